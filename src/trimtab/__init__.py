@@ -1,0 +1,90 @@
+"""trimtab decides when a constrained generative sampler should spend an expensive projection.
+
+Names are imported when they are first used, so that `trimtab --help` need not wait for torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from trimtab._version import __version__
+
+if TYPE_CHECKING:
+    from trimtab.calibration import calibrate, quantile_table
+    from trimtab.constraint import Constraint, Projection, ProjectionError, Retry, as_constraint
+    from trimtab.loop import Corrector, Sampler, replay, rollout
+    from trimtab.noise import Noise
+    from trimtab.record import Rollout
+    from trimtab.schedule import (
+        Adaptive,
+        Fixed,
+        FixedThreshold,
+        Moment,
+        Periodic,
+        RandomTimes,
+        Schedule,
+        Stepwise,
+        Terminal,
+    )
+    from trimtab.thresholds import Thresholds
+
+_HOME = {
+    "calibration": ("calibrate", "quantile_table"),
+    "constraint": ("Constraint", "Projection", "ProjectionError", "Retry", "as_constraint"),
+    "loop": ("Corrector", "Sampler", "replay", "rollout"),
+    "noise": ("Noise",),
+    "record": ("Rollout",),
+    "schedule": (
+        "Adaptive",
+        "Fixed",
+        "FixedThreshold",
+        "Moment",
+        "Periodic",
+        "RandomTimes",
+        "Schedule",
+        "Stepwise",
+        "Terminal",
+    ),
+    "thresholds": ("Thresholds",),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [
+    "Adaptive",
+    "Constraint",
+    "Corrector",
+    "Fixed",
+    "FixedThreshold",
+    "Moment",
+    "Noise",
+    "Periodic",
+    "Projection",
+    "ProjectionError",
+    "RandomTimes",
+    "Retry",
+    "Rollout",
+    "Sampler",
+    "Schedule",
+    "Stepwise",
+    "Terminal",
+    "Thresholds",
+    "__version__",
+    "as_constraint",
+    "calibrate",
+    "quantile_table",
+    "replay",
+    "rollout",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'trimtab' has no attribute {name!r}")
+    value = getattr(import_module(f"trimtab.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,1 @@
+"""Feasible sets with their projections, one module each."""

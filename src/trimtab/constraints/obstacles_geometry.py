@@ -1,0 +1,219 @@
+"""Circles and boxes in the plane, and how clear of them a line segment is.
+
+Everything here works on flat lists of segments, (N,), against all m obstacles at once, as (m, N) tensors: the long
+axis is contiguous, so that every operation is one vectorised pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["Contacts", "Obstacles", "contacts", "penetration", "scattered_circles"]
+
+_TINY = 1e-12  # squared length below which a segment is a point
+
+
+@dataclass(frozen=True, eq=False)
+class Obstacles:
+    """Circles and axis-aligned boxes that a path must stay out of.
+
+    Attributes:
+        circles: Centre and radius, (m, 3) as x, y, r; m may be 0.
+        boxes: Corners, (k, 4) as xmin, ymin, xmax, ymax; k may be 0, and is by default.
+
+    Example:
+        >>> import torch
+        >>> len(Obstacles(torch.tensor([[0.0, 0.0, 0.5]]), boxes=torch.tensor([[0.6, 0.6, 0.9, 0.8]])))
+        2
+    """
+
+    circles: Tensor
+    boxes: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse shapes and sizes that describe no obstacle."""
+        circles = torch.as_tensor(self.circles)
+        boxes = circles.new_zeros(0, 4) if self.boxes is None else torch.as_tensor(self.boxes)
+        for name, value, columns in (("circles", circles, "x, y, r"), ("boxes", boxes, "xmin, ymin, xmax, ymax")):
+            width = columns.count(",") + 1
+            if value.ndim != 2 or value.shape[1] != width or not value.is_floating_point():
+                raise ValueError(
+                    f"{name} must be a floating-point ({'m' if width == 3 else 'k'}, {width}) tensor of {columns}, "
+                    f"got {tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}"
+                )
+            if not bool(value.isfinite().all()):
+                raise ValueError(f"{name} must be finite, got NaN or inf in row {_first(~value.isfinite().all(1))}")
+        if bool((circles[:, 2] <= 0).any()):
+            raise ValueError(f"circles need a radius above 0, got {float(circles[:, 2].min())}; remove such circles")
+        if bool((boxes[:, 2:] <= boxes[:, :2]).any()):
+            row = _first((boxes[:, 2:] <= boxes[:, :2]).any(1))
+            raise ValueError(f"boxes need xmin < xmax and ymin < ymax, got {boxes[row].tolist()} in row {row}")
+        object.__setattr__(self, "circles", circles)
+        object.__setattr__(self, "boxes", boxes.to(circles))
+
+    def __len__(self) -> int:
+        """How many obstacles there are."""
+        assert self.boxes is not None
+        return len(self.circles) + len(self.boxes)
+
+    def to(self, like: Tensor) -> Obstacles:
+        """The same obstacles in the dtype and on the device of `like`."""
+        if self.circles.dtype == like.dtype and self.circles.device == like.device:
+            return self
+        assert self.boxes is not None
+        return Obstacles(self.circles.to(like), self.boxes.to(like))
+
+    def grown(self, margin: float) -> Obstacles:
+        """The same obstacles with every side moved outwards by `margin`."""
+        assert self.boxes is not None
+        return Obstacles(
+            self.circles + self.circles.new_tensor([0, 0, margin]),
+            self.boxes + self.boxes.new_tensor([-margin, -margin, margin, margin]),
+        )
+
+
+def _first(mask: Tensor) -> int:
+    return int(mask.nonzero()[0, 0])
+
+
+def penetration(obstacles: Obstacles, a: Tensor, b: Tensor) -> Tensor:
+    """How deep each segment is inside each obstacle: the shortest move of the segment that takes it out.
+
+    Args:
+        obstacles: m obstacles, circles first, in the dtype and on the device of the segments.
+        a: One end of each segment, (2, N).
+        b: The other end, (2, N).
+
+    Returns:
+        Depths of at least 0, (m, N).
+    """
+    (ax, ay), (bx, by) = a, b
+    ux, uy = bx - ax, by - ay
+    inverse = 1 / (ux * ux + uy * uy).clamp(min=_TINY)
+    cx, cy, r = obstacles.circles.T.unsqueeze(2)
+    dx, dy = cx - ax, cy - ay
+    t = torch.addcmul(dx * ux, dy, uy).mul_(inverse).clamp_(0, 1)
+    dx.addcmul_(t, ux, value=-1)
+    dy.addcmul_(t, uy, value=-1)
+    dx.mul_(dx).addcmul_(dy, dy)
+    depth = torch.sub(r, dx.sqrt_(), out=dx).clamp_(min=0)
+    if obstacles.boxes is None or len(obstacles.boxes) == 0:
+        return depth
+    return torch.cat([depth, (-_box_separations(obstacles.boxes, a, b).amax(0)).clamp_(min=0)])
+
+
+def _box_separations(boxes: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Signed gaps between boxes and segments along the five directions that can part them, (5, k, N).
+
+    The Minkowski difference of a box and a segment is a hexagon whose sides face along ±x, ±y and the segment's two
+    normals, so the largest gap is minus the penetration depth where it is negative, and a gap where it is positive.
+    """
+    low, high = torch.minimum(a, b), torch.maximum(a, b)
+    xmin, ymin, xmax, ymax = boxes.T.unsqueeze(2)
+    ux, uy = b - a
+    length = (ux * ux + uy * uy).sqrt()
+    scale = torch.where(length * length > _TINY, 1 / length.clamp(min=_TINY), torch.zeros_like(length))
+    nx, ny = -uy * scale, ux * scale
+    across = nx * (a[0] - (xmin + xmax) / 2) + ny * (a[1] - (ymin + ymax) / 2)
+    reach = nx.abs() * ((xmax - xmin) / 2) + ny.abs() * ((ymax - ymin) / 2)
+    point = torch.where(scale > 0, 0.0, -torch.inf).to(a.dtype)  # a point has no normal: that direction is no gap
+    return torch.stack([low[0] - xmax, xmin - high[0], low[1] - ymax, ymin - high[1], across.abs() - reach + point])
+
+
+class Contacts(NamedTuple):
+    """Each (obstacle, segment) pair as the half-plane that the nearest point of the segment must stay in.
+
+    The pair's constraint, linearised, is `nx * px + ny * py >= edge` for the point p = (1 - t) a + t b.
+    Each field is (m, N).
+    """
+
+    gap: Tensor
+    t: Tensor
+    nx: Tensor
+    ny: Tensor
+    edge: Tensor
+
+
+def contacts(obstacles: Obstacles, a: Tensor, b: Tensor) -> Contacts:
+    """Signed gaps (negative inside) and the half-planes they stand for; arguments as for `penetration`."""
+    circles = _circle_contacts(obstacles.circles, a, b)
+    if obstacles.boxes is None or len(obstacles.boxes) == 0:
+        return circles
+    boxes = _box_contacts(obstacles.boxes, a, b)
+    return Contacts(*(torch.cat(pair) for pair in zip(circles, boxes, strict=True)))
+
+
+def _circle_contacts(circles: Tensor, a: Tensor, b: Tensor) -> Contacts:
+    (ax, ay), (ux, uy) = a, b - a
+    squared = ux * ux + uy * uy
+    cx, cy, r = circles.T.unsqueeze(2)
+    dx, dy = ax - cx, ay - cy
+    t = torch.addcmul(dx * ux, dy, uy).mul_(-1 / squared.clamp(min=_TINY)).clamp_(0, 1)
+    dx.addcmul_(t, ux)
+    dy.addcmul_(t, uy)
+    distance = torch.addcmul(dx * dx, dy, dy).sqrt_()
+    # Through the centre there is no direction away from it: take the segment's normal, for a point the x axis.
+    length = squared.sqrt().clamp(min=_TINY**0.5)
+    point = squared <= _TINY
+    centred = distance < 1e-7
+    inverse = 1 / distance.clamp(min=1e-7)
+    nx = torch.where(centred, torch.where(point, torch.ones_like(uy), -uy / length), dx.mul_(inverse))
+    ny = torch.where(centred, torch.where(point, torch.zeros_like(ux), ux / length), dy.mul_(inverse))
+    return Contacts(distance.sub_(r), t, nx, ny, torch.addcmul(nx * cx, ny, cy).add_(r))
+
+
+def _box_contacts(boxes: Tensor, a: Tensor, b: Tensor) -> Contacts:
+    gap, axis = _box_separations(boxes, a, b).max(0)
+    ux, uy = b - a
+    length = (ux * ux + uy * uy).sqrt().clamp(min=_TINY**0.5)
+    xmin, ymin, xmax, ymax = boxes.T.unsqueeze(2)
+    normal_x, normal_y = -uy / length, ux / length
+    side = normal_x * (a[0] - (xmin + xmax) / 2) + normal_y * (a[1] - (ymin + ymax) / 2)
+    facing = torch.where(side < 0, -torch.ones_like(side), torch.ones_like(side))
+    nx = (axis == 0).to(a.dtype) - (axis == 1).to(a.dtype)
+    ny = (axis == 2).to(a.dtype) - (axis == 3).to(a.dtype)
+    oblique = axis == 4
+    nx, ny = torch.where(oblique, normal_x * facing, nx), torch.where(oblique, normal_y * facing, ny)
+    corner_x, corner_y = torch.where(nx > 0, xmax, xmin), torch.where(ny > 0, ymax, ymin)
+    # Along x or y the nearer end decides; along the segment's own normal, where the corner falls on it does.
+    along = (((corner_x - a[0]) * ux + (corner_y - a[1]) * uy) / (length * length)).clamp(0, 1)
+    end = (nx * ux + ny * uy < 0).to(a.dtype)
+    return Contacts(gap, torch.where(oblique, along, end), nx, ny, nx * corner_x + ny * corner_y)
+
+
+def scattered_circles(
+    count: int = 24, *, seed: int, radius: tuple[float, float] = (0.08, 0.13), gap: float = 0.06, spare: float = 0.12
+) -> Obstacles:
+    """A random map on [-1, 1]²: circles with open passages between them, away from the corners.
+
+    Args:
+        count: Circles wanted.
+        seed: Draws the map; the same seed gives the same map.
+        radius: Smallest and largest radius.
+        gap: Least passage between two circles, so that the map stays connected.
+        spare: Radius kept free around the four corners, where starts and goals like to be.
+
+    Returns:
+        The obstacles, float32.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    corners = torch.tensor([[-0.9, -0.9], [-0.9, 0.9], [0.9, -0.9], [0.9, 0.9]], dtype=torch.float64)
+    kept = torch.zeros(0, 3, dtype=torch.float64)
+    for _ in range(10_000):
+        if len(kept) == count:
+            return Obstacles(kept.float())
+        draw = torch.rand(3, generator=generator, dtype=torch.float64)
+        r = radius[0] + (radius[1] - radius[0]) * draw[2]
+        centre = (2 * draw[:2] - 1) * (1 - r)
+        far = (kept[:, :2] - centre).norm(dim=1) >= kept[:, 2] + r + gap
+        free = (corners - centre).norm(dim=1) >= r + spare
+        if bool(far.all()) and bool(free.all()):
+            kept = torch.cat([kept, torch.cat([centre, r[None]])[None]])
+    raise ValueError(
+        f"{count} circles of radius {radius} with gaps of {gap} do not fit into [-1, 1]²: {len(kept)} did; "
+        "ask for fewer, smaller or closer ones"
+    )

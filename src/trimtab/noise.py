@@ -1,0 +1,116 @@
+"""Randomness that belongs to a sample: a pure function of its seed, the step and nothing else.
+
+Two schedules, two batch sizes or two numbers of workers therefore see the same noise, which is what makes
+comparisons paired. There is no generator state to carry, save or restore, and the global generators are never
+touched.
+
+The numbers come from the SplitMix64 finaliser used as a counter-based generator: seed, step and stream are mixed
+into a key for each sample, and the i-th number of a draw is the mix of the i-th multiple of the golden gamma
+counted from that key. Normals are the inverse normal distribution function of those uniforms. Both are computed
+element by element, so a number never depends on where in a batch it stands, down to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["Noise", "as_seeds"]
+
+
+def _signed(value: int) -> int:
+    """A 64-bit pattern as the signed integer torch knows it by."""
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+_GAMMA = _signed(0x9E3779B97F4A7C15)
+_MIX_1 = _signed(0xBF58476D1CE4E5B9)
+_MIX_2 = _signed(0x94D049BB133111EB)
+_STEP = _signed(0xD1342543DE82EF95)  # an odd multiplier of its own, so that steps and streams do not line up
+_STREAM = _signed(0xAF251AF3B0F025B5)
+
+
+def _mix(z: Tensor) -> Tensor:
+    """SplitMix64's finaliser, (…) int64 to (…) int64; multiplication wraps, shifts are logical."""
+    z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * _MIX_1
+    z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * _MIX_2
+    return z ^ ((z >> 31) & 0x1FFFFFFFF)
+
+
+def as_seeds(seeds: Iterable[int] | Tensor, device: torch.device | str | None = None) -> Tensor:
+    """Sample seeds as a (n,) int64 tensor.
+
+    Args:
+        seeds: One whole number a sample; a range, a list or an integer tensor.
+        device: Where the noise is wanted.
+
+    Example:
+        >>> as_seeds(range(3))
+        tensor([0, 1, 2])
+    """
+    if isinstance(seeds, Tensor):
+        if seeds.is_floating_point() or seeds.dtype == torch.bool or seeds.ndim != 1:
+            raise ValueError(
+                f"seeds must be whole numbers, one a sample: got a {tuple(seeds.shape)} tensor of {seeds.dtype}"
+            )
+        out = seeds.to(device=device, dtype=torch.int64)
+    else:
+        listed = list(seeds)
+        if not all(isinstance(s, int) and not isinstance(s, bool) for s in listed):
+            raise ValueError(f"seeds must be whole numbers, one a sample: got {listed[:5]}")
+        out = torch.tensor(listed, dtype=torch.int64, device=device)
+    if len(out) == 0:
+        raise ValueError("seeds is empty: give at least one seed, each is one rollout")
+    return out
+
+
+@dataclass(frozen=True, eq=False)
+class Noise:
+    """The noise of a batch of samples.
+
+    Attributes:
+        seeds: One seed a sample, (n,) int64.
+        dtype: Of the numbers drawn.
+
+    Example:
+        >>> one, many = Noise(as_seeds([7])), Noise(as_seeds([3, 7, 9]))
+        >>> bool((one.normal(5, (2, 2))[0] == many.normal(5, (2, 2))[1]).all())
+        True
+    """
+
+    seeds: Tensor
+    dtype: torch.dtype = torch.float64
+
+    def uniform(self, t: int, event: tuple[int, ...] = (), stream: int = 0) -> Tensor:
+        """Uniform numbers in (0, 1).
+
+        Args:
+            t: The step; -1 is used by samplers for the initial state.
+            event: Shape of one sample's draw.
+            stream: Tells apart several draws of one step.
+
+        Returns:
+            (n, \\*event), each row a function of its seed, `t` and `stream`.
+        """
+        return self._uniform(t, event, stream).to(self.dtype)
+
+    def normal(self, t: int, event: tuple[int, ...] = (), stream: int = 0) -> Tensor:
+        """Standard normal numbers, (n, \\*event); arguments as in `uniform`."""
+        return torch.special.ndtri(self._uniform(t, event, stream)).to(self.dtype)
+
+    def take(self, rows: Tensor) -> Noise:
+        """The noise of the samples `rows`."""
+        return Noise(self.seeds[rows], self.dtype)
+
+    def _uniform(self, t: int, event: tuple[int, ...], stream: int) -> Tensor:
+        size = 1
+        for length in event:
+            size *= length
+        key = _mix(_mix(self.seeds * _GAMMA + _signed(t * _STEP % (1 << 64))) + _signed(stream * _STREAM % (1 << 64)))
+        count = torch.arange(1, size + 1, device=self.seeds.device)
+        bits = _mix(key[:, None] + count * _GAMMA)
+        # 52 bits, centred in their cells: never 0 or 1, symmetric about a half
+        return (((bits >> 12) & 0xFFFFFFFFFFFFF).to(torch.float64) + 0.5).mul_(2.0**-52).reshape(-1, *event)

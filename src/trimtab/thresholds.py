@@ -1,0 +1,130 @@
+"""The price of a correction: a table lambda[t, b], what it was made from, and its file."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trimtab._version import __version__
+from trimtab.files import load_tensors, save_tensors
+
+__all__ = ["Thresholds", "fingerprint"]
+
+
+@dataclass(frozen=True, eq=False)
+class Thresholds:
+    """Prices lambda[t, b]: at step t with b corrections left, project where the defect is at least this.
+
+    Attributes:
+        table: (T, B + 1); +inf in column 0, no NaN.
+        method: How it was estimated.
+        seeds: The calibration seeds; evaluation on any of them is refused.
+        objective: What the price is meant to lower.
+        fingerprint: Of the sampler and the constraint it was calibrated on; "" if unknown.
+        version: Of the library that made it.
+        notes: Anything else worth keeping, JSON only.
+
+    Example:
+        >>> import torch
+        >>> prices = Thresholds(torch.tensor([[torch.inf, 0.5], [torch.inf, -torch.inf]]))
+        >>> prices.n_steps, prices.budget
+        (2, 1)
+    """
+
+    table: Tensor
+    method: str = "by hand"
+    seeds: tuple[int, ...] = ()
+    objective: str = "path"
+    fingerprint: str = ""
+    version: str = __version__
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse a table no schedule could use."""
+        table = self.table
+        if table.ndim != 2 or len(table) == 0 or table.shape[1] == 0 or not table.is_floating_point():
+            raise ValueError(
+                f"a threshold table is (T, B + 1) floats with T >= 1: got {tuple(table.shape)} of {table.dtype}"
+            )
+        if table.shape[1] - 1 > len(table):
+            raise ValueError(f"a table for B = {table.shape[1] - 1} corrections does not fit T = {len(table)} steps")
+        if bool(table.isnan().any()):
+            t, b = table.isnan().nonzero()[0].tolist()
+            raise ValueError(f"the threshold table has NaN, first at t = {t}, b = {b}; use inf for 'never'")
+        if bool((table[:, 0] != torch.inf).any()):
+            raise ValueError("column 0 of a threshold table must be +inf: with no budget left nothing can be spent")
+
+    @property
+    def n_steps(self) -> int:
+        """T."""
+        return len(self.table)
+
+    @property
+    def budget(self) -> int:
+        """The largest budget the table serves."""
+        return self.table.shape[1] - 1
+
+    def to(self, device: torch.device) -> Thresholds:
+        """The same prices on `device`."""
+        return self if self.table.device == device else replace(self, table=self.table.to(device))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one safetensors file."""
+        facts = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("table", "version")}
+        save_tensors(path, "thresholds", {"table": self.table}, facts | {"notes": dict(self.notes)})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Thresholds:
+        """Read what `save` wrote; a truncated, foreign or inconsistent file is refused."""
+        tensors, facts = load_tensors(path, "thresholds")
+        try:
+            return cls(tensors["table"], **facts | {"seeds": tuple(facts["seeds"])})
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path}: not a usable threshold table: {error}") from error
+
+
+def fingerprint(*things: Any) -> str:
+    """A short hash of what samplers and constraints are: their types, settings and weights.
+
+    Dataclass fields marked `metadata={"per_sample": True}` are left out, since they change with the seeds and not
+    with the problem.
+    """
+    digest = hashlib.sha256()
+    for thing in things:
+        _feed(digest, thing, depth=0)
+    return digest.hexdigest()[:16]
+
+
+def _feed(digest: Any, thing: Any, depth: int) -> None:
+    digest.update(f"<{type(thing).__module__}.{type(thing).__qualname__}>".encode())
+    if isinstance(thing, Tensor):
+        digest.update(f"{thing.dtype}{tuple(thing.shape)}".encode())
+        digest.update(thing.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    elif isinstance(thing, nn.Module):
+        for name, value in thing.state_dict().items():
+            digest.update(name.encode())
+            _feed(digest, value, depth)
+    elif is_dataclass(thing) and not isinstance(thing, type):
+        for f in fields(thing):
+            if not f.metadata.get("per_sample"):
+                digest.update(f.name.encode())
+                _feed(digest, getattr(thing, f.name), depth + 1)
+    elif isinstance(thing, Mapping):
+        for key in sorted(thing, key=str):
+            digest.update(str(key).encode())
+            _feed(digest, thing[key], depth + 1)
+    elif isinstance(thing, list | tuple):
+        for item in thing:
+            _feed(digest, item, depth + 1)
+    elif isinstance(thing, str | int | float | bool | None):
+        digest.update(repr(thing).encode())
+    elif hasattr(thing, "__code__"):
+        digest.update(thing.__qualname__.encode() + thing.__code__.co_code)
+    elif depth < 4 and hasattr(thing, "__dict__"):
+        _feed(digest, vars(thing), depth + 1)
