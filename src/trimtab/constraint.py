@@ -6,6 +6,7 @@ rows, so that data belonging to each sample (a start, a goal) follows the sample
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
@@ -180,7 +181,7 @@ def checked_projection(constraint: Constraint, x: Tensor) -> Projection:
             raise ProjectionError(
                 f"project must report {name} as one number a sample, shape ({len(x)},), got {tuple(outcome.shape)}"
             )
-    if not bool(y.sum().isfinite()):  # one cheap reduction in the usual case; the exact test only if it trips
+    if not math.isfinite(y.sum()):  # one cheap reduction in the usual case; the exact test only if it trips
         bad = ~y.flatten(1).isfinite().all(dim=1)
         if answer.converged is not None:
             bad &= answer.converged

@@ -6,6 +6,7 @@ through `Corrector.__call__`, and every decision through `Ledger.decide`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -197,7 +198,6 @@ class Corrector:
 
     # -------------------------------------------------------------- Algorithm 1, one pass of its loop
 
-    @torch.no_grad()
     def __call__(self, proposal: Tensor, t: int | None = None) -> Tensor:
         """The state to go on with: projected where the schedule says so, the proposal elsewhere.
 
@@ -205,6 +205,9 @@ class Corrector:
             proposal: The state after the loop's own update, (n, \\*event). Not modified.
             t: The step, if the loop wants the count checked; 0 begins a new run.
         """
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                return self(proposal, t)
         run = self._at(proposal, t)
         run.check(proposal)
         x = proposal.float() if proposal.dtype in (torch.float16, torch.bfloat16) else proposal
@@ -212,7 +215,7 @@ class Corrector:
             defect = run.defect(x)
             chosen = run.ledger.decide(run.t, defect, proposal)
             x, residual = run.correct(x, defect, chosen)
-            run.residuals[run.t] = residual
+            run.residual_at[run.t].copy_(residual)
             if run.t == self.n_steps - 1:  # a rollout ends feasible, whatever the schedule spent
                 x = run.close(x, ~chosen)
         return run.finish_step(x.to(proposal.dtype))
@@ -249,9 +252,10 @@ class Ledger:
         self.seeds = seeds
         self.left = torch.empty(n, dtype=torch.int64, device=like.device)
         self.left[:] = budget if isinstance(budget, Tensor) else int(budget)
-        self.last = torch.full_like(self.left, -1)
         self.defects = torch.empty(n_steps, n, dtype=like.dtype, device=like.device)
         self.projected = torch.zeros(n_steps, n, dtype=torch.bool, device=like.device)
+        # views of the rows, made once: cheaper than indexing at every step
+        self._defect_at, self._projected_at = self.defects.unbind(0), self.projected.unbind(0)
 
     def decide(self, t: int, defect: Tensor, proposal: Tensor | None) -> Tensor:
         """Ask the schedule which samples to project after step t, and book what that spends.
@@ -259,16 +263,16 @@ class Ledger:
         Returns:
             (n,) bool; never a sample with no budget left.
         """
-        self.defects[t] = defect
-        now = Moment(t, self.n_steps, defect, self.left, proposal, self.defects[: t + 1], self.last, self.seeds)
+        self._defect_at[t].copy_(defect)
+        record = (self.defects, self.projected)
+        now = Moment(t, self.n_steps, defect, self.left, proposal, record, self.seeds)
         chosen = self.schedule.decide(now)
         if not isinstance(chosen, Tensor) or chosen.dtype != torch.bool or chosen.shape != defect.shape:
             came = f"{tuple(chosen.shape)} of {chosen.dtype}" if isinstance(chosen, Tensor) else repr(chosen)
             raise ValueError(f"a schedule must decide with a ({len(defect)},) bool tensor: got {came} at t = {t}")
-        chosen = chosen & (self.left > 0)
-        self.projected[t] = chosen
-        self.left.add_(chosen, alpha=-1)
-        self.last.masked_fill_(chosen, t)
+        chosen = chosen.logical_and(self.left)
+        self._projected_at[t].copy_(chosen)
+        self.left.sub_(chosen.view(torch.uint8))
         return chosen
 
 
@@ -357,6 +361,7 @@ class _Run:
         like = torch.empty(0, device=x.device, dtype=torch.promote_types(x.dtype, torch.float32))
         self.ledger = Ledger(owner.schedule, owner.n_steps, self.n, like, owner.seeds)
         self.residuals = torch.empty_like(self.ledger.defects)
+        self.residual_at = self.residuals.unbind(0)
         self.failed = torch.zeros_like(self.ledger.projected)
         self.iterations = torch.zeros(owner.n_steps, self.n, dtype=torch.int32, device=x.device)
         self.closing_failed = torch.zeros(self.n, dtype=torch.bool, device=x.device)
@@ -383,7 +388,7 @@ class _Run:
                 f"the batch changed within a run: it began with states {tuple(self.shape)}, step {self.t} came with "
                 f"{tuple(proposal.shape)}"
             )
-        if not self.owner.dense and not bool(proposal.sum().isfinite()):
+        if not self.owner.dense and not math.isfinite(proposal.sum()):
             self.refuse_rows(~proposal.flatten(1).isfinite().all(dim=1), "the sampler proposed NaN or inf")
 
     def defect(self, x: Tensor) -> Tensor:

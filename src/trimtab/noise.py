@@ -12,8 +12,10 @@ element by element, so a number never depends on where in a batch it stands, dow
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +25,7 @@ __all__ = ["Noise", "as_seeds"]
 
 def _signed(value: int) -> int:
     """A 64-bit pattern as the signed integer torch knows it by."""
+    value %= 1 << 64
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
@@ -83,6 +86,7 @@ class Noise:
 
     seeds: Tensor
     dtype: torch.dtype = torch.float64
+    _blocks: dict[Any, tuple[int, Tensor]] = field(default_factory=dict, init=False, repr=False)
 
     def uniform(self, t: int, event: tuple[int, ...] = (), stream: int = 0) -> Tensor:
         """Uniform numbers in (0, 1).
@@ -95,22 +99,45 @@ class Noise:
         Returns:
             (n, \\*event), each row a function of its seed, `t` and `stream`.
         """
-        return self._uniform(t, event, stream).to(self.dtype)
+        return self._draw(uniform_numbers, t, event, stream)
 
     def normal(self, t: int, event: tuple[int, ...] = (), stream: int = 0) -> Tensor:
         """Standard normal numbers, (n, \\*event); arguments as in `uniform`."""
-        return torch.special.ndtri(self._uniform(t, event, stream)).to(self.dtype)
+        return self._draw(_normal, t, event, stream)
 
     def take(self, rows: Tensor) -> Noise:
         """The noise of the samples `rows`."""
         return Noise(self.seeds[rows], self.dtype)
 
-    def _uniform(self, t: int, event: tuple[int, ...], stream: int) -> Tensor:
-        size = 1
-        for length in event:
-            size *= length
-        key = _mix(_mix(self.seeds * _GAMMA + _signed(t * _STEP % (1 << 64))) + _signed(stream * _STREAM % (1 << 64)))
-        count = torch.arange(1, size + 1, device=self.seeds.device)
-        bits = _mix(key[:, None] + count * _GAMMA)
-        # 52 bits, centred in their cells: never 0 or 1, symmetric about a half
-        return (((bits >> 12) & 0xFFFFFFFFFFFFF).to(torch.float64) + 0.5).mul_(2.0**-52).reshape(-1, *event)
+    def _draw(self, draw: Draw, t: int, event: tuple[int, ...], stream: int) -> Tensor:
+        """One step's numbers, from a block of steps drawn at once: for small states the calls cost more than the numbers."""
+        size = len(self.seeds) * math.prod(event)
+        steps = 1 if t < 0 else max(1, min(_BLOCK_STEPS, _BLOCK_NUMBERS // max(size, 1)))
+        first = t - t % steps
+        cached = self._blocks.get((draw, event, stream))
+        if cached is None or cached[0] != first:
+            block = draw(self.seeds, range(first, first + steps), event, stream).to(self.dtype)
+            self._blocks[draw, event, stream] = cached = (first, block)
+        return cached[1][t - first].clone()
+
+
+Draw = Callable[[Tensor, range, tuple[int, ...], int], Tensor]
+_BLOCK_STEPS = 64
+_BLOCK_NUMBERS = 1 << 16
+
+
+def uniform_numbers(seeds: Tensor, steps: range, event: tuple[int, ...], stream: int) -> Tensor:
+    """(len(steps), n, \\*event) float64 in (0, 1)."""
+    salts = [_signed(t * _STEP) for t in steps]
+    key = _mix(seeds * _GAMMA + torch.tensor(salts, device=seeds.device)[:, None])
+    key = _mix(key + _signed(stream * _STREAM))
+    count = torch.arange(1, math.prod(event) + 1, device=seeds.device)
+    bits = _mix(key[..., None] + count * _GAMMA)
+    # 52 bits, centred in their cells: never 0 or 1, symmetric about a half
+    cells = ((bits >> 12) & 0xFFFFFFFFFFFFF).to(torch.float64)
+    return cells.add_(0.5).mul_(2.0**-52).reshape(len(steps), len(seeds), *event)
+
+
+def _normal(seeds: Tensor, steps: range, event: tuple[int, ...], stream: int) -> Tensor:
+    """(len(steps), n, \\*event) float64, standard normal."""
+    return torch.special.ndtri(uniform_numbers(seeds, steps, event, stream))

@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from trimtab.noise import Noise
+from trimtab.noise import uniform_numbers
 from trimtab.thresholds import Thresholds
 
 __all__ = [
@@ -69,7 +69,7 @@ def corrections(budget: Budget, n_steps: int) -> int | Tensor:
     return int(budget * n_steps + 0.5)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Moment:
     """What a schedule may look at when it decides; everything is for reading only.
 
@@ -79,8 +79,7 @@ class Moment:
         defect: Of the proposals, (n,).
         budget_left: Corrections each sample may still spend, (n,) int64.
         proposal: The states before the decision, (n, \\*event); None when decisions are replayed from a record.
-        defects: All defects so far with the present one last, (t + 1, n).
-        last: The step of each sample's last projection, (n,) int64, -1 where there was none.
+        record: Defects and decisions of all T steps, (T, n) each, filled in up to now; see `defects`, `projected`.
         seeds: Each sample's seed, (n,), where the loop knows it.
     """
 
@@ -89,14 +88,25 @@ class Moment:
     defect: Tensor
     budget_left: Tensor
     proposal: Tensor | None
-    defects: Tensor
-    last: Tensor
+    record: tuple[Tensor, Tensor]
     seeds: Tensor | None = None
+
+    @property
+    def defects(self) -> Tensor:
+        """All defects so far, the present one last, (t + 1, n)."""
+        return self.record[0][: self.t + 1]
+
+    @property
+    def projected(self) -> Tensor:
+        """All decisions so far, (t, n) bool."""
+        return self.record[1][: self.t]
 
     @property
     def since(self) -> Tensor:
         """Updates since each sample was last projected (or began), (n,), at least 1."""
-        return self.t - self.last
+        steps = torch.arange(1, self.t + 1, device=self.defect.device)
+        last = (self.projected * steps[:, None]).amax(dim=0) if self.t else torch.zeros_like(self.budget_left)
+        return self.t + 1 - last
 
 
 @runtime_checkable
@@ -178,7 +188,7 @@ class Adaptive:
                 f"the thresholds were calibrated for T = {self.thresholds.n_steps} steps and cannot be used for "
                 f"T = {now.n_steps}; calibrate again"
             )
-        return now.defect >= self.thresholds.table[now.t].take(now.budget_left)
+        return now.defect >= self.thresholds.rows[now.t].take(now.budget_left)
 
     def to(self, device: torch.device) -> Adaptive:
         """The same schedule with its table on `device`."""
@@ -249,7 +259,7 @@ class RandomTimes:
     def decide(self, now: Moment) -> Tensor:
         """A coin for each sample, from its seed, this schedule's seed and the step."""
         seeds = now.seeds if now.seeds is not None else torch.zeros_like(now.budget_left)
-        coin = Noise(seeds).uniform(now.t, stream=_RANDOM_TIMES + self.seed)
+        coin = uniform_numbers(seeds, range(now.t, now.t + 1), (), _RANDOM_TIMES + self.seed)[0]
         return coin * (now.n_steps - now.t) < now.budget_left
 
 

@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -69,6 +70,11 @@ class Thresholds:
     def budget(self) -> int:
         """The largest budget the table serves."""
         return self.table.shape[1] - 1
+
+    @cached_property
+    def rows(self) -> tuple[Tensor, ...]:
+        """The table's rows as views, one a step: taken apart once instead of at every decision."""
+        return self.table.unbind(0)
 
     def to(self, device: torch.device) -> Thresholds:
         """The same prices on `device`."""

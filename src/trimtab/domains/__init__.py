@@ -1,0 +1,43 @@
+"""Problems to sample: a sampler, a constraint and a distance each.
+
+A domain is made by `domain(name, **settings)`. Each lives in one module with a function `make(**settings)`; a new one
+is a module and a line in `DOMAINS`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from trimtab.domains.base import Domain, Problem
+from trimtab.names import unknown
+
+__all__ = ["DOMAINS", "SYNTHETIC", "Domain", "Problem", "domain"]
+
+DOMAINS: dict[str, str] = {
+    "so3": "trimtab.domains.so3",
+    "se3": "trimtab.domains.se3",
+    "terrain": "trimtab.domains.terrain",
+    "so3-impulse": "trimtab.domains.so3_impulse",
+    "se3-lever": "trimtab.domains.se3_lever",
+    "terrain-ridge": "trimtab.domains.terrain_ridge",
+    "pdm": "trimtab.domains.pdm",
+    "heat-flow": "trimtab.domains.heat_flow",
+}
+"""Where each domain's `make` is; imported when asked for, since some load a model."""
+
+SYNTHETIC = ("so3", "se3", "terrain", "so3-impulse", "se3-lever", "terrain-ridge")
+"""The six controlled domains of the paper, in its order."""
+
+
+def domain(name: str, **settings: object) -> Domain:
+    """Make a domain by name; `settings` are those of its module's `make`.
+
+    Example:
+        >>> domain("so3", kappa=0.5).name
+        'so3'
+    """
+    if name not in DOMAINS:
+        raise unknown("domain", name, DOMAINS)
+    made = import_module(DOMAINS[name]).make(**settings)
+    assert isinstance(made, Domain)
+    return made
