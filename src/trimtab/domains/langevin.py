@@ -1,0 +1,52 @@
+"""What the synthetic samplers share: the settings of an annealed Langevin chain in ambient space."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+__all__ = ["Chain"]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Step sizes of an ambient Langevin chain; `docs/domains.md` gives the reasons for the defaults.
+
+    Attributes:
+        n_steps: T.
+        kappa: The share of its distance to the constraint set that a state is pulled back in one step, in [0, 1].
+        drift: Length of one step of the drift along the constraint set.
+        noise_start: Standard deviation of each coordinate's noise at the first step.
+        noise_end: At the last step; in between it falls geometrically.
+    """
+
+    n_steps: int = 100
+    kappa: float = 0.3
+    drift: float = 0.05
+    noise_start: float = 0.1
+    noise_end: float = 0.01
+
+    def __post_init__(self) -> None:
+        """Refuse settings that make no chain."""
+        if isinstance(self.n_steps, bool) or not isinstance(self.n_steps, int) or self.n_steps < 1:
+            raise ValueError(f"n_steps must be a whole number of at least 1: got {self.n_steps!r}")
+        if not 0 <= self.kappa <= 1:
+            raise ValueError(
+                f"kappa is the share of the defect pulled back in a step, in [0, 1]: got {self.kappa!r}"
+            )
+        if not self.drift >= 0:
+            raise ValueError(f"drift is a step length of at least 0: got {self.drift!r}")
+        if not 0 < self.noise_end <= self.noise_start:
+            raise ValueError(
+                "noise falls from noise_start to noise_end, both above 0: got "
+                f"noise_start = {self.noise_start!r}, noise_end = {self.noise_end!r}"
+            )
+
+    def noise(self, t: int) -> float:
+        """The standard deviation of the noise of step t."""
+        done = t / max(1, self.n_steps - 1)
+        return float(self.noise_start ** (1 - done) * self.noise_end**done)
+
+    def settings(self) -> dict[str, Any]:
+        """The settings by name."""
+        return asdict(self)
