@@ -24,7 +24,7 @@ class Projection:
     A projection that cannot fail may return the bare tensor instead.
 
     Attributes:
-        x: The projected states, (n, \\*event).
+        x: The projected states, (n, *event).
         converged: Whether the solver reached its tolerance, (n,) bool; None for a projection that cannot fail.
         iterations: Solver iterations spent, (n,) integers, if counted.
         residual: `defect(x)` of the returned states, (n,), if the solver knows it; saves measuring it again.
@@ -41,11 +41,11 @@ class Constraint(Protocol):
     """A feasible set M: how to reach it and how far from it a state is."""
 
     def project(self, x: Tensor) -> Tensor | Projection:
-        """Feasible states near `x`: (n, \\*event) to (n, \\*event), same dtype and device."""
+        """Feasible states near `x`: (n, *event) to (n, *event), same dtype and device."""
         ...
 
     def defect(self, x: Tensor) -> Tensor:
-        """How far each state is from feasible: (n, \\*event) to (n,), at least 0, and 0 on M."""
+        """How far each state is from feasible: (n, *event) to (n,), at least 0, and 0 on M."""
         ...
 
     def take(self, rows: Tensor) -> Constraint:
@@ -73,7 +73,7 @@ class _Functions:
             return self.defect_function(x, *self.data)
         answer = self.project(x)
         projected = answer.x if isinstance(answer, Projection) else answer
-        return (x - projected).flatten(1).norm(dim=1)
+        return torch.linalg.vector_norm((x - projected).flatten(1), dim=1)
 
     def take(self, rows: Tensor) -> _Functions:
         if not self.data:
@@ -90,7 +90,7 @@ def as_constraint(
     """Make a constraint of plain functions.
 
     Args:
-        project: `project(x, *data)` returns feasible states, (n, \\*event) to (n, \\*event).
+        project: `project(x, *data)` returns feasible states, (n, *event) to (n, *event).
         defect: `defect(x, *data)` returns (n,) distances to feasibility. Without one, the defect is the
             projection residual `norm(x - project(x))`: correct, but then every look at a state costs a
             projection, each is counted as one, and scheduling saves nothing.
@@ -202,7 +202,7 @@ def recover(constraint: Constraint, x: Tensor, answer: Projection, tries: int, t
 
     Args:
         constraint: The constraint for exactly the rows of `x`.
-        x: The proposals, (n, \\*event).
+        x: The proposals, (n, *event).
         answer: What the first projection of `x` returned.
         tries: How many more times failed rows are tried.
         then: What to do with rows that still fail.

@@ -39,7 +39,9 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], None]
         raise
 
 
-def save_tensors(path: str | os.PathLike[str], kind: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+def save_tensors(
+    path: str | os.PathLike[str], kind: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]
+) -> None:
     """Write tensors and JSON facts to one safetensors file.
 
     Args:

@@ -42,11 +42,11 @@ class Sampler(Protocol):
     n_steps: int
 
     def start(self, noise: Noise) -> Tensor:
-        """Initial states, (n, \\*event)."""
+        """Initial states, (n, *event)."""
         ...
 
     def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
-        """Proposals after update t, (n, \\*event)."""
+        """Proposals after update t, (n, *event)."""
         ...
 
 
@@ -70,7 +70,7 @@ def rollout(
         seeds: One a sample; its noise depends on nothing else.
         on_failure: What a failed projection does: "keep" (the solver's state, unless it is worse than the proposal),
             "revert" (the proposal), "raise", "retry" or `Retry(n)`.
-        keep_states: Keep the states along the path, (T + 1, n, \\*event). Off, memory is O(T n) numbers.
+        keep_states: Keep the states along the path, (T + 1, n, *event). Off, memory is O(T n) numbers.
         dense: Project the whole batch and keep the chosen rows: more work but no host synchronisation, which pays
             on an accelerator when the projection is cheap.
         device: Where to run.
@@ -193,7 +193,7 @@ class Corrector:
             self.rollout  # noqa: B018  (raises when there were too few calls)
 
     def begin(self, x: Tensor) -> None:
-        """Begin a run with the initial states `x`, (n, \\*event). Optional: the first call does it too."""
+        """Begin a run with the initial states `x`, (n, *event). Optional: the first call does it too."""
         self._run = _Run(self, x, initial=x)
 
     # -------------------------------------------------------------- Algorithm 1, one pass of its loop
@@ -202,7 +202,7 @@ class Corrector:
         """The state to go on with: projected where the schedule says so, the proposal elsewhere.
 
         Args:
-            proposal: The state after the loop's own update, (n, \\*event). Not modified.
+            proposal: The state after the loop's own update, (n, *event). Not modified.
             t: The step, if the loop wants the count checked; 0 begins a new run.
         """
         if torch.is_grad_enabled():
@@ -222,7 +222,7 @@ class Corrector:
 
     def _at(self, proposal: Tensor, t: int | None) -> _Run:
         run = self._run
-        if run is None or (run.complete and not self._strict) or t == 0 and run.t != 0:
+        if run is None or (run.complete and not self._strict) or (t == 0 and run.t != 0):
             if run is not None and not run.complete:
                 raise RuntimeError(
                     f"a new run begins at t = 0, but the last one was called only {run.t} of {self.n_steps} times; "
@@ -303,6 +303,9 @@ def refuse_overlap(schedule: Any, seeds: Tensor) -> None:
 # ------------------------------------------------------------------ bookkeeping of one run
 
 
+_KINDS = ("update", "defect", "projection", "scheduling")
+
+
 @dataclass
 class _Meter:
     """Seconds, calls and rows by kind of work."""
@@ -315,9 +318,6 @@ class _Meter:
         self.seconds[kind] += seconds
         self.calls[kind] += 1
         self.rows[kind] += rows
-
-
-_KINDS = ("update", "defect", "projection", "scheduling")
 
 
 class _Metered:
@@ -474,11 +474,12 @@ class _Run:
     def finish_step(self, x: Tensor) -> Tensor:
         if self.owner.keep_states:
             self.states.append(x.detach().clone())
+        if self.owner.dense and self.t == self.owner.n_steps - 1:
+            # without synchronising at every step, bad numbers are found at the end
+            bad = ~(x.flatten(1).isfinite().all(dim=1) & self.ledger.defects.isfinite().all(dim=0))
+            self.refuse_rows(bad, "the sampler proposed, or the projection returned, NaN or inf")
         self.t += 1
         if self.complete:
-            if self.owner.dense:  # without synchronising at every step, bad numbers are found at the end
-                bad = ~(x.flatten(1).isfinite().all(dim=1) & self.ledger.defects.isfinite().all(dim=0))
-                self.refuse_rows(bad, "the sampler proposed, or the projection returned, NaN or inf")
             self.final = x.detach().clone()
         if self.owner.on_step is not None:
             t = self.t - 1
@@ -512,5 +513,3 @@ class _Run:
             calls=dict(self.meter.calls),
             rows=dict(self.meter.rows),
         )
-
-

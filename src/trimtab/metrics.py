@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 Distance = Callable[[Tensor, Tensor], Tensor]
-"""(n, \\*event) and (n, \\*event) to (n,): the domain's rho."""
+"""(n, *event) and (n, *event) to (n,): the domain's rho."""
 
 
 def path_error(run: Rollout) -> Tensor:
@@ -145,6 +145,8 @@ def summary(values: Tensor) -> Summary:
 
 def _paired(run: Rollout, other: Rollout) -> None:
     if run.final.shape != other.final.shape:
-        raise ValueError(f"paired rollouts have the same shape: got {tuple(run.final.shape)} and {tuple(other.final.shape)}")
+        raise ValueError(
+            f"paired rollouts have the same shape: got {tuple(run.final.shape)} and {tuple(other.final.shape)}"
+        )
     if run.seeds is not None and other.seeds is not None and not torch.equal(run.seeds, other.seeds):
         raise ValueError("paired rollouts share their seeds, in the same order; these do not")

@@ -97,12 +97,12 @@ class Noise:
             stream: Tells apart several draws of one step.
 
         Returns:
-            (n, \\*event), each row a function of its seed, `t` and `stream`.
+            (n, *event), each row a function of its seed, `t` and `stream`.
         """
         return self._draw(uniform_numbers, t, event, stream)
 
     def normal(self, t: int, event: tuple[int, ...] = (), stream: int = 0) -> Tensor:
-        """Standard normal numbers, (n, \\*event); arguments as in `uniform`."""
+        """Standard normal numbers, (n, *event); arguments as in `uniform`."""
         return self._draw(_normal, t, event, stream)
 
     def take(self, rows: Tensor) -> Noise:
@@ -127,7 +127,7 @@ _BLOCK_NUMBERS = 1 << 16
 
 
 def uniform_numbers(seeds: Tensor, steps: range, event: tuple[int, ...], stream: int) -> Tensor:
-    """(len(steps), n, \\*event) float64 in (0, 1)."""
+    """(len(steps), n, *event) float64 in (0, 1)."""
     salts = [_signed(t * _STEP) for t in steps]
     key = _mix(seeds * _GAMMA + torch.tensor(salts, device=seeds.device)[:, None])
     key = _mix(key + _signed(stream * _STREAM))
@@ -139,5 +139,6 @@ def uniform_numbers(seeds: Tensor, steps: range, event: tuple[int, ...], stream:
 
 
 def _normal(seeds: Tensor, steps: range, event: tuple[int, ...], stream: int) -> Tensor:
-    """(len(steps), n, \\*event) float64, standard normal."""
-    return torch.special.ndtri(uniform_numbers(seeds, steps, event, stream))
+    """(len(steps), n, *event) float64, standard normal."""
+    normal: Tensor = torch.special.ndtri(uniform_numbers(seeds, steps, event, stream))
+    return normal

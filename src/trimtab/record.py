@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, fields
+from typing import Any
 
 from torch import Tensor
 
@@ -19,7 +20,7 @@ class Rollout:
     """One recorded run of a batch of n samples over T steps.
 
     Attributes:
-        final: Final states, feasible, (n, \\*event).
+        final: Final states, feasible, (n, *event).
         defects: Of the proposals, before the decision, (T, n).
         residuals: Of the states kept, after the decision, (T, n); what path error adds up. The closing projection is
             not credited here, so that no schedule gains by leaving the last step to it.
@@ -29,7 +30,7 @@ class Rollout:
         closing_failed: Where the closing projection failed, (n,) bool.
         iterations: Solver iterations, (T, n), 0 where nothing was projected or nothing was counted.
         seeds: (n,), where known.
-        states: Kept states, (T + 1, n, \\*event) with the initial one first (T where the loop did not show it), or None.
+        states: Kept states, (T + 1, n, *event) with the initial one first (T where the loop did not show it), or None.
         seconds: Wall clock by kind: update, defect, projection, scheduling.
         calls: Calls by kind: update, defect, projection.
         rows: Samples handled by kind; `rows["projection"]` is the true number of projections, closing, retries and
@@ -63,9 +64,7 @@ class Rollout:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file."""
         tensors = {
-            f.name: value
-            for f in fields(self)
-            if f.name not in _FACTS and (value := getattr(self, f.name)) is not None
+            f.name: value for f in fields(self) if f.name not in _FACTS and (value := getattr(self, f.name)) is not None
         }
         save_tensors(path, "rollout", tensors, {name: getattr(self, name) for name in _FACTS})
 
@@ -77,4 +76,5 @@ class Rollout:
         missing = wanted - {"seeds", "states"} - set(tensors)
         if missing or set(_FACTS) - set(facts):
             raise ValueError(f"{path}: not a whole rollout, {sorted(missing | (set(_FACTS) - set(facts)))} missing")
-        return cls(**{name: tensors.get(name) for name in wanted}, **{name: facts[name] for name in _FACTS})
+        values: dict[str, Any] = {name: tensors.get(name) for name in wanted} | {name: facts[name] for name in _FACTS}
+        return cls(**values)

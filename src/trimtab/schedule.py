@@ -78,7 +78,7 @@ class Moment:
         n_steps: T.
         defect: Of the proposals, (n,).
         budget_left: Corrections each sample may still spend, (n,) int64.
-        proposal: The states before the decision, (n, \\*event); None when decisions are replayed from a record.
+        proposal: The states before the decision, (n, *event); None when decisions are replayed from a record.
         record: Defects and decisions of all T steps, (T, n) each, filled in up to now; see `defects`, `projected`.
         seeds: Each sample's seed, (n,), where the loop knows it.
     """

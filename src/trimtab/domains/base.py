@@ -32,7 +32,7 @@ class Domain:
         summary: One sentence.
         problem: `problem(seeds)` makes sampler and constraint; data that differs from sample to sample (start, goal)
             depends on the sample's seed only.
-        distance: rho, (n, \\*event) twice to (n,); states that are off the constraint set are allowed.
+        distance: rho, (n, *event) twice to (n,); states that are off the constraint set are allowed.
         settings: The parameters it was made with, JSON only.
     """
 

@@ -1,0 +1,36 @@
+# `make reproduce` sets everything up and runs the main job; `make test` sets everything up and passes the tests.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PRESET ?= quick
+EXTRAS := studies,ipopt,ray,diffusers,flows,bench,dev
+
+.PHONY: reproduce test install lint docs bench clean
+
+reproduce: install
+	$(BIN)/trimtab reproduce --preset $(PRESET)
+
+test: install
+	$(BIN)/python -m pytest -n auto
+
+install: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	touch $@
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: install
+	$(BIN)/python -m pytest tests/test_docs.py
+	$(BIN)/python docs/build.py
+
+bench: install
+	$(BIN)/trimtab bench
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis runs

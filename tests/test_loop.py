@@ -1,0 +1,317 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import trimtab as tt
+from cases import Solver, Sphere, Walk, row_norm
+
+BAD = st.sampled_from([torch.nan, torch.inf, -torch.inf])
+
+
+def correct(x, constraint=None, schedule=None, n_steps=1, **options):
+    return tt.Corrector(constraint or Sphere(), schedule or tt.Stepwise(), n_steps, **options)(x)
+
+
+# ------------------------------------------------------------------ bad input
+
+
+@given(BAD, st.integers(0, 4), st.booleans())
+def test_bad_states_are_refused_by_name(bad, row, dense):
+    x = torch.ones(5, 3)
+    x[row, 1] = bad
+    with pytest.raises(ValueError, match=f"for 1 of 5 samples at step 0 of 1 \\(first: sample {row}, seed {row + 40}"):
+        correct(x, seeds=range(40, 45), dense=dense)
+
+
+@given(st.sampled_from([torch.nan, torch.inf, -1e-9, -3.0]), st.integers(0, 4))
+def test_bad_defects_are_refused_by_name(bad, row):
+    defect = torch.zeros(5)
+    defect[row] = bad
+    constraint = tt.as_constraint(Sphere().project, lambda x: defect[: len(x)])
+    with pytest.raises(ValueError, match=f"the defect is negative, NaN or inf for 1 of 5 .* sample {row}"):
+        correct(torch.ones(5, 3), constraint)
+
+
+@pytest.mark.parametrize("shape", [(5, 1), (4,), ()])
+def test_defects_of_another_shape_are_refused(shape):
+    constraint = tt.as_constraint(Sphere().project, lambda x: torch.zeros(shape))
+    with pytest.raises(ValueError, match=r"one number a sample, \(5,\) floats"):
+        correct(torch.ones(5, 3), constraint)
+
+
+@pytest.mark.parametrize(
+    ("project", "message"),
+    [
+        (lambda x: x[:, :2], r"given \(5, 3\) float32 on cpu and returned \(5, 2\) float32"),
+        (lambda x: x.double(), "returned .* float64"),
+        (lambda x: x * torch.nan, "returned NaN or inf for 5 of 5 finite states"),
+        (lambda x: None, "Tensor or a Projection, got NoneType"),
+        (lambda x: tt.Projection(x, torch.ones(2, dtype=torch.bool)), "converged as one number a sample"),
+    ],
+)
+def test_bad_projections_are_refused(project, message):
+    with pytest.raises(tt.ProjectionError, match=message):
+        correct(torch.ones(5, 3), tt.as_constraint(project, Sphere().defect))
+
+
+@pytest.mark.parametrize("x", [torch.ones(0, 3), torch.ones(3, dtype=torch.int64), torch.tensor(1.0)])
+def test_batches_that_are_none_are_refused(x):
+    with pytest.raises(ValueError, match="one row a sample"):
+        correct(x)
+
+
+@pytest.mark.parametrize("n_steps", [0, -1, 2.0, True])
+def test_impossible_step_counts_are_refused(n_steps):
+    with pytest.raises(ValueError, match="n_steps must be a whole number"):
+        tt.Corrector(Sphere(), tt.Stepwise(), n_steps)
+
+
+@pytest.mark.parametrize("budget", [11, -1, 1.01, -0.1, True, "half", torch.tensor([11])])
+def test_impossible_budgets_are_refused_before_anything_runs(budget):
+    with pytest.raises(ValueError, match="budget"):
+        tt.Corrector(Sphere(), tt.Periodic(budget), 10)
+
+
+def test_budgets_for_another_batch_are_refused():
+    with pytest.raises(ValueError, match="budgets for 3 samples, but the batch has 5"):
+        correct(torch.ones(5, 3), schedule=tt.Periodic(torch.tensor([1, 0, 1])))
+
+
+@pytest.mark.parametrize("decision", [torch.ones(5), torch.ones(4, dtype=torch.bool), True])
+def test_decisions_that_are_no_mask_are_refused(decision):
+    with pytest.raises(ValueError, match=r"decide with a \(5,\) bool tensor"):
+        correct(torch.ones(5, 3), schedule=lambda now: decision)
+
+
+def test_a_schedule_class_is_not_a_schedule():
+    with pytest.raises(ValueError, match="forget the parentheses"):
+        correct(torch.ones(5, 3), schedule=tt.Stepwise)
+
+
+def test_a_constraint_needs_its_methods():
+    with pytest.raises(ValueError, match="Linear has no project"):
+        tt.Corrector(torch.nn.Linear(1, 1), tt.Stepwise(), 3)
+
+
+def test_seeds_must_fit_the_batch():
+    with pytest.raises(ValueError, match="3 seeds were given for a batch of 5"):
+        correct(torch.ones(5, 3), seeds=range(3))
+
+
+# ------------------------------------------------------------------ the life of a run
+
+
+def test_too_few_calls_are_told():
+    corrector = tt.Corrector(Sphere(), tt.Stepwise(), 3)
+    corrector(torch.ones(2, 3))
+    with pytest.raises(RuntimeError, match="called 1 of 3 times"):
+        corrector.rollout  # noqa: B018
+    with pytest.raises(RuntimeError, match="called only 1 of 3 times"):
+        corrector(torch.ones(2, 3), 0)
+    corrector.reset()
+    corrector(torch.ones(2, 3), 0)
+    with pytest.raises(RuntimeError, match="called 0 of 3 times"), corrector:
+        pass
+
+
+def test_too_many_calls_are_told():
+    corrector = tt.Corrector(Sphere(), tt.Stepwise(), 1)
+    with corrector:
+        corrector(torch.ones(2, 3))
+        with pytest.raises(RuntimeError, match="more than n_steps = 1 times"):
+            corrector(torch.ones(2, 3))
+
+
+def test_a_step_out_of_order_is_told():
+    corrector = tt.Corrector(Sphere(), tt.Stepwise(), 3)
+    corrector(torch.ones(2, 3), 0)
+    with pytest.raises(RuntimeError, match="expected step 1 of 3 next, got t = 2"):
+        corrector(torch.ones(2, 3), 2)
+
+
+def test_a_batch_that_changes_size_is_told():
+    corrector = tt.Corrector(Sphere(), tt.Stepwise(), 3)
+    corrector(torch.ones(2, 3))
+    with pytest.raises(ValueError, match=r"began with states \(2, 3\), step 1 came with \(4, 3\)"):
+        corrector(torch.ones(4, 3))
+
+
+def test_an_error_inside_the_block_is_not_hidden():
+    with pytest.raises(ZeroDivisionError), tt.Corrector(Sphere(), tt.Stepwise(), 3):
+        raise ZeroDivisionError
+
+
+def test_proposals_are_not_modified():
+    x = torch.full((4, 3), 2.0)
+    correct(x, schedule=lambda now: torch.tensor([True, False, True, False]))
+    assert (x == 2).all()
+
+
+# ------------------------------------------------------------------ records
+
+
+def test_path_states_are_kept_only_when_asked_for():
+    record = tt.rollout(Walk(), Sphere(), tt.Periodic(3), range(4))
+    assert record.states is None
+    kept = tt.rollout(Walk(), Sphere(), tt.Periodic(3), range(4), keep_states=True)
+    assert kept.states.shape == (13, 4, 3)
+    assert torch.equal(kept.states[0], Walk().start(tt.Noise(torch.arange(4))))
+    assert torch.equal(kept.states[-1], kept.final)
+    assert torch.allclose(
+        Sphere().defect(kept.states[1:-1].flatten(0, 1)).reshape(11, 4), kept.residuals[:-1], atol=1e-15
+    )
+
+
+def test_costs_are_counted():
+    record = tt.rollout(Walk(), Sphere(), tt.Periodic(3), range(4))
+    assert record.calls == {"update": 12, "defect": 12 + 3, "projection": 3}
+    assert record.rows == {"update": 48, "defect": 60, "projection": 12}
+    assert set(record.seconds) == {"update", "defect", "projection", "scheduling"}
+    assert min(record.seconds.values()) > 0
+    closed = tt.rollout(Walk(), Sphere(), tt.Terminal(), range(4))
+    assert closed.rows["projection"] == 4
+    assert closed.spent.tolist() == [0] * 4
+    assert closed.closing.all()
+
+
+def test_a_defect_that_is_a_projection_is_counted_as_one():
+    record = tt.rollout(Walk(), tt.as_constraint(Sphere().project), tt.Periodic(3), range(4))
+    assert record.rows == {"update": 48, "defect": 0, "projection": 48 + 12}
+
+
+def test_closing_earns_no_credit():
+    record = tt.rollout(Walk(), Sphere(), tt.Terminal(), range(4))
+    assert torch.equal(record.residuals, record.defects)
+
+
+def test_solver_iterations_and_failures_are_recorded():
+    record = tt.rollout(Walk(), Solver(limit=0.5), tt.Stepwise(), range(20))
+    assert record.failed.any()
+    assert not record.failed.all()
+    assert set(record.iterations.unique().tolist()) == {3, 50}
+    assert torch.equal(record.iterations == 50, record.failed)
+
+
+def test_steps_can_be_logged():
+    seen = []
+    corrector = tt.Corrector(Sphere(), tt.Stepwise(), 3, on_step=lambda t, numbers: seen.append((t, numbers)))
+    for _ in range(3):
+        corrector(torch.full((2, 4), 1.0))
+    assert [t for t, _ in seen] == [0, 1, 2]
+    assert seen[0][1] == {"defect": 1.0, "residual": 0.0, "projected": 1.0}
+
+
+# ------------------------------------------------------------------ failed projections
+
+
+class Stubborn:
+    """Fails until it has been tried often enough; each try halves the way to the sphere."""
+
+    def __init__(self, needed, factor=0.5):
+        self.needed, self.factor, self.tries = needed, factor, 0
+
+    def project(self, x):
+        self.tries += 1
+        y = x * (1 + self.factor * (1 / row_norm(x)[:, None] - 1))
+        done = self.tries >= self.needed
+        return tt.Projection(Sphere().project(x) if done else y, torch.full((len(x),), done))
+
+    def defect(self, x):
+        return Sphere().defect(x)
+
+    def take(self, rows):
+        return self
+
+
+def test_keep_keeps_a_better_state_and_never_a_worse_one():
+    x = torch.full((2, 4), 1.0)
+    assert torch.allclose(correct(x, Stubborn(99)), torch.full((2, 4), 0.75))
+    worse = correct(x, Stubborn(99, factor=-1.0))
+    assert torch.equal(worse, x)
+
+
+def test_keep_never_keeps_what_is_not_finite():
+    broken = tt.as_constraint(
+        lambda x: tt.Projection(x * torch.nan, torch.zeros(len(x), dtype=torch.bool)), Sphere().defect
+    )
+    corrector = tt.Corrector(broken, tt.Stepwise(), 1)
+    assert torch.equal(corrector(torch.ones(2, 4)), torch.ones(2, 4))
+    assert corrector.rollout.failed.all()
+    assert (corrector.rollout.residuals == 1).all()
+
+
+def test_revert_keeps_the_proposal():
+    x = torch.full((2, 4), 1.0)
+    assert torch.equal(correct(x, Stubborn(99), on_failure="revert"), x)
+
+
+def test_raise_raises():
+    with pytest.raises(tt.ProjectionError, match="failed for 2 of 2 selected states after 1 tries"):
+        correct(torch.ones(2, 4), Stubborn(99), on_failure="raise")
+
+
+@pytest.mark.parametrize(("needed", "solved"), [(2, True), (4, True), (5, False)])
+def test_retry_tries_again_and_then_stops(needed, solved):
+    stubborn = Stubborn(needed)
+    corrector = tt.Corrector(stubborn, tt.Stepwise(), 1, on_failure=tt.Retry(3))
+    x = corrector(torch.full((2, 4), 1.0))
+    assert bool(corrector.rollout.failed.any()) is not solved
+    assert stubborn.tries == min(needed, 4)
+    expected = 0.0 if solved else 0.5**4  # each try started where the last one stopped
+    assert torch.allclose(Sphere().defect(x), torch.full((2,), expected), atol=1e-6)
+
+
+def test_a_failure_does_not_touch_its_neighbours():
+    x = torch.tensor([[0.2, 3.0, 0.0], [9.0, 0.0, 0.0], [0.3, 0.4, 0.0]])
+    together = correct(x, Solver())
+    alone = torch.cat([correct(row[None], Solver()) for row in x])
+    assert torch.equal(together, alone)
+    assert torch.equal(together[[0, 2]], Sphere().project(x[[0, 2]]))
+
+
+@pytest.mark.parametrize("policy", ["ignore", 3, None])
+def test_unknown_policies_are_refused(policy):
+    with pytest.raises(ValueError, match="on_failure must be"):
+        tt.Corrector(Sphere(), tt.Stepwise(), 1, on_failure=policy)
+
+
+@pytest.mark.parametrize("tries", [0, -1, 1.5])
+def test_unbounded_or_empty_retries_are_refused(tries):
+    with pytest.raises(ValueError, match="tries must be a whole number"):
+        tt.Retry(tries)
+
+
+# ------------------------------------------------------------------ precision
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_measured_and_projected_in_float32(dtype):
+    seen = []
+
+    def project(x):
+        seen.append(x.dtype)
+        return Sphere().project(x)
+
+    corrector = tt.Corrector(tt.as_constraint(project, Sphere().defect), tt.Stepwise(), 1)
+    y = corrector(torch.full((2, 3), 3.0, dtype=dtype))
+    assert y.dtype == dtype
+    assert seen == [torch.float32]
+    assert corrector.rollout.defects.dtype == torch.float32
+
+
+def test_autocast_does_not_reach_the_projection():
+    def project(x):
+        return x @ torch.eye(3)
+
+    constraint = tt.as_constraint(project, lambda x: (x @ torch.eye(3)).abs().sum(dim=1))
+    x = torch.full((2, 3), 1.0001)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(correct(x, constraint), x)
+
+
+def test_no_gradient_flows_through_a_correction():
+    x = torch.ones(2, 3, requires_grad=True)
+    assert not correct(x * 2).requires_grad

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+import trimtab as tt
+from cases import Ball, Sphere, Walk, radii
+from trimtab.thresholds import fingerprint
+
+
+@pytest.fixture
+def prices():
+    return tt.calibrate(Walk(), Sphere(), range(100, 108), 0.5, method="paper")
+
+
+def test_prices_survive_their_file(prices, tmp_path):
+    path = tmp_path / "prices.safetensors"
+    prices.save(path)
+    again = tt.Thresholds.load(path)
+    assert torch.equal(again.table, prices.table)
+    facts = ("method", "seeds", "objective", "fingerprint", "version", "n_steps", "budget", "notes")
+    assert all(getattr(again, name) == getattr(prices, name) for name in facts)
+    assert [p.name for p in tmp_path.iterdir()] == ["prices.safetensors"]
+
+
+def test_foreign_truncated_and_other_files_are_refused(prices, tmp_path):
+    path = tmp_path / "prices.safetensors"
+    prices.save(path)
+    whole = path.read_bytes()
+    for cut in (0, 4, 50, len(whole) - 8):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(ValueError, match="truncated"):
+            tt.Thresholds.load(path)
+    path.write_bytes(b"\x80\x04\x95 a pickle")
+    with pytest.raises(ValueError, match="not a trimtab"):
+        tt.Thresholds.load(path)
+    from safetensors.torch import save_file
+
+    save_file({"table": prices.table}, path)
+    with pytest.raises(ValueError, match="not one written by trimtab"):
+        tt.Thresholds.load(path)
+    tt.rollout(Walk(), Sphere(), tt.Terminal(), [1]).save(path)
+    with pytest.raises(ValueError, match="'rollout', expected 'thresholds'"):
+        tt.Thresholds.load(path)
+    with pytest.raises(FileNotFoundError, match="expected a trimtab thresholds file"):
+        tt.Thresholds.load(tmp_path / "nothing")
+
+
+def test_a_failed_write_leaves_the_old_file(prices, tmp_path, monkeypatch):
+    path = tmp_path / "prices.safetensors"
+    prices.save(path)
+    before = path.read_bytes()
+
+    def full_disk(*_):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("trimtab.files.save_file", full_disk)
+    with pytest.raises(OSError, match="no space"):
+        prices.save(path)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["prices.safetensors"]
+
+
+INF, NAN = torch.inf, torch.nan
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (torch.zeros(3), r"\(T, B \+ 1\)"),
+        (torch.zeros(0, 1), "T >= 1"),
+        (torch.zeros(2, 2, dtype=torch.int64), "floats"),
+        (torch.full((1, 3), INF), "B = 2 corrections does not fit T = 1"),
+        (torch.tensor([[INF, NAN]]), "NaN, first at t = 0, b = 1"),
+        (torch.tensor([[0.0, 1.0]]), "column 0"),
+    ],
+)
+def test_tables_no_schedule_could_use_are_refused(table, message):
+    with pytest.raises(ValueError, match=message):
+        tt.Thresholds(table)
+
+
+def test_a_table_for_another_number_of_steps_or_a_smaller_budget_is_refused(prices):
+    with pytest.raises(ValueError, match="calibrated for T = 12 steps and cannot be used for T = 9"):
+        tt.rollout(Walk(n_steps=9), Sphere(), tt.Adaptive(prices), [1])
+    with pytest.raises(ValueError, match="calibrated for up to 6"):
+        tt.Adaptive(prices, 7)
+
+
+def test_a_fingerprint_knows_the_problem_and_not_the_samples():
+    seeds = torch.arange(4)
+    assert fingerprint(Walk()) == fingerprint(Walk()) != fingerprint(Walk(n_steps=13))
+    one = tt.as_constraint(Sphere().project, Sphere().defect, data=(radii(seeds),))
+    two = tt.as_constraint(Sphere().project, Sphere().defect, data=(radii(seeds + 1),))
+    assert fingerprint(one) == fingerprint(two)
+    assert fingerprint(Ball(radii(seeds))) != fingerprint(Ball(radii(seeds + 1)))
+    assert fingerprint(torch.nn.Linear(2, 2)) != fingerprint(torch.nn.Linear(2, 2))
