@@ -33,13 +33,12 @@ __all__ = ["Corrector", "Ledger", "Sampler", "replay", "rollout"]
 
 
 class Sampler(Protocol):
-    """Proposes the next state from the current one.
+    """Proposes the next state from the current one."""
 
-    Attributes:
-        n_steps: T, the number of update locations at which a projection could be applied.
-    """
-
-    n_steps: int
+    @property
+    def n_steps(self) -> int:
+        """T, the number of update locations at which a projection could be applied."""
+        ...
 
     def start(self, noise: Noise) -> Tensor:
         """Initial states, (n, *event)."""
@@ -173,6 +172,13 @@ class Corrector:
                 f"all {self.n_steps} (is n_steps the number of updates of your loop?)"
             )
         return self._run.record()
+
+    @property
+    def projected(self) -> Tensor:
+        """Which samples the last call projected, (n,) bool; a closing projection is not among them."""
+        if self._run is None or self._run.t == 0:
+            raise RuntimeError("the corrector has not been called yet in this run")
+        return self._run.ledger.projected[self._run.t - 1]
 
     def reset(self) -> None:
         """Forget an unfinished run, so that the next call begins a new one."""
