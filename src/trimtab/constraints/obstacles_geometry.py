@@ -6,15 +6,16 @@ axis is contiguous, so that every operation is one vectorised pass.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["Contacts", "Obstacles", "contacts", "penetration", "scattered_circles"]
+__all__ = ["Contacts", "Obstacles", "contacts", "gaps", "penetration", "scattered_circles"]
 
 _TINY = 1e-12  # squared length below which a segment is a point
+_CENTRED = 1e-7  # distance from a centre below which there is no direction away from it
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,12 +33,12 @@ class Obstacles:
     """
 
     circles: Tensor
-    boxes: Tensor | None = None
+    boxes: Tensor = field(default_factory=lambda: torch.zeros(0, 4))
 
     def __post_init__(self) -> None:
         """Refuse shapes and sizes that describe no obstacle."""
         circles = torch.as_tensor(self.circles)
-        boxes = circles.new_zeros(0, 4) if self.boxes is None else torch.as_tensor(self.boxes)
+        boxes = torch.as_tensor(self.boxes)
         for name, value, columns in (("circles", circles, "x, y, r"), ("boxes", boxes, "xmin, ymin, xmax, ymax")):
             width = columns.count(",") + 1
             if value.ndim != 2 or value.shape[1] != width or not value.is_floating_point():
@@ -57,19 +58,21 @@ class Obstacles:
 
     def __len__(self) -> int:
         """How many obstacles there are."""
-        assert self.boxes is not None
         return len(self.circles) + len(self.boxes)
+
+    @property
+    def n_boxes(self) -> int:
+        """How many of the obstacles are boxes."""
+        return len(self.boxes)
 
     def to(self, like: Tensor) -> Obstacles:
         """The same obstacles in the dtype and on the device of `like`."""
         if self.circles.dtype == like.dtype and self.circles.device == like.device:
             return self
-        assert self.boxes is not None
         return Obstacles(self.circles.to(like), self.boxes.to(like))
 
     def grown(self, margin: float) -> Obstacles:
         """The same obstacles with every side moved outwards by `margin`."""
-        assert self.boxes is not None
         return Obstacles(
             self.circles + self.circles.new_tensor([0, 0, margin]),
             self.boxes + self.boxes.new_tensor([-margin, -margin, margin, margin]),
@@ -80,8 +83,8 @@ def _first(mask: Tensor) -> int:
     return int(mask.nonzero()[0, 0])
 
 
-def penetration(obstacles: Obstacles, a: Tensor, b: Tensor) -> Tensor:
-    """How deep each segment is inside each obstacle: the shortest move of the segment that takes it out.
+def gaps(obstacles: Obstacles, a: Tensor, b: Tensor) -> Tensor:
+    """The signed gap between each segment and each obstacle: minus the depth where they overlap.
 
     Args:
         obstacles: m obstacles, circles first, in the dtype and on the device of the segments.
@@ -89,7 +92,7 @@ def penetration(obstacles: Obstacles, a: Tensor, b: Tensor) -> Tensor:
         b: The other end, (2, N).
 
     Returns:
-        Depths of at least 0, (m, N).
+        Gaps, (m, N). For a circle the gap is the distance; outside a box it is a lower bound of it.
     """
     (ax, ay), (bx, by) = a, b
     ux, uy = bx - ax, by - ay
@@ -99,36 +102,45 @@ def penetration(obstacles: Obstacles, a: Tensor, b: Tensor) -> Tensor:
     t = torch.addcmul(dx * ux, dy, uy).mul_(inverse).clamp_(0, 1)
     dx.addcmul_(t, ux, value=-1)
     dy.addcmul_(t, uy, value=-1)
-    dx.mul_(dx).addcmul_(dy, dy)
-    depth = torch.sub(r, dx.sqrt_(), out=dx).clamp_(min=0)
-    if obstacles.boxes is None or len(obstacles.boxes) == 0:
-        return depth
-    return torch.cat([depth, (-_box_separations(obstacles.boxes, a, b).amax(0)).clamp_(min=0)])
+    gap = dx.mul_(dx).addcmul_(dy, dy).sqrt_().sub_(r)
+    if not obstacles.n_boxes:
+        return gap
+    return torch.cat([gap, _box_gaps(obstacles.boxes.T.unsqueeze(2), a, b).amax(0)])
 
 
-def _box_separations(boxes: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Signed gaps between boxes and segments along the five directions that can part them, (5, k, N).
+def penetration(obstacles: Obstacles, a: Tensor, b: Tensor) -> Tensor:
+    """How deep each segment is in each obstacle, (m, N): the shortest move of the segment that takes it out."""
+    return gaps(obstacles, a, b).neg_().clamp_(min=0)
+
+
+def _box_gaps(boxes: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Signed gaps between boxes and segments along the five directions that can part them, (5, ...).
 
     The Minkowski difference of a box and a segment is a hexagon whose sides face along ±x, ±y and the segment's two
-    normals, so the largest gap is minus the penetration depth where it is negative, and a gap where it is positive.
+    normals, so the largest gap is minus the penetration depth where it is negative.
     """
+    xmin, ymin, xmax, ymax = boxes
     low, high = torch.minimum(a, b), torch.maximum(a, b)
-    xmin, ymin, xmax, ymax = boxes.T.unsqueeze(2)
-    ux, uy = b - a
-    length = (ux * ux + uy * uy).sqrt()
-    scale = torch.where(length * length > _TINY, 1 / length.clamp(min=_TINY), torch.zeros_like(length))
-    nx, ny = -uy * scale, ux * scale
+    nx, ny, is_point = _normal(a, b)
     across = nx * (a[0] - (xmin + xmax) / 2) + ny * (a[1] - (ymin + ymax) / 2)
     reach = nx.abs() * ((xmax - xmin) / 2) + ny.abs() * ((ymax - ymin) / 2)
-    point = torch.where(scale > 0, 0.0, -torch.inf).to(a.dtype)  # a point has no normal: that direction is no gap
-    return torch.stack([low[0] - xmax, xmin - high[0], low[1] - ymax, ymin - high[1], across.abs() - reach + point])
+    oblique = (across.abs() - reach).masked_fill(is_point, -torch.inf)  # a point has no normal
+    return torch.stack([low[0] - xmax, xmin - high[0], low[1] - ymax, ymin - high[1], oblique])
+
+
+def _normal(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Unit normals of segments, and which segments are points and have none."""
+    ux, uy = b - a
+    squared = ux * ux + uy * uy
+    inverse = 1 / squared.clamp(min=_TINY).sqrt()
+    return -uy * inverse, ux * inverse, squared <= _TINY
 
 
 class Contacts(NamedTuple):
-    """Each (obstacle, segment) pair as the half-plane that the nearest point of the segment must stay in.
+    """Obstacle-segment pairs, each as the half-plane that the nearest point of the segment must stay in.
 
-    The pair's constraint, linearised, is `nx * px + ny * py >= edge` for the point p = (1 - t) a + t b.
-    Each field is (m, N).
+    A pair's linearised constraint is `nx * px + ny * py >= edge` for the point p = (1 - t) a + t b.
+    Each field is (P,), one entry a pair.
     """
 
     gap: Tensor
@@ -138,51 +150,55 @@ class Contacts(NamedTuple):
     edge: Tensor
 
 
-def contacts(obstacles: Obstacles, a: Tensor, b: Tensor) -> Contacts:
-    """Signed gaps (negative inside) and the half-planes they stand for; arguments as for `penetration`."""
-    circles = _circle_contacts(obstacles.circles, a, b)
-    if obstacles.boxes is None or len(obstacles.boxes) == 0:
-        return circles
-    boxes = _box_contacts(obstacles.boxes, a, b)
+def contacts(obstacles: Obstacles, which: Tensor, a: Tensor, b: Tensor) -> Contacts:
+    """The half-planes of P pairs.
+
+    Args:
+        obstacles: The obstacles, circles first.
+        which: The obstacle of each pair, (P,), ascending.
+        a: One end of each pair's segment, (2, P).
+        b: The other end, (2, P).
+    """
+    if not obstacles.n_boxes:
+        return _circle_contacts(obstacles.circles[which].T, a, b)
+    m = len(obstacles.circles)
+    cut = int((which < m).sum())
+    circles = _circle_contacts(obstacles.circles[which[:cut]].T, a[:, :cut], b[:, :cut])
+    boxes = _box_contacts(obstacles.boxes[which[cut:] - m].T, a[:, cut:], b[:, cut:])
     return Contacts(*(torch.cat(pair) for pair in zip(circles, boxes, strict=True)))
 
 
 def _circle_contacts(circles: Tensor, a: Tensor, b: Tensor) -> Contacts:
-    (ax, ay), (ux, uy) = a, b - a
-    squared = ux * ux + uy * uy
-    cx, cy, r = circles.T.unsqueeze(2)
-    dx, dy = ax - cx, ay - cy
-    t = torch.addcmul(dx * ux, dy, uy).mul_(-1 / squared.clamp(min=_TINY)).clamp_(0, 1)
-    dx.addcmul_(t, ux)
-    dy.addcmul_(t, uy)
-    distance = torch.addcmul(dx * dx, dy, dy).sqrt_()
+    cx, cy, r = circles
+    ux, uy = b - a
+    dx, dy = a[0] - cx, a[1] - cy
+    t = (-(dx * ux + dy * uy) / (ux * ux + uy * uy).clamp(min=_TINY)).clamp(0, 1)
+    dx, dy = dx + t * ux, dy + t * uy
+    distance = (dx * dx + dy * dy).sqrt()
     # Through the centre there is no direction away from it: take the segment's normal, for a point the x axis.
-    length = squared.sqrt().clamp(min=_TINY**0.5)
-    point = squared <= _TINY
-    centred = distance < 1e-7
-    inverse = 1 / distance.clamp(min=1e-7)
-    nx = torch.where(centred, torch.where(point, torch.ones_like(uy), -uy / length), dx.mul_(inverse))
-    ny = torch.where(centred, torch.where(point, torch.zeros_like(ux), ux / length), dy.mul_(inverse))
-    return Contacts(distance.sub_(r), t, nx, ny, torch.addcmul(nx * cx, ny, cy).add_(r))
+    centred = distance < _CENTRED
+    inverse = 1 / distance.clamp(min=_CENTRED)
+    normal_x, normal_y, is_point = _normal(a, b)
+    nx = torch.where(centred, normal_x.masked_fill(is_point, 1.0), dx * inverse)
+    ny = torch.where(centred, normal_y.masked_fill(is_point, 0.0), dy * inverse)
+    return Contacts(distance - r, t, nx, ny, nx * cx + ny * cy + r)
 
 
 def _box_contacts(boxes: Tensor, a: Tensor, b: Tensor) -> Contacts:
-    gap, axis = _box_separations(boxes, a, b).max(0)
-    ux, uy = b - a
-    length = (ux * ux + uy * uy).sqrt().clamp(min=_TINY**0.5)
-    xmin, ymin, xmax, ymax = boxes.T.unsqueeze(2)
-    normal_x, normal_y = -uy / length, ux / length
-    side = normal_x * (a[0] - (xmin + xmax) / 2) + normal_y * (a[1] - (ymin + ymax) / 2)
-    facing = torch.where(side < 0, -torch.ones_like(side), torch.ones_like(side))
-    nx = (axis == 0).to(a.dtype) - (axis == 1).to(a.dtype)
-    ny = (axis == 2).to(a.dtype) - (axis == 3).to(a.dtype)
+    xmin, ymin, xmax, ymax = boxes
+    gap, axis = _box_gaps(boxes, a, b).max(0)
+    normal_x, normal_y, _ = _normal(a, b)
+    across = normal_x * (a[0] - (xmin + xmax) / 2) + normal_y * (a[1] - (ymin + ymax) / 2)
+    facing = torch.where(across < 0, -1.0, 1.0).to(a.dtype)
     oblique = axis == 4
-    nx, ny = torch.where(oblique, normal_x * facing, nx), torch.where(oblique, normal_y * facing, ny)
+    nx = torch.where(oblique, normal_x * facing, (axis == 0).to(a.dtype) - (axis == 1).to(a.dtype))
+    ny = torch.where(oblique, normal_y * facing, (axis == 2).to(a.dtype) - (axis == 3).to(a.dtype))
     corner_x, corner_y = torch.where(nx > 0, xmax, xmin), torch.where(ny > 0, ymax, ymin)
-    # Along x or y the nearer end decides; along the segment's own normal, where the corner falls on it does.
-    along = (((corner_x - a[0]) * ux + (corner_y - a[1]) * uy) / (length * length)).clamp(0, 1)
+    # Along x or y the nearer end decides; along the segment's own normal, the place where the corner falls on it.
+    ux, uy = b - a
+    along = ((corner_x - a[0]) * ux + (corner_y - a[1]) * uy) / (ux * ux + uy * uy).clamp(min=_TINY)
     end = (nx * ux + ny * uy < 0).to(a.dtype)
-    return Contacts(gap, torch.where(oblique, along, end), nx, ny, nx * corner_x + ny * corner_y)
+    return Contacts(gap, torch.where(oblique, along.clamp(0, 1), end), nx, ny, nx * corner_x + ny * corner_y)
 
 
 def scattered_circles(
