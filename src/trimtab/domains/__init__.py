@@ -21,7 +21,7 @@ DOMAINS: dict[str, str] = {
     "se3-lever": "trimtab.domains.se3_lever",
     "terrain-ridge": "trimtab.domains.terrain_ridge",
     "pdm": "trimtab.domains.pdm",
-    "heat-flow": "trimtab.domains.heat_flow",
+    "reaction-flow": "trimtab.domains.reaction_flow",
 }
 """Where each domain's `make` is; imported when asked for, since some load a model."""
 

@@ -1,0 +1,1 @@
+"""A reaction–diffusion equation, its solver, and a flow-matching model of its solutions."""
