@@ -23,7 +23,7 @@ class Chain:
     n_steps: int = 100
     kappa: float = 0.3
     drift: float = 0.05
-    noise_start: float = 0.1
+    noise_start: float = 0.03
     noise_end: float = 0.01
 
     def __post_init__(self) -> None:

@@ -1,0 +1,64 @@
+"""Rigid motions: a rotation and a translation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trimtab.constraint import Constraint, Projection
+from trimtab.constraints.rotation import nearest_rotation, rotation_angle, rotation_defect
+
+__all__ = ["SE3", "pose_distance"]
+
+
+@dataclass(frozen=True, eq=False)
+class SE3:
+    """Poses [A | p]: states (n, 3, 4), A a rotation and p free or in a set of its own.
+
+    Attributes:
+        translation: The constraint on p, states (n, 3); None leaves p free.
+        alpha: Weight of the translation in the defect: how many radians one unit of length is worth.
+
+    Example:
+        >>> import torch
+        >>> SE3(alpha=2.0).defect(torch.eye(3, 4)[None])
+        tensor([0.])
+    """
+
+    translation: Constraint | None = None
+    alpha: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse a weight that is none."""
+        if not (math.isfinite(self.alpha) and self.alpha >= 0):
+            raise ValueError(f"alpha is a weight of at least 0: got {self.alpha!r}")
+
+    def project(self, x: Tensor) -> Tensor | Projection:
+        """The nearest rotation, and the projection of the translation where it is constrained, (n, 3, 4)."""
+        rotation = nearest_rotation(x[..., :3])
+        if self.translation is None:
+            return torch.cat([rotation, x[..., 3:]], dim=-1)
+        answer = self.translation.project(x[..., 3])
+        if isinstance(answer, Tensor):
+            return torch.cat([rotation, answer[..., None]], dim=-1)
+        pose = torch.cat([rotation, answer.x[..., None]], dim=-1)
+        return Projection(pose, answer.converged, answer.iterations)
+
+    def defect(self, x: Tensor) -> Tensor:
+        """Defect of the rotation plus alpha times the defect of the translation, (n, 3, 4) to (n,)."""
+        defect = rotation_defect(x[..., :3])
+        return defect if self.translation is None else defect + self.alpha * self.translation.defect(x[..., 3])
+
+    def take(self, rows: Tensor) -> SE3:
+        """The same constraint for some samples."""
+        return self if self.translation is None else SE3(self.translation.take(rows), self.alpha)
+
+
+def pose_distance(a: Tensor, b: Tensor, alpha: float = 1.0) -> Tensor:
+    """Angle plus alpha times distance, for poses (…, 3, 4) to (…); rotations are taken to be the nearest ones."""
+    angle = rotation_angle(nearest_rotation(a[..., :3]), nearest_rotation(b[..., :3]))
+    x, y, z = (a[..., 3] - b[..., 3]).unbind(-1)
+    return angle + alpha * (x * x + y * y + z * z).sqrt()

@@ -1,0 +1,107 @@
+"""Round sets: the sphere and the ball."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["Ball", "Sphere"]
+
+
+@dataclass(frozen=True, eq=False)
+class Sphere:
+    r"""Points at one distance from a centre: argmin over norm(y - centre) = radius of norm(y - x).
+
+    Attributes:
+        radius: Above 0.
+        centre: (\*event), one for all; None is the origin.
+
+    Example:
+        >>> import torch
+        >>> Sphere(5.0).project(torch.tensor([[0.3, 0.4]]))
+        tensor([[3., 4.]])
+    """
+
+    radius: float = 1.0
+    centre: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a radius no sphere has."""
+        _check_radius(self.radius)
+
+    def project(self, x: Tensor) -> Tensor:
+        r"""The nearest points, (n, \*event); from the centre itself, all being equally near, along the first axis."""
+        away = _from_centre(x, self.centre)
+        norm = row_norm(away)
+        here = norm == 0
+        away[:, 0] = torch.where(here, 1.0, away[:, 0])
+        return _to_state(away * (self.radius / norm.masked_fill(here, 1.0))[:, None], x, self.centre)
+
+    def defect(self, x: Tensor) -> Tensor:
+        r"""abs(norm(x - centre) - radius), (n, \*event) to (n,)."""
+        return (row_norm(_from_centre(x, self.centre)) - self.radius).abs()
+
+    def take(self, rows: Tensor) -> Sphere:
+        """Itself."""
+        return self
+
+
+@dataclass(frozen=True, eq=False)
+class Ball:
+    r"""Points no farther than a radius from a centre: argmin over norm(y - centre) <= radius of norm(y - x).
+
+    Attributes:
+        radius: Above 0.
+        centre: (\*event), one for all; None is the origin.
+
+    Example:
+        >>> import torch
+        >>> Ball().project(torch.tensor([[3.0, 4.0], [0.1, 0.2]]))
+        tensor([[0.6000, 0.8000],
+                [0.1000, 0.2000]])
+    """
+
+    radius: float = 1.0
+    centre: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a radius no ball has."""
+        _check_radius(self.radius)
+
+    def project(self, x: Tensor) -> Tensor:
+        r"""The nearest points, (n, \*event)."""
+        away = _from_centre(x, self.centre)
+        norm = row_norm(away)
+        outside = norm > self.radius
+        scaled = _to_state(away * (self.radius / norm.clamp(min=self.radius))[:, None], x, self.centre)
+        return torch.where(outside.reshape(-1, *([1] * (x.ndim - 1))), scaled, x)  # points inside stay, to the last bit
+
+    def defect(self, x: Tensor) -> Tensor:
+        r"""max(norm(x - centre) - radius, 0), (n, \*event) to (n,)."""
+        return (row_norm(_from_centre(x, self.centre)) - self.radius).clamp(min=0)
+
+    def take(self, rows: Tensor) -> Ball:
+        """Itself."""
+        return self
+
+
+def row_norm(x: Tensor) -> Tensor:
+    """The Euclidean norm of each row, (n, d) to (n,)."""
+    return (x * x).sum(dim=1).sqrt()
+
+
+def _from_centre(x: Tensor, centre: Tensor | None) -> Tensor:
+    return (x.clone() if centre is None else x - centre.to(x)).flatten(1)
+
+
+def _to_state(away: Tensor, x: Tensor, centre: Tensor | None) -> Tensor:
+    away = away.reshape(x.shape)
+    return away if centre is None else away + centre.to(x)
+
+
+def _check_radius(radius: float) -> None:
+    if not (math.isfinite(radius) and radius > 0):
+        raise ValueError(f"a radius is a number above 0: got {radius!r}")

@@ -1,0 +1,41 @@
+"""Surfaces that are the graph of a height field."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["Surface"]
+
+
+@dataclass(frozen=True)
+class Surface:
+    """Points on a height field: states (n, 3) as u, v, z with z = height(u, v), projected vertically.
+
+    Attributes:
+        height: u and v, (n,) each, to z, (n,).
+
+    Example:
+        >>> import torch
+        >>> Surface(lambda u, v: u * v).project(torch.tensor([[2.0, 3.0, 7.0]]))
+        tensor([[2., 3., 6.]])
+    """
+
+    height: Callable[[Tensor, Tensor], Tensor]
+
+    def project(self, x: Tensor) -> Tensor:
+        """Straight up or down to the surface, (n, 3) to (n, 3)."""
+        u, v, _ = x.unbind(1)
+        return torch.stack([u, v, self.height(u, v)], dim=1)
+
+    def defect(self, x: Tensor) -> Tensor:
+        """abs(z - height(u, v)), (n, 3) to (n,)."""
+        u, v, z = x.unbind(1)
+        return (z - self.height(u, v)).abs()
+
+    def take(self, rows: Tensor) -> Surface:
+        """Itself."""
+        return self

@@ -1,0 +1,72 @@
+"""`se3` with a lever: what is wrong with the rotation displaces the position, amplified by the lever's length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trimtab.constraints.pose import SE3, pose_distance
+from trimtab.constraints.rotation import multiply
+from trimtab.constraints.sphere import Sphere
+from trimtab.domains.base import Domain, Problem
+from trimtab.domains.langevin import Chain
+from trimtab.domains.se3 import ALPHA, PoseChain
+from trimtab.domains.so3 import rotation_pull
+from trimtab.noise import Noise
+
+__all__ = ["LeverChain", "make"]
+
+
+@dataclass(frozen=True)
+class LeverChain:
+    """The steps of `PoseChain`, and in each of them a displacement of `lever` times (A - Π(A)) e₃.
+
+    The position is that of the tip of an arm of that length along the body's third axis: a matrix that is stretched
+    by a strain S carries the tip A S e₃ times the length away from where a rotation would. A S is written as -A pull,
+    so that no projection is needed.
+    """
+
+    base: PoseChain = field(default_factory=PoseChain)
+    lever: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse a lever that is none."""
+        if not self.lever >= 0:
+            raise ValueError(f"lever is a length of at least 0: got {self.lever!r}")
+
+    @property
+    def n_steps(self) -> int:
+        """T."""
+        return self.base.n_steps
+
+    def start(self, noise: Noise) -> Tensor:
+        """As in `se3`, (n, 3, 4)."""
+        return self.base.start(noise)
+
+    def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
+        """Proposals, (n, 3, 4)."""
+        a = x[..., :3]
+        tip = self.lever * multiply(a, -rotation_pull(a)[..., 2:])
+        return self.base.step(x, t, noise) + torch.cat([torch.zeros_like(a), tip], dim=2)
+
+
+def make(*, lever: float = 1.0, **settings: Any) -> Domain:
+    """The domain `se3-lever`; settings are `lever` and the fields of `Chain`."""
+    chain = Chain(**settings)
+    sampler, constraint = LeverChain(PoseChain(chain), lever), SE3(Sphere(), ALPHA)
+
+    def problem(seeds: Iterable[int] | Tensor) -> Problem:
+        return Problem(sampler, constraint)
+
+    return Domain(
+        name="se3-lever",
+        summary="se3 where errors of the rotation displace the position, amplified",
+        problem=problem,
+        distance=partial(pose_distance, alpha=ALPHA),
+        settings=chain.settings() | {"lever": lever},
+    )

@@ -1,0 +1,84 @@
+"""`so3` with impulses: short bursts of extra noise at random times of each sample's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from trimtab.constraints.rotation import SO3
+from trimtab.domains.base import Domain, Problem
+from trimtab.domains.langevin import Chain
+from trimtab.domains.so3 import RotationChain, rotation_distance
+from trimtab.noise import Noise
+
+__all__ = ["Impulses", "ImpulseChain", "make"]
+
+
+@dataclass(frozen=True)
+class Impulses:
+    """Bursts of ambient noise.
+
+    Attributes:
+        bursts: How many a rollout has.
+        width: Steps a burst lasts.
+        strength: Standard deviation of the extra noise of each entry.
+    """
+
+    bursts: int = 4
+    width: int = 2
+    strength: float = 0.15
+
+    def __post_init__(self) -> None:
+        """Refuse bursts that are none."""
+        if self.bursts < 0 or self.width < 1 or not self.strength >= 0:
+            raise ValueError(
+                "impulses need bursts >= 0, width >= 1 and strength >= 0: got "
+                f"bursts = {self.bursts!r}, width = {self.width!r}, strength = {self.strength!r}"
+            )
+
+    def at(self, t: int, n_steps: int, noise: Noise) -> Tensor:
+        """The extra noise of step t, (n, 3, 3): 0 outside a sample's bursts."""
+        first = (noise.uniform(-1, (self.bursts,), stream=2) * max(1, n_steps - self.width + 1)).floor()
+        inside = ((first <= t) & (t < first + self.width)).any(dim=1)
+        return self.strength * inside[:, None, None] * noise.normal(t, (3, 3), stream=2)
+
+
+@dataclass(frozen=True)
+class ImpulseChain:
+    """The steps of `RotationChain`, and impulses on top of them."""
+
+    base: RotationChain = field(default_factory=RotationChain)
+    impulses: Impulses = field(default_factory=Impulses)
+
+    @property
+    def n_steps(self) -> int:
+        """T."""
+        return self.base.n_steps
+
+    def start(self, noise: Noise) -> Tensor:
+        """As in `so3`, (n, 3, 3)."""
+        return self.base.start(noise)
+
+    def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
+        """Proposals, (n, 3, 3)."""
+        return self.base.step(x, t, noise) + self.impulses.at(t, self.n_steps, noise)
+
+
+def make(*, bursts: int = 4, width: int = 2, strength: float = 0.15, **settings: Any) -> Domain:
+    """The domain `so3-impulse`; settings are the fields of `Impulses` and `Chain`."""
+    chain = Chain(**settings)
+    sampler, constraint = ImpulseChain(RotationChain(chain), Impulses(bursts, width, strength)), SO3()
+
+    def problem(seeds: Iterable[int] | Tensor) -> Problem:
+        return Problem(sampler, constraint)
+
+    return Domain(
+        name="so3-impulse",
+        summary="so3 with short bursts of extra noise at random times",
+        problem=problem,
+        distance=rotation_distance,
+        settings=chain.settings() | {"bursts": bursts, "width": width, "strength": strength},
+    )
