@@ -35,7 +35,7 @@ class Ridge:
     normal: tuple[float, float]
     offset: float
     height: float = 0.25
-    width: float = 0.08
+    width: float = 0.05
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,11 @@ def _profile(ridge: Ridge, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class WalkChain:
-    """A Langevin chain that drifts along the tangent of the terrain and is pulled to it along the normal."""
+    """A Langevin chain that climbs its log density in the coordinates u, v and is pulled back along the normal.
+
+    The ambient gradient g of the log density becomes Jᵀ g on the map and J Jᵀ g in space, with J the derivative of
+    (u, v, height(u, v)): a step along the surface whose pace is measured on the map.
+    """
 
     chain: Chain = field(default_factory=Chain)
     terrain: Terrain = field(default_factory=Terrain)
@@ -92,15 +96,14 @@ class WalkChain:
         """Proposals, (n, 3)."""
         u, v, z = x.unbind(1)
         by_u, by_v = self.terrain.slope(u, v)
-        score = self._score(x)
-        # (-by_u, -by_v, 1) is normal to the surface below the point
-        across = score[:, 2] - by_u * score[:, 0] - by_v * score[:, 1]
+        score_u, score_v, score_z = self._score(x).unbind(1)
+        pace_u = self.chain.drift * (score_u + by_u * score_z)
+        pace_v = self.chain.drift * (score_v + by_v * score_z)
+        # (-by_u, -by_v, 1) is normal to the surface below the point: one Gauss-Newton step is this far along it
         above = z - self.terrain.height(u, v)
-        steepness = 1 + by_u * by_u + by_v * by_v
-        back = (self.chain.drift * across + self.chain.kappa * above) / steepness
-        normal = torch.stack([-by_u, -by_v, torch.ones_like(z)], dim=1)
-        motion = self.chain.drift * score - back[:, None] * normal
-        return x + motion + self.chain.noise(t) * noise.normal(t, (3,))
+        back = self.chain.kappa * above / (1 + by_u * by_u + by_v * by_v)
+        motion = [pace_u + back * by_u, pace_v + back * by_v, by_u * pace_u + by_v * pace_v - back]
+        return x + torch.stack(motion, dim=1) + self.chain.noise(t) * noise.normal(t, (3,))
 
     def _score(self, x: Tensor) -> Tensor:
         """Towards the modes, each weighted by its share at x, (n, 3); of length about 1 far from them."""

@@ -11,7 +11,7 @@ from trimtab.domains.terrain import Ridge, Terrain, walk
 __all__ = ["make"]
 
 
-def make(*, ridge_height: float = 0.25, ridge_width: float = 0.08, **settings: Any) -> Domain:
+def make(*, ridge_height: float = 0.25, ridge_width: float = 0.05, **settings: Any) -> Domain:
     """The domain `terrain-ridge`; settings are the ridges' height and width and the fields of `Chain`."""
     if not ridge_width > 0:
         raise ValueError(f"ridge_width must be above 0: got {ridge_width!r}")
