@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from trimtab._version import __version__
 
 if TYPE_CHECKING:
-    from trimtab.calibration import calibrate, quantile_table
+    from trimtab.calibration import calibrate, quantile_table, thresholds_from_runs
     from trimtab.constraint import Constraint, Projection, ProjectionError, Retry, as_constraint
+    from trimtab.domains import domain
     from trimtab.loop import Corrector, Sampler, replay, rollout
     from trimtab.noise import Noise
     from trimtab.record import Rollout
@@ -30,8 +31,9 @@ if TYPE_CHECKING:
     from trimtab.thresholds import Thresholds
 
 _HOME = {
-    "calibration": ("calibrate", "quantile_table"),
+    "calibration": ("calibrate", "quantile_table", "thresholds_from_runs"),
     "constraint": ("Constraint", "Projection", "ProjectionError", "Retry", "as_constraint"),
+    "domains": ("domain",),
     "loop": ("Corrector", "Sampler", "replay", "rollout"),
     "noise": ("Noise",),
     "record": ("Rollout",),
@@ -72,9 +74,11 @@ __all__ = [
     "__version__",
     "as_constraint",
     "calibrate",
+    "domain",
     "quantile_table",
     "replay",
     "rollout",
+    "thresholds_from_runs",
 ]
 
 

@@ -11,10 +11,11 @@ from torch import Tensor
 from trimtab.constraint import Constraint
 from trimtab.loop import Sampler, rollout
 from trimtab.noise import as_seeds
+from trimtab.record import Rollout
 from trimtab.schedule import Budget, Terminal, corrections
 from trimtab.thresholds import Thresholds, fingerprint
 
-__all__ = ["calibrate", "quantile_table"]
+__all__ = ["calibrate", "quantile_table", "thresholds_from_runs"]
 
 
 def calibrate(
@@ -44,6 +45,44 @@ def calibrate(
         method=method,
         seeds=tuple(seeds.tolist()),
         fingerprint=fingerprint(sampler, constraint),
+    )
+
+
+def thresholds_from_runs(runs: Iterable[Rollout], budget: Budget = 1.0) -> Thresholds:
+    """Estimate the price table from recorded runs of a loop that is not ours, by the paper's rule.
+
+    Args:
+        runs: Runs of the loop with `Terminal()`, all of the same T: `corrector.rollout` of as many batches as you like.
+        budget: The largest budget wanted.
+
+    Example:
+        >>> import torch, trimtab as tt
+        >>> ball = tt.as_constraint(lambda x: x / x.norm(dim=1, keepdim=True).clamp(min=1),
+        ...                         lambda x: (x.norm(dim=1) - 1).clamp(min=0))
+        >>> corrector = tt.Corrector(ball, tt.Terminal(), n_steps=8)
+        >>> x = torch.zeros(4, 2)
+        >>> for t in range(8):
+        ...     x = corrector(x + 0.3, t)
+        >>> tt.thresholds_from_runs([corrector.rollout], budget=0.25).budget
+        2
+    """
+    runs = list(runs)
+    if not runs:
+        raise ValueError("no runs to calibrate from: give the rollouts of at least one run with Terminal()")
+    lengths = sorted({run.n_steps for run in runs})
+    if len(lengths) > 1:
+        raise ValueError(f"runs to calibrate from must have the same number of steps: got {lengths}")
+    touched = sum(bool(run.projected.any()) for run in runs)
+    if touched:
+        raise ValueError(
+            f"{touched} of {len(runs)} runs were corrected on the way, so that their defects do not show what happens "
+            "without corrections; record them with Terminal()"
+        )
+    most = corrections(budget, lengths[0])
+    return Thresholds(
+        quantile_table(torch.cat([run.defects for run in runs], dim=1), int(torch.as_tensor(most).max())),
+        method="paper",
+        seeds=tuple(int(s) for run in runs if run.seeds is not None for s in run.seeds),
     )
 
 
