@@ -1,0 +1,250 @@
+"""The figures of a run, as PNG for the screen and SVG and PDF for print."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.files import write_atomically
+from trimtab.report.examples import surface_of, traces_of
+from trimtab.report.style import PAGE, figure_style, label_of, look_of
+from trimtab.studies.config import Study
+from trimtab.studies.traces import Trace
+from trimtab.studies.views import view_of
+
+__all__ = ["write_figures"]
+
+Summary = Mapping[str, Any]
+Draw = Callable[[Any], Any]
+
+_FORMATS: dict[str, dict[str, Any]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+# domains come in pairs, a smooth one and a volatile one: one colour a pair, the volatile one filled
+_DOMAIN_LOOKS = {
+    "so3": ("#0072B2", "o", False),
+    "so3-impulse": ("#0072B2", "o", True),
+    "se3": ("#D55E00", "s", False),
+    "se3-lever": ("#D55E00", "s", True),
+    "terrain": ("#009E73", "^", False),
+    "terrain-ridge": ("#009E73", "^", True),
+}
+_OTHER_DOMAIN = ("#CC79A7", "D", True)
+
+
+def write_figures(directory: Path, summary: Summary) -> list[Path]:
+    """Draw every figure a run has the numbers for into `figures/`."""
+    study = Study.from_facts({name: value for name, value in summary["config"].items() if name != "code"})
+    figures: dict[str, Draw] = {
+        "nepe": lambda plt: frontier(plt, summary, "nepe", "NEPE"),
+        "endpoint": lambda plt: frontier(plt, summary, "endpoint", "endpoint distance"),
+    }
+    examples: dict[str, dict[tuple[str, float], Trace]] = {
+        name: {(task.schedule, task.budget): trace for task, trace in traces_of(directory, study, name)}
+        for name in ("terrain", "terrain-ridge")
+        if name in study.domains and study.example_seeds
+    }
+    if examples:
+        hilly = "terrain-ridge" if "terrain-ridge" in examples else "terrain"
+        figures["title"] = lambda plt: title(plt, hilly, examples[hilly], study)
+        figures["regime"] = lambda plt: regime(plt, examples, study)
+    for key in next(iter(summary["domains"].values()))["win_rate"] if summary.get("kappa") else ():
+        name = "where-it-helps" + ("" if key == "adaptive:paper" else f"-{key.replace(':', '-')}")
+        figures[name] = lambda plt, key=key: where_it_helps(plt, summary, key)  # type: ignore[misc]
+    folder = directory / "figures"
+    folder.mkdir(exist_ok=True)
+    written = []
+    for name, draw in figures.items():
+        with figure_style() as plt:
+            figure = draw(plt)
+            for ending, metadata in _FORMATS.items():
+                written.append(folder / f"{name}.{ending}")
+                _save(figure, written[-1], ending, metadata)
+    return written
+
+
+def _save(figure: Any, path: Path, ending: str, metadata: dict[str, Any]) -> None:
+    def write(file: Path) -> None:
+        figure.savefig(file, format=ending, metadata=metadata, bbox_inches="tight", pad_inches=0.03)
+
+    write_atomically(path, write)
+
+
+# ------------------------------------------------------------------ the cost-accuracy frontier
+
+
+def frontier(plt: Any, summary: Summary, metric: str, label: str) -> Any:
+    """A metric against the budget for every domain, one line a schedule, with standard error bands."""
+    domains = summary["domains"]
+    across = min(3, len(domains))
+    down = -(-len(domains) // across)
+    figure, axes = plt.subplots(
+        down, across, figsize=(PAGE * across / 3, 2.0 * down + 0.5), squeeze=False, sharex=True, sharey=metric == "nepe"
+    )
+    for axis, (name, content) in zip(axes.flat, domains.items(), strict=False):
+        for key, by_budget in content["schedules"].items():
+            _curve(axis, key, by_budget, metric)
+        axis.set_title(view_of(name).label)
+        axis.set_xlim(-0.02, 1.02)
+        axis.set_ylim(bottom=min(0.0, axis.get_ylim()[0]))
+    for axis in axes.flat[len(domains) :]:
+        axis.set_axis_off()
+    for axis in axes[-1]:
+        axis.set_xlabel("budget B/T")
+    for line in axes:
+        line[0].set_ylabel(label)
+    handles, labels = axes.flat[0].get_legend_handles_labels()
+    figure.tight_layout(rect=(0, 0, 1, 1 - 0.3 / (2.0 * down + 0.5)))
+    figure.legend(handles, labels, loc="upper center", ncols=len(labels), columnspacing=1.5)
+    return figure
+
+
+def _curve(axis: Any, key: str, by_budget: Mapping[str, Any], metric: str) -> None:
+    known = [(float(b), m[metric]) for b, m in by_budget.items() if m[metric]["mean"] is not None]
+    if not known:
+        return
+    look = look_of(key)
+    budgets = np.array([b for b, _ in known])
+    means = np.array([value["mean"] for _, value in known])
+    errors = np.array([value["se"] or 0.0 for _, value in known])
+    if len(known) == 1:  # terminal and stepwise are points at the ends
+        axis.errorbar(
+            budgets, means, errors, color=look.colour, marker=look.marker, ls="none", label=label_of(key), zorder=4
+        )
+        return
+    line = {"color": look.colour, "marker": look.marker, "ls": look.dashes, "label": label_of(key)}
+    axis.plot(budgets, means, markersize=2.6, zorder=3, **line)
+    axis.fill_between(budgets, means - errors, means + errors, color=look.colour, alpha=0.22, lw=0, zorder=2)
+
+
+# ------------------------------------------------------------------ the title figure
+
+
+def title(plt: Any, name: str, traces: Mapping[tuple[str, float], Trace], study: Study) -> Any:
+    """One seed's path over the terrain under terminal, stepwise and adaptive correction."""
+    shown = [("terminal", 0.0), ("stepwise", 1.0), (_method(study), study.table_budget)]
+    surface = surface_of(name)
+    assert surface is not None
+    u, v, z = (part.numpy() for part in surface)
+    reference = traces["stepwise", 1.0].path[:, 0].numpy()
+    figure = plt.figure(figsize=(PAGE, 2.75))
+    for i, which in enumerate(shown):
+        axis = figure.add_subplot(1, 3, i + 1, projection="3d", computed_zorder=False)
+        trace = traces[which]
+        look = look_of(which[0])
+        path, projected = trace.path[:, 0].numpy(), trace.projected[:, 0].numpy()
+        axis.plot_surface(
+            *np.meshgrid(u, v), z, cmap="Greys", vmin=z.min() - 1.2, vmax=z.max() + 0.4, rcount=61, ccount=61,
+            lw=0, antialiased=True, alpha=0.55, zorder=1,
+        )  # fmt: skip
+        if which[0] != "stepwise":
+            axis.plot(*reference.T, color="#000000", lw=0.8, ls=(0, (2, 1.5)), zorder=3)
+        axis.plot(*path.T, color=look.colour, lw=1.5, zorder=4)
+        at = path[1:][projected]
+        if which[0] != "stepwise":
+            axis.scatter(*at.T, s=9, color=look.colour, edgecolors="white", linewidths=0.4, depthshade=False, zorder=5)
+        axis.scatter(*path[0], s=18, color="white", edgecolors=look.colour, linewidths=1.1, depthshade=False, zorder=6)
+        axis.scatter(*path[-1], s=24, color=look.colour, marker="X", edgecolors="white", linewidths=0.5,
+                     depthshade=False, zorder=6)  # fmt: skip
+        axis.view_init(elev=38, azim=-68)
+        axis.set_box_aspect((1.25, 1.0, 0.45), zoom=1.45)
+        axis.set_axis_off()
+        count = int(projected.sum())
+        text = f"{label_of(which[0])}: {count} projection{'' if count == 1 else 's'}" + (" + closing" * (count == 0))
+        axis.set_title(text, y=0.93, color=look.colour, fontweight="bold")
+    figure.subplots_adjust(left=0, right=1, bottom=0, top=0.97, wspace=0)
+    figure.text(
+        0.5,
+        0.01,
+        "○ start   $\\times$ end   • projection   dashed: the stepwise path",
+        ha="center",
+        fontsize=7,
+        color="#444444",
+    )
+    return figure
+
+
+def _method(study: Study) -> str:
+    """The schedule that examples show: the paper's, or the first there is."""
+    others = [key for key in study.schedules if key not in ("terminal", "stepwise", "periodic")]
+    return "adaptive:paper" if "adaptive:paper" in others or not others else others[0]
+
+
+# ------------------------------------------------------------------ volatile and homogeneous
+
+
+def regime(plt: Any, examples: Mapping[str, Mapping[tuple[str, float], Trace]], study: Study) -> Any:
+    """State error over time with projection ticks: where defect is concentrated, and where it is not."""
+    names = [name for name in ("terrain-ridge", "terrain") if name in examples]
+    words = {"terrain-ridge": "volatile", "terrain": "homogeneous"}
+    keys = [("terminal", 0.0), ("periodic", study.table_budget), (_method(study), study.table_budget)]
+    figure, axes = plt.subplots(
+        2, len(names), figsize=(PAGE * len(names) / 2, 2.9), squeeze=False, sharex=True,
+        gridspec_kw={"height_ratios": (4, 1), "hspace": 0.08, "wspace": 0.12},
+    )  # fmt: skip
+    for column, name in enumerate(names):
+        upper, lower = axes[:, column]
+        traces = examples[name]
+        scale = float(traces["terminal", 0.0].state_error[:, 0].max()) or 1.0
+        for place, which in enumerate(keys):
+            look, trace = look_of(which[0]), traces[which]
+            error = trace.state_error[:, 0].numpy() / scale
+            steps = np.arange(1, len(error) + 1)
+            upper.plot(steps, error, color=look.colour, ls=look.dashes, label=label_of(which[0]))
+            if which[0] != "terminal":
+                at = steps[trace.projected[:, 0].numpy()]
+                lower.vlines(at, place - 0.42, place + 0.42, color=look.colour, lw=0.9)
+        upper.set_title(f"{view_of(name).label} ({words[name]})")
+        lower.set_ylim(2.6, 0.4)
+        lower.set_yticks([1, 2], [label_of(which[0]) for which in keys[1:]] if column == 0 else ["", ""])
+        lower.grid(False)
+        lower.tick_params(axis="y", length=0)
+        lower.spines["left"].set_visible(False)
+        lower.set_xlabel("step")
+    axes[0, 0].set_ylabel("distance to stepwise,\nas a share of terminal's largest")
+    axes[0, 0].legend(loc="upper left")
+    return figure
+
+
+# ------------------------------------------------------------------ where it helps
+
+
+def where_it_helps(plt: Any, summary: Summary, key: str) -> Any:
+    """Improvement over periodic against kappa, and against defect concentration."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(PAGE, 2.8), sharey=True)
+    for name, by_kappa in summary["kappa"].items():
+        colour, marker, filled = _DOMAIN_LOOKS.get(name, _OTHER_DOMAIN)
+        look = {"color": colour, "marker": marker, "markerfacecolor": colour if filled else "white", "markersize": 4}
+        points = [
+            (float(kappa), cell["concentration"]["mean"], cell["improvement"][key]["nepe"])
+            for kappa, cell in by_kappa.items()
+            if cell["improvement"][key]["nepe"]["mean"] is not None and cell["concentration"]["mean"] is not None
+        ]
+        kappas, concentrations = _column(points, 0), _column(points, 1)
+        gains = np.array([gain["mean"] for _, _, gain in points])
+        errors = np.array([gain["se"] or 0.0 for _, _, gain in points])
+        line = "-" if filled else (0, (3, 1))
+        left.errorbar(kappas, gains, errors, ls=line, lw=1.1, elinewidth=0.7, label=view_of(name).label, **look)
+        right.errorbar(concentrations, gains, errors, ls="none", elinewidth=0.7, **look)
+    for axis in (left, right):
+        low = min(axis.get_ylim()[0], -0.05)
+        axis.axhspan(low, 0, color="#B2182B", alpha=0.06, lw=0)
+        axis.axhline(0, color="#444444", lw=0.8)
+        axis.set_ylim(bottom=low)
+    left.set_xlabel("restoring pull κ")
+    right.set_xlabel("defect concentration $C_{0.2}$ of uncorrected rollouts")
+    left.set_ylabel("NEPE improvement over periodic")
+    left.yaxis.set_major_formatter(plt.FuncFormatter(lambda value, _: f"{100 * value:.0f}%"))
+    right.annotate(
+        "periodic is better", (0.98, 0.02), xycoords="axes fraction", ha="right", color="#B2182B", fontsize=7
+    )
+    figure.suptitle(f"{label_of(key)} at B/T = {summary['config']['table_budget']:.2f}", fontsize=8.5, y=0.99)
+    figure.tight_layout(rect=(0, 0, 0.83, 0.98))
+    figure.legend(*left.get_legend_handles_labels(), loc="center left", bbox_to_anchor=(0.835, 0.55))
+    return figure
+
+
+def _column(points: Sequence[tuple[float, float, Any]], i: int) -> NDArray[np.float64]:
+    return np.array([point[i] for point in points], dtype=np.float64)

@@ -1,0 +1,390 @@
+"""The paper's tables, ours beside the paper's, as Markdown, CSV and LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from trimtab.report.style import label_of
+from trimtab.studies.config import budget_name
+from trimtab.studies.reported import reported
+from trimtab.studies.store import write_text
+from trimtab.studies.views import view_of
+
+__all__ = ["Cell", "Table", "all_tables", "write_tables"]
+
+Summary = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number with its standard error, either of which may be unknown.
+
+    Example:
+        >>> str(Cell(0.5, 0.0123)), str(Cell(0.5, 0.01, "percent")), str(Cell(None))
+        ('0.500 ± 0.012', '50% ± 1%', 'n/a')
+    """
+
+    mean: float | None
+    se: float | None = None
+    kind: Literal["number", "percent"] = "number"
+    bold: bool = False
+
+    def __str__(self) -> str:
+        """As in the paper's tables."""
+        if self.mean is None:
+            return "n/a"
+        return self._one(self.mean) + ("" if self.se is None else f" ± {self._one(self.se)}")
+
+    def _one(self, value: float) -> str:
+        if self.kind == "percent":
+            return f"{100 * value:.0f}%".replace("-0%", "0%")
+        digits = (
+            3 if abs(self.mean or 0) >= 0.01 or not self.mean else min(8, 2 - math.floor(math.log10(abs(self.mean))))
+        )
+        return f"{value:.{digits}f}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with its words.
+
+    Attributes:
+        name: Of its files.
+        title: One line.
+        columns: Headings.
+        rows: Of strings, whole numbers and cells.
+        notes: Plain sentences below it.
+    """
+
+    name: str
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str | int | Cell]]
+    notes: Sequence[str] = ()
+
+    def markdown(self) -> str:
+        """As Markdown."""
+        lines = [f"## {self.title}", "", _pipes(self.columns), _pipes(["---"] * len(self.columns))]
+        lines += [_pipes([_marked(cell, "**{}**") for cell in row]) for row in self.rows]
+        return "\n".join([*lines, "", *(f"- {note}" for note in self.notes)]).rstrip() + "\n"
+
+    def csv(self) -> str:
+        """As CSV: numbers in full, each standard error in a column of its own."""
+        wide = [any(isinstance(row[i], Cell) for row in self.rows) for i in range(len(self.columns))]
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(
+            [h for name, two in zip(self.columns, wide, strict=True) for h in ([name, f"{name} SE"] if two else [name])]
+        )
+        for row in self.rows:
+            line: list[object] = []
+            for cell, two in zip(row, wide, strict=True):
+                line += [cell.mean, cell.se] if isinstance(cell, Cell) else [cell, None] if two else [cell]
+            writer.writerow(["" if value is None else value for value in line])
+        return out.getvalue()
+
+    def latex(self) -> str:
+        """As LaTeX, for the booktabs package."""
+        head = " & ".join(_tex(column) for column in self.columns)
+        body = [" & ".join(_marked(cell, "\\textbf{{{}}}", _tex) for cell in row) + r" \\" for row in self.rows]
+        lines = [
+            r"\begin{table}",
+            r"\centering",
+            r"\small",
+            rf"\begin{{tabular}}{{l{'c' * (len(self.columns) - 1)}}}",
+            r"\toprule",
+            head + r" \\",
+            r"\midrule",
+            *body,
+            r"\bottomrule",
+            r"\end{tabular}",
+            rf"\caption{{{_tex(self.title)}. {_tex(' '.join(self.notes))}}}",
+            rf"\label{{tab:{self.name}}}",
+            r"\end{table}",
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def _pipes(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _plain(text: str) -> str:
+    return text
+
+
+def _marked(cell: str | int | Cell, bold: str, escape: Callable[[str], str] = _plain) -> str:
+    text = escape(str(cell))
+    return bold.format(text) if isinstance(cell, Cell) and cell.bold else text
+
+
+_TEX = {
+    "%": r"\%",
+    "&": r"\&",
+    "_": r"\_",
+    "±": r"$\pm$",
+    "Δ": r"$\Delta$",
+    "#": r"\#",
+    "κ": r"$\kappa$",
+}
+
+
+def _tex(text: str) -> str:
+    return "".join(_TEX.get(letter, letter) for letter in text)
+
+
+# ------------------------------------------------------------------ writing
+
+
+def write_tables(directory: Path, summary: Summary) -> list[Path]:
+    """Write every table of a summary into `tables/`, in three formats each."""
+    folder = directory / "tables"
+    folder.mkdir(exist_ok=True)
+    written = []
+    for table in all_tables(summary):
+        for ending, text in (("md", table.markdown()), ("csv", table.csv()), ("tex", table.latex())):
+            written.append(folder / f"{table.name}.{ending}")
+            write_text(written[-1], text)
+    return written
+
+
+def all_tables(summary: Summary) -> list[Table]:
+    """Every table a summary has the numbers for."""
+    keys = list(next(iter(summary["domains"].values()))["win_rate"])
+    tables = []
+    for key in keys:
+        ending = "" if key == "adaptive:paper" else f"-{key.replace(':', '-')}"
+        tables += [fixed_budget(summary, key, f"table1{ending}"), win_rates(summary, key, f"table3{ending}")]
+    return [*tables, concentration(summary), budget_usage(summary), degenerate(summary)]
+
+
+# ------------------------------------------------------------------ tables 1 and 3
+
+
+def fixed_budget(summary: Summary, key: str, name: str) -> Table:
+    """Table 1: endpoint distance and NEPE at the table's budget, periodic against one schedule."""
+    budget = budget_name(summary["config"]["table_budget"])
+    label = label_of(key)
+    beside = key == "adaptive:paper" and budget == reported()["table_budget"]
+    rows: list[list[str | int | Cell]] = []
+    notes = []
+    for domain, content in summary["domains"].items():
+        ours = _ours_at(content, key, budget)
+        rows.append([view_of(domain).label, "here", *_six(ours)])
+        paper = reported()["table1"].get(domain) if beside else None
+        if paper:
+            rows.append([view_of(domain).label, "paper", *_six(paper)])
+            notes += _differences(view_of(domain).label, ours, paper)
+    columns = ["Domain", "Source"]
+    for metric in ("endpoint", "NEPE"):
+        columns += [f"periodic {metric}", f"{label} {metric}", f"Δ {metric}"]
+    opening = [
+        f"Mean ± standard error over seeds at B/T = {budget}; bold is the lower of the two; Δ is 1 - mean({label}) / "
+        "mean(periodic), positive where the schedule is better."
+    ]
+    if beside:
+        opening.append(
+            "The paper leaves its update rules open, so its absolute numbers are of other samplers; what can be "
+            "compared is which schedule is ahead, and by how much. Differences of more than two standard errors are named:"
+        )
+        notes = notes or ["No improvement differs from the paper's by more than two standard errors."]
+    return Table(name, f"Periodic and {label} correction at B/T = {budget}", columns, rows, [*opening, *notes])
+
+
+def _ours_at(content: Mapping[str, Any], key: str, budget: str) -> dict[str, dict[str, list[float | None]]]:
+    """Our numbers in the shape of the paper's: metric, then periodic / adaptive / improvement, [mean, se]."""
+    return {
+        metric: {
+            "periodic": _pair(content["schedules"]["periodic"][budget][metric]),
+            "adaptive": _pair(content["schedules"][key][budget][metric]),
+            "improvement": _pair(content["improvement"][key][budget][metric]),
+        }
+        for metric in ("endpoint", "nepe")
+    }
+
+
+def _pair(value: Mapping[str, Any]) -> list[float | None]:
+    return [value["mean"], value["se"]]
+
+
+def _percent(value: Sequence[float | None]) -> Cell:
+    return Cell(value[0], value[1], "percent")
+
+
+def _six(numbers: Mapping[str, Mapping[str, Sequence[float | None]]]) -> list[Cell]:
+    cells = []
+    for metric in ("endpoint", "nepe"):
+        if metric not in numbers:
+            cells += [Cell(None)] * 3
+            continue
+        periodic, adaptive, gain = (numbers[metric][part] for part in ("periodic", "adaptive", "improvement"))
+        lower = _lower(periodic[0], adaptive[0])
+        cells += [
+            Cell(periodic[0], periodic[1], bold=lower == 0),
+            Cell(adaptive[0], adaptive[1], bold=lower == 1),
+            Cell(gain[0], gain[1], "percent", bold=lower == 1),
+        ]
+    return cells
+
+
+def _lower(first: float | None, second: float | None) -> int | None:
+    return None if first is None or second is None or first == second else int(second < first)
+
+
+def _differences(domain: str, ours: Mapping[str, Any], paper: Mapping[str, Any]) -> list[str]:
+    sentences = []
+    for metric, name in (("nepe", "NEPE"), ("endpoint", "Endpoint")):
+        if metric not in paper:
+            continue
+        here, there = ours[metric]["improvement"], paper[metric]["improvement"]
+        text = _difference(here, there)
+        if text:
+            numbers = f"{_percent(here)} here, {_percent(there)} in the paper"
+            sentences.append(f"{domain}: {name} improvement is {numbers}: {text}.")
+    return sentences
+
+
+def _difference(here: Sequence[float | None], there: Sequence[float | None]) -> str | None:
+    """How our improvement differs from the paper's, in words; None where it is within two standard errors."""
+    if here[0] is None or there[0] is None:
+        return None
+    if abs(here[0] - there[0]) <= 2 * math.hypot(here[1] or 0.0, there[1] or 0.0):
+        return None
+    if here[0] > 0 >= there[0]:
+        return "the schedule is ahead of periodic here, and behind it there"
+    if here[0] <= 0 < there[0]:
+        return "the schedule is behind periodic here, and ahead of it there"
+    more = "more" if abs(here[0]) > abs(there[0]) else "less"
+    return f"{'ahead' if here[0] > 0 else 'behind'} in both, by {more} here"
+
+
+def win_rates(summary: Summary, key: str, name: str) -> Table:
+    """Table 3: how often a schedule beats periodic over all pairs."""
+    label = label_of(key)
+    beside = key == "adaptive:paper"
+    rows: list[list[str | int | Cell]] = []
+    notes = []
+    for domain, content in summary["domains"].items():
+        wins = content["win_rate"][key]
+        ours = {part: _pair(wins[part]) for part in ("endpoint", "pathwise")} | {
+            "median_improvement": wins["median_improvement"],
+            "n": wins["endpoint"]["n"],
+        }
+        rows.append([view_of(domain).label, "here", *_four(ours)])
+        paper = reported()["win_rates"].get(domain) if beside else None
+        if paper:
+            rows.append([view_of(domain).label, "paper", *_four(paper)])
+            notes += _win_differences(view_of(domain).label, ours, paper)
+    budgets = summary["config"]["budgets"]
+    most = sum(0 < budget < 1 for budget in budgets) / len(budgets)
+    if beside and len(budgets) != reported()["budgets"]:
+        notes = [
+            f"The paper's rates are over {reported()['budgets']} budgets, these over {len(budgets)}: they cannot be "
+            "compared."
+        ]
+    opening = [
+        f"Share of pairs (budget and seed) in which {label} is strictly below periodic, ± binomial standard error; the "
+        "median is of (periodic - schedule) / periodic in NEPE. Bold is above one half.",
+        f"At budgets 0 and 1 the two coincide and a tie is no win: {most:.1%} is the highest rate possible here.",
+    ]
+    if beside:
+        notes = notes or ["No win rate differs from the paper's by more than two standard errors."]
+    columns = ["Domain", "Source", "Endpoint win", "Pathwise win", "Median Δ NEPE", "N"]
+    return Table(name, f"How often {label} beats periodic", columns, rows, [*opening, *notes])
+
+
+def _four(numbers: Mapping[str, Any]) -> list[int | Cell]:
+    cells: list[int | Cell] = []
+    for part in ("endpoint", "pathwise"):
+        mean, se = numbers[part]
+        cells.append(Cell(mean, se, "percent", bold=mean is not None and mean > 0.5))
+    return [*cells, Cell(numbers["median_improvement"], None, "percent"), int(numbers["n"])]
+
+
+def _win_differences(domain: str, ours: Mapping[str, Any], paper: Mapping[str, Any]) -> list[str]:
+    sentences = []
+    for part in ("pathwise", "endpoint"):
+        here, there = ours[part], paper[part]
+        if here[0] is None or abs(here[0] - there[0]) <= 2 * math.hypot(here[1] or 0.0, there[1]):
+            continue
+        numbers = f"{_percent(here)} here, {_percent(there)} in the paper"
+        sentences.append(f"{domain}: {part} win rate is {numbers}: {'higher' if here[0] > there[0] else 'lower'} here.")
+    return sentences
+
+
+# ------------------------------------------------------------------ diagnostics
+
+
+def concentration(summary: Summary) -> Table:
+    """C_q of each domain beside the improvement it should explain."""
+    budget = budget_name(summary["config"]["table_budget"])
+    keys = list(next(iter(summary["domains"].values()))["win_rate"])
+    rows: list[list[str | int | Cell]] = []
+    for domain, content in summary["domains"].items():
+        c = content["concentration"]
+        gains = [_percent(_pair(content["improvement"][key][budget]["nepe"])) for key in keys]
+        rows.append([view_of(domain).label, Cell(c["mean"], c["se"]), *gains])
+    q = next(iter(summary["domains"].values()))["concentration"]["q"]
+    return Table(
+        "concentration",
+        f"Defect concentration C_{q}",
+        ["Domain", f"C_{q}", *(f"Δ NEPE of {label_of(key)} at {budget}" for key in keys)],
+        rows,
+        [
+            f"C_{q} is the share of an uncorrected rollout's defect held by its largest {q:.0%} of steps; were all "
+            f"defects alike it would be {q}."
+        ],
+    )
+
+
+def budget_usage(summary: Summary) -> Table:
+    """What each schedule was given and what it spent."""
+    rows: list[list[str | int | Cell]] = []
+    off = 0.0
+    for domain, content in summary["domains"].items():
+        for key, by_budget in content["schedules"].items():
+            for budget, metrics in by_budget.items():
+                spent = metrics["achieved_budget"]
+                off = max(off, abs(spent["mean"] - float(budget)))
+                rows.append(
+                    [view_of(domain).label, label_of(key), budget, Cell(spent["mean"], spent["se"]), spent["n"]]
+                )
+    return Table(
+        "budget-usage",
+        "Budget asked for and spent",
+        ["Domain", "Schedule", "B/T", "spent B/T", "N"],
+        rows,
+        [
+            "Every task checks that each of its rollouts spent its budget exactly, rounded to whole corrections; the "
+            f"largest difference from the fraction asked for is {off:.4f}. The closing projection is apart."
+        ],
+    )
+
+
+def degenerate(summary: Summary) -> Table:
+    """How many values were left out, and how many projections failed."""
+    rows: list[list[str | int | Cell]] = [
+        [
+            view_of(domain).label,
+            int(content["degenerate"]),
+            int(summary["config"]["seeds"] - content["schedules"]["terminal"]["0.00"]["nepe"]["n"]),
+            int(content["failures"]),
+        ]
+        for domain, content in summary["domains"].items()
+    ]
+    return Table(
+        "degenerate",
+        "Degenerate values and failed projections",
+        ["Domain", "rollouts left out", "seeds left out", "failed projections"],
+        rows,
+        [
+            "A seed is degenerate where terminal and stepwise path errors differ by less than 1e-9; its NEPE is "
+            "left out."
+        ],
+    )

@@ -1,0 +1,145 @@
+"""What a study runs: the protocol and its presets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from trimtab.domains import SYNTHETIC
+from trimtab.names import unknown
+
+__all__ = ["CALIBRATION_SEED", "PRESETS", "Study", "budget_name", "preset"]
+
+GRID = tuple(i / 20 for i in range(21))
+SCHEDULES = ("terminal", "stepwise", "periodic", "adaptive:paper")
+
+CALIBRATION_SEED = 1_000_000
+"""Calibration seeds count from here, evaluation seeds from 0."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """One study, whole: everything its rows depend on besides the code.
+
+    Attributes:
+        preset: The name it goes by.
+        domains: Keys of `trimtab.domains.DOMAINS`.
+        schedules: Keys of `trimtab.studies.schedules.KEYS`.
+        budgets: Fractions of T, ascending.
+        seeds: Number of evaluation seeds, 0 to seeds - 1.
+        block: Seeds a task; a task is one batched rollout.
+        calibration_seeds: Number of calibration seeds.
+        table_budget: Of the tables and of the kappa sweep.
+        example_seeds: Rollouts a schedule and budget that are kept to look at.
+        kappas: Values of the kappa sweep; none switches it off.
+        kappa_domains: The domains that are swept.
+        kappa_seeds: Number of evaluation seeds of the sweep.
+    """
+
+    preset: str
+    domains: tuple[str, ...] = SYNTHETIC
+    schedules: tuple[str, ...] = SCHEDULES
+    budgets: tuple[float, ...] = GRID
+    seeds: int = 16
+    block: int = 16
+    calibration_seeds: int = 64
+    table_budget: float = 0.25
+    example_seeds: int = 2
+    kappas: tuple[float, ...] = ()
+    kappa_domains: tuple[str, ...] = SYNTHETIC
+    kappa_seeds: int = 16
+
+    def __post_init__(self) -> None:
+        """Refuse a study that could not be summarised."""
+        if not self.domains or len(set(self.domains)) != len(self.domains):
+            raise ValueError(f"a study needs domains, each named once: got {list(self.domains)}")
+        if list(self.budgets) != sorted(set(self.budgets)) or not self.budgets:
+            raise ValueError(f"budgets are fractions of T in ascending order: got {list(self.budgets)}")
+        if any(not 0 <= budget <= 1 for budget in self.budgets):
+            raise ValueError(f"budgets are fractions of T, in [0, 1]: got {list(self.budgets)}")
+        if self.table_budget not in self.budgets:
+            raise ValueError(f"the table's budget {self.table_budget} is not one of {list(self.budgets)}")
+        for name in ("seeds", "block", "calibration_seeds", "kappa_seeds"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1: got {getattr(self, name)}")
+        if not 0 <= self.example_seeds <= min(self.seeds, self.block):
+            raise ValueError(f"example_seeds must be in the first block of seeds: got {self.example_seeds}")
+        missing = {"terminal", "stepwise", "periodic"} - set(self.schedules)
+        if missing:
+            raise ValueError(
+                f"a study needs terminal, stepwise and periodic to compare with; {sorted(missing)} missing"
+            )
+
+    def only(self, domains: tuple[str, ...]) -> Study:
+        """The same study on some domains, in the order of the full one."""
+        order = [*self.domains, *(d for d in domains if d not in self.domains)]
+        chosen = tuple(d for d in order if d in domains)
+        return replace(self, domains=chosen, kappa_domains=tuple(d for d in self.kappa_domains if d in domains))
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON."""
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any]) -> Study:
+        """Read what `facts` wrote."""
+        known = {f.name for f in fields(cls)}
+        if not known >= set(facts):
+            raise ValueError(f"not a study of this version: unknown settings {sorted(set(facts) - known)}")
+        return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in facts.items()})
+
+
+_KAPPAS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.8, 0.95)
+
+PRESETS: dict[str, Study] = {
+    "tiny": Study(
+        "tiny",
+        domains=("so3", "terrain-ridge"),
+        budgets=(0.0, 0.25, 0.5, 1.0),
+        seeds=3,
+        block=2,
+        calibration_seeds=8,
+        example_seeds=1,
+        kappas=(0.0, 0.3),
+        kappa_domains=("so3",),
+        kappa_seeds=2,
+    ),
+    "quick": Study(
+        "quick",
+        budgets=(0.0, 0.1, 0.25, 0.5, 0.75, 1.0),
+        seeds=8,
+        block=8,
+        calibration_seeds=32,
+        kappas=(0.0, 0.1, 0.3, 0.8),
+        kappa_seeds=8,
+    ),
+    "paper": Study("paper", kappas=_KAPPAS),
+    "large": Study(
+        "large", seeds=256, block=64, calibration_seeds=256, kappas=_KAPPAS, kappa_seeds=64, example_seeds=2
+    ),
+}
+"""`paper` is the paper's protocol; the others differ from it in numbers only."""
+
+
+def preset(name: str) -> Study:
+    """A preset by name.
+
+    Example:
+        >>> study = preset("paper")
+        >>> len(study.budgets) * study.seeds
+        336
+    """
+    if name not in PRESETS:
+        raise unknown("preset", name, PRESETS)
+    return PRESETS[name]
+
+
+def budget_name(budget: float) -> str:
+    """A budget as summaries and pages name it.
+
+    Example:
+        >>> budget_name(0.25), budget_name(1)
+        ('0.25', '1.00')
+    """
+    return f"{budget:.2f}"

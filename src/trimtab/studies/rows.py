@@ -1,0 +1,162 @@
+"""Rows: one a rollout, joined from the finished tasks and kept as Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trimtab.files import write_atomically
+from trimtab.metrics import nepe
+from trimtab.names import missing_extra
+from trimtab.studies.errors import StudyError
+from trimtab.studies.store import Store
+from trimtab.studies.tasks import study_tasks
+
+__all__ = ["SWEEP", "Rows", "join_rows", "read_rows", "write_rows"]
+
+SWEEP = "kappa-sweep"
+"""The file of the rows of the kappa sweep."""
+
+COLUMNS: dict[str, str] = {
+    "domain": "string",
+    "kappa": "float64",
+    "schedule": "string",
+    "budget": "float64",
+    "seed": "int64",
+    "n_steps": "int64",
+    "achieved_budget": "float64",
+    "path_error": "float64",
+    "endpoint": "float64",
+    "state_error": "float64",
+    "nepe": "float64",
+    "degenerate": "bool",
+    "concentration": "float64",
+    "projections": "int64",
+    "closing": "bool",
+    "failures": "int64",
+    "iterations": "int64",
+}
+"""Of the rows, with their Arrow types."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Columns of equal length, one entry a rollout."""
+
+    columns: Mapping[str, NDArray[Any]]
+
+    def __len__(self) -> int:
+        """Number of rollouts."""
+        return len(self.columns["seed"])
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """One column."""
+        return self.columns[name]
+
+    def tensor(self, name: str) -> Tensor:
+        """One column of numbers, for `trimtab.metrics`."""
+        return torch.from_numpy(np.array(self.columns[name], dtype=np.float64))
+
+    def where(self, **wanted: object) -> Rows:
+        """The rows whose columns have these values."""
+        keep = np.ones(len(self), dtype=bool)
+        for name, value in wanted.items():
+            keep &= self.columns[name] == value
+        return Rows({name: column[keep] for name, column in self.columns.items()})
+
+    def values(self, name: str) -> list[Any]:
+        """The distinct values of a column, in the order they come."""
+        return list(dict.fromkeys(self.columns[name].tolist()))
+
+
+def join_rows(store: Store) -> dict[str, list[dict[str, Any]]]:
+    """The rows of a finished study by file, in an order of their own: domain, kappa, schedule, budget, seed."""
+    files: dict[str, list[dict[str, Any]]] = {name: [] for name in store.study.domains}
+    if store.study.kappas and store.study.kappa_domains:
+        files[SWEEP] = []
+    for task in study_tasks(store.study):
+        files[task.domain if task.kappa is None else SWEEP].extend(store.rows(task))
+    place = {key: i for i, key in enumerate(store.study.schedules)}
+    for rows in files.values():
+        rows.sort(key=lambda row: (row["domain"], row["kappa"], place[row["schedule"]], row["budget"], row["seed"]))
+        _join_nepe(rows)
+    return files
+
+
+def _join_nepe(rows: list[dict[str, Any]]) -> None:
+    """Add NEPE to each row, from its own path error and those of the paired stepwise and terminal rollouts."""
+    ends: dict[str, dict[tuple[Any, ...], float]] = {"stepwise": {}, "terminal": {}}
+    for row in rows:
+        if row["schedule"] in ends:
+            ends[row["schedule"]][_pair(row)] = row["path_error"]
+    own = torch.tensor([row["path_error"] for row in rows], dtype=torch.float64)
+    low, high = (
+        torch.tensor([ends[name][_pair(row)] for row in rows], dtype=torch.float64) for name in ("stepwise", "terminal")
+    )
+    for row, value in zip(rows, nepe(own, low, high).tolist(), strict=True):
+        row["nepe"] = value
+        row["degenerate"] = value != value
+
+
+def _pair(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What paired rollouts share; a kappa that is not a number is still the same one."""
+    return row["domain"], None if row["kappa"] != row["kappa"] else row["kappa"], row["seed"]
+
+
+def write_rows(store: Store) -> None:
+    """Join the rows of a finished study and write them, and the timing beside them."""
+    folder = store.directory / "rows"
+    folder.mkdir(exist_ok=True)
+    for name, rows in join_rows(store).items():
+        write_parquet(folder / f"{name}.parquet", rows, COLUMNS)
+    timing = [store.timing(task) for task in study_tasks(store.study)]
+    columns = dict.fromkeys((name for row in timing for name in row), "float64")
+    columns |= {"task": "string", "domain": "string", "schedule": "string"}
+    write_parquet(store.directory / "timing.parquet", timing, columns)
+
+
+def write_parquet(path: Path, rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> None:
+    """Write rows with these columns and Arrow types; a missing number is null."""
+    arrow, parquet = _arrow()
+    types = {"string": arrow.string(), "float64": arrow.float64(), "int64": arrow.int64(), "bool": arrow.bool_()}
+    schema = arrow.schema([(name, types[kind]) for name, kind in columns.items()])
+    listed = list(rows)
+    data = {
+        name: [None if row.get(name) is None else _cast(row[name], kind) for row in listed]
+        for name, kind in columns.items()
+    }
+    table = arrow.Table.from_pydict(data, schema=schema)
+    write_atomically(path, lambda file: parquet.write_table(table, file, compression="zstd"))
+
+
+def _cast(value: Any, kind: str) -> Any:
+    return float(value) if kind == "float64" else value
+
+
+def read_rows(directory: Path, name: str) -> Rows:
+    """The rows of one file of a run directory, without `.parquet`."""
+    _, parquet = _arrow()
+    path = directory / "rows" / f"{name}.parquet"
+    if not path.is_file():
+        raise StudyError(f"{path}: no such file; the run is not finished (go on with `trimtab reproduce --resume`)")
+    table = parquet.read_table(path)
+    missing: Sequence[str] = [column for column in COLUMNS if column not in table.column_names]
+    if missing:
+        raise StudyError(f"{path}: not rows of this version, {missing} missing")
+    return Rows({column: table.column(column).to_numpy() for column in COLUMNS})
+
+
+def _arrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise missing_extra("pyarrow", "studies", "writing rows") from error
+    return pyarrow, pyarrow.parquet

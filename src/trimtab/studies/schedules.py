@@ -1,0 +1,94 @@
+"""The schedules a study compares, by key.
+
+A new one is an entry in `KEYS`: a sentence, how to build it for a budget, and what it must be calibrated with, if
+anything. Everything else (tasks, rows, summaries, tables, figures) goes by the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from trimtab.domains.base import Problem
+from trimtab.names import unknown
+from trimtab.schedule import Adaptive, Periodic, Schedule, Stepwise, Terminal
+from trimtab.thresholds import Thresholds
+
+__all__ = ["KEYS", "Key", "Material", "schedule_key"]
+
+
+@dataclass(frozen=True, eq=False)
+class Material:
+    """What a schedule may be built from.
+
+    Attributes:
+        problem: Made for `seeds`; what hindsight would search on.
+        seeds: Of the rollouts it will decide for, (n,).
+        thresholds: The calibrated prices, for keys that name a calibration method.
+    """
+
+    problem: Problem
+    seeds: Tensor
+    thresholds: Thresholds | None = None
+
+    @property
+    def prices(self) -> Thresholds:
+        """The calibrated prices."""
+        assert self.thresholds is not None, "this schedule's key names no calibration method"
+        return self.thresholds
+
+
+@dataclass(frozen=True)
+class Key:
+    """How a study builds one of its schedules.
+
+    Attributes:
+        label: As figures and tables name it.
+        summary: One sentence.
+        build: The schedule for a budget, a fraction of T.
+        calibration: The `method` of `calibrate` whose prices it needs; None for none.
+        only_budget: The one budget it makes sense for; None for any.
+    """
+
+    label: str
+    summary: str
+    build: Callable[[Material, float], Schedule]
+    calibration: str | None = None
+    only_budget: float | None = None
+
+
+KEYS: dict[str, Key] = {
+    "terminal": Key(
+        "terminal",
+        "No projection during the rollout, one at its end.",
+        lambda material, budget: Terminal(),
+        only_budget=0.0,
+    ),
+    "stepwise": Key(
+        "stepwise",
+        "A projection after every update: the reference.",
+        lambda material, budget: Stepwise(),
+        only_budget=1.0,
+    ),
+    "periodic": Key(
+        "periodic",
+        "Projections at evenly spread steps.",
+        lambda material, budget: Periodic(budget),
+    ),
+    "adaptive:paper": Key(
+        "adaptive (paper)",
+        "A projection where the defect reaches the paper's price, a quantile of uncorrected rollouts' future defects.",
+        lambda material, budget: Adaptive(material.prices, budget),
+        calibration="paper",
+    ),
+}
+"""By the names used in rows, summaries and figures."""
+
+
+def schedule_key(name: str) -> Key:
+    """A key by name."""
+    if name not in KEYS:
+        raise unknown("schedule", name, KEYS)
+    return KEYS[name]

@@ -1,0 +1,167 @@
+"""summary.json: the rows of a run condensed, a stable contract for other programs (docs/summary.md)."""
+
+from __future__ import annotations
+
+import json
+import math
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from trimtab._version import __version__
+from trimtab.metrics import Summary, improvement, summary, win_rate
+from trimtab.studies.config import Study, budget_name
+from trimtab.studies.rows import SWEEP, Rows, read_rows
+from trimtab.studies.store import read_run, write_text
+
+__all__ = ["METRICS", "relative_improvement", "summarise", "summary_schema", "write_summary"]
+
+VERSION = 1
+Q = 0.2
+METRICS = ("nepe", "endpoint", "path_error", "state_error", "achieved_budget")
+COMPARED = ("nepe", "endpoint")
+BASELINE = "periodic"
+
+
+def write_summary(directory: Path) -> dict[str, Any]:
+    """Condense the rows of a run directory into its summary.json, and return what it says."""
+    result = summarise(directory)
+    write_text(directory / "summary.json", json.dumps(result, indent=1, allow_nan=False) + "\n")
+    return result
+
+
+def summarise(directory: Path) -> dict[str, Any]:
+    """What summary.json holds, from the rows alone."""
+    run = read_run(directory)
+    study = Study.from_facts(run["config"])
+    result: dict[str, Any] = {
+        "version": VERSION,
+        "trimtab": __version__,
+        "config": run["config"] | {"code": run["code"]},
+        "seconds": run["seconds"],
+        "domains": {name: domain_summary(read_rows(directory, name)) for name in study.domains},
+    }
+    if study.kappas and study.kappa_domains:
+        result["kappa"] = sweep_summary(read_rows(directory, SWEEP))
+    return result
+
+
+def domain_summary(rows: Rows) -> dict[str, Any]:
+    """One domain's part of the summary."""
+    schedules = {
+        key: {
+            budget_name(budget): {
+                metric: _json(summary(rows.where(schedule=key, budget=budget).tensor(metric))) for metric in METRICS
+            }
+            for budget in rows.where(schedule=key).values("budget")
+        }
+        for key in rows.values("schedule")
+    }
+    compared = [key for key in schedules if key not in ("terminal", "stepwise", BASELINE)]
+    return {
+        "n_steps": int(rows["n_steps"][0]),
+        "schedules": schedules,
+        "win_rate": {key: _wins(rows, key) for key in compared},
+        "improvement": {key: _improvements(rows, key) for key in compared},
+        "concentration": {"q": Q} | _json(summary(rows.where(schedule="terminal").tensor("concentration"))),
+        "degenerate": int(rows["degenerate"].sum()),
+        "failures": int(rows["failures"].sum()),
+    }
+
+
+def sweep_summary(rows: Rows) -> dict[str, Any]:
+    """The kappa sweep's part of the summary, at the table's budget."""
+    result: dict[str, Any] = {}
+    for name in rows.values("domain"):
+        of_domain = rows.where(domain=name)
+        for kappa in of_domain.values("kappa"):
+            whole = domain_summary(of_domain.where(kappa=kappa))
+            budget = next(iter(whole["schedules"][BASELINE]))
+            result.setdefault(name, {})[f"{kappa:g}"] = {
+                "concentration": whole["concentration"],
+                "nepe": {key: by[budget]["nepe"] for key, by in whole["schedules"].items() if budget in by},
+                "improvement": {key: by[budget] for key, by in whole["improvement"].items()},
+                "win_rate": whole["win_rate"],
+                "degenerate": whole["degenerate"],
+            }
+    return result
+
+
+def _wins(rows: Rows, key: str) -> dict[str, Any]:
+    """How often a schedule beats the baseline, over all pairs of budget and seed."""
+    method, baseline = paired(rows, key)
+    gains = improvement(method.tensor("nepe"), baseline.tensor("nepe"))
+    gains = gains[~gains.isnan()]
+    return {
+        "endpoint": _json(win_rate(method.tensor("endpoint"), baseline.tensor("endpoint"))),
+        "pathwise": _json(win_rate(method.tensor("nepe"), baseline.tensor("nepe"))),
+        "median_improvement": float(np.median(gains.numpy())) if len(gains) else None,
+    }
+
+
+def _improvements(rows: Rows, key: str) -> dict[str, Any]:
+    """At each budget, how much lower a schedule's mean is than the baseline's."""
+    method, baseline = paired(rows, key)
+    return {
+        budget_name(budget): {
+            metric: _json(
+                relative_improvement(
+                    method.where(budget=budget).tensor(metric), baseline.where(budget=budget).tensor(metric)
+                )
+            )
+            for metric in COMPARED
+        }
+        for budget in method.values("budget")
+    }
+
+
+def paired(rows: Rows, key: str) -> tuple[Rows, Rows]:
+    """The rows of a schedule and of the baseline, pair by pair: the same budget and seed."""
+    method, baseline = rows.where(schedule=key), rows.where(schedule=BASELINE)
+    for column in ("budget", "seed"):
+        if not np.array_equal(method[column], baseline[column]):
+            raise ValueError(f"the rows of {key} and {BASELINE} are not pairs: their {column}s differ")
+    return method, baseline
+
+
+def relative_improvement(method: Tensor, baseline: Tensor) -> Summary:
+    """How much lower the mean of `method` is than that of `baseline`, as a share of it.
+
+    Tables compare means, so this is 1 - mean(method) / mean(baseline), not the mean of the pairs' own ratios, which a
+    single pair with a tiny baseline would rule. The standard error is that of a ratio of paired means, to first order.
+
+    Args:
+        method: (n,).
+        baseline: (n,), paired with `method`; pairs with NaN are left out.
+
+    Example:
+        >>> import torch
+        >>> relative_improvement(torch.tensor([1.0, 1.0]), torch.tensor([2.0, 2.0]))
+        Summary(mean=0.5, se=0.0, n=2)
+    """
+    valid = ~(method.isnan() | baseline.isnan())
+    method, baseline = method[valid].double(), baseline[valid].double()
+    n = len(method)
+    whole = float(baseline.mean()) if n else 0.0
+    if whole == 0.0:
+        return Summary(math.nan, math.nan, n)
+    ratio = float(method.mean()) / whole
+    se = float((method - ratio * baseline).std()) / (abs(whole) * math.sqrt(n)) if n > 1 else math.nan
+    return Summary(1 - ratio, se, n)
+
+
+def summary_schema() -> dict[str, Any]:
+    """The JSON schema of summary.json."""
+    return dict(json.loads(files("trimtab.studies").joinpath("summary.schema.json").read_text(encoding="utf-8")))
+
+
+def _json(value: Summary) -> dict[str, Any]:
+    """A summary as JSON, which has no NaN: what is unknown is null."""
+    return {
+        "mean": None if math.isnan(value.mean) else value.mean,
+        "se": None if math.isnan(value.se) else value.se,
+        "n": value.n,
+    }
