@@ -1,0 +1,145 @@
+'use strict';
+/* The data behind the page: what the study wrote, and how to look things up in it. */
+
+const DATA = JSON.parse(document.getElementById('data').textContent);
+const { summary: SUMMARY, page: PAGE, links: LINKS } = DATA;
+
+const DOMAINS = Object.keys(SUMMARY.domains);
+const KNOWN_SCHEDULES = {
+  terminal: { label: 'terminal', colour: '--c-terminal', dash: '2 3', summary: 'No projection during the rollout, one at its end.' },
+  stepwise: { label: 'stepwise', colour: '--c-stepwise', dash: '7 3', summary: 'A projection after every update: the reference.' },
+  periodic: { label: 'periodic', colour: '--c-periodic', dash: '6 2', summary: 'Projections at evenly spread steps.' },
+  'adaptive:paper': { label: 'adaptive (paper)', colour: '--c-paper', dash: '', summary: 'Projects where the defect reaches a price: a quantile of the defects that uncorrected rollouts still had to come.' },
+  'adaptive:on-policy': { label: 'adaptive (on-policy)', colour: '--c-on-policy', dash: '9 3', summary: 'The same rule, its prices calibrated under the policy itself.' },
+  'adaptive:dp': { label: 'adaptive (dp)', colour: '--c-dp', dash: '9 3 2 3', summary: 'Prices from a dynamic program over the steps and the budget left.' },
+  'adaptive:value': { label: 'adaptive (value)', colour: '--c-value', dash: '5 3', summary: 'Projects where a learned value says that correcting now pays.' },
+  planned: { label: 'planned', colour: '--c-planned', dash: '10 2 2 2', summary: 'Times fixed beforehand on calibration rollouts, the same for every sample.' },
+  hindsight: { label: 'hindsight', colour: '--c-hindsight', dash: '1 3', summary: 'The best times for each rollout, found afterwards: the limit, not a method.' },
+};
+const METRICS = {
+  nepe: { label: 'NEPE', unit: 'normalised excess path error' },
+  endpoint: { label: 'endpoint distance', unit: 'distance of the final state to the stepwise one' },
+  path_error: { label: 'path error', unit: 'residual defects summed over the path' },
+  state_error: { label: 'state error', unit: 'distance to the stepwise path, summed over the path' },
+  achieved_budget: { label: 'achieved budget', unit: 'share of the steps that were projected' },
+};
+const KNOWN_DOMAINS = {
+  so3: 'SO(3)', se3: 'SE(3)', terrain: 'Terrain', 'so3-impulse': 'SO(3)-Impulse', 'se3-lever': 'SE(3)-Lever',
+  'terrain-ridge': 'Terrain-Ridge', pdm: 'Motion planning (PDM)', 'heat-flow': 'Heat flow',
+};
+
+const unique = (items) => [...new Set(items)];
+const byNumber = (a, b) => Number(a) - Number(b);
+
+const SCHEDULES = (() => {
+  const told = PAGE.schedules ?? [];
+  const seen = DOMAINS.flatMap((name) => Object.keys(SUMMARY.domains[name].schedules ?? {}));
+  const order = [...told.map((s) => s.key), ...Object.keys(KNOWN_SCHEDULES), ...seen];
+  return unique(order).filter((key) => seen.includes(key)).map((key) => {
+    const known = KNOWN_SCHEDULES[key];
+    const said = told.find((s) => s.key === key) ?? {};
+    return {
+      key,
+      label: said.label ?? known?.label ?? key,
+      summary: said.summary ?? known?.summary ?? '',
+      colour: known ? `var(${known.colour})` : said.colour ?? 'var(--c-other)',
+      dash: known?.dash ?? '4 2',
+    };
+  });
+})();
+const scheduleOf = (key) => SCHEDULES.find((s) => s.key === key);
+
+const BASELINES = ['terminal', 'stepwise', 'periodic'];
+
+/** The schedule to open with: the paper's rule, else any that is no baseline. */
+const firstSchedule = () => (scheduleOf('adaptive:paper') ?? SCHEDULES.find((s) => !BASELINES.includes(s.key)) ?? SCHEDULES[0]).key;
+
+/** The schedule that comparisons with periodic speak of: the chosen one, unless it is a baseline itself. */
+const comparedKey = (chosen) => (BASELINES.includes(chosen) ? firstSchedule() : chosen);
+
+const domainLabel = (name) => PAGE.domains?.[name]?.label ?? KNOWN_DOMAINS[name] ?? name;
+
+/** Everything the page knows about a domain: its summary, and its words and examples where there are any. */
+function domainOf(name) {
+  const numbers = SUMMARY.domains[name];
+  const extra = PAGE.domains?.[name] ?? {};
+  return {
+    name,
+    numbers,
+    extra,
+    label: domainLabel(name),
+    schedules: SCHEDULES.filter((s) => numbers.schedules?.[s.key]),
+    budgets: unique(Object.values(numbers.schedules ?? {}).flatMap(Object.keys)).sort(byNumber),
+  };
+}
+
+/** {mean, se, n} of a metric; schedules with one budget only (terminal, stepwise) answer for every budget. */
+function cell(domain, key, budget, metric) {
+  const budgets = domain.numbers.schedules?.[key] ?? {};
+  const names = Object.keys(budgets);
+  const at = budgets[budget] ?? (names.length === 1 ? budgets[names[0]] : undefined);
+  const value = at?.[metric];
+  return value && isNumber(value.mean) ? value : null;
+}
+
+/** How much lower a schedule's mean is than periodic's at the same budget: {mean, se}, se where the study told it. */
+function improvementOf(domain, key, budget, metric) {
+  const at = budgetFor(domain, key, budget);
+  const told = domain.numbers.improvement?.[key]?.[at]?.[metric];
+  if (told) return isNumber(told.mean) ? told : null;
+  const [value, baseline] = [key, 'periodic'].map((k) => cell(domain, k, at, metric));
+  return value && baseline && Math.abs(baseline.mean) > 1e-12 ? { mean: 1 - value.mean / baseline.mean, se: null } : null;
+}
+
+/** The budget a schedule really stands for at the chosen one: its own, if it has only one. */
+function budgetFor(domain, key, budget) {
+  const names = Object.keys(domain.numbers.schedules?.[key] ?? {});
+  return names.length === 1 ? names[0] : budget;
+}
+
+/** The example rollout nearest to the chosen budget, unpacked; null where there is none. */
+function exampleOf(domain, key, budget, seedIndex) {
+  const budgets = domain.extra.examples?.[key];
+  if (!budgets) return null;
+  const names = Object.keys(budgets).filter((name) => budgets[name].length > 0);
+  if (names.length === 0) return null;
+  const nearest = names.reduce((a, b) => (Math.abs(b - budget) < Math.abs(a - budget) ? b : a));
+  const packed = budgets[nearest][Math.min(seedIndex, budgets[nearest].length - 1)];
+  if (!packed.unpacked) {
+    const flat = packed.path ? unpack(packed.path) : [];
+    const width = domain.extra.path?.labels?.length ?? 3;
+    const path = [];
+    for (let i = 0; i + width <= flat.length; i += width) path.push(flat.slice(i, i + width));
+    const projected = new Set(packed.projected ?? []);
+    const defects = packed.defects ? unpack(packed.defects) : [];
+    packed.unpacked = {
+      ...packed, path, projected, defects, budget: nearest,
+      residuals: defects.map((d, t) => (projected.has(t) ? 0 : d)),
+      state_error: packed.state_error ? unpack(packed.state_error) : null,
+    };
+  }
+  return packed.unpacked;
+}
+
+function unpack({ low, high, levels }) {
+  const bytes = Uint8Array.from(atob(levels), (c) => c.charCodeAt(0));
+  const view = new DataView(bytes.buffer);
+  return Array.from({ length: bytes.length / 2 }, (_, i) => {
+    const level = view.getUint16(2 * i, true);
+    return level === 65535 ? null : low + (level / 65534) * (high - low);
+  });
+}
+
+/* ------------------------------------------------------------------ numbers as text */
+
+const isNumber = (x) => typeof x === 'number' && Number.isFinite(x);
+const MINUS = '\u2212';
+
+function number(x, digits = 3) {
+  if (!isNumber(x)) return '–';
+  const size = Math.abs(x);
+  const text = size !== 0 && (size < 0.001 || size >= 1e5) ? x.toExponential(1) : size >= 100 ? x.toFixed(0) : size >= 10 ? x.toFixed(1) : x.toFixed(digits);
+  return text.replace('-', MINUS);
+}
+const percent = (x, digits = 0) => (isNumber(x) ? `${(100 * x).toFixed(digits)}%`.replace(/^-(0(\.0*)?%)$/, '$1').replace('-', MINUS) : '–');
+const plusMinus = (value, digits = 3) => (value ? `${number(value.mean, digits)}${isNumber(value.se) ? ` ± ${number(value.se, digits)}` : ''}` : '–');

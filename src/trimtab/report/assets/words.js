@@ -1,0 +1,152 @@
+/* The words: headline figures, how a number was made, what the schedules are, what the run was. */
+
+/** The headline figures, as {figure, error, caption, how, role}. */
+function headline(state) {
+  const { domain, schedule, budget } = state;
+  const nepe = cell(domain, schedule, budget, 'nepe');
+  const periodic = cell(domain, 'periodic', budgetFor(domain, schedule, budget), 'nepe');
+  const achieved = cell(domain, schedule, budget, 'achieved_budget');
+  const share = Number(budgetFor(domain, schedule, budget));
+  const wins = domain.numbers.win_rate?.[schedule]?.pathwise;
+  const figures = [
+    { figure: percent(share), caption: 'of the projections paid', how: achieved ? `${percent(achieved.mean, 1)} of the steps, measured` : 'as budgeted' },
+    {
+      figure: nepe ? percent(1 - nepe.mean) : '–', error: nepe && isNumber(nepe.se) ? `± ${percent(nepe.se, 1)}` : null, role: 'key',
+      caption: 'of the benefit recovered', how: nepe ? `1 − NEPE ${plusMinus(nepe)}` : 'NEPE is degenerate here',
+    },
+  ];
+  if (schedule !== 'periodic') {
+    const { mean: gain, se } = improvementOf(domain, schedule, budget, 'nepe') ?? {};
+    const same = isNumber(gain) && Math.abs(gain) < 0.0005;
+    figures.push({
+      figure: isNumber(gain) ? percent(Math.abs(gain)) : '–', error: isNumber(se) ? `± ${percent(se, 1)}` : null, role: gain < -0.0005 ? 'bad' : '',
+      caption: same ? 'difference from periodic' : gain < 0 ? 'more error than periodic' : 'less error than periodic',
+      how: periodic ? `its NEPE is ${plusMinus(periodic)}` : 'no periodic runs at this budget',
+    });
+    figures.push({ figure: wins ? percent(wins.mean) : '–', error: wins && isNumber(wins.se) ? `± ${percent(wins.se, 1)}` : null, caption: 'of paired rollouts won', how: wins ? `against periodic, ${wins.n} pairs` : 'not compared' });
+  } else {
+    const c = domain.numbers.concentration;
+    figures.push({ figure: c && isNumber(c.mean) ? percent(c.mean) : '–', error: c && isNumber(c.se) ? `± ${percent(c.se, 1)}` : null, caption: `of defect in ${percent(c?.q ?? 0.2)} of steps`, how: 'the more, the more timing gains' });
+    figures.push({ figure: nepe && isNumber(nepe.n) ? String(nepe.n) : '–', caption: 'evaluation seeds', how: 'same noise for every schedule' });
+  }
+  return figures;
+}
+
+function writeHeadline(state) {
+  const schedule = scheduleOf(state.schedule);
+  document.getElementById('choice').textContent = `${capital(schedule.label)} on ${state.domain.label}`;
+  const text = state.domain.extra.summary ?? '';
+  document.getElementById('domain-summary').textContent = text ? `${capital(text).replace(/\.$/, '')}.` : '';
+  const figures = headline(state);
+  document.getElementById('figures').replaceChildren(...figures.map((f) => html('div', { class: f.role || null },
+    html('dt', {}, f.caption), html('dd', {}, f.figure, f.error ? html('small', {}, f.error) : null), html('p', { class: 'how' }, f.how))));
+  document.getElementById('spoken').textContent = `${schedule.label} on ${state.domain.label}: pays ${figures[0].figure} of the projections, recovers ${figures[1].figure} of the benefit.`;
+}
+
+const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+
+/* ------------------------------------------------------------------ how the number was made */
+
+const MATH = 'http://www.w3.org/1998/Math/MathML';
+
+function math(tag, ...children) {
+  const node = document.createElementNS(MATH, tag);
+  if (tag === 'math') node.setAttribute('display', 'block');
+  node.append(...children);
+  return node;
+}
+const mi = (text) => math('mi', text);
+const mo = (text) => math('mo', text);
+const mtext = (text) => math('mtext', text);
+const pathErrorOf = (name) => math('mrow', math('msub', mi('E'), mtext('path')), mo('('), mtext(name), mo(')'));
+
+const FORMULAS = {
+  nepe: (name) => [mi('NEPE'), mo('='), math('mfrac', math('mrow', pathErrorOf(name), mo(MINUS), pathErrorOf('stepwise')), math('mrow', pathErrorOf('terminal'), mo(MINUS), pathErrorOf('stepwise')))],
+  path_error: () => [math('msub', mi('E'), mtext('path')), mo('='), math('munder', mo('∑'), mi('t')), mi('d'), mo('('), math('msub', mi('x'), math('mrow', mi('t'), mo('+'), math('mn', '1'))), mo(','), mi('M'), mo(')')],
+  endpoint: () => [math('msub', mi('E'), mtext('end')), mo('='), mi('ρ'), mo('('), math('msub', mi('x'), mi('T')), mo(','), math('msubsup', mi('x'), mi('T'), mtext('stepwise')), mo(')')],
+  state_error: () => [math('msub', mi('E'), mtext('state')), mo('='), math('munder', mo('∑'), mi('t')), mi('ρ'), mo('('), math('msub', mi('x'), mi('t')), mo(','), math('msubsup', mi('x'), mi('t'), mtext('stepwise')), mo(')')],
+  achieved_budget: () => [math('mfrac', math('mn', '1'), mi('T')), math('munder', mo('∑'), mi('t')), mi('σ'), mo('('), mi('t'), mo(')')],
+};
+const MEANING = {
+  nepe: 'Each seed is run under this schedule, with a projection after every step, and with none before the end, always with the same noise. A path’s error is the distance from the constraint, added up over its steps. NEPE places it between the two extremes: 0 is as good as projecting always, 1 as bad as projecting only at the end.',
+  path_error: 'The distance from the constraint of each state that was kept, after the decision to project or not, added up over all steps. The closing projection is not credited.',
+  endpoint: 'The domain’s own distance between the final state and that of the paired stepwise rollout with the same noise. Both are feasible; they need not be the same.',
+  state_error: 'The domain’s own distance between each state and that of the paired stepwise rollout, added up over all steps.',
+  achieved_budget: 'How many projections were made during the rollout, as a share of its steps. A closing projection that makes the result feasible is counted apart, for every schedule alike.',
+};
+
+function writeMade(place, state) {
+  const { domain, metric, schedule, budget } = state;
+  const value = cell(domain, schedule, budget, metric);
+  const name = scheduleOf(schedule).label;
+  const label = METRICS[metric]?.label ?? metric;
+  const told = (PAGE.metrics ?? []).find((m) => m.key === metric)?.summary;
+  const left = html('div', {},
+    html('p', {}, html('strong', {}, `${capital(label)} ${plusMinus(value)}`), ` is a mean over n = ${value?.n ?? '–'} evaluation seeds, ± its standard error (their standard deviation divided by √n).`),
+    html('p', {}, MEANING[metric] ?? told ?? ''));
+  if (FORMULAS[metric]) left.append(math('math', ...FORMULAS[metric](name)));
+  left.append(...workedExample(state, name));
+  const facts = [
+    ['domain', `${domain.label} (${domain.name})`],
+    ['schedule', `${name} (${schedule})`],
+    ['budget', budgetFor(domain, schedule, budget)],
+    ['steps T', domain.extra.n_steps],
+    ['evaluation', seedWords(configOf('seeds'))],
+    ['calibration', seedWords(configOf('calibration_seeds'), 'held out, never evaluated on')],
+    ['left out', isNumber(domain.numbers.degenerate) ? `${domain.numbers.degenerate} degenerate values` : null],
+    ...Object.entries(domain.extra.settings ?? {}).map(([key, v]) => [key, typeof v === 'object' ? JSON.stringify(v) : String(v)]),
+  ].filter(([, v]) => v != null && v !== '');
+  const rows = (LINKS.files ?? []).filter((file) => file === `rows/${domain.name}.parquet`);
+  const right = html('div', { class: 'sum' }, html('dl', { class: 'facts' }, facts.flatMap(([k, v]) => [html('dt', {}, k), html('dd', {}, String(v))])),
+    rows.length ? html('p', { class: 'note' }, 'Every rollout behind it, one row each: ', rows.map((file) => html('a', { href: file }, file))) : null);
+  place.replaceChildren(left, right);
+}
+
+const configOf = (key) => (SUMMARY.config ?? {})[key] ?? SUMMARY.config?.study?.[key];
+
+function seedWords(seeds, more) {
+  if (seeds == null) return null;
+  const text = Array.isArray(seeds) ? (seeds.length > 8 ? `${seeds.length} seeds, ${seeds[0]} to ${seeds.at(-1)}` : `seeds ${seeds.join(', ')}`) : `${seeds} seeds`;
+  return more ? `${text}, ${more}` : text;
+}
+
+/** The formula with the numbers of the rollout that is drawn: a check anybody can redo. */
+function workedExample(state, name) {
+  const { domain, schedule, budget, seed, metric } = state;
+  const [mine, stepwise, terminal] = [[schedule, budget], ['stepwise', '1.00'], ['terminal', '0.00']].map(([key, b]) => exampleOf(domain, key, b, seed));
+  if (metric !== 'nepe' || ![mine, stepwise, terminal].every((e) => isNumber(e?.path_error))) return [];
+  const span = terminal.path_error - stepwise.path_error;
+  if (!(span > 1e-9)) return [];
+  const e = (example) => math('mn', number(example.path_error));
+  const result = (mine.path_error - stepwise.path_error) / span;
+  return [
+    html('p', {}, `For seed ${mine.seed}, the rollout drawn above${mine.budget === budgetFor(domain, schedule, budget) ? '' : ` (at budget ${mine.budget})`}:`),
+    math('math', math('mfrac', math('mrow', e(mine), mo(MINUS), e(stepwise)), math('mrow', e(terminal), mo(MINUS), e(stepwise))), mo('='), math('mn', number(result))),
+  ];
+}
+
+/* ------------------------------------------------------------------ what stays the same */
+
+function writeAbout() {
+  document.getElementById('about').replaceChildren(...SCHEDULES.map((s) => html('div', {}, html('dt', {}, swatch(s), s.label), html('dd', {}, s.summary))));
+}
+
+function writeRun() {
+  const config = SUMMARY.config ?? {};
+  const facts = [
+    ['run', LINKS.name], ['preset', PAGE.preset ?? config.preset], ['trimtab', PAGE.trimtab ?? config.trimtab],
+    ['time', isNumber(SUMMARY.seconds) ? `${number(SUMMARY.seconds, 1)} seconds` : null],
+    ['domains', DOMAINS.join(', ')], ['schedules', SCHEDULES.map((s) => s.key).join(', ')],
+  ].filter(([, v]) => v != null);
+  const files = LINKS.files ?? [];
+  const snippet = 'import pyarrow.parquet as pq\n\n'
+    + `rows = pq.read_table("${files.find((f) => f.startsWith('rows/')) ?? 'rows/so3.parquet'}").to_pandas()\n`
+    + 'rows.groupby(["schedule", "budget"])["nepe"].agg(["mean", "sem", "count"])';
+  document.getElementById('run').replaceChildren(
+    html('dl', { class: 'facts', style: 'margin-top:10px' }, facts.flatMap(([k, v]) => [html('dt', {}, k), html('dd', {}, String(v))])),
+    html('p', { class: 'note' }, 'Every figure on this page can be made again from the rows, without running anything:'),
+    html('pre', { tabindex: 0 }, snippet),
+    html('ul', { class: 'files' }, files.map((file) => html('li', {}, html('a', { href: file }, file)))),
+    html('details', {}, html('summary', {}, 'Configuration'), html('pre', { tabindex: 0 }, JSON.stringify(config, null, 2))));
+  document.getElementById('run-name').textContent = LINKS.name ? ` / ${LINKS.name}` : '';
+}

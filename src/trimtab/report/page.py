@@ -1,0 +1,172 @@
+"""The interactive page: a run directory's `summary.json` and `page.json` in one file that needs nothing else.
+
+The page's own source is in `assets/`: a template, a style sheet and a few scripts, readable as they are and put
+together here. Example rollouts are packed to 16 bits a number, which keeps a whole study to a few megabytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from array import array
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from sys import byteorder
+from typing import Any
+
+from trimtab.files import write_atomically
+
+__all__ = ["page_html", "write_page"]
+
+SCRIPTS = ("data.js", "draw.js", "frontier.js", "trace.js", "scene.js", "sweep.js", "words.js", "tables.js", "page.js")
+"""Put into the page in this order, as one script."""
+
+LIMIT = 3_000_000
+"""Characters; while a page is larger, the last example rollout of each setting is left out."""
+
+_LEVELS = 65534  # numbers become 0..65534 between their least and greatest; 65535 stands for "none"
+
+
+def write_page(run_dir: Path) -> Path:
+    """Write `report.html` into a finished run directory, and say where it is.
+
+    Args:
+        run_dir: Holds `summary.json` and, for the example rollouts, `page.json`; see docs/studies.md. Without
+            `page.json` the page shows the figures and tables alone.
+    """
+    run_dir = Path(run_dir)
+    summary = _read(run_dir / "summary.json")
+    if summary is None:
+        raise ValueError(
+            f"{run_dir}: no summary.json; a run directory of `trimtab reproduce` was expected (run it first, or give "
+            "the directory it printed)"
+        )
+    html = page_html(summary, _read(run_dir / "page.json") or {}, _links(run_dir))
+    out = run_dir / "report.html"
+
+    def write(file: Path) -> None:
+        file.write_text(html, encoding="utf-8")
+
+    write_atomically(out, write)
+    return out
+
+
+def page_html(summary: Mapping[str, Any], page: Mapping[str, Any], links: Mapping[str, Any] | None = None) -> str:
+    """The page as text.
+
+    Args:
+        summary: The contents of `summary.json`.
+        page: The contents of `page.json`; what is missing is not shown.
+        links: `{"name": the run's name, "files": paths relative to the page}`.
+    """
+    if not isinstance(summary.get("domains"), Mapping) or not summary["domains"]:
+        raise ValueError(f'summary.json holds no "domains": it has {sorted(summary)}; run the study again')
+    examples = max((len(domain.get("seeds") or ()) for domain in (page.get("domains") or {}).values()), default=0)
+    while True:
+        data = {"summary": summary, "page": _packed_page(page, examples), "links": dict(links or {})}
+        html = _assemble(_as_script_text(data))
+        if len(html) <= LIMIT or examples == 0:
+            return html
+        examples -= 1
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: not JSON ({error}); run `trimtab report` on a complete run") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: expected a JSON object, got {type(content).__name__}")
+    return content
+
+
+def _links(run_dir: Path) -> dict[str, Any]:
+    patterns = ("rows/*.parquet", "tables/*.csv", "figures/*.pdf", "summary.json", "page.json", "run.json")
+    found = [p.relative_to(run_dir).as_posix() for pattern in patterns for p in sorted(run_dir.glob(pattern))]
+    return {"name": run_dir.resolve().name, "files": found}
+
+
+# ------------------------------------------------------------------ packing
+
+
+def _packed_page(page: Mapping[str, Any], examples: int) -> dict[str, Any]:
+    domains = {name: _packed_domain(domain, examples) for name, domain in (page.get("domains") or {}).items()}
+    return {**page, "domains": domains}
+
+
+def _packed_domain(domain: Mapping[str, Any], examples: int) -> dict[str, Any]:
+    packed = dict(domain)
+    packed["seeds"] = list(domain.get("seeds") or ())[:examples]
+    packed["examples"] = {
+        key: {budget: [_packed_example(one) for one in some[:examples]] for budget, some in budgets.items()}
+        for key, budgets in (domain.get("examples") or {}).items()
+    }
+    surface = domain.get("surface")
+    if surface:
+        heights = [height for row in surface["z"] for height in row]
+        packed["surface"] = {**surface, "z": _pack(heights)}
+    return packed
+
+
+def _packed_example(example: Mapping[str, Any]) -> dict[str, Any]:
+    packed = dict(example)
+    for name in ("defects", "state_error"):
+        if example.get(name) is not None:
+            packed[name] = _pack(example[name])
+    path = example.get("path")
+    if path:
+        packed["path"] = _pack([coordinate for point in path for coordinate in point])
+    return packed
+
+
+def _pack(values: Sequence[float | None]) -> dict[str, Any]:
+    """Numbers as little-endian 16-bit integers in base64, between their least and their greatest."""
+    finite = [v for v in values if v is not None and math.isfinite(v)]
+    low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
+    scale = _LEVELS / (high - low) if high > low else 0.0
+    levels = array(
+        "H",
+        (round((v - low) * scale) if v is not None and math.isfinite(v) else _LEVELS + 1 for v in values),
+    )
+    if byteorder == "big":
+        levels.byteswap()
+    return {"low": low, "high": high, "levels": base64.b64encode(levels.tobytes()).decode("ascii")}
+
+
+# ------------------------------------------------------------------ putting together
+
+
+def _assemble(data: str) -> str:
+    assets = files("trimtab.report") / "assets"
+    parts = {
+        "css": (assets / "page.css").read_text(encoding="utf-8"),
+        "script": "\n".join((assets / name).read_text(encoding="utf-8") for name in SCRIPTS),
+        "data": data,  # last, so that no mark inside the data is taken for one of the template's
+    }
+    html = (assets / "template.html").read_text(encoding="utf-8")
+    for name, text in parts.items():
+        html = html.replace(f"@@{name}@@", text, 1)
+    return html
+
+
+def _as_script_text(value: object) -> str:
+    """JSON that may stand inside a script element: no NaN, and nothing that could end the element or a line."""
+    text = json.dumps(_without_nan(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _without_nan(value: object) -> object:
+    """The same with None for NaN and infinities, which JSON has no word for."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(item) for item in value]
+    return value

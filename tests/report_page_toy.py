@@ -1,0 +1,159 @@
+"""A made-up run directory for the page's tests: every schedule key, every kind of picture, and gaps in the data."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+KEYS = (
+    "terminal",
+    "stepwise",
+    "periodic",
+    "adaptive:paper",
+    "adaptive:on-policy",
+    "adaptive:dp",
+    "adaptive:value",
+    "planned",
+    "hindsight",
+)
+BUDGETS = tuple(f"{i / 20:.2f}" for i in range(21))
+T = 60
+CIRCLES = [[0.3, 0.2, 0.2], [-0.3, -0.2, 0.25], [0.1, -0.6, 0.15]]
+_SHARPNESS = {"periodic": 1.0, "adaptive:paper": 2.2, "adaptive:on-policy": 2.8, "adaptive:dp": 3.2}
+
+
+def height(u: float, v: float) -> float:
+    return 0.3 * math.sin(1.5 * u) * math.cos(1.2 * v)
+
+
+def _on_sphere(t: int, off: float) -> list[float]:
+    a = 0.05 * t
+    return [(1 + off) * math.cos(a), (1 + off) * math.sin(a) * 0.8, (1 + off) * math.sin(a) * 0.6]
+
+
+def _over_ground(t: int, off: float) -> list[float]:
+    u, v = -1.6 + 3.1 * t / T, 0.6 * math.sin(t / 9) + off
+    return [u, v, height(u, v) + off]
+
+
+def _plan(t: int, off: float) -> list[float]:
+    return [-0.9 + 1.8 * t / T, 0.5 * math.sin(t / 12) + off]
+
+
+PATHS: dict[str, Callable[[int, float], list[float]]] = {
+    "so3": _on_sphere,
+    "terrain": _over_ground,
+    "pdm": _plan,
+}
+
+
+def _rollout(key: str, budget: str, seed: int, path: Callable[[int, float], list[float]] | None) -> dict[str, Any]:
+    random = Random(seed)
+    noise = [random.expovariate(1 / (0.5 if 25 < t < 33 else 0.05)) for t in range(T)]
+    b = round(float(budget) * T)
+    worst = sorted(sorted(range(T), key=lambda t: -noise[t])[:b])
+    times = worst if key not in ("periodic", "planned") else [t for t in range(T) if (t + 1) * b // T > t * b // T]
+    defect, defects, kept = 0.0, [], [0.0]
+    for t in range(T):
+        defect = 0.8 * defect + noise[t]
+        defects.append(defect)
+        defect = 0.0 if t in times else defect
+        kept.append(defect)
+    return {
+        "seed": seed,
+        "defects": defects,
+        "projected": times,
+        "closing": T - 1 not in times,
+        "state_error": kept[1:],
+        "path": None if path is None else [path(t, 0.1 * kept[t]) for t in range(T + 1)],
+        "path_error": sum(kept),
+        "nepe": None,
+        "endpoint": kept[-1],
+    }
+
+
+def _budgets(key: str) -> tuple[str, ...]:
+    return {"terminal": ("0.00",), "stepwise": ("1.00",)}.get(key, BUDGETS)
+
+
+def _numbers(key: str, budget: str) -> dict[str, Any]:
+    b = float(budget)
+    nepe = (1 - b) ** _SHARPNESS.get(key, 2.5)
+    return {
+        "nepe": {"mean": nepe, "se": 0.02 * (b + 0.2), "n": 16},
+        "endpoint": {"mean": 0.2 * (1 - b), "se": 0.01, "n": 16},
+        "path_error": {"mean": 12 * nepe, "se": 0.3, "n": 16},
+        "state_error": {"mean": math.nan, "se": math.nan, "n": 0},
+        "achieved_budget": {"mean": b, "se": 0.0, "n": 16},
+    }
+
+
+def _summary(domains: tuple[str, ...]) -> dict[str, Any]:
+    numbers: dict[str, Any] = {
+        "schedules": {key: {budget: _numbers(key, budget) for budget in _budgets(key)} for key in KEYS},
+        "win_rate": {
+            key: {
+                "endpoint": {"mean": 0.6, "se": 0.03, "n": 336},
+                "pathwise": {"mean": 0.88, "se": 0.02, "n": 336},
+                "median_improvement": 0.5,
+            }
+            for key in KEYS[3:]
+        },
+        "concentration": {"q": 0.2, "mean": 0.7, "se": 0.01},
+        "degenerate": 0,
+    }
+    config = {"preset": "toy", "seeds": 16, "calibration_seeds": 64}
+    out = {"version": 1, "config": config, "seconds": 1.5, "domains": dict.fromkeys(domains, numbers)}
+    # a domain of one schedule and two budgets, with values missing: nothing may break
+    few = {"0.00": {"nepe": {"mean": None, "se": None, "n": 0}}, "0.50": {"nepe": {"mean": 0.4, "se": None, "n": 1}}}
+    out["domains"]["heat-flow"] = {"schedules": {"periodic": few, "own-rule": few}}
+    return out
+
+
+def _page(domains: tuple[str, ...]) -> dict[str, Any]:
+    axis = [-2 + i / 10 for i in range(41)]
+    surface = {"x": axis, "y": axis, "z": [[height(u, v) for u in axis] for v in axis]}
+    return {
+        "version": 1,
+        "title": "a toy </script><script>document.title='broken'</script> \u2028 & more",
+        "preset": "toy",
+        "table_budget": "0.25",
+        "budgets": list(BUDGETS),
+        "schedules": [],
+        "metrics": [],
+        "domains": {
+            name: {
+                "label": {"so3": "SO(3)", "terrain": "Terrain", "pdm": "Planning"}[name],
+                "summary": "a domain made up for <b>tests</b>",
+                "n_steps": T,
+                "settings": {"kappa": 0.2},
+                "seeds": [0, 1],
+                "path": {"title": "the path", "labels": ["x", "y", "z"][: 2 if name == "pdm" else 3]},
+                "surface": surface if name == "terrain" else None,
+                "obstacles": CIRCLES if name == "pdm" else None,
+                "paper": {"table1": {"nepe": {"adaptive": [0.13, 0.0016]}}},
+                "examples": {
+                    key: {
+                        budget: [_rollout(key, budget, seed, PATHS[name]) for seed in (0, 1)]
+                        for budget in _budgets(key)
+                    }
+                    for key in KEYS
+                },
+            }
+            for name in domains
+        },
+    }
+
+
+def write_toy_run(folder: Path, domains: tuple[str, ...] = ("so3", "terrain", "pdm")) -> Path:
+    """Fill a run directory with `summary.json` (NaN included, as Python writes it), `page.json` and a file of rows."""
+    (folder / "rows").mkdir(parents=True)
+    for name in domains:
+        (folder / "rows" / f"{name}.parquet").write_bytes(b"")
+    (folder / "summary.json").write_text(json.dumps(_summary(domains)), encoding="utf-8")
+    (folder / "page.json").write_text(json.dumps(_page(domains)), encoding="utf-8")
+    return folder

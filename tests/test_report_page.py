@@ -1,0 +1,350 @@
+"""The interactive page: what is written, and what it does in a real browser."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from report_page_toy import BUDGETS, KEYS, T, write_toy_run
+from trimtab.report import page as module
+from trimtab.report.page import page_html, write_page
+
+LAPTOP, PHONE = (1280, 800), (390, 844)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_page(write_toy_run(tmp_path_factory.mktemp("runs") / "toy"))
+
+
+def embedded(html: str) -> Any:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.DOTALL)
+    assert found is not None
+    return json.loads(found.group(1))
+
+
+# ------------------------------------------------------------------ what is written
+
+
+def test_page_holds_the_summary_with_null_for_nan(report: Path) -> None:
+    data = embedded(report.read_text(encoding="utf-8"))
+    written = json.loads((report.parent / "summary.json").read_text(encoding="utf-8"))
+    nepe = data["summary"]["domains"]["so3"]["schedules"]["periodic"]["0.25"]["nepe"]
+    assert nepe == written["domains"]["so3"]["schedules"]["periodic"]["0.25"]["nepe"]
+    assert data["summary"]["domains"]["so3"]["schedules"]["periodic"]["0.25"]["state_error"]["mean"] is None
+    assert data["links"]["files"][:3] == ["rows/pdm.parquet", "rows/so3.parquet", "rows/terrain.parquet"]
+
+
+def test_page_fetches_nothing_and_forbids_fetching(report: Path) -> None:
+    html = report.read_text(encoding="utf-8")
+    assert "default-src 'none'" in html
+    markup = html.split('id="data"', 1)[0]
+    assert not re.search(r"""(src|href)\s*=\s*["'](?!#)""", markup)
+    assert not re.search(r"@import|url\(", markup)
+
+
+def test_page_is_small(report: Path) -> None:
+    assert report.stat().st_size < 3_000_000
+
+
+@given(
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.floats()
+        | st.text()
+        | st.sampled_from(["</script>", "<!--", "\u2028", "@@data@@"]),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+        max_leaves=8,
+    )
+)
+def test_any_text_survives_and_cannot_leave_its_element(value: Any) -> None:
+    html = page_html({"domains": {"so3": {"schedules": {}}}, "config": {"any": value}}, {})
+    assert same(embedded(html)["summary"]["config"]["any"], value)
+    inside = html.split('id="data">', 1)[1].split("</script>", 1)[0]
+    assert not set(inside) & set("<>&\u2028\u2029")
+
+
+def same(read: Any, given: Any) -> bool:
+    if isinstance(given, float) and not math.isfinite(given):
+        return read is None
+    if isinstance(given, list):
+        return len(read) == len(given) and all(map(same, read, given))
+    if isinstance(given, dict):
+        return read.keys() == given.keys() and all(same(read[k], given[k]) for k in given)
+    return bool(read == given)
+
+
+def test_large_pages_lose_example_rollouts_not_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = write_toy_run(tmp_path / "toy", ("so3",))
+    whole = embedded(write_page(run).read_text(encoding="utf-8"))
+    assert whole["page"]["domains"]["so3"]["seeds"] == [0, 1]
+    monkeypatch.setattr(module, "LIMIT", write_page(run).stat().st_size - 1000)
+    less = embedded(write_page(run).read_text(encoding="utf-8"))
+    assert less["page"]["domains"]["so3"]["seeds"] == [0]
+    assert len(less["page"]["domains"]["so3"]["examples"]["periodic"]["0.25"]) == 1
+    assert less["summary"] == whole["summary"]
+
+
+def test_directory_without_a_summary_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no summary\.json.*trimtab reproduce"):
+        write_page(tmp_path)
+    (tmp_path / "summary.json").write_text("{half", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"summary\.json: not JSON"):
+        write_page(tmp_path)
+    (tmp_path / "summary.json").write_text('{"version": 1}', encoding="utf-8")
+    with pytest.raises(ValueError, match='no "domains"'):
+        write_page(tmp_path)
+    assert not (tmp_path / "report.html").exists()
+
+
+# ------------------------------------------------------------------ what it does in a browser
+
+
+class Browsed:
+    """A page opened from disk, with everything it complained about and asked for."""
+
+    def __init__(self, page: Any) -> None:
+        self.page = page
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        page.on("console", lambda message: self.complaints.append(message.text))
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("request", lambda request: self.requests.append(request.url))
+
+    def open(self, report: Path, fragment: str = "", size: tuple[int, int] = LAPTOP, scheme: str = "light") -> None:
+        self.page.goto("about:blank")  # a change of the fragment alone would not load the page again
+        self.page.set_viewport_size({"width": size[0], "height": size[1]})
+        self.page.emulate_media(color_scheme=scheme)
+        self.complaints.clear()
+        self.requests.clear()
+        self.page.goto(report.as_uri() + fragment)
+
+    def drawn(self, place: str) -> str:
+        return str(self.page.inner_html(f"#{place}"))
+
+    def text(self, place: str) -> str:
+        return str(self.page.inner_text(f"#{place}"))
+
+    def pick(self, group: str, value: str) -> None:
+        self.page.check(f'input[name="{group}"][value="{value}"]', force=True)
+
+
+@pytest.fixture(scope="module")
+def tab() -> Iterator[Browsed]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="the page's tests need playwright")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no Chromium on the path (Debian: apt-get install chromium)")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        yield Browsed(browser.new_page())
+        browser.close()
+
+
+@pytest.fixture
+def seen(tab: Browsed, report: Path) -> Iterator[Browsed]:
+    """The page, just opened. Afterwards: no complaint on the console, and no request but for the page itself."""
+    tab.open(report)
+    yield tab
+    assert tab.complaints == []
+    assert [url.split("#")[0] for url in tab.requests] == [report.as_uri()]
+
+
+def test_opens_at_the_table_budget_with_the_paper_rule(seen: Browsed) -> None:
+    assert seen.text("choice") == "Adaptive (paper) on SO(3)"
+    assert seen.text("budget-out") == "25%"
+    nepe = 0.75**2.2
+    figures = seen.text("figures")
+    assert f"{100 * (1 - nepe):.0f}%" in figures
+    assert f"{nepe:.3f}" in figures
+    assert seen.page.locator("#frontier .curve").count() == len(KEYS)
+    assert seen.page.locator("#frontier .band").count() == len(KEYS)
+    assert seen.page.title() != "broken"
+
+
+@pytest.mark.parametrize("domain", ["terrain", "pdm"])
+def test_domain_changes_everything_drawn(seen: Browsed, domain: str) -> None:
+    before = {place: seen.drawn(place) for place in ("scene", "made", "choice")}
+    seen.pick("domain", domain)
+    assert all(seen.drawn(place) != drawing for place, drawing in before.items())
+
+
+def test_every_kind_of_picture_is_drawn(seen: Browsed) -> None:
+    assert seen.page.locator("#scene .globe").count() == 1
+    seen.pick("domain", "terrain")
+    assert seen.page.locator("#scene canvas").count() == 1
+    seen.pick("domain", "pdm")
+    assert seen.page.locator("#scene .obstacle").count() == 3
+    assert seen.page.locator("#scene canvas").count() == 0
+    seen.pick("domain", "heat-flow")
+    assert seen.page.locator("#scene-card").is_hidden()
+
+
+def test_schedule_changes_the_numbers_and_the_trace(seen: Browsed) -> None:
+    drawings = {place: {seen.drawn(place)} for place in ("figures", "trace", "frontier", "made")}
+    for key in KEYS:
+        if key != "adaptive:paper":
+            seen.pick("schedule", key)
+            assert seen.page.locator("#frontier .curve.chosen").get_attribute("data-key") == key
+            for place, others in drawings.items():
+                assert seen.drawn(place) not in others or place == "figures", (key, place)
+                others.add(seen.drawn(place))
+    assert len(drawings["figures"]) > 3
+
+
+def test_budget_slider_obeys_the_keyboard(seen: Browsed) -> None:
+    before = {place: seen.drawn(place) for place in ("figures", "trace", "frontier", "made", "table-error")}
+    seen.page.focus("#budget")
+    seen.page.keyboard.press("ArrowRight")
+    assert seen.text("budget-out") == "30%"
+    assert all(seen.drawn(place) != drawing for place, drawing in before.items())
+    seen.page.keyboard.press("End")
+    assert seen.text("budget-out") == "100%"
+    assert "budget=1.00" in seen.page.url
+
+
+def test_frontier_handle_obeys_keyboard_and_pointer(seen: Browsed) -> None:
+    seen.page.focus("#frontier [role=slider]")
+    seen.page.keyboard.press("ArrowLeft")
+    seen.page.keyboard.press("ArrowLeft")
+    assert seen.text("budget-out") == "15%"
+    assert seen.page.evaluate("document.activeElement.getAttribute('aria-valuetext')") == "15% of the steps"
+    assert seen.page.input_value("#budget") == str(BUDGETS.index("0.15"))
+    area = seen.page.locator("#frontier .hit").bounding_box()
+    seen.page.mouse.move(area["x"] + 0.15 * area["width"], area["y"] + 60)
+    seen.page.mouse.down()
+    seen.page.mouse.move(area["x"] + 0.8 * area["width"], area["y"] + 60, steps=4)
+    seen.page.mouse.up()
+    assert seen.text("budget-out") == "80%"
+    seen.page.mouse.move(area["x"] + 0.4 * area["width"], area["y"] + 60)
+    assert seen.text("budget-out") == "80%"
+
+
+def test_radio_groups_obey_the_keyboard(seen: Browsed) -> None:
+    seen.page.focus('input[name="domain"]:checked')
+    seen.page.keyboard.press("ArrowDown")
+    seen.page.keyboard.press("ArrowDown")
+    assert seen.text("choice") == "Adaptive (paper) on Planning"
+    seen.page.focus('input[name="schedule"]:checked')
+    seen.page.keyboard.press("ArrowUp")
+    assert seen.text("choice") == "Periodic on Planning"
+
+
+def test_trace_marks_every_projection_and_reads_out_steps(seen: Browsed) -> None:
+    count = round(0.25 * T)
+    assert seen.page.locator("#trace line.removed").count() == count
+    assert seen.page.locator("#trace .rug.chosen").get_attribute("d").count("M") == count
+    picture = seen.drawn("scene")
+    seen.page.focus("#trace [role=slider]")
+    seen.page.keyboard.press("Home")
+    assert seen.text("tooltip").startswith("step 0")
+    assert seen.drawn("scene") != picture
+    seen.page.select_option("#trace-kind", "state_error")
+    assert seen.page.locator("#trace line.removed").count() == 0
+    seen.page.select_option("#seed", "1")
+    assert seen.text("trace-note").startswith("Seed 1")
+
+
+def test_tooltip_tells_a_point_of_the_frontier(seen: Browsed) -> None:
+    dot = seen.page.locator("#frontier .dot").last.bounding_box()
+    seen.page.mouse.move(dot["x"] + dot["width"] / 2, dot["y"] + dot["height"] / 2)
+    assert re.search(r"at 25%\nNEPE 0\.\d{3} ± 0\.\d{3}, n = 16", seen.text("tooltip"))
+
+
+def test_globe_turns(seen: Browsed) -> None:
+    before = seen.drawn("scene")
+    seen.page.focus("#scene [data-keep=turn]")
+    seen.page.keyboard.press("ArrowLeft")
+    turned = seen.drawn("scene")
+    assert turned != before
+    box = seen.page.locator("#scene .spin").bounding_box()
+    seen.page.mouse.move(box["x"] + 100, box["y"] + 100)
+    seen.page.mouse.down()
+    seen.page.mouse.move(box["x"] + 160, box["y"] + 120)
+    seen.page.mouse.up()
+    assert seen.drawn("scene") != turned
+
+
+def test_other_metrics_are_offered_where_they_were_recorded(seen: Browsed) -> None:
+    seen.page.select_option("#metric", "endpoint")
+    assert seen.text("made").startswith("Endpoint distance 0.150 ± 0.010")
+    seen.page.select_option("#metric", "state_error")
+    assert "No state error was recorded" in seen.text("frontier")
+    seen.pick("domain", "heat-flow")
+    assert seen.text("choice").endswith("on Heat flow")
+    assert not seen.page.locator("#metric").is_visible()
+
+
+def test_how_the_number_was_made_can_be_redone(seen: Browsed) -> None:
+    made = seen.text("made")
+    assert "n = 16" in made
+    assert "rows/so3.parquet" in made
+    top_bottom = seen.page.evaluate(
+        "Array.from([...document.querySelectorAll('#made math')].at(-1).querySelectorAll('mn'), (n) => n.textContent)"
+    )
+    mine, stepwise, terminal, _, result = (float(text) for text in top_bottom)
+    assert result == pytest.approx((mine - stepwise) / (terminal - stepwise), abs=2e-3)
+
+
+def test_missing_values_break_nothing(seen: Browsed) -> None:
+    seen.pick("domain", "heat-flow")
+    assert "NEPE is degenerate here" in seen.text("figures")
+    seen.pick("schedule", "own-rule")
+    seen.page.focus("#budget")
+    seen.page.keyboard.press("End")
+    assert seen.text("budget-out") == "50%"
+    assert "60%" in seen.text("figures")
+    assert "No example rollout" in seen.text("trace")
+
+
+def test_theme_follows_the_system_and_the_button(tab: Browsed, report: Path) -> None:
+    colours = []
+    for scheme in ("light", "dark"):
+        tab.open(report, scheme=scheme)
+        colours.append(tab.page.evaluate("getComputedStyle(document.body).backgroundColor"))
+        tab.page.click("#theme")
+        assert tab.text("theme") == "Theme: light"
+        assert tab.page.evaluate("getComputedStyle(document.body).backgroundColor") == colours[0]
+        tab.page.click("#theme")
+        assert tab.page.evaluate("getComputedStyle(document.body).backgroundColor") != colours[0]
+    assert colours[0] != colours[1]
+    assert tab.complaints == []
+
+
+@pytest.mark.parametrize("size", [LAPTOP, PHONE])
+@pytest.mark.parametrize("domain", ["so3", "terrain", "pdm", "heat-flow"])
+def test_nothing_sticks_out(tab: Browsed, report: Path, size: tuple[int, int], domain: str) -> None:
+    tab.open(report, f"#domain={domain}", size)
+    assert tab.text("choice") != ""
+    assert tab.page.evaluate("document.documentElement.scrollWidth") <= size[0]
+    assert tab.page.locator("#budget").is_visible()
+    assert tab.complaints == []
+
+
+def test_every_control_has_a_name(seen: Browsed) -> None:
+    nameless = seen.page.evaluate("""
+        [...document.querySelectorAll('input, select, button, [role], svg:not([aria-hidden])')]
+          .filter((e) => !e.labels?.length && !e.ariaLabel && !e.getAttribute('aria-labelledby'))
+          .filter((e) => !e.textContent.trim() && e.id !== 'tooltip')
+          .map((e) => e.outerHTML.slice(0, 80))
+    """)
+    assert nameless == []
+
+
+def test_address_restores_the_view(tab: Browsed, report: Path) -> None:
+    tab.open(report, "#domain=terrain&schedule=planned&budget=0.40")
+    assert tab.text("choice") == "Planned on Terrain"
+    assert tab.text("budget-out") == "40%"
+    tab.open(report, "#domain=nowhere&schedule=nothing&budget=much&metric=none")
+    assert tab.text("choice") == "Adaptive (paper) on SO(3)"
+    assert tab.complaints == []
