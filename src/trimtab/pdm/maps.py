@@ -19,9 +19,7 @@ SHIPPED_SEEDS = (0, 1, 2, 3)
 """Seeds of the maps that experiments run on; the shipped model never saw them in training."""
 
 
-def random_map(
-    seed: int, count: int = 16, radius: tuple[float, float] = (0.09, 0.16), gap: float = 0.14
-) -> Tensor:
+def random_map(seed: int, count: int = 16, radius: tuple[float, float] = (0.09, 0.16), gap: float = 0.14) -> Tensor:
     """A map of circles thrown one after another, each kept if it leaves room around the ones before.
 
     Args:
@@ -125,6 +123,6 @@ def start_goal_pairs(
         if len(open_rows) == 0:
             return ends[:, 0], ends[:, 1]
     raise ValueError(
-        f"no start–goal pair for seed {int(noise.seeds[open_rows[0]])} ({len(open_rows)} of {n} seeds): the map may be "
+        f"no start and goal for seed {int(noise.seeds[open_rows[0]])} ({len(open_rows)} of {n} seeds): the map may be "
         f"closed by its obstacles, or room={room} and apart={apart} ask for too much"
     )

@@ -70,7 +70,8 @@ def hits(positions: Tensor, circles: Tensor, margin: float = 0.0) -> Tensor:
     along = b - a
     share = ((circles[..., :2] - a) * along).sum(-1) / along.square().sum(-1).clamp(min=1e-12)
     near = a + share.clamp(0, 1)[..., None] * along
-    return ((near - circles[..., :2]).norm(dim=-1) < circles[..., 2] + margin).any(dim=2)
+    touched: Tensor = (near - circles[..., :2]).norm(dim=-1) < circles[..., 2] + margin
+    return touched.any(dim=2)
 
 
 def rrt_connect(
@@ -104,7 +105,9 @@ def rrt_connect(
     count = torch.ones(n, 2, dtype=torch.long)
     joint = torch.zeros(n, 2, dtype=torch.long)
     direct = free_fraction(starts, goals, circles, margin) == 1
-    ends_free = (free_fraction(starts, starts, circles, margin) > 0) & (free_fraction(goals, goals, circles, margin) > 0)
+    ends_free = (free_fraction(starts, starts, circles, margin) > 0) & (
+        free_fraction(goals, goals, circles, margin) > 0
+    )
     solved = direct.clone()
 
     def grow(rows: Tensor, side: int, target: Tensor, limit: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -126,7 +129,7 @@ def rrt_connect(
         if len(rows) == 0:
             break
         side = k % 2
-        anywhere = noise.take(rows).uniform(k, (2,), stream=3) * 2 - 1
+        anywhere = noise.uniform(k, (2,), stream=3)[rows] * 2 - 1
         new, index, _ = grow(rows, side, anywhere.to(starts.dtype), reach)
         _, other, met = grow(rows, 1 - side, new, 10.0)
         joint[rows, side], joint[rows, 1 - side] = index, other
@@ -177,7 +180,7 @@ def shortcut(noise: Noise, points: Tensor, circles: Tensor, margin: Tensor, roun
     Returns:
         (n, k, 2) shorter paths, evenly spaced.
     """
-    n, k = points.shape[:2]
+    k = points.shape[1]
     even = torch.linspace(0, 1, k, dtype=points.dtype)
     index = torch.arange(k)
     for r in range(rounds):
@@ -193,9 +196,7 @@ def shortcut(noise: Noise, points: Tensor, circles: Tensor, margin: Tensor, roun
     return resample(points, even)
 
 
-def smooth(
-    points: Tensor, circles: Tensor, margin: Tensor, rounds: int = 40, stiffness: float = 2000.0
-) -> Tensor:
+def smooth(points: Tensor, circles: Tensor, margin: Tensor, rounds: int = 40, stiffness: float = 2000.0) -> Tensor:
     """Bend the paths: in turn straighten them like a springy wire and push them out of the obstacles.
 
     Args:

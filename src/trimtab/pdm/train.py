@@ -1,0 +1,271 @@
+"""Training the trajectory model: make data, train, validate, draw. `python -m trimtab.pdm.train --help`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from ..files import load_tensors, save_tensors
+from .checkpoint import load_model, save_model
+from .data import DataConfig, Trajectories, load_data, make_data
+from .model import Model, Settings, condition, conditioned_architecture, denoised, straight_run
+from .network import RefineNet
+from .planner import states_from_positions
+from .quality import figure, validate
+
+__all__ = ["OUR_SETTINGS", "TrainConfig", "main", "make_data", "train", "validate"]
+
+OUR_SETTINGS = Settings(sigma_max=2.0, sigma_min=0.002, eps=0.6 * 0.002**2, sigma_data=0.1)
+"""Sampler defaults of our model. PDM's ten levels of 25 updates and its step size relative to the noise
+(eps / sigma_min² = 0.6), over a range that fits the data: positions lie in [-1, 1], so noise of 2 drowns them, and
+0.002 is a twentieth of the distance between waypoints."""
+
+_KIND = "trajectory training"
+Config = dict[str, dict[str, object]]
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How to train.
+
+    Attributes:
+        steps: Optimiser steps.
+        batch: Trajectories a step, each at a noise level of its own.
+        rate: Highest learning rate; it rises over the first steps, then falls to 0 as a cosine.
+        ema: How slowly the averaged weights, which are the ones kept, follow the trained ones.
+        features: Channels of the network's finest stage.
+        seed: Of initial weights, batches and noise.
+        save_every: Steps between checkpoints.
+    """
+
+    steps: int = 5000
+    batch: int = 64
+    rate: float = 2e-3
+    ema: float = 0.999
+    features: int = 16
+    seed: int = 0
+    save_every: int = 250
+
+    def __post_init__(self) -> None:
+        """Refuse a training that would not train."""
+        if min(self.steps, self.batch, self.features, self.save_every) < 1 or not 0 < self.ema < 1 or self.rate <= 0:
+            raise ValueError(f"steps, batch, features, save_every, rate must be above 0 and 0 < ema < 1: got {self}")
+
+
+def draw_batch(data: Trajectories, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Random trajectories and their maps, turned, mirrored and reversed at random.
+
+    Returns:
+        States (n, 4, w) and circles (n, m, 3).
+    """
+    rows = torch.randint(len(data.positions), (n,), generator=generator)
+    positions, circles = data.positions[rows], data.circles[data.map_index[rows]].clone()
+    coins = torch.randint(2, (n, 4), generator=generator).bool()
+    positions = torch.where(coins[:, 3, None, None], positions.flip(1), positions)
+    signs = 1.0 - 2.0 * coins[:, None, :2]
+    swap = coins[:, 2, None, None]
+    positions = torch.where(swap, positions.flip(2), positions) * signs
+    centres = circles[..., :2]
+    circles[..., :2] = torch.where(swap, centres.flip(2), centres) * signs
+    return states_from_positions(positions), circles
+
+
+def denoising_loss(
+    network: nn.Module, settings: Settings, data: Trajectories, n: int, generator: torch.Generator
+) -> Tensor:
+    """Denoising score matching on a random batch: how far the network's answer is from the one that denoises.
+
+    The ends stay clean, as in sampling, and do not count.
+    """
+    assert settings.sigma_data is not None
+    clean, circles = draw_batch(data, n, generator)
+    level = torch.randint(settings.levels, (n,), generator=generator)
+    sigma = torch.tensor(settings.sigmas)[level, None, None]
+    disturb = torch.randn(clean.shape, generator=generator)
+    disturb[..., [0, -1]] = 0
+    noisy = clean + sigma * disturb
+    run = straight_run(noisy)
+    left = network(condition(noisy, run, sigma, settings.sigma_data, circles), level)
+    answer = denoised(left, noisy - run, sigma, settings.sigma_data)
+    # the error of the clean trajectory, in units of what the network's output is multiplied by
+    unit = sigma * settings.sigma_data / (sigma**2 + settings.sigma_data**2).sqrt()
+    return ((answer - (clean - run)) / unit)[..., 1:-1].square().mean()
+
+
+def learning_rate(config: TrainConfig, step: int) -> float:
+    """The rate at a step: a short rise, then a cosine down to 0."""
+    rise = min(200, max(1, config.steps // 10))
+    return config.rate * min(1.0, (step + 1) / rise) * 0.5 * (1 + math.cos(math.pi * step / config.steps))
+
+
+def train(
+    data: Trajectories,
+    folder: Path,
+    config: TrainConfig,
+    settings: Settings = OUR_SETTINGS,
+    progress: Callable[[str], None] | None = None,
+    stop_after: int | None = None,
+) -> Model:
+    """Train a model, or go on where the last training in the folder stopped.
+
+    Batches and noise are a function of seed and step, so an interrupted training ends with the same weights.
+
+    Args:
+        data: Trajectories to learn.
+        folder: Gets `state.safetensors` (to go on from) and `model.safetensors` (averaged weights).
+        config: How to train.
+        settings: Noise levels and sampler defaults of the model.
+        progress: Told a line now and then.
+        stop_after: Stop at this step, saved, as an interruption would.
+
+    Returns:
+        The model with averaged weights.
+
+    Raises:
+        ValueError: If the folder holds a training with another configuration.
+    """
+    with torch.random.fork_rng(devices=[]):  # initial weights are drawn from the global generator: put it back
+        torch.manual_seed(config.seed)
+        network = RefineNet(conditioned_architecture(config.features, settings.levels, data.positions.shape[1]))
+    average = {k: v.clone() for k, v in network.state_dict().items()}
+    optimiser = torch.optim.Adam(network.parameters(), lr=config.rate, betas=(0.9, 0.99))
+    told = {"train": asdict(config), "settings": asdict(settings), "data": asdict(data.config)}
+    folder.mkdir(parents=True, exist_ok=True)
+    state = folder / "state.safetensors"
+    step, spent = _resume(state, told, network, average, optimiser) if state.exists() else (0, 0.0)
+    began, losses = time.perf_counter() - spent, []
+    last = min(config.steps, stop_after or config.steps)
+    while step < last:
+        generator = torch.Generator().manual_seed((config.seed << 32) + step)
+        for group in optimiser.param_groups:
+            group["lr"] = learning_rate(config, step)
+        optimiser.zero_grad(set_to_none=True)
+        loss = denoising_loss(network, settings, data, config.batch, generator)
+        torch.autograd.backward(loss)
+        nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimiser.step()
+        follow = min(config.ema, (1 + step) / (10 + step))
+        with torch.no_grad():
+            for name, value in network.state_dict().items():
+                average[name].lerp_(value, 1 - follow)
+        step += 1
+        losses.append(float(loss.detach()))
+        if step % config.save_every == 0 or step == last:
+            spent = time.perf_counter() - began
+            _save(state, told, step, spent, network, average, optimiser)
+            save_model(folder / "model.safetensors", _averaged(network, average, settings, told, step, spent))
+            if progress is not None:
+                progress(f"step {step}/{config.steps}  loss {sum(losses) / len(losses):.4f}  {spent:.0f} s")
+            losses = []
+    return _averaged(network, average, settings, told, step, spent)
+
+
+def _averaged(
+    network: RefineNet, average: dict[str, Tensor], settings: Settings, told: Config, step: int, spent: float
+) -> Model:
+    kept = RefineNet(network.architecture)
+    kept.load_state_dict(average)
+    about = {**told, "steps_done": step, "training_seconds": round(spent, 1)}
+    return Model(kept.eval().requires_grad_(False), settings, about)
+
+
+def _save(
+    path: Path,
+    told: Config,
+    step: int,
+    spent: float,
+    network: RefineNet,
+    average: dict[str, Tensor],
+    optimiser: torch.optim.Adam,
+) -> None:
+    tensors = {f"network/{k}": v for k, v in network.state_dict().items()}
+    tensors |= {f"average/{k}": v for k, v in average.items()}
+    for name, parameter in network.named_parameters():
+        tensors |= {f"optimiser/{k}/{name}": v for k, v in optimiser.state[parameter].items()}
+    save_tensors(path, _KIND, tensors, {"told": told, "step": step, "seconds": spent})
+
+
+def _resume(
+    path: Path, told: Config, network: RefineNet, average: dict[str, Tensor], optimiser: torch.optim.Adam
+) -> tuple[int, float]:
+    """Fill network, averages and optimiser from a saved training; the step to go on from and the seconds spent."""
+    tensors, facts = load_tensors(path, _KIND)
+    if facts["told"] != told:
+        raise ValueError(
+            f"{path} belongs to another training ({facts['told']}) than the one asked for ({told}): "
+            "use another folder, or remove it"
+        )
+    network.load_state_dict({k: tensors[f"network/{k}"] for k in average})
+    for name, value in average.items():
+        value.copy_(tensors[f"average/{name}"])
+    for name, parameter in network.named_parameters():
+        optimiser.state[parameter] = {k: tensors[f"optimiser/{k}/{name}"] for k in ("step", "exp_avg", "exp_avg_sq")}
+    return int(facts["step"]), float(facts["seconds"])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The training command; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m trimtab.pdm.train",
+        description="Make the trajectory model that ships with trimtab: plan data, train, validate, draw.",
+        epilog="The shipped weights: `python -m trimtab.pdm.train all --folder run`, then copy run/model.safetensors.",
+    )
+    parser.add_argument(
+        "what",
+        choices=["data", "train", "validate", "figure", "all"],
+        help="data: plan trajectories. train: learn them; goes on where it stopped. validate: print the quality of "
+        "samples beside planned trajectories. figure: draw both. all: one after the other.",
+    )
+    parser.add_argument("--folder", type=Path, default=Path("pdm-training"), help="where everything is kept")
+    parser.add_argument("--model", type=Path, help="validate or draw this model instead of the folder's")
+    parser.add_argument("--shipped", action="store_true", help="validate or draw the model shipped with trimtab")
+    parser.add_argument("--threads", type=int, default=2, help="processor threads (default 2)")
+    parser.add_argument("--inner-steps", type=int, help="Langevin updates a level when sampling (default 25)")
+    parser.add_argument("--pairs", type=int, default=64, help="starts and goals a map in validation (default 64)")
+    data, training = DataConfig(), TrainConfig()
+    parser.add_argument("--maps", type=int, default=data.maps, help=f"training maps (default {data.maps})")
+    parser.add_argument("--per-map", type=int, default=data.per_map, help=f"problems a map (default {data.per_map})")
+    parser.add_argument("--seed", type=int, default=0, help="of data and training (default 0)")
+    parser.add_argument("--steps", type=int, default=training.steps, help=f"optimiser steps (default {training.steps})")
+    parser.add_argument("--batch", type=int, default=training.batch, help=f"batch size (default {training.batch})")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    try:
+        _run(options)
+    except (ValueError, FileNotFoundError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _run(options: argparse.Namespace) -> None:
+    def tell(line: str) -> None:
+        print(line, flush=True)
+
+    wanted = ["data", "train", "validate", "figure"] if options.what == "all" else [options.what]
+    file, folder = options.folder / "data.safetensors", options.folder
+    if "data" in wanted:
+        make_data(DataConfig(options.maps, options.per_map, seed=options.seed), file, tell)
+    if "train" in wanted:
+        config = replace(TrainConfig(), steps=options.steps, batch=options.batch, seed=options.seed)
+        train(load_data(file), folder, config, progress=tell)
+    path = None if options.shipped else options.model or folder / "model.safetensors"
+    if "validate" in wanted:
+        tell(json.dumps(validate(load_model(path), options.pairs, options.inner_steps), indent=1))
+    if "figure" in wanted:
+        folder.mkdir(parents=True, exist_ok=True)
+        figure(load_model(path), folder / "samples.png", min(24, options.pairs), options.inner_steps)
+        tell(f"drew {folder / 'samples.png'}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
