@@ -1,7 +1,7 @@
 """Solutions of a reaction–diffusion equation, sampled by a learned flow, with conditions and mass balance kept.
 
-The flow network knows solutions in general. A sample's own initial profile and inflow enter through the constraint only:
-the field must begin with that profile and keep the balance of mass (`trimtab.physics`). What is left open is the
+The flow network knows solutions in general. A sample's own initial profile and inflow enter through the constraint
+only: the field must begin with that profile and keep the balance of mass (`trimtab.physics`). What is left open is the
 diffusivity.
 
 What is projected is a choice. At flow time tau the state x is mostly noise at first, and asking noise to balance mass
@@ -47,10 +47,11 @@ class StateFlow:
         return MEAN + SPREAD * start_field(noise)
 
     def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
-        """x + v / n_steps."""
+        """One Euler step, x + v / n_steps."""
         scaled = (x - MEAN) / SPREAD
         tau = torch.full((len(x),), t / self.n_steps, dtype=x.dtype, device=x.device)
-        return x + SPREAD / self.n_steps * self.network(scaled, tau)
+        velocity: Tensor = self.network(scaled, tau)
+        return x + SPREAD / self.n_steps * velocity
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +130,7 @@ def make(steps: int = 100, target: Target = "clean", tolerance: float = 1e-6) ->
 
     return Domain(
         "reaction-flow",
-        "Fields of a reaction–diffusion equation from a learned flow, with given initial profile and mass balance.",
+        "Fields of a reaction-diffusion equation from a learned flow, with given initial profile and mass balance.",
         problem,
         field_distance,
         {"steps": steps, "target": target, "tolerance": tolerance},

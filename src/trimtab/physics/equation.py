@@ -114,7 +114,7 @@ def solve(conditions: Conditions, nu: Tensor, *, refine: int = 1) -> Tensor:
             k3 = rate(u + dt / 2 * k2)
             k4 = rate(u + dt * k3)
             u = u + dt / 6 * (k1 + 2 * (k2 + k3) + k4)
-        kept.append(u.unflatten(1, (CELLS, refine)).mean(dim=2))
+        kept.append(u.reshape(-1, CELLS, refine).mean(dim=2))
     return torch.stack(kept, dim=1)
 
 

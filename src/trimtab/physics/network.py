@@ -1,8 +1,8 @@
 """A small Fourier-operator network for the velocity of a flow between Gaussian fields and solutions.
 
-The flow is the straight one: x(tau) = (1 - tau) noise + tau data with tau from 0 to 1, the noise a Gaussian field with a
-decaying spectrum. Space and time are not periodic, so the modes are cosines; as only a few are kept, the transforms are
-two small matrix products rather than an FFT.
+The flow is the straight one: x(tau) = (1 - tau) noise + tau data with tau from 0 to 1, the noise a Gaussian field with
+a decaying spectrum. Space and time are not periodic, so the modes are cosines; as only a few are kept, the transforms
+are two small matrix products rather than an FFT.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def fresh_network(seed: int) -> FlowNetwork:
 
 
 def flow_pair(noise: Tensor, data: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
-    """A point of the flow between scaled fields, and what the network's own output should be there, (n, TIMES, CELLS)."""
+    """A point of the flow between scaled fields and the network's target there, (n, TIMES, CELLS) each."""
     tau = tau[:, None, None]
     power = tau**2 + (1 - tau) ** 2
     x = (1 - tau) * noise + tau * data

@@ -1,7 +1,7 @@
 """The set of fields with a given initial profile and a kept mass balance, and the nearest point of it.
 
-The projection is a batched Gauss–Newton iteration on the conditions for a nearest point. The balance is quadratic in the
-field, its Hessian is one number a moment, and the products with its Jacobian are sums over cells; so each iteration
+The projection is a batched Gauss–Newton iteration on the conditions for a nearest point. The balance is quadratic in
+the field, its Hessian is one number a moment, and the products with its Jacobian are sums over cells; so each iteration
 needs one system of TIMES - 1 equations a sample, and the curvature of the balance can be used at no further cost.
 """
 

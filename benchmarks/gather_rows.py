@@ -1,0 +1,64 @@
+"""Projecting 16 of 64 samples by gathering their rows, against projecting the whole batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from _compare import compare
+from trimtab.constraint import Constraint, Projection
+from trimtab.domains import domain
+from trimtab.noise import Noise, as_seeds
+
+N, CHOSEN = 64, 16
+
+
+def states_of(constraint: Constraint, x: Tensor) -> Tensor:
+    answer = constraint.project(x)
+    return answer.x if isinstance(answer, Projection) else answer
+
+
+def gathered(constraint: Constraint, x: Tensor, rows: Tensor) -> Tensor:
+    """What the loop does with the rows a schedule chose."""
+    return x.index_copy(0, rows, states_of(constraint.take(rows), x.index_select(0, rows)))
+
+
+def reaction_fields() -> tuple[str, Constraint, Tensor]:
+    problem = domain("reaction-flow").problem(range(N))
+    noise = Noise(as_seeds(range(N)), torch.float32)
+    x = problem.sampler.step(problem.sampler.start(noise), 0, noise)
+    return "mass balance of fields (Gauss-Newton)", problem.constraint, x
+
+
+def trajectories() -> tuple[str, Constraint, Tensor]:
+    problem = domain("pdm").problem(range(N))
+    dtype = getattr(problem.sampler, "dtype", torch.float64)
+    noise = Noise(as_seeds(range(N)), dtype)
+    x = problem.sampler.start(noise)
+    return "obstacle-avoiding trajectories", problem.constraint, x
+
+
+CASES: tuple[Callable[[], tuple[str, Constraint, Tensor]], ...] = (reaction_fields, trajectories)
+
+
+def run(quick: bool) -> list[dict[str, Any]]:
+    rows = []
+    chosen = torch.arange(0, N, N // CHOSEN)
+    with torch.no_grad():
+        for case in CASES:
+            name, constraint, x = case()
+            timing = compare(
+                {
+                    "ours": partial(gathered, constraint, x, chosen),
+                    "the full batch": partial(states_of, constraint, x),
+                },
+                3 if quick else 15,
+            )
+            inputs = f"{CHOSEN} of {N} rows, states {tuple(x.shape[1:])} {str(x.dtype).removeprefix('torch.')}"
+            claim = f"gather, project, scatter: {name}"
+            rows.append(timing.row(claim, of="the full batch", over="ours", target=">= 3", inputs=inputs))
+    return rows

@@ -1,0 +1,98 @@
+"""What the scheduling itself costs, beside the calls it schedules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import trimtab as tt
+from _compare import compare, median_interval
+from trimtab.noise import as_seeds
+
+N, T, BUDGET = 64, 100, 25
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Steps that keep the processor busy for a stated time."""
+
+    n_steps: int
+    step_seconds: float
+
+    def start(self, noise: tt.Noise) -> Tensor:
+        """Normal numbers."""
+        return noise.normal(-1, (3,))
+
+    def step(self, x: Tensor, t: int, noise: tt.Noise) -> Tensor:
+        """A normal step."""
+        until = perf_counter() + self.step_seconds
+        x = x + 0.1 * noise.normal(t, (3,))
+        while perf_counter() < until:
+            pass
+        return x
+
+
+def onto_sphere(x: Tensor) -> Tensor:
+    return x / x.norm(dim=1, keepdim=True)
+
+
+def off_sphere(x: Tensor) -> Tensor:
+    return (x.norm(dim=1) - 1).abs()
+
+
+def by_hand(sampler: Walk, prices: Tensor, seeds: Tensor) -> Tensor:
+    """The same sampler and rule as one would write them down, with nothing checked, counted or recorded."""
+    noise = tt.Noise(seeds)
+    x = sampler.start(noise)
+    left = torch.full((len(seeds),), prices.shape[1] - 1)
+    with torch.no_grad():
+        for t in range(sampler.n_steps):
+            x = sampler.step(x, t, noise)
+            chosen = off_sphere(x) >= prices[t, left]
+            rows = chosen.nonzero().squeeze(1)
+            if len(rows):
+                x[rows] = onto_sphere(x[rows])
+            left -= chosen.long()
+    return onto_sphere(x)
+
+
+def run(quick: bool) -> list[dict[str, Any]]:
+    steps, repeats = (20, 3) if quick else (T, 15)
+    sphere = tt.as_constraint(onto_sphere, off_sphere)
+    seeds = as_seeds(range(1000, 1000 + N))
+    slow, fast = Walk(steps, 5e-3), Walk(steps, 0.0)
+    prices = tt.calibrate(fast, sphere, range(N), budget=min(BUDGET, steps))
+    schedule = tt.Adaptive(prices)
+
+    rows = []
+    for sampler, name, target in ((slow, "5 ms", "<= 1.05"), (fast, "tiny", "")):
+        timing = compare(
+            {
+                "ours": lambda sampler=sampler: tt.rollout(sampler, sphere, schedule, seeds),
+                "hand-written loop": lambda sampler=sampler: by_hand(sampler, prices.table, seeds),
+            },
+            repeats,
+        )
+        inputs = f"batch {N}, T = {steps}, B = {prices.budget}, states of 3 numbers, {name} step"
+        rows.append(
+            timing.row("scheduling overhead", of="ours", over="hand-written loop", target=target, inputs=inputs)
+        )
+    own = [tt.rollout(fast, sphere, schedule, seeds).seconds["scheduling"] / steps * 1e6 for _ in range(repeats)]
+    found = median_interval(own)
+    rows.append(
+        {
+            "claim": "scheduling, all checks and records",
+            "against": "nothing",
+            "ratio": found.ratio,
+            "low": found.low,
+            "high": found.high,
+            "unit": "µs a step",
+            "target": "",
+            "inputs": f"batch {N}, T = {steps}, tiny step; time outside update, defect and projection",
+        }
+    )
+    return rows
