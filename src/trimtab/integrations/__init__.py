@@ -1,0 +1,10 @@
+"""Samplers that are not ours: diffusers pipelines, flow-matching models, ODE solvers, loggers.
+
+Everything here drives the same `Corrector` as the built-in rollout. Each module names what it needs:
+
+- `trimtab.integrations.diffusers`: `wrap` a pipeline or scheduler, or use `ProjectionCallback`;
+- `trimtab.integrations.flows`: velocity models by Euler, Heun or RK4, or by torchdiffeq in segments;
+- `trimtab.integrations.manifolds`: flow_matching and geoopt manifolds as constraints;
+- `trimtab.integrations.independence`: is a sample's result really its own?
+- `trimtab.integrations.loggers`: numbers of each step for TensorBoard, Weights & Biases, MLflow.
+"""
