@@ -9,15 +9,16 @@ Pairs of all samples lie in one flat list; each sample stops on its own test and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from trimtab.constraints.obstacles_geometry import Obstacles, contacts, gaps
+from trimtab.constraints.obstacles_roadmap import route
 
-__all__ = ["Effort", "Solution", "nearest_paths", "segments"]
+__all__ = ["Effort", "Solution", "nearest_paths", "project_paths", "segments", "violations"]
 
 
 @dataclass(frozen=True)
@@ -25,23 +26,31 @@ class Effort:
     """How hard the solver tries.
 
     Attributes:
-        rounds: Convex problems solved for a sample at the most.
+        rounds: Convex problems solved in one search at the most.
         sweeps: Dual steps on each.
         step: Longest move of a waypoint in one round, per coordinate.
         reach: Gap up to which a pair is part of the convex problem.
         damping: Pull towards the last path, in units of the pull towards the proposal. It keeps a round from
             overshooting where the half-planes turn quickly.
+        stiffening: What the damping is multiplied by after a round that did not halve the violation.
+        settled: A free path is final when the last round moved it by less than this share of its distance.
+        patience: Rounds after which a search that started from the proposal must violate little,
+        hopeless: namely less than this, or it is given up for one from the roadmap.
+        leap: Length from which a colliding segment sends its path to the roadmap at once.
+        overhang: How far outside the square a waypoint of the proposal still pulls harder.
     """
 
     rounds: int = 30
     sweeps: int = 20
     step: float = 0.15
-    reach: float = 0.1
+    reach: float = 0.05
     damping: float = 3.0
     stiffening: float = 1.3
     settled: float = 0.02
-    hopeless_above: float = 0.01
-    hopeless_after: int = 12
+    patience: int = 10
+    hopeless: float = 1e-3
+    leap: float = 0.7
+    overhang: float = 2.0
 
 
 class Solution(NamedTuple):
@@ -84,26 +93,23 @@ def _linearise(obstacles: Obstacles, path: Tensor, gap: Tensor, reach: float) ->
     nx, ny, edge = (torch.cat([s[inner], c[outer]]) for s, c in zip(side[2:], corner[2:], strict=True))
     both = torch.cat([segment[inner], segment[outer]])
     first = both + both.div(W - 1, rounding_mode="floor")  # segment i of sample k starts at waypoint k * W + i
-    key = torch.cat([which[inner] * gap.shape[1] + segment[inner], outer_key(which, segment, outer, gap)])
+    pair = which * gap.shape[1] + segment
     at = torch.stack([first, first + 1, first + n * W, first + n * W + 1])
-    return _Pairs(at, torch.stack([nx * (1 - t), nx * t, ny * (1 - t), ny * t]), edge, key)
-
-
-def outer_key(which: Tensor, segment: Tensor, outer: Tensor, gap: Tensor) -> Tensor:
-    return gap.numel() + which[outer] * gap.shape[1] + segment[outer]
+    row = torch.stack([nx * (1 - t), nx * t, ny * (1 - t), ny * t])
+    return _Pairs(at, row, edge, torch.cat([pair[inner], pair[outer] + gap.numel()]))
 
 
 def _solve_convex(
     pairs: _Pairs, target: Tensor, weight: Tensor, low: Tensor, high: Tensor, dual: Tensor, sweeps: int
 ) -> tuple[Tensor, Tensor]:
-    """min Σ weight |p - target|² / 2 within [low, high] and the half-planes; everything flat.
+    """Minimise Σ weight |p - target|² / 2 within [low, high] and the half-planes; everything flat.
 
     For given multipliers the best p is known, so only the multipliers are searched: an accelerated projected
     gradient, scaled pair by pair with row sums, which bound the dual's curvature.
     """
     at, row = pairs.at.flatten(), pairs.row
     free = (high > low).to(target.dtype) / weight
-    share = row * free[pairs.at]
+    share = row * free.index_select(0, at).view_as(row)
     size = row.square()
     size = torch.stack([size[0] + size[2], size[1] + size[3]]).sqrt_()
     spread = torch.zeros_like(target).scatter_add_(0, pairs.at[:2].flatten(), size.flatten())
@@ -112,7 +118,7 @@ def _solve_convex(
     ahead = dual
     for sweep in range(sweeps):
         p = target.scatter_add(0, at, (share * ahead).flatten()).clamp_(low, high)
-        gain = pairs.edge - (p[pairs.at] * row).sum(0)
+        gain = pairs.edge - p.index_select(0, at).view_as(row).mul_(row).sum(0)
         new = gain.mul_(step).add_(ahead).clamp_(min=0)
         ahead = new + (new - dual) * (sweep / (sweep + 3))
         dual = new
@@ -140,7 +146,7 @@ def nearest_paths(
     start: Tensor,
     aim: float,
     damping: float,
-    effort: Effort = Effort(),
+    effort: Effort,
 ) -> Solution:
     """Collision-free paths near the proposals, by a local search.
 
@@ -182,8 +188,9 @@ def nearest_paths(
         best.path[:, kept] = now.p[:, better]
         best.violation[kept], distance[kept] = violation[better], far[better]
         best.rounds[now.rows] = r
-        done = free & (now.moved <= effort.settled * far + 1e-5)
-        done |= (violation > effort.hopeless_above) if r == effort.hopeless_after else False
+        done = free & ((now.moved <= effort.settled * far + 1e-5) | (far == 0))
+        if r == effort.patience:
+            done |= violation > effort.hopeless
         if r == effort.rounds or bool(done.all()):
             break
         slow = (violation > aim) & (violation > 0.5 * now.before)
@@ -215,3 +222,71 @@ def _round(obstacles: Obstacles, now: _Batch, gap: Tensor, effort: Effort) -> _B
     new = new.view_as(p)
     moved = (new - p).square().sum((0, 2)).sqrt()
     return now._replace(p=new, damping=now.damping.clamp(min=effort.damping), moved=moved, dual=dual)
+
+
+def project_paths(obstacles: Obstacles, proposal: Tensor, aim: float, effort: Effort) -> Solution:
+    """The nearest collision-free paths: a local search, and where that fails one from a roadmap's path.
+
+    Args:
+        obstacles: What to stay out of.
+        proposal: Paths, (2, n, W), with free first and last waypoints, which stay where they are.
+        aim: Violation that counts as none.
+        effort: Iteration limits of each search.
+
+    Returns:
+        Paths in [-1, 1]². A violation above `aim` means that none was found, and the least bad is returned.
+    """
+    inside = proposal.clamp(-1, 1)
+    if not len(obstacles):
+        nothing = proposal.new_zeros(proposal.shape[1])
+        return Solution(inside, nothing, nothing.long())
+    answer = Solution(
+        inside.clone(), violations(obstacles, inside), torch.zeros_like(inside[0, :, 0], dtype=torch.int64)
+    )
+    # Far outside the square the pull is straight outwards anyway; bounded, it needs no large multipliers.
+    proposal = proposal.clamp(-1 - effort.overhang, 1 + effort.overhang)
+    near = ~_leaps(obstacles, inside, effort.leap)
+    _improve(answer, obstacles, proposal, inside, near.nonzero().squeeze(1), aim, 0.0, effort)
+    failed = (answer.violation > aim).nonzero().squeeze(1)
+    if len(failed):
+        path, found = route(obstacles, proposal[:, failed])
+        inside[:, failed] = path
+        patient = replace(effort, patience=effort.rounds)
+        _improve(answer, obstacles, proposal, inside, failed[found], aim, effort.damping, patient)
+    return answer
+
+
+def violations(obstacles: Obstacles, path: Tensor) -> Tensor:
+    """The deepest overlap of each path with an obstacle, (n,)."""
+    _, n, W = path.shape
+    return gaps(obstacles, *segments(path)).view(-1, n, W - 1).amin((0, 2)).neg_().clamp_(min=0)
+
+
+def _leaps(obstacles: Obstacles, path: Tensor, leap: float) -> Tensor:
+    """Whether a path has a colliding segment so long that no local search will find the way round, (n,)."""
+    _, n, W = path.shape
+    a, b = segments(path)
+    long = (a - b).square().sum(0) > leap * leap
+    which = long.nonzero().squeeze(1)
+    long[which] = gaps(obstacles, a[:, which], b[:, which]).amin(0) < 0
+    return long.view(n, W - 1).any(1)
+
+
+def _improve(
+    answer: Solution,
+    obstacles: Obstacles,
+    proposal: Tensor,
+    start: Tensor,
+    rows: Tensor,
+    aim: float,
+    damping: float,
+    effort: Effort,
+) -> None:
+    """Search for the samples `rows` and keep in `answer` what is better than what it has."""
+    if len(rows) == 0:
+        return
+    found = nearest_paths(obstacles, proposal[:, rows], start[:, rows], aim, damping, effort)
+    answer.rounds[rows] += found.rounds
+    better = found.violation <= answer.violation[rows]
+    rows = rows[better]
+    answer.path[:, rows], answer.violation[rows] = found.path[:, better], found.violation[better]

@@ -102,7 +102,7 @@ def gaps(obstacles: Obstacles, a: Tensor, b: Tensor) -> Tensor:
     t = torch.addcmul(dx * ux, dy, uy).mul_(inverse).clamp_(0, 1)
     dx.addcmul_(t, ux, value=-1)
     dy.addcmul_(t, uy, value=-1)
-    gap = dx.mul_(dx).addcmul_(dy, dy).sqrt_().sub_(r)
+    gap: Tensor = dx.mul_(dx).addcmul_(dy, dy).sqrt_().sub_(r)
     if not obstacles.n_boxes:
         return gap
     return torch.cat([gap, _box_gaps(obstacles.boxes.T.unsqueeze(2), a, b).amax(0)])

@@ -19,14 +19,15 @@ __all__ = ["Roadmap", "roadmap", "route"]
 
 _MARGIN = 5e-4  # roadmap points and their connections keep this far from obstacles
 _SPACING = 0.08  # of the grid of points
-_BEAM = 48  # cheapest points kept at each waypoint
+_BEAM = 64  # cheapest points kept at each waypoint, 255 at the most
+_CHUNK = 65536  # lines of sight checked at a time
 
 
 class Roadmap(NamedTuple):
-    """Free points, (2, M), and what passing from one to another costs, (M, M): 0 if they see each other, else inf."""
+    """Free points, (2, M), and whether one sees another, (M, M) as 0 and 1 in bytes."""
 
     points: Tensor
-    toll: Tensor
+    sees: Tensor
 
 
 @lru_cache(maxsize=8)
@@ -34,7 +35,8 @@ def roadmap(obstacles: Obstacles) -> Roadmap:
     """The roadmap of a map; made once and kept."""
     points = torch.cat([_grid(obstacles), _passages(obstacles)], dim=1)
     points = points[:, _clearance(obstacles, points, points) > _MARGIN]
-    return Roadmap(points, _toll(obstacles, points[:, :, None], points[:, None, :]))
+    M = points.shape[1]
+    return Roadmap(points, _sees(obstacles, points[:, :, None].expand(2, M, M), points[:, None].expand(2, M, M)).byte())
 
 
 def _grid(obstacles: Obstacles) -> Tensor:
@@ -76,14 +78,14 @@ def _clearance(obstacles: Obstacles, a: Tensor, b: Tensor) -> Tensor:
     return gaps(obstacles, a, b).amin(0)
 
 
-def _toll(obstacles: Obstacles, a: Tensor, b: Tensor) -> Tensor:
-    """0 where a sees b and inf where it does not; a and b broadcast to (2, \\*shape)."""
-    a, b = torch.broadcast_tensors(a, b)
-    blocked = [
-        _clearance(obstacles, a_part, b_part) <= _MARGIN
-        for a_part, b_part in zip(a.flatten(1).split(65536, dim=1), b.flatten(1).split(65536, dim=1), strict=True)
+def _sees(obstacles: Obstacles, a: Tensor, b: Tensor) -> Tensor:
+    """Whether the way from each a to its b is free: two of (2, k, M) to (k, M)."""
+    rows = max(1, _CHUNK // max(1, a.shape[2]))
+    parts = [
+        _clearance(obstacles, a[:, i : i + rows].flatten(1), b[:, i : i + rows].flatten(1)) > _MARGIN
+        for i in range(0, a.shape[1], rows)
     ]
-    return torch.zeros(a.shape[1:]).to(a).masked_fill_(torch.cat(blocked).view(a.shape[1:]), torch.inf)
+    return torch.cat(parts).view(a.shape[1:])
 
 
 def route(obstacles: Obstacles, proposal: Tensor) -> tuple[Tensor, Tensor]:
@@ -96,28 +98,30 @@ def route(obstacles: Obstacles, proposal: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         The paths, (2, n, W), and whether there is one, (n,); rows without one hold the proposal.
     """
-    points, toll = roadmap(obstacles)
+    points, sees = roadmap(obstacles)
     _, n, W = proposal.shape
-    if points.shape[1] == 0:
-        return proposal.clone(), torch.zeros(n, dtype=torch.bool, device=proposal.device)
-    from_start = _toll(obstacles, proposal[:, :, :1], points[:, None, :])
-    to_goal = _toll(obstacles, points[:, None, :], proposal[:, :, -1:])
-    hops = _hops(to_goal, toll, W)
-    found = (from_start + hops).amin(1) <= W - 2
-    rows = found.nonzero().squeeze(1)
     path = proposal.clone()
+    if points.shape[1] == 0 or W < 3:
+        return path, torch.zeros(n, dtype=torch.bool, device=proposal.device)
+    every = points[:, None, :].expand(2, n, -1)
+    from_start = _sees(obstacles, proposal[:, :, :1].expand_as(every), every)
+    to_goal = _sees(obstacles, proposal[:, :, -1:].expand_as(every), every)
+    hops = _hops(to_goal, sees, W)
+    price = torch.zeros_like(hops).masked_fill_(~from_start, torch.inf)
+    found = (price + hops).amin(1) <= W - 2
+    rows = found.nonzero().squeeze(1)
     if len(rows):
-        path[:, rows, 1:-1] = points[:, _cheapest(proposal[:, rows], from_start[rows], hops[rows], points, toll)]
+        path[:, rows, 1:-1] = points[:, _cheapest(proposal[:, rows], price[rows], hops[rows], points, sees)]
     return path, found
 
 
-def _hops(to_goal: Tensor, toll: Tensor, limit: int) -> Tensor:
+def _hops(to_goal: Tensor, sees: Tensor, limit: int) -> Tensor:
     """How many segments each point is from the goal, (n, M); inf if more than `limit`."""
-    sees = (toll == 0).to(toll.dtype)
-    reached = to_goal == 0
-    hops = torch.full_like(to_goal, torch.inf).masked_fill_(reached, 1)
+    passage = sees.float()
+    hops = torch.full(to_goal.shape, torch.inf, device=to_goal.device).masked_fill_(to_goal, 1)
+    reached, new = to_goal, to_goal
     for k in range(2, limit):
-        new = (reached.to(toll.dtype) @ sees > 0) & ~reached
+        new = (new.float() @ passage > 0) & ~reached
         if not bool(new.any()):
             break
         hops.masked_fill_(new, k)
@@ -125,24 +129,31 @@ def _hops(to_goal: Tensor, toll: Tensor, limit: int) -> Tensor:
     return hops
 
 
-def _cheapest(proposal: Tensor, from_start: Tensor, hops: Tensor, points: Tensor, toll: Tensor) -> Tensor:
+def _cheapest(proposal: Tensor, price: Tensor, hops: Tensor, points: Tensor, sees: Tensor) -> Tensor:
     """The roadmap point of each inner waypoint, (n, W - 2), of the cheapest path a beam search finds.
 
     Points that could not reach the goal in the segments that are left are never entered, so no beam runs dry.
     """
     _, n, W = proposal.shape
-    beam = min(_BEAM, points.shape[1])
+    M = points.shape[1]
+    beam = min(_BEAM, M)
+    # In a beam sorted by price, the cheapest way to a point is from the first that sees it: the largest rank does.
+    rank = torch.arange(beam, 0, -1, dtype=torch.uint8, device=points.device)[:, None]
     came_from: list[Tensor] = []
-    price = from_start
     for i in range(1, W - 1):
-        pull = (points[:, None, :] - proposal[:, :, i, None]).square().sum(0)
-        pull = (pull - pull.amin(1, keepdim=True)).masked_fill_(hops > W - 1 - i, torch.inf)
-        price = price + pull
+        pull = (points[0] - proposal[0, :, i, None]).square_()
+        pull += (points[1] - proposal[1, :, i, None]).square_()
+        pull -= pull.amin(1, keepdim=True)
+        price = (price + pull).masked_fill_(hops > W - 1 - i, torch.inf)
         if i == W - 2:
             break
-        best, where = price.topk(beam, dim=1, largest=False, sorted=True)
-        price, chosen = (best[:, :, None] + toll[where]).min(1)
-        came_from.append(where.gather(1, chosen))
+        cheapest, where = price.topk(beam, dim=1, largest=False)
+        ranked = sees.index_select(0, where.flatten()).view(n, beam, M).mul_(rank).amax(1)
+        ranked = ranked.long().neg_().add_(beam)  # place in the beam; `beam` itself where no one sees the point
+        nowhere = ranked == beam
+        ranked.clamp_(max=beam - 1)
+        price = cheapest.gather(1, ranked).masked_fill_(nowhere, torch.inf)
+        came_from.append(where.gather(1, ranked))
     at = price.argmin(1, keepdim=True)
     taken = [at]
     for previous in reversed(came_from):
