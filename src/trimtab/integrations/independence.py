@@ -1,0 +1,152 @@
+"""Is a sample's result its own? A batch of one against a batch of many.
+
+Decisions a sample are worth something only if its batch-mates have no influence on it. Batch normalisation in training
+mode, a norm taken over the whole batch, one step size for all, or noise drawn for the batch break that silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trimtab.constraint import Constraint, checked_projection, take_rows
+from trimtab.loop import Sampler
+from trimtab.noise import Noise, as_seeds
+
+__all__ = ["check_independence", "check_rows"]
+
+
+_COUPLED = (
+    "Samples influence each other, so that decisions for each sample would depend on its batch-mates: look for batch "
+    "normalisation in training mode (call .eval()), a norm or mean over the whole batch, one adaptive step size for "
+    "all, or noise drawn for the whole batch"
+)
+
+
+def check_independence(
+    thing: Sampler | Callable[[Tensor], Tensor],
+    batch: Iterable[int] | Tensor,
+    *,
+    samples: int = 3,
+    tolerance: float | None = None,
+) -> float:
+    """Compare samples alone with the same samples in a batch.
+
+    Args:
+        thing: A sampler, which is run without corrections; or a function of a batch, (n, *event) to (n, …): an update,
+            a model, a whole loop.
+        batch: For a sampler, seeds; for a function, its input, (n, *event).
+        samples: How many samples, spread over the batch, are also run alone.
+        tolerance: Largest difference allowed, relative to the sample's largest number; by default the square root of
+            the dtype's precision, since kernels round differently for other batch sizes.
+
+    Returns:
+        The largest relative difference found.
+
+    Raises:
+        ValueError: If it is beyond the tolerance.
+
+    Example:
+        >>> import torch
+        >>> x = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
+        >>> check_independence(lambda x: x / x.norm(dim=1, keepdim=True), x) < 1e-6
+        True
+        >>> check_independence(lambda x: x / x.norm(), x)
+        Traceback (most recent call last):
+        ValueError: sample 0 of 8 comes out differently alone than in the batch...
+    """
+    inputs, run = _as_function(thing, batch)
+    n = len(inputs)
+    if n < 2:
+        raise ValueError(f"a batch of at least 2 samples is needed to see influences: got {n}")
+    with torch.no_grad():
+        together = run(inputs)
+        worst = 0.0
+        for i in _spread(n, samples):
+            try:
+                alone = run(inputs[i : i + 1])
+            except Exception as error:
+                raise ValueError(
+                    f"sample {i} of {n} cannot be run alone: {type(error).__name__}: {error}. {_COUPLED}"
+                ) from error
+            allowed = torch.finfo(together.dtype).eps ** 0.5 if tolerance is None else tolerance
+            difference = _relative(alone[0], together[i])
+            worst = max(worst, difference)
+            if not difference <= allowed:
+                raise ValueError(
+                    f"sample {i} of {n} comes out differently alone than in the batch, by {difference:.2g} of its size "
+                    f"(allowed: {allowed:.2g}). {_COUPLED}"
+                )
+    return worst
+
+
+def check_rows(constraint: Constraint, x: Tensor, *, tolerance: float | None = None) -> float:
+    """Check that `take` selects a constraint's rows: projecting some states is the same as projecting all.
+
+    Args:
+        constraint: For exactly the samples of `x`.
+        x: States, (n, *event), at least 2.
+        tolerance: As in `check_independence`.
+
+    Returns:
+        The largest relative difference found.
+
+    Raises:
+        ValueError: If rows cannot be selected, or come out differently.
+    """
+    name = type(constraint).__name__
+    allowed = torch.finfo(x.dtype).eps ** 0.5 if tolerance is None else tolerance
+    whole, defects = checked_projection(constraint, x).x, constraint.defect(x)
+    worst = 0.0
+    for i in _spread(len(x), 3):
+        rows = torch.tensor([i], device=x.device)
+        try:
+            some = constraint.take(rows)
+            part, defect = checked_projection(some, x[rows]).x, some.defect(x[rows])
+        except Exception as error:
+            raise ValueError(
+                f"{name} cannot work on sample {i} of {len(x)} alone: take([{i}]) and a projection ended in "
+                f"{type(error).__name__}: {error}. take(rows) must select the rows of all data that belongs to samples"
+            ) from error
+        difference = max(_relative(part[0], whole[i]), _relative(defect[0], defects[i]))
+        worst = max(worst, difference)
+        if not difference <= allowed:
+            raise ValueError(
+                f"{name} projects or measures sample {i} of {len(x)} differently after take([{i}]), by "
+                f"{difference:.2g} of its size (allowed: {allowed:.2g}); does take(rows) select all data that belongs "
+                "to samples, and is nothing normalised over the batch?"
+            )
+    return worst
+
+
+def _as_function(thing: Any, batch: Any) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """Rows to select from, and what to run on them."""
+    if not hasattr(thing, "n_steps"):
+        if not callable(thing) or not isinstance(batch, Tensor):
+            raise ValueError("give a sampler and seeds, or a function and a batch of its input")
+        return batch, thing
+    seeds = as_seeds(batch)
+    rows = torch.arange(len(seeds))
+
+    def run(rows: Tensor) -> Tensor:
+        sampler = take_rows(thing, rows)
+        noise = Noise(seeds[rows], getattr(sampler, "dtype", torch.float64))
+        x = sampler.start(noise)
+        for t in range(sampler.n_steps):
+            x = sampler.step(x, t, noise)
+        assert isinstance(x, Tensor)
+        return x
+
+    return rows, run
+
+
+def _spread(n: int, samples: int) -> list[int]:
+    return sorted({round(i) for i in torch.linspace(0, n - 1, max(1, min(samples, n))).tolist()})
+
+
+def _relative(a: Tensor, b: Tensor) -> float:
+    size = max(float(b.abs().max()), torch.finfo(b.dtype).tiny)
+    return float((a - b).abs().max()) / size

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+import trimtab as tt
+from cases import Ball, Sphere, Walk, radii
+from trimtab.integrations.flows import FlowSampler, OdeSampler
+from trimtab.integrations.independence import check_independence, check_rows
+
+X = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("n", [2, 3, 8])
+def test_independent_samples_pass(n):
+    assert check_independence(lambda x: x.sin(), X[:n]) == 0
+    assert check_independence(Walk(), range(n)) == 0
+
+
+@pytest.mark.parametrize(
+    "coupled",
+    [
+        lambda x: x - x.mean(dim=0),
+        lambda x: x / x.norm(),
+        lambda x: x.sort(dim=0).values,
+        lambda x: x + 1e-2 * len(x),
+        lambda x: torch.randn(x.shape, generator=torch.Generator().manual_seed(len(x))),
+    ],
+    ids=["centred", "normalised", "sorted", "batch size", "noise for the batch"],
+)
+def test_coupled_samples_are_found(coupled):
+    with pytest.raises(ValueError, match=r"comes out differently alone .* Samples influence each other"):
+        check_independence(coupled, X)
+
+
+def test_batch_norm_in_training_mode_is_found():
+    model = torch.nn.BatchNorm1d(3)
+    with pytest.raises(ValueError, match=r"cannot be run alone: .* call \.eval\(\)"):
+        check_independence(model, X)
+    assert check_independence(model.eval(), X) == 0
+
+
+def test_a_sampler_with_data_for_each_sample_is_followed():
+    class Goals(Walk):
+        goals = torch.arange(8.0)[:, None]
+
+        def step(self, x, t, noise):
+            return x + 0.1 * (self.goals.to(x.dtype) - x)
+
+        def take(self, rows):
+            part = Goals()
+            object.__setattr__(part, "goals", self.goals[rows])
+            return part
+
+    assert check_independence(Goals(), range(8)) == 0
+
+
+def test_an_adaptive_step_size_for_the_whole_batch_is_found():
+    pytest.importorskip("torchdiffeq", reason="needs the flows extra")
+
+    def velocity(t, x):
+        return torch.cos(20 * t) * x**2
+
+    more = {"velocity": velocity, "n_steps": 2, "event": (3,), "dtype": torch.float64}
+    with pytest.raises(ValueError, match="one adaptive step size for all"):
+        check_independence(OdeSampler(method="dopri5", **more), range(8))
+    assert check_independence(OdeSampler(method="dopri5", **more), range(8), tolerance=1e-2) > 0
+    assert check_independence(FlowSampler(method="rk4", **more), range(8)) == 0
+
+
+def test_bad_batches_are_refused():
+    with pytest.raises(ValueError, match="at least 2 samples"):
+        check_independence(lambda x: x, X[:1])
+    with pytest.raises(ValueError, match="a sampler and seeds, or a function"):
+        check_independence(lambda x: x, range(3))
+
+
+# ------------------------------------------------------------------ rows of a constraint
+
+
+def test_constraints_that_select_rows_pass():
+    assert check_rows(Sphere(), X) < 1e-6
+    assert check_rows(Ball(radii(torch.arange(8))), X) < 1e-6
+
+
+def test_constraints_that_forget_their_rows_are_found():
+    class Forgetful(Ball):
+        def take(self, rows):
+            return self
+
+    with pytest.raises(ValueError, match=r"Forgetful cannot work on sample 0 of 8 alone"):
+        check_rows(Forgetful(radii(torch.arange(8))), X)
+
+    class Wrong(Ball):
+        def take(self, rows):
+            return Ball(self.radius[rows * 0 + 1])
+
+    with pytest.raises(ValueError, match=r"Wrong projects or measures sample 0 of 8 differently"):
+        check_rows(Wrong(radii(torch.arange(8))), X)
+    batchwise = tt.as_constraint(lambda x: x / x.norm(), lambda x: (x.norm(dim=1) - 1).abs())
+    with pytest.raises(ValueError, match="nothing normalised over the batch"):
+        check_rows(batchwise, X)
