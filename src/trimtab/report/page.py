@@ -24,7 +24,7 @@ SCRIPTS = ("data.js", "draw.js", "frontier.js", "trace.js", "scene.js", "sweep.j
 """Put into the page in this order, as one script."""
 
 LIMIT = 3_000_000
-"""Characters; while a page is larger, the last example rollout of each setting is left out."""
+"""Characters; while a page is larger, example rollouts are left out: first seeds, then budgets between others."""
 
 _LEVELS = 65534  # numbers become 0..65534 between their least and greatest; 65535 stands for "none"
 
@@ -63,13 +63,14 @@ def page_html(summary: Mapping[str, Any], page: Mapping[str, Any], links: Mappin
     """
     if not isinstance(summary.get("domains"), Mapping) or not summary["domains"]:
         raise ValueError(f'summary.json holds no "domains": it has {sorted(summary)}; run the study again')
-    examples = max((len(domain.get("seeds") or ()) for domain in (page.get("domains") or {}).values()), default=0)
-    while True:
-        data = {"summary": summary, "page": _packed_page(page, examples), "links": dict(links or {})}
+    seeds = max((len(domain.get("seeds") or ()) for domain in (page.get("domains") or {}).values()), default=0)
+    html = ""
+    for keep, stride in [*((n, 1) for n in range(seeds, 1, -1)), (1, 1), (1, 2), (1, 4), (1, 8), (0, 1)]:
+        data = {"summary": summary, "page": _packed_page(page, keep, stride), "links": dict(links or {})}
         html = _assemble(_as_script_text(data))
-        if len(html) <= LIMIT or examples == 0:
-            return html
-        examples -= 1
+        if len(html) <= LIMIT:
+            break
+    return html
 
 
 def _read(path: Path) -> dict[str, Any] | None:
@@ -93,16 +94,22 @@ def _links(run_dir: Path) -> dict[str, Any]:
 # ------------------------------------------------------------------ packing
 
 
-def _packed_page(page: Mapping[str, Any], examples: int) -> dict[str, Any]:
-    domains = {name: _packed_domain(domain, examples) for name, domain in (page.get("domains") or {}).items()}
-    return {**page, "domains": domains}
+def _packed_page(page: Mapping[str, Any], keep: int, stride: int) -> dict[str, Any]:
+    """The page with `keep` example rollouts a setting, at every `stride`-th budget and at the table's."""
+    table = page.get("table_budget")
+    domains = (page.get("domains") or {}).items()
+    return {**page, "domains": {name: _packed_domain(domain, keep, stride, table) for name, domain in domains}}
 
 
-def _packed_domain(domain: Mapping[str, Any], examples: int) -> dict[str, Any]:
+def _packed_domain(domain: Mapping[str, Any], keep: int, stride: int, table: str | None) -> dict[str, Any]:
     packed = dict(domain)
-    packed["seeds"] = list(domain.get("seeds") or ())[:examples]
+    packed["seeds"] = list(domain.get("seeds") or ())[:keep]
     packed["examples"] = {
-        key: {budget: [_packed_example(one) for one in some[:examples]] for budget, some in budgets.items()}
+        key: {
+            budget: [_packed_example(example) for example in examples[:keep]]
+            for i, (budget, examples) in enumerate(sorted(budgets.items()))
+            if i % stride == 0 or budget == table
+        }
         for key, budgets in (domain.get("examples") or {}).items()
     }
     surface = domain.get("surface")

@@ -73,6 +73,17 @@ function domainOf(name) {
   };
 }
 
+/** The budget of the study nearest to a share. */
+const nearestBudget = (domain, share) => domain.budgets.reduce((a, b) => (Math.abs(b - share) < Math.abs(a - share) ? b : a), domain.budgets[0]);
+
+/** Where a slider's key leads: the next budget of the study, however far that is. */
+function budgetAfterKey({ domain: { budgets }, budget }, key) {
+  const index = budgets.indexOf(budget);
+  const last = budgets.length - 1;
+  const to = { ArrowRight: index + 1, ArrowUp: index + 1, ArrowLeft: index - 1, ArrowDown: index - 1, PageUp: index + 5, PageDown: index - 5, Home: 0, End: last }[key];
+  return to === undefined ? undefined : budgets[Math.min(Math.max(to, 0), last)];
+}
+
 /** {mean, se, n} of a metric; schedules with one budget only (terminal, stepwise) answer for every budget. */
 function cell(domain, key, budget, metric) {
   const budgets = domain.numbers.schedules?.[key] ?? {};
@@ -89,6 +100,12 @@ function improvementOf(domain, key, budget, metric) {
   if (told) return isNumber(told.mean) ? told : null;
   const [value, baseline] = [key, 'periodic'].map((k) => cell(domain, k, at, metric));
   return value && baseline && Math.abs(baseline.mean) > 1e-12 ? { mean: 1 - value.mean / baseline.mean, se: null } : null;
+}
+
+/** The highest win rate possible: at budgets 0 and 1 every schedule is the same, and a tie is not a win. */
+function winLimit(domain, key) {
+  const budgets = Object.keys(domain.numbers.schedules?.[key] ?? {}).map(Number);
+  return budgets.filter((b) => b > 0 && b < 1).length / budgets.length;
 }
 
 /** The budget a schedule really stands for at the chosen one: its own, if it has only one. */

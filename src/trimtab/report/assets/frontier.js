@@ -7,8 +7,8 @@ function drawFrontier(place, state, setBudget) {
   const values = curves.flatMap((c) => c.points.flatMap((p) => [p.mean - p.se, p.mean + p.se]));
   if (values.length === 0) return message(place, `No ${METRICS[metric]?.label ?? metric} was recorded here.`);
 
-  const phone = place.clientWidth < 520;
-  picture(place, phone ? 330 : 416, `${METRICS[metric]?.label ?? metric} against budget on ${domain.label}`, (root, width, height) => {
+  const phone = place.clientWidth < 440;
+  picture(place, phone ? 330 : 440, `${METRICS[metric]?.label ?? metric} against budget on ${domain.label}`, (root, width, height) => {
     const left = 44, right = width - 12, top = 30, bottom = height - 48;
     const high = Math.max(...values), low = Math.min(0, ...values);
     const yTicks = ticks(low, high, 5);
@@ -37,18 +37,17 @@ function drawFrontier(place, state, setBudget) {
     const hit = svg('rect', { class: 'hit', x: left, y: top, width: right - left, height: bottom - top });
     root.append(hit, budgetHandle(state, x(budget), top, bottom, setBudget, place));
 
-    const nearestBudget = (pixel) => domain.budgets.reduce((a, b) => (Math.abs(b - x.back(pixel)) < Math.abs(a - x.back(pixel)) ? b : a));
     root.addEventListener('pointerdown', (event) => {
       const [px, py] = pointIn(root, event);
       if (py > bottom + 30 || px < left - 12) return;
       place.setPointerCapture?.(event.pointerId);
       place.dragging = true;
-      setBudget(nearestBudget(px));
+      setBudget(nearestBudget(domain, x.back(px)));
     });
     place.onpointermove = (event) => {
       const now = place.querySelector('svg');
       const [px, py] = pointIn(now, event);
-      if (place.dragging) return setBudget(nearestBudget(px));
+      if (place.dragging) return setBudget(nearestBudget(domain, x.back(px)));
       const near = nearestPoint(curves, x, y, px, py);
       if (near) tooltip.show(pointText(near, metric), event.clientX, event.clientY);
       else tooltip.hide();
@@ -73,7 +72,7 @@ const axisName = (metric) => (metric === 'nepe' ? 'NEPE, lower is better' : `${M
 function drawLabels(root, drawn, state, { x, y, top, bottom, left, right, phone }) {
   for (const { schedule, points } of drawn.filter((c) => c.points.level)) {
     const start = schedule.key === 'stepwise'; // where the other curves are far from the line
-    root.append(svg('text', { class: `name${schedule.key === state.schedule ? ' chosen' : ''}`, x: start ? left + 6 : right, y: y(points[0].mean) - 6, 'text-anchor': start ? 'start' : 'end', style: `fill:${schedule.colour}` }, `${schedule.label} ${number(points[0].mean, 2)}`));
+    root.append(svg('text', { class: `name${schedule.key === state.schedule ? ' chosen' : ''}`, x: start ? left + 6 : right, y: y(points[0].mean) - 6, 'text-anchor': start ? 'start' : 'end', style: `fill:${schedule.colour}` }, points[0].mean === 0 ? schedule.label : `${schedule.label} ${number(points[0].mean, 2)}`));
   }
   const here = drawn.filter((c) => !c.points.level).map(({ schedule }) => ({ schedule, value: cell(state.domain, schedule.key, state.budget, state.metric) })).filter((l) => l.value);
   const places = spread(here.map((l) => y(l.value.mean)), 17, top + 4, bottom - 6);
@@ -94,8 +93,6 @@ function drawLabels(root, drawn, state, { x, y, top, bottom, left, right, phone 
 const shortLabel = (label) => label.replace(/^adaptive \((.*)\)$/, '$1');
 
 function budgetHandle(state, at, top, bottom, setBudget, place) {
-  const { budgets } = state.domain;
-  const index = budgets.indexOf(state.budget);
   const handle = svg('g', {
     class: 'handle', tabindex: 0, role: 'slider', 'data-keep': 'budget', 'aria-label': 'Budget', 'aria-valuemin': 0, 'aria-valuemax': 1,
     'aria-valuenow': state.budget, 'aria-valuetext': `${percent(Number(state.budget))} of the steps`, 'aria-orientation': 'horizontal',
@@ -103,10 +100,10 @@ function budgetHandle(state, at, top, bottom, setBudget, place) {
   svg('line', { x1: at, x2: at, y1: top, y2: bottom }),
   svg('rect', { class: 'grip', x: at - 11, y: bottom - 6, width: 22, height: 12, rx: 6 }));
   handle.addEventListener('keydown', (event) => {
-    const to = { ArrowRight: index + 1, ArrowUp: index + 1, ArrowLeft: index - 1, ArrowDown: index - 1, Home: 0, End: budgets.length - 1 }[event.key];
-    if (to === undefined) return;
+    const budget = budgetAfterKey(state, event.key);
+    if (budget === undefined) return;
     event.preventDefault();
-    setBudget(budgets[Math.min(Math.max(to, 0), budgets.length - 1)]);
+    setBudget(budget);
     tipAtHandle(place, state);
   });
   handle.addEventListener('focus', () => { if (handle.matches(':focus-visible')) tipAtHandle(place, state); });

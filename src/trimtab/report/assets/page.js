@@ -13,7 +13,7 @@ function settle(changed) {
   const { domain } = state;
   if (!domain.schedules.some((s) => s.key === state.schedule)) state.schedule = (domain.schedules.find((s) => s.key === firstSchedule()) ?? domain.schedules[0])?.key;
   const wanted = isNumber(Number(state.budget)) ? Number(state.budget) : 0.25;
-  state.budget = domain.budgets.reduce((a, b) => (Math.abs(b - wanted) < Math.abs(a - wanted) ? b : a), domain.budgets[0]);
+  state.budget = nearestBudget(domain, wanted);
   const metrics = metricsOf(domain);
   if (!metrics.includes(state.metric)) state.metric = metrics[0] ?? 'nepe';
   state.seed = Math.min(state.seed, Math.max(0, (domain.extra.seeds?.length ?? 1) - 1));
@@ -81,7 +81,6 @@ function showControls(changed) {
     fillSelect(at('metric'), metricsOf(domain).map((m) => [m, METRICS[m]?.label ?? m]), state.metric);
     fillSelect(at('seed'), (domain.extra.seeds ?? []).map((seed, i) => [i, seed]), state.seed);
     fillSelect(at('trace-kind'), Object.entries(TRACES), state.trace);
-    at('budget').max = domain.budgets.length - 1;
     if (changed) at('domains').querySelector(':checked')?.focus();
   }
   for (const option of at('schedules').querySelectorAll('.option')) {
@@ -93,7 +92,7 @@ function showControls(changed) {
     if (chosen && changed !== 'budget') strip.scrollLeft = chosen.offsetLeft - strip.offsetLeft - (strip.clientWidth - chosen.offsetWidth) / 2;
   }
   at('schedules-unit').textContent = `${METRICS[state.metric]?.label ?? state.metric} at ${percent(Number(state.budget))}`;
-  at('budget').value = domain.budgets.indexOf(state.budget);
+  at('budget').value = Math.round(100 * Number(state.budget));
   at('budget').setAttribute('aria-valuetext', `${percent(Number(state.budget))} of the steps`);
   at('budget-out').textContent = percent(Number(state.budget));
 }
@@ -114,7 +113,16 @@ function showTheme() {
 
 at('domains').addEventListener('change', (event) => change('domain', event.target.value));
 at('schedules').addEventListener('change', (event) => change('schedule', event.target.value));
-at('budget').addEventListener('input', (event) => setBudget(state.domain.budgets[Number(event.target.value)]));
+at('budget').addEventListener('input', (event) => {
+  setBudget(nearestBudget(state.domain, Number(event.target.value) / 100));
+  showControls('budget'); // the thumb goes to the budget, not to where the pointer is
+});
+at('budget').addEventListener('keydown', (event) => {
+  const budget = budgetAfterKey(state, event.key);
+  if (budget === undefined) return;
+  event.preventDefault();
+  setBudget(budget);
+});
 at('metric').addEventListener('change', (event) => change('metric', event.target.value));
 at('seed').addEventListener('change', (event) => change('seed', Number(event.target.value)));
 at('trace-kind').addEventListener('change', (event) => change('trace', event.target.value));

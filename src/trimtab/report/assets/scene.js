@@ -46,31 +46,37 @@ function drawGround(place, scene) {
   const field = heightField(domain);
   const size = side(place);
   const frame = box([...example.path, ...reference], 0.16);
-  const clip = (range, axis) => [Math.max(range[0], axis[0]), Math.min(range[1], axis.at(-1))];
-  const inside = { x: clip(frame.x, field.xs), y: clip(frame.y, field.ys) };
-  const whole = inside.x[1] - inside.x[0] < 0.5 * (frame.x[1] - frame.x[0]) || inside.y[1] - inside.y[0] < 0.5 * (frame.y[1] - frame.y[0]);
-  const range = whole ? inside : frame;
+  const range = { x: within(frame.x, field.xs), y: within(frame.y, field.ys) };
+  const tall = Math.round((size * (range.y[1] - range.y[0])) / (range.x[1] - range.x[0]));
 
   const gaps = example.path.map((p, t) => (t === 0 ? 0 : Math.sign(p[2] - field.at(p[0], p[1])) * (example.residuals[t - 1] ?? 0)));
   const terminal = exampleOf(domain, 'terminal', '0.00', scene.state.seed);
   const most = Math.max(...gaps.map(Math.abs), ...(terminal?.residuals ?? [0]).map((g) => g ?? 0)) || 1;
   const lift = (0.13 * size) / most;
 
-  picture(place, size, `Path of ${schedule.label} over the height field, from above`, (root, width) => {
+  picture(place, tall, `Path of ${schedule.label} over the height field, from above`, (root, width) => {
     const left = (width - size) / 2;
-    const x = scale(range.x, [left, left + size]), y = scale(range.y, [size, 0]);
-    place.prepend(shadedGround(field, range, left, size));
+    const x = scale(range.x, [left, left + size]), y = scale(range.y, [tall, 0]);
+    place.prepend(shadedGround(field, range, left, size, tall));
     const spots = example.path.map((p) => [x(p[0]), y(p[1])]);
     if (!isReference(scene)) root.append(svg('path', { class: 'way reference', d: line(reference.map((p) => [x(p[0]), y(p[1])])) }));
     const whiskers = spots.map(([px, py], t) => (gaps[t] ? `M${round(px)} ${round(py)}v${round(-gaps[t] * lift)}` : '')).join('');
     root.append(svg('path', { class: 'rug', d: whiskers || 'M0 0', fill: 'none', style: `stroke:${schedule.colour}` }));
     root.append(svg('path', { class: 'way casing', d: line(spots) }), svg('path', { class: 'way', d: line(spots), style: `stroke:${schedule.colour}` }));
-    for (const i of projectedPoints(example)) root.append(svg('circle', { class: 'dot', cx: spots[i][0], cy: spots[i][1], r: 3.4, style: `fill:${schedule.colour}` }));
+    for (const i of projectedPoints(example)) root.append(svg('circle', { class: 'dot', cx: spots[i][0], cy: spots[i][1], r: 3, style: `fill:${schedule.colour}` }));
     drawEnds(root, spots);
     nowMark(root, scene, spots[Math.min(scene.state.step + 1, spots.length - 1)]);
   });
   return 'Seen from above; lighter ground is higher. The stems show how far the state is above or below the ground, in a scale of their own. Dots are projections'
     + (isReference(scene) ? '.' : ', the dotted path is the stepwise reference.');
+}
+
+/** A range moved, or else cut, so that it lies within an axis. */
+function within([low, high], axis) {
+  const [first, last] = [axis[0], axis.at(-1)];
+  if (high - low >= last - first) return [first, last];
+  const shift = Math.max(first - low, 0) + Math.min(last - high, 0);
+  return [low + shift, high + shift];
 }
 
 function drawEnds(root, spots) {
@@ -100,10 +106,10 @@ function heightField(domain) {
 }
 
 /** Grey relief with light from the upper left and contour lines, so that colour stays free for the paths. */
-function shadedGround(field, range, left, size) {
+function shadedGround(field, range, left, size, tall) {
   const grain = 240;
   const canvas = html('canvas', { width: grain, height: grain, 'aria-hidden': 'true' });
-  Object.assign(canvas.style, { left: `${left}px`, top: '0', width: `${size}px`, height: `${size}px` });
+  Object.assign(canvas.style, { left: `${left}px`, top: '0', width: `${size}px`, height: `${tall}px` });
   const dark = isDark();
   const paint = canvas.getContext('2d');
   const image = paint.createImageData(grain, grain);
@@ -160,7 +166,7 @@ function drawGlobe(place, scene) {
     });
   };
   paint();
-  const title = domain.extra.path?.title ?? 'The path in space';
+  const title = capital(domain.extra.path?.title ?? 'the path in space');
   const rest = isReference(scene) ? '' : ' The dotted path is the stepwise reference.';
   return `${title}. ${onSphere ? 'Off the sphere means off the constraint. ' : ''}Dots are projections.${rest} Drag, or use the arrow keys, to turn it.`;
 }
@@ -256,6 +262,6 @@ function drawPlane(place, scene) {
     drawEnds(root, spots);
     nowMark(root, scene, spots[Math.min(scene.state.step + 1, spots.length - 1)]);
   });
-  const title = domain.extra.path?.title ?? 'The path in the plane';
+  const title = capital(domain.extra.path?.title ?? 'the path in the plane');
   return `${title}.${obstacles.length ? ' Grey discs are obstacles.' : ''}${isReference(scene) ? '' : ' The dotted path is the stepwise reference.'}`;
 }

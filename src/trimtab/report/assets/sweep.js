@@ -13,7 +13,7 @@ function drawSweep(place, state) {
   if (curves.length === 0) return '';
 
   const schedule = scheduleOf(key);
-  const phone = place.clientWidth < 520;
+  const phone = place.clientWidth < 440;
   picture(place, 300, `Improvement of ${schedule.label} over periodic against kappa`, (root, width, height) => {
     const left = 52, right = width - (phone ? 12 : 130), top = 30, bottom = height - 48;
     const seen = curves.flatMap((c) => c.points.map((p) => Math.max(p.mean, WORST)));
@@ -23,8 +23,8 @@ function drawSweep(place, state) {
     const x = (kappa) => root2(Math.sqrt(kappa)); // most happens at small kappa
     const y = scale([low, high], [bottom, top]);
     axes(root, {
-      x, y, width, top, bottom, left, right, yTicks: ticks(low, high, 5), yText: (v) => percent(v), xTicks: [0, 0.02, 0.1, 0.3, 0.6, 0.95].filter((k) => k <= most),
-      xName: 'kappa: how strongly the sampler pulls back to the constraint by itself', yName: 'improvement over periodic in NEPE',
+      x, y, width, top, bottom, left, right, yTicks: ticks(low, high, 8), yText: (v) => percent(v), xTicks: [0, 0.02, 0.1, 0.3, 0.6, 0.95].filter((k) => k <= most),
+      xName: phone ? 'kappa, the pull back to the constraint' : 'kappa: how strongly the sampler pulls back to the constraint by itself', yName: 'improvement over periodic in NEPE',
     });
     root.append(svg('line', { class: 'axis', x1: left, x2: right, y1: y(0), y2: y(0) }));
 

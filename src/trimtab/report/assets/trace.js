@@ -15,13 +15,13 @@ function drawTrace(place, state, setStep) {
   const rows = domain.schedules
     .filter((s) => s.key === state.schedule || !['terminal', 'stepwise'].includes(s.key))
     .map((s) => ({ schedule: s, example: exampleOf(domain, s.key, state.budget, state.seed) })).filter((r) => r.example);
-  const phone = place.clientWidth < 520;
+  const phone = place.clientWidth < 440;
   const rugHeight = 20, rugTop = 26;
   const plotBottom = phone ? 210 : 226;
   const height = plotBottom + rugTop + rows.length * rugHeight + 44;
 
   picture(place, height, `${TRACES[kind]} under ${schedule.label}`, (root, width) => {
-    const left = phone ? 44 : 132, right = width - 12, top = 30;
+    const left = phone ? 70 : 132, right = width - 12, top = 30;
     const high = Math.max(...[...values, ...ghost].filter(isNumber), 1e-12);
     const yTicks = ticks(0, high, 4);
     const x = scale([-0.5, values.length - 0.5], [left, right]);
@@ -31,8 +31,8 @@ function drawTrace(place, state, setStep) {
     if (ghost.length) {
       root.append(svg('path', { class: 'ghost', d: line(ghost.map((v, t) => [x(t), y(v ?? 0)])) }));
       const peak = ghost.reduce((best, v, t) => (v > ghost[best] ? t : best), 0);
-      const anchor = peak < ghost.length * 0.15 ? 'start' : peak > ghost.length * 0.8 ? 'end' : 'middle';
-      root.append(svg('text', { class: 'name', x: x(peak), y: y(ghost[peak]) - 6, 'text-anchor': anchor }, 'never projected'));
+      const late = peak > ghost.length * 0.6;
+      root.append(svg('text', { class: 'name', x: x(peak) + (late ? -8 : 8), y: y(ghost[peak]) + 9, 'text-anchor': late ? 'end' : 'start' }, 'never projected'));
     }
     if (kind === 'defects') drawDefects(root, example, schedule, x, y);
     else root.append(svg('path', { class: 'curve chosen', d: line(values.map((v, t) => [x(t), y(v ?? 0)])), style: `stroke:${schedule.colour}` }));
@@ -75,8 +75,8 @@ function drawRug(root, { schedule, example }, state, x, top, left, right, phone)
   root.append(svg('line', { class: 'grid', x1: left, x2: right, y1: middle, y2: middle }));
   const marks = [...example.projected].map((t) => `M${round(x(t))} ${top + 2}v12`).join('');
   root.append(svg('path', { class: `rug${chosen}`, d: marks || 'M0 0', fill: 'none', style: `stroke:${schedule.colour}` }));
-  if (phone) root.append(svg('text', { class: `name${chosen}`, x: left + 4, y: middle + 4, style: `fill:${schedule.colour}` }, shortLabel(schedule.label)));
-  else root.append(svg('text', { class: `name${chosen}`, x: left - 10, y: middle + 4, 'text-anchor': 'end', style: `fill:${schedule.colour}` }, schedule.label));
+  const label = phone ? shortLabel(schedule.label) : schedule.label;
+  root.append(svg('text', { class: `name${chosen}`, x: left - 8, y: middle + 4, 'text-anchor': 'end', style: `fill:${schedule.colour}` }, label));
 }
 
 function stepHandle(state, length, setStep, place, example, kind) {

@@ -12,7 +12,7 @@ function headline(state) {
     { figure: percent(share), caption: 'of the projections paid', how: achieved ? `${percent(achieved.mean, 1)} of the steps, measured` : 'as budgeted' },
     {
       figure: nepe ? percent(1 - nepe.mean) : '–', error: nepe && isNumber(nepe.se) ? `± ${percent(nepe.se, 1)}` : null, role: 'key',
-      caption: 'of the benefit recovered', how: nepe ? `1 − NEPE ${plusMinus(nepe)}` : 'NEPE is degenerate here',
+      caption: 'of the benefit recovered', how: nepe ? `1 − NEPE (${plusMinus(nepe)})` : 'NEPE is degenerate here',
     },
   ];
   if (schedule !== 'periodic') {
@@ -23,7 +23,7 @@ function headline(state) {
       caption: same ? 'difference from periodic' : gain < 0 ? 'more error than periodic' : 'less error than periodic',
       how: periodic ? `its NEPE is ${plusMinus(periodic)}` : 'no periodic runs at this budget',
     });
-    figures.push({ figure: wins ? percent(wins.mean) : '–', error: wins && isNumber(wins.se) ? `± ${percent(wins.se, 1)}` : null, caption: 'of paired rollouts won', how: wins ? `against periodic, ${wins.n} pairs` : 'not compared' });
+    figures.push({ figure: wins ? percent(wins.mean) : '–', error: wins && isNumber(wins.se) ? `± ${percent(wins.se, 1)}` : null, caption: 'won against periodic', how: wins ? `${wins.n} pairs; ${percent(winLimit(domain, schedule))} is the limit` : 'not compared' });
   } else {
     const c = domain.numbers.concentration;
     figures.push({ figure: c && isNumber(c.mean) ? percent(c.mean) : '–', error: c && isNumber(c.se) ? `± ${percent(c.se, 1)}` : null, caption: `of defect in ${percent(c?.q ?? 0.2)} of steps`, how: 'the more, the more timing gains' });
@@ -35,7 +35,7 @@ function headline(state) {
 function writeHeadline(state) {
   const schedule = scheduleOf(state.schedule);
   document.getElementById('choice').textContent = `${capital(schedule.label)} on ${state.domain.label}`;
-  const text = state.domain.extra.summary ?? '';
+  const text = (state.domain.extra.summary ?? '').replace(/^(so3|se3)\b/, (name) => domainLabel(name));
   document.getElementById('domain-summary').textContent = text ? `${capital(text).replace(/\.$/, '')}.` : '';
   const figures = headline(state);
   document.getElementById('figures').replaceChildren(...figures.map((f) => html('div', { class: f.role || null },
@@ -61,7 +61,7 @@ const mtext = (text) => math('mtext', text);
 const pathErrorOf = (name) => math('mrow', math('msub', mi('E'), mtext('path')), mo('('), mtext(name), mo(')'));
 
 const FORMULAS = {
-  nepe: (name) => [mi('NEPE'), mo('='), math('mfrac', math('mrow', pathErrorOf(name), mo(MINUS), pathErrorOf('stepwise')), math('mrow', pathErrorOf('terminal'), mo(MINUS), pathErrorOf('stepwise')))],
+  nepe: () => [mi('NEPE'), mo('='), math('mfrac', math('mrow', pathErrorOf('schedule'), mo(MINUS), pathErrorOf('stepwise')), math('mrow', pathErrorOf('terminal'), mo(MINUS), pathErrorOf('stepwise')))],
   path_error: () => [math('msub', mi('E'), mtext('path')), mo('='), math('munder', mo('∑'), mi('t')), mi('d'), mo('('), math('msub', mi('x'), math('mrow', mi('t'), mo('+'), math('mn', '1'))), mo(','), mi('M'), mo(')')],
   endpoint: () => [math('msub', mi('E'), mtext('end')), mo('='), mi('ρ'), mo('('), math('msub', mi('x'), mi('T')), mo(','), math('msubsup', mi('x'), mi('T'), mtext('stepwise')), mo(')')],
   state_error: () => [math('msub', mi('E'), mtext('state')), mo('='), math('munder', mo('∑'), mi('t')), mi('ρ'), mo('('), math('msub', mi('x'), mi('t')), mo(','), math('msubsup', mi('x'), mi('t'), mtext('stepwise')), mo(')')],
@@ -84,17 +84,17 @@ function writeMade(place, state) {
   const left = html('div', {},
     html('p', {}, html('strong', {}, `${capital(label)} ${plusMinus(value)}`), ` is a mean over n = ${value?.n ?? '–'} evaluation seeds, ± its standard error (their standard deviation divided by √n).`),
     html('p', {}, MEANING[metric] ?? told ?? ''));
-  if (FORMULAS[metric]) left.append(math('math', ...FORMULAS[metric](name)));
-  left.append(...workedExample(state, name));
+  if (FORMULAS[metric]) left.append(math('math', ...FORMULAS[metric]()));
+  left.append(...workedExample(state));
   const facts = [
     ['domain', `${domain.label} (${domain.name})`],
     ['schedule', `${name} (${schedule})`],
     ['budget', budgetFor(domain, schedule, budget)],
-    ['steps T', domain.extra.n_steps],
+    ['steps T', domain.extra.n_steps ?? domain.numbers.n_steps],
     ['evaluation', seedWords(configOf('seeds'))],
     ['calibration', seedWords(configOf('calibration_seeds'), 'held out, never evaluated on')],
     ['left out', isNumber(domain.numbers.degenerate) ? `${domain.numbers.degenerate} degenerate values` : null],
-    ...Object.entries(domain.extra.settings ?? {}).map(([key, v]) => [key, typeof v === 'object' ? JSON.stringify(v) : String(v)]),
+    ...Object.entries(domain.extra.settings ?? {}).filter(([key]) => key !== 'n_steps').map(([key, v]) => [key, typeof v === 'object' ? JSON.stringify(v) : String(v)]),
   ].filter(([, v]) => v != null && v !== '');
   const rows = (LINKS.files ?? []).filter((file) => file === `rows/${domain.name}.parquet`);
   const right = html('div', { class: 'sum' }, html('dl', { class: 'facts' }, facts.flatMap(([k, v]) => [html('dt', {}, k), html('dd', {}, String(v))])),
@@ -111,7 +111,7 @@ function seedWords(seeds, more) {
 }
 
 /** The formula with the numbers of the rollout that is drawn: a check anybody can redo. */
-function workedExample(state, name) {
+function workedExample(state) {
   const { domain, schedule, budget, seed, metric } = state;
   const [mine, stepwise, terminal] = [[schedule, budget], ['stepwise', '1.00'], ['terminal', '0.00']].map(([key, b]) => exampleOf(domain, key, b, seed));
   if (metric !== 'nepe' || ![mine, stepwise, terminal].every((e) => isNumber(e?.path_error))) return [];
@@ -134,13 +134,13 @@ function writeAbout() {
 function writeRun() {
   const config = SUMMARY.config ?? {};
   const facts = [
-    ['run', LINKS.name], ['preset', PAGE.preset ?? config.preset], ['trimtab', PAGE.trimtab ?? config.trimtab],
+    ['run', LINKS.name], ['preset', PAGE.preset ?? config.preset], ['trimtab', PAGE.trimtab ?? SUMMARY.trimtab],
     ['time', isNumber(SUMMARY.seconds) ? `${number(SUMMARY.seconds, 1)} seconds` : null],
     ['domains', DOMAINS.join(', ')], ['schedules', SCHEDULES.map((s) => s.key).join(', ')],
   ].filter(([, v]) => v != null);
   const files = LINKS.files ?? [];
   const snippet = 'import pyarrow.parquet as pq\n\n'
-    + `rows = pq.read_table("${files.find((f) => f.startsWith('rows/')) ?? 'rows/so3.parquet'}").to_pandas()\n`
+    + `rows = pq.read_table("${`rows/${DOMAINS[0]}.parquet`}").to_pandas()\n`
     + 'rows.groupby(["schedule", "budget"])["nepe"].agg(["mean", "sem", "count"])';
   document.getElementById('run').replaceChildren(
     html('dl', { class: 'facts', style: 'margin-top:10px' }, facts.flatMap(([k, v]) => [html('dt', {}, k), html('dd', {}, String(v))])),
