@@ -8,7 +8,7 @@ function drawFrontier(place, state, setBudget) {
   if (values.length === 0) return message(place, `No ${METRICS[metric]?.label ?? metric} was recorded here.`);
 
   const phone = place.clientWidth < 440;
-  picture(place, phone ? 330 : 440, `${METRICS[metric]?.label ?? metric} against budget on ${domain.label}`, (root, width, height) => {
+  picture(place, phone ? 330 : 376, `${METRICS[metric]?.label ?? metric} against budget on ${domain.label}`, (root, width, height) => {
     const left = 44, right = width - 12, top = 30, bottom = height - 48;
     const high = Math.max(...values), low = Math.min(0, ...values);
     const yTicks = ticks(low, high, 5);

@@ -20,6 +20,8 @@ function drawScene(place, state) {
 /** Points of the path where a projection was made; point t + 1 is the state after step t. */
 const projectedPoints = (example) => [...example.projected].filter((t) => t + 1 < example.path.length).map((t) => t + 1);
 
+const dotSize = (example) => (example.projected.size > 40 ? 2.2 : 3.1);
+
 /** Whether point i of the path is the state after step i - 1; a single drawn state (a whole trajectory) has no such order. */
 const followsSteps = (example) => example.path.length === example.defects.length + 1;
 
@@ -63,7 +65,7 @@ function drawGround(place, scene) {
     const whiskers = spots.map(([px, py], t) => (gaps[t] ? `M${round(px)} ${round(py)}v${round(-gaps[t] * lift)}` : '')).join('');
     root.append(svg('path', { class: 'rug', d: whiskers || 'M0 0', fill: 'none', style: `stroke:${schedule.colour}` }));
     root.append(svg('path', { class: 'way casing', d: line(spots) }), svg('path', { class: 'way', d: line(spots), style: `stroke:${schedule.colour}` }));
-    for (const i of projectedPoints(example)) root.append(svg('circle', { class: 'dot', cx: spots[i][0], cy: spots[i][1], r: 3, style: `fill:${schedule.colour}` }));
+    for (const i of projectedPoints(example)) root.append(svg('circle', { class: 'dot', cx: spots[i][0], cy: spots[i][1], r: dotSize(example), style: `fill:${schedule.colour}` }));
     drawEnds(root, spots);
     nowMark(root, scene, spots[Math.min(scene.state.step + 1, spots.length - 1)]);
   });
@@ -158,7 +160,7 @@ function drawGlobe(place, scene) {
       if (!isReference(scene)) for (const part of visibleParts(reference.map(flat), onSphere)) root.append(svg('path', { class: `way reference${part.behind ? ' behind' : ''}`, d: line(part.spots) }));
       for (const part of visibleParts(spots, onSphere)) root.append(svg('path', { class: `way${part.behind ? ' behind' : ''}`, d: line(part.spots), style: `stroke:${schedule.colour}` }));
       for (const i of projectedPoints(example)) {
-        if (!onSphere || spots[i][2] >= 0) root.append(svg('circle', { class: 'dot', cx: spots[i][0], cy: spots[i][1], r: 3.2, style: `fill:${schedule.colour}` }));
+        if (!onSphere || spots[i][2] >= 0) root.append(svg('circle', { class: 'dot', cx: spots[i][0], cy: spots[i][1], r: dotSize(example), style: `fill:${schedule.colour}` }));
       }
       drawEnds(root, spots);
       nowMark(root, scene, spots[Math.min(scene.state.step + 1, spots.length - 1)]);
@@ -258,7 +260,7 @@ function drawPlane(place, scene) {
     if (!isReference(scene)) root.append(svg('path', { class: 'way reference', d: line(reference.map((p) => [x(p[0]), y(p[1])])) }));
     const spots = example.path.map((p) => [x(p[0]), y(p[1])]);
     root.append(svg('path', { class: 'way', d: line(spots), style: `stroke:${schedule.colour}` }));
-    if (followsSteps(example)) for (const i of projectedPoints(example)) root.append(svg('circle', { class: 'dot', cx: spots[i][0], cy: spots[i][1], r: 3.2, style: `fill:${schedule.colour}` }));
+    if (followsSteps(example)) for (const i of projectedPoints(example)) root.append(svg('circle', { class: 'dot', cx: spots[i][0], cy: spots[i][1], r: dotSize(example), style: `fill:${schedule.colour}` }));
     drawEnds(root, spots);
     nowMark(root, scene, spots[Math.min(scene.state.step + 1, spots.length - 1)]);
   });
