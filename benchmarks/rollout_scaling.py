@@ -38,7 +38,7 @@ SPHERE = tt.as_constraint(lambda x: x / x.norm(dim=1, keepdim=True), lambda x: (
 def seconds(n: int, steps: int, size: int, budget: float, repeats: int) -> float:
     """The best of several rollouts with an adaptive schedule: growth, not noise, is asked for."""
     sampler = Walk(steps, size)
-    prices = tt.calibrate(sampler, SPHERE, range(16), budget=budget)
+    prices = tt.calibrate(sampler, SPHERE, range(16), budget=budget, method="paper")
     schedule = tt.Adaptive(prices, budget)
     best = float("inf")
     for _ in range(repeats):

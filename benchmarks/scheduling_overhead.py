@@ -65,7 +65,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
     sphere = tt.as_constraint(onto_sphere, off_sphere)
     seeds = as_seeds(range(1000, 1000 + N))
     slow, fast = Walk(steps, 5e-3), Walk(steps, 0.0)
-    prices = tt.calibrate(fast, sphere, range(N), budget=min(BUDGET, steps))
+    prices = tt.calibrate(fast, sphere, range(N), budget=min(BUDGET, steps), method="paper")
     schedule = tt.Adaptive(prices)
 
     rows = []

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from _compare import compare
-from trimtab.calibration import quantile_table
+from trimtab import quantile_table
 from trimtab.noise import Noise, as_seeds
 
 

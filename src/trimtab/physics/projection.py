@@ -18,7 +18,7 @@ from trimtab.physics.equation import CELLS, GROWTH, TIMES, Conditions, cumulativ
 
 __all__ = ["MassBalance"]
 
-_LEAST_CURVATURE = 0.25  # of the Lagrangian; less would let a step run away
+_LEAST_CURVATURE = 0.05  # of the Lagrangian; less would let a step run away
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class MassBalance:
 
     conditions: Conditions
     tolerance: float = 1e-6
-    most_iterations: int = 30
+    most_iterations: int = 50
 
     def defect(self, u: Tensor) -> Tensor:
         """Root mean square over space and time of the violations, (n,).
