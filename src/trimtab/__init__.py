@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 from trimtab._version import __version__
 
 if TYPE_CHECKING:
-    from trimtab.calibration import calibrate, quantile_table, thresholds_from_runs
+    from trimtab.calibration import calibrate, calibrate_runs, thresholds_from_runs
     from trimtab.constraint import Constraint, Projection, ProjectionError, Retry, as_constraint
     from trimtab.domains import domain
     from trimtab.loop import Corrector, Sampler, replay, rollout
     from trimtab.noise import Noise
+    from trimtab.oracle import hindsight
+    from trimtab.plan import Plan, Planned
+    from trimtab.prices.quantile import quantile_table
     from trimtab.record import Rollout
     from trimtab.schedule import (
         Adaptive,
@@ -31,11 +34,14 @@ if TYPE_CHECKING:
     from trimtab.thresholds import Thresholds
 
 _HOME = {
-    "calibration": ("calibrate", "quantile_table", "thresholds_from_runs"),
+    "calibration": ("calibrate", "calibrate_runs", "thresholds_from_runs"),
     "constraint": ("Constraint", "Projection", "ProjectionError", "Retry", "as_constraint"),
     "domains": ("domain",),
     "loop": ("Corrector", "Sampler", "replay", "rollout"),
     "noise": ("Noise",),
+    "oracle": ("hindsight",),
+    "plan": ("Plan", "Planned"),
+    "prices.quantile": ("quantile_table",),
     "record": ("Rollout",),
     "schedule": (
         "Adaptive",
@@ -61,6 +67,8 @@ __all__ = [
     "Moment",
     "Noise",
     "Periodic",
+    "Plan",
+    "Planned",
     "Projection",
     "ProjectionError",
     "RandomTimes",
@@ -74,7 +82,9 @@ __all__ = [
     "__version__",
     "as_constraint",
     "calibrate",
+    "calibrate_runs",
     "domain",
+    "hindsight",
     "quantile_table",
     "replay",
     "rollout",

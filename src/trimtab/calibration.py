@@ -1,21 +1,33 @@
-"""Estimating the price table on held-out rollouts."""
+"""Calibration: from held-out rollouts to a price that a schedule can use."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from trimtab.constraint import Constraint
 from trimtab.loop import Sampler, rollout
+from trimtab.metrics import Distance
+from trimtab.names import unknown
 from trimtab.noise import as_seeds
+from trimtab.plan import Plan
+from trimtab.prices.dynamic import solve
+from trimtab.prices.explore import Explore, Run, spread_budgets
+from trimtab.prices.objective import Objective, as_mix, describe, residual_weights
+from trimtab.prices.planned import planned_masks
+from trimtab.prices.quantile import on_policy_table, quantile_table
 from trimtab.record import Rollout
-from trimtab.schedule import Budget, Terminal, corrections
+from trimtab.schedule import Budget, Schedule, Stepwise, Terminal, corrections
 from trimtab.thresholds import Thresholds, fingerprint
 
-__all__ = ["calibrate", "quantile_table", "thresholds_from_runs"]
+__all__ = ["METHODS", "Price", "calibrate", "calibrate_runs", "thresholds_from_runs"]
+
+Price = Thresholds | Plan
+"""What calibration makes; `price.at(budget)` is a schedule."""
 
 
 def calibrate(
@@ -23,29 +35,81 @@ def calibrate(
     constraint: Constraint,
     seeds: Iterable[int] | Tensor,
     budget: Budget = 1.0,
-    method: str = "paper",
-) -> Thresholds:
-    """Estimate the price of a correction, lambda[t, b], for all budgets up to `budget`.
+    method: str = "dp",
+    *,
+    objective: Objective = "path",
+    distance: Distance | None = None,
+) -> Price:
+    """Estimate the price of a correction for all budgets up to `budget`.
 
     Args:
         sampler: As in `rollout`, for these seeds.
         constraint: As in `rollout`, for these seeds.
-        seeds: Calibration seeds; the schedule made from the result refuses to be evaluated on them.
-        budget: The largest budget wanted. A smaller one needs no table of its own: the price of a correction depends
-            on how many are left and how many steps remain, not on how many there were.
-        method: "paper" is the rule of the paper's appendix B.
+        seeds: Calibration seeds; a schedule made from the result refuses to be evaluated on them. 64 are plenty for
+            most samplers, below 16 expect to lose something (docs/prices.md shows how much).
+        budget: The largest budget wanted. A smaller one needs no calibration of its own: the price of a correction
+            depends on how many are left and how many steps remain, not on how many there were.
+        method: "dp" (the dynamic program, best where measured), "paper" (appendix B of the paper), "on-policy" (the
+            paper's rule on the policy's own rollouts; for `budget` itself rather than all below it), or "planned"
+            (times fixed in advance, no defect looked at online).
+        objective: What the price is meant to lower: "path", "state" or "endpoint" error, or a mix of them such as
+            `{"path": 1.0, "endpoint": 5.0}`. All but "path" need `distance`, and go with "dp" and "planned".
+        distance: The domain's rho, (n, *event) twice to (n,).
+
+    Example:
+        >>> import trimtab as tt
+        >>> problem = tt.domain("so3").problem(range(1000, 1016))
+        >>> price = tt.calibrate(problem.sampler, problem.constraint, range(1000, 1016), budget=0.5)
+        >>> run = tt.rollout(problem.sampler, problem.constraint, price.at(0.25), range(4))
+        >>> run.spent.tolist()
+        [25, 25, 25, 25]
     """
     seeds = as_seeds(seeds)
-    most = corrections(budget, sampler.n_steps)
-    if isinstance(most, Tensor):
-        most = int(most.max())
-    free = rollout(sampler, constraint, Terminal(), seeds)
-    return Thresholds(
-        quantile_table(free.defects, most),
-        method=method,
-        seeds=tuple(seeds.tolist()),
+
+    def run(schedule: Schedule) -> Rollout:
+        return rollout(sampler, constraint, schedule, seeds, keep_states="state" in as_mix(objective))
+
+    return calibrate_runs(
+        run,
+        sampler.n_steps,
+        budget,
+        method,
+        objective=objective,
+        distance=distance,
         fingerprint=fingerprint(sampler, constraint),
     )
+
+
+def calibrate_runs(
+    run: Run,
+    n_steps: int,
+    budget: Budget = 1.0,
+    method: str = "dp",
+    *,
+    objective: Objective = "path",
+    distance: Distance | None = None,
+    fingerprint: str = "",
+) -> Price:
+    """Calibrate a loop that is not ours.
+
+    Args:
+        run: `run(schedule)` runs the loop once with a `Corrector` on that schedule, always with the same seeds, and
+            returns `corrector.rollout`.
+        n_steps: T.
+        budget: As in `calibrate`, and so are the rest.
+        method: See `calibrate`.
+        objective: See `calibrate`; all but "path" and "endpoint" need the corrector to keep states.
+        distance: See `calibrate`.
+        fingerprint: Of whatever the loop samples, if it should be kept with the price.
+    """
+    if method not in METHODS:
+        raise unknown("method", method, METHODS)
+    most = int(torch.as_tensor(corrections(budget, n_steps)).max())
+    if objective != "path" and method not in ("dp", "planned"):
+        raise ValueError(
+            f"method {method!r} prices path error only; for the objective {objective!r} use 'dp' or 'planned'"
+        )
+    return METHODS[method](_Task(run, n_steps, most, objective, distance, fingerprint))
 
 
 def thresholds_from_runs(runs: Iterable[Rollout], budget: Budget = 1.0) -> Thresholds:
@@ -86,51 +150,95 @@ def thresholds_from_runs(runs: Iterable[Rollout], budget: Budget = 1.0) -> Thres
     )
 
 
-def quantile_table(defects: Tensor, budget: int) -> Tensor:
-    """The paper's thresholds: lambda[t, b] is the (1 - b / (T - t))-quantile of all defects from step t on.
+# ------------------------------------------------------------------ the methods
 
-    Of the values between which that quantile lies, the upper one is taken: then exactly the share b / (T - t) of the
-    pool is at or above the price, ties apart, and no interpolation is needed, since (1 - b / (T - t)) times the pool's
-    size is a whole number.
+_RANDOM_ROUNDS = 2
+_NEAR_POLICY_ROUNDS = 3
+_SHARE = 0.15  # of decisions made at random while staying near the policy
 
-    The pool is sorted once. Walking forward in time, the step just passed is struck out of the sorted pool, and the
-    quantiles of all budgets are every n-th value of what is left.
 
-    Args:
-        defects: Of calibration rollouts, (T, n); inf is allowed, NaN is not.
-        budget: The largest budget, B <= T.
+class _Task:
+    """One calibration under way: the batches run so far, and what all methods need of them."""
 
-    Returns:
-        (T, B + 1) float64, with +inf for b = 0 and -inf for b >= T - t.
+    def __init__(
+        self, run: Run, n_steps: int, budget: int, objective: Objective, distance: Distance | None, fingerprint: str
+    ) -> None:
+        self.run, self.n_steps, self.budget = run, n_steps, budget
+        self.objective, self.distance, self.fingerprint = objective, distance, fingerprint
+        self.free = run(Terminal())
+        if self.free.n_steps != n_steps:
+            raise ValueError(f"n_steps is {n_steps}, but the run came back with {self.free.n_steps} steps")
+        self.n = self.free.defects.shape[1]
+        if float(self.free.defects.max()) == float(self.free.defects.min()):
+            warnings.warn(
+                f"the defect is {float(self.free.defects.max()):g} at every step of every calibration rollout: it "
+                "cannot tell one moment from another; a defect that measures distance, or Periodic, will serve better",
+                stacklevel=4,
+            )
 
-    Example:
-        >>> import torch
-        >>> quantile_table(torch.tensor([[3.0], [1.0], [2.0]]), 2)
-        tensor([[inf, 3., 2.],
-                [inf, 2., -inf],
-                [inf, -inf, -inf]], dtype=torch.float64)
-    """
-    if defects.ndim != 2 or 0 in defects.shape:
-        raise ValueError(f"calibration defects are (T, n) with T, n >= 1: got {tuple(defects.shape)}")
-    T, n = defects.shape
-    if not 0 <= budget <= T:
-        raise ValueError(f"a budget of {budget} corrections does not fit T = {T} steps")
-    values = defects.detach().cpu().double().numpy().ravel()
-    if np.isnan(values).any():
-        raise ValueError("calibration defects have NaN; a rollout that produced NaN cannot calibrate anything")
-    order = np.argsort(-values, kind="stable")
-    pool = values[order]  # descending
-    step = (order // n).astype(np.int32)
+    def explore(self, rounds: range, thresholds: Thresholds | None = None, share: float = 1.0) -> list[Rollout]:
+        """Batches with budgets spread over all rates, at random times or near a table."""
+        budgets = {k: spread_budgets(self.n, self.n_steps, self.budget, seed=k) for k in rounds}
+        return [self.run(Explore(budgets[k], thresholds, share, seed=k)) for k in rounds]
 
-    table = np.full((T, budget + 1), -np.inf)
-    table[:, 0] = np.inf
-    for t in range(T):
-        ranks = np.arange(1, min(budget, T - t - 1) + 1) * n
-        struck = np.flatnonzero(step < t)  # positions in `pool` of steps passed since it was last compacted
-        # the r-th largest of what is left stands behind j struck values, where struck[j - 1] - (j - 1) <= r - 1
-        behind = np.searchsorted(struck - np.arange(len(struck)), ranks - 1, side="right")
-        table[t, 1 : len(ranks) + 1] = pool[ranks - 1 + behind]
-        if len(struck) > len(pool) // 16:
-            keep = step >= t
-            pool, step = pool[keep], step[keep]
-    return torch.from_numpy(table)
+    def weights(self, runs: list[Rollout]) -> Tensor | None:
+        """What a unit of residual costs at each step; None for path error."""
+        if set(as_mix(self.objective)) == {"path"}:
+            return None
+        return residual_weights(self.objective, runs, self.run(Stepwise()), self.distance)
+
+    def facts(self, notes: dict[str, Any]) -> dict[str, Any]:
+        """What every price keeps about how it was made."""
+        seeds = () if self.free.seeds is None else tuple(self.free.seeds.tolist())
+        return {
+            "seeds": seeds,
+            "objective": describe(self.objective),
+            "fingerprint": self.fingerprint,
+            "notes": {"rollouts": self.n, **notes},
+        }
+
+    def enough(self, least: int) -> None:
+        """Refuse to learn from too little."""
+        if self.n < least:
+            raise ValueError(
+                f"{self.n} calibration rollouts are too few for this method: give at least {least} seeds, better 64 "
+                "(method='paper' works with any number)"
+            )
+
+
+def _paper(task: _Task) -> Thresholds:
+    return Thresholds(quantile_table(task.free.defects, task.budget), "paper", **task.facts({}))
+
+
+def _on_policy(task: _Task) -> Thresholds:
+    task.enough(_LEAST)
+    table, rounds = on_policy_table(task.run, task.free, task.budget)
+    return Thresholds(table, "on-policy", **task.facts({"rounds": rounds}))
+
+
+def _dp(task: _Task) -> Thresholds:
+    task.enough(_LEAST)
+    runs = task.explore(range(_RANDOM_ROUNDS))
+    weights = task.weights(runs)
+    solution = solve(runs, task.budget, weights)
+    for k in range(_NEAR_POLICY_ROUNDS):
+        runs += task.explore(range(_RANDOM_ROUNDS + k, _RANDOM_ROUNDS + k + 1), Thresholds(solution.table), _SHARE)
+        solution = solve(runs, task.budget, weights)
+    notes = {"expected": solution.expected.tolist(), "batches": len(runs) + 1}
+    return Thresholds(solution.table, "dp", **task.facts(notes))
+
+
+def _planned(task: _Task) -> Plan:
+    task.enough(_LEAST)
+    runs = [*task.explore(range(3)), task.free]
+    return Plan(planned_masks(runs, task.budget, task.weights(runs)), **task.facts({"batches": len(runs)}))
+
+
+_LEAST = 4
+
+METHODS: dict[str, Callable[[_Task], Price]] = {
+    "dp": _dp,
+    "paper": _paper,
+    "on-policy": _on_policy,
+    "planned": _planned,
+}

@@ -7,13 +7,16 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from trimtab._version import __version__
 from trimtab.files import load_tensors, save_tensors
+
+if TYPE_CHECKING:
+    from trimtab.schedule import Adaptive, Budget
 
 __all__ = ["Thresholds", "fingerprint"]
 
@@ -70,6 +73,12 @@ class Thresholds:
     def budget(self) -> int:
         """The largest budget the table serves."""
         return self.table.shape[1] - 1
+
+    def at(self, budget: Budget) -> Adaptive:
+        """The schedule for a budget, at most the table's own."""
+        from trimtab.schedule import Adaptive
+
+        return Adaptive(self, budget)
 
     @cached_property
     def rows(self) -> tuple[Tensor, ...]:

@@ -1,0 +1,10 @@
+"""Ways to estimate the price of a correction from calibration rollouts.
+
+Every method is a function of `run`, which runs one calibration batch under a given schedule and returns its record,
+so that a sampler of ours and a loop of somebody else's are calibrated by the same code.
+
+- `quantile`: the paper's rule, and the same rule on the policy's own rollouts.
+- `dynamic`: the dynamic program over step, budget left and defect.
+- `planned`: the best times fixed in advance, with no defect looked at.
+- `value`: a learned advantage of correcting now.
+"""

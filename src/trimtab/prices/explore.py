@@ -1,0 +1,69 @@
+"""Calibration rollouts that try out corrections at all times and rates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from trimtab.noise import uniform_numbers
+from trimtab.record import Rollout
+from trimtab.schedule import Budget, Moment, Schedule, corrections
+from trimtab.thresholds import Thresholds
+
+__all__ = ["Explore", "Run", "spread_budgets"]
+
+Run = Callable[[Schedule], Rollout]
+"""Runs one batch of calibration rollouts under a schedule; the same seeds and noise every time."""
+
+_COINS = 1 << 33  # a stream of noise of its own
+
+
+@dataclass(frozen=True, eq=False)
+class Explore:
+    """Follow a price table, but decide a share of the time at random; with no table, always at random.
+
+    Random decisions spend the budget left evenly over the steps to go, so that every budget is met exactly and what
+    happens after a correction can be compared with what happens without one at every step.
+
+    Attributes:
+        budget: For each sample, usually spread over all budgets of interest.
+        thresholds: The table to stay near.
+        share: Of decisions made at random.
+        seed: Of the random decisions.
+    """
+
+    budget: Budget
+    thresholds: Thresholds | None = None
+    share: float = 1.0
+    seed: int = 0
+
+    def decide(self, now: Moment) -> Tensor:
+        """Two coins for each sample: whether to explore, and if so, whether to correct."""
+        seeds = now.seeds if now.seeds is not None else torch.arange(len(now.defect), device=now.defect.device)
+        coins = uniform_numbers(seeds, range(now.t, now.t + 1), (2,), _COINS + self.seed)[0]
+        to_go = now.n_steps - now.t
+        at_random = coins[:, 1] * to_go < now.budget_left
+        if self.thresholds is None:
+            return at_random
+        by_price = now.defect >= self.thresholds.rows[now.t].take(now.budget_left)
+        return torch.where(coins[:, 0] < self.share, at_random, by_price)
+
+    def to(self, device: torch.device) -> Explore:
+        """The same schedule on `device`."""
+        budget = self.budget.to(device) if isinstance(self.budget, Tensor) else self.budget
+        return replace(self, budget=budget, thresholds=self.thresholds and self.thresholds.to(device))
+
+
+def spread_budgets(n: int, n_steps: int, most: Budget, seed: int) -> Tensor:
+    """Budgets for n samples, spread evenly from 0 to half as much again as `most`, in shuffled order, (n,).
+
+    Example:
+        >>> spread_budgets(4, 100, 0.5, seed=0).sort().values
+        tensor([ 9, 28, 47, 66])
+    """
+    limit = min(n_steps, 1.5 * int(torch.as_tensor(corrections(most, n_steps)).max()))
+    order = uniform_numbers(torch.tensor([seed]), range(1), (n,), _COINS)[0, 0].argsort()
+    return ((order + 0.5) / n * limit).long()

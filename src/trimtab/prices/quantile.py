@@ -1,0 +1,128 @@
+"""Prices by quantiles of defects: the paper's rule, and the same rule on the policy's own rollouts."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trimtab.prices.explore import Run, spread_budgets
+from trimtab.record import Rollout
+from trimtab.schedule import Adaptive
+from trimtab.thresholds import Thresholds
+
+__all__ = ["on_policy_table", "quantile_table"]
+
+
+def quantile_table(defects: Tensor, budget: int) -> Tensor:
+    """The paper's thresholds: lambda[t, b] is the (1 - b / (T - t))-quantile of all defects from step t on.
+
+    Of the values between which that quantile lies, the upper one is taken: then exactly the share b / (T - t) of the
+    pool is at or above the price, ties apart, and no interpolation is needed, since (1 - b / (T - t)) times the pool's
+    size is a whole number.
+
+    The pool is sorted once. Walking forward in time, the step just passed is struck out of the sorted pool, and the
+    quantiles of all budgets are every n-th value of what is left.
+
+    Args:
+        defects: Of calibration rollouts, (T, n); inf is allowed, NaN is not.
+        budget: The largest budget, B <= T.
+
+    Returns:
+        (T, B + 1) float64, with +inf for b = 0 and -inf for b >= T - t.
+
+    Example:
+        >>> import torch
+        >>> quantile_table(torch.tensor([[3.0], [1.0], [2.0]]), 2)
+        tensor([[inf, 3., 2.],
+                [inf, 2., -inf],
+                [inf, -inf, -inf]], dtype=torch.float64)
+    """
+    if defects.ndim != 2 or 0 in defects.shape:
+        raise ValueError(f"calibration defects are (T, n) with T, n >= 1: got {tuple(defects.shape)}")
+    T, n = defects.shape
+    if not 0 <= budget <= T:
+        raise ValueError(f"a budget of {budget} corrections does not fit T = {T} steps")
+    values = defects.detach().cpu().double().numpy().ravel()
+    if np.isnan(values).any():
+        raise ValueError("calibration defects have NaN; a rollout that produced NaN cannot calibrate anything")
+    order = np.argsort(-values, kind="stable")
+    pool = values[order]  # descending
+    step = (order // n).astype(np.int32)
+
+    table = np.full((T, budget + 1), -np.inf)
+    table[:, 0] = np.inf
+    for t in range(T):
+        ranks = np.arange(1, min(budget, T - t - 1) + 1) * n
+        struck = np.flatnonzero(step < t)  # positions in `pool` of steps passed since it was last compacted
+        # the r-th largest of what is left stands behind j struck values, where struck[j - 1] - (j - 1) <= r - 1
+        behind = np.searchsorted(struck - np.arange(len(struck)), ranks - 1, side="right")
+        table[t, 1 : len(ranks) + 1] = pool[ranks - 1 + behind]
+        if len(struck) > len(pool) // 16:
+            keep = step >= t
+            pool, step = pool[keep], step[keep]
+    return torch.from_numpy(table)
+
+
+def on_policy_table(
+    run: Run, free: Rollout, budget: int, rounds: int = 6, pooled: int = 3, tolerance: float = 0.01
+) -> tuple[Tensor, list[dict[str, float]]]:
+    """The paper's rule, calibrated under the policy it makes.
+
+    Once corrections begin, defects are smaller than uncorrected rollouts show, and how much smaller depends on how
+    often a sample is corrected. So the batch is spread over all rates of correction, run under the present table, and
+    lambda[t, b] is read off the defects of samples whose rate was near b / (T - t). Each round adds to a pool of the
+    last few, which damps the back and forth between spending too early and too late; it stops when the spending
+    profile, the share of the budget spent by each step, has settled.
+
+    Args:
+        run: Runs a calibration batch under a schedule.
+        free: The uncorrected batch, where it starts from.
+        budget: The largest budget, B.
+        rounds: At the most.
+        pooled: How many of the last rounds make up the pool.
+        tolerance: The largest change of the spending profile that counts as settled.
+
+    Returns:
+        The table (T, B + 1), and a record of each round.
+    """
+    T, n = free.defects.shape
+    table = quantile_table(free.defects, budget)
+    record: list[dict[str, float]] = []
+    traces: list[tuple[Tensor, Tensor]] = []
+    profile = torch.zeros(T, dtype=torch.float64)
+    for number in range(rounds):
+        budgets = spread_budgets(n, T, budget, seed=number).clamp(max=budget)
+        rollout = run(Adaptive(Thresholds(table), budgets))
+        traces = [*traces, (budgets / T, rollout.defects)][-pooled:]
+        table = _by_rate(traces, free.defects, budget)
+        spent = rollout.projected.double().cumsum(dim=0) / budgets.clamp(min=1)
+        before, profile = profile, spent[:, budgets > 0].mean(dim=1)
+        change = float((profile - before).abs().max())
+        record.append(
+            {"round": number, "path_error": float(rollout.residuals.sum(dim=0).mean()), "profile_change": change}
+        )
+        if change < tolerance:
+            break
+    return table, record
+
+
+def _by_rate(traces: list[tuple[Tensor, Tensor]], free: Tensor, budget: int) -> Tensor:
+    """The paper's table where the pool of lambda[t, b] is made of samples corrected at a rate of about b / (T - t).
+
+    Samples are put into groups of similar rate; between the groups' tables it is interpolated.
+    """
+    T = len(free)
+    rate = torch.cat([rates for rates, _ in traces])
+    defects = torch.cat([defects for _, defects in traces], dim=1)
+    groups = rate.argsort().tensor_split(max(1, min(8, len(rate) // 6)))
+    tables = [quantile_table(free, budget)] + [quantile_table(defects[:, group], budget) for group in groups]
+    rates = torch.stack([torch.tensor(0.0), *(rate[group].mean() for group in groups)])
+
+    b, to_go = torch.arange(budget + 1), T - torch.arange(T)[:, None]
+    wanted = (b / to_go).clamp(max=1.0)
+    right = torch.searchsorted(rates, wanted).clamp(1, len(rates) - 1)
+    share = ((wanted - rates[right - 1]) / (rates[right] - rates[right - 1]).clamp(min=1e-9)).clamp(0, 1)
+    stack = torch.stack(tables)
+    low, high = stack.gather(0, right[None] - 1)[0], stack.gather(0, right[None])[0]
+    return torch.where(low.isinf(), low, low + share * (high - low))  # the conventions at b = 0 and b >= T - t stay
