@@ -119,7 +119,7 @@ def _replay(sampler: Sampler, constraint: Constraint, seeds: Tensor, masks: Tens
 
 
 def _branch(sampler: Sampler, constraint: Constraint, seeds: Tensor, mask: Tensor, batch: int) -> Tensor:
-    """Residuals following `mask` up to a correction at each step v and none since, (n, T + 1, T); row 0 is none at all."""
+    """Residuals along `mask` up to a correction at each step v, and none since, (n, T + 1, T); row 0: none at all."""
     T, n = mask.shape
     steps = torch.arange(T)
     rows, at = torch.arange(n).repeat_interleave(T + 1), torch.arange(-1, T).repeat(n)

@@ -48,7 +48,8 @@ class Explore:
         at_random = coins[:, 1] * to_go < now.budget_left
         if self.thresholds is None:
             return at_random
-        by_price = now.defect >= self.thresholds.rows[now.t].take(now.budget_left)
+        known = now.budget_left.clamp(max=self.thresholds.budget)  # budgets may be spread beyond the table
+        by_price = now.defect >= self.thresholds.rows[now.t].take(known)
         return torch.where(coins[:, 0] < self.share, at_random, by_price)
 
     def to(self, device: torch.device) -> Explore:
@@ -62,7 +63,7 @@ def spread_budgets(n: int, n_steps: int, most: Budget, seed: int) -> Tensor:
 
     Example:
         >>> spread_budgets(4, 100, 0.5, seed=0).sort().values
-        tensor([ 9, 28, 47, 66])
+        tensor([ 9, 28, 46, 65])
     """
     limit = min(n_steps, 1.5 * int(torch.as_tensor(corrections(most, n_steps)).max()))
     order = uniform_numbers(torch.tensor([seed]), range(1), (n,), _COINS)[0, 0].argsort()
