@@ -1,6 +1,6 @@
 /* The states themselves: a path over a height field, on a sphere, or in the plane among obstacles. */
 
-const view = { turn: new Map() }; // how each domain's globe is turned, kept while the page is open
+const view = { turn: new Map(), ground: null, groundKey: '' }; // how each domain's globe is turned, and the ground last shaded
 
 function drawScene(place, state) {
   const { domain } = state;
@@ -47,19 +47,21 @@ function drawGround(place, scene) {
   const { example, reference, schedule, domain } = scene;
   const field = heightField(domain);
   const size = side(place);
-  const frame = box([...example.path, ...reference], 0.16);
+  const terminal = exampleOf(domain, 'terminal', '0.00', scene.state.seed);
+  const frame = box([...(reference.length ? reference : example.path), ...(terminal?.path ?? [])], 0.16); // the same for all schedules
   const range = { x: within(frame.x, field.xs), y: within(frame.y, field.ys) };
   const tall = Math.round((size * (range.y[1] - range.y[0])) / (range.x[1] - range.x[0]));
 
   const gaps = example.path.map((p, t) => (t === 0 ? 0 : Math.sign(p[2] - field.at(p[0], p[1])) * (example.residuals[t - 1] ?? 0)));
-  const terminal = exampleOf(domain, 'terminal', '0.00', scene.state.seed);
   const most = Math.max(...gaps.map(Math.abs), ...(terminal?.residuals ?? [0]).map((g) => g ?? 0)) || 1;
   const lift = (0.13 * size) / most;
 
   picture(place, tall, `Path of ${schedule.label} over the height field, from above`, (root, width) => {
     const left = (width - size) / 2;
     const x = scale(range.x, [left, left + size]), y = scale(range.y, [tall, 0]);
-    place.prepend(shadedGround(field, range, left, size, tall));
+    const key = [domain.name, ...range.x, ...range.y, left, size, isDark()].join();
+    if (key !== view.groundKey) [view.ground, view.groundKey] = [shadedGround(field, range, left, size, tall), key];
+    place.prepend(view.ground);
     const spots = example.path.map((p) => [x(p[0]), y(p[1])]);
     if (!isReference(scene)) root.append(svg('path', { class: 'way reference', d: line(reference.map((p) => [x(p[0]), y(p[1])])) }));
     const whiskers = spots.map(([px, py], t) => (gaps[t] ? `M${round(px)} ${round(py)}v${round(-gaps[t] * lift)}` : '')).join('');
