@@ -101,13 +101,18 @@ def _example(trace: Trace, i: int, rows: Rows) -> dict[str, Any]:
     } | {metric: _rounded(row.tensor(metric))[0] for metric in ("nepe", "path_error", "endpoint")}
 
 
-def surface_of(name: str, points: int = 61) -> tuple[Tensor, Tensor, Tensor] | None:
+def surface_of(
+    name: str,
+    points: int = 61,
+    u_range: tuple[float, float] = (-2.0, 2.0),
+    v_range: tuple[float, float] = (-1.6, 1.6),
+) -> tuple[Tensor, Tensor, Tensor] | None:
     """A terrain's height field: u (points,), v (points,) and z (points, points) by v and u; None for other domains."""
     height = getattr(domain(name).problem([0]).constraint, "height", None) if "terrain" in name else None
     if height is None:
         return None
-    u = torch.linspace(-2.0, 2.0, points, dtype=torch.float64)
-    v = torch.linspace(-1.6, 1.6, points, dtype=torch.float64)
+    u = torch.linspace(*u_range, points, dtype=torch.float64)
+    v = torch.linspace(*v_range, points, dtype=torch.float64)
     return u, v, height(u.repeat(points), v.repeat_interleave(points)).reshape(points, points)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,13 +61,15 @@ def write_figures(directory: Path, summary: Summary) -> list[Path]:
             figure = draw(plt)
             for ending, metadata in _FORMATS.items():
                 written.append(folder / f"{name}.{ending}")
-                _save(figure, written[-1], ending, metadata)
+                _save(figure, written[-1], metadata)
     return written
 
 
-def _save(figure: Any, path: Path, ending: str, metadata: dict[str, Any]) -> None:
+def _save(figure: Any, path: Path, metadata: dict[str, Any]) -> None:
+    crop = None if path.stem == "title" else "tight"  # the title's axes are larger than the page on purpose
+
     def write(file: Path) -> None:
-        figure.savefig(file, format=ending, metadata=metadata, bbox_inches="tight", pad_inches=0.03)
+        figure.savefig(file, format=path.suffix[1:], metadata=metadata, bbox_inches=crop, pad_inches=0.03)
 
     write_atomically(path, write)
 
@@ -95,7 +97,10 @@ def frontier(plt: Any, summary: Summary, metric: str, label: str) -> Any:
         axis.set_xlabel("budget B/T")
     for line in axes:
         line[0].set_ylabel(label)
-    handles, labels = axes.flat[0].get_legend_handles_labels()
+        line[0].set_xticks([0, 0.25, 0.5, 0.75, 1])
+    by_label = dict(zip(*reversed(axes.flat[0].get_legend_handles_labels()), strict=True))
+    labels = [label_of(key) for key in next(iter(domains.values()))["schedules"] if label_of(key) in by_label]
+    handles = [by_label[text] for text in labels]
     figure.tight_layout(rect=(0, 0, 1, 1 - 0.3 / (2.0 * down + 0.5)))
     figure.legend(handles, labels, loc="upper center", ncols=len(labels), columnspacing=1.5)
     return figure
@@ -125,45 +130,52 @@ def _curve(axis: Any, key: str, by_budget: Mapping[str, Any], metric: str) -> No
 def title(plt: Any, name: str, traces: Mapping[tuple[str, float], Trace], study: Study) -> Any:
     """One seed's path over the terrain under terminal, stepwise and adaptive correction."""
     shown = [("terminal", 0.0), ("stepwise", 1.0), (_method(study), study.table_budget)]
-    surface = surface_of(name)
-    assert surface is not None
-    u, v, z = (part.numpy() for part in surface)
-    reference = traces["stepwise", 1.0].path[:, 0].numpy()
-    figure = plt.figure(figsize=(PAGE, 2.75))
+    paths = {which: traces[which].path[:, 0].numpy() for which in shown}
+    low, high = np.vstack(list(paths.values())).min(axis=0), np.vstack(list(paths.values())).max(axis=0)
+    figure = plt.figure(figsize=(PAGE, 1.8))
     for i, which in enumerate(shown):
-        axis = figure.add_subplot(1, 3, i + 1, projection="3d", computed_zorder=False)
-        trace = traces[which]
+        # larger than its third of the page: a 3-D drawing never fills its own axes
+        axis = figure.add_axes((i / 3 - 0.07, -0.25, 0.47, 1.45), projection="3d", computed_zorder=False)
+        axis.patch.set_alpha(0)
+        _draw_surface(axis, name, low, high)
+        path, projected = paths[which], traces[which].projected[:, 0].numpy()
         look = look_of(which[0])
-        path, projected = trace.path[:, 0].numpy(), trace.projected[:, 0].numpy()
-        axis.plot_surface(
-            *np.meshgrid(u, v), z, cmap="Greys", vmin=z.min() - 1.2, vmax=z.max() + 0.4, rcount=61, ccount=61,
-            lw=0, antialiased=True, alpha=0.55, zorder=1,
-        )  # fmt: skip
         if which[0] != "stepwise":
-            axis.plot(*reference.T, color="#000000", lw=0.8, ls=(0, (2, 1.5)), zorder=3)
-        axis.plot(*path.T, color=look.colour, lw=1.5, zorder=4)
-        at = path[1:][projected]
-        if which[0] != "stepwise":
-            axis.scatter(*at.T, s=9, color=look.colour, edgecolors="white", linewidths=0.4, depthshade=False, zorder=5)
-        axis.scatter(*path[0], s=18, color="white", edgecolors=look.colour, linewidths=1.1, depthshade=False, zorder=6)
-        axis.scatter(*path[-1], s=24, color=look.colour, marker="X", edgecolors="white", linewidths=0.5,
-                     depthshade=False, zorder=6)  # fmt: skip
-        axis.view_init(elev=38, azim=-68)
-        axis.set_box_aspect((1.25, 1.0, 0.45), zoom=1.45)
+            axis.plot(*paths["stepwise", 1.0].T, color="#000000", lw=0.8, ls=(0, (2, 1.5)), zorder=3)
+            _dots(axis, path[1:][projected], 8, look.colour, "o", "white", 5)
+        axis.plot(*path.T, color=look.colour, lw=1.4, zorder=4)
+        _dots(axis, path[:1], 18, "white", "o", look.colour, 6)
+        _dots(axis, path[-1:], 26, look.colour, "X", "white", 6)
+        axis.view_init(elev=36, azim=-72)
+        axis.set_box_aspect((1.7, 1.0, 0.5), zoom=1.02)
         axis.set_axis_off()
         count = int(projected.sum())
-        text = f"{label_of(which[0])}: {count} projection{'' if count == 1 else 's'}" + (" + closing" * (count == 0))
-        axis.set_title(text, y=0.93, color=look.colour, fontweight="bold")
-    figure.subplots_adjust(left=0, right=1, bottom=0, top=0.97, wspace=0)
-    figure.text(
-        0.5,
-        0.01,
-        "○ start   $\\times$ end   • projection   dashed: the stepwise path",
-        ha="center",
-        fontsize=7,
-        color="#444444",
-    )
+        words = f"{label_of(which[0])}: {count or 'only the closing'} projection{'s' * (count > 1)}"
+        figure.text((i + 0.5) / 3, 0.93, words, ha="center", fontsize=8.5)
+    words = "○ start   $\\times$ end   • projection   dashed: the stepwise path"
+    figure.text(0.5, 0.02, words, ha="center", fontsize=7, color="#444444")
     return figure
+
+
+def _draw_surface(axis: Any, name: str, low: NDArray[Any], high: NDArray[Any]) -> None:
+    """The terrain around the paths, which lie between the corners `low` and `high`."""
+    room = 0.25
+    surface = surface_of(
+        name, 110, (float(low[0]) - room, float(high[0]) + room), (float(low[1]) - room, float(high[1]) + room)
+    )
+    assert surface is not None
+    u, v, z = (part.numpy() for part in surface)
+    shades = {"cmap": "Greys", "vmin": z.min() - 0.2, "vmax": z.max() + 1.6 * np.ptp(z)}
+    axis.plot_surface(
+        *np.meshgrid(u, v), z, rcount=110, ccount=110, lw=0, antialiased=False, alpha=0.8, zorder=1, rasterized=True,
+        **shades,
+    )  # fmt: skip
+
+
+def _dots(axis: Any, at: NDArray[Any], size: float, colour: str, marker: str, edge: str, zorder: int) -> None:
+    axis.scatter(
+        *at.T, s=size, color=colour, marker=marker, edgecolors=edge, linewidths=0.7, depthshade=False, zorder=zorder
+    )
 
 
 def _method(study: Study) -> str:
@@ -181,7 +193,7 @@ def regime(plt: Any, examples: Mapping[str, Mapping[tuple[str, float], Trace]], 
     words = {"terrain-ridge": "volatile", "terrain": "homogeneous"}
     keys = [("terminal", 0.0), ("periodic", study.table_budget), (_method(study), study.table_budget)]
     figure, axes = plt.subplots(
-        2, len(names), figsize=(PAGE * len(names) / 2, 2.9), squeeze=False, sharex=True,
+        2, len(names), figsize=(PAGE * len(names) / 2, 2.6), squeeze=False, sharex=True,
         gridspec_kw={"height_ratios": (4, 1), "hspace": 0.08, "wspace": 0.12},
     )  # fmt: skip
     for column, name in enumerate(names):
@@ -203,8 +215,9 @@ def regime(plt: Any, examples: Mapping[str, Mapping[tuple[str, float], Trace]], 
         lower.tick_params(axis="y", length=0)
         lower.spines["left"].set_visible(False)
         lower.set_xlabel("step")
-    axes[0, 0].set_ylabel("distance to stepwise,\nas a share of terminal's largest")
-    axes[0, 0].legend(loc="upper left")
+    axes[0, 0].set_ylabel("distance to stepwise\n(terminal's largest is 1)")
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="upper center", ncols=len(labels), bbox_to_anchor=(0.5, 1.06))
     return figure
 
 
@@ -212,39 +225,48 @@ def regime(plt: Any, examples: Mapping[str, Mapping[tuple[str, float], Trace]], 
 
 
 def where_it_helps(plt: Any, summary: Summary, key: str) -> Any:
-    """Improvement over periodic against kappa, and against defect concentration."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(PAGE, 2.8), sharey=True)
-    for name, by_kappa in summary["kappa"].items():
+    """NEPE as a multiple of periodic's, against kappa and against defect concentration; better is up."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(PAGE, 2.6), sharey=True)
+    swept = summary["kappa"]
+    best, worst = 0.5, 1.3
+    for name in sorted(
+        swept, key=lambda name: (list(_DOMAIN_LOOKS).index(name) if name in _DOMAIN_LOOKS else 99, name)
+    ):
         colour, marker, filled = _DOMAIN_LOOKS.get(name, _OTHER_DOMAIN)
         look = {"color": colour, "marker": marker, "markerfacecolor": colour if filled else "white", "markersize": 4}
         points = [
             (float(kappa), cell["concentration"]["mean"], cell["improvement"][key]["nepe"])
-            for kappa, cell in by_kappa.items()
+            for kappa, cell in swept[name].items()
             if cell["improvement"][key]["nepe"]["mean"] is not None and cell["concentration"]["mean"] is not None
         ]
-        kappas, concentrations = _column(points, 0), _column(points, 1)
-        gains = np.array([gain["mean"] for _, _, gain in points])
+        ratios = np.array([1 - gain["mean"] for _, _, gain in points])
         errors = np.array([gain["se"] or 0.0 for _, _, gain in points])
         line = "-" if filled else (0, (3, 1))
-        left.errorbar(kappas, gains, errors, ls=line, lw=1.1, elinewidth=0.7, label=view_of(name).label, **look)
-        right.errorbar(concentrations, gains, errors, ls="none", elinewidth=0.7, **look)
+        pulls, concentrations = ([point[i] for point in points] for i in (0, 1))
+        left.errorbar(pulls, ratios, errors, ls=line, lw=1.1, elinewidth=0.7, label=view_of(name).label, **look)
+        right.errorbar(concentrations, ratios, errors, ls="none", elinewidth=0.7, **look)
+        best, worst = min(best, *(ratios - errors)), max(worst, *(ratios + errors))
     for axis in (left, right):
-        low = min(axis.get_ylim()[0], -0.05)
-        axis.axhspan(low, 0, color="#B2182B", alpha=0.06, lw=0)
-        axis.axhline(0, color="#444444", lw=0.8)
-        axis.set_ylim(bottom=low)
+        axis.axhspan(1, 1.1 * worst, color="#B2182B", alpha=0.06, lw=0)
+        axis.axhline(1, color="#444444", lw=0.8)
+    left.set_yscale("log")
+    left.set_yticks(list(_RATIOS), list(_RATIOS.values()))
+    left.yaxis.set_minor_locator(plt.NullLocator())
+    left.set_ylim(1.1 * worst, max(0.03, 0.95 * best))  # the wrong way round, so that better is up
     left.set_xlabel("restoring pull κ")
     right.set_xlabel("defect concentration $C_{0.2}$ of uncorrected rollouts")
-    left.set_ylabel("NEPE improvement over periodic")
-    left.yaxis.set_major_formatter(plt.FuncFormatter(lambda value, _: f"{100 * value:.0f}%"))
-    right.annotate(
-        "periodic is better", (0.98, 0.02), xycoords="axes fraction", ha="right", color="#B2182B", fontsize=7
-    )
-    figure.suptitle(f"{label_of(key)} at B/T = {summary['config']['table_budget']:.2f}", fontsize=8.5, y=0.99)
-    figure.tight_layout(rect=(0, 0, 0.83, 0.98))
-    figure.legend(*left.get_legend_handles_labels(), loc="center left", bbox_to_anchor=(0.835, 0.55))
+    left.set_ylabel("NEPE beside periodic's")
+    right.annotate("periodic is better", (0.98, 0.03), xycoords="axes fraction", ha="right", color="#B2182B", size=7)
+    budget = summary["config"]["table_budget"]
+    figure.tight_layout(rect=(0, 0, 0.83, 1))
+    figure.legend(
+        *left.get_legend_handles_labels(), loc="center left", bbox_to_anchor=(0.835, 0.55),
+        title=f"{label_of(key)}\nat B/T = {budget:.2f}", title_fontsize=7.5, alignment="left",
+    )  # fmt: skip
     return figure
 
 
-def _column(points: Sequence[tuple[float, float, Any]], i: int) -> NDArray[np.float64]:
-    return np.array([point[i] for point in points], dtype=np.float64)
+_RATIOS = {
+    0.125: "88% lower", 0.25: "75% lower", 0.5: "50% lower", 1.0: "equal", 2.0: "2 times",
+    4.0: "4 times", 8.0: "8 times", 16.0: "16 times", 32.0: "32 times",
+}  # fmt: skip

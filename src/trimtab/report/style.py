@@ -30,7 +30,7 @@ class Look:
 
 # Okabe and Ito's colours, which the colour-blind can tell apart; markers and dashes do so too, in print without colour
 _LOOKS = {
-    "terminal": Look("#767676", "v", (0, (1, 1.2))),
+    "terminal": Look("#B2182B", "v", (0, (1, 1.2))),
     "stepwise": Look("#000000", "s", (0, (4, 1.5))),
     "periodic": Look("#E69F00", "o", (0, (3, 1))),
     "adaptive:paper": Look("#0072B2", "D"),
@@ -40,7 +40,7 @@ _LOOKS = {
     "planned": Look("#56B4E9", "h", (0, (5, 1, 1, 1))),
     "hindsight": Look("#5D3A9B", "*", (0, (2, 1))),
 }
-_SPARE = ("#8C564B", "#1B7837", "#B2182B", "#4D4D4D")
+_SPARE = ("#8C564B", "#1B7837", "#999933", "#4D4D4D")
 
 
 def look_of(key: str) -> Look:
@@ -60,7 +60,7 @@ def figure_style() -> Iterator[Any]:
         import matplotlib
     except ImportError as error:
         raise missing_extra("matplotlib", "studies", "drawing figures") from error
-    settings = {
+    settings: Any = {
         "font.family": "DejaVu Sans",
         "font.size": 8,
         "axes.titlesize": 8.5,
@@ -78,6 +78,7 @@ def figure_style() -> Iterator[Any]:
         "grid.color": "#E4E4E4",
         "grid.linewidth": 0.5,
         "axes.axisbelow": True,
+        "axes.formatter.limits": (-2, 4),
         "xtick.major.width": 0.6,
         "ytick.major.width": 0.6,
         "figure.dpi": 100,

@@ -191,7 +191,7 @@ def fixed_budget(summary: Summary, key: str, name: str) -> Table:
     if beside:
         opening.append(
             "The paper leaves its update rules open, so its absolute numbers are of other samplers; what can be "
-            "compared is which schedule is ahead, and by how much. Differences of more than two standard errors are named:"
+            "compared is which schedule is ahead, and by how much. Differences of more than two standard errors:"
         )
         notes = notes or ["No improvement differs from the paper's by more than two standard errors."]
     return Table(name, f"Periodic and {label} correction at B/T = {budget}", columns, rows, [*opening, *notes])

@@ -87,7 +87,8 @@ class Study:
         known = {f.name for f in fields(cls)}
         if not known >= set(facts):
             raise ValueError(f"not a study of this version: unknown settings {sorted(set(facts) - known)}")
-        return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in facts.items()})
+        settings: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in facts.items()}
+        return cls(**settings)
 
 
 _KAPPAS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.8, 0.95)

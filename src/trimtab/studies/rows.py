@@ -83,9 +83,12 @@ def join_rows(store: Store) -> dict[str, list[dict[str, Any]]]:
         files[SWEEP] = []
     for task in study_tasks(store.study):
         files[task.domain if task.kappa is None else SWEEP].extend(store.rows(task))
-    place = {key: i for i, key in enumerate(store.study.schedules)}
+    study = store.study
+    place = {name: i for i, name in enumerate((*study.domains, *study.kappa_domains, *study.schedules))}
     for rows in files.values():
-        rows.sort(key=lambda row: (row["domain"], row["kappa"], place[row["schedule"]], row["budget"], row["seed"]))
+        rows.sort(
+            key=lambda row: (place[row["domain"]], row["kappa"], place[row["schedule"]], row["budget"], row["seed"])
+        )
         _join_nepe(rows)
     return files
 

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from trimtab.domains import DOMAINS
+from trimtab.studies.config import CALIBRATION_SEED, PRESETS, Study, preset
+from trimtab.studies.schedules import KEYS, schedule_key
+from trimtab.studies.tasks import study_tasks
+
+
+def test_the_paper_preset_is_the_papers_protocol():
+    study = preset("paper")
+    assert study.budgets == tuple(round(0.05 * i, 2) for i in range(21))
+    assert study.seeds * len(study.budgets) == 336
+    assert study.domains == ("so3", "se3", "terrain", "so3-impulse", "se3-lever", "terrain-ridge")
+    assert study.table_budget == 0.25
+
+
+@pytest.mark.parametrize("study", PRESETS.values(), ids=PRESETS)
+def test_presets_name_things_that_exist_and_keep_calibration_apart(study: Study):
+    assert set(study.domains) | set(study.kappa_domains) <= set(DOMAINS)
+    assert set(study.schedules) <= set(KEYS)
+    assert study.seeds <= CALIBRATION_SEED
+    assert study.kappa_seeds <= CALIBRATION_SEED
+    assert Study.from_facts(study.facts()) == study
+
+
+def test_presets_differ_in_numbers_only():
+    assert len({study.schedules for study in PRESETS.values()}) == 1
+    assert len({study.table_budget for study in PRESETS.values()}) == 1
+
+
+@pytest.mark.parametrize("study", PRESETS.values(), ids=PRESETS)
+def test_tasks_cover_every_rollout_once_and_need_only_each_other(study: Study):
+    tasks = study_tasks(study)
+    names = {task.name for task in tasks}
+    assert len(names) == len(tasks)
+    assert all(need.name in names for task in tasks for need in task.needs.values())
+    rollouts = [
+        (task.domain, task.schedule, task.budget, seed)
+        for task in tasks
+        if task.kind == "rollout" and task.kappa is None
+        for seed in task.seeds
+    ]
+    assert len(set(rollouts)) == len(rollouts)
+    on_grid = sum(KEYS[key].only_budget is None for key in study.schedules)
+    at_ends = len(study.schedules) - on_grid
+    a_domain = study.seeds * (on_grid * len(study.budgets) + at_ends)
+    assert len(rollouts) == len(study.domains) * a_domain
+
+
+def test_some_domains_alone_keep_their_order_and_their_sweep():
+    study = preset("paper").only(("terrain", "so3"))
+    assert study.domains == study.kappa_domains == ("so3", "terrain")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"budgets": (0.25, 0.0)}, "ascending"),
+        ({"budgets": (0.0, 0.25, 1.5)}, r"\[0, 1\]"),
+        ({"budgets": (0.0, 1.0)}, "not one of"),
+        ({"seeds": 0}, "at least 1"),
+        ({"domains": ()}, "needs domains"),
+        ({"example_seeds": 99}, "first block"),
+        ({"schedules": ("terminal", "stepwise")}, "periodic"),
+    ],
+)
+def test_a_study_that_could_not_be_summarised_is_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        replace(preset("quick"), **change)
+
+
+def test_unknown_names_suggest_the_nearest():
+    with pytest.raises(ValueError, match="did you mean 'paper'"):
+        preset("papre")
+    with pytest.raises(ValueError, match="did you mean 'periodic'"):
+        schedule_key("perodic")
+    with pytest.raises(ValueError, match="unknown settings"):
+        Study.from_facts({"preset": "x", "colour": "red"})

@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+import io
+import json
+import threading
+from dataclasses import replace
+from shutil import copytree
+
+import pytest
+
+from study_runs import SHORT, finish, finished, row_hashes
+from trimtab.studies import engine, tasks
+from trimtab.studies.engine import run_study
+from trimtab.studies.errors import StudyError
+from trimtab.studies.progress import Lines
+from trimtab.studies.rows import write_rows
+from trimtab.studies.store import Store
+from trimtab.studies.tasks import study_tasks
+
+
+@pytest.fixture
+def whole():
+    """An uninterrupted run in this process."""
+    return finished(SHORT)
+
+
+def broken_off(directory, after: int) -> None:
+    """A run that fails when it has kept some tasks."""
+
+    class Stops(Store):
+        def keep(self, task, result):
+            if len(list((self.directory / "work").glob("*.json"))) == after:
+                raise KeyboardInterrupt
+            super().keep(task, result)
+
+    with pytest.raises(KeyboardInterrupt), Stops(directory, SHORT) as store:
+        run_study(store, "serial")
+
+
+def test_local_processes_give_the_same_rows_to_the_byte(whole, tmp_path):
+    assert row_hashes(finish(tmp_path / "local", SHORT, "local", 2)) == row_hashes(whole)
+
+
+@pytest.mark.parametrize("after", [0, 1, 4])
+def test_a_broken_off_run_goes_on_and_ends_with_the_same_rows(whole, tmp_path, after, monkeypatch):
+    broken_off(tmp_path / "run", after)
+    ran = []
+
+    def counted(task, inputs):
+        ran.append(task.name)
+        return tasks.run_task(task, inputs)
+
+    monkeypatch.setattr(engine, "run_task", counted)
+    finish(tmp_path / "run", SHORT)
+    assert row_hashes(tmp_path / "run") == row_hashes(whole)
+    assert len(ran) == len(study_tasks(SHORT)) - after
+
+
+def test_a_finished_run_is_not_run_again(whole, monkeypatch):
+    monkeypatch.setattr(engine, "run_task", lambda *_: pytest.fail("a task ran"))
+    before = row_hashes(whole)
+    finish(whole, SHORT)
+    assert row_hashes(whole) == before
+
+
+def test_a_damaged_or_missing_result_is_made_again(whole, tmp_path):
+    copytree(whole, tmp_path / "run")
+    work = sorted((tmp_path / "run" / "work").glob("*.json"))
+    work[0].write_text(work[0].read_text()[:50])
+    next((tmp_path / "run" / "thresholds").iterdir()).unlink()
+    next((tmp_path / "run" / "traces").iterdir()).unlink()
+    (tmp_path / "run" / "rows" / "so3.parquet").unlink()
+    finish(tmp_path / "run", SHORT)
+    assert row_hashes(tmp_path / "run") == row_hashes(whole)
+    assert len(list((tmp_path / "run" / "thresholds").iterdir())) == 1
+
+
+# ------------------------------------------------------------------ never the wrong rows
+
+
+def test_a_changed_study_is_refused_and_says_what_changed(whole):
+    with pytest.raises(StudyError, match="seeds was 2, now 1"):
+        Store(whole, replace(SHORT, seeds=1), "resume")
+
+
+def test_changed_code_is_refused(tmp_path, monkeypatch):
+    broken_off(tmp_path / "run", 2)
+    monkeypatch.setattr("trimtab.studies.store.code_version", lambda: "other")
+    with pytest.raises(StudyError, match=r"the code or a library was .*, now other"):
+        Store(tmp_path / "run", SHORT, "resume")
+
+
+def test_a_task_kept_by_other_code_counts_as_unfinished(tmp_path):
+    broken_off(tmp_path / "run", 3)
+    path = sorted((tmp_path / "run" / "work").glob("*.json"))[0]
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"identity": "other"}))
+    with Store(tmp_path / "run", SHORT, "resume") as store:
+        assert len(store.finished(study_tasks(SHORT))) == 2
+
+
+def test_a_worker_with_other_code_is_refused(tmp_path, monkeypatch):
+    def foreign(task, inputs):
+        return replace(tasks.run_task(task, inputs), code="other")
+
+    monkeypatch.setattr(engine, "run_task", foreign)
+    with pytest.raises(StudyError, match="a worker runs other code"):
+        finish(tmp_path / "run", SHORT)
+
+
+def test_the_code_version_is_that_of_what_rows_depend_on(tmp_path, monkeypatch):
+    package = tmp_path / "trimtab"
+    (package / "report").mkdir(parents=True)
+    (package / "loop.py").write_text("one")
+    monkeypatch.setattr(tasks.trimtab, "__file__", str(package / "__init__.py"))
+
+    def version() -> str:
+        return tasks.code_version.__wrapped__()
+
+    first = version()
+    (package / "report" / "figures.py").write_text("drawn otherwise")
+    (package / "cli.py").write_text("said otherwise")
+    assert version() == first
+    (package / "loop.py").write_text("two")
+    second = version()
+    (package / "weights.safetensors").write_bytes(b"data counts too")
+    assert len({first, second, version()}) == 3
+
+
+# ------------------------------------------------------------------ the directory
+
+
+def test_a_directory_with_other_files_is_refused_and_not_touched(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    for mode in ("new", "resume", "overwrite"):
+        with pytest.raises(StudyError, match=r"not a trimtab run \(it holds thesis.tex\)"):
+            Store(tmp_path, SHORT, mode)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_run_json_of_somebody_elses_is_refused(tmp_path):
+    (tmp_path / "run.json").write_text('{"name": "my game"}')
+    with pytest.raises(StudyError, match="not written by trimtab"):
+        Store(tmp_path, SHORT, "overwrite")
+
+
+def test_a_file_in_the_way_and_an_unwritable_place_are_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(StudyError, match="in the way"):
+            Store(place, SHORT)
+    with pytest.raises(StudyError, match="cannot be"):
+        Store(tmp_path.__class__("/proc/trimtab"), SHORT)
+
+
+def test_a_run_that_is_there_is_neither_continued_nor_replaced_unasked(whole, tmp_path):
+    with pytest.raises(StudyError, match=r"--resume.*--overwrite"):
+        Store(whole, SHORT, "new")
+    copytree(whole, tmp_path / "run")
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    with Store(tmp_path / "run", replace(SHORT, seeds=1), "overwrite") as store:
+        assert store.finished(study_tasks(store.study)) == set()
+    assert not (tmp_path / "run" / "rows").exists()
+    assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
+
+
+def test_two_processes_cannot_work_in_one_directory(tmp_path):
+    with Store(tmp_path / "run", SHORT), pytest.raises(StudyError, match="another process"):
+        Store(tmp_path / "run", SHORT, "resume")
+
+
+def test_what_a_killed_writer_left_behind_is_cleared(tmp_path):
+    broken_off(tmp_path / "run", 1)
+    (tmp_path / "run" / "work" / ".x.json.abc.tmp").write_text("half")
+    with Store(tmp_path / "run", SHORT, "resume"):
+        assert not list((tmp_path / "run").rglob(".*.tmp"))
+
+
+# ------------------------------------------------------------------ what goes wrong, and what is shown
+
+
+def test_an_error_in_a_worker_process_arrives_here(tmp_path):
+    study = replace(SHORT, domains=("no-such-domain",))
+    with Store(tmp_path / "run", study) as store, pytest.raises(ValueError, match="unknown domain"):
+        run_study(store, "local", 1)
+    assert not [t for t in threading.enumerate() if "QueueManager" in t.name]
+
+
+def test_unknown_engines_and_numbers_of_workers_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="did you mean 'local'"):
+        engine.pool("locl")
+    with pytest.raises(ValueError, match="at least 1"):
+        engine.pool("local", 0)
+
+
+def test_without_a_terminal_progress_is_lines_with_rate_and_time_left():
+    now = iter([0.0, 1.0, 10.0, 11.0, 20.0])
+    stream = io.StringIO()
+    lines = Lines(stream, total=6, done=2, seconds=5.0, clock=lambda: next(now))
+    for _ in range(4):
+        lines.advance("x")
+    assert stream.getvalue().splitlines() == [
+        "study: 6 tasks, 2 done already",
+        "study: 4 of 6 tasks, 0.2 tasks/s, 0:10 left",
+        "study: 6 of 6 tasks, 0.2 tasks/s, 0:00 left",
+    ]
+
+
+def test_the_wall_clock_of_all_sessions_is_added_up(tmp_path):
+    broken_off(tmp_path / "run", 2)
+    first = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert not first["complete"]
+    with Store(tmp_path / "run", SHORT, "resume") as store:
+        run_study(store, "serial")
+        write_rows(store)
+    second = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert second["complete"]
+    assert second["seconds"] > first["seconds"] > 0

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import trimtab as tt
+from trimtab import metrics
+from trimtab.domains import domain
+from trimtab.studies.errors import StudyError
+from trimtab.studies.tasks import Task, run_task, verify
+
+SEEDS = range(3)
+REFERENCE = Task("rollout", "so3", "stepwise", 1.0, 0, 3)
+PERIODIC = Task("rollout", "so3", "periodic", 0.25, 0, 3, examples=2)
+CALIBRATION = Task("calibrate", "so3", "adaptive:paper", 1.0, 1_000_000, 1_000_004)
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return run_task(REFERENCE, {})
+
+
+@pytest.fixture(scope="module")
+def direct():
+    """The same rollouts by hand."""
+    problem = domain("so3").problem(SEEDS)
+    return {
+        name: tt.rollout(problem.sampler, problem.constraint, schedule, SEEDS, keep_states=True)
+        for name, schedule in {"stepwise": tt.Stepwise(), "periodic": tt.Periodic(0.25)}.items()
+    }
+
+
+def test_rows_are_the_metrics_of_the_rollouts(reference, direct):
+    rows = run_task(PERIODIC, {"reference": reference.shared}).rows
+    run, stepwise, distance = direct["periodic"], direct["stepwise"], domain("so3").distance
+    expected = {
+        "path_error": metrics.path_error(run),
+        "endpoint": metrics.endpoint_distance(run, stepwise, distance),
+        "state_error": metrics.state_error(run, stepwise, distance),
+        "achieved_budget": metrics.achieved_budget(run),
+        "concentration": metrics.top_mass(run.defects),
+    }
+    assert [row["seed"] for row in rows] == list(SEEDS)
+    for name, values in expected.items():
+        got = torch.tensor([row[name] for row in rows], dtype=torch.float64)
+        torch.testing.assert_close(got, values, rtol=1e-12, atol=1e-14)
+    assert all(row["projections"] == 25 and not row["closing"] for row in rows)
+
+
+def test_the_reference_is_at_no_distance_from_itself(reference):
+    assert all(row["endpoint"] < 1e-7 and row["state_error"] < 1e-5 for row in reference.rows)
+
+
+def test_a_task_is_a_pure_function(reference):
+    first, second = (run_task(PERIODIC, {"reference": reference.shared}) for _ in range(2))
+    assert first.rows == second.rows
+    assert first.code == second.code
+
+
+def test_a_block_of_seeds_gives_the_rows_its_seeds_give_alone(reference):
+    whole = run_task(PERIODIC, {"reference": reference.shared}).rows
+    one = replace(PERIODIC, first=1, stop=2, examples=0)
+    alone = run_task(one, {"reference": run_task(one.needs["reference"], {}).shared}).rows
+    assert alone[0].keys() == whole[1].keys()
+    for name, value in alone[0].items():
+        assert value == (pytest.approx(whole[1][name], rel=1e-12) if isinstance(value, float) else whole[1][name])
+
+
+def test_an_adaptive_task_uses_the_shared_prices_and_spends_its_budget(reference):
+    prices = run_task(CALIBRATION, {}).shared
+    task = replace(PERIODIC, schedule="adaptive:paper", budget=0.1)
+    assert set(task.needs) == {"reference", "thresholds"}
+    rows = run_task(task, {"reference": reference.shared, "thresholds": prices}).rows
+    assert [row["achieved_budget"] for row in rows] == [0.1] * 3
+
+
+def test_calibration_seeds_cannot_be_evaluated_on():
+    prices = run_task(replace(CALIBRATION, first=0, stop=4), {}).shared
+    with pytest.raises(ValueError, match="used to calibrate"):
+        run_task(replace(PERIODIC, schedule="adaptive:paper"), {"thresholds": prices, "reference": b""})
+
+
+def test_a_schedule_that_is_not_the_one_asked_for_is_found_out(direct):
+    verify(PERIODIC, tt.Periodic(0.25), direct["periodic"])
+    with pytest.raises(StudyError, match="not those of the schedule asked for"):
+        verify(PERIODIC, tt.Terminal(), direct["periodic"])
+    with pytest.raises(StudyError, match=r"30 corrections was asked for, \[25\] were spent"):
+        verify(replace(PERIODIC, budget=0.3), tt.Periodic(0.25), direct["periodic"])
+
+
+def test_kappa_reaches_the_domain_and_the_rows():
+    rows = run_task(replace(REFERENCE, kappa=0.75), {}).rows
+    assert {row["kappa"] for row in rows} == {0.75}
