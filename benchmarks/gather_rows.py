@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from _compare import compare
 from trimtab.constraint import Constraint, Projection
+from trimtab.constraints.obstacles import AvoidObstacles, Obstacles
 from trimtab.domains import domain
 from trimtab.noise import Noise, as_seeds
+from trimtab.pdm.maps import shipped_map, start_goal_pairs
 
 N, CHOSEN = 64, 16
 
@@ -31,18 +33,24 @@ def reaction_fields() -> tuple[str, Constraint, Tensor]:
     problem = domain("reaction-flow").problem(range(N))
     noise = Noise(as_seeds(range(N)), torch.float32)
     x = problem.sampler.step(problem.sampler.start(noise), 0, noise)
-    return "mass balance of fields (Gauss-Newton)", problem.constraint, x
+    return "mass balance, a batch at a time", problem.constraint, x
 
 
-def trajectories() -> tuple[str, Constraint, Tensor]:
-    problem = domain("pdm").problem(range(N))
-    dtype = getattr(problem.sampler, "dtype", torch.float64)
-    noise = Noise(as_seeds(range(N)), dtype)
-    x = problem.sampler.start(noise)
-    return "obstacle-avoiding trajectories", problem.constraint, x
+def trajectories(backend: Literal["batched", "ipopt"]) -> tuple[str, Constraint, Tensor]:
+    circles = shipped_map()
+    starts, goals = start_goal_pairs(range(N), circles)
+    share = torch.linspace(0, 1, 64, dtype=starts.dtype)
+    straight = starts[:, :, None] + (goals - starts)[:, :, None] * share
+    x = straight + 0.05 * Noise(as_seeds(range(N)), starts.dtype).normal(0, (2, 64))
+    how = "a batch at a time" if backend == "batched" else "IPOPT, a sample at a time"
+    return f"trajectories, {how}", AvoidObstacles(Obstacles(circles), starts, goals, backend), x
 
 
-CASES: tuple[Callable[[], tuple[str, Constraint, Tensor]], ...] = (reaction_fields, trajectories)
+CASES: tuple[Callable[[], tuple[str, Constraint, Tensor]], ...] = (
+    reaction_fields,
+    partial(trajectories, "batched"),
+    partial(trajectories, "ipopt"),
+)
 
 
 def run(quick: bool) -> list[dict[str, Any]]:
@@ -56,7 +64,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
                     "ours": partial(gathered, constraint, x, chosen),
                     "the full batch": partial(states_of, constraint, x),
                 },
-                3 if quick else 15,
+                3 if quick else 9,
             )
             inputs = f"{CHOSEN} of {N} rows, states {tuple(x.shape[1:])} {str(x.dtype).removeprefix('torch.')}"
             claim = f"gather, project, scatter: {name}"

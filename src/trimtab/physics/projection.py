@@ -49,22 +49,24 @@ class MassBalance:
 
     def project(self, u: Tensor) -> Projection:
         """A nearest field of the set (a stationary one), with its outcome for each sample."""
-        conditions = self._conditions_like(u.double())
-        target = u.double()[:, 1:]
-        state = _State(target.clone(), target.new_zeros(len(u), TIMES - 1))
+        given = self._conditions_like(u.double())
+        x = torch.cat([given.initial[:, None], u[:, 1:].double()], dim=1)
         converged = torch.zeros(len(u), dtype=torch.bool, device=u.device)
         iterations = torch.zeros(len(u), dtype=torch.int64, device=u.device)
-        active = torch.arange(len(u), device=u.device)
+        rows = torch.arange(len(u), device=u.device)  # those still at work, and all that belongs to them
+        state = _State(x, x, mass_imbalance(x, given), x.new_zeros(len(u), TIMES - 1), given)
         for _ in range(self.most_iterations):
-            new, done = self._iterate(state.take(active), target[active], conditions.take(active))
-            state.field[active], state.multiplier[active] = new
-            iterations[active] += 1
-            converged[active] = done
-            active = active[~done]
-            if len(active) == 0:
-                break
-        x = torch.cat([conditions.initial[:, None], state.field], dim=1).to(u.dtype)
-        return Projection(x, converged, iterations)
+            state, done = self._iterate(state)
+            iterations[rows] += 1
+            if bool(done.any()):
+                converged[rows] = done
+                x = x.index_copy(0, rows, state.field)
+                left = (~done).nonzero().squeeze(1)
+                rows, state = rows[left], state.take(left)
+                if len(rows) == 0:
+                    break
+        x = x.index_copy(0, rows, state.field)
+        return Projection(x.to(u.dtype), converged, iterations)
 
     def take(self, rows: Tensor) -> MassBalance:
         """The set of the samples `rows`."""
@@ -78,14 +80,13 @@ class MassBalance:
             )
         return Conditions(self.conditions.initial.to(u), self.conditions.inflow.to(u))
 
-    def _iterate(self, state: _State, target: Tensor, conditions: Conditions) -> tuple[_State, Tensor]:
+    def _iterate(self, state: _State) -> tuple[_State, Tensor]:
         """One iteration for all rows given: the new state, and which rows have converged, (n,)."""
-        u, multiplier = state
+        u, target, violation, multiplier, conditions = state
         rule = GROWTH * cumulative_rule().to(u)[1:, 1:]
-        slope = 1 - 2 * u  # of the reaction
+        slope = 1 - 2 * u[:, 1:]  # of the reaction
         weight = 1 / (1 + 2 * multiplier @ rule).clamp(min=_LEAST_CURVATURE)  # inverse Hessian, one number a moment
-        back = target - u
-        violation = self._violation(u, conditions)
+        back = target[:, 1:] - u[:, 1:]
 
         mean, square = slope.mean(dim=2), slope.square().mean(dim=2)
         cross = rule * (weight * mean)[:, None]
@@ -96,24 +97,36 @@ class MassBalance:
 
         pull = multiplier[..., None] - slope * (multiplier @ rule)[..., None]
         change = weight[..., None] * (back - pull)
-        usable = (singular == 0) & change.flatten(1).isfinite().all(dim=1)
-        change = torch.where(usable[:, None, None], change, 0)
-        multiplier = torch.where(usable[:, None], multiplier, 0)
-        new = u + change
-        left = self._violation(new, conditions).square().sum(dim=1) / TIMES
         moved = change.square().mean(dim=(1, 2))
-        small = torch.maximum(left, moved).sqrt() <= self.tolerance
-        return _State(new, multiplier), usable & small
-
-    def _violation(self, later: Tensor, conditions: Conditions) -> Tensor:
-        return mass_imbalance(torch.cat([conditions.initial[:, None], later], dim=1), conditions)
+        usable = (singular == 0) & moved.isfinite()
+        if not bool(usable.all()):  # such a row stays where it is, and fails in the end
+            change = torch.where(usable[:, None, None], change, 0)
+            multiplier = torch.where(usable[:, None], multiplier, 0)
+        new = torch.cat([u[:, :1], u[:, 1:] + change], dim=1)
+        violation = mass_imbalance(new, conditions)
+        left = violation.square().sum(dim=1) / TIMES
+        done = usable & (torch.maximum(left, moved) <= self.tolerance**2)
+        return _State(new, target, violation, multiplier, conditions), done
 
 
 class _State(NamedTuple):
-    """An iterate: the field after t = 0, (n, TIMES - 1, CELLS), and the multipliers of the balance, (n, TIMES - 1)."""
+    """Iterates and what belongs to them.
+
+    The fields and the fields to be near to, (n, TIMES, CELLS); the violations of the balance and its multipliers,
+    (n, TIMES - 1).
+    """
 
     field: Tensor
+    target: Tensor
+    violation: Tensor
     multiplier: Tensor
+    conditions: Conditions
 
     def take(self, rows: Tensor) -> _State:
-        return _State(self.field[rows], self.multiplier[rows])
+        return _State(
+            self.field[rows],
+            self.target[rows],
+            self.violation[rows],
+            self.multiplier[rows],
+            self.conditions.take(rows),
+        )
