@@ -14,9 +14,7 @@ from trimtab.pdm.quality import sample, trajectory_quality
 
 
 def plain_model() -> Model:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        network = RefineNet(replace(PDM_ARCHITECTURE, features=2)).double().requires_grad_(False)
+    network = RefineNet(replace(PDM_ARCHITECTURE, features=2)).double().requires_grad_(False)
     return Model(network, Settings(sigma_max=1.0, sigma_min=0.01, eps=1e-4), {})
 
 

@@ -197,4 +197,4 @@ def denoised(left: Tensor, offset: Tensor, sigma: Tensor, sigma_data: float) -> 
 
 def conditioned_architecture(features: int, levels: int, waypoints: int) -> Architecture:
     """The network shape of a conditioned model: convolutions along the trajectory."""
-    return Architecture(CONDITION_CHANNELS, 4, features, levels, 1, waypoints, "silu")
+    return Architecture(CONDITION_CHANNELS, 4, features, levels, 1, waypoints // 2, 2, "silu")

@@ -32,7 +32,8 @@ class Architecture:
         levels: Noise levels.
         rows: Rows of the image that the waypoints are folded into, row by row. With one row the network
             convolves along the trajectory only.
-        columns: Columns of that image; rows × columns waypoints.
+        columns: Columns of that image; rows × columns × patch waypoints.
+        patch: Successive waypoints put into one pixel, side by side in its channels.
         activation: "elu", or "silu", which is a third of its cost.
     """
 
@@ -42,6 +43,7 @@ class Architecture:
     levels: int = 10
     rows: int = 8
     columns: int = 8
+    patch: int = 1
     activation: str = "elu"
 
     def __post_init__(self) -> None:
@@ -57,7 +59,7 @@ class Architecture:
     @property
     def waypoints(self) -> int:
         """Waypoints of one trajectory."""
-        return self.rows * self.columns
+        return self.rows * self.columns * self.patch
 
 
 PDM_ARCHITECTURE = Architecture()
@@ -243,6 +245,7 @@ class RefineNet(nn.Module):
 
     Args:
         architecture: Its shape.
+        seed: Of the initial weights.
 
     Example:
         >>> net = RefineNet(PDM_ARCHITECTURE)
@@ -250,17 +253,22 @@ class RefineNet(nn.Module):
         torch.Size([5, 4, 64])
     """
 
-    def __init__(self, architecture: Architecture) -> None:
-        """Draw initial weights from the global generator, as torch modules do."""
+    def __init__(self, architecture: Architecture, seed: int = 0) -> None:
+        """Build the network; torch draws initial weights from the global generator, which is put back."""
         super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self._build(architecture)
+
+    def _build(self, architecture: Architecture) -> None:
         self.architecture = architecture
         fine, levels = architecture.features, architecture.levels
         make = _Kernels(architecture.rows == 1, _ACTIVATIONS[architecture.activation])
         wide = 2 * fine
         self.activation = make.activation
-        self.begin_conv = make.conv(architecture.inputs, fine)
+        self.begin_conv = make.conv(architecture.inputs * architecture.patch, fine)
         self.normalizer = _Norm(fine, levels)
-        self.end_conv = make.conv(fine, architecture.outputs)
+        self.end_conv = make.conv(fine, architecture.outputs * architecture.patch)
         self.res1 = nn.ModuleList([_Residual(make, fine, fine, levels), _Residual(make, fine, fine, levels)])
         self.res2 = nn.ModuleList([_Residual(make, fine, wide, levels, "halve"), _Residual(make, wide, wide, levels)])
         self.res3, self.res4 = (
@@ -292,7 +300,8 @@ class RefineNet(nn.Module):
                 f"the network takes ({shape.inputs}, {shape.waypoints}) trajectories, batch first: got {tuple(x.shape)}"
             )
         level = torch.as_tensor(level, device=x.device).reshape(-1)
-        h = self.begin_conv(x.reshape(len(x), shape.inputs, shape.rows, shape.columns))
+        pixels = x.reshape(len(x), shape.inputs, shape.rows, shape.columns, shape.patch)
+        h = self.begin_conv(pixels.movedim(4, 2).flatten(1, 2))
         stages: list[Tensor] = []
         for blocks in (self.res1, self.res2, self.res3, self.res4):
             for block in blocks:
@@ -303,4 +312,5 @@ class RefineNet(nn.Module):
         h = self.refine3([stages[1], h], level)
         h = self.refine4([stages[0], h], level)
         out: Tensor = self.end_conv(self.activation(self.normalizer(h, level)))
-        return out.reshape(len(x), shape.outputs, shape.waypoints)
+        pixels = out.reshape(len(x), shape.outputs, shape.patch, shape.rows, shape.columns)
+        return pixels.movedim(2, 4).reshape(len(x), shape.outputs, shape.waypoints)

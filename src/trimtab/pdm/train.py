@@ -47,8 +47,8 @@ class TrainConfig:
         save_every: Steps between checkpoints.
     """
 
-    steps: int = 5000
-    batch: int = 64
+    steps: int = 4500
+    batch: int = 96
     rate: float = 2e-3
     ema: float = 0.999
     features: int = 16
@@ -133,9 +133,8 @@ def train(
     Raises:
         ValueError: If the folder holds a training with another configuration.
     """
-    with torch.random.fork_rng(devices=[]):  # initial weights are drawn from the global generator: put it back
-        torch.manual_seed(config.seed)
-        network = RefineNet(conditioned_architecture(config.features, settings.levels, data.positions.shape[1]))
+    shape = conditioned_architecture(config.features, settings.levels, data.positions.shape[1])
+    network = RefineNet(shape, config.seed)
     average = {k: v.clone() for k, v in network.state_dict().items()}
     optimiser = torch.optim.Adam(network.parameters(), lr=config.rate, betas=(0.9, 0.99))
     told = {"train": asdict(config), "settings": asdict(settings), "data": asdict(data.config)}
