@@ -114,6 +114,13 @@ def test_win_rates_over_other_budgets_are_not_compared(summary):
     assert "33.3% is the highest rate possible" in notes[1]
 
 
+def test_domains_the_paper_does_not_have_stand_alone(summary):
+    summary["domains"] = {"reaction-flow": summary["domains"]["terrain"]}
+    for table in all_tables(summary)[:2]:
+        assert [row[:2] for row in table.rows] == [["reaction-flow", "here"]]
+        assert "paper's" not in " ".join(table.notes)
+
+
 @pytest.mark.skipif(not SHARED.is_file(), reason="the paper's figures are not beside this checkout")
 def test_the_papers_numbers_are_the_papers():
     ours, theirs = reported(), json.loads(SHARED.read_text())

@@ -142,6 +142,7 @@ class LocalPool:
         self.executor = ProcessPoolExecutor(
             workers, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_worker
         )
+        self.others = set(multiprocessing.active_children())  # not ours to end
         self.running: dict[Future[Result], Task] = {}
         self.finished: deque[Future[Result]] = deque()
 
@@ -167,7 +168,7 @@ class LocalPool:
         """Drop what is queued and end the processes, even in the middle of a task."""
         self.executor.shutdown(wait=False, cancel_futures=True)
         if self.running:
-            for process in multiprocessing.active_children():
+            for process in set(multiprocessing.active_children()) - self.others:
                 process.terminate()
         self.executor.shutdown(wait=True)
 

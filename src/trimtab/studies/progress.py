@@ -62,7 +62,7 @@ class Lines:
     """A line at the start, at most every `seconds`, and at the end."""
 
     def __init__(
-        self, stream: TextIO, total: int, done: int, seconds: float = 5.0, clock: Callable[[], float] = monotonic
+        self, stream: TextIO, total: int, done: int, seconds: float = 10.0, clock: Callable[[], float] = monotonic
     ) -> None:
         """Begin with a line saying what is there."""
         self.stream, self.total, self.done, self.seconds, self.clock = stream, total, done, seconds, clock
