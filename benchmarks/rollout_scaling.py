@@ -78,7 +78,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
     by_t = [(t, seconds(64, t, 3, 0.25, repeats)) for t in ts]
     by_size = [(d, seconds(1024, 50, d, 0.25, repeats)) for d in sizes]
     by_budget = [(b, seconds(1024, 100, 3, b / 100, repeats)) for b in budgets]
-    memory = [(n, peak_mebibytes(n)) for n in ([8192, 32768] if quick else [8192, 16384, 32768, 65536])]
+    memory = [(n, peak_mebibytes(n)) for n in ([16384, 32768] if quick else [16384, 32768, 65536])]
     return [
         _row("time grows with n to the power", by_n, "n", "T = 50, states of 3, adaptive 25%"),
         _row("time grows with T to the power", by_t, "T", "n = 64, states of 3, adaptive 25%"),

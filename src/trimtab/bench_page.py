@@ -67,6 +67,9 @@ def growth_figure(series: list[dict[str, Any]]) -> str:
             axes.loglog(xs, ys, "o-", markersize=4, label=one["label"])
         (x0, _), (x1, y1) = here[0]["points"][0], here[0]["points"][-1]
         axes.loglog([x0, x1], [y1 * x0 / x1, y1], "--", color="0.6", linewidth=1, label="linear")
+        sizes = sorted({x for one in here for x, _ in one["points"]})
+        axes.set_xticks(sizes, [f"{x:,}" for x in sizes], rotation=45, fontsize=8)
+        axes.set_xticks([], minor=True)
         axes.set_xlabel(x_name)
         axes.set_ylabel(y_name)
         axes.grid(alpha=0.3)
