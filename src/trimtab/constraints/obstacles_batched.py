@@ -237,7 +237,7 @@ def project_paths(obstacles: Obstacles, proposal: Tensor, aim: float, effort: Ef
         Paths in [-1, 1]². A violation above `aim` means that none was found, and the least bad is returned.
     """
     inside = proposal.clamp(-1, 1)
-    if not len(obstacles):
+    if not len(obstacles) or not len(proposal[0]):
         nothing = proposal.new_zeros(proposal.shape[1])
         return Solution(inside, nothing, nothing.long())
     answer = Solution(
@@ -259,7 +259,7 @@ def project_paths(obstacles: Obstacles, proposal: Tensor, aim: float, effort: Ef
 def violations(obstacles: Obstacles, path: Tensor) -> Tensor:
     """The deepest overlap of each path with an obstacle, (n,)."""
     _, n, W = path.shape
-    return gaps(obstacles, *segments(path)).view(-1, n, W - 1).amin((0, 2)).neg_().clamp_(min=0)
+    return gaps(obstacles, *segments(path)).view(len(obstacles), n, W - 1).amin((0, 2)).neg_().clamp_(min=0)
 
 
 def _leaps(obstacles: Obstacles, path: Tensor, leap: float) -> Tensor:

@@ -139,11 +139,11 @@ def _program(circles: Rows, boxes: Rows, waypoints: int, tolerance: float) -> Pr
     return build_program(circles, boxes, waypoints, tolerance)
 
 
-def _solve(circles: Rows, boxes: Rows, tolerance: float, proposal: Array, begin: Array) -> _Answer:
+def _solve(circles: Rows, boxes: Rows, tolerance: float, tries: int, proposal: Array, begin: Array) -> _Answer:
     """One sample with bounded retries: from the path given, then from the proposal, moved off any symmetry."""
     program = _program(circles, boxes, proposal.shape[1], tolerance)
     spent = 0
-    for attempt in range(MAX_TRIES):
+    for attempt in range(tries):
         shift = 1e-3 * np.sin(np.arange(begin.size)).reshape(begin.shape)
         at = begin if attempt == 0 else np.clip(proposal + shift, -1, 1)
         found, ok, iterations = solve_one(program, proposal, at)
@@ -160,7 +160,7 @@ class IpoptPaths:
     `if __name__ == "__main__":`. They end with `close()`, with the object, or with the program.
     """
 
-    def __init__(self, obstacles: Obstacles, tolerance: float, workers: int) -> None:
+    def __init__(self, obstacles: Obstacles, tolerance: float, workers: int, tries: int = MAX_TRIES) -> None:
         """Check that CasADi is there; nothing is built yet."""
         _casadi()
         if workers < 0:
@@ -168,6 +168,7 @@ class IpoptPaths:
         self.circles: Rows = tuple(map(tuple, obstacles.circles.tolist()))
         self.boxes: Rows = tuple(map(tuple, obstacles.boxes.tolist()))
         self.tolerance = tolerance
+        self.tries = tries
         self.workers = workers or os.cpu_count() or 1
         self._obstacles = obstacles
         self._pool: ProcessPoolExecutor | None = None
@@ -193,13 +194,15 @@ class IpoptPaths:
         return path, converged, torch.tensor([a.iterations for a in answers], device=proposal.device)
 
     def _here(self, task: tuple[Array, Array]) -> _Answer:
-        return _solve(self.circles, self.boxes, self.tolerance, *task)
+        return _solve(self.circles, self.boxes, self.tolerance, self.tries, *task)
 
     def _in_pool(self, tasks: Iterable[tuple[Array, Array]]) -> list[_Answer]:
         tasks = list(tasks)
         pool = self._running()
         try:
-            futures = [pool.submit(_solve, self.circles, self.boxes, self.tolerance, *task) for task in tasks]
+            futures = [
+                pool.submit(_solve, self.circles, self.boxes, self.tolerance, self.tries, *task) for task in tasks
+            ]
         except BrokenProcessPool:
             futures = []
         answers = [_outcome(future) for future in futures]

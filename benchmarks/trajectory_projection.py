@@ -1,0 +1,209 @@
+"""The nearest collision-free trajectory, batched in torch, against CasADi's IPOPT: 64 waypoints, 24 circles, batch 64.
+
+Three ways to run IPOPT are timed: as Projected Diffusion Models run it (the program rebuilt for every call, started
+from the proposal), built once with parameters in one process, and built once in a pool over every core. All get the same
+proposals, in turn with ours. Proposals are those an annealed sampler makes at its last five noise levels; at the first
+five IPOPT does not succeed, so times there would say nothing.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import statistics
+from collections.abc import Callable
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from _compare import Ratio, compare, median_interval, skipped
+from trimtab.constraints.obstacles import AvoidObstacles, Obstacles, scattered_circles
+from trimtab.constraints.obstacles_geometry import gaps
+
+N, WAYPOINTS, CIRCLES = 64, 64, 24
+SIGMAS = [10 * (0.005 / 10) ** (k / 9) for k in range(10)]
+LAST_LEVELS = range(5, 10)
+CLAIM = f"obstacle-avoiding projection a sample, {WAYPOINTS} waypoints, {CIRCLES} circles, batch {N}"
+PEERS = {
+    "IPOPT rebuilt each call, as PDM runs it": "≥ 500",
+    "IPOPT built once, one process": "≥ 40",
+    "IPOPT built once, a pool on all cores": "≥ 20",
+}
+
+
+def proposals(obstacles: Obstacles, levels: list[int], seed: int) -> tuple[Tensor, AvoidObstacles]:
+    """Free bent paths between random free points, with the noise of a level on every waypoint: one sample a level."""
+    n = len(levels)
+    g = torch.Generator().manual_seed(seed)
+    points = torch.rand(2, 64 * n, generator=g) * 1.9 - 0.95
+    start, goal = points[:, gaps(obstacles, points, points).amin(0) > 0.03].T[: 2 * n].split(n)
+    t = torch.linspace(0, 1, WAYPOINTS)
+    x = start[:, :, None] * (1 - t) + goal[:, :, None] * t
+    for k in (1, 2, 3):
+        x = x + 0.25 / k * torch.randn(n, 2, 1, generator=g) * torch.sin(k * math.pi * t)
+    avoid = AvoidObstacles(obstacles, start, goal)
+    sigma = torch.tensor([SIGMAS[k] for k in levels])[:, None, None]
+    x = avoid.project(x).x + sigma * torch.randn(n, 2, WAYPOINTS, generator=g)
+    x[:, :, 0], x[:, :, -1] = start, goal
+    return x, avoid
+
+
+def rebuilt(circles: list[list[float]], proposal: np.ndarray) -> tuple[np.ndarray, bool]:
+    """One projection as PDM makes it: a new program, default IPOPT, 150 iterations, tolerance 1e-3."""
+    import casadi as ca
+
+    program = ca.Opti()
+    p = program.variable(2, WAYPOINTS)
+    program.minimize(ca.sumsqr(p - proposal))
+    program.subject_to(program.bounded(-1, ca.vec(p), 1))
+    program.subject_to(p[:, 0] == proposal[:, 0])
+    program.subject_to(p[:, -1] == proposal[:, -1])
+    for i in range(WAYPOINTS - 1):
+        a, u = p[:, i], p[:, i + 1] - p[:, i]
+        for x, y, r in circles:
+            d = ca.vertcat(x, y) - a
+            t = ca.fmax(0, ca.fmin(1, ca.dot(d, u) / (ca.dot(u, u) + 1e-12)))
+            program.subject_to(ca.sumsqr(d - t * u) >= r**2)
+    program.set_initial(p, np.clip(proposal, -1, 1))
+    program.solver("ipopt", {"print_time": False}, {"max_iter": 150, "tol": 1e-3, "print_level": 0, "sb": "yes"})
+    try:
+        return program.solve().value(p), True
+    except RuntimeError:
+        return program.debug.value(p), False
+
+
+def seconds(function: Callable[[], object]) -> float:
+    begin = perf_counter()
+    function()
+    return perf_counter() - begin
+
+
+def run(quick: bool) -> list[dict[str, Any]]:
+    obstacles = scattered_circles(CIRCLES, seed=1)
+    x, avoid = proposals(obstacles, [LAST_LEVELS[k % len(LAST_LEVELS)] for k in range(N)], seed=1)
+    rows = against_ipopt(obstacles, x, avoid, quick)
+    rows.append(share_solved(obstacles, quick))
+    rows.append(against_score_step(quick))
+    return rows
+
+
+def against_ipopt(obstacles: Obstacles, x: Tensor, avoid: AvoidObstacles, quick: bool) -> list[dict[str, Any]]:
+    if importlib.util.find_spec("casadi") is None:
+        return [skipped(CLAIM, name, "casadi is not installed: pip install 'trimtab[bench]'") for name in PEERS]
+    from trimtab.constraints.obstacles_ipopt import IpoptPaths, build_program, solve_one
+
+    circles = obstacles.circles.tolist()
+    program = build_program(tuple(map(tuple, circles)), (), WAYPOINTS, avoid.tolerance)
+    cores = os.cpu_count() or 1
+    pool = IpoptPaths(obstacles, avoid.tolerance, workers=0, tries=1)
+    paths = x.transpose(0, 1)
+    inside = paths.clamp(-1, 1)
+    pool.solve(paths[:, : 2 * cores], inside[:, : 2 * cores])  # start the processes, build the program in each
+    ours_seconds: list[float] = []
+    speed: dict[str, list[float]] = {name: [] for name in PEERS}
+    taken: dict[str, list[float]] = {name: [] for name in PEERS}
+    nearer: list[float] = []
+    answer = avoid.project(x)
+    distance = (answer.x - x).square().sum((1, 2)).sqrt()
+    solved = 0
+    rounds = 5 if quick else 20
+    for k in range(rounds):
+        ours = statistics.median(seconds(partial(avoid.project, x)) for _ in range(3)) / N
+        q = x[k].double().numpy()
+        begin = perf_counter()
+        path, ok, _ = solve_one(program, q, np.clip(q, -1, 1))
+        once = perf_counter() - begin
+        some = torch.arange(k * 2 * cores, (k + 1) * 2 * cores) % N
+        in_pool = seconds(partial(pool.solve, paths[:, some], inside[:, some])) / len(some)
+        again = [seconds(partial(rebuilt, circles, q))] if k < (2 if quick else 8) else []
+        for name, times in zip(PEERS, (again, [once], [in_pool]), strict=True):
+            taken[name] += times
+            speed[name] += [s / ours for s in times]
+        ours_seconds.append(ours)
+        solved += ok
+        if ok and float(distance[k]) > 1e-3:
+            nearer.append(float(distance[k]) / float(np.linalg.norm(path - q)))
+    pool.close()
+    mine = statistics.median(ours_seconds) * 1e3
+    rows = [
+        row(CLAIM, name, median_interval(speed[name]), target, f"ours {mine:.2f} ms, {name} {_s(taken[name])}")
+        for name, target in PEERS.items()
+    ]
+    note = f"{len(nearer)} of {rounds} samples: IPOPT succeeded on {solved}, and some were free already"
+    if nearer:
+        found = median_interval(nearer)
+        rows.append(row("distance to the proposal", "IPOPT where it succeeds", found, "≤ 1.02", note))
+    return rows
+
+
+def share_solved(obstacles: Obstacles, quick: bool) -> dict[str, Any]:
+    """The share of proposals that end without a violation above 1e-3, at the noise level where it is smallest."""
+    shares, worst = [], 0.0
+    for level in range(len(SIGMAS)):
+        x, avoid = proposals(obstacles, [level] * (128 if quick else 1024), seed=level)
+        violation = avoid.violation(avoid.project(x).x)
+        shares.append(float((violation <= 1e-3).double().mean()))
+        worst = max(worst, float(violation.max()))
+    note = f"{128 if quick else 1024} proposals at each of {len(SIGMAS)} levels, largest violation {worst:.1e}"
+    found = Ratio(min(shares), min(shares), max(shares))
+    return row("share solved to 1e-3 at the worst noise level", "all proposals", found, "≥ 0.999", note)
+
+
+def against_score_step(quick: bool) -> dict[str, Any]:
+    """The defect of a batch as a share of one evaluation of a score network of the public sampler's shape."""
+    from trimtab.pdm.network import PDM_ARCHITECTURE, RefineNet
+
+    ends = torch.tensor([-0.9, -0.9]), torch.tensor([0.9, 0.9])
+    avoid = AvoidObstacles(scattered_circles(CIRCLES, seed=1), *ends)
+    network = RefineNet(PDM_ARCHITECTURE)
+    x = torch.rand(N, 4, WAYPOINTS, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    with torch.no_grad():
+        timing = compare(
+            {"ours": partial(avoid.defect, x), "a score step": partial(network, x, 5)}, 15 if quick else 60
+        )
+    claim = f"defect of {N} trajectories, {CIRCLES} circles, as a share of a step"
+    return timing.row(claim, of="ours", over="a score step", target="≤ 0.02")
+
+
+def row(claim: str, against: str, found: Ratio, target: str, inputs: str) -> dict[str, Any]:
+    return {
+        "claim": claim,
+        "against": against,
+        "ratio": found.ratio,
+        "low": found.low,
+        "high": found.high,
+        "target": target,
+        "inputs": inputs,
+    }
+
+
+def _s(times: list[float]) -> str:
+    return f"{statistics.median(times):.3g} s"
+
+
+def main() -> None:
+    rows = run(quick=False)
+    casadi = "casadi missing"
+    if importlib.util.find_spec("casadi") is not None:
+        import casadi as ca
+
+        casadi = f"casadi {ca.__version__}"
+    print(f"torch {torch.__version__}, {casadi}, {torch.get_num_threads()} threads, {os.cpu_count()} cores")
+    print("| claim | against | ratio | interval | target | inputs |\n|---|---|---|---|---|---|")
+    for r in rows:
+        if "skipped" in r:
+            print(f"| {r['claim']} | {r['against']} | skipped: {r['skipped']} | | | |")
+        else:
+            print(
+                f"| {r['claim']} | {r['against']} | {r['ratio']:.4g} | {r['low']:.4g} to {r['high']:.4g} "
+                f"| {r['target']} | {r['inputs']} |"
+            )
+
+
+if __name__ == "__main__":
+    main()
