@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import combinations
+from math import comb
 
 import torch
 from torch import Tensor
@@ -98,9 +99,9 @@ def hindsight(
 def best_of_all(sampler: Sampler, constraint: Constraint, seeds: Tensor, budget: int) -> Tensor:
     """The truly best mask for each sample by trying all of them, (T, n) bool; for small T only."""
     T, n = sampler.n_steps, len(seeds)
+    if comb(T, budget) * n > 2_000_000:
+        raise ValueError(f"{comb(T, budget)} masks for T = {T} and a budget of {budget} are too many; use hindsight()")
     choices = list(combinations(range(T), budget))
-    if len(choices) * n > 2_000_000:
-        raise ValueError(f"{len(choices)} masks for T = {T} and a budget of {budget} are too many; use hindsight()")
     masks = torch.zeros(T, len(choices), dtype=torch.bool)
     for i, times in enumerate(choices):
         masks[list(times), i] = True

@@ -1,0 +1,94 @@
+"""Projected diffusion for trajectories: a learned annealed-Langevin sampler among obstacles."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trimtab.constraints.obstacles import AvoidObstacles
+from trimtab.constraints.obstacles_geometry import Obstacles
+from trimtab.domains.base import Domain, Problem
+from trimtab.pdm import AnnealedLangevin, load_model, shipped_map, start_goal_pairs
+
+__all__ = ["load_map", "make", "path_distance"]
+
+
+def load_map(path: str | Path) -> Tensor:
+    """Circles (m, 3) from a JSON file: a list of [x, y, r] or of {"x", "y", "r"}, or lists of those under names.
+
+    The named lists are joined, so that a map and the obstacles added to it can stand in one file.
+    """
+    try:
+        content = json.loads(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: cannot be read as a map ({error}); expected JSON circles [x, y, r]") from error
+    if isinstance(content, dict):
+        content = content.get("circles", content)
+    if isinstance(content, dict):
+        content = [circle for name in sorted(content) for circle in content[name]]
+    try:
+        rows = [[float(c[k]) for k in (("x", "y", "r") if isinstance(c, dict) else (0, 1, 2))] for c in content]
+        return torch.tensor(rows, dtype=torch.float64).reshape(-1, 3)
+    except (TypeError, KeyError, IndexError, ValueError) as error:
+        raise ValueError(f"{path}: not a list of circles, each [x, y, r] or {{x, y, r}} ({error!r})") from error
+
+
+def path_distance(x: Tensor, y: Tensor) -> Tensor:
+    """Root mean squared distance of the waypoints' positions, (n, 4, w) twice to (n,)."""
+    return (x[:, :2] - y[:, :2]).square().sum(dim=1).mean(dim=1).sqrt()
+
+
+def make(
+    checkpoint: str | None = None,
+    circles: str | None = None,
+    eligible_from: int = 0,
+    inner_steps: int | None = None,
+    backend: str = "batched",
+    workers: int = 1,
+) -> Domain:
+    """The domain `pdm`.
+
+    Args:
+        checkpoint: Weights of ours or a public PDM checkpoint; the shipped model by default.
+        circles: A JSON file with the map; the first shipped map by default.
+        eligible_from: First noise level whose updates may be corrected; PDM's own code uses 6, the paper counts all.
+        inner_steps: Langevin updates a level; the model's own number by default.
+        backend: "batched" or "ipopt".
+        workers: Processes of the "ipopt" backend.
+    """
+    model = load_model(None if checkpoint is None else Path(checkpoint))
+    chart = shipped_map() if circles is None else load_map(circles)
+    obstacles = Obstacles(chart.float())
+
+    def problem(seeds: Iterable[int] | Tensor) -> Problem:
+        starts, goals = (ends.float() for ends in start_goal_pairs(seeds, chart))
+        sampler = AnnealedLangevin(
+            model,
+            starts,
+            goals,
+            chart if model.conditioned else None,
+            inner_steps=inner_steps,
+            eligible_from=eligible_from,
+        )
+        constraint = AvoidObstacles(obstacles, starts, goals, backend=backend, workers=workers)  # type: ignore[arg-type]
+        return Problem(sampler, constraint)
+
+    settings: dict[str, Any] = {
+        "checkpoint": checkpoint,
+        "circles": circles,
+        "eligible_from": eligible_from,
+        "inner_steps": inner_steps,
+        "backend": backend,
+    }
+    return Domain(
+        name="pdm",
+        summary="trajectories among obstacles, sampled by a learned score (projected diffusion)",
+        problem=problem,
+        distance=path_distance,
+        settings={name: value for name, value in settings.items() if value is not None},
+    )

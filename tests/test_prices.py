@@ -1,0 +1,237 @@
+"""Prices: what they promise on problems whose answer is known, and how they refuse what they cannot price."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+import trimtab as tt
+from cases import CONSTRAINTS, Sphere, Walk
+from trimtab.calibration import METHODS
+from trimtab.prices.dynamic import solve
+from trimtab.prices.explore import Explore, spread_budgets
+from trimtab.prices.planned import cheapest_times, gap_costs, planned_masks, refine
+
+CALIBRATION, EVALUATION = range(1000, 1048), range(48)
+every_method = pytest.mark.parametrize("method", METHODS)
+
+
+@dataclass(frozen=True)
+class Drift:
+    """A defect that grows by a random amount each step and is forgotten at rate kappa; the state is the defect."""
+
+    kappa: float
+    n_steps: int = 24
+
+    def start(self, noise: tt.Noise) -> torch.Tensor:
+        return torch.zeros(len(noise.seeds), 1, dtype=torch.float64)
+
+    def step(self, x: torch.Tensor, t: int, noise: tt.Noise) -> torch.Tensor:
+        return (1 - self.kappa) * x - noise.uniform(t, (1,)).log()
+
+
+ZERO = tt.as_constraint(torch.zeros_like, lambda x: x[:, 0])
+
+
+def mean_path_error(schedule, sampler, constraint=ZERO, seeds=EVALUATION) -> float:
+    return float(tt.rollout(sampler, constraint, schedule, seeds).residuals.sum(dim=0).mean())
+
+
+@every_method
+def test_every_price_spends_exactly_its_budget_and_survives_its_file(method, tmp_path):
+    price = tt.calibrate(Walk(), Sphere(), range(100, 116), 0.75, method=method)
+    assert price.method == method
+    assert price.seeds == tuple(range(100, 116))
+    assert price.budget == 9
+    price.save(tmp_path / "price.safetensors")
+    again = type(price).load(tmp_path / "price.safetensors")
+    for budget in (0, 1, 0.25, 0.5, 9):
+        run = tt.rollout(Walk(), Sphere(), price.at(budget), range(10))
+        assert (run.spent == tt.schedule.corrections(budget, 12)).all()
+        assert torch.equal(tt.rollout(Walk(), Sphere(), again.at(budget), range(10)).projected, run.projected)
+
+
+@every_method
+def test_every_price_is_deterministic(method):
+    one, two = (tt.calibrate(Walk(), Sphere(), range(100, 116), 0.5, method=method) for _ in range(2))
+    run, other = (tt.rollout(Walk(), Sphere(), price.at(0.5), range(10)) for price in (one, two))
+    assert torch.equal(run.projected, other.projected)
+
+
+@every_method
+def test_every_price_serves_budgets_that_differ_by_sample(method):
+    budgets = torch.tensor([0, 3, 9, 1])
+    price = tt.calibrate(Walk(), Sphere(), range(100, 116), 0.75, method=method)
+    together = tt.rollout(Walk(), Sphere(), price.at(budgets), range(4))
+    assert torch.equal(together.spent, budgets)
+    for i, budget in enumerate(budgets.tolist()):
+        alone = tt.rollout(Walk(), Sphere(), price.at(budget), [i])
+        assert torch.equal(alone.projected[:, 0], together.projected[:, i])
+
+
+@every_method
+def test_every_price_refuses_its_own_seeds_other_steps_and_larger_budgets(method):
+    price = tt.calibrate(Walk(), Sphere(), range(100, 116), 0.5, method=method)
+    with pytest.raises(ValueError, match="used to calibrate"):
+        tt.rollout(Walk(), Sphere(), price.at(0.5), [100])
+    with pytest.raises(ValueError, match="T = 12 steps and cannot be used for T = 13"):
+        tt.rollout(Walk(n_steps=13), Sphere(), price.at(0.5), [1])
+    with pytest.raises(ValueError, match="7"):
+        price.at(7)
+
+
+@pytest.mark.parametrize("kappa", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("budget", [3, 8])
+def test_the_dynamic_program_beats_the_others_whatever_a_correction_lasts(kappa, budget):
+    sampler = Drift(kappa)
+    price = tt.calibrate(sampler, ZERO, CALIBRATION)
+    error = mean_path_error(price.at(budget), sampler)
+    for rival in (tt.Periodic(budget), tt.RandomTimes(budget)):
+        assert error < mean_path_error(rival, sampler)
+    for method in ("paper", "on-policy", "planned"):
+        rival = tt.calibrate(sampler, ZERO, CALIBRATION, method=method).at(budget)
+        assert error < 1.02 * mean_path_error(rival, sampler), method
+
+
+def test_the_papers_rule_loses_to_periodic_where_corrections_last():
+    """The finding the dynamic program is there for; should it ever go away, the docs are wrong."""
+    sampler = Drift(kappa=0.0)
+    paper = tt.calibrate(sampler, ZERO, CALIBRATION, method="paper").at(6)
+    assert mean_path_error(paper, sampler) > 1.5 * mean_path_error(tt.Periodic(6), sampler)
+
+
+@pytest.mark.parametrize("kappa", [0.0, 0.5])
+def test_the_expected_cost_is_what_evaluation_measures(kappa):
+    sampler = Drift(kappa)
+    price = tt.calibrate(sampler, ZERO, range(1000, 1064))
+    for budget in (0, 3, 8, 16):
+        measured = mean_path_error(price.at(budget), sampler, seeds=range(512))
+        assert price.notes["expected"][budget] == pytest.approx(measured, rel=0.12)
+
+
+def test_prices_fall_with_the_budget_left():
+    table = tt.calibrate(Drift(0.3), ZERO, CALIBRATION).table[:16, 1:8]
+    falls = (table.diff(dim=1) <= 1e-9).double().mean()
+    assert falls > 0.95  # estimates, so nearly
+
+
+def test_planned_times_are_the_best_open_loop_times_where_those_are_known():
+    """With no forgetting the mean defect is the time since the last correction, so even gaps are best."""
+    T, budget = 24, 5
+    sampler = Drift(0.0)
+    plan = tt.calibrate(sampler, ZERO, CALIBRATION, method="planned")
+    gaps = torch.cat([torch.tensor([-1]), plan.masks[budget].nonzero().squeeze(1), torch.tensor([T])]).diff()
+    assert gaps.max() - gaps.min() <= 1
+
+
+def test_cheapest_times_equal_enumeration():
+    from itertools import combinations
+
+    T, generator = 7, torch.Generator().manual_seed(0)
+    defects = torch.rand(3, T + 1, T, generator=generator, dtype=torch.float64)
+    costs = gap_costs(defects)
+    for budget in (0, 2, 6, 7):
+        masks = cheapest_times(costs, budget)[budget]
+        for i in range(3):
+
+            def cost(times, i=i):
+                rows = [0, *(t + 1 for t in times)]
+                return sum(float(costs[i, row, w]) for row, w in zip(rows, [*times, T], strict=True))
+
+            best = min(cost(times) for times in combinations(range(T), budget))
+            assert cost(masks[:, i].nonzero().squeeze(1).tolist()) == pytest.approx(best, abs=1e-12)
+
+
+def test_refining_a_plan_never_hurts_on_its_own_rollouts():
+    sampler, seeds = Drift(0.2), range(1000, 1016)
+
+    def run(schedule):
+        return tt.rollout(sampler, ZERO, schedule, seeds)
+
+    mask = torch.zeros(24, dtype=torch.bool)
+    mask[:5] = True
+    better = refine(run, mask, tries=40)
+    assert int(better.sum()) == 5
+    before, after = (float(run(tt.Fixed(m)).residuals.sum(dim=0).mean()) for m in (mask, better))
+    assert after < before
+
+
+def test_on_policy_rounds_settle_and_are_recorded():
+    price = tt.calibrate(Drift(0.1), ZERO, CALIBRATION, 0.5, method="on-policy")
+    rounds = price.notes["rounds"]
+    assert 2 <= len(rounds) <= 6
+    assert rounds[-1]["profile_change"] < rounds[0]["profile_change"]
+
+
+def test_exploration_meets_its_budgets_and_tries_both_actions_everywhere():
+    budgets = spread_budgets(200, 24, 1.0, seed=0)
+    assert int(budgets.min()) == 0
+    assert int(budgets.max()) >= 23
+    run = tt.rollout(Drift(0.3), ZERO, Explore(budgets), range(200))
+    assert torch.equal(run.spent, budgets)
+    rate = run.projected.double().mean(dim=1)
+    assert ((rate > 0.3) & (rate < 0.7)).all()
+
+
+def test_runs_that_show_only_one_action_are_refused():
+    run = tt.rollout(Drift(0.3), ZERO, tt.Terminal(), range(20))
+    with pytest.raises(ValueError, match="only one of the two actions"):
+        solve([run], 5)
+
+
+def test_a_loop_of_ones_own_is_calibrated_like_a_sampler_of_ours():
+    sampler = Walk()
+    seeds = torch.arange(100, 116)
+
+    def run(schedule):
+        corrector = tt.Corrector(Sphere(), schedule, sampler.n_steps, seeds=seeds)
+        x, noise = sampler.start(tt.Noise(seeds)), tt.Noise(seeds)
+        for t in range(sampler.n_steps):
+            x = corrector(sampler.step(x, t, noise), t)
+        return corrector.rollout
+
+    foreign = tt.calibrate_runs(run, sampler.n_steps, 0.5)
+    ours = tt.calibrate(sampler, Sphere(), seeds, 0.5)
+    assert torch.equal(foreign.table, ours.table)
+
+
+@every_method
+def test_a_constant_defect_is_told(method):
+    flat = tt.as_constraint(lambda x: x, lambda x: torch.ones(len(x), dtype=x.dtype))
+    with pytest.warns(UserWarning, match="cannot tell one moment from another"):
+        price = tt.calibrate(Walk(), flat, range(100, 116), 0.5, method=method)
+    assert (tt.rollout(Walk(), flat, price.at(0.5), range(4)).spent == 6).all()
+
+
+@pytest.mark.parametrize("method", ["dp", "on-policy", "planned"])
+def test_too_few_rollouts_are_refused(method):
+    with pytest.raises(ValueError, match="3 calibration rollouts are too few"):
+        tt.calibrate(Walk(), Sphere(), range(3), method=method)
+
+
+def test_unknown_methods_and_objectives_are_refused():
+    with pytest.raises(ValueError, match="did you mean 'planned'"):
+        tt.calibrate(Walk(), Sphere(), range(8), method="plannd")
+    with pytest.raises(ValueError, match="did you mean 'endpoint'"):
+        tt.calibrate(Walk(), Sphere(), range(8), objective="endpoints")
+    with pytest.raises(ValueError, match="prices path error only"):
+        tt.calibrate(Walk(), Sphere(), range(8), method="paper", objective="endpoint")
+    with pytest.raises(ValueError, match="needs a distance"):
+        tt.calibrate(Walk(), Sphere(), range(8), objective="endpoint")
+
+
+def test_a_plan_that_does_not_keep_its_budgets_is_refused():
+    with pytest.raises(ValueError, match="row b of a plan must hold exactly b steps"):
+        tt.Plan(torch.ones(3, 5, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"\(B \+ 1, T\) bool"):
+        tt.Plan(torch.ones(3, 5))
+
+
+def test_plans_from_few_rollouts_are_plans():
+    runs = [
+        tt.rollout(Walk(), CONSTRAINTS["sphere"](None), Explore(torch.tensor([2, 9]), seed=k), [1, 2]) for k in range(2)
+    ]
+    masks = planned_masks(runs, 12)
+    assert masks.sum(dim=1).tolist() == list(range(13))
