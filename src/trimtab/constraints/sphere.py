@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from trimtab.constraints.rows import by_row, row_norm
+
 __all__ = ["Ball", "Sphere"]
 
 
@@ -77,7 +79,7 @@ class Ball:
         norm = row_norm(away)
         outside = norm > self.radius
         scaled = _to_state(away * (self.radius / norm.clamp(min=self.radius))[:, None], x, self.centre)
-        return torch.where(outside.reshape(-1, *([1] * (x.ndim - 1))), scaled, x)  # points inside stay, to the last bit
+        return torch.where(by_row(outside, x), scaled, x)  # points inside stay, to the last bit
 
     def defect(self, x: Tensor) -> Tensor:
         r"""max(norm(x - centre) - radius, 0), (n, \*event) to (n,)."""
@@ -86,11 +88,6 @@ class Ball:
     def take(self, rows: Tensor) -> Ball:
         """Itself."""
         return self
-
-
-def row_norm(x: Tensor) -> Tensor:
-    """The Euclidean norm of each row, (n, d) to (n,)."""
-    return (x * x).sum(dim=1).sqrt()
 
 
 def _from_centre(x: Tensor, centre: Tensor | None) -> Tensor:

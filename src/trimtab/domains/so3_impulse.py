@@ -14,7 +14,7 @@ from trimtab.domains.langevin import Chain
 from trimtab.domains.so3 import RotationChain, rotation_distance
 from trimtab.noise import Noise
 
-__all__ = ["Impulses", "ImpulseChain", "make"]
+__all__ = ["ImpulseChain", "Impulses", "make"]
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ class Terrain:
     ridges: tuple[Ridge, ...] = ()
 
     def height(self, u: Tensor, v: Tensor) -> Tensor:
-        """z of the surface, (n,)."""
+        """The surface above each point of the map, (n,)."""
         z = 0.3 * (1.5 * u).sin() * (1.2 * v).cos() + 0.15 * (0.8 * u + 1.7 * v).sin()
         for ridge in self.ridges:
             z = z + ridge.height * _profile(ridge, u, v)[1]

@@ -1,0 +1,150 @@
+"""Sets with flat sides whose projections are exact: affine equalities, boxes, the simplex."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from trimtab.constraints.rows import apply_matrix, row_norm
+
+__all__ = ["AffineEquality", "Box", "Simplex"]
+
+
+@dataclass(frozen=True, eq=False)
+class AffineEquality:
+    r"""Solutions of linear equations: argmin over A y = b of norm(y - x), with states flattened to d numbers.
+
+    Attributes:
+        A: (m, d); rows may depend on each other as long as the equations have a solution.
+        b: (m,) for all samples, or (n, m) with one row a sample.
+
+    Example:
+        >>> import torch
+        >>> AffineEquality(torch.ones(1, 2), torch.ones(1)).project(torch.tensor([[1.0, 1.0]]))
+        tensor([[0.5000, 0.5000]])
+    """
+
+    A: Tensor
+    b: Tensor = field(metadata={"per_sample": True})
+
+    def __post_init__(self) -> None:
+        """Refuse equations that fit together in no way."""
+        if self.A.ndim != 2 or self.b.ndim not in (1, 2) or self.b.shape[-1] != len(self.A):
+            raise ValueError(
+                "AffineEquality needs A of shape (m, d) and b of shape (m,) or (n, m): got "
+                f"{tuple(self.A.shape)} and {tuple(self.b.shape)}"
+            )
+        b = self.b.double()
+        left = b - b @ (self.A.double() @ self._pseudo_inverse).T
+        if float(left.abs().amax()) > 1e-6 * (1 + float(b.abs().amax())):
+            raise ValueError(
+                "the equations A y = b contradict each other: no y is nearer to solving them than "
+                f"{float(left.abs().amax()):.2g}; remove or correct rows of A and b"
+            )
+
+    @cached_property
+    def _pseudo_inverse(self) -> Tensor:
+        """(d, m) float64, factored once."""
+        return torch.linalg.pinv(self.A.double())
+
+    def project(self, x: Tensor) -> Tensor:
+        r"""The nearest solutions, (n, \*event)."""
+        flat, back = x.flatten(1), self._pseudo_inverse.to(x)
+        for _ in range(2):  # the second pass takes away what the first one rounded
+            flat = flat - apply_matrix(back, self._residual(flat))
+        return flat.reshape(x.shape)
+
+    def defect(self, x: Tensor) -> Tensor:
+        r"""norm(A x - b), (n, \*event) to (n,)."""
+        return row_norm(self._residual(x.flatten(1)))
+
+    def _residual(self, flat: Tensor) -> Tensor:
+        return apply_matrix(self.A.to(flat), flat) - self.b.to(flat)
+
+    def take(self, rows: Tensor) -> AffineEquality:
+        """The same equations for some samples."""
+        if self.b.ndim == 1:
+            return self
+        taken = AffineEquality.__new__(AffineEquality)  # A is checked and factored already
+        taken.__dict__.update(self.__dict__ | {"b": self.b[rows]})
+        return taken
+
+
+@dataclass(frozen=True, eq=False)
+class Box:
+    r"""Coordinates between bounds: argmin over low <= y <= high of norm(y - x).
+
+    Attributes:
+        low: A number or (\*event); -inf where there is no bound.
+        high: Likewise, at least `low`; inf where there is no bound.
+
+    Example:
+        >>> import torch
+        >>> Box(0.0, 1.0).project(torch.tensor([[-1.0, 0.5, 3.0]]))
+        tensor([[0.0000, 0.5000, 1.0000]])
+    """
+
+    low: Tensor | float
+    high: Tensor | float
+
+    def __post_init__(self) -> None:
+        """Refuse a box with nothing in it."""
+        low, high = torch.as_tensor(self.low), torch.as_tensor(self.high)
+        if not bool((low <= high).all()):
+            raise ValueError(f"a box needs low <= high everywhere: got low = {self.low}, high = {self.high}")
+
+    def project(self, x: Tensor) -> Tensor:
+        r"""The nearest points of the box, (n, \*event)."""
+        return x.clamp(torch.as_tensor(self.low).to(x), torch.as_tensor(self.high).to(x))
+
+    def defect(self, x: Tensor) -> Tensor:
+        r"""The distance to the box, (n, \*event) to (n,)."""
+        low, high = torch.as_tensor(self.low).to(x), torch.as_tensor(self.high).to(x)
+        return row_norm(((low - x).clamp(min=0) + (x - high).clamp(min=0)).flatten(1))
+
+    def take(self, rows: Tensor) -> Box:
+        """Itself."""
+        return self
+
+
+@dataclass(frozen=True)
+class Simplex:
+    """Shares of a whole: argmin over y >= 0 with sum(y) = total of norm(y - x), with states flattened.
+
+    Attributes:
+        total: Above 0.
+
+    Example:
+        >>> import torch
+        >>> Simplex().project(torch.tensor([[0.9, 0.3, -2.0]]))
+        tensor([[0.8000, 0.2000, 0.0000]])
+    """
+
+    total: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse a total that no shares have."""
+        if not 0 < self.total < float("inf"):
+            raise ValueError(f"the total of a simplex is a number above 0: got {self.total!r}")
+
+    def project(self, x: Tensor) -> Tensor:
+        r"""The nearest points of the simplex, (n, \*event), exactly, by sorting."""
+        flat = x.flatten(1).double()
+        falling = flat.sort(dim=1, descending=True).values
+        excess = falling.cumsum(dim=1) - self.total
+        count = torch.arange(1, flat.shape[1] + 1, device=x.device, dtype=flat.dtype)
+        positive = (falling * count > excess).sum(dim=1, keepdim=True)  # how many coordinates stay above 0
+        level = excess.gather(1, positive.clamp(min=1) - 1) / positive.clamp(min=1)
+        return (flat - level).clamp(min=0).to(x.dtype).reshape(x.shape)
+
+    def defect(self, x: Tensor) -> Tensor:
+        r"""abs(sum(x) - total) plus the norm of what is below 0, (n, \*event) to (n,)."""
+        flat = x.flatten(1)
+        return (flat.sum(dim=1) - self.total).abs() + row_norm(flat.clamp(max=0))
+
+    def take(self, rows: Tensor) -> Simplex:
+        """Itself."""
+        return self

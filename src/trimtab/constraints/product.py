@@ -1,0 +1,98 @@
+"""Constraints on parts of a state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from trimtab.constraint import Constraint, Projection
+
+__all__ = ["Part", "Product"]
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A run of the flattened state's coordinates and the constraint on it.
+
+    Attributes:
+        start: First coordinate.
+        stop: One past the last.
+        constraint: On these coordinates.
+        shape: The event shape that the constraint expects; None leaves them flat.
+        weight: Of this part's defect in the sum.
+    """
+
+    start: int
+    stop: int
+    constraint: Constraint
+    shape: tuple[int, ...] | None = None
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """A constraint for each of several parts of the state; coordinates in no part are free.
+
+    Attributes:
+        parts: Parts that do not overlap.
+
+    Example:
+        >>> import torch
+        >>> from trimtab.constraints import Ball, Box
+        >>> both = Product((Part(0, 2, Ball()), Part(2, 3, Box(0.0, 1.0))))
+        >>> both.project(torch.tensor([[3.0, 4.0, -1.0]])).x
+        tensor([[0.6000, 0.8000, 0.0000]])
+    """
+
+    parts: tuple[Part, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse parts that are empty or overlap: their projections would undo each other."""
+        for part in self.parts:
+            if not 0 <= part.start < part.stop:
+                raise ValueError(f"a part needs 0 <= start < stop: got {part.start} to {part.stop}")
+            if not part.weight >= 0:
+                raise ValueError(f"a part's weight is at least 0: got {part.weight!r}")
+        for one, other in pairwise(sorted(self.parts, key=lambda part: part.start)):
+            if one.stop > other.start:
+                raise ValueError(
+                    f"parts {one.start} to {one.stop} and {other.start} to {other.stop} overlap; "
+                    "make one constraint of what they share"
+                )
+
+    def project(self, x: Tensor) -> Projection:
+        r"""Each part projected, (n, \*event), with outcomes: all parts converged, iterations added up."""
+        flat = x.flatten(1).clone()
+        converged = torch.ones(len(x), dtype=torch.bool, device=x.device)
+        iterations = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+        for part in self.parts:
+            answer = part.constraint.project(self._of(part, x))
+            if isinstance(answer, Tensor):
+                answer = Projection(answer)
+            flat[:, part.start : part.stop] = answer.x.flatten(1)
+            if answer.converged is not None:
+                converged &= answer.converged
+            if answer.iterations is not None:
+                iterations += answer.iterations
+        return Projection(flat.reshape(x.shape), converged, iterations)
+
+    def defect(self, x: Tensor) -> Tensor:
+        r"""The weighted sum of the parts' defects, (n, \*event) to (n,)."""
+        total = torch.zeros(len(x), dtype=x.dtype, device=x.device)
+        for part in self.parts:
+            total = total + part.weight * part.constraint.defect(self._of(part, x))
+        return total
+
+    def take(self, rows: Tensor) -> Product:
+        """The same parts for some samples."""
+        return Product(tuple(replace(part, constraint=part.constraint.take(rows)) for part in self.parts))
+
+    def _of(self, part: Part, x: Tensor) -> Tensor:
+        flat = x.flatten(1)
+        if part.stop > flat.shape[1]:
+            raise ValueError(f"a part ends at coordinate {part.stop}, but states {tuple(x.shape)} have {flat.shape[1]}")
+        piece = flat[:, part.start : part.stop]
+        return piece.contiguous() if part.shape is None else piece.reshape(len(x), *part.shape)

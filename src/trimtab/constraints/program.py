@@ -1,0 +1,178 @@
+"""General nonlinear programs, by CasADi's IPOPT: built once, one sample at a time, over a pool of processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trimtab.constraint import Projection
+from trimtab.names import missing_extra
+
+__all__ = ["NonlinearProgram"]
+
+Array = NDArray[np.float64]
+Inequalities = Callable[..., Any]
+
+
+@dataclass(frozen=True, eq=False)
+class NonlinearProgram:
+    r"""States with g(y, p) <= 0 and h(y, p) = 0: argmin over them of norm(y - x), locally, by IPOPT.
+
+    Attributes:
+        conditions: `conditions(y, p)` returns two lists of CasADi expressions, those that must be <= 0 and those that
+            must be 0; y is a CasADi column of the state's d numbers, p of the sample's parameters. With `workers` other
+            than 1 it must be a function of a module, as other processes import it.
+        parameters: (n, k), one row a sample; None for none.
+        tolerance: Largest violation of a state that counts as feasible.
+        max_iterations: Of IPOPT.
+        workers: Processes; 0 is one a core. They are started when first needed and end with the constraint. A script
+            that uses them guards its entry with `if __name__ == "__main__":`.
+    """
+
+    conditions: Inequalities
+    parameters: Tensor | None = field(default=None, metadata={"per_sample": True})
+    tolerance: float = 1e-6
+    max_iterations: int = 200
+    workers: int = 1
+    _pool: _Pool = field(default_factory=lambda: _Pool(), repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse settings no solver could use; say so if CasADi is not there."""
+        _casadi()
+        if self.workers < 0:
+            raise ValueError(f"workers must be 0 (one a core) or more: got {self.workers}")
+        if self.parameters is not None and self.parameters.ndim != 2:
+            raise ValueError(f"parameters are (n, k), one row a sample: got {tuple(self.parameters.shape)}")
+
+    def project(self, x: Tensor) -> Projection:
+        r"""Feasible states near x, (n, \*event), with outcomes; a sample that IPOPT fails on is reported as failed."""
+        states, parameters = self._arrays(x)
+        tasks = [
+            (self.conditions, self.tolerance, self.max_iterations, state, row)
+            for state, row in zip(states, parameters, strict=True)
+        ]
+        workers = self.workers or os.cpu_count() or 1
+        answers = (
+            self._pool.run(tasks, workers) if workers > 1 and len(tasks) > 1 else [_solve(*task) for task in tasks]
+        )
+        y = torch.from_numpy(np.stack([answer[0] for answer in answers])).to(x).reshape(x.shape)
+        residual = self.defect(y)
+        solved = torch.tensor([answer[1] for answer in answers], device=x.device)
+        iterations = torch.tensor([answer[2] for answer in answers], device=x.device)
+        # float32 cannot hold IPOPT's digits
+        allowed = self.tolerance + 16 * torch.finfo(x.dtype).eps * (1 + y.flatten(1).abs().amax(dim=1))
+        return Projection(y, solved & (residual <= allowed), iterations, residual)
+
+    def defect(self, x: Tensor) -> Tensor:
+        r"""The largest violation of a condition, (n, \*event) to (n,)."""
+        states, parameters = self._arrays(x)
+        measure = _program(self.conditions, states.shape[1], parameters.shape[1], self.tolerance, self.max_iterations)[
+            1
+        ]
+        worst = np.asarray(measure(states.T, parameters.T)).reshape(-1)
+        return torch.from_numpy(worst).to(x)
+
+    def take(self, rows: Tensor) -> NonlinearProgram:
+        """The same conditions for some samples, sharing the processes."""
+        return self if self.parameters is None else replace(self, parameters=self.parameters[rows])
+
+    def close(self) -> None:
+        """End the processes; the next projection starts new ones."""
+        self._pool.close()
+
+    def _arrays(self, x: Tensor) -> tuple[Array, Array]:
+        states = x.detach().flatten(1).cpu().double().numpy()
+        if self.parameters is None:
+            return states, np.zeros((len(states), 0))
+        if len(self.parameters) != len(states):
+            raise ValueError(f"there are parameters for {len(self.parameters)} samples, but {len(states)} states")
+        return states, self.parameters.detach().cpu().double().numpy()
+
+
+def _casadi() -> Any:
+    try:
+        import casadi
+    except ImportError as error:
+        raise missing_extra("casadi", "ipopt", "NonlinearProgram") from error
+    return casadi
+
+
+@lru_cache(maxsize=8)
+def _program(conditions: Inequalities, d: int, k: int, tolerance: float, max_iterations: int) -> tuple[Any, Any, Array]:
+    """The solver, the largest violation as a function, and the conditions' lower bounds; built once in a process."""
+    ca = _casadi()
+    y, x, p = ca.SX.sym("y", d), ca.SX.sym("x", d), ca.SX.sym("p", k)
+    at_most, equal = (list(part) for part in conditions(y, p))
+    if not at_most and not equal:
+        raise ValueError("conditions(y, p) returned no expression at all; return (at_most_zero, equal_to_zero)")
+    g, h = ca.vertcat(*at_most), ca.vertcat(*equal)
+    lower = np.concatenate([np.full(g.numel(), -np.inf), np.zeros(h.numel())])
+    problem = {"x": y, "p": ca.vertcat(x, p), "f": ca.sumsqr(y - x), "g": ca.vertcat(g, h)}
+    options = {
+        "ipopt.max_iter": max_iterations,
+        "ipopt.tol": min(1e-8, tolerance),
+        "ipopt.print_level": 0,
+        "ipopt.sb": "yes",
+        "print_time": False,
+        "error_on_fail": False,
+        "show_eval_warnings": False,
+    }
+    worst = ca.mmax(ca.vertcat(0, g, ca.fabs(h)))
+    return ca.nlpsol("nearest", "ipopt", problem, options), ca.Function("worst", [y, p], [worst]), lower
+
+
+def _solve(
+    conditions: Inequalities, tolerance: float, max_iterations: int, state: Array, parameters: Array
+) -> tuple[Array, bool, int]:
+    """One sample: the state, whether IPOPT succeeded, and its iterations."""
+    solver, measure, lower = _program(conditions, len(state), len(parameters), tolerance, max_iterations)
+    if float(measure(state, parameters)) == 0:  # a feasible state is its own projection
+        return state, True, 0
+    try:
+        answer = solver(x0=state, p=np.concatenate([state, parameters]), lbg=lower, ubg=0)
+    except RuntimeError:  # CasADi raises where a function is not finite; one bad sample must not end the batch
+        return state, False, 0
+    stats = solver.stats()
+    y = np.asarray(answer["x"]).reshape(-1)
+    if not np.isfinite(y).all():
+        return state, False, int(stats["iter_count"])
+    return y, bool(stats["success"]), int(stats["iter_count"])
+
+
+class _Pool:
+    """Processes that are started when first needed; a constraint and what it was taken from share them."""
+
+    def __init__(self) -> None:
+        self._executor: ProcessPoolExecutor | None = None
+        self._end: weakref.finalize[Any, Any] | None = None
+
+    def run(self, tasks: list[tuple[Any, ...]], workers: int) -> list[tuple[Array, bool, int]]:
+        if self._executor is None:
+            self._executor = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
+            self._end = weakref.finalize(self, self._executor.shutdown, wait=True, cancel_futures=True)
+        try:
+            futures = [self._executor.submit(_solve, *task) for task in tasks]
+            return [future.result() for future in futures]
+        except BrokenProcessPool as error:
+            self.close()
+            raise RuntimeError(
+                "a worker process died or none could be started; a script that uses workers needs its entry under "
+                '`if __name__ == "__main__":`, and workers=1 solves without processes'
+            ) from error
+
+    def close(self) -> None:
+        if self._end is not None:
+            self._end()
+        self._executor, self._end = None, None

@@ -1,0 +1,33 @@
+"""Sums over a row that come out the same, to the last bit, whatever batch the row is in."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["apply_matrix", "by_row", "row_norm", "row_product"]
+
+
+def row_norm(x: Tensor) -> Tensor:
+    """The Euclidean norm of each row, (n, d) to (n,)."""
+    return (x * x).sum(dim=1).sqrt()
+
+
+def by_row(values: Tensor, like: Tensor) -> Tensor:
+    r"""(n,) values shaped to broadcast over the events of `like`, (n, \*event)."""
+    return values.reshape(-1, *([1] * (like.ndim - 1)))
+
+
+def apply_matrix(matrix: Tensor, x: Tensor) -> Tensor:
+    """The matrix times each row, (m, d) and (n, d) to (n, m); a plain product rounds differently in other batches."""
+    return (x[:, None, :] * matrix).sum(dim=2)
+
+
+def row_product(a: Tensor, b: Tensor) -> Tensor:
+    """The matrix product in each row, (n, i, j) and (n, j, k) to (n, i, k).
+
+    A batch of one takes another route through the libraries, with other rounding; it is therefore made two.
+    """
+    if len(a) == 1:
+        return torch.bmm(a.expand(2, -1, -1), b.expand(2, -1, -1))[:1]
+    return torch.bmm(a, b)
