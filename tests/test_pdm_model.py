@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from trimtab.files import save_tensors
 from trimtab.pdm import Model, Settings, load_model, save_model, shipped_map
-from trimtab.pdm.model import conditioned_architecture, obstacle_field, straight_run
+from trimtab.pdm.model import Prior, conditioned_architecture, fit_prior, obstacle_field, straight_run
 from trimtab.pdm.network import PDM_ARCHITECTURE, Architecture, RefineNet, _Kernels, _Norm, _PooledChain
 
 SHARED = Path(__file__).parents[2] / "shared" / "pdm"
@@ -33,7 +33,12 @@ def random_states(n: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> 
 
 def conditioned_model(dtype: torch.dtype = torch.float64) -> Model:
     network = RefineNet(conditioned_architecture(4, 10, 64)).to(dtype).requires_grad_(False)
-    return Model(network, Settings(sigma_max=2.0, sigma_min=0.002, eps=2.4e-6, sigma_data=0.1), {})
+    return Model(network, Settings(sigma_max=1.0, sigma_min=0.001, eps=6e-7), {}, some_prior())
+
+
+def some_prior() -> Prior:
+    modes = torch.linalg.qr(torch.randn(128, 6, generator=torch.Generator().manual_seed(3), dtype=torch.float64)).Q
+    return Prior(modes, torch.tensor([1.0, 0.3, 0.1, 0.03, 0.01, 0.001], dtype=torch.float64))
 
 
 # ------------------------------------------------------------------ the public checkpoint
@@ -152,6 +157,8 @@ def test_impossible_architectures_are_refused(change: dict[str, object]) -> None
 def test_network_and_settings_must_belong_together() -> None:
     with pytest.raises(ValueError, match="do not belong together"):
         Model(RefineNet(PDM_ARCHITECTURE), Settings(levels=9), {})
+    with pytest.raises(ValueError, match="the prior has modes"):
+        replace(conditioned_model(), prior=Prior(torch.zeros(64, 6), torch.zeros(6)))
     with pytest.raises(ValueError, match="must fall"):
         Settings(sigma_max=0.001)
 
@@ -225,6 +232,36 @@ def test_obstacle_field_turns_with_the_map(seed: int, signs: tuple[int, int]) ->
     torch.testing.assert_close(turned[:, [4, 5]], field[:, [4, 5]] * flip[:, None])
 
 
+def test_prior_is_the_covariance_of_the_data() -> None:
+    prior, draw = some_prior(), torch.randn(4000, 2, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    amplitudes = draw * prior.variances.sqrt()
+    torch.testing.assert_close(prior.amplitudes(prior.offsets(amplitudes)), amplitudes, rtol=0, atol=1e-12)
+    offset = prior.offsets(amplitudes)
+    offset[..., [0, -1]] = 0  # as in data, where the straight run passes through both ends
+    reversed_too = torch.cat([offset, offset.flip(2) * torch.tensor([1, 1, -1, -1])[:, None]])
+    covariance = torch.einsum("naw,nbv->awbv", reversed_too[:, ::2], reversed_too[:, ::2]) / 8000
+    covariance += torch.einsum("naw,nbv->awbv", reversed_too[:, 1::2], reversed_too[:, 1::2]) / 8000
+    fitted = fit_prior(offset, least=1e-6)
+    built = (fitted.modes * fitted.variances) @ fitted.modes.T
+    torch.testing.assert_close(built, covariance.reshape(128, 128).float() / 2, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("level", [0, 4, 9])
+def test_without_its_network_the_score_is_that_of_the_prior(level: int) -> None:
+    """x = run + Gaussian of covariance C plus noise, so the score is -(C + sigma²)^-1 (x - run)."""
+    model, x = conditioned_model(), random_states(3)
+    for parameter in model.network.end_conv.parameters():
+        parameter.zero_()
+    x = straight_run(x) + 0.1 * random_states(3, 1) * torch.ones(64).index_fill(0, torch.tensor([0, 63]), 0)
+    assert model.prior is not None
+    covariance = (model.prior.modes * model.prior.variances) @ model.prior.modes.T
+    covariance += model.settings.sigmas[level] ** 2 * torch.eye(128, dtype=torch.float64)
+    offset = (x - straight_run(x)).reshape(3, 2, 2, 64).transpose(1, 2).reshape(3, 2, 128)
+    expected = -torch.linalg.solve(covariance, offset.transpose(1, 2)).transpose(1, 2)
+    got = model.score(x, level, shipped_map()).reshape(3, 2, 2, 64).transpose(1, 2).reshape(3, 2, 128)
+    torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-6)
+
+
 def test_score_of_a_sample_does_not_depend_on_its_batch_mates() -> None:
     model, x = conditioned_model(), random_states(4)
     circles = torch.stack([shipped_map(i) for i in range(4)])
@@ -251,6 +288,8 @@ def test_saved_model_comes_back_the_same(tmp_path: Path) -> None:
     again = load_model(tmp_path / "m.safetensors")
     assert (again.settings, again.about) == (model.settings, model.about)
     assert again.network.architecture == model.network.architecture
+    assert again.prior is not None
+    assert torch.equal(again.prior.modes, some_prior().modes)
     assert all(torch.equal(a, b.float()) for a, b in zip(
         again.network.state_dict().values(), model.network.state_dict().values(), strict=True))  # fmt: skip
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..files import load_tensors, save_tensors
-from .model import Model, Settings
+from .model import Model, Prior, Settings
 from .network import PDM_ARCHITECTURE, Architecture, RefineNet
 
 __all__ = ["load_model", "save_model"]
@@ -56,18 +56,23 @@ def save_model(path: Path, model: Model) -> None:
         "settings": asdict(model.settings),
         "about": model.about,
     }
-    save_tensors(path, _KIND, model.network.state_dict(), facts)
+    tensors = {f"network.{k}": v for k, v in model.network.state_dict().items()}
+    if model.prior is not None:
+        tensors |= {"prior.modes": model.prior.modes, "prior.variances": model.prior.variances}
+    save_tensors(path, _KIND, tensors, facts)
 
 
 def _load_own(path: Path) -> Model:
-    weights, facts = load_tensors(path, _KIND)
+    tensors, facts = load_tensors(path, _KIND)
+    weights = {k.removeprefix("network."): v for k, v in tensors.items() if not k.startswith("prior.")}
     try:
         architecture = Architecture(**facts["architecture"])
         settings = Settings(**facts["settings"])
         about = dict(facts["about"])
+        prior = Prior(tensors["prior.modes"], tensors["prior.variances"]) if "prior.modes" in tensors else None
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path}: the model's metadata is damaged ({error!r}); save it again") from error
-    return Model(_filled(architecture, weights, path), settings, about)
+    return Model(_filled(architecture, weights, path), settings, about, prior)
 
 
 def _load_pdm(path: Path) -> Model:

@@ -17,17 +17,17 @@ from torch import Tensor, nn
 from ..files import load_tensors, save_tensors
 from .checkpoint import load_model, save_model
 from .data import DataConfig, Trajectories, load_data, make_data
-from .model import Model, Settings, condition, conditioned_architecture, denoised, straight_run
+from .model import Model, Prior, Settings, conditioned_architecture, denoised, fit_prior, open_spread
 from .network import RefineNet
 from .planner import states_from_positions
 from .quality import figure, validate
 
 __all__ = ["OUR_SETTINGS", "TrainConfig", "main", "make_data", "train", "validate"]
 
-OUR_SETTINGS = Settings(sigma_max=2.0, sigma_min=0.002, eps=0.6 * 0.002**2, sigma_data=0.1)
-"""Sampler defaults of our model. PDM's ten levels of 25 updates and its step size relative to the noise
-(eps / sigma_min² = 0.6), over a range that fits the data: positions lie in [-1, 1], so noise of 2 drowns them, and
-0.002 is a twentieth of the distance between waypoints."""
+OUR_SETTINGS = Settings(sigma_max=1.0, sigma_min=0.0005, eps=0.6 * 0.0005**2)
+"""Sampler defaults of our model. PDM's ten levels of 25 updates, its ratio of largest to smallest noise (2000) and its
+step size relative to the noise (eps / sigma_min² = 0.6), ten times smaller: with start and goal known, trajectories
+stray some 0.1 from the straight run, noise of 1 drowns that, and 0.0005 does not show between waypoints 0.03 apart."""
 
 _KIND = "trajectory training"
 Config = dict[str, dict[str, object]]
@@ -47,7 +47,7 @@ class TrainConfig:
         save_every: Steps between checkpoints.
     """
 
-    steps: int = 4500
+    steps: int = 3000
     batch: int = 96
     rate: float = 2e-3
     ema: float = 0.999
@@ -80,25 +80,20 @@ def draw_batch(data: Trajectories, n: int, generator: torch.Generator) -> tuple[
 
 
 def denoising_loss(
-    network: nn.Module, settings: Settings, data: Trajectories, n: int, generator: torch.Generator
+    network: RefineNet, prior: Prior, settings: Settings, data: Trajectories, n: int, generator: torch.Generator
 ) -> Tensor:
-    """Denoising score matching on a random batch: how far the network's answer is from the one that denoises.
+    """Denoising score matching on a random batch: squared error of the clean trajectory, 1 for the linear guess.
 
-    The ends stay clean, as in sampling, and do not count.
+    The ends stay clean, as in sampling.
     """
-    assert settings.sigma_data is not None
     clean, circles = draw_batch(data, n, generator)
     level = torch.randint(settings.levels, (n,), generator=generator)
-    sigma = torch.tensor(settings.sigmas)[level, None, None]
+    sigma = torch.tensor(settings.sigmas)[level]
     disturb = torch.randn(clean.shape, generator=generator)
     disturb[..., [0, -1]] = 0
-    noisy = clean + sigma * disturb
-    run = straight_run(noisy)
-    left = network(condition(noisy, run, sigma, settings.sigma_data, circles), level)
-    answer = denoised(left, noisy - run, sigma, settings.sigma_data)
-    # the error of the clean trajectory, in units of what the network's output is multiplied by
-    unit = sigma * settings.sigma_data / (sigma**2 + settings.sigma_data**2).sqrt()
-    return ((answer - (clean - run)) / unit)[..., 1:-1].square().mean()
+    guess = denoised(network, prior, clean + sigma[:, None, None] * disturb, level, sigma, circles)
+    left_open = 2 * open_spread(prior.variances, sigma[:, None, None] ** 2).square().sum(dim=(1, 2))
+    return ((guess - clean).square().sum(dim=(1, 2)) / left_open).mean()
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:
@@ -134,7 +129,7 @@ def train(
         ValueError: If the folder holds a training with another configuration.
     """
     shape = conditioned_architecture(config.features, settings.levels, data.positions.shape[1])
-    network = RefineNet(shape, config.seed)
+    network, prior = RefineNet(shape, config.seed), fit_prior(states_from_positions(data.positions))
     average = {k: v.clone() for k, v in network.state_dict().items()}
     optimiser = torch.optim.Adam(network.parameters(), lr=config.rate, betas=(0.9, 0.99))
     told = {"train": asdict(config), "settings": asdict(settings), "data": asdict(data.config)}
@@ -148,7 +143,7 @@ def train(
         for group in optimiser.param_groups:
             group["lr"] = learning_rate(config, step)
         optimiser.zero_grad(set_to_none=True)
-        loss = denoising_loss(network, settings, data, config.batch, generator)
+        loss = denoising_loss(network, prior, settings, data, config.batch, generator)
         torch.autograd.backward(loss)
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimiser.step()
@@ -161,20 +156,26 @@ def train(
         if step % config.save_every == 0 or step == last:
             spent = time.perf_counter() - began
             _save(state, told, step, spent, network, average, optimiser)
-            save_model(folder / "model.safetensors", _averaged(network, average, settings, told, step, spent))
+            save_model(folder / "model.safetensors", _averaged(network, average, prior, settings, told, step, spent))
             if progress is not None:
                 progress(f"step {step}/{config.steps}  loss {sum(losses) / len(losses):.4f}  {spent:.0f} s")
             losses = []
-    return _averaged(network, average, settings, told, step, spent)
+    return _averaged(network, average, prior, settings, told, step, spent)
 
 
 def _averaged(
-    network: RefineNet, average: dict[str, Tensor], settings: Settings, told: Config, step: int, spent: float
+    network: RefineNet,
+    average: dict[str, Tensor],
+    prior: Prior,
+    settings: Settings,
+    told: Config,
+    step: int,
+    spent: float,
 ) -> Model:
     kept = RefineNet(network.architecture)
     kept.load_state_dict(average)
     about = {**told, "steps_done": step, "training_seconds": round(spent, 1)}
-    return Model(kept.eval().requires_grad_(False), settings, about)
+    return Model(kept.eval().requires_grad_(False), settings, about, prior)
 
 
 def _save(
