@@ -57,7 +57,7 @@ class NonlinearEquality:
 
     def defect(self, x: Tensor) -> Tensor:
         r"""norm(g(x)), (n, \*event) to (n,)."""
-        return row_norm(torch.func.vmap(self.function)(x, *self.data))
+        return row_norm(torch.func.vmap(self.function)(x, *self._data(slice(None), x)))
 
     def take(self, rows: Tensor) -> NonlinearEquality:
         """The same equations for some samples."""
@@ -116,14 +116,17 @@ class NonlinearEquality:
         return torch.where(nearer[:, None], new, y), torch.where(nearer, new_size, size)
 
     def _values(self, flat: Tensor, rows: Tensor, event: torch.Size) -> Tensor:
-        return torch.func.vmap(self.function)(flat.reshape(-1, *event), *(d[rows] for d in self.data))
+        return torch.func.vmap(self.function)(flat.reshape(-1, *event), *self._data(rows, flat))
 
     def _jacobian(self, flat: Tensor, rows: Tensor, event: torch.Size) -> Tensor:
         """(k, m, d)."""
-        jacobian = torch.func.vmap(torch.func.jacrev(self.function))(
-            flat.reshape(-1, *event), *(d[rows] for d in self.data)
-        )
-        return jacobian.flatten(2)
+        jacobian = torch.func.vmap(torch.func.jacrev(self.function))
+        found: Tensor = jacobian(flat.reshape(-1, *event), *self._data(rows, flat))
+        return found.flatten(2)
+
+    def _data(self, rows: Tensor | slice, like: Tensor) -> list[Tensor]:
+        """The data of some samples, its floats in the dtype of the states."""
+        return [d[rows].to(like) if d.is_floating_point() else d[rows].to(like.device) for d in self.data]
 
 
 def _shortest(jacobian: Tensor, target: Tensor) -> Tensor:

@@ -48,7 +48,8 @@ class AffineEquality:
     @cached_property
     def _pseudo_inverse(self) -> Tensor:
         """(d, m) float64, factored once."""
-        return torch.linalg.pinv(self.A.double())
+        inverse: Tensor = torch.linalg.pinv(self.A.double())
+        return inverse
 
     def project(self, x: Tensor) -> Tensor:
         r"""The nearest solutions, (n, \*event)."""

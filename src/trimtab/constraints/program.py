@@ -138,7 +138,7 @@ def _solve(
 ) -> tuple[Array, bool, int]:
     """One sample: the state, whether IPOPT succeeded, and its iterations."""
     solver, measure, lower = _program(conditions, len(state), len(parameters), tolerance, max_iterations)
-    if float(measure(state, parameters)) == 0:  # a feasible state is its own projection
+    if float(measure(state, parameters)) <= tolerance:  # a feasible state is its own projection
         return state, True, 0
     try:
         answer = solver(x0=state, p=np.concatenate([state, parameters]), lbg=lower, ubg=0)

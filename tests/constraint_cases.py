@@ -1,0 +1,110 @@
+"""Every ready constraint with states to project, for the laws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from trimtab.constraint import Constraint
+from trimtab.constraints import (
+    SE3,
+    SO3,
+    AffineEquality,
+    Ball,
+    Box,
+    HalfSpaces,
+    NonlinearEquality,
+    NonlinearProgram,
+    Part,
+    Product,
+    Simplex,
+    Sphere,
+    Stiefel,
+    Surface,
+)
+
+N = 9
+
+
+@dataclass(frozen=True)
+class Case:
+    """A constraint for N samples, the shape of their states, and how exact its projection is.
+
+    Attributes:
+        make: The constraint.
+        event: Shape of a state.
+        tolerance: Largest defect after projection in float64; float32 is allowed the same number of its own digits.
+        nearest: Whether the projection is the nearest point, and not just a feasible one.
+        dtypes: What it is for.
+    """
+
+    make: Callable[[], Constraint]
+    event: tuple[int, ...]
+    tolerance: float = 1e-13
+    nearest: bool = True
+    dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64)
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def torus(y: Tensor) -> Tensor:
+    return torch.stack([(y[0] ** 2 + y[1] ** 2).sqrt() - 2, y[2] - 0.3 * (y[0] * y[1]).sin()])
+
+
+def weighted_sum(y: Tensor, weight: Tensor, total: Tensor) -> Tensor:
+    return ((weight * y**3).sum() - total)[None]
+
+
+def outside_disc(y, p):
+    """CasADi conditions: outside a disc around p, on a parabola in the last two coordinates."""
+    return [1 - (y[0] - p[0]) ** 2 - (y[1] - p[1]) ** 2], [y[2] - y[1] ** 2]
+
+
+CASES: dict[str, Case] = {
+    "affine": Case(lambda: AffineEquality(numbers(3, 7), numbers(3, seed=1)), (7,)),
+    "affine, repeated rows": Case(lambda: AffineEquality(torch.ones(2, 7), torch.ones(2)), (7,)),
+    "affine, b of each sample": Case(lambda: AffineEquality(numbers(2, 6), numbers(N, 2, seed=1)), (2, 3)),
+    "box": Case(lambda: Box(-0.5, numbers(5).abs()), (5,), 0.0),
+    "half a box": Case(lambda: Box(-torch.inf, 0.3), (2, 2), 0.0),
+    "simplex": Case(lambda: Simplex(1.5), (8,)),
+    "ball": Case(lambda: Ball(0.7, numbers(4)), (4,)),
+    "sphere": Case(lambda: Sphere(2.0, numbers(2, 3)), (2, 3)),
+    "half-spaces": Case(lambda: HalfSpaces(numbers(6, 4), 0.2 + numbers(6, seed=1).abs()), (4,), 1e-12),
+    "many half-spaces": Case(lambda: HalfSpaces(numbers(30, 3), 0.2 + numbers(30, seed=1).abs()), (3,), 1e-12),
+    "half-spaces, b of each sample": Case(
+        lambda: HalfSpaces(numbers(5, 4), 0.2 + numbers(N, 5, seed=1).abs()), (2, 2), 1e-12
+    ),
+    "so3": Case(SO3, (3, 3)),
+    "se3": Case(SE3, (3, 4)),
+    "se3 in a workspace": Case(lambda: SE3(Ball(0.5), alpha=2.0), (3, 4)),
+    "stiefel": Case(Stiefel, (5, 2)),
+    "surface": Case(lambda: Surface(lambda u, v: u.sin() * v), (3,), nearest=False),
+    "equations": Case(lambda: NonlinearEquality(torus, tolerance=1e-5), (3,), 1e-5, nearest=False),
+    "equations, data of each sample": Case(
+        lambda: NonlinearEquality(weighted_sum, (numbers(N, 6).abs() + 0.5, numbers(N, seed=2)), tolerance=1e-5),
+        (6,),
+        1e-5,
+        nearest=False,
+    ),
+    "product": Case(
+        lambda: Product((Part(0, 9, SO3(), (3, 3)), Part(10, 13, Sphere(), weight=0.5), Part(13, 15, Box(0.0, 1.0)))),
+        (16,),
+    ),
+    "product of solvers": Case(
+        lambda: Product((Part(4, 8, HalfSpaces(numbers(3, 4), numbers(N, 3, seed=1).abs())), Part(0, 3, Simplex()))),
+        (8,),
+        1e-12,
+    ),
+}
+if find_spec("casadi") is not None:
+    CASES["program"] = Case(lambda: NonlinearProgram(outside_disc, numbers(N, 2, seed=3)), (3,), 1e-6, nearest=False)
+
+
+def states(case: Case, dtype: torch.dtype = torch.float64, seed: int = 5, scale: float = 1.5) -> Tensor:
+    return (scale * numbers(N, *case.event, seed=seed)).to(dtype)

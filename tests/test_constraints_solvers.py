@@ -1,0 +1,161 @@
+"""Solvers: what they find, how they fail, and what they refuse."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from constraint_cases import numbers, outside_disc
+from trimtab.constraints import (
+    SE3,
+    AffineEquality,
+    Ball,
+    Box,
+    HalfSpaces,
+    NonlinearEquality,
+    NonlinearProgram,
+    Part,
+    Product,
+    Simplex,
+    Sphere,
+    Stiefel,
+)
+
+
+def test_half_spaces_satisfy_the_optimality_conditions():
+    A, b, x = numbers(12, 5), 0.3 * numbers(12, seed=1).abs(), 4 * numbers(40, 5, seed=2)
+    answer = HalfSpaces(A, b).project(x)
+    normals, offsets = A / A.norm(dim=1, keepdim=True), b / A.norm(dim=1)
+    assert answer.converged.all()
+    for point, y in zip(x, answer.x, strict=True):
+        touching = (normals @ y - offsets).abs() < 1e-9
+        step = point - y  # a sum of touching normals with multipliers of at least 0
+        multipliers = torch.linalg.lstsq(normals[touching].T, step[:, None]).solution.squeeze(1)
+        assert (multipliers >= -1e-9).all()
+        assert (normals[touching].T @ multipliers - step).norm() <= 1e-9
+
+
+def test_half_spaces_leave_points_inside_as_they_are():
+    x = 0.01 * numbers(5, 3)
+    answer = HalfSpaces(numbers(4, 3), torch.ones(4)).project(x)
+    assert torch.equal(answer.x, x)
+    assert (answer.iterations == 0).all()
+
+
+def test_half_spaces_that_leave_nothing_fail_for_their_sample_only():
+    A = torch.tensor([[1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)
+    b = torch.tensor([[1.0, 1.0], [-1.0, -1.0], [0.5, 0.5]], dtype=torch.float64)
+    answer = HalfSpaces(A, b).project(torch.full((3, 2), 3.0, dtype=torch.float64))
+    assert answer.converged.tolist() == [True, False, True]
+    assert answer.x[0].tolist() == [1.0, 3.0]
+    assert answer.x[2].tolist() == [0.5, 3.0]
+
+
+def test_parallel_and_repeated_planes_do_no_harm():
+    A = torch.tensor([[1.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
+    answer = HalfSpaces(A, torch.tensor([1.0, 1.0, 1.0, 0.0])).project(torch.tensor([[3.0, 3.0]], dtype=torch.float64))
+    assert answer.converged.all()
+    assert torch.allclose(answer.x, torch.tensor([[0.5, 0.0]], dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+def test_equations_are_solved_at_the_nearest_point():
+    ellipse = NonlinearEquality(lambda y: (y[0] ** 2 / 4 + y[1] ** 2 - 1)[None], refinements=100)
+    x = torch.tensor([[2.0, 2.0]], dtype=torch.float64)
+    y = ellipse.project(x).x[0]
+    normal = torch.stack([y[0] / 2, 2 * y[1]])
+    step = x[0] - y
+    assert abs(float(normal[0] * step[1] - normal[1] * step[0])) <= 1e-6  # the way back is along the normal
+
+
+def test_equations_without_a_solution_fail_for_their_sample_only():
+    circle = NonlinearEquality(lambda y, r: (y * y).sum()[None] - r, (torch.tensor([1.0, -1.0, 4.0]),))
+    answer = circle.project(torch.tensor([[3.0, 4.0]] * 3, dtype=torch.float64))
+    assert answer.converged.tolist() == [True, False, True]
+    assert torch.allclose(answer.x[0], torch.tensor([0.6, 0.8], dtype=torch.float64))
+    assert torch.allclose(answer.x[2], torch.tensor([1.2, 1.6], dtype=torch.float64))
+    assert answer.x.isfinite().all()
+
+
+def test_repeated_equations_are_no_obstacle():
+    twice = NonlinearEquality(lambda y: torch.stack([y.sum() - 1, y.sum() - 1]))
+    answer = twice.project(torch.tensor([[1.0, 1.0]], dtype=torch.float64))
+    assert answer.converged.all()
+    assert torch.allclose(answer.x, torch.tensor([[0.5, 0.5]], dtype=torch.float64))
+
+
+def test_an_equation_flat_at_the_start_fails_and_says_so():
+    answer = NonlinearEquality(lambda y: (y**2).sum()[None] - 1).project(torch.zeros(1, 2, dtype=torch.float64))
+    assert not answer.converged.any()
+
+
+def test_simplex_against_a_search():
+    x = numbers(3, 2, seed=4)
+    share = torch.linspace(0, 1, 100_001, dtype=torch.float64)
+    points = torch.stack([share, 1 - share], dim=1)
+    for point, found in zip(x, Simplex().project(x), strict=True):
+        best = points[(points - point).norm(dim=1).argmin()]
+        assert (found - best).abs().max() <= 2e-5
+
+
+def test_the_centre_of_a_sphere_goes_somewhere_on_it():
+    assert Sphere(2.0).defect(Sphere(2.0).project(torch.zeros(2, 3))).max() == 0
+
+
+def test_a_free_translation_stays():
+    pose = numbers(4, 3, 4)
+    assert torch.equal(SE3().project(pose)[..., 3], pose[..., 3])
+
+
+def test_programs_in_a_pool_give_what_one_process_gives():
+    pytest.importorskip("casadi", reason="the IPOPT projection needs casadi")
+    x, parameters = numbers(6, 3), numbers(6, 2, seed=3)
+    alone = NonlinearProgram(outside_disc, parameters).project(x)
+    pooled = NonlinearProgram(outside_disc, parameters, workers=2)
+    answer = pooled.project(x)
+    pooled.close()
+    assert torch.equal(answer.x, alone.x)
+    assert torch.equal(answer.iterations, alone.iterations)
+    assert answer.converged.all()
+
+
+def test_a_program_without_a_solution_fails_for_its_sample_only():
+    pytest.importorskip("casadi", reason="the IPOPT projection needs casadi")
+
+    def inside(y, p):
+        return [y[0] ** 2 - p[0]], []
+
+    program = NonlinearProgram(inside, torch.tensor([[1.0], [-1.0]]))
+    answer = program.project(torch.full((2, 1), 3.0, dtype=torch.float64))
+    assert answer.converged.tolist() == [True, False]
+    assert abs(float(answer.x[0]) - 1) <= 1e-6
+
+
+def test_importing_the_constraints_does_not_import_casadi():
+    code = "import sys, trimtab.constraints as c; c.Box, c.NonlinearProgram; assert 'casadi' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: AffineEquality(torch.ones(2, 3), torch.ones(3)), r"\(m, d\) and b .* got \(2, 3\) and \(3,\)"),
+        (lambda: AffineEquality(torch.ones(2, 3), torch.tensor([0.0, 1.0])), "contradict each other"),
+        (lambda: Box(1.0, 0.0), "low <= high"),
+        (lambda: Simplex(0.0), "number above 0"),
+        (lambda: Ball(-1.0), "above 0: got -1.0"),
+        (lambda: Sphere(float("nan")), "above 0"),
+        (lambda: HalfSpaces(torch.ones(2, 3), torch.ones(1)), "got"),
+        (lambda: HalfSpaces(torch.zeros(1, 3), torch.ones(1)), "row 0 of A is 0"),
+        (lambda: SE3(alpha=-1.0), "at least 0"),
+        (lambda: Stiefel().project(torch.zeros(1, 2, 3)), "q <= p"),
+        (lambda: Product((Part(0, 3, Ball()), Part(2, 4, Ball()))), "overlap"),
+        (lambda: Product((Part(3, 3, Ball()),)), "start < stop"),
+        (lambda: Product((Part(0, 9, Ball()),)).defect(torch.zeros(1, 3)), "ends at coordinate 9"),
+    ],
+)
+def test_bad_settings_are_explained(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
