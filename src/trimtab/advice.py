@@ -1,0 +1,382 @@
+"""Should I bother? Which schedule, which budget, what is lost and what is saved.
+
+Half of the seeds calibrate, the other half measures. Everything recommended has been measured on the second half,
+paired by seed with projecting at every step (NEPE 0) and with projecting at the end alone (NEPE 1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from trimtab.advice_words import Finding, findings_of, words_of
+from trimtab.calibration import Price
+from trimtab.constraint import Constraint
+from trimtab.diagnosis import (
+    Effects,
+    Interval,
+    Stability,
+    bootstrap,
+    correction_effects,
+    euclidean,
+    mean,
+    projection_stability,
+)
+from trimtab.loop import Sampler
+from trimtab.metrics import Distance, top_mass
+from trimtab.names import unknown
+from trimtab.noise import as_seeds
+from trimtab.schedule import Schedule
+from trimtab.trials import KINDS, Bench, Cost, Kind, Trial
+
+__all__ = ["Advice", "Measured", "advise"]
+
+FEWEST = 16
+"""Seeds below which there is no advice."""
+
+WORTHWHILE = 0.1
+"""Of the cost of stepwise correction; who saves less had better keep things simple and project at every step."""
+
+_BETTER = 0.05  # of the cost of stepwise correction: what a less simple schedule must save beyond a simpler one
+_FEWEST_STEPS = 4
+_GRID = (0.1, 0.25, 0.5)
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """All that was measured, which the words and the plot are made from.
+
+    Attributes:
+        n_steps: T.
+        calibrated: Number of seeds that calibrated.
+        held_out: Number of seeds that measured.
+        tolerance: The NEPE asked for, if any.
+        limit: The seconds a sample asked for, if any.
+        unit: What is saved: "seconds" or "projections".
+        terminal: The trial without corrections.
+        stepwise: The trial with all of them.
+        trials: All others, in order of kind and budget.
+        needed: By kind, the trial that does what was asked for; a kind that cannot is left out.
+        degenerate: The share of samples for which timing is of no consequence.
+        concentration: C_0.2 of the terminal rollouts.
+        constant: Whether the defect is the same number everywhere.
+        looks_project: Whether looking at the defect is a projection.
+        share: Of a stepwise rollout's time that is spent projecting.
+        effects: Of single corrections; None where timing is of no consequence.
+        alignment: Rank correlation of the defect with a correction's worth in path error.
+        endpoint_alignment: And with its worth in endpoint distance.
+        stability: Of the projection.
+        expected: NEPE of the adaptive trials as calibration foretold it, by budget.
+        batches: Rollouts of a batch that were run.
+    """
+
+    n_steps: int
+    calibrated: int
+    held_out: int
+    tolerance: float | None
+    limit: float | None
+    unit: Cost
+    terminal: Trial
+    stepwise: Trial
+    trials: tuple[Trial, ...]
+    needed: Mapping[str, Trial]
+    degenerate: float
+    concentration: float
+    constant: bool
+    looks_project: bool
+    share: float
+    effects: Effects | None
+    alignment: Interval
+    endpoint_alignment: Interval
+    stability: Stability
+    expected: Mapping[int, float]
+    batches: int
+
+    def of(self, kind: str) -> list[Trial]:
+        """The trials of a kind, by budget, between the terminal and the stepwise one."""
+        between = [trial for trial in self.trials if trial.kind == kind]
+        return [self.terminal, *sorted(between, key=lambda trial: trial.budget), self.stepwise]
+
+
+@dataclass(frozen=True, eq=False)
+class Advice:
+    """What to do, and why; `print` it, `plot` it, or use `schedule` as it is.
+
+    Attributes:
+        kind: "terminal", "periodic", "planned", "adaptive" or "stepwise".
+        budget: Corrections to spend.
+        loss: The NEPE to expect, with its 95% interval.
+        saving: The share of the cost of stepwise correction that is saved, with the range it was measured in.
+        schedule: Ready to use; it refuses the seeds it was calibrated on.
+        price: The prices or the plan behind it, to `save`; None for kinds that need none.
+        findings: Answers to the questions asked, and the failure modes, seen or not.
+        measured: All the numbers.
+        reason: One sentence on the choice.
+    """
+
+    kind: Kind
+    budget: int
+    loss: Interval
+    saving: Interval
+    schedule: Schedule
+    price: Price | None
+    findings: tuple[Finding, ...]
+    measured: Measured
+    reason: str
+
+    @property
+    def failure_modes(self) -> tuple[str, ...]:
+        """Names of those that were seen."""
+        return tuple(finding.name for finding in self.findings if finding.warns)
+
+    def __str__(self) -> str:
+        """In words."""
+        return words_of(self)
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON."""
+        m = self.measured
+        trials = [m.terminal, *m.trials, m.stepwise]
+        return {
+            "recommended": {"schedule": self.kind, "budget": self.budget, "n_steps": m.n_steps, "reason": self.reason},
+            "loss": self.loss.facts(),
+            "saving": self.saving.facts() | {"unit": m.unit},
+            "failure_modes": list(self.failure_modes),
+            "findings": [vars(finding) for finding in self.findings],
+            "trials": [
+                {
+                    "schedule": trial.kind,
+                    "budget": trial.budget,
+                    "nepe": trial.nepe.facts(),
+                    "endpoint": trial.endpoint,
+                    "seconds": trial.seconds,
+                    "projections": trial.projections,
+                }
+                for trial in trials
+            ],
+        }
+
+    def plot(self, path: str | Path) -> Path:
+        """Draw loss against budget and cost, and how long a correction lasts; needs matplotlib.
+
+        Args:
+            path: Ending in .png, .svg or .pdf.
+        """
+        from trimtab.report.advice_figure import write_advice_figure
+
+        return write_advice_figure(self, Path(path))
+
+
+def advise(
+    sampler: Sampler,
+    constraint: Constraint,
+    seeds: Iterable[int] | Tensor,
+    *,
+    tolerance: float | None = None,
+    seconds: float | None = None,
+    cost: Cost = "seconds",
+    distance: Distance | None = None,
+    price: Price | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Advice:
+    """Find out whether correcting on schedule is worth it for a sampler, and recommend a schedule and a budget.
+
+    Args:
+        sampler: For these seeds.
+        constraint: For these seeds.
+        seeds: The first half calibrates, the second measures. At least 16; 64 give intervals worth having.
+        tolerance: The NEPE that may be lost; the smallest budget that meets it is recommended, with the whole interval
+            below it. 0.1 if neither this nor `seconds` is given.
+        seconds: A time limit a sample; the schedule that loses least within it is recommended (and the tolerance, if
+            given too, is met or said to be missed).
+        cost: What is to be saved: "seconds" of wall clock as measured here, or "projections" where those of the real
+            application are dear but these are not.
+        distance: The domain's rho; Euclidean if not given.
+        price: Prices or a plan made earlier, to be judged instead of new ones.
+        say: Told what is being done.
+
+    Example:
+        >>> import trimtab as tt
+        >>> seeds = range(1000, 1032)
+        >>> problem = tt.domain("terrain-ridge", n_steps=24).problem(seeds)
+        >>> from trimtab.advice import advise
+        >>> advice = advise(problem.sampler, problem.constraint, seeds, tolerance=0.2, cost="projections")
+        >>> advice.kind, advice.loss.high <= 0.2
+        ('adaptive', True)
+    """
+    if cost not in ("seconds", "projections"):
+        raise unknown("cost", str(cost), ("seconds", "projections"))
+    for name, value in (("tolerance", tolerance), ("seconds", seconds)):
+        if value is not None and not 0 < value < math.inf:
+            raise ValueError(f"{name} must be a number above 0: got {value!r}")
+    if tolerance is None and seconds is None:
+        tolerance = 0.1
+    seeds = as_seeds(seeds)
+    if len(seeds) < FEWEST:
+        raise ValueError(
+            f"{len(seeds)} rollouts are too few to advise on: half of them calibrate and half measure; give at least "
+            f"{FEWEST} seeds, better 64"
+        )
+    if sampler.n_steps < _FEWEST_STEPS:
+        raise ValueError(
+            f"a sampler of {sampler.n_steps} steps leaves nothing to schedule: project at every step (advice needs at "
+            f"least {_FEWEST_STEPS} steps)"
+        )
+    _refuse_foreign_price(price, sampler.n_steps)
+    bench = Bench(sampler, constraint, seeds, distance or euclidean, price, say or (lambda text: None))
+    return _recommend(bench, tolerance, seconds, cost)
+
+
+def _refuse_foreign_price(price: Price | None, n_steps: int) -> None:
+    if price is None:
+        return
+    if price.n_steps != n_steps:
+        raise ValueError(
+            f"the price was calibrated for T = {price.n_steps} steps, this sampler has {n_steps}; calibrate again"
+        )
+    if price.objective != "path":
+        raise ValueError(
+            f"the price was calibrated for the objective {price.objective!r}; advice is about path error, so give one "
+            "calibrated for 'path' (the default of calibrate)"
+        )
+    if price.budget < 1:
+        raise ValueError("the price is for a budget of 0 corrections; calibrate with a larger budget")
+
+
+# ------------------------------------------------------------------ recommending
+
+
+def _recommend(bench: Bench, tolerance: float | None, limit: float | None, unit: Cost) -> Advice:
+    needed: dict[str, Trial] = {}
+    consequential = bench.degenerate < 0.5
+    effects = None
+    if consequential:
+        for kind in bench.kinds:
+            for share in _GRID:
+                bench.trial(kind, max(1, min(round(share * bench.n_steps), bench.most(kind))))
+            if limit is not None:
+                fitting = bench.best_within(kind, limit)
+                needed |= {} if fitting is None else {kind: fitting}
+            elif tolerance is not None:
+                needed[kind] = bench.cheapest_within(kind, tolerance)
+        bench.say("single corrections at random steps")
+        effects = correction_effects(bench.run, bench.alone, bench.reference, bench.distance)
+    trial, reason = _choice(bench, needed, tolerance, limit, unit, consequential)
+    bench.say("projections of nudged states")
+    stability = projection_stability(bench.sampler, bench.constraint, bench.seeds, bench.reference)
+    bench.say("timing")
+    timed, stepwise, saving = bench.timed_again(trial)
+    if unit == "projections":
+        share = 1 - trial.projections / stepwise.projections
+        saving = Interval(share, share, share)
+    elif trial.kind not in ("terminal", "stepwise") and saving.mean < WORTHWHILE and limit is None:
+        # the first timing was lucky: side by side there is nothing to gain
+        reason = _nothing_saved(saving.mean, unit)
+        trial, timed, saving = stepwise, stepwise, Interval(0.0, 0.0, 0.0)
+    needed = {kind: timed if one is trial else one for kind, one in needed.items()}
+    nothing = Interval(math.nan, math.nan, math.nan)
+    measured = Measured(
+        n_steps=bench.n_steps,
+        calibrated=len(bench.calibration[2]),
+        held_out=len(bench.seeds),
+        tolerance=tolerance,
+        limit=limit,
+        unit=unit,
+        terminal=timed if trial.kind == "terminal" else bench.terminal,
+        stepwise=stepwise,
+        trials=tuple(
+            sorted(
+                (timed if one is trial else one for one in bench.trials.values()),
+                key=lambda t: (KINDS.index(t.kind), t.budget),
+            )
+        ),
+        needed=needed,
+        degenerate=bench.degenerate,
+        concentration=float(top_mass(bench.alone.defects).double().nanmean()),
+        constant=bench.constant,
+        looks_project=bench.looks_project,
+        share=bench.reference.seconds["projection"] / sum(bench.reference.seconds.values()),
+        effects=effects,
+        alignment=effects.alignment(effects.value) if effects else nothing,
+        endpoint_alignment=effects.alignment(effects.endpoint) if effects else nothing,
+        stability=stability,
+        expected=_expected(bench),
+        batches=bench.batches,
+    )
+    return Advice(
+        kind=trial.kind,
+        budget=trial.budget,
+        loss=trial.nepe,
+        saving=saving,
+        schedule=trial.schedule,
+        price=bench.prices.get(trial.kind),
+        findings=findings_of(measured),
+        measured=measured,
+        reason=reason,
+    )
+
+
+def _choice(
+    bench: Bench,
+    needed: Mapping[str, Trial],
+    tolerance: float | None,
+    limit: float | None,
+    unit: Cost,
+    consequential: bool,
+) -> tuple[Trial, str]:
+    """The trial to recommend, and why."""
+    if not consequential:
+        return bench.terminal, "when to project makes no difference here, so project once, at the end"
+    if limit is not None:
+        return _best_in_time(bench, needed, limit)
+    assert tolerance is not None
+    if bench.terminal.nepe.high <= tolerance:
+        return bench.terminal, "the tolerance is met without any correction on the way"
+    whole = bench.stepwise.cost(unit)
+    least = min(trial.cost(unit) for trial in needed.values())
+    if 1 - least / whole < WORTHWHILE:
+        return bench.stepwise, _nothing_saved(1 - least / whole, unit)
+    kind = next(kind for kind in KINDS if kind in needed and needed[kind].cost(unit) <= least + _BETTER * whole)
+    beaten = [k for k in needed if KINDS.index(k) > KINDS.index(kind)]
+    if kind != "adaptive" and beaten:
+        return needed[kind], f"{' and '.join(beaten)} correction would save little more, or nothing"
+    return needed[kind], "it meets the tolerance at the lowest cost"
+
+
+def _nothing_saved(share: float, unit: Cost) -> str:
+    return (
+        f"no schedule that meets the tolerance saves as much as {WORTHWHILE:.0%} of the {unit} (the best saves "
+        f"{max(share, 0.0):.0%})"
+    )
+
+
+def _best_in_time(bench: Bench, needed: Mapping[str, Trial], limit: float) -> tuple[Trial, str]:
+    if bench.stepwise.seconds <= limit:
+        return bench.stepwise, "projecting at every step is within the time limit"
+    if not needed:
+        return bench.terminal, "even without corrections a sample takes longer than the limit, so this is the quickest"
+    best = min(needed.values(), key=lambda trial: trial.nepe.mean)
+    for kind in KINDS:
+        if kind in needed and bootstrap(mean, needed[kind].values - best.values).low <= 0:
+            less_simple = needed[kind] is best
+            reason = (
+                "it loses least within the time limit" if less_simple else "it loses no more than any other in time"
+            )
+            return needed[kind], reason
+    return best, "it loses least within the time limit"
+
+
+def _expected(bench: Bench) -> dict[int, float]:
+    """NEPE of the adaptive trials as the calibration half foretold it, in units of the held-out half's ends."""
+    price = bench.prices.get("adaptive")
+    foretold = None if price is None else price.notes.get("expected")
+    span = float(bench.span.mean())
+    if foretold is None or span <= 0:
+        return {}
+    low = float(bench.ends[0].mean())
+    return {b: (float(foretold[b]) - low) / span for kind, b in bench.trials if kind == "adaptive"}
