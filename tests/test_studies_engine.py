@@ -185,6 +185,23 @@ def test_an_error_in_a_worker_process_arrives_here(tmp_path):
     assert not multiprocessing.active_children()
 
 
+def test_a_worker_process_that_dies_is_reported_and_costs_only_its_own_task(whole, tmp_path):
+    class KillsAWorker(Store):
+        def keep(self, task, result):
+            super().keep(task, result)
+            for process in multiprocessing.active_children():
+                process.kill()
+
+    with (
+        KillsAWorker(tmp_path / "run", SHORT) as store,
+        pytest.raises(StudyError, match="a worker process died"),
+    ):
+        run_study(store, "local", 1)
+    with Store(tmp_path / "run", SHORT, "resume") as store:
+        assert len(store.finished(study_tasks(SHORT))) >= 1
+    assert row_hashes(finish(tmp_path / "run", SHORT)) == row_hashes(whole)
+
+
 def test_unknown_engines_and_numbers_of_workers_are_refused(tmp_path):
     with pytest.raises(ValueError, match="did you mean 'local'"):
         engine.pool("locl")

@@ -153,8 +153,8 @@ def _domains(arguments: argparse.Namespace) -> int:
             continue
         try:
             print(f"{name:{width}}  {domain(name).summary}")
-        except ImportError as error:  # an extra it needs is missing, and the error says which
-            print(f"{name:{width}}  (not installed: {error})")
+        except (ImportError, OSError) as error:  # an extra or a model it needs is missing, and the error says which
+            print(f"{name:{width}}  (not available: {error})")
     return 0
 
 

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from trimtab._version import __version__
-from trimtab.domains import domain
+from trimtab.domains import DOMAINS, domain
 from trimtab.report.style import label_of, look_of
 from trimtab.studies.config import Study, budget_name
 from trimtab.studies.reported import reported
 from trimtab.studies.rows import Rows, read_rows
 from trimtab.studies.schedules import KEYS
 from trimtab.studies.store import trace_path, write_text
-from trimtab.studies.tasks import Task, study_tasks
+from trimtab.studies.tasks import Task, made_domain, study_tasks
 from trimtab.studies.traces import Trace
 from trimtab.studies.views import view_of
 
@@ -61,7 +61,7 @@ def write_examples(directory: Path, summary: dict[str, Any]) -> Path:
 
 
 def _domain(directory: Path, study: Study, name: str) -> dict[str, Any]:
-    made, view, rows = domain(name), view_of(name), read_rows(directory, name)
+    made, view, rows = made_domain(name, origin=study.origin(name)), view_of(name), read_rows(directory, name)
     examples: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for task, trace in traces_of(directory, study, name):
         numbers = rows.where(schedule=task.schedule, budget=task.budget)
@@ -108,7 +108,8 @@ def surface_of(
     v_range: tuple[float, float] = (-1.6, 1.6),
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     """A terrain's height field: u (points,), v (points,) and z (points, points) by v and u; None for other domains."""
-    height = getattr(domain(name).problem([0]).constraint, "height", None) if "terrain" in name else None
+    hilly = name in DOMAINS and "terrain" in name
+    height = getattr(domain(name).problem([0]).constraint, "height", None) if hilly else None
     if height is None:
         return None
     u = torch.linspace(*u_range, points, dtype=torch.float64)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from trimtab.domains import SYNTHETIC
@@ -35,6 +36,8 @@ class Study:
         kappas: Values of the kappa sweep; none switches it off.
         kappa_domains: The domains that are swept.
         kappa_seeds: Number of evaluation seeds of the sweep.
+        samplers: Those of `domains` that are the user's own (or have settings of their own), by name: their "factory",
+            "settings", and "code", a hash by which other versions are told apart.
     """
 
     preset: str
@@ -49,6 +52,7 @@ class Study:
     kappas: tuple[float, ...] = ()
     kappa_domains: tuple[str, ...] = SYNTHETIC
     kappa_seeds: int = 16
+    samplers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         """Refuse a study that could not be summarised."""
@@ -76,6 +80,10 @@ class Study:
         order = [*self.domains, *(d for d in domains if d not in self.domains)]
         chosen = tuple(d for d in order if d in domains)
         return replace(self, domains=chosen, kappa_domains=tuple(d for d in self.kappa_domains if d in domains))
+
+    def origin(self, domain: str) -> str:
+        """Where a domain comes from, as JSON text; "" for a built-in one."""
+        return json.dumps(self.samplers[domain], sort_keys=True) if domain in self.samplers else ""
 
     def facts(self) -> dict[str, Any]:
         """As JSON."""

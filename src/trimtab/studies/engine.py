@@ -153,7 +153,7 @@ class LocalPool:
     def next(self) -> tuple[Task, Result]:
         """Whichever is done."""
         if not self.finished:
-            done, _ = wait(set(self.running) - set(self.finished), return_when=FIRST_COMPLETED)
+            done, _ = wait(self.running, return_when=FIRST_COMPLETED)
             self.finished.extend(done)
         future = self.finished.popleft()
         task = self.running.pop(future)
@@ -166,11 +166,10 @@ class LocalPool:
 
     def close(self) -> None:
         """Drop what is queued and end the processes, even in the middle of a task."""
-        self.executor.shutdown(wait=False, cancel_futures=True)
         if self.running:
             for process in set(multiprocessing.active_children()) - self.others:
                 process.terminate()
-        self.executor.shutdown(wait=True)
+        self.executor.shutdown(wait=True, cancel_futures=True)
 
 
 def _cores() -> int:

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from trimtab.domains.base import Problem
 from trimtab.names import unknown
-from trimtab.schedule import Adaptive, Periodic, Schedule, Stepwise, Terminal
+from trimtab.plan import Plan
+from trimtab.schedule import Periodic, Schedule, Stepwise, Terminal
 from trimtab.thresholds import Thresholds
 
 __all__ = ["KEYS", "Key", "Material", "schedule_key"]
@@ -31,11 +32,11 @@ class Material:
 
     problem: Problem
     seeds: Tensor
-    thresholds: Thresholds | None = None
+    thresholds: Thresholds | Plan | None = None
 
     @property
-    def prices(self) -> Thresholds:
-        """The calibrated prices."""
+    def prices(self) -> Thresholds | Plan:
+        """The calibrated prices, or planned times."""
         assert self.thresholds is not None, "this schedule's key names no calibration method"
         return self.thresholds
 
@@ -80,8 +81,20 @@ KEYS: dict[str, Key] = {
     "adaptive:paper": Key(
         "adaptive (paper)",
         "A projection where the defect reaches the paper's price, a quantile of uncorrected rollouts' future defects.",
-        lambda material, budget: Adaptive(material.prices, budget),
+        lambda material, budget: material.prices.at(budget),
         calibration="paper",
+    ),
+    "adaptive:dp": Key(
+        "adaptive (dp)",
+        "A projection where the defect reaches the price that a dynamic program found on calibration rollouts.",
+        lambda material, budget: material.prices.at(budget),
+        calibration="dp",
+    ),
+    "planned": Key(
+        "planned",
+        "Projections at the best steps of calibration rollouts, the same for all samples; no defect is looked at.",
+        lambda material, budget: material.prices.at(budget),
+        calibration="planned",
     ),
 }
 """By the names used in rows, summaries and figures."""

@@ -7,9 +7,10 @@ it returns.
 from __future__ import annotations
 
 import hashlib
+import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from time import perf_counter
@@ -26,15 +27,16 @@ from trimtab.domains.base import Domain
 from trimtab.loop import replay, rollout
 from trimtab.metrics import Distance, endpoint_distance, path_error, top_mass
 from trimtab.noise import as_seeds
+from trimtab.price_file import load_price
 from trimtab.record import Rollout
 from trimtab.schedule import Schedule, corrections
 from trimtab.studies.config import CALIBRATION_SEED, Study
 from trimtab.studies.errors import StudyError
 from trimtab.studies.schedules import Material, schedule_key
 from trimtab.studies.traces import Trace
-from trimtab.thresholds import Thresholds
+from trimtab.usercode import Source, domain_from
 
-__all__ = ["Result", "Task", "code_version", "run_task", "study_tasks"]
+__all__ = ["Result", "Task", "code_version", "made_domain", "run_task", "study_tasks"]
 
 
 Thing = TypeVar("Thing")
@@ -53,6 +55,7 @@ class Task:
         stop: One past the last seed.
         kappa: The domain's restoring pull where it is swept; None leaves the domain's own.
         examples: How many of the seeds are kept to look at.
+        origin: Where the domain comes from, if it is not built in; see `Study.origin`.
     """
 
     kind: Literal["calibrate", "rollout"]
@@ -63,6 +66,7 @@ class Task:
     stop: int
     kappa: float | None = None
     examples: int = 0
+    origin: str = ""
 
     @property
     def problem(self) -> str:
@@ -89,7 +93,7 @@ class Task:
             return {}
         needs = {}
         if self.schedule != "stepwise":
-            needs["reference"] = Task("rollout", self.domain, "stepwise", 1.0, self.first, self.stop, self.kappa)
+            needs["reference"] = replace(self, schedule="stepwise", budget=1.0, examples=0)
         if schedule_key(self.schedule).calibration is not None:
             needs["thresholds"] = Task("calibrate", self.domain, self.schedule, 1.0, 0, 0, self.kappa)
         return needs
@@ -111,15 +115,17 @@ def study_tasks(study: Study) -> list[Task]:
 def _tasks_of(
     study: Study, name: str, kappa: float | None, budgets: tuple[float, ...], n_seeds: int, examples: int
 ) -> Iterator[Task]:
+    origin = study.origin(name)
     for schedule in study.schedules:
         key = schedule_key(schedule)
         if key.calibration is not None:
             last = CALIBRATION_SEED + study.calibration_seeds
-            yield Task("calibrate", name, schedule, 1.0, CALIBRATION_SEED, last, kappa)
+            yield Task("calibrate", name, schedule, 1.0, CALIBRATION_SEED, last, kappa, origin=origin)
         for budget in budgets if key.only_budget is None else (key.only_budget,):
             for first in range(0, n_seeds, study.block):
                 stop = min(first + study.block, n_seeds)
-                yield Task("rollout", name, schedule, budget, first, stop, kappa, examples if first == 0 else 0)
+                kept = examples if first == 0 else 0
+                yield Task("rollout", name, schedule, budget, first, stop, kappa, kept, origin)
 
 
 # ------------------------------------------------------------------ running one
@@ -158,7 +164,7 @@ def run_task(task: Task, inputs: Mapping[str, bytes]) -> Result:
 
 
 def _calibrate(task: Task) -> Result:
-    problem = _made(task.domain, task.kappa).problem(task.seeds)
+    problem = made_domain(task.domain, task.kappa, task.origin).problem(task.seeds)
     method = schedule_key(task.schedule).calibration
     assert method is not None
     prices = calibrate(problem.sampler, problem.constraint, task.seeds, budget=1.0, method=method)
@@ -166,10 +172,10 @@ def _calibrate(task: Task) -> Result:
 
 
 def _rollout(task: Task, inputs: Mapping[str, bytes]) -> Result:
-    made = _made(task.domain, task.kappa)
+    made = made_domain(task.domain, task.kappa, task.origin)
     seeds = as_seeds(task.seeds)
     problem = made.problem(seeds)
-    prices = _from_bytes(Thresholds.load, inputs["thresholds"]) if "thresholds" in inputs else None
+    prices = _from_bytes(load_price, inputs["thresholds"]) if "thresholds" in inputs else None
     schedule = schedule_key(task.schedule).build(Material(problem, seeds, prices), task.budget)
     run = rollout(problem.sampler, problem.constraint, schedule, seeds, keep_states=True)
     verify(task, schedule, run)
@@ -239,8 +245,11 @@ def _described(task: Task) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=32)
-def _made(name: str, kappa: float | None) -> Domain:
+def made_domain(name: str, kappa: float | None = None, origin: str = "") -> Domain:
     """A domain, made once a process: some load a model."""
+    if origin:
+        facts = json.loads(origin)
+        return domain_from(Source(name, facts["factory"], json.dumps(facts["settings"], sort_keys=True)))
     return domain(name) if kappa is None else domain(name, kappa=kappa)
 
 
