@@ -10,9 +10,8 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-import warnings
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -20,7 +19,8 @@ from torch import Tensor
 from trimtab.constraint import Constraint
 from trimtab.integrations.diffusers_calls import first_call, refuse_unusable, step_ends
 from trimtab.integrations.diffusers_clean import clean_prediction
-from trimtab.integrations.diffusers_history import UNDOING, forget_rows, remembers, undoes
+from trimtab.integrations.diffusers_gate import Gate, History, Settings, Target
+from trimtab.integrations.diffusers_history import UNDOING, forget_rows
 from trimtab.loop import Corrector
 from trimtab.names import missing_extra
 from trimtab.record import Rollout
@@ -33,8 +33,6 @@ except ImportError as error:
 
 __all__ = ["ProjectionCallback", "unwrap", "wrap"]
 
-Target = Literal["state", "clean"]
-History = Literal["keep", "restart"]
 Thing = TypeVar("Thing")
 
 
@@ -83,7 +81,7 @@ def wrap(
     _refuse_unknown("target", target, get_args(Target))
     _refuse_unknown("history", history, get_args(History))
     Corrector(constraint, schedule, 1 << 30, **options)  # refuses what cannot work now, not in mid-run
-    settings = _Settings(constraint, schedule, target, history, options)
+    settings = Settings(constraint, schedule, target, history, options)
     if hasattr(thing, "components") or (hasattr(thing, "scheduler") and not hasattr(thing, "step")):
         scheduler = getattr(thing, "scheduler", None)
         if scheduler is None:
@@ -120,7 +118,7 @@ class ProjectionCallback(PipelineCallback):
         """Arguments as in `wrap`."""
         super().__init__()
         Corrector(constraint, schedule, 1 << 30, **options)
-        self._gate = _Gate(_Settings(constraint, schedule, "state", "keep", options))
+        self._gate = Gate(Settings(constraint, schedule, "state", "keep", options))
 
     @property
     def tensor_inputs(self) -> list[str]:
@@ -150,7 +148,7 @@ class ProjectionCallback(PipelineCallback):
             )
             # a pipeline may stop before its scheduler's last timestep (denoising_end)
             ends = step_ends(scheduler, first)
-            self._gate.begin([*ends[: getattr(pipeline, "num_timesteps", len(ends)) - 1], True])
+            self._gate.begin(scheduler, [*ends[: getattr(pipeline, "num_timesteps", len(ends)) - 1], True])
         elif not self._gate.running:
             raise RuntimeError(
                 f"{type(pipeline).__name__} called back for step {step_index} of a run whose first step it did not "
@@ -162,120 +160,10 @@ class ProjectionCallback(PipelineCallback):
         return callback_kwargs
 
 
-# ------------------------------------------------------------------ one run of a scheduler
-
-
-class _Settings:
-    """What was asked for, shared by a scheduler and all its copies, and the last complete record."""
-
-    def __init__(
-        self, constraint: Constraint, schedule: Any, target: Target, history: History, options: dict[str, Any]
-    ) -> None:
-        self.constraint, self.schedule, self.options = constraint, schedule, options
-        self.target, self.history = target, history
-        self.warned = False
-        self.record: Rollout | None = None
-
-    def last_rollout(self) -> Rollout:
-        if self.record is None:
-            raise RuntimeError(
-                "there is no complete run yet. If the pipeline did run: it does not call step on this scheduler for "
-                "every timestep (it rebuilt its scheduler, stopped early, or has no such hook). Wrap the pipeline "
-                "after it is built, or use ProjectionCallback, or your own loop with trimtab.Corrector"
-            )
-        return self.record
-
-
-class _Gate:
-    """Where one scheduler is in its run."""
-
-    def __init__(self, settings: _Settings) -> None:
-        self.settings = settings
-        self.corrector: Corrector | None = None
-        self.ends: list[bool] = []
-        self.call = 0
-        self.stale: Tensor | None = None  # rows projected since the last call, (n,) bool
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Gate:
-        """A copy goes on by itself from here; constraint and schedule are shared (a solver pool cannot be copied)."""
-        asked = self.settings
-        for shared in (asked, asked.constraint, asked.schedule, *asked.options.values()):
-            memo[id(shared)] = shared
-        twin = _Gate(asked)
-        twin.__dict__.update(copy.deepcopy(self.__dict__, memo))
-        return twin
-
-    def begin(self, ends: list[bool]) -> None:
-        if self.settings.target == "clean" and not all(ends):
-            raise ValueError(
-                "target='clean' needs a scheduler of which every call ends a step, and here "
-                f"{len(ends) - sum(ends)} of {len(ends)} do not; use target='state', or a first-order or multistep "
-                "scheduler (DDIM, Euler, DPMSolverMultistep, …)"
-            )
-        asked = self.settings
-        self.corrector = Corrector(asked.constraint, asked.schedule, sum(ends), **asked.options)
-        self.ends, self.call, self.stale = ends, 0, None
-
-    @property
-    def running(self) -> bool:
-        return self.corrector is not None
-
-    @property
-    def ends_step(self) -> bool:
-        return self.ends[self.call]
-
-    @property
-    def last_call(self) -> bool:
-        return self.call == len(self.ends) - 1
-
-    def correct(self, scheduler: Any, x: Tensor) -> Tensor:
-        assert self.corrector is not None
-        y = self.corrector(x)
-        if not self.last_call and remembers(scheduler):
-            self.stale = self.corrector.projected
-            self.warn_once(scheduler)
-        return y
-
-    def warn_once(self, scheduler: Any) -> None:
-        asked = self.settings
-        budget = getattr(asked.schedule, "budget", 1)
-        if asked.warned or asked.history == "restart" or (not isinstance(budget, Tensor) and budget == 0):
-            return
-        asked.warned = True
-        what = (
-            "recomputes the state from the one before, which undoes the projection of a step that is not the last"
-            if undoes(scheduler) and asked.target == "state"
-            else "extrapolates from model outputs before the projection"
-        )
-        warnings.warn(
-            f"{type(scheduler).__name__} {what}; wrap(…, history='restart') restarts it for projected samples, and "
-            "a one-step scheduler (DDIM, Euler) has no such history",
-            stacklevel=6,
-        )
-
-    def advance(self) -> None:
-        self.call += 1
-        if self.call == len(self.ends):
-            assert self.corrector is not None
-            self.settings.record = self.corrector.rollout
-            self.corrector = None
-
-    def close(self) -> None:
-        """Before a new run: nothing to say if the last one is complete."""
-        if self.running:
-            warnings.warn(
-                f"the last run stopped after {self.call} of {len(self.ends)} calls of the scheduler, so that its "
-                "result was not made feasible; a pipeline that stops early on purpose needs ProjectionCallback",
-                RuntimeWarning,
-                stacklevel=4,
-            )
-        self.corrector = None
-
-
 # ------------------------------------------------------------------ a scheduler class that projects
 
 
-def _projecting(scheduler: Any, settings: _Settings) -> Any:
+def _projecting(scheduler: Any, settings: Settings) -> Any:
     """A copy of the scheduler that projects in `step`."""
     refuse_unusable(scheduler)
     twin = unwrap(scheduler)
@@ -283,22 +171,22 @@ def _projecting(scheduler: Any, settings: _Settings) -> Any:
     return twin
 
 
-def _projecting_class(plain: type, settings: _Settings) -> type:
+def _projecting_class(plain: type, settings: Settings) -> type:
     """A subclass under the same name; made for each `wrap`, so that copies *and* rebuilt schedulers project."""
-    step_signature = inspect.signature(plain.step)  # type: ignore[attr-defined]
+    names = list(inspect.signature(plain.step).parameters)[1:]  # type: ignore[attr-defined]
 
     @functools.wraps(plain.step)  # type: ignore[attr-defined]
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        call = step_signature.bind(self, *args, **kwargs)
-        gate, given = _gate_of(self), call.arguments
+        given = _Given(names, args, kwargs)
+        gate = _gate_of(self)
         if not gate.running:
-            gate.begin(step_ends(self, first_call(self, given["timestep"])))
+            gate.begin(self, step_ends(self, first_call(self, given["timestep"])))
         clean = settings.target == "clean" and not gate.last_call
         if clean:
             given["model_output"] = _rewritten(self, gate, given)
         if gate.stale is not None and settings.history == "restart":
             forget_rows(self, gate.stale, given["model_output"], given["timestep"], given["sample"])
-        answer = plain.step(*call.args, **call.kwargs)  # type: ignore[attr-defined]
+        answer = plain.step(self, *given.args, **given.kwargs)  # type: ignore[attr-defined]
         gate.stale = None
         if gate.ends_step and not clean:
             answer = _replace_state(answer, lambda x: gate.correct(self, x))
@@ -326,17 +214,42 @@ def _projecting_class(plain: type, settings: _Settings) -> type:
     return type(plain.__name__, (plain,), members)
 
 
-def _gate_of(scheduler: Any) -> _Gate:
+def _gate_of(scheduler: Any) -> Gate:
     gate = scheduler.__dict__.get("_trimtab_gate")
     if gate is None:  # new, or rebuilt from its config
-        gate = scheduler.__dict__["_trimtab_gate"] = _Gate(type(scheduler)._trimtab_settings)
-    assert isinstance(gate, _Gate)
+        gate = scheduler.__dict__["_trimtab_gate"] = Gate(type(scheduler)._trimtab_settings)
+    assert isinstance(gate, Gate)
     return gate
 
 
-def _rewritten(scheduler: Any, gate: _Gate, given: dict[str, Any]) -> Tensor:
+class _Given:
+    """Arguments of a call by name, however they were passed (cheaper than binding a signature at every step)."""
+
+    def __init__(self, names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.names, self.args, self.kwargs = names, args, kwargs
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.kwargs or name in self.names[: len(self.args)]
+
+    def __getitem__(self, name: str) -> Any:
+        place = self.names.index(name) if name in self.names else len(self.args)
+        if place < len(self.args):
+            return self.args[place]
+        if name not in self.kwargs:
+            raise TypeError(f"step() is missing {name!r}")
+        return self.kwargs[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        place = self.names.index(name)
+        if place < len(self.args):
+            self.args = (*self.args[:place], value, *self.args[place + 1 :])
+        else:
+            self.kwargs = self.kwargs | {name: value}
+
+
+def _rewritten(scheduler: Any, gate: Gate, given: _Given) -> Tensor:
     """The model output after the correction of the clean sample it predicts, (n, *event)."""
-    if given.get("s_churn", 0) > 0:
+    if "s_churn" in given and given["s_churn"] > 0:
         raise ValueError("target='clean' cannot follow the extra noise of s_churn > 0; use target='state'")
     output, x = given["model_output"], given["sample"]
     prediction, variance = output, None
