@@ -9,13 +9,17 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from trimtab._version import __version__
+from trimtab.commands import advise, calibrate, compare
 from trimtab.names import unknown
 from trimtab.studies.errors import StudyError
 
-__all__ = ["COMMANDS", "Command", "main"]
+if TYPE_CHECKING:
+    from trimtab.studies.config import Study
+
+__all__ = ["COMMANDS", "Command", "main", "run_and_report"]
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -68,14 +72,8 @@ def _reproduce_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _reproduce(arguments: argparse.Namespace) -> int:
     from trimtab.studies.config import Study, preset
-    from trimtab.studies.engine import ENGINES, run_study
-    from trimtab.studies.rows import write_rows
-    from trimtab.studies.store import Store, read_run
+    from trimtab.studies.store import read_run
 
-    if arguments.engine not in ENGINES:
-        raise unknown("engine", arguments.engine, ENGINES)
-    if arguments.workers is not None and arguments.workers < 1:
-        raise UsageError(f"--workers must be at least 1: got {arguments.workers}")
     directory: Path = arguments.out or Path("runs") / (arguments.preset or "quick")
     if arguments.resume and arguments.preset is None and (directory / "run.json").is_file():
         study = Study.from_facts(read_run(directory)["config"])
@@ -83,13 +81,26 @@ def _reproduce(arguments: argparse.Namespace) -> int:
         study = preset(arguments.preset or "quick")
     if arguments.only:
         study = study.only(_known_domains(arguments.only))
+    return run_and_report(directory, study, arguments, _write_and_show)
+
+
+def run_and_report(directory: Path, study: Study, arguments: argparse.Namespace, report: Callable[[Path], None]) -> int:
+    """Run what a study still lacks and report on it; engine, workers, resume and overwrite are as the options say."""
+    from trimtab.studies.engine import ENGINES, run_study
+    from trimtab.studies.rows import write_rows
+    from trimtab.studies.store import Store
+
+    if arguments.engine not in ENGINES:
+        raise unknown("engine", arguments.engine, ENGINES)
+    if arguments.workers is not None and arguments.workers < 1:
+        raise UsageError(f"--workers must be at least 1: got {arguments.workers}")
     mode = "resume" if arguments.resume else "overwrite" if arguments.overwrite else "new"
     try:
         with Store(directory, study, mode) as store:  # type: ignore[arg-type]
             run_study(store, arguments.engine, arguments.workers, sys.stderr)
             write_rows(store)
             print("writing tables, figures and the page …", file=sys.stderr)
-            _write_and_show(directory)
+            report(directory)
     except KeyboardInterrupt:
         kept = len(list((directory / "work").glob("*.json")))
         print(
@@ -129,8 +140,10 @@ def _write_and_show(directory: Path) -> None:
     from trimtab.report import write_report
 
     written = write_report(directory)
-    print((directory / "tables" / "table1.md").read_text(encoding="utf-8"))
-    print((directory / "tables" / "table3.md").read_text(encoding="utf-8"))
+    for name in ("table1", "table3"):
+        of_paper, others = directory / "tables" / f"{name}.md", sorted((directory / "tables").glob(f"{name}-*.md"))
+        for table in [of_paper] if of_paper.is_file() else others:
+            print(table.read_text(encoding="utf-8"))
     print(f"{len(written)} files written; open {written[0]}")
 
 
@@ -161,6 +174,38 @@ def _domains(arguments: argparse.Namespace) -> int:
 # ------------------------------------------------------------------ all of them
 
 COMMANDS: dict[str, Command] = {
+    "advise": Command(
+        "should I bother? which schedule and budget for a sampler",
+        "From a few rollouts of a sampler: is timing worth anything, which schedule and budget to take, what is lost "
+        "and what is saved. Half of the rollouts calibrate, the other half measures.",
+        "examples:\n"
+        "  trimtab advise --sampler package.module:factory                      NEPE within 0.1\n"
+        "  trimtab advise --sampler package.module:factory --tolerance 0.05 --plot advice.png\n"
+        "  trimtab advise --sampler package.module:factory --seconds 0.5 --save price.safetensors\n"
+        "  trimtab advise --domain so3 --cost projections\n",
+        advise.add_arguments,
+        advise.run,
+    ),
+    "calibrate": Command(
+        "estimate the price of a correction for a sampler",
+        "Run a sampler on held-out seeds, estimate what a correction is worth at every step and budget, and write a "
+        "price file that a schedule can be made of.",
+        "examples:\n"
+        "  trimtab calibrate --sampler package.module:factory --out price.safetensors\n"
+        "  trimtab calibrate --sampler package.module:factory --config settings.toml --method planned\n",
+        calibrate.add_arguments,
+        calibrate.run,
+    ),
+    "compare": Command(
+        "compare schedules on a sampler: rows, tables, figures, page",
+        "Run schedules x budgets x seeds on a sampler, paired by seed, and write the same rows, tables, figures and "
+        "page as a study of the paper.",
+        "examples:\n"
+        "  trimtab compare --sampler package.module:factory\n"
+        "  trimtab compare --sampler package.module:factory --budgets 0.1 0.2 0.3 --seeds 64 --out runs/mine\n",
+        compare.add_arguments,
+        compare.run,
+    ),
     "reproduce": Command(
         "run the paper's controlled evaluation: rows, tables, figures, page",
         "Run schedules x budgets x seeds on the synthetic domains, paired by seed, and write rows, tables, figures and "
@@ -203,7 +248,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="trimtab",
         description="Decide when a constrained generative sampler should spend an expensive projection.",
-        epilog="examples:\n  trimtab reproduce --preset quick\n  trimtab report runs/quick\n  trimtab report --help\n",
+        epilog="examples:\n  trimtab reproduce --preset quick\n  trimtab report runs/quick\n"
+        "  trimtab advise --sampler package.module:factory\n  trimtab report --help\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"trimtab {__version__}")

@@ -34,7 +34,7 @@ from trimtab.studies.config import CALIBRATION_SEED, Study
 from trimtab.studies.errors import StudyError
 from trimtab.studies.schedules import Material, schedule_key
 from trimtab.studies.traces import Trace
-from trimtab.usercode import Source, domain_from
+from trimtab.usercode import Source, domain_from, version_of
 
 __all__ = ["Result", "Task", "code_version", "made_domain", "run_task", "study_tasks"]
 
@@ -164,7 +164,7 @@ def run_task(task: Task, inputs: Mapping[str, bytes]) -> Result:
 
 
 def _calibrate(task: Task) -> Result:
-    problem = made_domain(task.domain, task.kappa, task.origin).problem(task.seeds)
+    problem = _domain_of(task).problem(task.seeds)
     method = schedule_key(task.schedule).calibration
     assert method is not None
     prices = calibrate(problem.sampler, problem.constraint, task.seeds, budget=1.0, method=method)
@@ -172,7 +172,7 @@ def _calibrate(task: Task) -> Result:
 
 
 def _rollout(task: Task, inputs: Mapping[str, bytes]) -> Result:
-    made = made_domain(task.domain, task.kappa, task.origin)
+    made = _domain_of(task)
     seeds = as_seeds(task.seeds)
     problem = made.problem(seeds)
     prices = _from_bytes(load_price, inputs["thresholds"]) if "thresholds" in inputs else None
@@ -244,12 +244,27 @@ def _described(task: Task) -> dict[str, Any]:
     return facts | {"budget": task.budget, "rollouts": len(task.seeds)}
 
 
+def _domain_of(task: Task) -> Domain:
+    if task.origin and (now := _version_of(task.domain, task.origin)) != (then := json.loads(task.origin)["code"]):
+        raise StudyError(f"{task.domain}: the sampler's code was {then} when the run began and is {now} now")
+    return made_domain(task.domain, task.kappa, task.origin)
+
+
+@lru_cache(maxsize=32)
+def _version_of(name: str, origin: str) -> str:
+    return version_of(_source(name, origin))
+
+
+def _source(name: str, origin: str) -> Source:
+    facts = json.loads(origin)
+    return Source(name, facts["factory"], json.dumps(facts["settings"], sort_keys=True))
+
+
 @lru_cache(maxsize=32)
 def made_domain(name: str, kappa: float | None = None, origin: str = "") -> Domain:
     """A domain, made once a process: some load a model."""
     if origin:
-        facts = json.loads(origin)
-        return domain_from(Source(name, facts["factory"], json.dumps(facts["settings"], sort_keys=True)))
+        return domain_from(_source(name, origin))
     return domain(name) if kappa is None else domain(name, kappa=kappa)
 
 
