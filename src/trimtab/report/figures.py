@@ -101,8 +101,10 @@ def frontier(plt: Any, summary: Summary, metric: str, label: str) -> Any:
     by_label = dict(zip(*reversed(axes.flat[0].get_legend_handles_labels()), strict=True))
     labels = [label_of(key) for key in next(iter(domains.values()))["schedules"] if label_of(key) in by_label]
     handles = [by_label[text] for text in labels]
-    figure.tight_layout(rect=(0, 0, 1, 1 - 0.3 / (2.0 * down + 0.5)))
-    figure.legend(handles, labels, loc="upper center", ncols=len(labels), columnspacing=1.5)
+    columns = min(len(labels), (2, 4, 7)[across - 1])  # as many as fit above the axes
+    lines = -(-len(labels) // columns)
+    figure.tight_layout(rect=(0, 0, 1, 1 - (0.1 + 0.2 * lines) / (2.0 * down + 0.5)))
+    figure.legend(handles, labels, loc="upper center", ncols=columns, columnspacing=1.5)
     return figure
 
 
