@@ -12,7 +12,7 @@ from trimtab.commands.source import add_seeds, add_source, domain_and_source
 __all__ = ["add_arguments", "run", "table_of"]
 
 BUDGETS = (0.0, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
-SCHEDULES = ("terminal", "stepwise", "periodic", "adaptive:paper", "planned", "adaptive:dp")
+SCHEDULES = ("terminal", "stepwise", "periodic", "adaptive:dp", "planned", "adaptive:paper")
 FEWEST = 4  # calibration seeds
 
 
