@@ -13,7 +13,7 @@ from torch import Tensor
 
 __all__ = ["SO3", "multiply", "nearest_rotation", "rotation_angle", "rotation_defect", "transpose_multiply"]
 
-_CHUNK = 4096  # matrices at a time: their intermediate values stay in the cache
+_CHUNK = 8192  # matrices at a time: their intermediate values stay in the cache
 _HARD = 1e-16  # squared distance of RᵀR from I up to which one Newton-Schulz step makes it exact
 # the entries of a matrix repeated cyclically to 5×5, so that all cofactors are products of shifted views
 _CYCLIC = np.array([3 * (i % 3) + j % 3 for i in range(5) for j in range(5)])
@@ -41,40 +41,47 @@ def nearest_rotation(a: Tensor) -> Tensor:
     """
     if a.shape[-2:] != (3, 3) or not a.is_floating_point():
         raise ValueError(f"nearest_rotation needs floats of shape (…, 3, 3): got {tuple(a.shape)} of {a.dtype}")
-    f = a.detach().reshape(-1, 9).double()
-    rotation, easy = _on_cpu(f.numpy()) if a.device.type == "cpu" else _closed_form(torch, f.T)
-    rotation = torch.as_tensor(rotation)
-    if not easy.all():
-        hard = torch.as_tensor(~easy).nonzero().squeeze(1)
-        rotation[:, hard] = _by_svd(f[hard].reshape(-1, 3, 3)).reshape(-1, 9).T
-    return rotation.T.to(a.dtype, memory_format=torch.contiguous_format).reshape(a.shape)
+    f = a.detach().reshape(-1, 9)
+    f = f if f.dtype in (torch.float32, torch.float64) else f.float()  # numpy has no bfloat16
+    if a.device.type == "cpu":
+        found, good = _on_cpu(f.numpy())
+        rotation, easy = torch.from_numpy(found), torch.from_numpy(good)
+    else:
+        columns, easy = _closed_form(torch, f.T.double())
+        rotation = columns.T.to(f.dtype)
+    if not bool(easy.all()):
+        hard = (~easy).nonzero().squeeze(1)
+        rotation[hard] = _by_svd(f[hard].double().reshape(-1, 3, 3)).reshape(-1, 9).to(f.dtype)
+    return rotation.to(a.dtype).reshape(a.shape)
 
 
 def _on_cpu(f: Any) -> tuple[Any, Any]:
     """`_closed_form` in numpy, whose calls cost a third of torch's: in chunks that fit the cache, on all threads.
 
     Args:
-        f: The matrices, (n, 9) float64.
+        f: The matrices, (n, 9).
 
     Returns:
-        As `_closed_form`.
+        The rotations, (n, 9), and whether each is accurate, (n,) bool.
     """
     n = len(f)
     if n == 1:  # sums over a single column are added up in another order
         rotation, easy = _on_cpu(np.repeat(f, 2, axis=0))
-        return rotation[:, :1], easy[:1]
-    if n <= _CHUNK:
-        with np.errstate(all="ignore"):  # 0, inf and the like end as rows that are not easy
-            return _closed_form(np, np.ascontiguousarray(f.T))
-    count = -(-n // _CHUNK)
-    edges = [n * i // count for i in range(count + 1)]
-    rotation, easy = np.empty((9, n)), np.empty(n, dtype=bool)
+        return rotation[:1], easy[:1]
+    rotation, easy = np.empty_like(f), np.empty(n, dtype=bool)
 
     def solve(low: int, high: int) -> None:
-        rotation[:, low:high], easy[low:high] = _on_cpu(f[low:high])
+        with np.errstate(all="ignore"):  # 0, inf and the like end as rows that are not easy
+            columns, easy[low:high] = _closed_form(np, np.array(f[low:high].T, dtype=np.float64, order="C"))
+        rotation[low:high] = columns.T
 
-    with ThreadPoolExecutor(min(torch.get_num_threads(), count)) as pool:
-        list(pool.map(solve, edges[:-1], edges[1:]))
+    if n <= _CHUNK:
+        solve(0, n)
+    else:
+        count = -(-n // _CHUNK)
+        edges = [n * i // count for i in range(count + 1)]
+        with ThreadPoolExecutor(min(torch.get_num_threads(), count)) as pool:
+            list(pool.map(solve, edges[:-1], edges[1:]))
     return rotation, easy
 
 
@@ -118,14 +125,16 @@ def _closed_form(xp: Any, f: Any) -> tuple[Any, Any]:
     s -= (k * k - 2 * det * s - b) / (2 * slope)
     k = (s * s - a) / 2
     R = (k + a) * A
-    R += s * cofactor
+    cofactor *= s
+    R += cofactor
     R -= xp.einsum("ijn,jkn->ikn", A, xp.einsum("jin,jkn->ikn", A, A))
     R /= k * s - det
     strain = xp.einsum("jin,jkn->ikn", R, R)
     for i in range(3):
         strain[i, i] -= 1
     good = unique & (xp.einsum(_INNER, strain, strain) < _HARD)
-    R -= xp.einsum("ijn,jkn->ikn", R, strain) / 2
+    strain *= 0.5
+    R -= xp.einsum("ijn,jkn->ikn", R, strain)
     return R.reshape(9, n), good
 
 
