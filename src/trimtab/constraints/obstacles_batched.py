@@ -33,7 +33,8 @@ class Effort:
         damping: Pull towards the last path, in units of the pull towards the proposal. It keeps a round from
             overshooting where the half-planes turn quickly.
         stiffening: What the damping is multiplied by after a round that did not halve the violation.
-        settled: A free path is final when the last round moved it by less than this share of its distance.
+        settled: A free path is final when the last round moved it by less than this share of its distance,
+        stale: or when this many rounds have found no better one.
         patience: Rounds after which a search that started from the proposal must violate little,
         hopeless: namely less than this, or it is given up for one from the roadmap.
         leap: Length from which a colliding segment sends its path to the roadmap at once.
@@ -46,7 +47,8 @@ class Effort:
     reach: float = 0.05
     damping: float = 3.0
     stiffening: float = 1.3
-    settled: float = 0.02
+    settled: float = 0.03
+    stale: int = 5
     patience: int = 10
     hopeless: float = 1e-3
     leap: float = 0.7
@@ -134,6 +136,7 @@ class _Batch(NamedTuple):
     damping: Tensor
     before: Tensor
     moved: Tensor
+    stale: Tensor
     dual: Tensor
 
     def take(self, keep: Tensor) -> _Batch:
@@ -175,6 +178,7 @@ def nearest_paths(
         torch.full_like(distance, damping),
         unknown,
         unknown,
+        torch.zeros_like(distance),
         start.new_zeros(2 * m, n, W - 1),
     )
     for r in range(effort.rounds + 1):
@@ -188,14 +192,18 @@ def nearest_paths(
         best.path[:, kept] = now.p[:, better]
         best.violation[kept], distance[kept] = violation[better], far[better]
         best.rounds[now.rows] = r
+        stale = torch.where(better, 0.0, now.stale + 1)
         done = free & ((now.moved <= effort.settled * far + 1e-5) | (far == 0))
+        done |= (known <= aim) & (stale >= effort.stale)
         if r == effort.patience:
             done |= violation > effort.hopeless
         if r == effort.rounds or bool(done.all()):
             break
         slow = (violation > aim) & (violation > 0.5 * now.before)
         now = now._replace(
-            damping=torch.where(slow, now.damping * effort.stiffening, now.damping).clamp(max=100), before=violation
+            damping=torch.where(slow, now.damping * effort.stiffening, now.damping).clamp(max=100),
+            before=violation,
+            stale=stale,
         )
         if bool(done.any()):
             keep = (~done).nonzero().squeeze(1)
