@@ -21,7 +21,7 @@ from trimtab.prices.objective import Objective, as_mix, describe, residual_weigh
 from trimtab.prices.planned import planned_masks
 from trimtab.prices.quantile import on_policy_table, quantile_table
 from trimtab.record import Rollout
-from trimtab.schedule import Budget, Schedule, Stepwise, Terminal, corrections
+from trimtab.schedule import Budget, Schedule, Terminal, corrections
 from trimtab.thresholds import Thresholds, fingerprint
 
 __all__ = ["METHODS", "Price", "calibrate", "calibrate_runs", "thresholds_from_runs"]
@@ -181,11 +181,9 @@ class _Task:
         budgets = {k: spread_budgets(self.n, self.n_steps, self.budget, seed=k) for k in rounds}
         return [self.run(Explore(budgets[k], thresholds, share, seed=k)) for k in rounds]
 
-    def weights(self, runs: list[Rollout]) -> Tensor | None:
+    def weights(self) -> Tensor | None:
         """What a unit of residual costs at each step; None for path error."""
-        if set(as_mix(self.objective)) == {"path"}:
-            return None
-        return residual_weights(self.objective, runs, self.run(Stepwise()), self.distance)
+        return residual_weights(self.objective, self.run, self.distance)
 
     def facts(self, notes: dict[str, Any]) -> dict[str, Any]:
         """What every price keeps about how it was made."""
@@ -219,7 +217,7 @@ def _on_policy(task: _Task) -> Thresholds:
 def _dp(task: _Task) -> Thresholds:
     task.enough(_LEAST)
     runs = task.explore(range(_RANDOM_ROUNDS))
-    weights = task.weights(runs)
+    weights = task.weights()
     solution = solve(runs, task.budget, weights)
     for k in range(_NEAR_POLICY_ROUNDS):
         runs += task.explore(range(_RANDOM_ROUNDS + k, _RANDOM_ROUNDS + k + 1), Thresholds(solution.table), _SHARE)
@@ -231,7 +229,7 @@ def _dp(task: _Task) -> Thresholds:
 def _planned(task: _Task) -> Plan:
     task.enough(_LEAST)
     runs = [*task.explore(range(3)), task.free]
-    return Plan(planned_masks(runs, task.budget, task.weights(runs)), **task.facts({"batches": len(runs)}))
+    return Plan(planned_masks(runs, task.budget, task.weights()), **task.facts({"batches": len(runs)}))
 
 
 _LEAST = 4

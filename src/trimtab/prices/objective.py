@@ -1,14 +1,17 @@
 """What a price is meant to lower: path error itself, or the errors that residuals on the path lead to.
 
 State error and endpoint distance are measured against the paired stepwise rollout, which no schedule can see. But they
-come from residuals: a rollout that was feasible throughout would be the stepwise one. So calibration rollouts tell,
-by regression, how much a unit of residual at each step adds to them, and the price is computed for the residuals
-weighted like that.
+come from residuals: a rollout that was feasible throughout would be the stepwise one. How much a unit of residual at
+each step adds to them is measured: each sample of a calibration batch is corrected at all steps but those of one short
+window, and is compared with its stepwise twin, so that all of the difference is that window's. The price is then
+computed for the residuals weighted like that. (A regression over rollouts corrected at random is much cheaper to think
+of and useless: the errors of many windows add up with random signs, and their sum does not show whose they were.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -16,14 +19,18 @@ from torch import Tensor
 
 from trimtab.metrics import Distance, endpoint_distance, state_error
 from trimtab.names import unknown
-from trimtab.record import Rollout
+from trimtab.noise import uniform_numbers
+from trimtab.prices.explore import Run
+from trimtab.schedule import Moment, Stepwise
 
-__all__ = ["OBJECTIVES", "Objective", "as_mix", "describe", "residual_weights"]
+__all__ = ["OBJECTIVES", "Objective", "Skip", "as_mix", "describe", "residual_weights", "smooth_ratio"]
 
 Objective = Literal["path", "state", "endpoint"] | Mapping[str, float]
 OBJECTIVES = ("path", "state", "endpoint")
 
-_KNOTS = 8  # of the weights as a piecewise linear function of the step
+_WINDOW = 0.05  # of the steps: long enough for residuals to build up as they do between corrections
+_BANDWIDTH = 0.12  # of the steps: over which weights are smoothed
+_PLACES = 1 << 34  # a stream of noise of its own
 
 
 def as_mix(objective: Objective) -> dict[str, float]:
@@ -58,45 +65,79 @@ def describe(objective: Objective) -> str:
     return " + ".join(f"{weight:g} {name}" for name, weight in mix.items())
 
 
-def residual_weights(
-    objective: Objective, runs: Sequence[Rollout], stepwise: Rollout | None, distance: Distance | None
-) -> Tensor | None:
+@dataclass(frozen=True, eq=False)
+class Skip:
+    """Project at every step but those of one window for each sample.
+
+    Attributes:
+        first: The window's first step, (n,).
+        length: Of the window.
+    """
+
+    first: Tensor
+    length: int
+    budget: float = 1.0
+
+    def decide(self, now: Moment) -> Tensor:
+        """Everywhere but in the window."""
+        return (now.t < self.first) | (now.t >= self.first + self.length)
+
+    def to(self, device: torch.device) -> Skip:
+        """The same schedule on `device`."""
+        return Skip(self.first.to(device), self.length)
+
+
+def residual_weights(objective: Objective, run: Run, distance: Distance | None, batches: int = 4) -> Tensor | None:
     """What a unit of residual at each step adds to the objective, (T,); None for path error, where it is 1.
 
     Args:
         objective: What is to be lowered.
-        runs: Explored rollouts, all of the same samples.
-        stepwise: The paired stepwise rollout; not needed for path error.
+        run: Runs a calibration batch under a schedule; keeps states if state error is in the objective.
         distance: The domain's rho; not needed for path error.
+        batches: With a window skipped, beside the stepwise one.
     """
     mix = as_mix(objective)
     if set(mix) == {"path"}:
         return None
-    if stepwise is None or distance is None:
+    if distance is None:
         raise ValueError(f"the objective {describe(objective)!r} needs a distance: calibrate(…, distance=rho)")
-    T = runs[0].n_steps
-    residuals = torch.cat([run.residuals for run in runs], dim=1).double()
+    stepwise = run(Stepwise())
+    T, n = stepwise.defects.shape
+    length = max(1, round(_WINDOW * T))
+    # every batch has a window in each n-th of the steps, at a place of its own there
+    places = uniform_numbers(torch.arange(batches), range(1), (n,), _PLACES)[0]
+    first = ((torch.arange(n) + places) / n * (T - length + 1)).long()
+    runs = [run(Skip(some, length)) for some in first]
+    added = torch.cat([skipped.residuals.sum(dim=0) - stepwise.residuals.sum(dim=0) for skipped in runs]).cpu().double()
+    middle = first.flatten() + (length - 1) / 2
+
     weights = torch.full((T,), mix.get("path", 0.0), dtype=torch.float64)
     measures = {"endpoint": endpoint_distance, "state": state_error}
     for name in mix.keys() & measures.keys():
-        error = torch.cat([measures[name](run, stepwise, distance) for run in runs]).double()
-        weights += mix[name] * _sensitivity(residuals, error)
+        error = torch.cat([measures[name](skipped, stepwise, distance) for skipped in runs]).cpu().double()
+        weights += mix[name] * smooth_ratio(middle, added, error, T)
     return weights
 
 
-def _sensitivity(residuals: Tensor, error: Tensor) -> Tensor:
-    """Non-negative weights (T,), piecewise linear in the step, for which weights @ residuals fits the error best."""
-    T = len(residuals)
-    place = torch.linspace(0, _KNOTS - 1, T, dtype=torch.float64)
-    basis = (1 - (place[:, None] - torch.arange(_KNOTS)).abs()).clamp(min=0)  # hat functions, (T, knots)
-    x = (basis.T @ residuals).T
-    gram, target = x.T @ x, x.T @ error
-    gram = gram + 1e-3 * gram.diagonal().mean() * torch.eye(_KNOTS)
-    # coordinate descent on a small convex problem: exact minimiser of each coordinate in turn, kept at or above 0
-    knots = torch.zeros(_KNOTS, dtype=torch.float64)
-    for _ in range(500):
-        for k in range(_KNOTS):
-            slope = target[k] - gram[k] @ knots + gram[k, k] * knots[k]
-            knots[k] = (slope / gram[k, k]).clamp(min=0)
-    weights: Tensor = basis @ knots
-    return weights + 1e-3 * weights.mean()  # a step that seems to cost nothing still breaks ties
+def smooth_ratio(steps: Tensor, causes: Tensor, effects: Tensor, n_steps: int) -> Tensor:
+    """Effect per unit of cause as a smooth function of the step, (T,), as far from constant as the data can tell.
+
+    Rare large effects can make a ratio look as if it varied over the steps. The part of its variation that its own
+    standard error explains is taken away, which leaves a constant where nothing is known.
+
+    Args:
+        steps: Where, (m,).
+        causes: At least 0, (m,).
+        effects: At least 0, (m,).
+        n_steps: T.
+    """
+    at = torch.arange(n_steps, dtype=torch.float64)
+    kernel = (-0.5 * ((at[:, None] - steps) / (_BANDWIDTH * n_steps)) ** 2).exp()
+    total = (kernel @ causes).clamp(min=1e-300)
+    ratio = kernel @ effects / total
+    variance = (kernel**2 * (effects - ratio[:, None] * causes) ** 2).sum(dim=1) / total**2
+    middle = effects.sum() / causes.sum().clamp(min=1e-300)
+    spread = ((ratio - middle) ** 2).mean().clamp(min=1e-300)
+    trust = (1 - variance.mean() / spread).clamp(min=0)
+    weights: Tensor = middle + trust * (ratio - middle)
+    return weights.clamp(min=1e-3 * middle)  # a step that seems to cost nothing still breaks ties
