@@ -22,11 +22,19 @@ def runs():
 
 def test_errors_are_sums_over_the_path(runs):
     run, step = runs["periodic"], runs["step"]
-    assert torch.equal(metrics.path_error(run), run.residuals.sum(dim=0))
+    assert torch.allclose(metrics.path_error(run), run.residuals.sum(dim=0), rtol=1e-14)
     assert torch.equal(metrics.endpoint_distance(run, step, distance), distance(run.final, step.final))
     by_hand = sum(distance(run.states[t], step.states[t]) for t in range(1, 13))
     assert torch.allclose(metrics.state_error(run, step, distance), by_hand, atol=1e-14)
     assert (metrics.achieved_budget(run) == 4 / 12).all()
+
+
+def test_sums_over_the_path_do_not_depend_on_the_batch():
+    seeds = torch.arange(33)
+    whole = metrics.path_error(tt.rollout(Walk(n_steps=101), Sphere(), tt.Periodic(9), seeds))
+    for rows in (seeds[:1], seeds[5:7], seeds[3:20]):
+        part = tt.rollout(Walk(n_steps=101), Sphere(), tt.Periodic(9), rows)
+        assert torch.equal(metrics.path_error(part), whole[rows])
 
 
 def test_nepe_is_0_for_stepwise_and_1_for_terminal(runs):

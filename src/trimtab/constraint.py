@@ -73,7 +73,8 @@ class _Functions:
             return self.defect_function(x, *self.data)
         answer = self.project(x)
         projected = answer.x if isinstance(answer, Projection) else answer
-        return torch.linalg.vector_norm((x - projected).flatten(1), dim=1)
+        residual: Tensor = torch.linalg.vector_norm((x - projected).flatten(1), dim=1)
+        return residual
 
     def take(self, rows: Tensor) -> _Functions:
         if not self.data:

@@ -337,13 +337,13 @@ class _Metered:
     def project(self, x: Tensor) -> Tensor | Projection:
         begin = perf_counter()
         answer = self.constraint.project(x)
-        self.meter.book("projection", perf_counter() - begin, len(x))
+        self.meter.book("projection", perf_counter() - begin, x.shape[0])
         return answer
 
     def defect(self, x: Tensor) -> Tensor:
         begin = perf_counter()
         defect = self.constraint.defect(x)
-        self.meter.book(self.defect_kind, perf_counter() - begin, len(x))
+        self.meter.book(self.defect_kind, perf_counter() - begin, x.shape[0])
         return defect
 
     def take(self, rows: Tensor) -> _Metered:
@@ -425,18 +425,24 @@ class _Run:
             row = chosen.reshape(-1, *([1] * (x.ndim - 1)))
             self.book_outcome(answer, chosen, slice(None))
             return torch.where(row, answer.x, x), torch.where(chosen, self.residual(self.constraint, answer), defect)
-        rows = chosen.nonzero().squeeze(1)
-        if len(rows) == 0:
+        rows = chosen.nonzero().view(-1)
+        count = rows.shape[0]
+        if count == 0:
             return x, defect
-        if len(rows) == self.n:
+        if count == self.n:
             answer = self.project(self.constraint, x)
             self.book_outcome(answer, chosen, slice(None))
             return answer.x, self.residual(self.constraint, answer)
-        some = self.constraint.take(rows)
-        answer = self.project(some, x.index_select(0, rows))
+        begin = perf_counter()
+        some, chosen_x = self.constraint.take(rows), x.index_select(0, rows)
+        gathering = perf_counter() - begin
+        answer = self.project(some, chosen_x)
         self.book_outcome(answer, chosen, rows)
         residual = self.residual(some, answer)
-        return x.index_copy(0, rows, answer.x), defect.index_copy(0, rows, residual.to(defect.dtype))
+        begin = perf_counter()
+        x, residual = x.index_copy(0, rows, answer.x), defect.index_copy(0, rows, residual.to(defect.dtype))
+        self.meter.seconds["projection"] += gathering + perf_counter() - begin  # what projecting some rows costs
+        return x, residual
 
     def project(self, constraint: _Metered, x: Tensor, check: bool = True) -> Projection:
         if not check:

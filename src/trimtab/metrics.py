@@ -35,7 +35,7 @@ Distance = Callable[[Tensor, Tensor], Tensor]
 
 def path_error(run: Rollout) -> Tensor:
     """E_path: the residuals summed over the path, (n,)."""
-    return run.residuals.sum(dim=0)
+    return _sum_over_steps(run.residuals)
 
 
 def endpoint_distance(run: Rollout, stepwise: Rollout, distance: Distance) -> Tensor:
@@ -50,7 +50,7 @@ def state_error(run: Rollout, stepwise: Rollout, distance: Distance) -> Tensor:
     if run.states is None or stepwise.states is None:
         raise ValueError("state error needs the states along the path: run both rollouts with keep_states=True")
     steps = range(1, len(run.states))
-    return torch.stack([distance(run.states[t], stepwise.states[t]) for t in steps]).sum(dim=0)
+    return _sum_over_steps(torch.stack([distance(run.states[t], stepwise.states[t]) for t in steps]))
 
 
 def nepe(path: Tensor, stepwise: Tensor, terminal: Tensor, tolerance: float = 1e-9) -> Tensor:
@@ -141,6 +141,11 @@ def summary(values: Tensor) -> Summary:
     n = len(values)
     mean = float(values.mean()) if n else math.nan
     return Summary(mean, float(values.std()) / math.sqrt(n) if n > 1 else math.nan, n)
+
+
+def _sum_over_steps(x: Tensor) -> Tensor:
+    """(T, n) to (n,), one step after the other: a plain sum groups its terms by the batch size, to other last bits."""
+    return x.cumsum(dim=0)[-1]
 
 
 def _paired(run: Rollout, other: Rollout) -> None:

@@ -110,7 +110,7 @@ class Noise:
         return Noise(self.seeds[rows], self.dtype)
 
     def _draw(self, draw: Draw, t: int, event: tuple[int, ...], stream: int) -> Tensor:
-        """One step's numbers, from a block of steps drawn at once: for small states the calls cost more than the numbers."""
+        """One step's numbers, cut from a block of steps: for small states the calls cost more than the numbers."""
         size = len(self.seeds) * math.prod(event)
         steps = 1 if t < 0 else max(1, min(_BLOCK_STEPS, _BLOCK_NUMBERS // max(size, 1)))
         first = t - t % steps

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -69,8 +69,7 @@ def corrections(budget: Budget, n_steps: int) -> int | Tensor:
     return int(budget * n_steps + 0.5)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Moment:
+class Moment(NamedTuple):
     """What a schedule may look at when it decides; everything is for reading only.
 
     Attributes:

@@ -13,7 +13,16 @@ from trimtab.names import unknown
 __all__ = ["CALIBRATION_SEED", "PRESETS", "Study", "budget_name", "preset"]
 
 GRID = tuple(i / 20 for i in range(21))
-SCHEDULES = ("terminal", "stepwise", "periodic", "adaptive:paper")
+SCHEDULES = (
+    "terminal",
+    "stepwise",
+    "periodic",
+    "adaptive:paper",
+    "adaptive:on-policy",
+    "adaptive:dp",
+    "planned",
+    "hindsight",
+)
 
 CALIBRATION_SEED = 1_000_000
 """Calibration seeds count from here, evaluation seeds from 0."""

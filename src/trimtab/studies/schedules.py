@@ -13,8 +13,9 @@ from torch import Tensor
 
 from trimtab.domains.base import Problem
 from trimtab.names import unknown
+from trimtab.oracle import hindsight
 from trimtab.plan import Plan
-from trimtab.schedule import Periodic, Schedule, Stepwise, Terminal
+from trimtab.schedule import Fixed, Periodic, Schedule, Stepwise, Terminal, corrections
 from trimtab.thresholds import Thresholds
 
 __all__ = ["KEYS", "Key", "Material", "schedule_key"]
@@ -51,6 +52,7 @@ class Key:
         build: The schedule for a budget, a fraction of T.
         calibration: The `method` of `calibrate` whose prices it needs; None for none.
         only_budget: The one budget it makes sense for; None for any.
+        cheap_only: Whether it runs so many rollouts that only the synthetic domains can afford it.
     """
 
     label: str
@@ -58,6 +60,7 @@ class Key:
     build: Callable[[Material, float], Schedule]
     calibration: str | None = None
     only_budget: float | None = None
+    cheap_only: bool = False
 
 
 KEYS: dict[str, Key] = {
@@ -90,14 +93,33 @@ KEYS: dict[str, Key] = {
         lambda material, budget: material.prices.at(budget),
         calibration="dp",
     ),
+    "adaptive:on-policy": Key(
+        "adaptive (on-policy)",
+        "The paper's rule, its prices calibrated on rollouts of the policy itself.",
+        lambda material, budget: material.prices.at(budget),
+        calibration="on-policy",
+    ),
     "planned": Key(
         "planned",
         "Projections at the best steps of calibration rollouts, the same for all samples; no defect is looked at.",
         lambda material, budget: material.prices.at(budget),
         calibration="planned",
     ),
+    "hindsight": Key(
+        "hindsight",
+        "The best steps of each rollout, found afterwards: the limit, not a method.",
+        lambda material, budget: Fixed(_hindsight_mask(material, budget)),
+        cheap_only=True,
+    ),
 }
 """By the names used in rows, summaries and figures."""
+
+
+def _hindsight_mask(material: Material, budget: float) -> Tensor:
+    problem = material.problem
+    count = corrections(budget, problem.sampler.n_steps)
+    # one round of branching finds nearly all there is to find; see tests/test_oracle.py
+    return hindsight(problem.sampler, problem.constraint, material.seeds, int(count), rounds=1, tries=2)
 
 
 def schedule_key(name: str) -> Key:

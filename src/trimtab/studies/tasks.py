@@ -22,7 +22,7 @@ from torch import Tensor
 
 import trimtab
 from trimtab.calibration import calibrate
-from trimtab.domains import domain
+from trimtab.domains import SYNTHETIC, domain
 from trimtab.domains.base import Domain
 from trimtab.loop import replay, rollout
 from trimtab.metrics import Distance, endpoint_distance, path_error, top_mass
@@ -118,6 +118,8 @@ def _tasks_of(
     origin = study.origin(name)
     for schedule in study.schedules:
         key = schedule_key(schedule)
+        if key.cheap_only and (name not in SYNTHETIC or kappa is not None):
+            continue
         if key.calibration is not None:
             last = CALIBRATION_SEED + study.calibration_seeds
             yield Task("calibrate", name, schedule, 1.0, CALIBRATION_SEED, last, kappa, origin=origin)

@@ -1,0 +1,224 @@
+"""Measure every price on every domain and write the tables and figures of docs/prices.md.
+
+    python docs/make_prices.py            everything, about a quarter of an hour on two cores
+    python docs/make_prices.py --quick    a small part of it, for a look
+
+Prices are calibrated on seeds from 1,000,000 on and evaluated on seeds from 0 on. Results go to docs/prices.json, from
+which the figures and the tables between the markers of docs/prices.md are made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import trimtab as tt
+from trimtab import metrics
+from trimtab.domains import SYNTHETIC
+
+HERE = Path(__file__).parent
+METHODS = ("paper", "on-policy", "planned", "dp")
+KAPPAS = (0.0, 0.1, 0.3, 0.6, 1.0)
+BUDGETS = tuple(i / 20 for i in range(1, 20))
+COUNTS = (4, 8, 16, 32, 64, 128, 256)
+LABEL = {"periodic": "periodic", "paper": "paper's rule", "on-policy": "on-policy", "planned": "planned", "dp": "dp"}
+
+
+def calibrated(domain: tt.domains.Domain, method: str, count: int = 64) -> Any:
+    """A price of a domain, from `count` calibration rollouts."""
+    seeds = range(1_000_000, 1_000_000 + count)
+    problem = domain.problem(seeds)
+    return tt.calibrate(problem.sampler, problem.constraint, seeds, method=method)
+
+
+class Evaluation:
+    """All budgets of a domain on the same evaluation seeds, as one batch."""
+
+    def __init__(self, domain: tt.domains.Domain, n: int, budgets: tuple[float, ...]) -> None:
+        self.n, self.budgets = n, budgets
+        self.seeds = torch.arange(n).repeat(len(budgets))
+        self.problem = domain.problem(self.seeds)
+        T = self.problem.sampler.n_steps
+        counts = [tt.schedule.corrections(b, T) for b in budgets]
+        self.counts = torch.tensor(counts).repeat_interleave(n)
+        one = domain.problem(torch.arange(n))
+        ends = (tt.Stepwise(), tt.Terminal())
+        self.ends = [metrics.path_error(tt.rollout(one.sampler, one.constraint, s, range(n))) for s in ends]
+
+    def nepe(self, schedule: tt.Schedule) -> torch.Tensor:
+        """(budgets, n)."""
+        run = tt.rollout(self.problem.sampler, self.problem.constraint, schedule, self.seeds)
+        assert torch.equal(run.spent, schedule.budget)  # type: ignore[attr-defined]
+        path = metrics.path_error(run).reshape(len(self.budgets), self.n)
+        return metrics.nepe(path, *(end.expand_as(path) for end in self.ends))
+
+
+def measure(job: tuple[str, float, int]) -> dict[str, Any]:
+    """Every method on one domain and kappa: NEPE by budget, paired differences to dp, and hindsight at 0.25."""
+    torch.set_num_threads(1)
+    name, kappa, n = job
+    domain = tt.domain(name, kappa=kappa)
+    evaluation = Evaluation(domain, n, BUDGETS)
+    values = {"periodic": evaluation.nepe(tt.Periodic(evaluation.counts))}
+    for method in METHODS:
+        values[method] = evaluation.nepe(calibrated(domain, method).at(evaluation.counts))
+    seeds, at = torch.arange(n), BUDGETS.index(0.25)
+    problem = domain.problem(seeds)
+    B = tt.schedule.corrections(0.25, problem.sampler.n_steps)
+    mask = tt.hindsight(problem.sampler, problem.constraint, seeds, int(B))
+    limit = metrics.path_error(tt.rollout(problem.sampler, problem.constraint, tt.Fixed(mask), seeds))
+    limit = metrics.nepe(limit, *evaluation.ends)
+    return {
+        "domain": name,
+        "kappa": kappa,
+        "nepe": {m: [vars(metrics.summary(v)) for v in rows] for m, rows in values.items()},
+        "minus": {
+            m: [vars(metrics.summary(values["dp"][i] - v)) for i, v in enumerate(rows)] for m, rows in values.items()
+        },
+        "hindsight": vars(metrics.summary(limit)),
+        "gap_closed": {m: metrics.gap_closed(values[m][at], values["periodic"][at], limit) for m in METHODS},
+    }
+
+
+def sweep(job: tuple[str, float, int]) -> dict[str, Any]:
+    """The dynamic program from more and more calibration rollouts, at a quarter of the budget."""
+    torch.set_num_threads(1)
+    name, kappa, n = job
+    domain = tt.domain(name, kappa=kappa)
+    evaluation = Evaluation(domain, n, (0.25,))
+    curve = [evaluation.nepe(calibrated(domain, "dp", count).at(evaluation.counts))[0] for count in COUNTS]
+    periodic = evaluation.nepe(tt.Periodic(evaluation.counts))[0]
+    return {
+        "domain": name,
+        "kappa": kappa,
+        "dp": [vars(metrics.summary(v)) for v in curve],
+        "periodic": vars(metrics.summary(periodic)),
+    }
+
+
+def tables(results: dict[str, Any]) -> str:
+    """The Markdown between the markers of docs/prices.md."""
+    at = BUDGETS.index(0.25)
+    lines = [
+        f"NEPE at B/T = 0.25, {results['seeds']} evaluation seeds, 64 calibration rollouts; in brackets the gap closed.",
+        "",
+        "| domain | kappa | periodic | paper's rule | on-policy | planned | dp | hindsight |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in results["rows"]:
+        cells = [f"{row['nepe']['periodic'][at]['mean']:.3f}"]
+        for method in METHODS:
+            cells.append(f"{row['nepe'][method][at]['mean']:.3f} ({row['gap_closed'][method]:.0%})")
+        cells.append(f"{row['hindsight']['mean']:.3f}")
+        lines.append(f"| {row['domain']} | {row['kappa']:g} | " + " | ".join(cells) + " |")
+    compared = len(results["rows"]) * len(BUDGETS)
+    lines += [
+        "",
+        f"dp against each rival at {compared} points (domains x kappas x 19 budgets), by the paired",
+        "difference:",
+    ]
+    lines += [
+        "",
+        "| rival | dp lower by more than 2 SE | within 2 SE | dp higher by more than 2 SE | worst loss |",
+        "|---|---|---|---|---|",
+    ]
+    for rival in ("periodic", "paper", "on-policy", "planned"):
+        points = [point for row in results["rows"] for point in row["minus"][rival]]
+        low = sum(p["mean"] < -2 * p["se"] for p in points)
+        high = [p for p in points if p["mean"] > 2 * p["se"]]
+        worst = max((p["mean"] for p in high), default=0.0)
+        lines.append(f"| {LABEL[rival]} | {low} | {len(points) - low - len(high)} | {len(high)} | {worst:.4f} |")
+    lines += ["", "dp at B/T = 0.25 from so many calibration rollouts:", ""]
+    lines += ["| domain | kappa | periodic | " + " | ".join(map(str, COUNTS)) + " |", "|---" * (3 + len(COUNTS)) + "|"]
+    for row in results["sweep"]:
+        cells = " | ".join(f"{v['mean']:.3f}" for v in row["dp"])
+        lines.append(f"| {row['domain']} | {row['kappa']:g} | {row['periodic']['mean']:.3f} | {cells} |")
+    return "\n".join(lines)
+
+
+def figures(results: dict[str, Any]) -> None:
+    """docs/images/prices.png and calibration.png."""
+    import matplotlib.pyplot as plt
+
+    colours = {"periodic": "#777777", "paper": "#d55e00", "on-policy": "#cc79a7", "planned": "#e69f00", "dp": "#0072b2"}
+    plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
+    rows = {(row["domain"], row["kappa"]): row for row in results["rows"]}
+    names = list(dict.fromkeys(row["domain"] for row in results["rows"]))
+    kappas = [k for k in (0.0, 0.3, 1.0) if all((name, k) in rows for name in names)]
+    figure, axes = plt.subplots(
+        len(kappas), len(names), figsize=(2.1 * len(names), 1.9 * len(kappas)), sharex=True, squeeze=False
+    )
+    for i, kappa in enumerate(kappas):
+        for j, name in enumerate(names):
+            ax, row = axes[i][j], rows[name, kappa]
+            for method, colour in colours.items():
+                mean = torch.tensor([v["mean"] for v in row["nepe"][method]])
+                se = torch.tensor([v["se"] for v in row["nepe"][method]])
+                ax.fill_between(BUDGETS, mean - se, mean + se, color=colour, alpha=0.2, lw=0)
+                ax.plot(BUDGETS, mean, color=colour, lw=1.8 if method == "dp" else 1.1, label=LABEL[method])
+            ax.plot([0.25], [row["hindsight"]["mean"]], "k*", ms=6, label="hindsight")
+            ax.set_ylim(0, 1)
+            if i == 0:
+                ax.set_title(name, fontsize=10)
+            if j == 0:
+                ax.set_ylabel(f"kappa = {kappa:g}\nNEPE")
+            if i == len(kappas) - 1:
+                ax.set_xlabel("budget B/T")
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="upper center", ncol=6, frameon=False, bbox_to_anchor=(0.5, 1.04))
+    figure.tight_layout()
+    figure.savefig(HERE / "images" / "prices.png", dpi=150, bbox_inches="tight")
+    plt.close(figure)
+
+    figure, ax = plt.subplots(figsize=(4.6, 3.0))
+    for row, colour in zip(results["sweep"], ("#0072b2", "#d55e00", "#009e73"), strict=False):
+        label = f"{row['domain']}, kappa {row['kappa']:g}"
+        means, ses = [v["mean"] for v in row["dp"]], [v["se"] for v in row["dp"]]
+        ax.errorbar(COUNTS, means, ses, color=colour, marker="o", ms=3, lw=1.4, label=label)
+        ax.axhline(row["periodic"]["mean"], color=colour, ls=":", lw=1)
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(COUNTS, [str(c) for c in COUNTS])
+    ax.set_xlabel("calibration rollouts")
+    ax.set_ylabel("NEPE at B/T = 0.25")
+    ax.set_ylim(0)
+    ax.legend(frameon=False, fontsize=8, title="dp (dotted: periodic)", title_fontsize=8)
+    figure.tight_layout()
+    figure.savefig(HERE / "images" / "calibration.png", dpi=150)
+    plt.close(figure)
+
+
+def main() -> None:
+    """Run, and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="two domains, two kappas, few seeds; nothing is written")
+    parser.add_argument("--workers", type=int, default=2)
+    options = parser.parse_args()
+    n = 16 if options.quick else 64
+    names, kappas = (("so3", "so3-impulse"), (0.0, 0.3)) if options.quick else (SYNTHETIC, KAPPAS)
+    jobs = [(name, kappa, n) for name in names for kappa in kappas]
+    swept = [("so3", 0.0, n), ("so3-impulse", 0.3, n), ("terrain-ridge", 0.3, n)]
+    results: dict[str, Any] = {"version": tt.__version__, "seeds": n, "rows": [], "sweep": []}
+    with ProcessPoolExecutor(options.workers) as pool:
+        for number, row in enumerate(pool.map(measure, jobs), 1):
+            results["rows"].append(row)
+            print(f"{number}/{len(jobs)} {row['domain']} kappa {row['kappa']:g}", flush=True)
+        results["sweep"] = list(pool.map(sweep, swept))
+    text = tables(results)
+    print(text)
+    if options.quick:
+        return
+    (HERE / "prices.json").write_text(json.dumps(results, indent=1) + "\n")
+    figures(results)
+    page = HERE / "prices.md"
+    head, rest = page.read_text().split("<!-- tables -->\n")
+    tail = rest.split("<!-- end -->\n")[1]
+    page.write_text(f"{head}<!-- tables -->\n{text}\n<!-- end -->\n{tail}")
+
+
+if __name__ == "__main__":
+    main()
