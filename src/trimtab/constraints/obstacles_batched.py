@@ -259,7 +259,8 @@ def project_paths(obstacles: Obstacles, proposal: Tensor, aim: float, effort: Ef
     if len(failed):
         path, found = route(obstacles, proposal[:, failed])
         inside[:, failed] = path
-        patient = replace(effort, patience=effort.rounds)
+        # A route is free from the first round on, so that its first rounds, which are not, must not count as failures.
+        patient = replace(effort, patience=effort.rounds, stale=3 * effort.stale)
         _improve(answer, obstacles, proposal, inside, failed[found], aim, effort.damping, patient)
     return answer
 
