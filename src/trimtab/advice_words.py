@@ -106,7 +106,7 @@ def _gain(m: Measured) -> tuple[str, Interval]:
     others = [trial for kind in ("planned", "adaptive") if (trial := _middle(m, kind)) is not None]
     best = min(others, key=lambda trial: trial.nepe.mean)
     both = torch.stack([periodic.values, best.values], dim=1)
-    return best.kind, bootstrap(lambda pairs: 1 - mean(pairs[:, 1]) / max(mean(pairs[:, 0]), 1e-12), both)
+    return best.kind, bootstrap(lambda sets: 1 - mean(sets[..., 1]) / mean(sets[..., 0]).clamp(min=1e-12), both)
 
 
 def _concentration(m: Measured) -> Finding:

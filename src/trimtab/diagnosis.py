@@ -35,6 +35,8 @@ __all__ = [
 
 _RESAMPLES = 1000
 
+Statistic = Callable[[Tensor], Tensor]
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -53,29 +55,28 @@ class Interval:
         return {name: None if math.isnan(value) else value for name, value in vars(self).items()}
 
 
-def bootstrap(statistic: Callable[[Tensor], float], values: Tensor, resamples: int = _RESAMPLES) -> Interval:
+def bootstrap(statistic: Statistic, values: Tensor, resamples: int = _RESAMPLES) -> Interval:
     """A statistic of samples with its percentile bootstrap interval.
 
     Args:
-        statistic: Of values of the same shape, resampled along their first dimension.
+        statistic: Of many sets of samples at once, (r, n, …) to (r,).
         values: One entry a sample, (n, …).
-        resamples: How many times; always the same ones.
+        resamples: How many; always the same ones.
     """
     generator = torch.Generator().manual_seed(0)
-    again = [
-        statistic(values[torch.randint(len(values), (len(values),), generator=generator)]) for _ in range(resamples)
-    ]
-    spread = torch.tensor(again, dtype=torch.float64)
+    again = torch.randint(len(values), (resamples, len(values)), generator=generator)
+    spread = statistic(values[again]).double()
     spread = spread[~spread.isnan()]
+    here = float(statistic(values[None])[0])
     if len(spread) == 0:
-        return Interval(statistic(values), math.nan, math.nan)
+        return Interval(here, math.nan, math.nan)
     low, high = spread.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
-    return Interval(statistic(values), low, high)
+    return Interval(here, low, high)
 
 
-def mean(values: Tensor) -> float:
-    """Of the values that are not NaN."""
-    return float(values.nanmean())
+def mean(values: Tensor) -> Tensor:
+    """Of the values that are not NaN, (r, n) to (r,)."""
+    return values.nanmean(dim=1)
 
 
 def euclidean(a: Tensor, b: Tensor) -> Tensor:
@@ -84,23 +85,22 @@ def euclidean(a: Tensor, b: Tensor) -> Tensor:
     return distance
 
 
-def rank_correlation(x: Tensor, y: Tensor) -> float:
-    """Spearman's rank correlation of (n,) and (n,), ties sharing their mean rank; NaN if either is constant.
+def rank_correlation(x: Tensor, y: Tensor) -> Tensor:
+    """Spearman's rank correlation, (…, n) and (…, n) to (…,), ties sharing their mean rank; NaN if either is constant.
 
     Example:
         >>> import torch
         >>> rank_correlation(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([10.0, 100.0, 1000.0]))
-        1.0
+        tensor(1., dtype=torch.float64)
     """
-    a, b = _ranks(x), _ranks(y)
-    a, b = a - a.mean(), b - b.mean()
-    size = float((a @ a) * (b @ b)) ** 0.5
-    return float(a @ b) / size if size > 0 else math.nan
+    a, b = (ranks - ranks.mean(dim=-1, keepdim=True) for ranks in (_ranks(x), _ranks(y)))
+    size = ((a * a).sum(dim=-1) * (b * b).sum(dim=-1)).sqrt()
+    return torch.where(size > 0, (a * b).sum(dim=-1) / size, torch.nan)
 
 
 def _ranks(x: Tensor) -> Tensor:
-    ordered = x.double().sort().values
     x = x.double().contiguous()
+    ordered = x.sort(dim=-1).values
     return (torch.searchsorted(ordered, x) + torch.searchsorted(ordered, x, right=True)).double() / 2
 
 
@@ -143,7 +143,7 @@ class Effects:
         """How the defect ranks with a measured worth (m,) of correcting, with its interval over samples."""
         n = int(self.sample.max()) + 1
         pairs = torch.stack([self.defect, worth], dim=1).reshape(-1, n, 2).transpose(0, 1)  # (n, rounds, 2)
-        return bootstrap(lambda some: rank_correlation(some[..., 0].flatten(), some[..., 1].flatten()), pairs, 400)
+        return bootstrap(lambda sets: rank_correlation(sets[..., 0].flatten(1), sets[..., 1].flatten(1)), pairs)
 
 
 def correction_effects(run: Run, alone: Rollout, stepwise: Rollout, distance: Distance, rounds: int = 4) -> Effects:
