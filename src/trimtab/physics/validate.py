@@ -77,17 +77,22 @@ def _print_schedules(domain: Domain, runs: dict[tuple[str, float], Rollout]) -> 
     stepwise, terminal = runs["stepwise", 1.0], runs["terminal", 0.0]
     conditions = given_conditions(range(len(stepwise.final)))[0]
     print(f"\ntarget: {domain.settings['target']}, {len(stepwise.final)} seeds, T = {stepwise.n_steps}")
-    print("schedule         budget  spent  path error  NEPE              endpoint  solution error  failed  iterations")
+    print(
+        "schedule         budget  spent  path error  NEPE              endpoint  solution error  failed  iterations"
+        "  in first half"
+    )
     for (name, budget), run in runs.items():
         excess = summary(nepe(path_error(run), path_error(stepwise), path_error(terminal)))
         end = domain.distance(run.final, stepwise.final).mean()
         wrong = solution_error(_clean(run.final), conditions).median()
         failed = int(run.failed.sum() + run.closing_failed.sum())
         spent = run.spent.double().mean() / run.n_steps
-        iterations = run.iterations.sum() / run.projected.sum().clamp(min=1)
+        corrections = run.projected.sum().clamp(min=1)
+        iterations = run.iterations.sum() / corrections
+        early = run.projected[: run.n_steps // 2].sum() / corrections
         print(
             f"{name:<15}  {budget:>6.2f}  {spent:>5.3f}  {path_error(run).mean():>10.3f}  {excess!s:<16}"
-            f"  {end:>8.4f}  {wrong:>14.4f}  {failed:>6}  {iterations:>10.1f}"
+            f"  {end:>8.4f}  {wrong:>14.4f}  {failed:>6}  {iterations:>10.1f}  {early:>13.2f}"
         )
 
 
