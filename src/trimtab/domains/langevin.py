@@ -31,9 +31,7 @@ class Chain:
         if isinstance(self.n_steps, bool) or not isinstance(self.n_steps, int) or self.n_steps < 1:
             raise ValueError(f"n_steps must be a whole number of at least 1: got {self.n_steps!r}")
         if not 0 <= self.kappa <= 1:
-            raise ValueError(
-                f"kappa is the share of the defect pulled back in a step, in [0, 1]: got {self.kappa!r}"
-            )
+            raise ValueError(f"kappa is the share of the defect pulled back in a step, in [0, 1]: got {self.kappa!r}")
         if not self.drift >= 0:
             raise ValueError(f"drift is a step length of at least 0: got {self.drift!r}")
         if not 0 < self.noise_end <= self.noise_start:
