@@ -235,3 +235,49 @@ def test_plans_from_few_rollouts_are_plans():
     ]
     masks = planned_masks(runs, 12)
     assert masks.sum(dim=1).tolist() == list(range(13))
+
+
+@dataclass(frozen=True)
+class Unequal:
+    """`Drift` with a scale of its own for each sample."""
+
+    kappa: float
+    n_steps: int = 40
+
+    def start(self, noise: tt.Noise) -> torch.Tensor:
+        return torch.zeros(len(noise.seeds), 1, dtype=torch.float64)
+
+    def step(self, x: torch.Tensor, t: int, noise: tt.Noise) -> torch.Tensor:
+        scale = (0.8 * noise.normal(-2, (1,))).exp()
+        return (1 - self.kappa) * x - scale * noise.uniform(t, (1,)).log()
+
+
+@pytest.mark.parametrize("kappa", [0.05, 0.5])
+def test_samples_that_differ_in_scale_are_priced_in_their_own(kappa):
+    sampler = Unequal(kappa)
+    price = tt.calibrate(sampler, ZERO, CALIBRATION)
+    assert price.own_scale is not None
+    error = mean_path_error(price.at(10), sampler, seeds=range(200))
+    for rival in ("paper", "on-policy", "planned"):
+        assert error < mean_path_error(
+            tt.calibrate(sampler, ZERO, CALIBRATION, method=rival).at(10), sampler, seeds=range(200)
+        )
+    assert error < mean_path_error(tt.Periodic(10), sampler, seeds=range(200))
+
+
+def test_samples_that_are_alike_share_one_scale():
+    assert tt.calibrate(Drift(0.3), ZERO, CALIBRATION).own_scale is None
+
+
+def test_the_own_scale_of_a_loop_is_that_of_its_record(tmp_path):
+    sampler = Unequal(0.1)
+    price = tt.calibrate(sampler, ZERO, CALIBRATION)
+    run = tt.rollout(sampler, ZERO, tt.Adaptive(price, 10), range(6))
+    assert torch.equal(tt.replay(price.at(10), run), run.projected)
+    price.save(tmp_path / "price.safetensors")
+    again = tt.Thresholds.load(tmp_path / "price.safetensors")
+    assert torch.equal(tt.replay(again.at(10), run), run.projected)
+    scale = price.own_scale.along(run.defects, run.projected)
+    left = 10 - run.projected.long().cumsum(dim=0) + run.projected.long()
+    by_hand = (run.defects >= price.table.gather(1, left) * scale) & (left > 0)
+    assert torch.equal(by_hand, run.projected)

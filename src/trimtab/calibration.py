@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,13 +21,17 @@ from trimtab.prices.explore import Explore, Run, spread_budgets
 from trimtab.prices.objective import Objective, as_mix, describe, residual_weights
 from trimtab.prices.planned import planned_masks
 from trimtab.prices.quantile import on_policy_table, quantile_table
+from trimtab.prices.scale import fit_own_scale
+from trimtab.prices.value import learn
 from trimtab.record import Rollout
+from trimtab.scale import OwnScale
 from trimtab.schedule import Budget, Schedule, Terminal, corrections
 from trimtab.thresholds import Thresholds, fingerprint
+from trimtab.value import Value
 
 __all__ = ["METHODS", "Price", "calibrate", "calibrate_runs", "thresholds_from_runs"]
 
-Price = Thresholds | Plan
+Price = Thresholds | Plan | Value
 """What calibration makes; `price.at(budget)` is a schedule."""
 
 
@@ -50,8 +55,9 @@ def calibrate(
         budget: The largest budget wanted. A smaller one needs no calibration of its own: the price of a correction
             depends on how many are left and how many steps remain, not on how many there were.
         method: "dp" (the dynamic program, best where measured), "paper" (appendix B of the paper), "on-policy" (the
-            paper's rule on the policy's own rollouts; for `budget` itself rather than all below it), or "planned"
-            (times fixed in advance, no defect looked at online).
+            paper's rule on the policy's own rollouts; for `budget` itself rather than all below it), "planned"
+            (times fixed in advance, no defect looked at online), or "value" (the dynamic program, corrected by what
+            else a rollout shows).
         objective: What the price is meant to lower: "path", "state" or "endpoint" error, or a mix of them such as
             `{"path": 1.0, "endpoint": 5.0}`. All but "path" need `distance`, and go with "dp" and "planned".
         distance: The domain's rho, (n, *event) twice to (n,).
@@ -218,18 +224,30 @@ def _dp(task: _Task) -> Thresholds:
     task.enough(_LEAST)
     runs = task.explore(range(_RANDOM_ROUNDS))
     weights = task.weights()
-    solution = solve(runs, task.budget, weights)
-    for k in range(_NEAR_POLICY_ROUNDS):
-        runs += task.explore(range(_RANDOM_ROUNDS + k, _RANDOM_ROUNDS + k + 1), Thresholds(solution.table), _SHARE)
-        solution = solve(runs, task.budget, weights)
-    notes = {"expected": solution.expected.tolist(), "batches": len(runs) + 1}
-    return Thresholds(solution.table, "dp", **task.facts(notes))
+    table, own_scale, expected = _solved(task, runs, weights)
+    for k in range(_RANDOM_ROUNDS, _RANDOM_ROUNDS + _NEAR_POLICY_ROUNDS):
+        runs += task.explore(range(k, k + 1), Thresholds(table, own_scale=own_scale), _SHARE)
+        table, own_scale, expected = _solved(task, runs, weights)
+    notes = {"expected": expected, "batches": len(runs) + 1}
+    return Thresholds(table, "dp", own_scale=own_scale, **task.facts(notes))
+
+
+def _solved(task: _Task, runs: list[Rollout], weights: Tensor | None) -> tuple[Tensor, OwnScale | None, list[float]]:
+    own_scale = fit_own_scale([*runs, task.free])
+    solution = solve(runs, task.budget, weights, own_scale)
+    return solution.table, own_scale, solution.expected.tolist()
 
 
 def _planned(task: _Task) -> Plan:
     task.enough(_LEAST)
     runs = [*task.explore(range(3)), task.free]
     return Plan(planned_masks(runs, task.budget, task.weights()), **task.facts({"batches": len(runs)}))
+
+
+def _value(task: _Task) -> Value:
+    table = _dp(task)
+    value = learn(task.run, table, task.free)
+    return replace(value, **task.facts({"expected": table.notes["expected"], **value.notes}))
 
 
 _LEAST = 4
@@ -239,4 +257,5 @@ METHODS: dict[str, Callable[[_Task], Price]] = {
     "paper": _paper,
     "on-policy": _on_policy,
     "planned": _planned,
+    "value": _value,
 }

@@ -260,6 +260,7 @@ class Ledger:
         self.left[:] = budget if isinstance(budget, Tensor) else int(budget)
         self.defects = torch.empty(n_steps, n, dtype=like.dtype, device=like.device)
         self.projected = torch.zeros(n_steps, n, dtype=torch.bool, device=like.device)
+        self.memory: dict[str, Tensor] = {}
         # views of the rows, made once: cheaper than indexing at every step
         self._defect_at, self._projected_at = self.defects.unbind(0), self.projected.unbind(0)
 
@@ -271,7 +272,7 @@ class Ledger:
         """
         self._defect_at[t].copy_(defect)
         record = (self.defects, self.projected)
-        now = Moment(t, self.n_steps, defect, self.left, proposal, record, self.seeds)
+        now = Moment(t, self.n_steps, defect, self.left, proposal, record, self.seeds, self.memory)
         chosen = self.schedule.decide(now)
         if not isinstance(chosen, Tensor) or chosen.dtype != torch.bool or chosen.shape != defect.shape:
             came = f"{tuple(chosen.shape)} of {chosen.dtype}" if isinstance(chosen, Tensor) else repr(chosen)

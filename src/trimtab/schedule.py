@@ -80,6 +80,7 @@ class Moment(NamedTuple):
         proposal: The states before the decision, (n, *event); None when decisions are replayed from a record.
         record: Defects and decisions of all T steps, (T, n) each, filled in up to now; see `defects`, `projected`.
         seeds: Each sample's seed, (n,), where the loop knows it.
+        memory: Belongs to the run: a schedule that needs running sums may keep them here.
     """
 
     t: int
@@ -88,7 +89,8 @@ class Moment(NamedTuple):
     budget_left: Tensor
     proposal: Tensor | None
     record: tuple[Tensor, Tensor]
-    seeds: Tensor | None = None
+    seeds: Tensor | None
+    memory: dict[str, Tensor]
 
     @property
     def defects(self) -> Tensor:
@@ -187,7 +189,7 @@ class Adaptive:
                 f"the thresholds were calibrated for T = {self.thresholds.n_steps} steps and cannot be used for "
                 f"T = {now.n_steps}; calibrate again"
             )
-        return now.defect >= self.thresholds.rows[now.t].take(now.budget_left)
+        return now.defect >= self.thresholds.price(now)
 
     def to(self, device: torch.device) -> Adaptive:
         """The same schedule with its table on `device`."""

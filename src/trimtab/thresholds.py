@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from trimtab._version import __version__
 from trimtab.files import load_tensors, save_tensors
+from trimtab.scale import OwnScale
 
 if TYPE_CHECKING:
-    from trimtab.schedule import Adaptive, Budget
+    from trimtab.schedule import Adaptive, Budget, Moment
 
 __all__ = ["Thresholds", "fingerprint"]
 
@@ -33,6 +34,7 @@ class Thresholds:
         fingerprint: Of the sampler and the constraint it was calibrated on; "" if unknown.
         version: Of the library that made it.
         notes: Anything else worth keeping, JSON only.
+        own_scale: Where samples differ in scale, how to tell; prices are multiplied by it.
 
     Example:
         >>> import torch
@@ -48,6 +50,7 @@ class Thresholds:
     fingerprint: str = ""
     version: str = __version__
     notes: Mapping[str, Any] = field(default_factory=dict)
+    own_scale: OwnScale | None = None
 
     def __post_init__(self) -> None:
         """Refuse a table no schedule could use."""
@@ -85,21 +88,33 @@ class Thresholds:
         """The table's rows as views, one a step: taken apart once instead of at every decision."""
         return self.table.unbind(0)
 
+    def price(self, now: Moment) -> Tensor:
+        """What a correction costs each sample now, (n,)."""
+        price = self.rows[now.t].take(now.budget_left)
+        return price if self.own_scale is None else price * self.own_scale.now(now)
+
     def to(self, device: torch.device) -> Thresholds:
         """The same prices on `device`."""
-        return self if self.table.device == device else replace(self, table=self.table.to(device))
+        if self.table.device == device:
+            return self
+        return replace(self, table=self.table.to(device), own_scale=self.own_scale and self.own_scale.to(device))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file."""
-        facts = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("table", "version")}
-        save_tensors(path, "thresholds", {"table": self.table}, facts | {"notes": dict(self.notes)})
+        tensors = {"table": self.table}
+        facts = {name: getattr(self, name) for name in ("method", "seeds", "objective", "fingerprint")}
+        if self.own_scale is not None:
+            tensors["typical"], facts["prior"] = self.own_scale.typical, self.own_scale.prior
+        save_tensors(path, "thresholds", tensors, facts | {"notes": dict(self.notes)})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Thresholds:
         """Read what `save` wrote; a truncated, foreign or inconsistent file is refused."""
         tensors, facts = load_tensors(path, "thresholds")
         try:
-            return cls(tensors["table"], **facts | {"seeds": tuple(facts["seeds"])})
+            prior = facts.pop("prior", None)
+            own_scale = None if prior is None else OwnScale(tensors["typical"], prior)
+            return cls(tensors["table"], **facts | {"seeds": tuple(facts["seeds"]), "own_scale": own_scale})
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path}: not a usable threshold table: {error}") from error
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from trimtab.record import Rollout
+from trimtab.scale import OwnScale
 
 __all__ = ["CostToGo", "solve"]
 
@@ -42,15 +43,18 @@ class CostToGo:
     expected: Tensor
 
 
-def solve(runs: Sequence[Rollout], budget: int, weights: Tensor | None = None) -> CostToGo:
+def solve(
+    runs: Sequence[Rollout], budget: int, weights: Tensor | None = None, own_scale: OwnScale | None = None
+) -> CostToGo:
     """Estimate one-step transitions from explored rollouts and solve backward for the prices.
 
     Args:
         runs: Records of rollouts in which corrections happened at random (see `Explore`), all of the same T.
         budget: The largest budget, B.
         weights: What a unit of residual costs at each step, (T,); 1 for path error.
+        own_scale: If given, everything is solved in units of each sample's own scale.
     """
-    seen = _Transitions(runs)
+    seen = _Transitions(runs, own_scale)
     T, B = len(seen.defects), budget
     weights = torch.ones(T, dtype=torch.float64) if weights is None else weights.double()
     table = torch.empty(T, B + 1, dtype=torch.float64)
@@ -82,10 +86,13 @@ def solve(runs: Sequence[Rollout], budget: int, weights: Tensor | None = None) -
 class _Transitions:
     """Defects, decisions and residuals of all runs side by side, in units of each step's usual defect."""
 
-    def __init__(self, runs: Sequence[Rollout]) -> None:
+    def __init__(self, runs: Sequence[Rollout], own_scale: OwnScale | None) -> None:
         self.defects = torch.cat([run.defects for run in runs], dim=1).cpu().double()
         self.projected = torch.cat([run.projected for run in runs], dim=1).cpu()
         self.residuals = torch.cat([run.residuals for run in runs], dim=1).cpu().double()
+        if own_scale is not None:
+            scale = own_scale.along(self.defects, self.projected)
+            self.defects, self.residuals = self.defects / scale, self.residuals / scale
         self.scale = _smooth(self.defects.mean(dim=1)).clamp(min=1e-12)
         self.last = len(self.defects) - 1
         # how many steps either side of each step hold enough samples of both actions

@@ -49,7 +49,7 @@ class Explore:
         if self.thresholds is None:
             return at_random
         known = now.budget_left.clamp(max=self.thresholds.budget)  # budgets may be spread beyond the table
-        by_price = now.defect >= self.thresholds.rows[now.t].take(known)
+        by_price = now.defect >= self.thresholds.price(now._replace(budget_left=known))
         return torch.where(coins[:, 0] < self.share, at_random, by_price)
 
     def to(self, device: torch.device) -> Explore:

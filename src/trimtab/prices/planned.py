@@ -14,9 +14,10 @@ from torch import Tensor
 
 from trimtab.prices.explore import Run
 from trimtab.record import Rollout
+from trimtab.scale import last_corrections
 from trimtab.schedule import Fixed
 
-__all__ = ["cheapest_times", "gap_costs", "planned_masks", "refine"]
+__all__ = ["cheapest_times", "gap_costs", "mean_defects", "planned_masks", "refine"]
 
 
 def planned_masks(runs: Sequence[Rollout], budget: int, weights: Tensor | None = None) -> Tensor:
@@ -40,8 +41,7 @@ def mean_defects(runs: Sequence[Rollout]) -> Tensor:
     projected = torch.cat([run.projected for run in runs], dim=1).cpu()
     T, n = defects.shape
     steps = torch.arange(T)
-    corrected_at = torch.where(projected, steps[:, None] + 1, 0).cummax(dim=0).values
-    last = torch.cat([torch.zeros(1, n, dtype=torch.int64), corrected_at[:-1]])  # row of the table, before step u
+    last = last_corrections(projected)
     gap = steps[:, None] + 1 - last  # updates since then
 
     scale = defects.mean(dim=1).clamp(min=1e-300)

@@ -1,0 +1,63 @@
+"""A sample's own scale: how large its defects are against what is typical.
+
+Some samples are harder than others: their start and goal lie behind more obstacles, their rotation sits near a mode's
+edge. Such a sample's defects are large throughout, and a price meant for everybody would have it spend its budget early
+on defects that are nothing special for it. So a price can be multiplied by the sample's own scale, which its defects so
+far tell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from trimtab.schedule import Moment
+
+__all__ = ["OwnScale", "last_corrections"]
+
+
+@dataclass(frozen=True, eq=False)
+class OwnScale:
+    """What defects are typical, and how far to trust a sample's own.
+
+    Attributes:
+        typical: The mean defect at step u of samples last corrected after step v, (T + 1, T), above 0; row 0 is for
+            samples never corrected, row v + 1 for step v.
+        prior: How many steps of typical defects a sample is taken to begin with, so that its first few do not count
+            for much.
+    """
+
+    typical: Tensor
+    prior: float
+
+    def along(self, defects: Tensor, projected: Tensor) -> Tensor:
+        """The scale at every step of recorded rollouts, (T, n), as `now` would have had it."""
+        T = len(defects)
+        relative = defects / self.typical[last_corrections(projected), torch.arange(T)[:, None]]
+        return (self.prior + relative.cumsum(dim=0)) / (self.prior + torch.arange(1, T + 1)[:, None])
+
+    def now(self, now: Moment) -> Tensor:
+        """The scale of each sample in the middle of a rollout, (n,); running sums are kept in the run's memory."""
+        memory = now.memory
+        if now.t == 0:
+            memory["last"] = torch.zeros_like(now.budget_left)
+            memory["relative"] = torch.zeros_like(now.defect, dtype=torch.float64)
+        else:
+            memory["last"] = torch.where(now.record[1][now.t - 1], now.t, memory["last"])
+        memory["relative"] = memory["relative"] + now.defect / self.typical[:, now.t].take(memory["last"])
+        return (self.prior + memory["relative"]) / (self.prior + now.t + 1)
+
+    def to(self, device: torch.device) -> OwnScale:
+        """The same on `device`."""
+        return OwnScale(self.typical.to(device), self.prior)
+
+
+def last_corrections(projected: Tensor) -> Tensor:
+    """1 + the step after which each sample was last corrected before each step, 0 for never: (T, n) to (T, n)."""
+    steps = torch.arange(1, len(projected) + 1, device=projected.device)
+    at = torch.where(projected, steps[:, None], 0).cummax(dim=0).values
+    return torch.cat([torch.zeros_like(at[:1]), at[:-1]])
