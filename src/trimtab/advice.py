@@ -222,13 +222,19 @@ def advise(
             f"{len(seeds)} rollouts are too few to advise on: half of them calibrate and half measure; give at least "
             f"{FEWEST} seeds, better 64"
         )
+    if not callable(getattr(constraint, "take", None)):
+        raise ValueError(
+            f"{type(constraint).__name__} has no take(rows), by which the samples to project are selected; a "
+            "constraint without data of its own returns itself"
+        )
     if sampler.n_steps < _FEWEST_STEPS:
         raise ValueError(
             f"a sampler of {sampler.n_steps} steps leaves nothing to schedule: project at every step (advice needs at "
             f"least {_FEWEST_STEPS} steps)"
         )
     _refuse_foreign_price(price, sampler.n_steps)
-    bench = Bench(sampler, constraint, seeds, distance or euclidean, price, say or (lambda text: None))
+    timed = cost == "seconds" or seconds is not None
+    bench = Bench(sampler, constraint, seeds, distance or euclidean, price, say or (lambda text: None), timed)
     return _recommend(bench, tolerance, seconds, cost)
 
 
@@ -269,12 +275,13 @@ def _recommend(bench: Bench, tolerance: float | None, limit: float | None, unit:
     trial, reason = _choice(bench, needed, tolerance, limit, unit, consequential)
     bench.say("projections of nudged states")
     stability = projection_stability(bench.sampler, bench.constraint, bench.seeds, bench.reference)
-    bench.say("timing")
-    timed, stepwise, saving = bench.timed_again(trial)
-    if unit == "projections":
-        share = 1 - trial.projections / stepwise.projections
-        saving = Interval(share, share, share)
-    elif trial.kind not in ("terminal", "stepwise") and saving.mean < WORTHWHILE and limit is None:
+    timed, stepwise = trial, bench.stepwise
+    share = 1 - trial.projections / stepwise.projections
+    saving = Interval(share, share, share)
+    if unit == "seconds":
+        bench.say("timing")
+        timed, stepwise, saving = bench.timed_again(trial)
+    if unit == "seconds" and trial.kind not in ("terminal", "stepwise") and saving.mean < WORTHWHILE and limit is None:
         # the first timing was lucky: side by side there is nothing to gain
         reason = _nothing_saved(saving.mean, unit)
         trial, timed, saving = stepwise, stepwise, Interval(0.0, 0.0, 0.0)

@@ -222,13 +222,14 @@ def words_of(advice: Advice) -> str:
     lines = [_headline(advice), f"  Why: {advice.reason}.", _loss(advice), _saving(advice)]
     if m.needed:
         what = "Within the time limit" if m.limit is not None else f"To have NEPE within {m.tolerance:g}"
-        lines += [f"  {what}:", *(f"    {_one(kind, trial)}" for kind, trial in m.needed.items())]
+        lines += [f"  {what}:", *(f"    {_one(m, kind, trial)}" for kind, trial in m.needed.items())]
     lines += ["", "What was found"]
     lines += [f"  {'! ' if finding.warns else '- '}{finding.text}" for finding in advice.findings]
     lines += [
         "",
         f"Measured on {m.held_out} rollouts, calibrated on {m.calibrated} others, {m.batches} batches in all.",
-        "Intervals of losses are 95%, bootstrapped over rollouts; those of times are the range of three.",
+        "Intervals are 95%, bootstrapped over rollouts"
+        + ("; those of times are the range of three." if m.unit == "seconds" else "."),
     ]
     if m.held_out < 16:
         lines.append("That is few: give 64 seeds or more for numbers to rely on.")
@@ -270,8 +271,9 @@ def _saving(advice: Advice) -> str:
     return f"  Saving: {s.mean:.0%} ({s.low:.0%} to {s.high:.0%}) of the time of stepwise correction, {times}."
 
 
-def _one(kind: str, trial: Trial) -> str:
-    return f"{kind:9} {trial.budget:4d} projections, {_time(trial.seconds):>8} a sample, NEPE {trial.nepe}"
+def _one(m: Measured, kind: str, trial: Trial) -> str:
+    time = f", {_time(trial.seconds):>8} a sample" if m.unit == "seconds" else ""
+    return f"{kind:9} {trial.budget:4d} projections{time}, NEPE {trial.nepe}"
 
 
 def _time(seconds: float) -> str:

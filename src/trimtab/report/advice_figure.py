@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["write_advice_figure"]
 
+_DOTTED: dict[str, Any] = {"color": "#444444", "lw": 0.8, "ls": (0, (2, 2))}
 _KEYS = {"periodic": "periodic", "planned": "planned", "adaptive": "adaptive:dp"}
 _FORMATS: dict[str, dict[str, Any]] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
@@ -36,28 +37,30 @@ def write_advice_figure(advice: Advice, path: Path) -> Path:
 
 
 def draw_advice(plt: Any, advice: Advice) -> Any:
-    """Three panels side by side."""
+    """Loss against budget, against time if it was asked for, and how long a correction lasts."""
     m = advice.measured
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(PAGE, 2.5))
-    in_seconds = m.unit == "seconds"
-    unit = "ms a sample" if in_seconds else "projections a sample"
+    timed = m.unit == "seconds"
+    figure, axes = plt.subplots(1, 3 if timed else 2, figsize=(PAGE if timed else PAGE * 0.72, 2.5))
+    left, right = axes[0], axes[-1]
     _curves(left, advice, lambda trial: trial.budget / m.n_steps)
-    _curves(middle, advice, lambda trial: trial.seconds * 1e3 if in_seconds else trial.projections)
     left.set_xlabel("budget B/T")
     left.set_ylabel("NEPE (0 stepwise, 1 terminal)")
-    middle.set_xlabel(unit)
-    if m.limit is not None and in_seconds:
-        middle.axvline(m.limit * 1e3, color="#444444", lw=0.8, ls=(0, (2, 2)))
-    for axis in (left, middle):
+    if timed:
+        _curves(axes[1], advice, lambda trial: trial.seconds * 1e3)
+        axes[1].set_xlabel("ms a sample")
+        if m.limit is not None:
+            axes[1].axvline(m.limit * 1e3, **_DOTTED)
+    for axis in axes[:-1]:
         axis.set_ylim(bottom=0)
         if m.tolerance is not None:
-            axis.axhline(m.tolerance, color="#444444", lw=0.8, ls=(0, (2, 2)))
+            axis.axhline(m.tolerance, **_DOTTED)
     if m.tolerance is not None:
-        left.annotate(f"tolerance {m.tolerance:g}", (0.01, m.tolerance), fontsize=6.5, va="bottom", color="#444444")
+        words: dict[str, Any] = {"fontsize": 6.5, "ha": "right", "va": "bottom", "color": "#444444"}
+        left.annotate(f"tolerance {m.tolerance:g}", (1.0, m.tolerance), **words)
     if m.effects is not None:
         share = m.effects.survival.numpy()
         right.plot(range(len(share)), share, color="#444444", marker=".")
-        right.axhline(0.5, color="#444444", lw=0.8, ls=(0, (2, 2)))
+        right.axhline(0.5, **_DOTTED)
         right.set_xlim(0, max(8, min(len(share) - 1, 4 * m.effects.half_life)))
         right.set_ylim(min(0.0, float(share.min())), 1.05)
     right.set_xlabel("steps after a correction")
