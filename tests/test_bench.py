@@ -148,6 +148,14 @@ def test_the_page_gets_the_table_and_the_plots(benchmarks, tmp_path):
     )
 
 
+def test_quick_numbers_do_not_get_onto_the_page(benchmarks, tmp_path):
+    page = tmp_path / "performance.md"
+    page.write_text("<!-- bench:begin -->\nold\n<!-- bench:end -->\n")
+    with pytest.raises(ValueError, match="full results only"):
+        command("--dir", benchmarks, "--quick", "--docs", page)
+    assert "old" in page.read_text()
+
+
 @pytest.mark.parametrize("text", ["no markers", "<!-- bench:end -->\n<!-- bench:begin -->"])
 def test_a_page_without_markers_is_left_alone(text):
     with pytest.raises(ValueError, match="needs one line"):

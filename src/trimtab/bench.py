@@ -64,6 +64,10 @@ def bench_command(args: argparse.Namespace) -> int:
     if args.list:
         print("\n".join(names))
         return 0
+    if args.docs is not None and args.quick:
+        raise ValueError(
+            "--docs takes full results only: --quick is to see that a benchmark runs, its numbers mean little"
+        )
     rows: list[Row] = []
     broken = False
     for name in args.only or names:
@@ -81,14 +85,14 @@ def bench_command(args: argparse.Namespace) -> int:
     facts = versions()
     if args.only and args.json is not None and args.json.is_file():
         rows = _kept(args.json, facts, {row["benchmark"] for row in rows}) + rows
-    print("\n" + table(rows))
-    print("\n" + "\n".join(f"{key}: {value}" for key, value in facts.items()))
     if args.json is not None:
         write_text(args.json, json.dumps({"quick": args.quick, "versions": facts, "rows": rows}, indent=1) + "\n")
     if args.docs is not None:
         from trimtab.bench_page import renew_page
 
         renew_page(args.docs, rows, facts)
+    print("\n" + table(rows))  # after the files: a reader who closes the pipe must not lose them
+    print("\n" + "\n".join(f"{key}: {value}" for key, value in facts.items()))
     return int(broken)
 
 
