@@ -56,6 +56,8 @@ class AnnealedLangevin:
     eps: float | None = None
     eligible_from: int = 0
 
+    dtype = torch.float32  # of the noise a rollout draws: the weights are float32, and so are the states
+
     def __post_init__(self) -> None:
         """Check shapes and settings, and fill in the model's defaults."""
         for name, ends in (("starts", self.starts), ("goals", self.goals)):
