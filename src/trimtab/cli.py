@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -61,6 +61,13 @@ def _reproduce_arguments(parser: argparse.ArgumentParser) -> None:
         "--only", metavar="DOMAIN", nargs="+", help="run these domains alone; `trimtab domains` lists them"
     )
     parser.add_argument("--out", metavar="DIR", type=Path, help="the run directory; runs/PRESET if not given")
+    pdm = parser.add_argument_group("the trajectory sampler, with --only pdm")
+    pdm.add_argument("--checkpoint", metavar="FILE", help="weights of a public PDM checkpoint or of your own training")
+    pdm.add_argument("--circles", metavar="FILE", help="a JSON list of obstacles, each [x, y, r]")
+    pdm.add_argument(
+        "--eligible-from", metavar="LEVEL", type=int, help="first noise level whose updates may be corrected; 0 is all"
+    )
+    pdm.add_argument("--inner-steps", metavar="L", type=int, help="Langevin updates a noise level")
     parser.add_argument(
         "--engine", metavar="E", default="local", help="local (processes; the default), ray (a cluster), serial"
     )
@@ -81,7 +88,23 @@ def _reproduce(arguments: argparse.Namespace) -> int:
         study = preset(arguments.preset or "quick")
     if arguments.only:
         study = study.only(_known_domains(arguments.only))
-    return run_and_report(directory, study, arguments, _write_and_show)
+    return run_and_report(directory, _with_pdm_settings(study, arguments), arguments, _write_and_show)
+
+
+def _with_pdm_settings(study: Study, arguments: argparse.Namespace) -> Study:
+    """The study with the trajectory sampler as the options have it."""
+    names = ("checkpoint", "circles", "eligible_from", "inner_steps")
+    settings = {name: value for name in names if (value := getattr(arguments, name)) is not None}
+    if not settings:
+        return study
+    if "pdm" not in study.domains:
+        given = ", ".join(f"--{name.replace('_', '-')}" for name in settings)
+        raise UsageError(f"{given}: only the domain pdm has such settings, and it is not run; add --only pdm")
+    from trimtab.usercode import Source, version_of
+
+    source = Source.built_in("pdm", settings)
+    own = {"factory": source.factory, "settings": settings, "code": version_of(source)}
+    return replace(study, samplers={**study.samplers, "pdm": own})
 
 
 def run_and_report(directory: Path, study: Study, arguments: argparse.Namespace, report: Callable[[Path], None]) -> int:
@@ -215,6 +238,8 @@ COMMANDS: dict[str, Command] = {
         "  trimtab reproduce --preset paper                   the paper's protocol, six domains\n"
         "  trimtab reproduce --preset paper --only so3 se3    two of them\n"
         "  trimtab reproduce --preset paper --resume          go on where it was stopped\n"
+        "  trimtab reproduce --only pdm                       the learned trajectory sampler\n"
+        "  trimtab reproduce --only pdm --checkpoint FILE --circles FILE --eligible-from 6\n"
         "  RAY_ADDRESS=auto trimtab reproduce --preset large --engine ray\n",
         _reproduce_arguments,
         _reproduce,

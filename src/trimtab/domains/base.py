@@ -34,6 +34,8 @@ class Domain:
             depends on the sample's seed only.
         distance: rho, (n, *event) twice to (n,); states that are off the constraint set are allowed.
         settings: The parameters it was made with, JSON only.
+        quality: Judges final states (n, *event), given the constraint they were made for: numbers by name, (n,) each,
+            which studies keep beside the path metrics. None where there is nothing more to say.
     """
 
     name: str
@@ -41,3 +43,4 @@ class Domain:
     problem: Callable[[Iterable[int] | Tensor], Problem]
     distance: Distance
     settings: Mapping[str, Any] = field(default_factory=dict)
+    quality: Callable[[Tensor, Any], dict[str, Tensor]] | None = None

@@ -14,8 +14,9 @@ from trimtab.constraints.obstacles import AvoidObstacles
 from trimtab.constraints.obstacles_geometry import Obstacles
 from trimtab.domains.base import Domain, Problem
 from trimtab.pdm import AnnealedLangevin, load_model, shipped_map, start_goal_pairs
+from trimtab.pdm.quality import trajectory_quality
 
-__all__ = ["load_map", "make", "path_distance"]
+__all__ = ["judge", "load_map", "make", "path_distance"]
 
 
 def load_map(path: str | Path) -> Tensor:
@@ -41,6 +42,17 @@ def load_map(path: str | Path) -> Tensor:
 def path_distance(x: Tensor, y: Tensor) -> Tensor:
     """Root mean squared distance of the waypoints' positions, (n, 4, w) twice to (n,)."""
     return (x[:, :2] - y[:, :2]).square().sum(dim=1).mean(dim=1).sqrt()
+
+
+def judge(x: Tensor, constraint: AvoidObstacles) -> dict[str, Tensor]:
+    """Final states (n, 4, w) as trajectories: whether free of collisions, how long, how rough, how far they jump, (n,)."""
+    found = trajectory_quality(x, constraint.obstacles.circles)
+    return {
+        "collision_free": 1 - found.collides,
+        "length": found.length,
+        "roughness": found.roughness,
+        "jump": found.jump,
+    }
 
 
 def make(
@@ -90,5 +102,6 @@ def make(
         summary="trajectories among obstacles, sampled by a learned score (projected diffusion)",
         problem=problem,
         distance=path_distance,
+        quality=judge,
         settings={name: value for name, value in settings.items() if value is not None},
     )

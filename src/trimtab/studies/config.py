@@ -128,7 +128,7 @@ PRESETS: dict[str, Study] = {
         budgets=(0.0, 0.1, 0.25, 0.5, 0.75, 1.0),
         seeds=8,
         block=8,
-        calibration_seeds=32,
+        calibration_seeds=16,
         kappas=(0.0, 0.1, 0.3, 0.8),
         kappa_seeds=8,
     ),

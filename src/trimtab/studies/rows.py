@@ -17,7 +17,7 @@ from trimtab.metrics import nepe
 from trimtab.names import missing_extra
 from trimtab.studies.errors import StudyError
 from trimtab.studies.store import Store
-from trimtab.studies.tasks import study_tasks
+from trimtab.studies.tasks import QUALITY, study_tasks
 
 __all__ = ["SWEEP", "Rows", "join_rows", "read_rows", "write_rows"]
 
@@ -43,7 +43,7 @@ COLUMNS: dict[str, str] = {
     "failures": "int64",
     "iterations": "int64",
 }
-"""Of the rows, with their Arrow types."""
+"""Of the rows, with their Arrow types; a domain that judges its final states adds columns of numbers at the end."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +70,11 @@ class Rows:
         for name, value in wanted.items():
             keep &= self.columns[name] == value
         return Rows({name: column[keep] for name, column in self.columns.items()})
+
+    @property
+    def qualities(self) -> list[str]:
+        """What the domain's own judgement of its final states is about, if it has one."""
+        return [name.removeprefix(QUALITY) for name in self.columns if name.startswith(QUALITY)]
 
     def values(self, name: str) -> list[Any]:
         """The distinct values of a column, in the order they come."""
@@ -118,7 +123,8 @@ def write_rows(store: Store) -> None:
     folder = store.directory / "rows"
     folder.mkdir(exist_ok=True)
     for name, rows in join_rows(store).items():
-        write_parquet(folder / f"{name}.parquet", rows, COLUMNS)
+        judged = dict.fromkeys((column for row in rows for column in row if column.startswith(QUALITY)), "float64")
+        write_parquet(folder / f"{name}.parquet", rows, COLUMNS | judged)
     timing = [store.timing(task) for task in study_tasks(store.study)]
     columns = dict.fromkeys((name for row in timing for name in row), "float64")
     columns |= {"task": "string", "domain": "string", "schedule": "string"}
@@ -153,7 +159,8 @@ def read_rows(directory: Path, name: str) -> Rows:
     missing: Sequence[str] = [column for column in COLUMNS if column not in table.column_names]
     if missing:
         raise StudyError(f"{path}: not rows of this version, {missing} missing")
-    return Rows({column: table.column(column).to_numpy() for column in COLUMNS})
+    judged = [column for column in table.column_names if column.startswith(QUALITY)]
+    return Rows({column: table.column(column).to_numpy() for column in (*COLUMNS, *judged)})
 
 
 def _arrow() -> tuple[Any, Any]:

@@ -16,6 +16,7 @@ from trimtab.metrics import Summary, improvement, summary, win_rate
 from trimtab.studies.config import Study, budget_name
 from trimtab.studies.rows import SWEEP, Rows, read_rows
 from trimtab.studies.store import read_run, write_text
+from trimtab.studies.tasks import QUALITY
 
 __all__ = ["METRICS", "relative_improvement", "summarise", "summary_schema", "write_summary"]
 
@@ -61,6 +62,7 @@ def domain_summary(rows: Rows) -> dict[str, Any]:
         for key in rows.values("schedule")
     }
     compared = [key for key in schedules if key not in ("terminal", "stepwise", BASELINE)]
+    judged = {"quality": _qualities(rows)} if rows.qualities else {}
     return {
         "n_steps": int(rows["n_steps"][0]),
         "schedules": schedules,
@@ -69,7 +71,7 @@ def domain_summary(rows: Rows) -> dict[str, Any]:
         "concentration": {"q": Q} | _json(summary(rows.where(schedule="terminal").tensor("concentration"))),
         "degenerate": int(rows["degenerate"].sum()),
         "failures": int(rows["failures"].sum()),
-    }
+    } | judged
 
 
 def sweep_summary(rows: Rows) -> dict[str, Any]:
@@ -86,6 +88,18 @@ def sweep_summary(rows: Rows) -> dict[str, Any]:
                 "improvement": {key: by[budget] for key, by in whole["improvement"].items()},
                 "win_rate": whole["win_rate"],
                 "degenerate": whole["degenerate"],
+            }
+    return result
+
+
+def _qualities(rows: Rows) -> dict[str, Any]:
+    """The domain's own judgement of its final states, by schedule, budget and name."""
+    result: dict[str, Any] = {}
+    for key in rows.values("schedule"):
+        for budget in rows.where(schedule=key).values("budget"):
+            some = rows.where(schedule=key, budget=budget)
+            result.setdefault(key, {})[budget_name(budget)] = {
+                name: _json(summary(some.tensor(f"{QUALITY}{name}"))) for name in rows.qualities
             }
     return result
 

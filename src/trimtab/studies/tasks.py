@@ -36,8 +36,10 @@ from trimtab.studies.schedules import Material, schedule_key
 from trimtab.studies.traces import Trace
 from trimtab.usercode import Source, domain_from, version_of
 
-__all__ = ["Result", "Task", "code_version", "made_domain", "run_task", "study_tasks"]
+__all__ = ["QUALITY", "Result", "Task", "code_version", "made_domain", "run_task", "study_tasks"]
 
+QUALITY = "quality_"
+"""How the columns of a domain's own judgement of its final states begin."""
 
 Thing = TypeVar("Thing")
 
@@ -185,6 +187,9 @@ def _rollout(task: Task, inputs: Mapping[str, bytes]) -> Result:
     reference = run if task.schedule == "stepwise" else _from_bytes(Rollout.load, inputs["reference"])
     apart = distances_along(run, reference, made.distance)
     rows = _rows(task, made, run, endpoint_distance(run, reference, made.distance), apart.sum(dim=0))
+    if made.quality is not None:
+        judged = {f"{QUALITY}{name}": v.tolist() for name, v in made.quality(run.final, problem.constraint).items()}
+        rows = [row | {name: values[i] for name, values in judged.items()} for i, row in enumerate(rows)]
     timing = _described(task)
     for kind, what in (("seconds", run.seconds), ("calls", run.calls), ("rows", run.rows)):
         timing |= {f"{kind}_{name}": value for name, value in what.items()}

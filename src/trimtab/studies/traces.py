@@ -14,6 +14,9 @@ from trimtab.studies.views import view_of
 
 __all__ = ["Trace"]
 
+SNAPSHOTS = 20
+"""States kept on the way, at most, where a state is a path of its own."""
+
 
 @dataclass(frozen=True, eq=False)
 class Trace:
@@ -25,7 +28,10 @@ class Trace:
         projected: (T, k) bool.
         closing: (k,) bool.
         state_error: Distance to the stepwise rollout after each step, (T, k).
-        path: What is drawn of the states, (T + 1, k, 2 or 3), the start first.
+        path: What is drawn of the states, (T + 1, k, 2 or 3), the start first; where a state is a path of its own, the
+            final one, (w, k, 2 or 3).
+        along: Where a state is a path of its own, states kept on the way, (s, w, k, 2 or 3), the last one before the
+            closing projection; else None.
     """
 
     seeds: Tensor
@@ -34,25 +40,35 @@ class Trace:
     closing: Tensor
     state_error: Tensor
     path: Tensor
+    along: Tensor | None = None
 
     @classmethod
     def of(cls, domain: str, run: Rollout, state_error: Tensor, k: int) -> Trace:
         """Of the first k rollouts of a run with kept states and known seeds."""
         assert run.states is not None
         assert run.seeds is not None
-        points = view_of(domain).points
+        view = view_of(domain)
+        along = None
+        if view.final:
+            path = view.points(run.final[:k]).transpose(0, 1)
+            steps = torch.linspace(0, run.n_steps, SNAPSHOTS + 1).round().long().unique()[1:]
+            along = torch.stack([view.points(run.states[t, :k]).transpose(0, 1) for t in steps.tolist()])
+        else:
+            path = torch.stack([view.points(run.states[:, i]) for i in range(k)], dim=1)
         return cls(
             seeds=run.seeds[:k],
             defects=run.defects[:, :k].double(),
             projected=run.projected[:, :k],
             closing=run.closing[:k],
             state_error=state_error[:, :k].double(),
-            path=torch.stack([points(run.states[:, i]) for i in range(k)], dim=1).double(),
+            path=path.double(),
+            along=None if along is None else along.double(),
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file."""
-        save_tensors(path, "trace", {f.name: getattr(self, f.name) for f in fields(self)}, {})
+        tensors = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+        save_tensors(path, "trace", tensors, {})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Trace:

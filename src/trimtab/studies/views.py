@@ -1,10 +1,11 @@
-"""What of a domain's states is drawn: a point in the plane or in space."""
+"""What of a domain's states is drawn: a point in the plane or in space, or the final state as a whole."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 __all__ = ["View", "view_of"]
@@ -18,13 +19,16 @@ class View:
         label: The domain as tables and figures name it.
         title: What is drawn.
         axes: Names of the two or three coordinates.
-        points: (m, \*event) to (m, len(axes)).
+        points: (m, \*event) to (m, len(axes)); of a whole state, to (m, w, len(axes)).
+        final: Whether a state is a path of its own (a trajectory, a profile): the final one is drawn then, and not
+            how the states follow each other.
     """
 
     label: str
     title: str
     axes: tuple[str, ...]
     points: Callable[[Tensor], Tensor]
+    final: bool = False
 
 
 def _first_column(x: Tensor) -> Tensor:
@@ -47,6 +51,17 @@ def _terrain(label: str) -> View:
     return View(label, "the path over the terrain", ("u", "v", "z"), lambda x: x)
 
 
+def _positions(x: Tensor) -> Tensor:
+    return x[:, :2].transpose(1, 2)
+
+
+def _last_profile(x: Tensor) -> Tensor:
+    field = x[:, 0] if x.ndim == 4 else x  # the clean field, where states are pairs of it and the noise
+    cells = field.shape[-1]
+    places = ((torch.arange(cells, dtype=x.dtype) + 0.5) / cells).expand(len(x), cells)
+    return torch.stack([places, field[:, -1]], dim=2)
+
+
 _VIEWS = {
     "so3": _rotation("SO(3)"),
     "so3-impulse": _rotation("SO(3)-Impulse"),
@@ -54,6 +69,10 @@ _VIEWS = {
     "se3-lever": _pose("SE(3)-Lever"),
     "terrain": _terrain("Terrain"),
     "terrain-ridge": _terrain("Terrain-Ridge"),
+    "pdm": View("PDM", "the final trajectory among the obstacles", ("x", "y"), _positions, final=True),
+    "reaction-flow": View(
+        "Reaction-Flow", "the final field at its last moment, along x", ("x", "u"), _last_profile, final=True
+    ),
 }
 
 
