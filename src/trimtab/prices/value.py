@@ -8,6 +8,9 @@ regressions, fitted to the differences, corrects the table: acting on it is one 
 
 Which moment is taken must not depend on what happens after it, or the labels are biased. So each sample draws
 a step in advance and the first close decision from there on is it.
+
+Advantages are differences of large noisy numbers, and a model that explains a few per cent of them on samples left out
+can still be a worse schedule than the table. So the two are compared before one is handed out.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
+from trimtab.metrics import summary
 from trimtab.noise import uniform_numbers
 from trimtab.prices.explore import Explore, Run, spread_budgets
 from trimtab.prices.planned import mean_defects
@@ -59,10 +63,11 @@ class Branch:
     def decide(self, now: Moment) -> Tensor:
         """By the one of the three that it is time for."""
         assert self.explore.thresholds is not None
-        by_price = now.defect >= self.explore.thresholds.rows[now.t].take(now.budget_left)
+        explored = self.explore.decide(now._replace(memory=dict(now.memory)))  # running sums go on once a step
+        by_price = now.defect >= self.explore.thresholds.price(now)
         forced = torch.full_like(by_price, self.correct)
         after = torch.where(self.at == now.t, forced, by_price)
-        return torch.where(self.at > now.t, self.explore.decide(now), after)
+        return torch.where(self.at > now.t, explored, after)
 
     def to(self, device: torch.device) -> Branch:
         """The same schedule on `device`."""
@@ -75,7 +80,7 @@ class Labels:
 
     Attributes:
         features: What was observed there, (m, k), from `observed`.
-        margin: Defect minus price, in units of the step's usual defect, (m,).
+        margin: How far the defect is above its price, in units of the price, (m,).
         advantage: Path error without the correction minus that with it, in the same units, (m,).
         sample: Which calibration sample, (m,); its labels share their noise.
     """
@@ -86,29 +91,41 @@ class Labels:
     sample: Tensor
 
 
-def learn(run: Run, thresholds: Thresholds, free: Rollout, batches: int = 6) -> Value:
-    """A learned value on top of a price table.
+def learn(run: Run, thresholds: Thresholds, free: Rollout, batches: int = 20) -> Value:
+    """A learned value on top of a price table; the table itself where the value measures no better.
 
     Args:
         run: Runs a calibration batch under a schedule.
         thresholds: The table to improve on, calibrated for path error.
         free: A batch that was run already, for its size.
-        batches: To run; every two after the first give at most one label a sample. Give more where sampling is cheap.
+        batches: To run at most, at least 5: two compare the value with the table, and of the others every two after
+            the first give at most one label a sample. Give more where sampling is cheap.
     """
-    if batches < 3:
-        raise ValueError(f"a value takes at least 3 batches, an explored one and two branches of it: got {batches}")
+    if batches < 5:
+        raise ValueError(f"a value takes at least 5 batches (explored, two branches, two to compare): got {batches}")
     T, n = free.defects.shape
     value, groups = None, []
-    for first in range(0, batches - 2, _PER_BASE):
+    for first in range(0, batches - 4, _PER_BASE):
         budgets = spread_budgets(n, T, thresholds.budget, seed=first).clamp(max=thresholds.budget)
         explore = Explore(budgets, thresholds, _SHARE, seed=_SEED + first)
         base = run(explore)
         if value is None:  # all features are measured against the first batch
-            value = Value.untrained(thresholds, base.defects.mean(dim=1), mean_defects([base]))
-        pairs = (min(first + _PER_BASE, batches) - first - 1) // 2
+            value = Value.untrained(thresholds, mean_defects([base]))
+        pairs = (min(first + _PER_BASE, batches - 2) - first - 1) // 2
         groups += [counterfactuals(run, value, explore, base, seed=first + k) for k in range(pairs)]
     assert value is not None
-    return fit(value, Labels(*(torch.cat([getattr(g, f.name) for g in groups]) for f in fields(Labels))))
+    learned = fit(value, Labels(*(torch.cat([getattr(g, f.name) for g in groups]) for f in fields(Labels))))
+    if learned.notes["penalty"] == "table":
+        return learned
+    budgets = spread_budgets(n, T, thresholds.budget, seed=1).clamp(max=thresholds.budget)
+    ours, table = (
+        run(schedule).residuals.sum(dim=0)
+        for schedule in (learned.at(budgets), replace(thresholds, seeds=()).at(budgets))
+    )
+    gain = summary(1 - ours / table.clamp(min=1e-300))
+    if gain.mean > 2 * gain.se:
+        return replace(learned, notes={**learned.notes, "gain": gain.mean})
+    return replace(value, notes={**learned.notes, "penalty": "table", "gain": gain.mean})
 
 
 def counterfactuals(run: Run, value: Value, explore: Explore, base: Rollout, seed: int) -> Labels:
@@ -126,19 +143,21 @@ def counterfactuals(run: Run, value: Value, explore: Explore, base: Rollout, see
     at = torch.full((n,), T)
     left = torch.as_tensor(explore.budget).expand(n).clone()
     seen: list[tuple[Tensor, Tensor]] = []
+    memory: dict[str, Tensor] = {}
     for t in range(T):
-        now = Moment(t, T, base.defects[t], left, None, (base.defects, base.projected), None, {})
-        price = value.thresholds.rows[t].take(left)
+        now = Moment(t, T, base.defects[t], left, None, (base.defects, base.projected), None, memory)
+        price = value.thresholds.price(now)
         at[(at == T) & (start <= t) & close_decisions(now.defect, price)] = t
-        seen.append((observed(now, value), (now.defect - price) / value.scale[t]))
+        seen.append((observed(now, price, value), price))
         left = left - base.projected[t].long()
     alone, corrected = (run(Branch(explore, at, correct)).residuals.sum(dim=0).double() for correct in (False, True))
     some = (at < T).nonzero().squeeze(1)
     at = at[some]
+    price = torch.stack([price for _, price in seen])[at, some]
     return Labels(
         torch.stack([features for features, _ in seen])[at, some],
-        torch.stack([margin for _, margin in seen])[at, some],
-        (alone - corrected)[some] / value.scale[at],
+        base.defects[at, some] / price - 1,
+        (alone - corrected)[some] / price,
         some,
     )
 
