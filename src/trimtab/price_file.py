@@ -9,12 +9,13 @@ from safetensors import SafetensorError, safe_open
 
 from trimtab.plan import Plan
 from trimtab.thresholds import Thresholds
+from trimtab.value import Value
 
 __all__ = ["load_price"]
 
 
-def load_price(path: str | os.PathLike[str]) -> Thresholds | Plan:
-    """Read what `save` of a price or a plan wrote; a truncated or foreign file is refused.
+def load_price(path: str | os.PathLike[str]) -> Thresholds | Plan | Value:
+    """Read what `save` of any price wrote; a truncated or foreign file is refused.
 
     Example:
         >>> import tempfile, torch, trimtab as tt
@@ -31,4 +32,6 @@ def load_price(path: str | os.PathLike[str]) -> Thresholds | Plan:
                 kind = (file.metadata() or {}).get("kind", "")
         except SafetensorError:
             pass  # Thresholds.load says what is wrong with it
-    return Plan.load(path) if kind == "plan" else Thresholds.load(path)
+    if kind == "plan":
+        return Plan.load(path)
+    return Value.load(path) if kind == "value" else Thresholds.load(path)

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--method",
         metavar="M",
         default="dp",
-        help="dp (the dynamic program; the default), on-policy, paper, or planned (times fixed in advance)",
+        help="dp (the dynamic program; the default), value, on-policy, paper, or planned (times fixed in advance)",
     )
     parser.add_argument(
         "--budget",

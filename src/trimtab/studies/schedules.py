@@ -11,12 +11,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from trimtab.calibration import Price
 from trimtab.domains.base import Problem
 from trimtab.names import unknown
 from trimtab.oracle import hindsight
-from trimtab.plan import Plan
 from trimtab.schedule import Fixed, Periodic, Schedule, Stepwise, Terminal, corrections
-from trimtab.thresholds import Thresholds
 
 __all__ = ["KEYS", "Key", "Material", "schedule_key"]
 
@@ -33,10 +32,10 @@ class Material:
 
     problem: Problem
     seeds: Tensor
-    thresholds: Thresholds | Plan | None = None
+    thresholds: Price | None = None
 
     @property
-    def prices(self) -> Thresholds | Plan:
+    def prices(self) -> Price:
         """The calibrated prices, or planned times."""
         assert self.thresholds is not None, "this schedule's key names no calibration method"
         return self.thresholds
