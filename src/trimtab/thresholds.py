@@ -6,7 +6,6 @@ import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -83,14 +82,9 @@ class Thresholds:
 
         return Adaptive(self, budget)
 
-    @cached_property
-    def rows(self) -> tuple[Tensor, ...]:
-        """The table's rows as views, one a step: taken apart once instead of at every decision."""
-        return self.table.unbind(0)
-
     def price(self, now: Moment) -> Tensor:
         """What a correction costs each sample now, (n,)."""
-        price = self.rows[now.t].take(now.budget_left)
+        price = self.table[now.t].take(now.budget_left)
         return price if self.own_scale is None else price * self.own_scale.now(now)
 
     def to(self, device: torch.device) -> Thresholds:

@@ -1,0 +1,243 @@
+"""One run of a corrector: its records, its costs, and what is done to the rows that were chosen."""
+
+from __future__ import annotations
+
+import math
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from trimtab.constraint import Constraint, Projection, checked_projection, recover
+from trimtab.ledger import Ledger
+from trimtab.record import Rollout
+
+if TYPE_CHECKING:
+    from trimtab.loop import Corrector
+
+__all__ = ["Run"]
+
+_KINDS = ("update", "defect", "projection", "scheduling")
+
+
+@dataclass
+class Meter:
+    """Seconds, calls and rows by kind of work."""
+
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_KINDS, 0.0))
+    calls: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_KINDS[:-1], 0))
+    rows: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_KINDS[:-1], 0))
+
+    def book(self, kind: str, seconds: float, rows: int) -> None:
+        self.seconds[kind] += seconds
+        self.calls[kind] += 1
+        self.rows[kind] += rows
+
+
+class Metered:
+    """A constraint whose calls are timed and counted."""
+
+    def __init__(self, constraint: Constraint, meter: Meter) -> None:
+        self.constraint, self.meter = constraint, meter
+        # where the defect is the projection residual, looking at a state is projecting it
+        self.defect_kind = "projection" if getattr(constraint, "defect_is_projection", False) else "defect"
+
+    def project(self, x: Tensor) -> Tensor | Projection:
+        begin = perf_counter()
+        answer = self.constraint.project(x)
+        self.meter.book("projection", perf_counter() - begin, x.shape[0])
+        return answer
+
+    def defect(self, x: Tensor) -> Tensor:
+        begin = perf_counter()
+        defect = self.constraint.defect(x)
+        self.meter.book(self.defect_kind, perf_counter() - begin, x.shape[0])
+        return defect
+
+    def take(self, rows: Tensor) -> Metered:
+        return Metered(self.constraint.take(rows), self.meter)
+
+
+class Run:
+    """One run of a corrector: its ledger, its records, its costs."""
+
+    def __init__(self, owner: Corrector, x: Tensor, initial: Tensor | None) -> None:
+        """Begin with states like `x`; `initial` are the states before step 0, where the loop shows them."""
+        self.owner = owner
+        self.shape = x.shape
+        if x.ndim < 1 or len(x) == 0 or not x.is_floating_point():
+            raise ValueError(f"states must be floats with one row a sample: got {tuple(x.shape)} of {x.dtype}")
+        if owner.seeds is not None and len(owner.seeds) != len(x):
+            raise ValueError(f"{len(owner.seeds)} seeds were given for a batch of {len(x)}")
+        self.t = 0
+        self.n = len(x)
+        self.meter = Meter()
+        self.constraint = Metered(owner.constraint, self.meter)
+        like = torch.empty(0, device=x.device, dtype=torch.promote_types(x.dtype, torch.float32))
+        self.ledger = Ledger(owner.schedule, owner.n_steps, self.n, like, owner.seeds)
+        self.failed = torch.zeros_like(self.ledger.projected)
+        self.iterations = torch.zeros(owner.n_steps, self.n, dtype=torch.int32, device=x.device)
+        self.closing_failed = torch.zeros(self.n, dtype=torch.bool, device=x.device)
+        self.states = [] if not owner.keep_states else [(x if initial is None else initial).detach().clone()]
+        if initial is None:  # a foreign loop that did not show its initial state: the path begins with step 0
+            self.states = self.states[:0]
+        self.final: Tensor | None = None
+        autocast = torch.is_autocast_enabled(x.device.type)
+        # the caller's autocast must not round a projection to half precision
+        self.exact_arithmetic: Any = torch.autocast(x.device.type, enabled=False) if autocast else nullcontext()
+        self.returned_at = perf_counter()
+
+    @property
+    def complete(self) -> bool:
+        """Whether all steps were made."""
+        return self.t == self.owner.n_steps
+
+    def check(self, proposal: Tensor) -> None:
+        """Refuse a proposal that cannot be a state of this run."""
+        self.called_at = perf_counter()
+        self.inside_before = self.meter.seconds["defect"] + self.meter.seconds["projection"]
+        self.meter.book("update", self.called_at - self.returned_at, self.n)
+        if proposal.shape != self.shape:
+            raise ValueError(
+                f"the batch changed within a run: it began with states {tuple(self.shape)}, step {self.t} came with "
+                f"{tuple(proposal.shape)}"
+            )
+        if not self.owner.dense and not math.isfinite(proposal.sum()):
+            self.refuse_rows(~proposal.flatten(1).isfinite().all(dim=1), "the sampler proposed NaN or inf")
+
+    def defect(self, x: Tensor) -> Tensor:
+        """The defects of the proposals, checked."""
+        defect = self.constraint.defect(x)
+        if not isinstance(defect, Tensor) or defect.shape != self.shape[:1] or not defect.is_floating_point():
+            came = f"{tuple(defect.shape)} of {defect.dtype}" if isinstance(defect, Tensor) else repr(defect)
+            raise ValueError(f"defect must return one number a sample, ({self.n},) floats: got {came}")
+        if not self.owner.dense:
+            low, high = (float(extreme) for extreme in torch.aminmax(defect))
+            if not (low >= 0 and high < torch.inf):  # NaN fails both
+                self.refuse_rows(~((defect >= 0) & defect.isfinite()), "the defect is negative, NaN or inf")
+        return defect
+
+    def refuse_rows(self, bad: Tensor, what: str) -> None:
+        """Say which samples are bad, if any are."""
+        if bool(bad.any()):
+            rows = bad.nonzero().squeeze(1)
+            seeds = "" if self.owner.seeds is None else f", seed {int(self.owner.seeds[rows[0]])}"
+            raise ValueError(
+                f"{what} for {len(rows)} of {self.n} samples at step {self.t} of {self.owner.n_steps} (first: sample "
+                f"{int(rows[0])}{seeds}); expected finite states and finite defects of at least 0"
+            )
+
+    def correct(self, x: Tensor, defect: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        """Project the chosen rows: the states to go on with, and their residuals."""
+        if self.owner.dense:
+            answer = self.project(self.constraint, x, check=False)
+            row = chosen.reshape(-1, *([1] * (x.ndim - 1)))
+            self.book_outcome(answer, chosen, slice(None))
+            return torch.where(row, answer.x, x), torch.where(chosen, self.residual(self.constraint, answer), defect)
+        rows = self.ledger.rows(self.t)
+        count = rows.shape[0]
+        if count == 0:
+            return x, defect
+        if count == self.n:
+            answer = self.project(self.constraint, x)
+            self.book_outcome(answer, chosen, slice(None))
+            return answer.x, self.residual(self.constraint, answer)
+        begin = perf_counter()
+        some, chosen_x = self.constraint.take(rows), x.index_select(0, rows)
+        gathering = perf_counter() - begin
+        answer = self.project(some, chosen_x)
+        self.book_outcome(answer, chosen, rows)
+        residual = self.residual(some, answer)
+        begin = perf_counter()
+        x, residual = x.index_copy(0, rows, answer.x), defect.index_copy(0, rows, residual.to(defect.dtype))
+        self.meter.seconds["projection"] += gathering + perf_counter() - begin  # what projecting some rows costs
+        return x, residual
+
+    def project(self, constraint: Metered, x: Tensor, check: bool = True) -> Projection:
+        """The projection of rows, failed ones dealt with as the policy says."""
+        if not check:
+            answer = constraint.project(x)
+            answer = answer if isinstance(answer, Projection) else Projection(answer)
+        else:
+            answer = checked_projection(constraint, x)
+        if answer.converged is not None and not bool(answer.converged.all()):
+            answer = recover(constraint, x, answer, self.owner.tries, self.owner.then)
+        return answer
+
+    def residual(self, constraint: Metered, answer: Projection) -> Tensor:
+        """The defect of projected states: what the solver reports, else measured.
+
+        Where measuring is projecting, it is 0, as a projection of a projected state changes nothing.
+        """
+        if answer.residual is not None:
+            return answer.residual
+        if constraint.defect_kind == "projection":
+            return torch.zeros(len(answer.x), dtype=self.ledger.residuals.dtype, device=answer.x.device)
+        return constraint.defect(answer.x)
+
+    def book_outcome(self, answer: Projection, chosen: Tensor, rows: Any) -> None:
+        """Record which projections failed and how many iterations they took."""
+        if answer.converged is not None:
+            self.failed[self.t, rows] = ~answer.converged
+            self.failed[self.t] &= chosen
+        if answer.iterations is not None:
+            self.iterations[self.t, rows] = answer.iterations.to(torch.int32)
+
+    def close(self, x: Tensor, open_rows: Tensor) -> Tensor:
+        """The closing projection of the rows that the last step left unprojected; not part of the budget."""
+        rows = open_rows.nonzero().squeeze(1)
+        self.closing = open_rows
+        if len(rows) == 0:
+            return x
+        answer = self.project(self.constraint.take(rows), x.index_select(0, rows))
+        if answer.converged is not None:
+            self.closing_failed[rows] = ~answer.converged
+        return x.index_copy(0, rows, answer.x)
+
+    def finish_step(self, x: Tensor) -> Tensor:
+        """Close the step's books; the states come back as they are."""
+        if self.owner.keep_states:
+            self.states.append(x.detach().clone())
+        if self.owner.dense and self.t == self.owner.n_steps - 1:
+            # without synchronising at every step, bad numbers are found at the end
+            bad = ~(x.flatten(1).isfinite().all(dim=1) & self.ledger.defects.isfinite().all(dim=0))
+            self.refuse_rows(bad, "the sampler proposed, or the projection returned, NaN or inf")
+        self.t += 1
+        if self.complete:
+            self.final = x.detach().clone()
+        if self.owner.on_step is not None:
+            t = self.t - 1
+            self.owner.on_step(
+                t,
+                {
+                    "defect": float(self.ledger.defects[t].mean()),
+                    "residual": float(self.ledger.residuals[t].mean()),
+                    "projected": float(self.ledger.projected[t].float().mean()),
+                },
+            )
+        self.returned_at = perf_counter()
+        inside = self.meter.seconds["defect"] + self.meter.seconds["projection"] - self.inside_before
+        self.meter.seconds["scheduling"] += self.returned_at - self.called_at - inside
+        return x
+
+    def record(self) -> Rollout:
+        """The record of the whole run."""
+        assert self.final is not None
+        return Rollout(
+            final=self.final,
+            defects=self.ledger.defects,
+            residuals=self.ledger.residuals,
+            projected=self.ledger.projected,
+            closing=self.closing,
+            failed=self.failed,
+            closing_failed=self.closing_failed,
+            iterations=self.iterations,
+            seeds=self.owner.seeds,
+            states=torch.stack(self.states) if self.owner.keep_states else None,
+            seconds=dict(self.meter.seconds),
+            calls=dict(self.meter.calls),
+            rows=dict(self.meter.rows),
+        )
