@@ -110,7 +110,7 @@ def _summary(domains: tuple[str, ...]) -> dict[str, Any]:
     out = {"version": 1, "config": config, "seconds": 1.5, "domains": dict.fromkeys(domains, numbers)}
     # a domain of one schedule and two budgets, with values missing: nothing may break
     few = {"0.00": {"nepe": {"mean": None, "se": None, "n": 0}}, "0.50": {"nepe": {"mean": 0.4, "se": None, "n": 1}}}
-    out["domains"]["heat-flow"] = {"schedules": {"periodic": few, "own-rule": few}}
+    out["domains"]["reaction-flow"] = {"schedules": {"periodic": few, "own-rule": few}}
     return out
 
 

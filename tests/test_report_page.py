@@ -191,7 +191,7 @@ def test_every_kind_of_picture_is_drawn(seen: Browsed) -> None:
     seen.pick("domain", "pdm")
     assert seen.page.locator("#scene .obstacle").count() == 3
     assert seen.page.locator("#scene canvas").count() == 0
-    seen.pick("domain", "heat-flow")
+    seen.pick("domain", "reaction-flow")
     assert seen.page.locator("#scene-card").is_hidden()
 
 
@@ -285,7 +285,7 @@ def test_other_metrics_are_offered_where_they_were_recorded(seen: Browsed) -> No
     assert seen.text("made").startswith("Endpoint distance 0.150 ± 0.010")
     seen.page.select_option("#metric", "state_error")
     assert "No state error was recorded" in seen.text("frontier")
-    seen.pick("domain", "heat-flow")
+    seen.pick("domain", "reaction-flow")
     assert seen.text("choice").endswith("on Heat flow")
     assert not seen.page.locator("#metric").is_visible()
 
@@ -302,7 +302,7 @@ def test_how_the_number_was_made_can_be_redone(seen: Browsed) -> None:
 
 
 def test_missing_values_break_nothing(seen: Browsed) -> None:
-    seen.pick("domain", "heat-flow")
+    seen.pick("domain", "reaction-flow")
     assert "NEPE is degenerate here" in seen.text("figures")
     seen.pick("schedule", "own-rule")
     seen.page.focus("#budget")
@@ -327,7 +327,7 @@ def test_theme_follows_the_system_and_the_button(tab: Browsed, report: Path) -> 
 
 
 @pytest.mark.parametrize("size", [LAPTOP, PHONE])
-@pytest.mark.parametrize("domain", ["so3", "terrain", "pdm", "heat-flow"])
+@pytest.mark.parametrize("domain", ["so3", "terrain", "pdm", "reaction-flow"])
 def test_nothing_sticks_out(tab: Browsed, report: Path, size: tuple[int, int], domain: str) -> None:
     tab.open(report, f"#domain={domain}", size)
     assert tab.text("choice") != ""

@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Any
 from trimtab._version import __version__
 
 if TYPE_CHECKING:
+    from trimtab.advice import Advice, advise
     from trimtab.calibration import calibrate, calibrate_runs, thresholds_from_runs
     from trimtab.constraint import Constraint, Projection, ProjectionError, Retry, as_constraint
     from trimtab.domains import domain
-    from trimtab.loop import Corrector, Sampler, replay, rollout
+    from trimtab.ledger import replay
+    from trimtab.loop import Corrector, Sampler, rollout
     from trimtab.noise import Noise
     from trimtab.oracle import hindsight
     from trimtab.plan import Plan, Planned
+    from trimtab.price_file import load_price
     from trimtab.prices.quantile import quantile_table
     from trimtab.record import Rollout
     from trimtab.schedule import (
@@ -34,13 +37,16 @@ if TYPE_CHECKING:
     from trimtab.thresholds import Thresholds
 
 _HOME = {
+    "advice": ("Advice", "advise"),
     "calibration": ("calibrate", "calibrate_runs", "thresholds_from_runs"),
     "constraint": ("Constraint", "Projection", "ProjectionError", "Retry", "as_constraint"),
     "domains": ("domain",),
-    "loop": ("Corrector", "Sampler", "replay", "rollout"),
+    "ledger": ("replay",),
+    "loop": ("Corrector", "Sampler", "rollout"),
     "noise": ("Noise",),
     "oracle": ("hindsight",),
     "plan": ("Plan", "Planned"),
+    "price_file": ("load_price",),
     "prices.quantile": ("quantile_table",),
     "record": ("Rollout",),
     "schedule": (
@@ -60,6 +66,7 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "Adaptive",
+    "Advice",
     "Constraint",
     "Corrector",
     "Fixed",
@@ -80,11 +87,13 @@ __all__ = [
     "Terminal",
     "Thresholds",
     "__version__",
+    "advise",
     "as_constraint",
     "calibrate",
     "calibrate_runs",
     "domain",
     "hindsight",
+    "load_price",
     "quantile_table",
     "replay",
     "rollout",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from trimtab import bench
 from trimtab._version import __version__
 from trimtab.commands import advise, calibrate, compare
 from trimtab.names import unknown
@@ -250,6 +251,13 @@ COMMANDS: dict[str, Command] = {
         "example:\n  trimtab report runs/paper\n",
         _report_arguments,
         _report,
+    ),
+    "bench": Command(
+        "measure speed side by side with peers",
+        "Run the benchmarks of a source checkout: peers and ours interleaved on the same inputs, ratios with intervals.",
+        "examples:\n  trimtab bench --list\n  trimtab bench --only nearest_rotation --json bench.json\n",
+        bench.add_arguments,
+        bench.bench_command,
     ),
     "domains": Command(
         "list the domains",
