@@ -45,7 +45,7 @@ def path_distance(x: Tensor, y: Tensor) -> Tensor:
 
 
 def judge(x: Tensor, constraint: AvoidObstacles) -> dict[str, Tensor]:
-    """Final states (n, 4, w) as trajectories: whether free of collisions, how long, how rough, how far they jump, (n,)."""
+    """Final states (n, 4, w) as trajectories: free of collisions, length, roughness and jump at the ends, (n,)."""
     found = trajectory_quality(x, constraint.obstacles.circles)
     return {
         "collision_free": 1 - found.collides,

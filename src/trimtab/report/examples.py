@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from trimtab._version import __version__
-from trimtab.domains import DOMAINS, domain
+from trimtab.domains import DOMAINS, Domain, domain
 from trimtab.report.style import label_of, look_of
 from trimtab.studies.config import Study, budget_name
 from trimtab.studies.reported import reported
@@ -22,7 +22,7 @@ from trimtab.studies.tasks import Task, made_domain, study_tasks
 from trimtab.studies.traces import Trace
 from trimtab.studies.views import view_of
 
-__all__ = ["surface_of", "traces_of", "write_examples"]
+__all__ = ["obstacles_of", "surface_of", "traces_of", "write_examples"]
 
 _METRICS = {
     "nepe": (
@@ -76,6 +76,7 @@ def _domain(directory: Path, study: Study, name: str) -> dict[str, Any]:
         "seeds": list(range(study.example_seeds)),
         "path": {"title": view.title, "labels": list(view.axes)},
         "surface": _surface(name),
+        "obstacles": obstacles_of(made),
         "paper": tables if any(tables.values()) else None,
         "examples": examples,
     }
@@ -99,6 +100,13 @@ def _example(trace: Trace, i: int, rows: Rows) -> dict[str, Any]:
         "state_error": _rounded(trace.state_error[:, i]),
         "path": [_rounded(point) for point in trace.path[:, i]],
     } | {metric: _rounded(row.tensor(metric))[0] for metric in ("nepe", "path_error", "endpoint")}
+
+
+def obstacles_of(made: Domain) -> list[list[float]] | None:
+    """The circles [x, y, r] that a domain's paths must stay out of; None where there are none."""
+    obstacles = getattr(made.problem([0]).constraint, "obstacles", None)
+    circles = getattr(obstacles, "circles", None)
+    return None if circles is None else [[round(value, 4) for value in circle] for circle in circles.tolist()]
 
 
 def surface_of(

@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.files import write_atomically
-from trimtab.report.examples import surface_of, traces_of
+from trimtab.report.examples import obstacles_of, surface_of, traces_of
+from trimtab.report.pdm_figure import trajectories
 from trimtab.report.style import PAGE, figure_style, label_of, look_of
 from trimtab.studies.config import Study
+from trimtab.studies.tasks import made_domain
 from trimtab.studies.traces import Trace
 from trimtab.studies.views import view_of
 
@@ -50,6 +52,10 @@ def write_figures(directory: Path, summary: Summary) -> list[Path]:
         hilly = "terrain-ridge" if "terrain-ridge" in examples else "terrain"
         figures["title"] = lambda plt: title(plt, hilly, examples[hilly], study)
         figures["regime"] = lambda plt: regime(plt, examples, study)
+    if "pdm" in study.domains and study.example_seeds:
+        kept = {(task.schedule, task.budget): trace for task, trace in traces_of(directory, study, "pdm")}
+        circles = obstacles_of(made_domain("pdm", origin=study.origin("pdm"))) or []
+        figures["trajectories"] = lambda plt: trajectories(plt, kept, circles, study)
     for key in next(iter(summary["domains"].values()))["win_rate"] if summary.get("kappa") else ():
         name = "where-it-helps" + ("" if key == "adaptive:paper" else f"-{key.replace(':', '-')}")
         figures[name] = lambda plt, key=key: where_it_helps(plt, summary, key)  # type: ignore[misc]

@@ -19,7 +19,7 @@ from trimtab.studies.errors import StudyError
 from trimtab.studies.store import Store
 from trimtab.studies.tasks import QUALITY, study_tasks
 
-__all__ = ["SWEEP", "Rows", "join_rows", "read_rows", "write_rows"]
+__all__ = ["SWEEP", "Rows", "join_rows", "read_rows", "read_timing", "write_rows"]
 
 SWEEP = "kappa-sweep"
 """The file of the rows of the kappa sweep."""
@@ -161,6 +161,12 @@ def read_rows(directory: Path, name: str) -> Rows:
         raise StudyError(f"{path}: not rows of this version, {missing} missing")
     judged = [column for column in table.column_names if column.startswith(QUALITY)]
     return Rows({column: table.column(column).to_numpy() for column in (*COLUMNS, *judged)})
+
+
+def read_timing(directory: Path) -> list[dict[str, Any]]:
+    """Seconds, calls and rows handled, one entry a task; none if the run has no timing."""
+    path = directory / "timing.parquet"
+    return list(_arrow()[1].read_table(path).to_pylist()) if path.is_file() else []
 
 
 def _arrow() -> tuple[Any, Any]:

@@ -51,8 +51,8 @@ class Trace:
         along = None
         if view.final:
             path = view.points(run.final[:k]).transpose(0, 1)
-            steps = torch.linspace(0, run.n_steps, SNAPSHOTS + 1).round().long().unique()[1:]
-            along = torch.stack([view.points(run.states[t, :k]).transpose(0, 1) for t in steps.tolist()])
+            steps = sorted({-(-run.n_steps * i // SNAPSHOTS) for i in range(1, SNAPSHOTS + 1)})
+            along = torch.stack([view.points(run.states[t, :k]).transpose(0, 1) for t in steps])
         else:
             path = torch.stack([view.points(run.states[:, i]) for i in range(k)], dim=1)
         return cls(

@@ -1,0 +1,130 @@
+"""One table with its words, as Markdown, CSV and LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Cell", "Table"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number with its standard error, either of which may be unknown.
+
+    Example:
+        >>> str(Cell(0.5, 0.0123)), str(Cell(0.5, 0.01, "percent")), str(Cell(None))
+        ('0.500 ± 0.012', '50% ± 1%', 'n/a')
+    """
+
+    mean: float | None
+    se: float | None = None
+    kind: Literal["number", "percent"] = "number"
+    bold: bool = False
+
+    def __str__(self) -> str:
+        """As in the paper's tables."""
+        if self.mean is None:
+            return "n/a"
+        return self._one(self.mean) + ("" if self.se is None else f" ± {self._one(self.se)}")
+
+    def _one(self, value: float) -> str:
+        if self.kind == "percent":
+            return f"{100 * value:.0f}%".replace("-0%", "0%")
+        digits = (
+            3 if abs(self.mean or 0) >= 0.01 or not self.mean else min(8, 2 - math.floor(math.log10(abs(self.mean))))
+        )
+        return f"{value:.{digits}f}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with its words.
+
+    Attributes:
+        name: Of its files.
+        title: One line.
+        columns: Headings.
+        rows: Of strings, whole numbers and cells.
+        notes: Plain sentences below it.
+    """
+
+    name: str
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str | int | Cell]]
+    notes: Sequence[str] = ()
+
+    def markdown(self) -> str:
+        """As Markdown."""
+        lines = [f"## {self.title}", "", _pipes(self.columns), _pipes(["---"] * len(self.columns))]
+        lines += [_pipes([_marked(cell, "**{}**") for cell in row]) for row in self.rows]
+        return "\n".join([*lines, "", *(f"- {note}" for note in self.notes)]).rstrip() + "\n"
+
+    def csv(self) -> str:
+        """As CSV: numbers in full, each standard error in a column of its own."""
+        wide = [any(isinstance(row[i], Cell) for row in self.rows) for i in range(len(self.columns))]
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(
+            [h for name, two in zip(self.columns, wide, strict=True) for h in ([name, f"{name} SE"] if two else [name])]
+        )
+        for row in self.rows:
+            line: list[object] = []
+            for cell, two in zip(row, wide, strict=True):
+                line += [cell.mean, cell.se] if isinstance(cell, Cell) else [cell, None] if two else [cell]
+            writer.writerow(["" if value is None else value for value in line])
+        return out.getvalue()
+
+    def latex(self) -> str:
+        """As LaTeX, for the booktabs package."""
+        head = " & ".join(_tex(column) for column in self.columns)
+        body = [" & ".join(_marked(cell, "\\textbf{{{}}}", _tex) for cell in row) + r" \\" for row in self.rows]
+        lines = [
+            r"\begin{table}",
+            r"\centering",
+            r"\small",
+            rf"\begin{{tabular}}{{l{'c' * (len(self.columns) - 1)}}}",
+            r"\toprule",
+            head + r" \\",
+            r"\midrule",
+            *body,
+            r"\bottomrule",
+            r"\end{tabular}",
+            rf"\caption{{{_tex(self.title)}. {_tex(' '.join(self.notes))}}}",
+            rf"\label{{tab:{self.name}}}",
+            r"\end{table}",
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def _pipes(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _plain(text: str) -> str:
+    return text
+
+
+def _marked(cell: str | int | Cell, bold: str, escape: Callable[[str], str] = _plain) -> str:
+    text = escape(str(cell))
+    return bold.format(text) if isinstance(cell, Cell) and cell.bold else text
+
+
+_TEX = {
+    "%": r"\%",
+    "&": r"\&",
+    "_": r"\_",
+    "±": r"$\pm$",
+    "Δ": r"$\Delta$",
+    "#": r"\#",
+    "κ": r"$\kappa$",
+}
+
+
+def _tex(text: str) -> str:
+    return "".join(_TEX.get(letter, letter) for letter in text)
