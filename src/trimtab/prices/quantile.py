@@ -13,6 +13,8 @@ from trimtab.thresholds import Thresholds
 
 __all__ = ["on_policy_table", "quantile_table"]
 
+_BLOCK = 32  # values whose presence is counted together: few enough to look through, enough to make few counts
+
 
 def quantile_table(defects: Tensor, budget: int) -> Tensor:
     """The paper's thresholds: lambda[t, b] is the (1 - b / (T - t))-quantile of all defects from step t on.
@@ -22,7 +24,7 @@ def quantile_table(defects: Tensor, budget: int) -> Tensor:
     size is a whole number.
 
     The pool is sorted once. Walking forward in time, the step just passed is struck out of the sorted pool, and the
-    quantiles of all budgets are every n-th value of what is left.
+    quantiles of all budgets are every n-th value of what is left, found through counts of small blocks.
 
     Args:
         defects: Of calibration rollouts, (T, n); inf is allowed, NaN is not.
@@ -46,21 +48,28 @@ def quantile_table(defects: Tensor, budget: int) -> Tensor:
     values = defects.detach().cpu().double().numpy().ravel()
     if np.isnan(values).any():
         raise ValueError("calibration defects have NaN; a rollout that produced NaN cannot calibrate anything")
-    order = np.argsort(-values, kind="stable")
-    pool = values[order]  # descending
-    step = (order // n).astype(np.int32)
+    order = np.argsort(-values)  # among equal values any order will do: only values are read off
+    blocks = -(-len(values) // _BLOCK)
+    pool = np.full(blocks * _BLOCK, np.nan)
+    pool[: len(values)] = values[order]  # descending
+    place = np.empty(len(values), dtype=np.int64)  # where in the pool each value stands
+    place[order] = np.arange(len(values))
+    present = (np.arange(len(pool)) < len(values)).reshape(blocks, _BLOCK)
+    count = present.sum(axis=1)
 
     table = np.full((T, budget + 1), -np.inf)
     table[:, 0] = np.inf
     for t in range(T):
         ranks = np.arange(1, min(budget, T - t - 1) + 1) * n
-        struck = np.flatnonzero(step < t)  # positions in `pool` of steps passed since it was last compacted
-        # the r-th largest of what is left stands behind j struck values, where struck[j - 1] - (j - 1) <= r - 1
-        behind = np.searchsorted(struck - np.arange(len(struck)), ranks - 1, side="right")
-        table[t, 1 : len(ranks) + 1] = pool[ranks - 1 + behind]
-        if len(struck) > len(pool) // 16:
-            keep = step >= t
-            pool, step = pool[keep], step[keep]
+        # the r-th largest value that is left: first its block, then its place in the block
+        upto = count.cumsum()
+        block = upto.searchsorted(ranks)
+        rank = ranks - upto[block] + count[block]
+        within = (present[block].cumsum(axis=1, dtype=np.uint8) >= rank[:, None]).argmax(axis=1)
+        table[t, 1 : len(ranks) + 1] = pool[block * _BLOCK + within]
+        passed = place[t * n : (t + 1) * n]
+        present.ravel()[passed] = False
+        count -= np.bincount(passed // _BLOCK, minlength=blocks)
     return torch.from_numpy(table)
 
 

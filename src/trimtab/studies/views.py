@@ -80,8 +80,8 @@ def view_of(domain: str) -> View:
     """The view of a domain; of one that has none, the first two numbers of the state.
 
     Example:
-        >>> view_of("so3").label, view_of("reaction-flow").label
-        ('SO(3)', 'reaction-flow')
+        >>> view_of("so3").label, view_of("my-sampler").label
+        ('SO(3)', 'my-sampler')
     """
     return _VIEWS.get(domain) or View(
         domain, "the first two numbers of the state", ("first", "second"), lambda x: x.flatten(1)[:, :2]
