@@ -17,6 +17,7 @@ from trimtab.studies.store import Store
 SMALL = Study(
     "small",
     domains=("so3",),
+    schedules=("terminal", "stepwise", "periodic", "adaptive:paper"),
     budgets=(0.0, 0.25, 1.0),
     seeds=3,
     block=2,

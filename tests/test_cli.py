@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -124,6 +125,46 @@ def test_a_finished_run_is_not_replaced_unasked(killed_and_resumed, capsys):
     assert "--resume" in capsys.readouterr().err
 
 
+# ------------------------------------------------------------------ the trajectory sampler
+
+
+@pytest.fixture(scope="module")
+def trajectories(tmp_path_factory):
+    """A small study of the trajectory sampler, with a map and a number of updates of its own."""
+    folder = tmp_path_factory.mktemp("pdm")
+    circles = [[0.0, 0.0, 0.3], [0.5, 0.5, 0.2], [-0.5, -0.4, 0.2]]
+    (folder / "map.json").write_text(json.dumps(circles))
+    options = ("--preset", "tiny", "--only", "pdm", "--inner-steps", "1", "--circles", str(folder / "map.json"))
+    run = trimtab("reproduce", *options, "--out", str(folder / "run"))
+    out, log = run.communicate()
+    assert run.returncode == 0, log
+    return {"run": folder / "run", "out": out, "circles": circles}
+
+
+def test_trajectories_have_their_own_table_and_figure(trajectories):
+    run = trajectories["run"]
+    assert "| adaptive (paper) | paper | 0.25 | 0.288 ± 0.009 | 0.712 ± 0.009 | 41% |" in trajectories["out"]
+    assert {"table2.md", "quality-pdm.md", "cost.md"} <= set(os.listdir(run / "tables"))
+    assert (run / "figures" / "trajectories.png").stat().st_size > 1000
+    summary = json.loads((run / "summary.json").read_text())
+    jsonschema.validate(summary, summary_schema())
+    content = summary["domains"]["pdm"]
+    assert content["n_steps"] == 10
+    assert "hindsight" not in content["schedules"]
+    assert content["quality"]["stepwise"]["1.00"]["collision_free"] == {"mean": 1.0, "se": 0.0, "n": 3}
+    assert summary["config"]["samplers"]["pdm"]["settings"]["inner_steps"] == 1
+
+
+def test_the_page_shows_final_trajectories_among_the_obstacles(trajectories):
+    domain = json.loads((trajectories["run"] / "page.json").read_text())["domains"]["pdm"]
+    assert domain["obstacles"] == trajectories["circles"]
+    assert domain["path"]["labels"] == ["x", "y"]
+    for key, budget in (("terminal", "0.00"), ("adaptive:dp", "0.25"), ("stepwise", "1.00")):
+        path = domain["examples"][key][budget][0]["path"]
+        assert len(path) == 64
+        assert all(math.dist(point, (x, y)) > r - 2e-3 for point in path for x, y, r in trajectories["circles"])
+
+
 # ------------------------------------------------------------------ words
 
 
@@ -166,6 +207,10 @@ def test_domains_are_listed(capsys):
         (["reproduce", "--workers", "0"], "at least 1"),
         (["reproduce", "--workers", "two"], "invalid int value"),
         (["reproduce", "--resume", "--overwrite"], "not allowed with"),
+        (["reproduce", "--only", "so3", "--eligible-from", "6"], "add --only pdm"),
+        (["reproduce", "--only", "pdm", "--eligible-from", "10"], "from 0 to 9"),
+        (["reproduce", "--only", "pdm", "--checkpoint", "none.pt"], "none.pt"),
+        (["reproduce", "--only", "pdm", "--circles", "none.json"], "cannot be read as a map"),
         (["report"], "DIR"),
         (["report", "no-such-directory"], "not a run directory"),
     ],

@@ -117,7 +117,7 @@ def test_win_rates_over_other_budgets_are_not_compared(summary):
 def test_domains_the_paper_does_not_have_stand_alone(summary):
     summary["domains"] = {"reaction-flow": summary["domains"]["terrain"]}
     for table in all_tables(summary)[:2]:
-        assert [row[:2] for row in table.rows] == [["reaction-flow", "here"]]
+        assert [row[:2] for row in table.rows] == [["Reaction-Flow", "here"]]
         assert "paper's" not in " ".join(table.notes)
 
 

@@ -164,7 +164,7 @@ def _write_and_show(directory: Path) -> None:
     from trimtab.report import write_report
 
     written = write_report(directory)
-    for name in ("table1", "table3"):
+    for name in ("table1", "table2", "table3"):
         of_paper, others = directory / "tables" / f"{name}.md", sorted((directory / "tables").glob(f"{name}-*.md"))
         for table in [of_paper] if of_paper.is_file() else others:
             print(table.read_text(encoding="utf-8"))

@@ -21,10 +21,10 @@ _TOLERANCE = 1e-3  # penetration below this is the solver's own
 def trajectories(
     plt: Any, traces: Mapping[tuple[str, float], Trace], circles: Sequence[Sequence[float]], study: Study
 ) -> Any:
-    """One seed's trajectories under each schedule, that of the examples which collides most, with a raster of its projections and collisions below.
+    """One seed's trajectories under each schedule, with a raster of its projections and collisions below.
 
-    Thin lines are states kept in the second half of the rollout, the heavy one is the final state; what lies inside an
-    obstacle is red.
+    The seed is the one of the examples that collides most if left alone. Thin lines are states kept in the second half
+    of the rollout, the heavy one is the final state; what lies inside an obstacle is red.
     """
     wanted = [("terminal", 0.0), *((key, study.table_budget) for key in ("periodic", "adaptive:paper", "adaptive:dp"))]
     shown = [which for which in (*wanted, ("stepwise", 1.0)) if which in traces]
