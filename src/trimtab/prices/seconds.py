@@ -1,0 +1,265 @@
+"""Budgets in seconds: what a projection will take, and schedules that spend time rather than corrections.
+
+A solver that starts far from the constraint set may take several times as long as one that starts close to it. What a
+projection takes is learned from its defect and its step, and the dynamic program of `trimtab.prices.dynamic` is solved
+over the seconds left instead of the corrections left. A correction is then made where its benefit is worth its seconds;
+that need not be where defects are largest, since those may cost too much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from trimtab.noise import uniform_numbers
+from trimtab.prices.dynamic import _CORRECTED, _NODES, _neighbours, _occupancy, _Transitions, _transported
+from trimtab.prices.explore import Explore, Run, spread_budgets
+from trimtab.record import Rollout
+from trimtab.schedule import Moment, Terminal
+
+__all__ = ["Cost", "Seconds", "SolverCost", "TimedPrices", "price_seconds", "solver_cost"]
+
+
+Cost = Callable[[Tensor, Tensor], Tensor]
+"""Seconds of projecting a sample, of its step and its defect; the shapes are broadcast. `SolverCost` is one."""
+
+_TICKS = 128  # steps in which the seconds left are counted
+_RANDOM_BATCHES, _NEAR_BATCHES = 3, 2
+_SHARE = 0.15  # of decisions made at random while staying near the policy
+_COINS = 1 << 36  # a stream of noise of its own
+
+
+@dataclass(frozen=True, eq=False)
+class SolverCost:
+    """Solver iterations as a smooth function of step and defect, times the seconds of one.
+
+    Attributes:
+        coefficients: Of 1, log s, √s, s, u and u log s, with s the defect and u the step as a share of T, (6,).
+        limits: Smallest and largest number of iterations seen; predictions stay between.
+        seconds_per_iteration: Of one sample.
+        n_steps: T.
+    """
+
+    coefficients: Tensor
+    limits: tuple[float, float]
+    seconds_per_iteration: float
+    n_steps: int
+
+    def __call__(self, steps: Tensor, defects: Tensor) -> Tensor:
+        """Seconds of projecting a sample with this defect at this step; the shapes are broadcast."""
+        terms = _terms(steps / self.n_steps, defects)
+        iterations = sum((c * term for c, term in zip(self.coefficients.tolist(), terms, strict=True)), torch.zeros(()))
+        return iterations.clamp(*self.limits) * self.seconds_per_iteration
+
+
+def solver_cost(runs: Iterable[Rollout], seconds_per_iteration: float | None = None) -> SolverCost:
+    """Learn what a projection takes from recorded runs.
+
+    Where the solver reports no iterations, every projection is taken to last as long as the mean one.
+
+    Args:
+        runs: In which samples with large and small defects were projected, such as those of `RandomTimes(0.25)` on
+            calibration seeds; all of the same T.
+        seconds_per_iteration: Of one sample; measured over the runs by default. Give it where the clock is not to be
+            trusted, or to count in another unit.
+
+    Example:
+        >>> import trimtab as tt
+        >>> problem = tt.domain("terrain").problem(range(8))
+        >>> run = tt.rollout(problem.sampler, problem.constraint, tt.RandomTimes(0.25), range(8))
+        >>> solver_cost([run], seconds_per_iteration=1.0).limits[0] >= 1.0
+        True
+    """
+    runs = list(runs)
+    if not any(bool(run.projected.any()) for run in runs):
+        raise ValueError("no projections to learn a cost from: give runs with some, such as RandomTimes(0.25)")
+    T = runs[0].n_steps
+    projected = torch.cat([run.projected for run in runs], dim=1).cpu()
+    counted = torch.cat([run.iterations for run in runs], dim=1).cpu()[projected].double()
+    defects = torch.cat([run.defects for run in runs], dim=1).cpu()[projected].double()
+    if not bool(counted.any()):
+        counted = torch.ones_like(counted)
+    if seconds_per_iteration is None:
+        rows = sum(run.rows["projection"] for run in runs)
+        each = sum(run.seconds["projection"] for run in runs) / rows
+        seconds_per_iteration = each / float(counted.mean())
+    steps = projected.nonzero()[:, 0]
+    terms = torch.stack(_terms(steps / T, defects), dim=1)
+    gram = terms.T @ terms
+    coefficients = torch.linalg.solve(gram + 1e-6 * gram.diagonal().diag(), terms.T @ counted)
+    limits = (float(counted.min()), float(counted.max()))
+    return SolverCost(coefficients, limits, seconds_per_iteration, T)
+
+
+def _terms(share: Tensor, defects: Tensor) -> list[Tensor]:
+    s = defects.double().clamp(min=1e-12)
+    share = share.double().expand_as(s)
+    return [torch.ones_like(s), s.log(), s.sqrt(), s, share, share * s.log()]
+
+
+def price_seconds(run: Run, n_steps: int, seconds: float, cost: Cost | None = None) -> TimedPrices:
+    """Price corrections for all budgets of up to so many seconds a sample.
+
+    Args:
+        run: Runs a batch of calibration rollouts under a schedule, always with the same seeds, as in `calibrate_runs`.
+        n_steps: T.
+        seconds: The largest budget wanted, for each sample.
+        cost: What a projection takes; learned from the calibration rollouts by default.
+
+    Example:
+        >>> import trimtab as tt
+        >>> problem = tt.domain("terrain").problem(range(100, 132))
+        >>> run = lambda schedule: tt.rollout(problem.sampler, problem.constraint, schedule, range(100, 132))
+        >>> prices = price_seconds(run, problem.sampler.n_steps, 40.0, cost=lambda steps, defects: 1 + 20 * defects)
+        >>> tt.rollout(problem.sampler, problem.constraint, prices.at(30.0), range(4)).n_steps
+        100
+    """
+    if not 0 < seconds < float("inf"):
+        raise ValueError(f"a budget of seconds must be finite and above 0: got {seconds}")
+    n = run(Terminal()).defects.shape[1]
+    runs = [run(Explore(spread_budgets(n, n_steps, 1.0, seed=k), seed=k)) for k in range(_RANDOM_BATCHES)]
+    cost = solver_cost(runs) if cost is None else cost
+    for k in range(_NEAR_BATCHES):
+        prices = replace(_solved(runs, seconds, cost), seeds=())  # these are its own seeds
+        spread = seconds * (spread_budgets(n, 1000, 1.0, seed=k) + 1) / 1000
+        runs.append(run(_Near(prices.at(spread), seed=k)))
+    return _solved(runs, seconds, cost)
+
+
+def _solved(runs: list[Rollout], seconds: float, cost: Cost) -> TimedPrices:
+    """The backward recursion over steps, seconds left and defects."""
+    n_steps = runs[0].n_steps
+    seeds = () if runs[0].seeds is None else tuple(runs[0].seeds.tolist())
+    seen = _Transitions(runs, None)
+    ranks = 1 - (1 - torch.linspace(0, 1, _NODES, dtype=torch.float64)) ** 1.5  # closer together at the top
+    nodes = torch.empty(n_steps, _NODES, dtype=torch.float64)
+    gain = torch.empty(n_steps, _TICKS + 1, _NODES, dtype=torch.float64)
+    to_go = torch.zeros(_TICKS + 1, _NODES, dtype=torch.float64)
+    after = torch.arange(_NODES, dtype=torch.float64)
+    left = torch.arange(_TICKS + 1, dtype=torch.float64)[:, None]
+    for t in reversed(range(n_steps)):
+        alone, corrected = seen.around(t)
+        grid = torch.cat([alone.defect, corrected.defect]).quantile(ranks) + torch.arange(_NODES) * 1e-12  # ties apart
+        nodes[t] = grid * seen.scale[t]
+        near = _neighbours(corrected.defect, grid, _CORRECTED)
+        stay = nodes[t].expand(_TICKS + 1, _NODES)
+        go = (seen.scale[t] * corrected.residual[near].mean(dim=1)).expand(_TICKS + 1, _NODES)
+        if t < n_steps - 1:
+            stay = stay + to_go @ _occupancy(after, _transported(alone, grid)).T
+            go = go + to_go @ _occupancy(after, corrected.following[near]).T
+        ticks = cost(torch.full_like(grid, t), nodes[t]) / (seconds / _TICKS)
+        then = left - ticks  # what is left after paying, between two ticks
+        low = then.floor().clamp(0, _TICKS - 1).long()
+        go = torch.lerp(go.gather(0, low), go.gather(0, low + 1), (then - low).clamp(0, 1))
+        gain[t] = torch.where(then >= 0, stay - go, -torch.inf)
+        to_go, after = torch.minimum(stay, torch.where(then >= 0, go, torch.inf)), grid
+    return TimedPrices(nodes, gain, seconds, cost, seeds)
+
+
+@dataclass(frozen=True, eq=False)
+class TimedPrices:
+    """What correcting gains, by step, seconds left and defect; `at(seconds)` is a schedule.
+
+    Attributes:
+        nodes: Defects at which the gain is known, rising, (T, k).
+        gain: In path error, (T, ticks + 1, k); row j is for j / ticks of `seconds` left, -inf where that is too little.
+        seconds: The largest budget.
+        cost: What a projection takes.
+        seeds: The calibration seeds; evaluation on any of them is refused.
+    """
+
+    nodes: Tensor
+    gain: Tensor
+    seconds: float
+    cost: Cost
+    seeds: tuple[int, ...] = ()
+
+    def at(self, seconds: float | Tensor) -> Seconds:
+        """The schedule for a budget of seconds, the same for all samples or each its own, (n,)."""
+        return Seconds(self, seconds)
+
+
+@dataclass(frozen=True, eq=False)
+class Seconds:
+    """Project where the benefit is worth the time, within a budget of seconds for each sample.
+
+    What was spent is worked out from the defects of the projections made, so it is what the cost predicts and not what
+    a clock says: the same samples get the same corrections on any machine. It never exceeds the budget. The closing
+    projection is apart, as it always is.
+
+    Attributes:
+        prices: From `price_seconds`.
+        seconds: The same for all samples, or each its own, (n,).
+    """
+
+    prices: TimedPrices
+    seconds: float | Tensor
+
+    def __post_init__(self) -> None:
+        """Check the budget."""
+        given = torch.as_tensor(self.seconds)
+        if not bool(((given >= 0) & (given <= self.prices.seconds)).all()):
+            raise ValueError(
+                f"these prices serve budgets from 0 to {self.prices.seconds:g} seconds: got {self.seconds} (price a "
+                "larger one)"
+            )
+
+    @property
+    def budget(self) -> float:
+        """Any number of corrections, as far as the seconds go."""
+        return 1.0
+
+    @property
+    def calibration_seeds(self) -> tuple[int, ...]:
+        """Seeds this schedule must not be evaluated on."""
+        return self.prices.seeds
+
+    def decide(self, now: Moment) -> Tensor:
+        """Where correcting gains something at what it takes."""
+        prices = self.prices
+        if now.n_steps != len(prices.nodes):
+            raise ValueError(
+                f"the prices were made for T = {len(prices.nodes)} steps and cannot be used for T = {now.n_steps}"
+            )
+        left = self.seconds - self.spent(now)
+        takes = prices.cost(torch.full_like(now.defect, now.t), now.defect)
+        nodes, gain = prices.nodes[now.t], prices.gain[now.t]
+        row = (left / prices.seconds * (len(gain) - 1)).ceil().long().clamp(0, len(gain) - 1)
+        defect = now.defect.double().clamp(float(nodes[0]), float(nodes[-1]))
+        right = torch.searchsorted(nodes, defect).clamp(1, len(nodes) - 1)
+        share = (defect - nodes[right - 1]) / (nodes[right] - nodes[right - 1])
+        worth = (1 - share) * gain[row, right - 1] + share * gain[row, right] > 0
+        return worth & (takes <= left)
+
+    def spent(self, now: Moment) -> Tensor:
+        """Seconds spent before now by each sample, (n,)."""
+        if now.t == 0:
+            return torch.zeros_like(now.defect, dtype=torch.float64)
+        steps = torch.arange(now.t, device=now.defect.device)[:, None]
+        return torch.where(now.projected, self.prices.cost(steps, now.defects[:-1]), 0.0).sum(dim=0)
+
+    def to(self, device: torch.device) -> Seconds:
+        """The same schedule on `device`."""
+        prices = replace(self.prices, nodes=self.prices.nodes.to(device), gain=self.prices.gain.to(device))
+        return Seconds(prices, self.seconds.to(device) if isinstance(self.seconds, Tensor) else self.seconds)
+
+
+@dataclass(frozen=True, eq=False)
+class _Near:
+    """Follow a schedule, but correct at random a share of the time, as far as its seconds go."""
+
+    schedule: Seconds
+    seed: int
+    budget: float = 1.0
+
+    def decide(self, now: Moment) -> Tensor:
+        seeds = now.seeds if now.seeds is not None else torch.arange(len(now.defect), device=now.defect.device)
+        coins = uniform_numbers(seeds, range(now.t, now.t + 1), (2,), _COINS + self.seed)[0]
+        by_price = self.schedule.decide(now)
+        return torch.where(coins[:, 0] < _SHARE, coins[:, 1] < 0.5, by_price)
+
+    def to(self, device: torch.device) -> _Near:
+        return replace(self, schedule=self.schedule.to(device))
