@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PRESET ?= quick
 EXTRAS := studies,ipopt,ray,diffusers,flows,bench,dev
 
-.PHONY: reproduce test install lint docs bench clean
+.PHONY: reproduce test install lint docs figures bench clean
 
 reproduce: install
 	$(BIN)/trimtab reproduce --preset $(PRESET)
@@ -27,7 +27,11 @@ lint: install
 
 docs: install
 	$(BIN)/python -m pytest tests/test_docs.py
-	$(BIN)/python docs/build.py
+	@echo "Every snippet of README.md and docs/ runs, and every link leads somewhere. make figures measures and draws again."
+
+figures: install
+	$(BIN)/python docs/make_prices.py
+	$(BIN)/python docs/make_choose.py
 
 bench: install
 	$(BIN)/trimtab bench
