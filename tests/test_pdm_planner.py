@@ -12,7 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trimtab.noise import Noise, as_seeds
-from trimtab.pdm import clearance, random_map, shipped_map, shipped_maps, start_goal_pairs, trajectory_quality
+from trimtab.pdm import (
+    clearance,
+    extra_circles,
+    random_map,
+    shipped_map,
+    shipped_maps,
+    start_goal_pairs,
+    trajectory_quality,
+)
 from trimtab.pdm.data import DataConfig, Trajectories, load_data, make_data
 from trimtab.pdm.planner import free_fraction, hits, plan, resample, rrt_connect, states_from_positions, timing
 from trimtab.pdm.train import TrainConfig, draw_batch, main, train
@@ -51,6 +59,19 @@ def test_shipped_maps_differ_and_wrong_ones_are_refused() -> None:
         random_map(0, count=60)
     with pytest.raises(ValueError, match="radius must be"):
         random_map(0, radius=(0.2, 0.1))
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 3), st.integers(0, 10**6))
+def test_extra_circles_stand_in_free_space(index: int, seed: int) -> None:
+    circles = shipped_map(index)
+    extra = extra_circles(circles, seed, count=4)
+    everything = torch.cat([circles, extra])
+    apart = torch.cdist(everything[:, :2], everything[:, :2]) - everything[:, 2] - everything[:, 2:]
+    apart.fill_diagonal_(torch.inf)
+    assert extra.shape == (4, 3)
+    assert apart.min() >= 0.1
+    start_goal_pairs(range(3), everything)
 
 
 def test_pairs_are_clear_apart_and_their_own() -> None:

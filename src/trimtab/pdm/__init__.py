@@ -1,7 +1,7 @@
 """The learned sampler: annealed Langevin over trajectories, as in Projected Diffusion Models."""
 
 from .checkpoint import load_model, save_model
-from .maps import clearance, random_map, shipped_map, shipped_maps, start_goal_pairs
+from .maps import clearance, extra_circles, random_map, shipped_map, shipped_maps, start_goal_pairs
 from .model import Model, Settings
 from .quality import Quality, sample, trajectory_quality
 from .sampler import AnnealedLangevin
@@ -12,6 +12,7 @@ __all__ = [
     "Quality",
     "Settings",
     "clearance",
+    "extra_circles",
     "load_model",
     "random_map",
     "sample",

@@ -13,7 +13,15 @@ from torch import Tensor
 
 from ..noise import Noise, as_seeds
 
-__all__ = ["SHIPPED_SEEDS", "clearance", "random_map", "shipped_map", "shipped_maps", "start_goal_pairs"]
+__all__ = [
+    "SHIPPED_SEEDS",
+    "clearance",
+    "extra_circles",
+    "random_map",
+    "shipped_map",
+    "shipped_maps",
+    "start_goal_pairs",
+]
 
 SHIPPED_SEEDS = (0, 1, 2, 3)
 """Seeds of the maps that experiments run on; the shipped model never saw them in training."""
@@ -35,20 +43,47 @@ def random_map(seed: int, count: int = 16, radius: tuple[float, float] = (0.09, 
         >>> random_map(0).shape
         torch.Size([16, 3])
     """
+    return _throw(seed, count, radius, gap, torch.empty(0, 3, dtype=torch.float64), stream=1)
+
+
+def extra_circles(
+    circles: Tensor, seed: int = 0, count: int = 6, radius: tuple[float, float] = (0.06, 0.1), gap: float = 0.1
+) -> Tensor:
+    """More circles in the free space of a map: obstacles that turn up only when sampling, as in PDM's experiments.
+
+    Args:
+        circles: The map, (m, 3), that a model is told of.
+        seed: Names the extra circles.
+        count: How many.
+        radius: Smallest and largest radius.
+        gap: Least free distance between an extra circle and any other.
+
+    Returns:
+        (count, 3) float64; `torch.cat([circles, extra])` is the map that a constraint enforces.
+
+    Example:
+        >>> extra_circles(shipped_map()).shape
+        torch.Size([6, 3])
+    """
+    return _throw(seed, count, radius, gap, circles.double(), stream=6)
+
+
+def _throw(seed: int, count: int, radius: tuple[float, float], gap: float, standing: Tensor, stream: int) -> Tensor:
+    """(count, 3) circles thrown at the square one by one, kept where they leave `gap` to those standing before."""
     if not 0 < radius[0] <= radius[1]:
         raise ValueError(f"radius must be (smallest, largest) with 0 < smallest <= largest, got {radius}")
-    darts = Noise(as_seeds([seed])).uniform(0, (4000, 3), stream=1)[0]
-    centres = darts[:, :2] * 1.9 - 0.95
-    radii = radius[0] + darts[:, 2] * (radius[1] - radius[0])
-    kept: list[int] = []
-    for i in range(len(darts)):
-        apart = (centres[kept] - centres[i]).norm(dim=-1) - radii[kept] - radii[i]
+    darts = Noise(as_seeds([seed])).uniform(0, (4000, 3), stream=stream)[0]
+    darts[:, :2] = darts[:, :2] * 1.9 - 0.95
+    darts[:, 2] = radius[0] + darts[:, 2] * (radius[1] - radius[0])
+    placed = standing
+    for dart in darts:
+        apart = (placed[:, :2] - dart[:2]).norm(dim=1) - placed[:, 2] - dart[2]
         if bool((apart >= gap).all()):
-            kept.append(i)
-        if len(kept) == count:
-            return torch.cat([centres[kept], radii[kept, None]], dim=1)
+            placed = torch.cat([placed, dart[None]])
+        if len(placed) == len(standing) + count:
+            return placed[len(standing) :]
     raise ValueError(
-        f"only {len(kept)} of {count} circles of radius {radius} fit with a gap of {gap}: "
+        f"only {len(placed) - len(standing)} of {count} circles of radius {radius} fit with a gap of {gap}: "
         "ask for fewer or smaller circles, or a smaller gap"
     )
 
