@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from trimtab.files import write_atomically
 from trimtab.report.examples import obstacles_of, surface_of, traces_of
 from trimtab.report.pdm_figure import trajectories
-from trimtab.report.style import PAGE, figure_style, label_of, look_of
+from trimtab.report.style import COLUMN, PAGE, figure_style, label_of, look_of
 from trimtab.studies.config import Study
 from trimtab.studies.tasks import made_domain
 from trimtab.studies.traces import Trace
@@ -88,8 +88,9 @@ def frontier(plt: Any, summary: Summary, metric: str, label: str) -> Any:
     domains = summary["domains"]
     across = min(3, len(domains))
     down = -(-len(domains) // across)
+    wide, tall = (PAGE * across / 3, 2.0) if across > 1 else (1.2 * COLUMN, 2.7)  # of all axes, of one line of them
     figure, axes = plt.subplots(
-        down, across, figsize=(PAGE * across / 3, 2.0 * down + 0.5), squeeze=False, sharex=True, sharey=metric == "nepe"
+        down, across, figsize=(wide, tall * down + 0.5), squeeze=False, sharex=True, sharey=metric == "nepe"
     )
     for axis, (name, content) in zip(axes.flat, domains.items(), strict=False):
         for key, by_budget in content["schedules"].items():
@@ -107,9 +108,9 @@ def frontier(plt: Any, summary: Summary, metric: str, label: str) -> Any:
     by_label = dict(zip(*reversed(axes.flat[0].get_legend_handles_labels()), strict=True))
     labels = [label_of(key) for key in next(iter(domains.values()))["schedules"] if label_of(key) in by_label]
     handles = [by_label[text] for text in labels]
-    columns = min(len(labels), (2, 4, 7)[across - 1])  # as many as fit above the axes
+    columns = min(len(labels), (3, 4, 7)[across - 1])  # as many as fit above the axes
     lines = -(-len(labels) // columns)
-    figure.tight_layout(rect=(0, 0, 1, 1 - (0.1 + 0.2 * lines) / (2.0 * down + 0.5)))
+    figure.tight_layout(rect=(0, 0, 1, 1 - (0.1 + 0.17 * lines) / (tall * down + 0.5)))
     figure.legend(handles, labels, loc="upper center", ncols=columns, columnspacing=1.5)
     return figure
 
