@@ -16,7 +16,7 @@ from trimtab.scale import OwnScale
 from trimtab.schedule import Budget, Moment, corrections
 from trimtab.thresholds import Thresholds
 
-__all__ = ["FEATURES", "Value", "ValueSchedule", "close_decisions", "observed"]
+__all__ = ["FEATURES", "Value", "ValueSchedule", "basis", "close_decisions", "observed"]
 
 FEATURES = ("step", "rate", "price ratio", "surprise", "last surprise", "recent surprise", "own scale", "since")
 """What the ensemble looks at; see `observed`."""
@@ -34,7 +34,7 @@ class Value:
         expected: Usual defect at each step by step of the last correction, (T + 1, T), row 0 for none.
         center: Of the features, (k,).
         spread: Of the features, (k,).
-        weights: Of margin, constant and features, (members, 2 + k).
+        weights: Of margin, constant, features and their squares, (members, 2 + 2 k).
         seeds: The calibration seeds; evaluation on any of them is refused.
         objective: What the value is meant to lower.
         fingerprint: Of the sampler and the constraint it was calibrated on; "" if unknown.
@@ -62,16 +62,16 @@ class Value:
         for name, shape in shapes.items():
             if tuple(getattr(self, name).shape) != shape:
                 raise ValueError(f"{name} of a value must be {shape}: got {tuple(getattr(self, name).shape)}")
-        if self.weights.ndim != 2 or len(self.weights) < 2 or self.weights.shape[1] != k + 2:
+        if self.weights.ndim != 2 or len(self.weights) < 2 or self.weights.shape[1] != 2 * k + 2:
             raise ValueError(
-                f"weights of a value are (members, {k + 2}) with 2 members or more: got {self.weights.shape}"
+                f"weights of a value are (members, {2 * k + 2}) with 2 members or more: got {self.weights.shape}"
             )
 
     @classmethod
     def untrained(cls, thresholds: Thresholds, expected: Tensor) -> Value:
         """A value that decides as the table does."""
         zeros, ones = torch.zeros(2, len(FEATURES), dtype=torch.float64), torch.ones(len(FEATURES), dtype=torch.float64)
-        weights = torch.cat([torch.ones(2, 1), torch.zeros(2, 1), zeros], dim=1).double()
+        weights = torch.cat([torch.ones(2, 1), torch.zeros(2, 1), zeros, zeros], dim=1).double()
         return cls(thresholds, expected, zeros[0], ones, weights)
 
     @property
@@ -158,10 +158,10 @@ class ValueSchedule:
         close = close_decisions(now.defect, price)
         if not bool(close.any()):
             return by_price
-        margin = torch.where(close, now.defect / price - 1, 0.0)[:, None]
-        features = ((observed(now, price, value) - value.center) / value.spread).clamp(-3, 3)
+        margin = torch.where(close, now.defect / price - 1, 0.0)
+        features = (observed(now, price, value) - value.center) / value.spread
         # one row for each sample, summed in an order of its own, so that batch-mates have no say
-        terms = torch.cat([margin, torch.ones_like(margin), features], dim=1)[:, None, :] * value.weights
+        terms = basis(margin, features)[:, None, :] * value.weights
         advantage = terms.sum(dim=2)
         mean, spread = advantage.mean(dim=1), advantage.std(dim=1)
         return torch.where(close & (mean.abs() > self.caution * spread), mean > 0, by_price)
@@ -175,6 +175,12 @@ class ValueSchedule:
 def close_decisions(defect: Tensor, price: Tensor) -> Tensor:
     """Where the table is nearly indifferent, (n,) bool; never where the budget decides."""
     return price.isfinite() & ((defect / price.clamp(min=1e-300)).log().abs() < _CLOSE)
+
+
+def basis(margin: Tensor, features: Tensor) -> Tensor:
+    """What an advantage is a linear function of, (n, 2 + 2 k), of margins (n,) and standardised features (n, k)."""
+    features = features.clamp(-3, 3)
+    return torch.cat([margin[:, None], torch.ones_like(margin)[:, None], features, features**2], dim=1)
 
 
 def observed(now: Moment, price: Tensor, value: Value) -> Tensor:

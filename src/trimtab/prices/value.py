@@ -27,9 +27,9 @@ from trimtab.prices.planned import mean_defects
 from trimtab.record import Rollout
 from trimtab.schedule import Budget, Moment
 from trimtab.thresholds import Thresholds
-from trimtab.value import Value, close_decisions, observed
+from trimtab.value import Value, basis, close_decisions, observed
 
-__all__ = ["Branch", "Labels", "counterfactuals", "fit", "learn"]
+__all__ = ["Branch", "Labels", "counterfactuals", "fit", "gather", "learn"]
 
 _STARTS = 1 << 35  # a stream of noise of its own
 _MEMBERS = 8
@@ -103,29 +103,37 @@ def learn(run: Run, thresholds: Thresholds, free: Rollout, batches: int = 20) ->
     """
     if batches < 5:
         raise ValueError(f"a value takes at least 5 batches (explored, two branches, two to compare): got {batches}")
-    T, n = free.defects.shape
-    value, groups = None, []
-    for first in range(0, batches - 4, _PER_BASE):
-        budgets = spread_budgets(n, T, thresholds.budget, seed=first).clamp(max=thresholds.budget)
-        explore = Explore(budgets, thresholds, _SHARE, seed=_SEED + first)
-        base = run(explore)
-        if value is None:  # all features are measured against the first batch
-            value = Value.untrained(thresholds, mean_defects([base]))
-        pairs = (min(first + _PER_BASE, batches - 2) - first - 1) // 2
-        groups += [counterfactuals(run, value, explore, base, seed=first + k) for k in range(pairs)]
-    assert value is not None
-    learned = fit(value, Labels(*(torch.cat([getattr(g, f.name) for g in groups]) for f in fields(Labels))))
+    value, labels = gather(run, thresholds, free, batches - 2)
+    learned = fit(value, labels)
     if learned.notes["penalty"] == "table":
         return learned
+    T, n = free.defects.shape
     budgets = spread_budgets(n, T, thresholds.budget, seed=1).clamp(max=thresholds.budget)
     ours, table = (
         run(schedule).residuals.sum(dim=0)
         for schedule in (learned.at(budgets), replace(thresholds, seeds=()).at(budgets))
     )
-    gain = summary(1 - ours / table.clamp(min=1e-300))
+    gain = summary(table - ours)
+    notes = {**learned.notes, "gain": gain.mean / max(float(table.mean()), 1e-300)}
     if gain.mean > 2 * gain.se:
-        return replace(learned, notes={**learned.notes, "gain": gain.mean})
-    return replace(value, notes={**learned.notes, "penalty": "table", "gain": gain.mean})
+        return replace(learned, notes=notes)
+    return replace(value, notes={**notes, "penalty": "table"})
+
+
+def gather(run: Run, thresholds: Thresholds, free: Rollout, batches: int) -> tuple[Value, Labels]:
+    """Labels from so many batches (at least 3), and the value to fit to them."""
+    T, n = free.defects.shape
+    value, groups = None, []
+    for first in range(0, batches - 2, _PER_BASE):
+        budgets = spread_budgets(n, T, thresholds.budget, seed=first).clamp(max=thresholds.budget)
+        explore = Explore(budgets, thresholds, _SHARE, seed=_SEED + first)
+        base = run(explore)
+        if value is None:  # all features are measured against the first batch
+            value = Value.untrained(thresholds, mean_defects([base]))
+        pairs = (min(first + _PER_BASE, batches) - first - 1) // 2
+        groups += [counterfactuals(run, value, explore, base, seed=first + k) for k in range(pairs)]
+    assert value is not None
+    return value, Labels(*(torch.cat([getattr(g, f.name) for g in groups]) for f in fields(Labels)))
 
 
 def counterfactuals(run: Run, value: Value, explore: Explore, base: Rollout, seed: int) -> Labels:
@@ -171,9 +179,7 @@ def fit(value: Value, labels: Labels) -> Value:
     if len(labels.advantage) < _LEAST:  # there were next to no close decisions to learn from
         return replace(value, notes={"labels": len(labels.advantage), "penalty": "table", "explained": 0.0})
     center, spread = labels.features.mean(dim=0), labels.features.std(dim=0).clamp(min=1e-9)
-    x = torch.cat(
-        [labels.margin[:, None], torch.ones_like(labels.margin)[:, None], (labels.features - center) / spread], 1
-    )
+    x = basis(labels.margin, (labels.features - center) / spread)
     y = labels.advantage
     folds = labels.sample % _FOLDS
     errors = {}
