@@ -40,6 +40,7 @@ class Evaluation:
     """All budgets of a domain on the same evaluation seeds, as one batch."""
 
     def __init__(self, domain: tt.domains.Domain, n: int, budgets: tuple[float, ...]) -> None:
+        """Seeds 0 to n - 1, each at every budget."""
         self.n, self.budgets = n, budgets
         self.seeds = torch.arange(n).repeat(len(budgets))
         self.problem = domain.problem(self.seeds)
@@ -105,7 +106,7 @@ def tables(results: dict[str, Any]) -> str:
     """The Markdown between the markers of docs/prices.md."""
     at = BUDGETS.index(0.25)
     lines = [
-        f"NEPE at B/T = 0.25, {results['seeds']} evaluation seeds, 64 calibration rollouts; in brackets the gap closed.",
+        f"NEPE at B/T = 0.25, {results['seeds']} evaluation seeds, 64 calibration rollouts; in brackets: gap closed.",
         "",
         "| domain | kappa | periodic | paper's rule | on-policy | planned | dp | hindsight |",
         "|---|---|---|---|---|---|---|---|",

@@ -254,7 +254,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "bench": Command(
         "measure speed side by side with peers",
-        "Run the benchmarks of a source checkout: peers and ours interleaved on the same inputs, ratios with intervals.",
+        "Run the benchmarks of a source checkout: peers and ours interleaved on the same inputs, as ratios.",
         "examples:\n  trimtab bench --list\n  trimtab bench --only nearest_rotation --json bench.json\n",
         bench.add_arguments,
         bench.bench_command,

@@ -7,4 +7,8 @@ so that a sampler of ours and a loop of somebody else's are calibrated by the sa
 - `dynamic`: the dynamic program over step, budget left and defect.
 - `planned`: the best times fixed in advance, with no defect looked at.
 - `value`: a learned advantage of correcting now.
+- `seconds`: the dynamic program for a budget of time instead of calls.
+
+`explore` runs the calibration batches, `scale` tells whether samples differ in scale, and `objective` finds what a
+residual at each step adds to an error that is not path error.
 """

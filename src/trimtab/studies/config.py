@@ -20,6 +20,7 @@ SCHEDULES = (
     "adaptive:paper",
     "adaptive:on-policy",
     "adaptive:dp",
+    "adaptive:value",
     "planned",
     "hindsight",
 )

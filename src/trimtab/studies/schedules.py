@@ -98,6 +98,13 @@ KEYS: dict[str, Key] = {
         lambda material, budget: material.prices.at(budget),
         calibration="on-policy",
     ),
+    "adaptive:value": Key(
+        "adaptive (value)",
+        "The dynamic program's prices, changed where a learned advantage of correcting now was seen to do better.",
+        lambda material, budget: material.prices.at(budget),
+        calibration="value",
+        cheap_only=True,
+    ),
     "planned": Key(
         "planned",
         "Projections at the best steps of calibration rollouts, the same for all samples; no defect is looked at.",
