@@ -239,7 +239,7 @@ def test_resumed_training_ends_with_the_same_weights(data: Trajectories, tmp_pat
 
 def test_training_lowers_the_loss(data: Trajectories, tmp_path: Path) -> None:
     lines: list[str] = []
-    train(data, tmp_path, TrainConfig(steps=40, batch=16, features=4, save_every=20), progress=lines.append)
+    train(data, tmp_path, TrainConfig(steps=24, batch=16, features=4, save_every=12), progress=lines.append)
     first, second = (float(line.split()[3]) for line in lines)
     assert second < first
 
@@ -261,12 +261,14 @@ def test_bad_configurations_are_refused() -> None:
 def test_the_command_does_it_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     few = ["--folder", str(tmp_path), "--maps", "1", "--per-map", "4", "--steps", "1", "--batch", "2"]
-    few += ["--inner-steps", "1", "--threads", "1", "--pairs", "2"]
+    few += ["--inner-steps", "1", "--threads", "1", "--pairs", "1"]
     assert main(["all", *few]) == 0
     told = capsys.readouterr().out
     table = json.loads(told[told.index("{") : told.rindex("}") + 1])
     assert set(table) == {"samples", "planned", "straight"}
     assert table["planned"]["collides"] == 0
     assert (tmp_path / "samples.png").read_bytes()[:4] == b"\x89PNG"
-    assert main(["validate", "--folder", str(tmp_path / "none")]) == 2
+    threads = torch.get_num_threads()
+    assert main(["validate", "--folder", str(tmp_path / "none"), "--threads", str(threads + 1)]) == 2
     assert "no model file" in capsys.readouterr().err
+    assert torch.get_num_threads() == threads

@@ -128,7 +128,7 @@ def test_shipped_model_samples_trajectories() -> None:
     """Far better than straight runs at keeping clear of obstacles never seen in training, and nearly as smooth."""
     circles = shipped_map()
     starts, goals = start_goal_pairs(range(16), circles)
-    x = sample(AnnealedLangevin(load_model(), starts, goals, circles), range(16))
+    x = sample(AnnealedLangevin(load_model(), starts, goals, circles, inner_steps=12), range(16))
     share = torch.linspace(0, 1, 64, dtype=torch.float64)[:, None]
     straight = trajectory_quality(starts[:, None] + share * (goals - starts)[:, None], circles)
     quality = trajectory_quality(x, circles)

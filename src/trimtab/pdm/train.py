@@ -238,12 +238,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=training.steps, help=f"optimiser steps (default {training.steps})")
     parser.add_argument("--batch", type=int, default=training.batch, help=f"batch size (default {training.batch})")
     options = parser.parse_args(arguments)
+    threads = torch.get_num_threads()
     torch.set_num_threads(options.threads)
     try:
         _run(options)
     except (ValueError, FileNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    finally:
+        torch.set_num_threads(threads)
     return 0
 
 
