@@ -213,7 +213,7 @@ def main() -> None:
     print(text)
     if options.quick:
         return
-    (HERE / "prices.json").write_text(json.dumps(results, indent=1) + "\n")
+    (HERE / "prices.json").write_text(json.dumps(results, separators=(",", ":")) + "\n")
     figures(results)
     page = HERE / "prices.md"
     head, rest = page.read_text().split("<!-- tables -->\n")

@@ -48,9 +48,10 @@ def mean_defects(runs: Sequence[Rollout]) -> Tensor:
     relative = defects / scale[:, None]
     total, count = torch.zeros(2, T, T + 1, dtype=torch.float64)  # by step and gap
     never = last == 0
-    cell = (steps[:, None].expand(T, n) * (T + 1) + gap)[~never]
-    total.view(-1).index_add_(0, cell, relative[~never])
-    count.view(-1).index_add_(0, cell, torch.ones_like(relative[~never]))
+    # samples never corrected count as well: there the gap is as long as the rollout so far, which few others show
+    cell = (steps[:, None] * (T + 1) + gap).flatten()
+    total.view(-1).index_add_(0, cell, relative.flatten())
+    count.view(-1).index_add_(0, cell, torch.ones_like(relative.flatten()))
     mean = _kernel_mean(total, count)
 
     out = torch.zeros(T + 1, T, dtype=torch.float64)
@@ -68,8 +69,8 @@ def _kernel_mean(total: Tensor, count: Tensor) -> Tensor:
     T = len(total)
     steps = torch.arange(T, dtype=torch.float64)
     gaps = torch.arange(T + 1, dtype=torch.float64).clamp(min=0.5).log()
-    near_step = (-0.5 * ((steps[:, None] - steps) / max(2.0, T / 40)) ** 2).exp()
-    near_gap = (-0.5 * ((gaps[:, None] - gaps) / 0.1) ** 2).exp()
+    near_step = (-0.5 * ((steps[:, None] - steps) / max(2.0, T / 10)) ** 2).exp()
+    near_gap = (-0.5 * ((gaps[:, None] - gaps) / 0.2) ** 2).exp()
     far_step = (-0.5 * ((steps[:, None] - steps) / (T / 4)) ** 2).exp()
     far_gap = (-0.5 * ((gaps[:, None] - gaps) / 0.5) ** 2).exp()
     # the wide kernel has a small say, which decides only where the narrow one has seen next to nothing
