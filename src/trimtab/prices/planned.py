@@ -39,7 +39,7 @@ def mean_defects(runs: Sequence[Rollout]) -> Tensor:
     """
     defects = torch.cat([run.defects for run in runs], dim=1).cpu().double()
     projected = torch.cat([run.projected for run in runs], dim=1).cpu()
-    T, n = defects.shape
+    T = len(defects)
     steps = torch.arange(T)
     last = last_corrections(projected)
     gap = steps[:, None] + 1 - last  # updates since then
