@@ -34,9 +34,6 @@ class Ledger:
         # On the host the books are kept through numpy views of the same memory: for so few numbers a call of torch
         # costs several times the work it does.
         self._host = like.device.type == "cpu"
-        if self._host:
-            self._left, self._defects, self._projected = (x.numpy() for x in (self.left, self.defects, self.projected))
-            self._residuals = self.residuals.numpy()
 
     def decide(self, t: int, defect: Tensor, proposal: Tensor | None) -> Tensor:
         """Ask the schedule which samples to project after step t, and book what that spends.
@@ -45,7 +42,7 @@ class Ledger:
             (n,) bool; never a sample with no budget left.
         """
         if self._host:
-            self._defects[t] = defect.numpy()
+            self.defects.numpy()[t] = defect.numpy()
         else:
             self.defects[t] = defect
         record = (self.defects, self.projected)
@@ -55,9 +52,9 @@ class Ledger:
             came = f"{tuple(chosen.shape)} of {chosen.dtype}" if isinstance(chosen, Tensor) else repr(chosen)
             raise ValueError(f"a schedule must decide with a ({len(defect)},) bool tensor: got {came} at t = {t}")
         if self._host:
-            spent = self._projected[t]
-            np.logical_and(chosen.numpy(), self._left, out=spent)
-            self._left -= spent
+            spent, left = self.projected.numpy()[t], self.left.numpy()
+            np.logical_and(chosen.numpy(), left, out=spent)
+            left -= spent
             return torch.from_numpy(spent)
         self.projected[t] = chosen & (self.left > 0)
         self.left.sub_(self.projected[t].view(torch.uint8))
@@ -66,14 +63,14 @@ class Ledger:
     def keep(self, t: int, residual: Tensor) -> None:
         """Book the residuals of the states kept after step t, (n,)."""
         if self._host:
-            self._residuals[t] = residual.numpy()
+            self.residuals.numpy()[t] = residual.numpy()
         else:
             self.residuals[t] = residual
 
     def rows(self, t: int) -> Tensor:
         """The samples chosen at step t, as indices (k,)."""
         if self._host:
-            return torch.from_numpy(self._projected[t].nonzero()[0])
+            return torch.from_numpy(self.projected.numpy()[t].nonzero()[0])
         return self.projected[t].nonzero().squeeze(1)
 
 

@@ -72,14 +72,14 @@ class AvoidObstacles:
     """
 
     obstacles: Obstacles
-    start: Tensor
-    goal: Tensor
+    start: Tensor = field(metadata={"per_sample": True})
+    goal: Tensor = field(metadata={"per_sample": True})
     backend: Backend = "batched"
     tolerance: float = 1e-3
     defect_counts_outside: bool = False
     effort: Effort = field(default_factory=Effort)
     workers: int = 1
-    _ipopt: IpoptPaths | None = field(default=None, init=False, repr=False)
+    _ipopt: IpoptPaths | None = field(default=None, init=False, repr=False, metadata={"per_sample": True})
 
     def __post_init__(self) -> None:
         """Refuse starts and goals that no trajectory can have, and backends that are not there."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from trimtab.constraints.obstacles import AvoidObstacles
 from trimtab.constraints.obstacles_geometry import Obstacles
 from trimtab.domains.base import Domain, Problem
-from trimtab.pdm import AnnealedLangevin, load_model, shipped_map, start_goal_pairs
+from trimtab.pdm import AnnealedLangevin, extra_circles, load_model, shipped_map, start_goal_pairs
 from trimtab.pdm.quality import trajectory_quality
 
 __all__ = ["judge", "load_map", "make", "path_distance"]
@@ -67,7 +67,9 @@ def make(
 
     Args:
         checkpoint: Weights of ours or a public PDM checkpoint; the shipped model by default.
-        circles: A JSON file with the map; the first shipped map by default.
+        circles: A JSON file with the map; the first shipped map by default, with six more circles that turn up only in
+            the constraint. As in PDM's experiments the model does not know of those: a model that does is nearly
+            collision-free by itself, and leaves little to correct.
         eligible_from: First noise level whose updates may be corrected; PDM's own code uses 6, the paper counts all.
         inner_steps: Langevin updates a level; the model's own number by default.
         backend: "batched" or "ipopt".
@@ -75,10 +77,11 @@ def make(
     """
     model = load_model(None if checkpoint is None else Path(checkpoint))
     chart = shipped_map() if circles is None else load_map(circles)
-    obstacles = Obstacles(chart.float())
+    enforced = torch.cat([chart, extra_circles(chart)]) if circles is None else chart
+    obstacles = Obstacles(enforced.float())
 
     def problem(seeds: Iterable[int] | Tensor) -> Problem:
-        starts, goals = (ends.float() for ends in start_goal_pairs(seeds, chart))
+        starts, goals = (ends.float() for ends in start_goal_pairs(seeds, enforced))
         sampler = AnnealedLangevin(
             model,
             starts,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -49,8 +49,8 @@ class AnnealedLangevin:
     """
 
     model: Model
-    starts: Tensor
-    goals: Tensor
+    starts: Tensor = field(metadata={"per_sample": True})
+    goals: Tensor = field(metadata={"per_sample": True})
     circles: Tensor | None = None
     inner_steps: int | None = None
     eps: float | None = None
