@@ -380,7 +380,7 @@ def test_a_copy_made_in_mid_run_goes_on_by_itself():
     scheduler = wrap(SCHEDULERS["Euler"](), constraint, tt.Periodic(2))
     x = run_alone(scheduler, calls=3)
     twin = copy.deepcopy(scheduler)
-    assert twin._trimtab_gate.corrector._constraint is constraint
+    assert twin._trimtab_gate.corrector.constraint is constraint
     final = run_alone(twin, x)
     assert torch.equal(twin.rollout.final, final)
     assert torch.equal(run_alone(scheduler, x), final)

@@ -286,7 +286,7 @@ def test_other_metrics_are_offered_where_they_were_recorded(seen: Browsed) -> No
     seen.page.select_option("#metric", "state_error")
     assert "No state error was recorded" in seen.text("frontier")
     seen.pick("domain", "reaction-flow")
-    assert seen.text("choice").endswith("on Heat flow")
+    assert seen.text("choice").endswith("on Reaction flow")
     assert not seen.page.locator("#metric").is_visible()
 
 
