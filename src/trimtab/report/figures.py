@@ -56,7 +56,8 @@ def write_figures(directory: Path, summary: Summary) -> list[Path]:
         kept = {(task.schedule, task.budget): trace for task, trace in traces_of(directory, study, "pdm")}
         circles = obstacles_of(made_domain("pdm", origin=study.origin("pdm"))) or []
         figures["trajectories"] = lambda plt: trajectories(plt, kept, circles, study)
-    for key in next(iter(summary["domains"].values()))["win_rate"] if summary.get("kappa") else ():
+    swept = [cell["improvement"] for kappas in summary.get("kappa", {}).values() for cell in kappas.values()]
+    for key in swept[0] if swept else ():
         name = "where-it-helps" + ("" if key == "adaptive:paper" else f"-{key.replace(':', '-')}")
         figures[name] = lambda plt, key=key: where_it_helps(plt, summary, key)  # type: ignore[misc]
     folder = directory / "figures"

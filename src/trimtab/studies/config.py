@@ -10,7 +10,7 @@ from typing import Any
 from trimtab.domains import SYNTHETIC
 from trimtab.names import unknown
 
-__all__ = ["CALIBRATION_SEED", "PRESETS", "Study", "budget_name", "preset"]
+__all__ = ["CALIBRATION_SEED", "PRESETS", "SWEPT", "Study", "budget_name", "preset"]
 
 GRID = tuple(i / 20 for i in range(21))
 SCHEDULES = (
@@ -24,6 +24,10 @@ SCHEDULES = (
     "planned",
     "hindsight",
 )
+
+QUICK = tuple(name for name in SCHEDULES if name != "adaptive:value")  # which takes as long to calibrate as all others
+SWEPT = ("terminal", "stepwise", "periodic", "adaptive:paper", "adaptive:dp")
+"""The schedules of the kappa sweep: what was, and what is proposed instead."""
 
 CALIBRATION_SEED = 1_000_000
 """Calibration seeds count from here, evaluation seeds from 0."""
@@ -115,6 +119,7 @@ PRESETS: dict[str, Study] = {
     "tiny": Study(
         "tiny",
         domains=("so3", "terrain-ridge"),
+        schedules=QUICK,
         budgets=(0.0, 0.25, 0.5, 1.0),
         seeds=3,
         block=2,
@@ -126,6 +131,7 @@ PRESETS: dict[str, Study] = {
     ),
     "quick": Study(
         "quick",
+        schedules=QUICK,
         budgets=(0.0, 0.1, 0.25, 0.5, 0.75, 1.0),
         seeds=8,
         block=8,

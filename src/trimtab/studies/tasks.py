@@ -30,7 +30,7 @@ from trimtab.noise import as_seeds
 from trimtab.price_file import load_price
 from trimtab.record import Rollout
 from trimtab.schedule import Schedule, corrections
-from trimtab.studies.config import CALIBRATION_SEED, Study
+from trimtab.studies.config import CALIBRATION_SEED, SWEPT, Study
 from trimtab.studies.errors import StudyError
 from trimtab.studies.schedules import Material, schedule_key
 from trimtab.studies.traces import Trace
@@ -120,7 +120,7 @@ def _tasks_of(
     origin = study.origin(name)
     for schedule in study.schedules:
         key = schedule_key(schedule)
-        if key.cheap_only and (name not in SYNTHETIC or kappa is not None):
+        if (key.cheap_only and name not in SYNTHETIC) or (kappa is not None and schedule not in SWEPT):
             continue
         if key.calibration is not None:
             last = CALIBRATION_SEED + study.calibration_seeds
