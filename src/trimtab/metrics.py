@@ -133,8 +133,9 @@ def summary(values: Tensor) -> Summary:
 
     Example:
         >>> import torch
-        >>> summary(torch.tensor([1.0, 2.0, 3.0, torch.nan]))
-        Summary(mean=2.0, se=0.5773502691896257, n=3)
+        >>> found = summary(torch.tensor([1.0, 2.0, 3.0, torch.nan]))
+        >>> print(found, "of", found.n)
+        2.000 ± 0.577 of 3
     """
     values = values.double()
     values = values[~values.isnan()]
