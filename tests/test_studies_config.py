@@ -27,8 +27,10 @@ def test_presets_name_things_that_exist_and_keep_calibration_apart(study: Study)
     assert Study.from_facts(study.facts()) == study
 
 
-def test_presets_differ_in_numbers_only():
-    assert len({study.schedules for study in PRESETS.values()}) == 1
+def test_presets_differ_in_numbers_and_small_ones_leave_out_the_learned_value():
+    whole = set(PRESETS["paper"].schedules)
+    assert set(PRESETS["large"].schedules) == whole
+    assert all(whole - set(PRESETS[name].schedules) == {"adaptive:value"} for name in ("tiny", "quick"))
     assert len({study.table_budget for study in PRESETS.values()}) == 1
 
 

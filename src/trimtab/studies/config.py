@@ -144,7 +144,7 @@ PRESETS: dict[str, Study] = {
         "large", seeds=256, block=64, calibration_seeds=256, kappas=_KAPPAS, kappa_seeds=64, example_seeds=2
     ),
 }
-"""`paper` is the paper's protocol; the others differ from it in numbers only."""
+"""`paper` is the paper's protocol; the others differ from it in numbers, and small ones leave out the learned value."""
 
 
 def preset(name: str) -> Study:
