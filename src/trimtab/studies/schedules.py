@@ -62,6 +62,11 @@ class Key:
     cheap_only: bool = False
 
 
+def _priced(label: str, summary: str, method: str, cheap_only: bool = False) -> Key:
+    """A schedule made of the price that a method of `calibrate` finds."""
+    return Key(label, summary, lambda material, budget: material.prices.at(budget), method, cheap_only=cheap_only)
+
+
 KEYS: dict[str, Key] = {
     "terminal": Key(
         "terminal",
@@ -80,36 +85,31 @@ KEYS: dict[str, Key] = {
         "Projections at evenly spread steps.",
         lambda material, budget: Periodic(budget),
     ),
-    "adaptive:paper": Key(
+    "adaptive:paper": _priced(
         "adaptive (paper)",
         "A projection where the defect reaches the paper's price, a quantile of uncorrected rollouts' future defects.",
-        lambda material, budget: material.prices.at(budget),
-        calibration="paper",
+        "paper",
     ),
-    "adaptive:dp": Key(
+    "adaptive:dp": _priced(
         "adaptive (dp)",
         "A projection where the defect reaches the price that a dynamic program found on calibration rollouts.",
-        lambda material, budget: material.prices.at(budget),
-        calibration="dp",
+        "dp",
     ),
-    "adaptive:on-policy": Key(
+    "adaptive:on-policy": _priced(
         "adaptive (on-policy)",
         "The paper's rule, its prices calibrated on rollouts of the policy itself.",
-        lambda material, budget: material.prices.at(budget),
-        calibration="on-policy",
+        "on-policy",
     ),
-    "adaptive:value": Key(
+    "adaptive:value": _priced(
         "adaptive (value)",
         "The dynamic program's prices, changed where a learned advantage of correcting now was seen to do better.",
-        lambda material, budget: material.prices.at(budget),
-        calibration="value",
+        "value",
         cheap_only=True,
     ),
-    "planned": Key(
+    "planned": _priced(
         "planned",
         "Projections at the best steps of calibration rollouts, the same for all samples; no defect is looked at.",
-        lambda material, budget: material.prices.at(budget),
-        calibration="planned",
+        "planned",
     ),
     "hindsight": Key(
         "hindsight",
