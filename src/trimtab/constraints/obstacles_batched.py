@@ -5,6 +5,9 @@ sequence of convex problems: at the current path each nearby (obstacle, segment)
 a half-plane, and the quadratic problem over those half-planes is solved in its dual by an accelerated gradient.
 Waypoint pairs look redundant beside segment pairs, but without them a segment much shorter than an obstacle spins.
 Pairs of all samples lie in one flat list; each sample stops on its own test and leaves the batch when it is done.
+
+This file is the search in torch, for any device. On a CPU with a C compiler the same search runs compiled
+(`obstacles_native`), since most of its time is the cost of small calls.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import torch
 from torch import Tensor
 
 from trimtab.constraints.obstacles_geometry import Obstacles, contacts, gaps
+from trimtab.constraints.obstacles_native import compiled_search, search_paths
 from trimtab.constraints.obstacles_roadmap import route
 
 __all__ = ["Effort", "Solution", "nearest_paths", "project_paths", "segments", "violations"]
@@ -37,7 +41,8 @@ class Effort:
         stale: or when this many rounds have found no better one.
         patience: Rounds after which a search that started from the proposal must violate little,
         hopeless: namely less than this, or it is given up for one from the roadmap.
-        leap: Length from which a colliding segment sends its path to the roadmap at once.
+        leap: Length from which a colliding segment of the start ends the search at once: it will not find the way
+            round, but the roadmap will.
         overhang: How far outside the square a waypoint of the proposal still pulls harder.
     """
 
@@ -195,6 +200,8 @@ def nearest_paths(
         stale = torch.where(better, 0.0, now.stale + 1)
         done = free & ((now.moved <= effort.settled * far + 1e-5) | (far == 0))
         done |= (known <= aim) & (stale >= effort.stale)
+        if r == 0:
+            done |= _leaps(obstacles, now.p, effort.leap)
         if r == effort.patience:
             done |= violation > effort.hopeless
         if r == effort.rounds or bool(done.all()):
@@ -248,21 +255,31 @@ def project_paths(obstacles: Obstacles, proposal: Tensor, aim: float, effort: Ef
     if not len(obstacles) or not len(proposal[0]):
         nothing = proposal.new_zeros(proposal.shape[1])
         return Solution(inside, nothing, nothing.long())
-    answer = Solution(
-        inside.clone(), violations(obstacles, inside), torch.zeros_like(inside[0, :, 0], dtype=torch.int64)
-    )
     # Far outside the square the pull is straight outwards anyway; bounded, it needs no large multipliers.
     proposal = proposal.clamp(-1 - effort.overhang, 1 + effort.overhang)
-    near = ~_leaps(obstacles, inside, effort.leap)
-    _improve(answer, obstacles, proposal, inside, near.nonzero().squeeze(1), aim, 0.0, effort)
+    answer = _search(obstacles, proposal, inside, aim, 0.0, effort)
     failed = (answer.violation > aim).nonzero().squeeze(1)
-    if len(failed):
-        path, found = route(obstacles, proposal[:, failed])
-        inside[:, failed] = path
-        # A route is free from the first round on, so that its first rounds, which are not, must not count as failures.
-        patient = replace(effort, patience=effort.rounds, stale=3 * effort.stale)
-        _improve(answer, obstacles, proposal, inside, failed[found], aim, effort.damping, patient)
+    if len(failed) == 0:
+        return answer
+    path, found = route(obstacles, proposal[:, failed])
+    rows = failed[found]
+    # A route is free from the first round on, so that its first rounds, which are not, must not count as failures.
+    patient = replace(effort, patience=effort.rounds, stale=3 * effort.stale, leap=torch.inf)
+    again = _search(obstacles, proposal[:, rows], path[:, found], aim, effort.damping, patient)
+    answer.rounds[rows] += again.rounds
+    better = again.violation <= answer.violation[rows]
+    rows = rows[better]
+    answer.path[:, rows], answer.violation[rows] = again.path[:, better], again.violation[better]
     return answer
+
+
+def _search(
+    obstacles: Obstacles, proposal: Tensor, start: Tensor, aim: float, damping: float, effort: Effort
+) -> Solution:
+    """`nearest_paths`, compiled where it can be."""
+    if proposal.device.type == "cpu" and compiled_search() is not None:
+        return Solution(*search_paths(obstacles, proposal, start, aim, damping, effort))
+    return nearest_paths(obstacles, proposal, start, aim, damping, effort)
 
 
 def violations(obstacles: Obstacles, path: Tensor) -> Tensor:
@@ -279,23 +296,3 @@ def _leaps(obstacles: Obstacles, path: Tensor, leap: float) -> Tensor:
     which = long.nonzero().squeeze(1)
     long[which] = gaps(obstacles, a[:, which], b[:, which]).amin(0) < 0
     return long.view(n, W - 1).any(1)
-
-
-def _improve(
-    answer: Solution,
-    obstacles: Obstacles,
-    proposal: Tensor,
-    start: Tensor,
-    rows: Tensor,
-    aim: float,
-    damping: float,
-    effort: Effort,
-) -> None:
-    """Search for the samples `rows` and keep in `answer` what is better than what it has."""
-    if len(rows) == 0:
-        return
-    found = nearest_paths(obstacles, proposal[:, rows], start[:, rows], aim, damping, effort)
-    answer.rounds[rows] += found.rounds
-    better = found.violation <= answer.violation[rows]
-    rows = rows[better]
-    answer.path[:, rows], answer.violation[rows] = found.path[:, better], found.violation[better]
