@@ -6,8 +6,8 @@ import gc
 import math
 import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from time import perf_counter
+from dataclasses import dataclass, field
+from time import perf_counter, process_time
 from typing import Any
 
 __all__ = ["Ratio", "Timing", "compare", "fitted_exponent", "skipped"]
@@ -27,9 +27,14 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of every round, by name."""
+    """Seconds of every round, by name: by the clock on the wall, and those this process had the processor for."""
 
     seconds: Mapping[str, list[float]]
+    processor: Mapping[str, list[float]] = field(default_factory=dict)
+
+    def on_the_processor(self) -> Timing:
+        """The same in processor time, in which waiting for other work of the machine does not count."""
+        return Timing(self.processor)
 
     def ratio(self, of: str, over: str) -> Ratio:
         """How many times the seconds of `over` those of `of` are, round by round."""
@@ -69,6 +74,7 @@ def compare(
         number: Calls a measurement, for functions of a few microseconds.
     """
     seconds: dict[str, list[float]] = {name: [] for name in functions}
+    processor: dict[str, list[float]] = {name: [] for name in functions}
     order = list(functions)
     collecting = gc.isenabled()
     gc.disable()  # a collection would fall on whichever happens to run
@@ -76,17 +82,18 @@ def compare(
         for i in range(-warmup, repeats):
             order.reverse()
             for name in order:
-                begin = perf_counter()
+                begin, begin_processor = perf_counter(), process_time()
                 for _ in range(number):
                     functions[name]()
-                taken = (perf_counter() - begin) / number
+                taken, taken_processor = perf_counter() - begin, process_time() - begin_processor
                 if i >= 0:
-                    seconds[name].append(taken)
+                    seconds[name].append(taken / number)
+                    processor[name].append(taken_processor / number)
             gc.collect()
     finally:
         if collecting:
             gc.enable()
-    return Timing(seconds)
+    return Timing(seconds, processor)
 
 
 def median_interval(values: list[float]) -> Ratio:

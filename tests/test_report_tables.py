@@ -114,6 +114,13 @@ def test_win_rates_over_other_budgets_are_not_compared(summary):
     assert "33.3% is the highest rate possible" in notes[1]
 
 
+def test_a_domain_with_settings_of_its_own_is_not_compared_with_the_papers(summary):
+    summary["config"]["samplers"] = {"terrain": {"settings": {"kappa": 0.0}}, "terrain-ridge": {"settings": {}}}
+    for table in all_tables(summary)[:2]:
+        sources = [row[:2] for row in table.rows]
+        assert sources == [["Terrain", "here"], ["Terrain-Ridge", "here"], ["Terrain-Ridge", "paper"]]
+
+
 def test_domains_the_paper_does_not_have_stand_alone(summary):
     summary["domains"] = {"reaction-flow": summary["domains"]["terrain"]}
     for table in all_tables(summary)[:2]:

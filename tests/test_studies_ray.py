@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
-from study_runs import SHORT, finished, row_hashes
+from study_runs import SHORT, finish, finished, row_hashes
 from trimtab.studies.engine import run_study
 from trimtab.studies.rows import write_rows
 from trimtab.studies.store import Store
+from trimtab.usercode import Source, version_of
 
 ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'trimtab[ray]'")
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
@@ -42,3 +48,17 @@ def test_a_cluster_that_loses_a_node_half_way_ends_with_the_same_rows(cluster, t
     assert store.lost
     assert not node.any_processes_alive()
     assert row_hashes(tmp_path / "ray") == row_hashes(finished(SHORT))
+
+
+def test_a_sampler_of_ones_own_from_the_working_directory_gives_the_same_rows(tmp_path, monkeypatch):
+    example = Path(__file__).parents[1] / "examples" / "my_sampler.py"
+    (tmp_path / "sampler_for_ray.py").write_text(example.read_text())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    source = Source.of_user("sampler_for_ray:make", {"radius": 0.4}, "mine")
+    own = {"factory": source.factory, "settings": json.loads(source.settings), "code": version_of(source)}
+    study = replace(SHORT, domains=("mine",), samplers={"mine": own})
+    try:
+        assert row_hashes(finish(tmp_path / "ray", study, "ray", 1)) == row_hashes(finish(tmp_path / "here", study))
+    finally:
+        ray.shutdown()

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from trimtab._version import __version__
-from trimtab.domains import DOMAINS, Domain, domain
+from trimtab.domains import Domain
 from trimtab.report.style import label_of, look_of
 from trimtab.studies.config import Study, budget_name
-from trimtab.studies.reported import reported
+from trimtab.studies.reported import reported_beside
 from trimtab.studies.rows import Rows, read_rows
 from trimtab.studies.schedules import KEYS
 from trimtab.studies.store import trace_path, write_text
@@ -23,6 +23,8 @@ from trimtab.studies.traces import Trace
 from trimtab.studies.views import view_of
 
 __all__ = ["obstacles_of", "surface_of", "traces_of", "write_examples"]
+
+_HILLY = ("terrain", "terrain-ridge")
 
 _METRICS = {
     "nepe": (
@@ -67,7 +69,7 @@ def _domain(directory: Path, study: Study, name: str) -> dict[str, Any]:
         numbers = rows.where(schedule=task.schedule, budget=task.budget)
         listed = [_example(trace, i, numbers) for i in range(len(trace.seeds))]
         examples.setdefault(task.schedule, {})[budget_name(task.budget)] = listed
-    tables = {table: reported()[table].get(name) for table in ("table1", "win_rates")}
+    tables = {table: reported_beside(table, name, study.samplers) for table in ("table1", "win_rates")}
     return {
         "label": view.label,
         "summary": made.summary,
@@ -75,7 +77,7 @@ def _domain(directory: Path, study: Study, name: str) -> dict[str, Any]:
         "settings": dict(made.settings),
         "seeds": list(range(study.example_seeds)),
         "path": {"title": view.title, "labels": list(view.axes)},
-        "surface": _surface(name),
+        "surface": _surface(made),
         "obstacles": obstacles_of(made),
         "paper": tables if any(tables.values()) else None,
         "examples": examples,
@@ -110,14 +112,13 @@ def obstacles_of(made: Domain) -> list[list[float]] | None:
 
 
 def surface_of(
-    name: str,
+    made: Domain,
     points: int = 61,
     u_range: tuple[float, float] = (-2.0, 2.0),
     v_range: tuple[float, float] = (-1.6, 1.6),
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     """A terrain's height field: u (points,), v (points,) and z (points, points) by v and u; None for other domains."""
-    hilly = name in DOMAINS and "terrain" in name
-    height = getattr(domain(name).problem([0]).constraint, "height", None) if hilly else None
+    height = getattr(made.problem([0]).constraint, "height", None) if made.name in _HILLY else None
     if height is None:
         return None
     u = torch.linspace(*u_range, points, dtype=torch.float64)
@@ -125,8 +126,8 @@ def surface_of(
     return u, v, height(u.repeat(points), v.repeat_interleave(points)).reshape(points, points)
 
 
-def _surface(name: str) -> dict[str, Any] | None:
-    surface = surface_of(name)
+def _surface(made: Domain) -> dict[str, Any] | None:
+    surface = surface_of(made)
     if surface is None:
         return None
     u, v, z = surface

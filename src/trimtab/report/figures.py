@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.domains import Domain
 from trimtab.files import write_atomically
 from trimtab.report.examples import obstacles_of, surface_of, traces_of
 from trimtab.report.pdm_figure import trajectories
@@ -50,7 +51,8 @@ def write_figures(directory: Path, summary: Summary) -> list[Path]:
     }
     if examples:
         hilly = "terrain-ridge" if "terrain-ridge" in examples else "terrain"
-        figures["title"] = lambda plt: title(plt, hilly, examples[hilly], study)
+        ground = made_domain(hilly, origin=study.origin(hilly))
+        figures["title"] = lambda plt: title(plt, ground, examples[hilly], study)
         figures["regime"] = lambda plt: regime(plt, examples, study)
     if "pdm" in study.domains and study.example_seeds:
         kept = {(task.schedule, task.budget): trace for task, trace in traces_of(directory, study, "pdm")}
@@ -109,8 +111,8 @@ def frontier(plt: Any, summary: Summary, metric: str, label: str) -> Any:
     by_label = dict(zip(*reversed(axes.flat[0].get_legend_handles_labels()), strict=True))
     labels = [label_of(key) for key in next(iter(domains.values()))["schedules"] if label_of(key) in by_label]
     handles = [by_label[text] for text in labels]
-    columns = min(len(labels), (3, 4, 7)[across - 1])  # as many as fit above the axes
-    lines = -(-len(labels) // columns)
+    lines = -(-len(labels) // (3, 4, 7)[across - 1])  # as many in a line as fit above the axes
+    columns = -(-len(labels) // lines)  # and lines of about the same length
     figure.tight_layout(rect=(0, 0, 1, 1 - (0.1 + 0.17 * lines) / (tall * down + 0.5)))
     figure.legend(handles, labels, loc="upper center", ncols=columns, columnspacing=1.5)
     return figure
@@ -137,7 +139,7 @@ def _curve(axis: Any, key: str, by_budget: Mapping[str, Any], metric: str) -> No
 # ------------------------------------------------------------------ the title figure
 
 
-def title(plt: Any, name: str, traces: Mapping[tuple[str, float], Trace], study: Study) -> Any:
+def title(plt: Any, ground: Domain, traces: Mapping[tuple[str, float], Trace], study: Study) -> Any:
     """One seed's path over the terrain under terminal, stepwise and adaptive correction."""
     shown = [("terminal", 0.0), ("stepwise", 1.0), (_method(study), study.table_budget)]
     paths = {which: traces[which].path[:, 0].numpy() for which in shown}
@@ -147,7 +149,7 @@ def title(plt: Any, name: str, traces: Mapping[tuple[str, float], Trace], study:
         # larger than its third of the page: a 3-D drawing never fills its own axes
         axis = figure.add_axes((i / 3 - 0.07, -0.25, 0.47, 1.45), projection="3d", computed_zorder=False)
         axis.patch.set_alpha(0)
-        _draw_surface(axis, name, low, high)
+        _draw_surface(axis, ground, low, high)
         path, projected = paths[which], traces[which].projected[:, 0].numpy()
         look = look_of(which[0])
         if which[0] != "stepwise":
@@ -167,11 +169,11 @@ def title(plt: Any, name: str, traces: Mapping[tuple[str, float], Trace], study:
     return figure
 
 
-def _draw_surface(axis: Any, name: str, low: NDArray[Any], high: NDArray[Any]) -> None:
+def _draw_surface(axis: Any, ground: Domain, low: NDArray[Any], high: NDArray[Any]) -> None:
     """The terrain around the paths, which lie between the corners `low` and `high`."""
     room = 0.25
     surface = surface_of(
-        name, 110, (float(low[0]) - room, float(high[0]) + room), (float(low[1]) - room, float(high[1]) + room)
+        ground, 110, (float(low[0]) - room, float(high[0]) + room), (float(low[1]) - room, float(high[1]) + room)
     )
     assert surface is not None
     u, v, z = (part.numpy() for part in surface)

@@ -11,7 +11,7 @@ from trimtab.report.pdm import cost, projected_diffusion, quality
 from trimtab.report.style import label_of
 from trimtab.report.table import Cell, Table
 from trimtab.studies.config import budget_name
-from trimtab.studies.reported import reported
+from trimtab.studies.reported import reported, reported_beside
 from trimtab.studies.store import write_text
 from trimtab.studies.views import view_of
 
@@ -59,7 +59,7 @@ def fixed_budget(summary: Summary, key: str, name: str) -> Table:
     for domain, content in summary["domains"].items():
         ours = _ours_at(content, key, budget)
         rows.append([view_of(domain).label, "here", *_six(ours)])
-        paper = reported()["table1"].get(domain) if beside else None
+        paper = _paper(summary, "table1", domain) if beside else None
         if paper:
             rows.append([view_of(domain).label, "paper", *_six(paper)])
             notes += _differences(view_of(domain).label, ours, paper)
@@ -80,7 +80,11 @@ def fixed_budget(summary: Summary, key: str, name: str) -> Table:
 
 
 def _is_in_paper(summary: Summary, key: str, table: str) -> bool:
-    return key == "adaptive:paper" and any(domain in reported()[table] for domain in summary["domains"])
+    return key == "adaptive:paper" and any(_paper(summary, table, domain) for domain in summary["domains"])
+
+
+def _paper(summary: Summary, table: str, domain: str) -> dict[str, Any] | None:
+    return reported_beside(table, domain, summary["config"].get("samplers", {}))
 
 
 def _ours_at(content: Mapping[str, Any], key: str, budget: str) -> dict[str, dict[str, list[float | None]]]:
@@ -163,7 +167,7 @@ def win_rates(summary: Summary, key: str, name: str) -> Table:
             "n": wins["endpoint"]["n"],
         }
         rows.append([view_of(domain).label, "here", *_four(ours)])
-        paper = reported()["win_rates"].get(domain) if beside else None
+        paper = _paper(summary, "win_rates", domain) if beside else None
         if paper:
             rows.append([view_of(domain).label, "paper", *_four(paper)])
             notes += _win_differences(view_of(domain).label, ours, paper)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
-__all__ = ["reported"]
+__all__ = ["reported", "reported_beside"]
 
 
 @lru_cache(maxsize=1)
@@ -20,3 +21,21 @@ def reported() -> dict[str, Any]:
     """
     text = files("trimtab.studies").joinpath("reported.json").read_text(encoding="utf-8")
     return dict(json.loads(text))
+
+
+def reported_beside(table: str, domain: str, samplers: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The paper's figures for a domain; None if it has none, or if the run changed the domain's settings.
+
+    Args:
+        table: "table1" or "win_rates".
+        domain: By our name.
+        samplers: Of the run's configuration.
+
+    Example:
+        >>> reported_beside("table1", "so3", {"so3": {"settings": {"kappa": 0.0}}}) is None
+        True
+    """
+    if samplers.get(domain, {}).get("settings"):
+        return None
+    found: dict[str, Any] | None = reported()[table].get(domain)
+    return found
