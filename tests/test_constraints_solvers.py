@@ -7,6 +7,8 @@ import sys
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from constraint_cases import numbers, outside_disc
 from trimtab.constraints import (
@@ -22,9 +24,20 @@ from trimtab.constraints import (
     Simplex,
     Sphere,
     Stiefel,
+    halfspaces,
 )
 
 
+@pytest.fixture(params=["compiled", "torch"])
+def either_solver(request, monkeypatch):
+    """Half-spaces are projected by the compiled solver, and by the one in torch."""
+    if request.param == "torch":
+        monkeypatch.setattr(halfspaces, "compiled_solver", lambda: None)
+    elif halfspaces.compiled_solver() is None:
+        pytest.skip("there is no C compiler")
+
+
+@pytest.mark.usefixtures("either_solver")
 def test_half_spaces_satisfy_the_optimality_conditions():
     A, b, x = numbers(12, 5), 0.3 * numbers(12, seed=1).abs(), 4 * numbers(40, 5, seed=2)
     answer = HalfSpaces(A, b).project(x)
@@ -38,6 +51,7 @@ def test_half_spaces_satisfy_the_optimality_conditions():
         assert (normals[touching].T @ multipliers - step).norm() <= 1e-9
 
 
+@pytest.mark.usefixtures("either_solver")
 def test_half_spaces_leave_points_inside_as_they_are():
     x = 0.01 * numbers(5, 3)
     answer = HalfSpaces(numbers(4, 3), torch.ones(4)).project(x)
@@ -45,6 +59,7 @@ def test_half_spaces_leave_points_inside_as_they_are():
     assert (answer.iterations == 0).all()
 
 
+@pytest.mark.usefixtures("either_solver")
 def test_half_spaces_that_leave_nothing_fail_for_their_sample_only():
     A = torch.tensor([[1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)
     b = torch.tensor([[1.0, 1.0], [-1.0, -1.0], [0.5, 0.5]], dtype=torch.float64)
@@ -54,11 +69,28 @@ def test_half_spaces_that_leave_nothing_fail_for_their_sample_only():
     assert answer.x[2].tolist() == [0.5, 3.0]
 
 
+@pytest.mark.usefixtures("either_solver")
 def test_parallel_and_repeated_planes_do_no_harm():
     A = torch.tensor([[1.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
     answer = HalfSpaces(A, torch.tensor([1.0, 1.0, 1.0, 0.0])).project(torch.tensor([[3.0, 3.0]], dtype=torch.float64))
     assert answer.converged.all()
     assert torch.allclose(answer.x, torch.tensor([[0.5, 0.0]], dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+@pytest.mark.skipif(halfspaces.compiled_solver() is None, reason="there is no C compiler")
+@settings(max_examples=60, deadline=None)
+@given(m=st.integers(1, 12), d=st.integers(1, 6), own=st.booleans(), seed=st.integers(0, 10_000))
+def test_both_solvers_of_half_spaces_find_the_same_points(m, d, own, seed):
+    planes = HalfSpaces(numbers(m, d, seed=seed), 0.1 + numbers(*[9] * own, m, seed=seed + 1).abs())
+    x = 3 * numbers(9, d, seed=seed + 2)
+    compiled = planes.project(x)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(halfspaces, "compiled_solver", lambda: None)
+        in_torch = planes.project(x)
+    assert compiled.converged.all()
+    torch.testing.assert_close(compiled.x, in_torch.x, rtol=0, atol=1e-10)
+    rows = torch.tensor([7, 2])
+    assert torch.equal(planes.take(rows).project(x[rows]).x, compiled.x[rows])
 
 
 def test_equations_are_solved_at_the_nearest_point():

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from trimtab.constraint import Projection
+from trimtab.constraints.native import compiled_library
 from trimtab.constraints.rows import apply_matrix
 
 __all__ = ["HalfSpaces"]
@@ -18,8 +22,9 @@ __all__ = ["HalfSpaces"]
 class HalfSpaces:
     r"""Points on the right side of planes: argmin over A y <= b of norm(y - x), with states flattened to d numbers.
 
-    A quadratic program, solved for its multipliers by a dual active-set method that steps through all samples of the
-    batch together; each stops for itself.
+    A quadratic program, solved for its multipliers by a dual active-set method. On the host it is compiled from C where
+    there is a compiler (see `native`); elsewhere torch steps through all samples of the batch together, and each stops
+    for itself: the same steps, with other rounding.
 
     Attributes:
         A: (m, d), no row 0.
@@ -52,37 +57,101 @@ class HalfSpaces:
 
     @cached_property
     def _planes(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Unit normals (m, d), their lengths before (m,) and their Gram matrix (m, m), float64."""
+        """Unit normals (m, d), their Gram matrix (m, m) and their lengths before (m,), float64."""
         A = self.A.double()
         length = A.norm(dim=1)
         normals = A / length[:, None]
-        return normals, length, normals @ normals.T
+        return normals, normals @ normals.T, length
+
+    @cached_property
+    def _offsets(self) -> Tensor:
+        """Of the planes along their unit normals, (m,) or (n, m), float64."""
+        offsets: Tensor = self.b.double() / self._planes[2]
+        return offsets
 
     def project(self, x: Tensor) -> Projection:
         r"""The nearest points of the polyhedron, (n, \*event), with outcomes."""
         flat = x.flatten(1).double()
-        normals, length, gram = (part.to(x.device) for part in self._planes)
-        b = (self.b.to(x.device).double() / length).expand(len(x), -1)
-        beyond = apply_matrix(normals, flat) - b
-        multipliers, iterations = _multipliers(gram, beyond, min(normals.shape), self.max_iterations)
-        y = (flat - apply_matrix(normals.T.contiguous(), multipliers)).to(x.dtype).reshape(x.shape)
+        normals, gram, _ = (part.to(x.device) for part in self._planes)
+        b = self._offsets.to(x.device)
+        solve = _nearest_compiled if x.device.type == "cpu" and compiled_solver() else _nearest
+        nearest, iterations = solve(normals, gram, flat, b, self.max_iterations)
+        y = nearest.to(x.dtype).reshape(x.shape)
         residual = self.defect(y)
-        size = 1 + torch.maximum(flat.abs().amax(dim=1), b.abs().amax(dim=1))
+        size = 1 + torch.maximum(flat.abs().amax(dim=1), b.abs().amax(dim=-1))
         return Projection(y, residual <= self.tolerance * size.to(residual), iterations, residual)
 
     def defect(self, x: Tensor) -> Tensor:
         r"""The distance to the half-space that is violated most, (n, \*event) to (n,)."""
         flat = x.flatten(1)
-        normals, length, _ = (part.to(flat) for part in self._planes)
-        return (apply_matrix(normals, flat) - self.b.to(flat) / length).amax(dim=1).clamp(min=0)
+        return (apply_matrix(self._planes[0].to(flat), flat) - self._offsets.to(flat)).amax(dim=1).clamp(min=0)
 
     def take(self, rows: Tensor) -> HalfSpaces:
         """The same planes for some samples."""
         if self.b.ndim == 1:
             return self
         taken = HalfSpaces.__new__(HalfSpaces)  # the planes are checked and normalised already
-        taken.__dict__.update(self.__dict__ | {"b": self.b[rows]})
+        taken.__dict__.update(self.__dict__ | {"b": self.b[rows], "_offsets": self._offsets[rows]})
         return taken
+
+
+# ------------------------------------------------------------------ compiled
+
+
+class _Planes(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("planes", "dimension", "touching", "iterations")),
+        ("parallel", ctypes.c_double),
+        *((name, ctypes.c_void_p) for name in ("normals", "gram")),
+    ]
+
+
+@lru_cache(maxsize=1)
+def compiled_solver() -> Any:
+    """The compiled function, or None where it cannot be had or is not wanted."""
+    library = compiled_library(Path(__file__).with_name("halfspaces.c"))
+    if library is None:
+        return None
+    function = library.nearest_points
+    pointer = ctypes.c_void_p
+    function.argtypes = [ctypes.c_int64, pointer, pointer, pointer, ctypes.c_int64, pointer, pointer]
+    function.restype = ctypes.c_int
+    return function
+
+
+def _nearest_compiled(
+    normals: Tensor, gram: Tensor, x: Tensor, b: Tensor, max_iterations: int
+) -> tuple[Tensor, Tensor]:
+    """As `_nearest`."""
+    x, b = x.detach().contiguous(), b.contiguous()
+    y, iterations = torch.empty_like(x), torch.empty(len(x), dtype=torch.int64)
+    m, d = normals.shape
+    planes = _Planes(m, d, min(m, d), max_iterations, _PARALLEL, normals.data_ptr(), gram.data_ptr())
+    stride = m if b.ndim == 2 else 0
+    failed = compiled_solver()(
+        len(x), ctypes.byref(planes), x.data_ptr(), b.data_ptr(), stride, y.data_ptr(), iterations.data_ptr()
+    )
+    if failed:
+        raise MemoryError(f"no memory for a projection with {m} planes in {d} dimensions")
+    return y, iterations
+
+
+# ------------------------------------------------------------------ in torch
+
+
+def _nearest(normals: Tensor, gram: Tensor, x: Tensor, b: Tensor, max_iterations: int) -> tuple[Tensor, Tensor]:
+    """The nearest points, (n, d), and the planes added or removed on the way, (n,).
+
+    Args:
+        normals: Of length 1, (m, d).
+        gram: Their inner products, (m, m).
+        x: (n, d).
+        b: (m,) or (n, m).
+        max_iterations: Planes added or removed a row at the most.
+    """
+    beyond = apply_matrix(normals, x) - b
+    multipliers, iterations = _multipliers(gram, beyond, min(normals.shape), max_iterations)
+    return x - apply_matrix(normals.T.contiguous(), multipliers), iterations
 
 
 def _multipliers(gram: Tensor, beyond: Tensor, size: int, max_iterations: int) -> tuple[Tensor, Tensor]:

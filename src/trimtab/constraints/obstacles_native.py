@@ -1,20 +1,12 @@
 """The local search of `obstacles_batched` compiled from C, where there is a compiler.
 
-It is several times as fast, and its cost is in proportion to the samples, where torch pays for every call. The source
-is compiled when first needed, which takes under a second, and kept in the user's cache directory. Without a compiler
-or a cache to write to, or with `TRIMTAB_NATIVE=0` in the environment, the search runs in torch: the same steps, with
-other rounding.
+It is several times as fast, and its cost is in proportion to the samples, where torch pays for every call. Where it
+cannot be compiled (see `native`), the search runs in torch: the same steps, with other rounding.
 """
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import os
-import platform
-import shutil
-import subprocess
-import tempfile
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from trimtab.constraints.native import compiled_library
 from trimtab.constraints.obstacles_geometry import Obstacles
 
 if TYPE_CHECKING:
@@ -30,8 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["compiled_search", "search_paths"]
 
 _SOURCE = Path(__file__).with_name("obstacles_search.c")
-# No contraction to fused operations: the same bits on all processors of a kind.
-_FLAGS = ("-O3", "-std=c11", "-fPIC", "-shared", "-ffp-contract=off")
 _WHOLE = ("rounds", "sweeps", "stale", "patience")
 _REAL = ("aim", "first_damping", "step", "reach", "damping", "stiffening", "settled", "hopeless", "leap")
 
@@ -50,33 +41,13 @@ class _Map(ctypes.Structure):
 @lru_cache(maxsize=1)
 def compiled_search() -> Any:
     """The compiled function, or None where it cannot be had or is not wanted."""
-    compiler = shutil.which(os.environ.get("CC") or "cc")
-    if compiler is None or os.environ.get("TRIMTAB_NATIVE") == "0" or platform.system() == "Windows":
+    library = compiled_library(_SOURCE)
+    if library is None:
         return None
-    try:
-        function = ctypes.CDLL(str(_library(compiler))).nearest_paths
-    except (OSError, subprocess.SubprocessError):
-        return None
+    function = library.nearest_paths
     function.argtypes = [ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_void_p] * 4]
     function.restype = ctypes.c_int
     return function
-
-
-def _library(compiler: str) -> Path:
-    """The shared library, compiled if the cache does not have it."""
-    source = _SOURCE.read_bytes()
-    version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=30).stdout
-    key = hashlib.sha256(b"\0".join([source, version, platform.machine().encode(), *map(str.encode, _FLAGS)]))
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trimtab"
-    library = cache / f"obstacles_search-{key.hexdigest()[:16]}.so"
-    if not library.is_file():
-        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache) as directory:
-            built = Path(directory) / library.name
-            command = [compiler, *_FLAGS, str(_SOURCE), "-o", str(built), "-lm"]
-            subprocess.run(command, capture_output=True, check=True, timeout=60)
-            os.replace(built, library)
-    return library
 
 
 def search_paths(

@@ -1,0 +1,49 @@
+"""C sources compiled when first needed, where there is a compiler.
+
+Compiling takes under a second, and the library is kept in the user's cache directory. Without a compiler or a cache to
+write to, or with `TRIMTAB_NATIVE=0` in the environment, there is none, and whoever asked does the same in torch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+__all__ = ["compiled_library"]
+
+# No contraction to fused operations: the same bits on all processors of a kind.
+_FLAGS = ("-O3", "-std=c11", "-fPIC", "-shared", "-ffp-contract=off")
+
+
+def compiled_library(source: Path) -> ctypes.CDLL | None:
+    """The shared library made of a C source, or None where it cannot be had or is not wanted."""
+    compiler = shutil.which(os.environ.get("CC") or "cc")
+    if compiler is None or os.environ.get("TRIMTAB_NATIVE") == "0" or platform.system() == "Windows":
+        return None
+    try:
+        return ctypes.CDLL(str(_library(source, compiler)))
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _library(source: Path, compiler: str) -> Path:
+    """The library's file, compiled if the cache does not have it."""
+    version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=30).stdout
+    facts = [source.read_bytes(), version, platform.machine().encode(), *map(str.encode, _FLAGS)]
+    key = hashlib.sha256(b"\0".join(facts)).hexdigest()[:16]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trimtab"
+    library = cache / f"{source.stem}-{key}.so"
+    if not library.is_file():
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache) as directory:
+            built = Path(directory) / library.name
+            command = [compiler, *_FLAGS, str(source), "-o", str(built), "-lm"]
+            subprocess.run(command, capture_output=True, check=True, timeout=60)
+            os.replace(built, library)
+    return library
