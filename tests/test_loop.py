@@ -182,6 +182,25 @@ def test_a_defect_that_is_a_projection_is_counted_as_one():
     assert record.rows == {"update": 48, "defect": 0, "projection": 48 + 12}
 
 
+@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("defect", [None, Sphere().defect])
+def test_schedules_that_do_not_look_can_do_without_defects(defect, dense):
+    sphere = tt.as_constraint(Sphere().project, defect)
+    seen = tt.rollout(Walk(), sphere, tt.Periodic(3), range(4))
+    blind = tt.rollout(Walk(), sphere, tt.Periodic(3), range(4), measure_defects=False, dense=dense)
+    assert torch.equal(blind.final, seen.final)
+    assert torch.equal(blind.projected, seen.projected)
+    assert blind.defects.isnan().all()
+    assert blind.residuals.isnan().all()
+    if not dense:
+        assert blind.rows == {"update": 48, "defect": 0, "projection": 12}
+
+
+def test_schedules_that_look_need_defects():
+    with pytest.raises(ValueError, match="FixedThreshold decides by defects"):
+        tt.rollout(Walk(), Sphere(), tt.FixedThreshold(0.1), range(4), measure_defects=False)
+
+
 def test_closing_earns_no_credit():
     record = tt.rollout(Walk(), Sphere(), tt.Terminal(), range(4))
     assert torch.equal(record.residuals, record.defects)

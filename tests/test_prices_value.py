@@ -11,6 +11,7 @@ import trimtab as tt
 from cases import Sphere, Walk
 from trimtab.prices.explore import Explore
 from trimtab.prices.value import Branch, Labels, counterfactuals, fit, gather, learn
+from trimtab.scale import last_corrections
 from trimtab.schedule import Moment
 from trimtab.value import FEATURES, Value, close_decisions, observed
 
@@ -154,15 +155,18 @@ def test_what_is_observed_does_not_depend_on_batch_mates_or_on_the_future(burst_
     defects = torch.rand(40, 5, generator=generator, dtype=torch.float64) + 0.1
     projected = torch.rand(40, 5, generator=generator) < 0.3
     value, left, price = untrained(burst_table), torch.full((5,), 4), torch.ones(5, dtype=torch.float64)
+    last = last_corrections(projected)
     for t in (0, 1, 17, 39):
-        seen = observed(Moment(t, 40, defects[t], left, None, (defects, projected), None, {}), price, value)
+        seen = observed(Moment(t, 40, defects[t], left, None, (defects, projected), None, last[t], {}), price, value)
         assert seen.isfinite().all()
         later = defects.clone()
         later[t + 1 :] = 9.0
-        again = observed(Moment(t, 40, defects[t], left, None, (later, projected), None, {}), price, value)
+        again = observed(Moment(t, 40, defects[t], left, None, (later, projected), None, last[t], {}), price, value)
         assert torch.equal(seen, again)
         one = (defects[:, 2:3], projected[:, 2:3])
-        alone = observed(Moment(t, 40, defects[t, 2:3], left[2:3], None, one, None, {}), price[2:3], value)
+        alone = observed(
+            Moment(t, 40, defects[t, 2:3], left[2:3], None, one, None, last[t, 2:3], {}), price[2:3], value
+        )
         assert torch.equal(alone[0], seen[2])
 
 

@@ -71,7 +71,7 @@ def findings_of(m: Measured) -> tuple[Finding, ...]:
                 "defect-is-projection",
                 True,
                 "Looking at the defect is a projection, so waiting for a high one saves nothing: use periodic or "
-                "planned times, which need no look, and project at those steps in your own loop (or give a cheap "
+                "planned times with measure_defects=False, which need no look (or give a cheap "
                 "defect).",
             )
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -27,13 +28,27 @@ class Ledger:
         self.seeds = seeds
         self.left = torch.empty(n, dtype=torch.int64, device=like.device)
         self.left[:] = budget if isinstance(budget, Tensor) else int(budget)
+        self.last = torch.zeros_like(self.left)
         self.defects = torch.empty(n_steps, n, dtype=like.dtype, device=like.device)
         self.residuals = torch.empty_like(self.defects)
         self.projected = torch.zeros(n_steps, n, dtype=torch.bool, device=like.device)
         self.memory: dict[str, Tensor] = {}
         # On the host the books are kept through numpy views of the same memory: for so few numbers a call of torch
         # costs several times the work it does.
-        self._host = like.device.type == "cpu"
+        self.host = _Views(self) if like.device.type == "cpu" else None
+
+    def look(self, t: int, defect: Tensor) -> None:
+        """Book the defects of the proposals of step t, (n,)."""
+        if self.host:
+            self.host.defects[t] = defect.numpy()
+        else:
+            self.defects[t] = defect
+
+    def sound(self, t: int) -> bool:
+        """Whether all defects of step t are finite and at least 0."""
+        seen = self.host.defects[t] if self.host else self.defects[t]
+        good = (seen >= 0) & (seen < math.inf)  # NaN is neither
+        return int(np.count_nonzero(good)) == len(good) if self.host else bool(good.all())
 
     def decide(self, t: int, defect: Tensor, proposal: Tensor | None) -> Tensor:
         """Ask the schedule which samples to project after step t, and book what that spends.
@@ -41,37 +56,52 @@ class Ledger:
         Returns:
             (n,) bool; never a sample with no budget left.
         """
-        if self._host:
-            self.defects.numpy()[t] = defect.numpy()
-        else:
-            self.defects[t] = defect
         record = (self.defects, self.projected)
-        now = Moment(t, self.n_steps, defect, self.left, proposal, record, self.seeds, self.memory)
+        now = Moment(t, self.n_steps, defect, self.left, proposal, record, self.seeds, self.last, self.memory)
         chosen = self.schedule.decide(now)
         if not isinstance(chosen, Tensor) or chosen.dtype != torch.bool or chosen.shape != defect.shape:
             came = f"{tuple(chosen.shape)} of {chosen.dtype}" if isinstance(chosen, Tensor) else repr(chosen)
             raise ValueError(f"a schedule must decide with a ({len(defect)},) bool tensor: got {came} at t = {t}")
-        if self._host:
-            spent, left = self.projected.numpy()[t], self.left.numpy()
-            np.logical_and(chosen.numpy(), left, out=spent)
-            left -= spent
+        if self.host:
+            spent = self.host.projected[t]
+            np.logical_and(chosen.numpy(), self.host.left, out=spent)
+            self.host.left -= spent
+            self.host.last[spent] = t + 1
             return torch.from_numpy(spent)
         self.projected[t] = chosen & (self.left > 0)
-        self.left.sub_(self.projected[t].view(torch.uint8))
+        self.left -= self.projected[t].long()
+        self.last.masked_fill_(self.projected[t], t + 1)
         return self.projected[t]
 
-    def keep(self, t: int, residual: Tensor) -> None:
-        """Book the residuals of the states kept after step t, (n,)."""
-        if self._host:
-            self.residuals.numpy()[t] = residual.numpy()
+    def keep(self, t: int, residual: Tensor | None, rows: Tensor | None = None) -> None:
+        """Book the residuals of the states kept after step t: of all samples, (n,), of some rows, (k,), or of none.
+
+        The states of the others are the proposals, and their residuals the defects.
+        """
+        if self.host:
+            kept = self.host.residuals[t]
+            kept[:] = self.host.defects[t]
+            if residual is not None:
+                kept[slice(None) if rows is None else rows.numpy()] = residual.numpy()
         else:
-            self.residuals[t] = residual
+            self.residuals[t] = self.defects[t]
+            if residual is not None:
+                self.residuals[t, slice(None) if rows is None else rows] = residual.to(self.residuals.dtype)
 
     def rows(self, t: int) -> Tensor:
         """The samples chosen at step t, as indices (k,)."""
-        if self._host:
-            return torch.from_numpy(self.projected.numpy()[t].nonzero()[0])
+        if self.host:
+            return torch.from_numpy(self.host.projected[t].nonzero()[0])
         return self.projected[t].nonzero().squeeze(1)
+
+
+class _Views:
+    """The tensors of a ledger as numpy arrays in the same memory."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.left, self.last = ledger.left.numpy(), ledger.last.numpy()
+        self.defects, self.residuals = ledger.defects.numpy(), ledger.residuals.numpy()
+        self.projected = ledger.projected.numpy()
 
 
 def replay(schedule: Schedule | Callable[[Moment], Tensor], record: Rollout) -> Tensor:
@@ -83,5 +113,6 @@ def replay(schedule: Schedule | Callable[[Moment], Tensor], record: Rollout) -> 
     T, n = record.defects.shape
     ledger = Ledger(as_schedule(schedule), T, n, record.defects, record.seeds)
     for t in range(T):
+        ledger.look(t, record.defects[t])
         ledger.decide(t, record.defects[t], None)
     return ledger.projected

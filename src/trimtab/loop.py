@@ -49,6 +49,7 @@ def rollout(
     on_failure: OnFailure = "keep",
     keep_states: bool = False,
     dense: bool = False,
+    measure_defects: bool = True,
     device: torch.device | str | None = None,
 ) -> Rollout:
     """Run a sampler with projections on schedule.
@@ -63,6 +64,8 @@ def rollout(
         keep_states: Keep the states along the path, (T + 1, n, *event). Off, memory is O(T n) numbers.
         dense: Project the whole batch and keep the chosen rows: more work but no host synchronisation, which pays
             on an accelerator when the projection is cheap.
+        measure_defects: Off, no defect is evaluated, which only schedules that do not look at them allow; worth it
+            where a look costs a projection. The record then holds NaN.
         device: Where to run.
 
     Example:
@@ -83,6 +86,7 @@ def rollout(
         on_failure=on_failure,
         keep_states=keep_states,
         dense=dense,
+        measure_defects=measure_defects,
     )
     with torch.no_grad(), corrector:
         x = sampler.start(noise)
@@ -123,6 +127,7 @@ class Corrector:
         on_failure: OnFailure = "keep",
         keep_states: bool = False,
         dense: bool = False,
+        measure_defects: bool = True,
         on_step: Callable[[int, dict[str, float]], None] | None = None,
     ) -> None:
         """Arguments as in `rollout`; `on_step(t, numbers)` is called after each step, for logging."""
@@ -139,6 +144,12 @@ class Corrector:
         self.seeds = None if seeds is None else as_seeds(seeds)
         self.keep_states = keep_states
         self.dense = dense
+        self.measure_defects = measure_defects
+        if not measure_defects and getattr(self.schedule, "looks_at_defects", True):
+            raise ValueError(
+                f"{type(self.schedule).__name__} decides by defects, which measure_defects=False would not give it; "
+                "leave it on, or use a schedule that fixes its times beforehand (Periodic, Planned, Fixed)"
+            )
         self.on_step = on_step
         self.constraint = constraint
         self.tries, self.then = tries_and_last_resort(on_failure)
@@ -206,16 +217,15 @@ class Corrector:
             with torch.no_grad():
                 return self(proposal, t)
         run = self._at(proposal, t)
-        run.check(proposal)
         x = proposal.float() if proposal.dtype in (torch.float16, torch.bfloat16) else proposal
+        run.check(x)
         with run.exact_arithmetic:
             defect = run.defect(x)
             chosen = run.ledger.decide(run.t, defect, proposal)
-            x, residual = run.correct(x, defect, chosen)
-            run.ledger.keep(run.t, residual)
+            x = run.correct(x, defect, chosen)
             if run.t == self.n_steps - 1:  # a rollout ends feasible, whatever the schedule spent
                 x = run.close(x, ~chosen)
-        return run.finish_step(x.to(proposal.dtype))
+        return run.finish_step(x if x.dtype == proposal.dtype else x.to(proposal.dtype))
 
     def _at(self, proposal: Tensor, t: int | None) -> Run:
         run = self._run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -82,6 +82,7 @@ class Planned:
 
     plan: Plan
     budget: Budget
+    looks_at_defects: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Check the budget against the plan."""

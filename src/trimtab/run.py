@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from trimtab.constraint import Constraint, Projection, checked_projection, recover
+from trimtab.constraint import Constraint, Projection, all_finite, checked_projection, recover
 from trimtab.ledger import Ledger
 from trimtab.record import Rollout
 
@@ -67,7 +66,7 @@ class Run:
     def __init__(self, owner: Corrector, x: Tensor, initial: Tensor | None) -> None:
         """Begin with states like `x`; `initial` are the states before step 0, where the loop shows them."""
         self.owner = owner
-        self.shape = x.shape
+        self.shape, self.batch = x.shape, x.shape[:1]
         if x.ndim < 1 or len(x) == 0 or not x.is_floating_point():
             raise ValueError(f"states must be floats with one row a sample: got {tuple(x.shape)} of {x.dtype}")
         if owner.seeds is not None and len(owner.seeds) != len(x):
@@ -78,6 +77,8 @@ class Run:
         self.constraint = Metered(owner.constraint, self.meter)
         like = torch.empty(0, device=x.device, dtype=torch.promote_types(x.dtype, torch.float32))
         self.ledger = Ledger(owner.schedule, owner.n_steps, self.n, like, owner.seeds)
+        if not owner.measure_defects:
+            self.ledger.defects.fill_(torch.nan)
         self.failed = torch.zeros_like(self.ledger.projected)
         self.iterations = torch.zeros(owner.n_steps, self.n, dtype=torch.int32, device=x.device)
         self.closing_failed = torch.zeros(self.n, dtype=torch.bool, device=x.device)
@@ -105,19 +106,20 @@ class Run:
                 f"the batch changed within a run: it began with states {tuple(self.shape)}, step {self.t} came with "
                 f"{tuple(proposal.shape)}"
             )
-        if not self.owner.dense and not math.isfinite(proposal.sum()):
+        if not self.owner.dense and not all_finite(proposal):
             self.refuse_rows(~proposal.flatten(1).isfinite().all(dim=1), "the sampler proposed NaN or inf")
 
     def defect(self, x: Tensor) -> Tensor:
-        """The defects of the proposals, checked."""
+        """The defects of the proposals, checked; NaN where none are measured."""
+        if not self.owner.measure_defects:
+            return self.ledger.defects[self.t]
         defect = self.constraint.defect(x)
-        if not isinstance(defect, Tensor) or defect.shape != self.shape[:1] or not defect.is_floating_point():
+        if not isinstance(defect, Tensor) or defect.shape != self.batch or not defect.is_floating_point():
             came = f"{tuple(defect.shape)} of {defect.dtype}" if isinstance(defect, Tensor) else repr(defect)
             raise ValueError(f"defect must return one number a sample, ({self.n},) floats: got {came}")
-        if not self.owner.dense:
-            low, high = (float(extreme) for extreme in torch.aminmax(defect))
-            if not (low >= 0 and high < torch.inf):  # NaN fails both
-                self.refuse_rows(~((defect >= 0) & defect.isfinite()), "the defect is negative, NaN or inf")
+        self.ledger.look(self.t, defect)
+        if not self.owner.dense and not self.ledger.sound(self.t):
+            self.refuse_rows(~((defect >= 0) & defect.isfinite()), "the defect is negative, NaN or inf")
         return defect
 
     def refuse_rows(self, bad: Tensor, what: str) -> None:
@@ -130,31 +132,34 @@ class Run:
                 f"{int(rows[0])}{seeds}); expected finite states and finite defects of at least 0"
             )
 
-    def correct(self, x: Tensor, defect: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        """Project the chosen rows: the states to go on with, and their residuals."""
+    def correct(self, x: Tensor, defect: Tensor, chosen: Tensor) -> Tensor:
+        """Project the chosen rows and book their residuals: the states to go on with."""
+        t, ledger = self.t, self.ledger
         if self.owner.dense:
             answer = self.project(self.constraint, x, check=False)
-            row = chosen.reshape(-1, *([1] * (x.ndim - 1)))
             self.book_outcome(answer, chosen, slice(None))
-            return torch.where(row, answer.x, x), torch.where(chosen, self.residual(self.constraint, answer), defect)
-        rows = self.ledger.rows(self.t)
+            ledger.keep(t, torch.where(chosen, self.residual(self.constraint, answer), defect))
+            return torch.where(chosen.reshape(-1, *([1] * (x.ndim - 1))), answer.x, x)
+        rows = ledger.rows(t)
         count = rows.shape[0]
         if count == 0:
-            return x, defect
+            ledger.keep(t, None)
+            return x
         if count == self.n:
             answer = self.project(self.constraint, x)
             self.book_outcome(answer, chosen, slice(None))
-            return answer.x, self.residual(self.constraint, answer)
+            ledger.keep(t, self.residual(self.constraint, answer))
+            return answer.x
         begin = perf_counter()
         some, chosen_x = self.constraint.take(rows), x.index_select(0, rows)
         gathering = perf_counter() - begin
         answer = self.project(some, chosen_x)
         self.book_outcome(answer, chosen, rows)
-        residual = self.residual(some, answer)
+        ledger.keep(t, self.residual(some, answer), rows)
         begin = perf_counter()
-        x, residual = x.index_copy(0, rows, answer.x), defect.index_copy(0, rows, residual.to(defect.dtype))
+        x = x.index_copy(0, rows, answer.x)
         self.meter.seconds["projection"] += gathering + perf_counter() - begin  # what projecting some rows costs
-        return x, residual
+        return x
 
     def project(self, constraint: Metered, x: Tensor, check: bool = True) -> Projection:
         """The projection of rows, failed ones dealt with as the policy says."""
@@ -174,6 +179,8 @@ class Run:
         """
         if answer.residual is not None:
             return answer.residual
+        if not self.owner.measure_defects:
+            return torch.full((len(answer.x),), torch.nan, device=answer.x.device)
         if constraint.defect_kind == "projection":
             return torch.zeros(len(answer.x), dtype=self.ledger.residuals.dtype, device=answer.x.device)
         return constraint.defect(answer.x)
@@ -203,7 +210,9 @@ class Run:
             self.states.append(x.detach().clone())
         if self.owner.dense and self.t == self.owner.n_steps - 1:
             # without synchronising at every step, bad numbers are found at the end
-            bad = ~(x.flatten(1).isfinite().all(dim=1) & self.ledger.defects.isfinite().all(dim=0))
+            bad = ~x.flatten(1).isfinite().all(dim=1)
+            if self.owner.measure_defects:
+                bad |= ~self.ledger.defects.isfinite().all(dim=0)
             self.refuse_rows(bad, "the sampler proposed, or the projection returned, NaN or inf")
         self.t += 1
         if self.complete:

@@ -9,6 +9,7 @@ far tell.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -41,15 +42,21 @@ class OwnScale:
         return (self.prior + relative.cumsum(dim=0)) / (self.prior + torch.arange(1, T + 1)[:, None])
 
     def now(self, now: Moment) -> Tensor:
-        """The scale of each sample in the middle of a rollout, (n,); running sums are kept in the run's memory."""
-        memory = now.memory
-        if now.t == 0:
-            memory["last"] = torch.zeros_like(now.budget_left)
-            memory["relative"] = torch.zeros_like(now.defect, dtype=torch.float64)
-        else:
-            memory["last"] = torch.where(now.record[1][now.t - 1], now.t, memory["last"])
-        memory["relative"] = memory["relative"] + now.defect / self.typical[:, now.t].take(memory["last"])
-        return (self.prior + memory["relative"]) / (self.prior + now.t + 1)
+        """The scale of each sample in the middle of a rollout, (n,); the running sum is kept in the run's memory."""
+        total = now.memory.get("scale") if now.t else None
+        if total is None:
+            total = now.memory["scale"] = torch.full_like(now.defect, self.prior, dtype=torch.float64)
+        typical, steps = self._columns[now.t], self.prior + now.t + 1
+        if not now.defect.is_cpu:
+            total += now.defect / typical.take(now.last)
+            return total / steps
+        sums = total.numpy()  # the same in numpy, whose calls cost less for so few numbers
+        sums += now.defect.numpy() / typical.numpy().take(now.last.numpy())
+        return torch.from_numpy(sums / steps)
+
+    @cached_property
+    def _columns(self) -> tuple[Tensor, ...]:
+        return self.typical.T.contiguous().unbind()  # once, not at every step
 
     def to(self, device: torch.device) -> OwnScale:
         """The same on `device`."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -80,6 +80,7 @@ class Moment(NamedTuple):
         proposal: The states before the decision, (n, *event); None when decisions are replayed from a record.
         record: Defects and decisions of all T steps, (T, n) each, filled in up to now; see `defects`, `projected`.
         seeds: Each sample's seed, (n,), where the loop knows it.
+        last: 1 + the step after which each sample was last projected, 0 for never, (n,) int64.
         memory: Belongs to the run: a schedule that needs running sums may keep them here.
     """
 
@@ -90,6 +91,7 @@ class Moment(NamedTuple):
     proposal: Tensor | None
     record: tuple[Tensor, Tensor]
     seeds: Tensor | None
+    last: Tensor
     memory: dict[str, Tensor]
 
     @property
@@ -105,14 +107,16 @@ class Moment(NamedTuple):
     @property
     def since(self) -> Tensor:
         """Updates since each sample was last projected (or began), (n,), at least 1."""
-        steps = torch.arange(1, self.t + 1, device=self.defect.device)
-        last = (self.projected * steps[:, None]).amax(dim=0) if self.t else torch.zeros_like(self.budget_left)
-        return self.t + 1 - last
+        return self.t + 1 - self.last
 
 
 @runtime_checkable
 class Schedule(Protocol):
-    """Which samples to project now. Any callable of a `Moment` will do too."""
+    """Which samples to project now. Any callable of a `Moment` will do too.
+
+    A schedule that never looks at defects says so with an attribute `looks_at_defects = False`; a rollout can then be
+    asked not to measure them.
+    """
 
     def decide(self, now: Moment) -> Tensor:
         """The samples to project, (n,) bool. Samples with no budget left are left out afterwards."""
@@ -124,6 +128,7 @@ class Terminal:
     """Never project during the rollout; only the closing projection makes the result feasible."""
 
     budget: int = 0
+    looks_at_defects: ClassVar[bool] = False
 
     def decide(self, now: Moment) -> Tensor:
         """No sample."""
@@ -135,6 +140,7 @@ class Stepwise:
     """Project every sample after every update."""
 
     budget: float = 1.0
+    looks_at_defects: ClassVar[bool] = False
 
     def decide(self, now: Moment) -> Tensor:
         """Every sample."""
@@ -146,6 +152,7 @@ class Periodic:
     """Project at evenly spread steps, exactly `budget` of them, the last at the last step."""
 
     budget: Budget
+    looks_at_defects: ClassVar[bool] = False
 
     def decide(self, now: Moment) -> Tensor:
         """All samples at the steps where the even share of the budget reaches the next whole number."""
@@ -201,6 +208,7 @@ class Fixed:
     """Replay a mask: project sample i after step t where `mask[t, i]` (or `mask[t]`, for all samples alike)."""
 
     mask: Tensor
+    looks_at_defects: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Refuse anything but a (T,) or (T, n) bool mask."""
@@ -256,6 +264,7 @@ class RandomTimes:
 
     budget: Budget
     seed: int = 0
+    looks_at_defects: ClassVar[bool] = False
 
     def decide(self, now: Moment) -> Tensor:
         """A coin for each sample, from its seed, this schedule's seed and the step."""

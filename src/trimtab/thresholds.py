@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -66,10 +67,14 @@ class Thresholds:
         if bool((table[:, 0] != torch.inf).any()):
             raise ValueError("column 0 of a threshold table must be +inf: with no budget left nothing can be spent")
 
+    @cached_property
+    def _rows(self) -> tuple[Tensor, ...]:
+        return self.table.unbind()  # once, not at every step
+
     @property
     def n_steps(self) -> int:
         """T."""
-        return len(self.table)
+        return self.table.shape[0]
 
     @property
     def budget(self) -> int:
@@ -84,7 +89,7 @@ class Thresholds:
 
     def price(self, now: Moment) -> Tensor:
         """What a correction costs each sample now, (n,)."""
-        price = self.table[now.t].take(now.budget_left)
+        price = self._rows[now.t].take(now.budget_left)
         return price if self.own_scale is None else price * self.own_scale.now(now)
 
     def to(self, device: torch.device) -> Thresholds:

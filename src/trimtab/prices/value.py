@@ -25,6 +25,7 @@ from trimtab.noise import uniform_numbers
 from trimtab.prices.explore import Explore, Run, spread_budgets
 from trimtab.prices.planned import mean_defects
 from trimtab.record import Rollout
+from trimtab.scale import last_corrections
 from trimtab.schedule import Budget, Moment
 from trimtab.thresholds import Thresholds
 from trimtab.value import Value, basis, close_decisions, observed
@@ -151,9 +152,9 @@ def counterfactuals(run: Run, value: Value, explore: Explore, base: Rollout, see
     at = torch.full((n,), T)
     left = torch.as_tensor(explore.budget).expand(n).clone()
     seen: list[tuple[Tensor, Tensor]] = []
-    memory: dict[str, Tensor] = {}
+    record, last, memory = (base.defects, base.projected), last_corrections(base.projected), dict[str, Tensor]()
     for t in range(T):
-        now = Moment(t, T, base.defects[t], left, None, (base.defects, base.projected), None, memory)
+        now = Moment(t, T, base.defects[t], left, None, record, None, last[t], memory)
         price = value.thresholds.price(now)
         at[(at == T) & (start <= t) & close_decisions(now.defect, price)] = t
         seen.append((observed(now, price, value), price))
