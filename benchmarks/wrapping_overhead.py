@@ -41,16 +41,9 @@ def run(quick: bool) -> list[dict[str, Any]]:
             self.evaluations = max(1, round(seconds / min(times)))
 
     torch.manual_seed(0)
-    unet = Network(
-        sample_size=16,
-        in_channels=3,
-        out_channels=3,
-        layers_per_block=1,
-        block_out_channels=(8, 8),
-        norm_num_groups=4,
-        down_block_types=("DownBlock2D", "DownBlock2D"),
-        up_block_types=("UpBlock2D", "UpBlock2D"),
-    ).eval()
+    blocks = {"down_block_types": ("DownBlock2D",) * 2, "up_block_types": ("UpBlock2D",) * 2}
+    sizes = {"block_out_channels": (8, 8), "layers_per_block": 1, "norm_num_groups": 4}
+    unet = Network(sample_size=16, in_channels=3, out_channels=3, **blocks, **sizes).eval()
     with torch.no_grad():
         unet.fill(STEP_SECONDS)
     box = tt.as_constraint(lambda x: x.clamp(-1, 1), lambda x: (x.abs() - 1).clamp(min=0).flatten(1).amax(dim=1))

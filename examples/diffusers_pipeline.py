@@ -33,16 +33,9 @@ def brightness_error(x: Tensor, brightness: Tensor) -> Tensor:
 def pipeline() -> DDIMPipeline:
     """A small pipeline with random weights."""
     torch.manual_seed(0)
-    unet = UNet2DModel(
-        sample_size=16,
-        in_channels=1,
-        out_channels=1,
-        layers_per_block=1,
-        block_out_channels=(8, 16),
-        norm_num_groups=4,
-        down_block_types=("DownBlock2D", "DownBlock2D"),
-        up_block_types=("UpBlock2D", "UpBlock2D"),
-    ).eval()
+    blocks = {"down_block_types": ("DownBlock2D",) * 2, "up_block_types": ("UpBlock2D",) * 2}
+    sizes = {"block_out_channels": (8, 16), "layers_per_block": 1, "norm_num_groups": 4}
+    unet = UNet2DModel(sample_size=16, in_channels=1, out_channels=1, **blocks, **sizes).eval()
     pipe = DDIMPipeline(unet, DDIMScheduler())
     pipe.set_progress_bar_config(disable=True)
     return pipe
