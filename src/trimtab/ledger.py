@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,8 +35,9 @@ class Ledger:
         self.projected = torch.zeros(n_steps, n, dtype=torch.bool, device=like.device)
         self.memory: dict[str, Tensor] = {}
         # On the host the books are kept through numpy views of the same memory: for so few numbers a call of torch
-        # costs several times the work it does.
+        # costs several times the work it does. Schedules that can count in either are shown the views as well.
         self.host = _Views(self) if like.device.type == "cpu" else None
+        self._shown: Any = self.host if self.host and getattr(schedule, "takes_arrays", False) else self
 
     def look(self, t: int, defect: Tensor) -> None:
         """Book the defects of the proposals of step t, (n,)."""
@@ -56,15 +58,17 @@ class Ledger:
         Returns:
             (n,) bool; never a sample with no budget left.
         """
-        record = (self.defects, self.projected)
-        now = Moment(t, self.n_steps, defect, self.left, proposal, record, self.seeds, self.last, self.memory)
+        books = self._shown
+        seen = defect if books is self else books.defects[t]
+        record = (books.defects, books.projected)
+        now = Moment(t, self.n_steps, seen, books.left, proposal, record, self.seeds, books.last, self.memory)
         chosen = self.schedule.decide(now)
-        if not isinstance(chosen, Tensor) or chosen.dtype != torch.bool or chosen.shape != defect.shape:
+        if not isinstance(chosen, type(seen)) or chosen.dtype != record[1].dtype or chosen.shape != seen.shape:
             came = f"{tuple(chosen.shape)} of {chosen.dtype}" if isinstance(chosen, Tensor) else repr(chosen)
-            raise ValueError(f"a schedule must decide with a ({len(defect)},) bool tensor: got {came} at t = {t}")
+            raise ValueError(f"a schedule must decide with a ({len(seen)},) bool tensor: got {came} at t = {t}")
         if self.host:
             spent = self.host.projected[t]
-            np.logical_and(chosen.numpy(), self.host.left, out=spent)
+            np.logical_and(chosen.numpy() if books is self else chosen, self.host.left, out=spent)
             self.host.left -= spent
             self.host.last[spent] = t + 1
             return torch.from_numpy(spent)

@@ -8,9 +8,10 @@ far tell.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from trimtab.schedule import Moment
 
-__all__ = ["OwnScale", "last_corrections"]
+__all__ = ["OwnScale", "last_corrections", "rows_by_kind"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,24 +44,23 @@ class OwnScale:
 
     def now(self, now: Moment) -> Tensor:
         """The scale of each sample in the middle of a rollout, (n,); the running sum is kept in the run's memory."""
-        total = now.memory.get("scale") if now.t else None
-        if total is None:
-            total = now.memory["scale"] = torch.full_like(now.defect, self.prior, dtype=torch.float64)
-        typical, steps = self._columns[now.t], self.prior + now.t + 1
-        if not now.defect.is_cpu:
-            total += now.defect / typical.take(now.last)
-            return total / steps
-        sums = total.numpy()  # the same in numpy, whose calls cost less for so few numbers
-        sums += now.defect.numpy() / typical.numpy().take(now.last.numpy())
-        return torch.from_numpy(sums / steps)
+        typical = self._columns[isinstance(now.defect, Tensor)][now.t].take(now.last)
+        total: Tensor = (now.memory["scale"] if now.t else self.prior) + now.defect / typical
+        now.memory["scale"] = total  # a new one, not the old one changed: a copy of the memory must stay as it was
+        return total / (self.prior + now.t + 1)
 
     @cached_property
-    def _columns(self) -> tuple[Tensor, ...]:
-        return self.typical.T.contiguous().unbind()  # once, not at every step
+    def _columns(self) -> dict[bool, Sequence[Any]]:
+        return rows_by_kind(self.typical.T.contiguous())
 
     def to(self, device: torch.device) -> OwnScale:
         """The same on `device`."""
         return OwnScale(self.typical.to(device), self.prior)
+
+
+def rows_by_kind(table: Tensor) -> dict[bool, Sequence[Any]]:
+    """The rows of a table as tensors, under True, and as arrays if it is in host memory: split once, not every step."""
+    return {True: table.unbind(), False: tuple(table.numpy()) if table.is_cpu else ()}
 
 
 def last_corrections(projected: Tensor) -> Tensor:

@@ -115,7 +115,8 @@ class Schedule(Protocol):
     """Which samples to project now. Any callable of a `Moment` will do too.
 
     A schedule that never looks at defects says so with an attribute `looks_at_defects = False`; a rollout can then be
-    asked not to measure them.
+    asked not to measure them. One with `takes_arrays = True` is shown numpy views where the numbers lie in host memory,
+    and answers with an array: for a small batch that is several times as fast.
     """
 
     def decide(self, now: Moment) -> Tensor:
@@ -172,6 +173,7 @@ class Adaptive:
 
     thresholds: Thresholds
     budget: Budget | None = None
+    takes_arrays: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Check the budget against the table."""

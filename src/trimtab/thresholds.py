@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from trimtab._version import __version__
 from trimtab.files import load_tensors, save_tensors
-from trimtab.scale import OwnScale
+from trimtab.scale import OwnScale, rows_by_kind
 
 if TYPE_CHECKING:
     from trimtab.schedule import Adaptive, Budget, Moment
@@ -68,8 +68,8 @@ class Thresholds:
             raise ValueError("column 0 of a threshold table must be +inf: with no budget left nothing can be spent")
 
     @cached_property
-    def _rows(self) -> tuple[Tensor, ...]:
-        return self.table.unbind()  # once, not at every step
+    def _rows(self) -> dict[bool, Sequence[Any]]:
+        return rows_by_kind(self.table)
 
     @property
     def n_steps(self) -> int:
@@ -88,8 +88,8 @@ class Thresholds:
         return Adaptive(self, budget)
 
     def price(self, now: Moment) -> Tensor:
-        """What a correction costs each sample now, (n,)."""
-        price = self._rows[now.t].take(now.budget_left)
+        """What a correction costs each sample now, (n,); an array if the moment is made of arrays."""
+        price: Tensor = self._rows[isinstance(now.defect, Tensor)][now.t].take(now.budget_left)
         return price if self.own_scale is None else price * self.own_scale.now(now)
 
     def to(self, device: torch.device) -> Thresholds:
