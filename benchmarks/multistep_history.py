@@ -96,7 +96,8 @@ def run(quick: bool) -> list[dict[str, Any]]:
                         "high": high,
                         "target": "",
                         "inputs": f"{name}, T = {STEPS}, budget {budget}, {SAMPLES} samples; mean error "
-                        f"{float(keep.mean()):.2g} kept, {float(restart.mean()):.2g} restarted",
+                        f"{float(keep.mean()):.2g} kept, {float(restart.mean()):.2g} restarted; ratio of medians "
+                        f"{float(keep.median() / restart.median()):.2g}",
                     }
                 )
     return rows

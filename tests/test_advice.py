@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import dataclass, replace
 
@@ -9,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import trimtab as tt
-from trimtab.advice import Advice, advise
+from trimtab.advice import Advice, advise, advise_runs
 from trimtab.advice_words import FAILURE_MODES, findings_of
 from trimtab.diagnosis import bootstrap, correction_effects, euclidean, mean, rank_correlation
 from trimtab.metrics import nepe, path_error
+from trimtab.noise import Noise
 from trimtab.trials import Bench
 
 SEEDS = range(100, 132)
@@ -197,6 +199,52 @@ def test_prices_that_spend_at_once_are_poorly_calibrated():
     advice = advise(GUSTY, LINE, SEEDS, tolerance=0.3, cost="projections", price=tt.Thresholds(table))
     assert "poor-calibration" in advice.failure_modes
     assert advice.kind != "adaptive"
+
+
+# ------------------------------------------------------------------ loops that are not ours
+
+
+def gusty_loop(seeds, constraint=LINE):
+    """The same chain as a loop with one added line."""
+
+    def run(schedule):
+        noise = Noise(torch.as_tensor(seeds), torch.float64)
+        corrector = tt.Corrector(constraint, schedule, GUSTY.n_steps, seeds=seeds)
+        x = GUSTY.start(noise)
+        for t in range(GUSTY.n_steps):
+            x = corrector(GUSTY.step(x, t, noise), t)
+        return corrector.rollout
+
+    return run
+
+
+def test_a_loop_of_ones_own_gets_the_advice_that_the_sampler_gets(gusty):
+    halves = (gusty_loop(list(part)) for part in (SEEDS[:16], SEEDS[16:]))
+    advice = advise_runs(*halves, GUSTY.n_steps, tolerance=0.1, cost="projections")
+    assert (advice.kind, advice.budget, advice.loss) == (gusty.kind, gusty.budget, gusty.loss)
+    assert advice.failure_modes == gusty.failure_modes
+    assert "a small change of a state" in str(gusty)
+    assert "a small change of a state" not in str(advice)  # nothing could be nudged
+    assert (advice.measured.calibrated, advice.measured.held_out) == (16, 16)
+
+
+def test_a_loop_whose_defect_is_a_projection_is_recognised():
+    halves = (gusty_loop(list(part), tt.as_constraint(torch.zeros_like)) for part in (SEEDS[:16], SEEDS[16:]))
+    advice = advise_runs(*halves, GUSTY.n_steps, tolerance=0.3, cost="projections")
+    assert "defect-is-projection" in advice.failure_modes
+
+
+def test_loops_that_cannot_be_compared_are_explained():
+    first, second = gusty_loop(list(range(16))), gusty_loop(list(range(16, 32)))
+    with pytest.raises(ValueError, match="the same rollouts; measuring needs other seeds"):
+        advise_runs(first, first, 24, cost="projections")
+    with pytest.raises(ValueError, match="n_steps is 20, but the run came back with 24"):
+        advise_runs(first, second, 20, cost="projections")
+    with pytest.raises(ValueError, match="8 rollouts are too few"):
+        advise_runs(gusty_loop([1, 2, 3, 4]), second, 24, cost="projections")
+    seeds = itertools.count()
+    with pytest.raises(ValueError, match="must begin with the same seeds each time"):
+        advise_runs(first, lambda s: gusty_loop([next(seeds) for _ in range(16)])(s), 24, cost="projections")
 
 
 # ------------------------------------------------------------------ time, with a clock of our own

@@ -12,37 +12,37 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from trimtab.advice_choice import WORTHWHILE, choice, nothing_saved
 from trimtab.advice_words import Finding, findings_of, words_of
 from trimtab.calibration import Price
-from trimtab.constraint import Constraint
+from trimtab.constraint import Constraint, take_rows
 from trimtab.diagnosis import (
     Effects,
     Interval,
     Stability,
-    bootstrap,
     correction_effects,
     euclidean,
-    mean,
     projection_stability,
+    recorded_stability,
 )
-from trimtab.loop import Sampler
+from trimtab.loop import Sampler, rollout
 from trimtab.metrics import Distance, top_mass
 from trimtab.names import unknown
 from trimtab.noise import as_seeds
-from trimtab.schedule import Schedule
+from trimtab.prices.explore import Run
+from trimtab.record import Rollout
+from trimtab.schedule import Schedule, Terminal
+from trimtab.thresholds import fingerprint
 from trimtab.trials import KINDS, Bench, Cost, Kind, Trial
 
-__all__ = ["Advice", "Measured", "advise"]
+__all__ = ["Advice", "Measured", "advise", "advise_runs"]
 
 FEWEST = 16
 """Seeds below which there is no advice."""
 
-WORTHWHILE = 0.1
-"""Of the cost of stepwise correction; who saves less had better keep things simple and project at every step."""
-
-_BETTER = 0.05  # of the cost of stepwise correction: what a less simple schedule must save beyond a simpler one
 _FEWEST_STEPS = 4
 _GRID = (0.1, 0.25, 0.5)
 
@@ -209,33 +209,100 @@ def advise(
         >>> advice.kind, advice.loss.high <= 0.2
         ('adaptive', True)
     """
-    if cost not in ("seconds", "projections"):
-        raise unknown("cost", str(cost), ("seconds", "projections"))
-    for name, value in (("tolerance", tolerance), ("seconds", seconds)):
-        if value is not None and not 0 < value < math.inf:
-            raise ValueError(f"{name} must be a number above 0: got {value!r}")
-    if tolerance is None and seconds is None:
-        tolerance = 0.1
+    tolerance = _tolerance(tolerance, seconds, cost)
     seeds = as_seeds(seeds)
-    if len(seeds) < FEWEST:
-        raise ValueError(
-            f"{len(seeds)} rollouts are too few to advise on: half of them calibrate and half measure; give at least "
-            f"{FEWEST} seeds, better 64"
-        )
+    _refuse_too_few(len(seeds), sampler.n_steps)
     if not callable(getattr(constraint, "take", None)):
         raise ValueError(
             f"{type(constraint).__name__} has no take(rows), by which the samples to project are selected; a "
             "constraint without data of its own returns itself"
         )
-    if sampler.n_steps < _FEWEST_STEPS:
+    _refuse_foreign_price(price, sampler.n_steps)
+    everyone, half = torch.arange(len(seeds)), len(seeds) // 2
+    batches = [
+        (take_rows(sampler, rows), constraint.take(rows), seeds[rows]) for rows in (everyone[:half], everyone[half:])
+    ]
+
+    def batch(which: int) -> Run:
+        its_sampler, its_constraint, its_seeds = batches[which]
+        return lambda schedule: rollout(its_sampler, its_constraint, schedule, its_seeds)
+
+    timed = cost == "seconds" or seconds is not None
+    known = fingerprint(*batches[0][:2])
+    bench = Bench(
+        batch(0), batch(1), sampler.n_steps, distance or euclidean, price, say or _silent, timed, fingerprint=known
+    )
+    return _recommend(
+        bench, tolerance, seconds, cost, half, lambda stepwise: projection_stability(*batches[1], stepwise)
+    )
+
+
+def advise_runs(
+    calibrating: Run,
+    measuring: Run,
+    n_steps: int,
+    *,
+    tolerance: float | None = None,
+    seconds: float | None = None,
+    cost: Cost = "seconds",
+    distance: Distance | None = None,
+    price: Price | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Advice:
+    """Advise on a loop that is not ours.
+
+    The same as `advise`, but for one thing: no state can be nudged, so that of the projection's stability only
+    failures and what is left of the defect are known.
+
+    Args:
+        calibrating: `calibrating(schedule)` runs the loop once with a `Corrector` on that schedule, always with the
+            same seeds, and returns `corrector.rollout`.
+        measuring: The same with other seeds.
+        n_steps: T.
+        tolerance: As in `advise`, and so are the rest.
+        seconds: See `advise`.
+        cost: See `advise`.
+        distance: See `advise`.
+        price: See `advise`.
+        say: See `advise`.
+    """
+    tolerance = _tolerance(tolerance, seconds, cost)
+    _refuse_foreign_price(price, n_steps)
+    timed = cost == "seconds" or seconds is not None
+    bench = Bench(calibrating, measuring, n_steps, distance or euclidean, price, say or _silent, timed)
+    others = calibrating(Terminal())
+    calibrated = others.defects.shape[1]
+    _refuse_too_few(2 * min(bench.n, calibrated), n_steps)
+    if others.defects.shape == bench.alone.defects.shape and bool((others.defects == bench.alone.defects).all()):
+        raise ValueError("the two runs are the same rollouts; measuring needs other seeds than calibrating")
+    return _recommend(bench, tolerance, seconds, cost, calibrated, recorded_stability)
+
+
+def _silent(text: str) -> None:
+    """Say nothing."""
+
+
+def _tolerance(tolerance: float | None, seconds: float | None, cost: str) -> float | None:
+    """The tolerance, with its default; what was asked for is checked."""
+    if cost not in ("seconds", "projections"):
+        raise unknown("cost", str(cost), ("seconds", "projections"))
+    for name, value in (("tolerance", tolerance), ("seconds", seconds)):
+        if value is not None and not 0 < value < math.inf:
+            raise ValueError(f"{name} must be a number above 0: got {value!r}")
+    return 0.1 if tolerance is None and seconds is None else tolerance
+
+
+def _refuse_too_few(rollouts: int, n_steps: int) -> None:
+    if rollouts < FEWEST:
         raise ValueError(
-            f"a sampler of {sampler.n_steps} steps leaves nothing to schedule: project at every step (advice needs at "
+            f"{rollouts} rollouts are too few to advise on: half of them calibrate and half measure; give at least "
+            f"{FEWEST} seeds, better 64"
+        )
+    if n_steps < _FEWEST_STEPS:
+        raise ValueError(
+            f"a sampler of {n_steps} steps leaves nothing to schedule: project at every step (advice needs at "
             f"least {_FEWEST_STEPS} steps)"
         )
-    _refuse_foreign_price(price, sampler.n_steps)
-    timed = cost == "seconds" or seconds is not None
-    bench = Bench(sampler, constraint, seeds, distance or euclidean, price, say or (lambda text: None), timed)
-    return _recommend(bench, tolerance, seconds, cost)
 
 
 def _refuse_foreign_price(price: Price | None, n_steps: int) -> None:
@@ -257,7 +324,14 @@ def _refuse_foreign_price(price: Price | None, n_steps: int) -> None:
 # ------------------------------------------------------------------ recommending
 
 
-def _recommend(bench: Bench, tolerance: float | None, limit: float | None, unit: Cost) -> Advice:
+def _recommend(
+    bench: Bench,
+    tolerance: float | None,
+    limit: float | None,
+    unit: Cost,
+    calibrated: int,
+    soundness: Callable[[Rollout], Stability],
+) -> Advice:
     needed: dict[str, Trial] = {}
     consequential = bench.degenerate < 0.5
     effects = None
@@ -272,9 +346,9 @@ def _recommend(bench: Bench, tolerance: float | None, limit: float | None, unit:
                 needed[kind] = bench.cheapest_within(kind, tolerance)
         bench.say("single corrections at random steps")
         effects = correction_effects(bench.run, bench.alone, bench.reference, bench.distance)
-    trial, reason = _choice(bench, needed, tolerance, limit, unit, consequential)
-    bench.say("projections of nudged states")
-    stability = projection_stability(bench.sampler, bench.constraint, bench.seeds, bench.reference)
+    trial, reason = choice(bench, needed, tolerance, limit, unit, consequential)
+    bench.say("how sound the projection is")
+    stability = soundness(bench.reference)
     timed, stepwise = trial, bench.stepwise
     share = 1 - trial.projections / stepwise.projections
     saving = Interval(share, share, share)
@@ -283,14 +357,14 @@ def _recommend(bench: Bench, tolerance: float | None, limit: float | None, unit:
         timed, stepwise, saving = bench.timed_again(trial)
     if unit == "seconds" and trial.kind not in ("terminal", "stepwise") and saving.mean < WORTHWHILE and limit is None:
         # the first timing was lucky: side by side there is nothing to gain
-        reason = _nothing_saved(saving.mean, unit)
+        reason = nothing_saved(saving.mean, unit)
         trial, timed, saving = stepwise, stepwise, Interval(0.0, 0.0, 0.0)
     needed = {kind: timed if one is trial else one for kind, one in needed.items()}
     nothing = Interval(math.nan, math.nan, math.nan)
     measured = Measured(
         n_steps=bench.n_steps,
-        calibrated=len(bench.calibration[2]),
-        held_out=len(bench.seeds),
+        calibrated=calibrated,
+        held_out=bench.n,
         tolerance=tolerance,
         limit=limit,
         unit=unit,
@@ -326,56 +400,6 @@ def _recommend(bench: Bench, tolerance: float | None, limit: float | None, unit:
         measured=measured,
         reason=reason,
     )
-
-
-def _choice(
-    bench: Bench,
-    needed: Mapping[str, Trial],
-    tolerance: float | None,
-    limit: float | None,
-    unit: Cost,
-    consequential: bool,
-) -> tuple[Trial, str]:
-    """The trial to recommend, and why."""
-    if not consequential:
-        return bench.terminal, "when to project makes no difference here, so project once, at the end"
-    if limit is not None:
-        return _best_in_time(bench, needed, limit)
-    assert tolerance is not None
-    if bench.terminal.nepe.high <= tolerance:
-        return bench.terminal, "the tolerance is met without any correction on the way"
-    whole = bench.stepwise.cost(unit)
-    least = min(trial.cost(unit) for trial in needed.values())
-    if 1 - least / whole < WORTHWHILE:
-        return bench.stepwise, _nothing_saved(1 - least / whole, unit)
-    kind = next(kind for kind in KINDS if kind in needed and needed[kind].cost(unit) <= least + _BETTER * whole)
-    beaten = [k for k in needed if KINDS.index(k) > KINDS.index(kind)]
-    if kind != "adaptive" and beaten:
-        return needed[kind], f"{' and '.join(beaten)} correction would save little more, or nothing"
-    return needed[kind], "it meets the tolerance at the lowest cost"
-
-
-def _nothing_saved(share: float, unit: Cost) -> str:
-    return (
-        f"no schedule that meets the tolerance saves as much as {WORTHWHILE:.0%} of the {unit} (the best saves "
-        f"{max(share, 0.0):.0%})"
-    )
-
-
-def _best_in_time(bench: Bench, needed: Mapping[str, Trial], limit: float) -> tuple[Trial, str]:
-    if bench.stepwise.seconds <= limit:
-        return bench.stepwise, "projecting at every step is within the time limit"
-    if not needed:
-        return bench.terminal, "even without corrections a sample takes longer than the limit, so this is the quickest"
-    best = min(needed.values(), key=lambda trial: trial.nepe.mean)
-    for kind in KINDS:
-        if kind in needed and bootstrap(mean, needed[kind].values - best.values).low <= 0:
-            less_simple = needed[kind] is best
-            reason = (
-                "it loses least within the time limit" if less_simple else "it loses no more than any other in time"
-            )
-            return needed[kind], reason
-    return best, "it loses least within the time limit"
 
 
 def _expected(bench: Bench) -> dict[int, float]:

@@ -31,6 +31,7 @@ __all__ = [
     "mean",
     "projection_stability",
     "rank_correlation",
+    "recorded_stability",
 ]
 
 _RESAMPLES = 1000
@@ -239,11 +240,16 @@ def projection_stability(
     chosen = sorted({before[len(before) * (2 * k + 1) // 8] for k in range(4)}) if before else []
     generator = torch.Generator().manual_seed(0)
     factors = [_amplification(some, run.states[t + 1], generator) for t in chosen]
+    return recorded_stability(stepwise, max((f for f in factors if not math.isnan(f)), default=math.nan))
+
+
+def recorded_stability(stepwise: Rollout, amplification: float = math.nan) -> Stability:
+    """What the record of a stepwise rollout shows by itself, where no state can be nudged."""
     total = float(stepwise.defects.sum())
     return Stability(
         failed=float(stepwise.failed.double().mean()),
         left_over=float(stepwise.residuals.sum()) / total if total > 0 else 0.0,
-        amplification=max((f for f in factors if not math.isnan(f)), default=math.nan),
+        amplification=amplification,
     )
 
 

@@ -10,12 +10,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from trimtab.calibration import Price, calibrate
-from trimtab.constraint import Constraint, take_rows
+from trimtab.calibration import Price, calibrate_runs
 from trimtab.diagnosis import Interval, bootstrap, mean
-from trimtab.loop import Sampler, rollout
 from trimtab.metrics import Distance, nepe, path_error
 from trimtab.plan import Plan
+from trimtab.prices.explore import Run
 from trimtab.record import Rollout
 from trimtab.schedule import Periodic, Schedule, Stepwise, Terminal
 
@@ -62,31 +61,32 @@ class Trial:
 
 
 class Bench:
-    """The two halves of the seeds, and everything run on them."""
+    """Two batches of rollouts, one that calibrates and one that measures, and everything run on them."""
 
     def __init__(
         self,
-        sampler: Sampler,
-        constraint: Constraint,
-        seeds: Tensor,
+        calibrating: Run,
+        measuring: Run,
+        n_steps: int,
         distance: Distance,
         price: Price | None,
         say: Callable[[str], None],
         timed: bool = True,
+        fingerprint: str = "",
     ) -> None:
-        """Split the seeds, and run the ends that everything is measured between."""
-        half = len(seeds) // 2
-        first, second = torch.arange(half), torch.arange(half, len(seeds))
-        self.sampler, self.constraint = take_rows(sampler, second), constraint.take(second)
-        self.calibration = (take_rows(sampler, first), constraint.take(first), seeds[first])
-        self.seeds, self.distance, self.say, self.timed = seeds[second], distance, say, timed
-        self.looks_project = bool(getattr(constraint, "defect_is_projection", False))
-        self.n_steps, self.batches = sampler.n_steps, 0
+        """Run the ends that everything is measured between; both runs use the same seeds each time, and not others'."""
+        self.calibrating, self.measuring, self.fingerprint = calibrating, measuring, fingerprint
+        self.distance, self.say, self.timed = distance, say, timed
+        self.n_steps, self.batches = n_steps, 0
 
         say("terminal and stepwise rollouts")
         first_of_all, self.alone, self.reference = (self.run(s) for s in (Terminal(), Terminal(), Stepwise()))
         # updates are the same work whatever the schedule, so differences between runs are noise
         self.update = sorted(run.seconds["update"] for run in (first_of_all, self.alone, self.reference))[1]
+        self.n = self.alone.defects.shape[1]
+        # a constraint without a defect of its own has its looks booked as projections
+        self.looks_project = self.alone.calls["defect"] == 0
+        _refuse_unpaired(first_of_all, self.alone, n_steps)
         self.ends = path_error(self.reference).double(), path_error(self.alone).double()
         self.span = self.ends[1] - self.ends[0]
         self.constant = float(self.alone.defects.max()) == float(self.alone.defects.min())
@@ -108,19 +108,20 @@ class Bench:
         return ("periodic", "planned") if self.constant or self.looks_project else ("periodic", "planned", "adaptive")
 
     def run(self, schedule: Schedule) -> Rollout:
-        """The seeds that measure, under a schedule."""
+        """The batch that measures, under a schedule."""
         self.batches += 1
-        return rollout(self.sampler, self.constraint, schedule, self.seeds)
+        return self.measuring(schedule)
 
     def price(self, kind: str) -> Price:
-        """Of a kind that needs one, calibrated on the first half when first asked for."""
+        """Of a kind that needs one, calibrated on the other batch when first asked for."""
         if kind not in self.prices:
             self.say(f"calibrating {kind} correction")
-            sampler, constraint, seeds = self.calibration
             method = "planned" if kind == "planned" else "dp"
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # a constant defect is among the findings
-                self.prices[kind] = calibrate(sampler, constraint, seeds, 1.0, method)
+                self.prices[kind] = calibrate_runs(
+                    self.calibrating, self.n_steps, 1.0, method, fingerprint=self.fingerprint
+                )
             self.batches += int(self.prices[kind].notes["batches"])
         return self.prices[kind]
 
@@ -150,7 +151,7 @@ class Bench:
         if self.looks_project and kind != "adaptive":
             needed = int(run.spent.sum()) + int(run.closing.sum())
             spent["projection"] *= needed / max(run.rows["projection"], 1)
-        return sum(spent.values()) / len(self.seeds)
+        return sum(spent.values()) / self.n
 
     def trial(self, kind: Kind, budget: int) -> Trial:
         """Measured once."""
@@ -206,13 +207,24 @@ class Bench:
         if trial.kind == "stepwise":
             return trial, self.stepwise, Interval(0.0, 0.0, 0.0)
         times = [(trial.seconds, self.stepwise.seconds)]
-        if self.stepwise.seconds * len(self.seeds) < _PATIENCE:
+        if self.stepwise.seconds * self.n < _PATIENCE:
             both = trial, self.stepwise
             times = [tuple(self.seconds(self.run(one.schedule), one.kind) for one in both) for _ in range(3)]  # type: ignore[misc]
         shares = sorted(1 - ours / theirs for ours, theirs in times)
         middle = sorted(times, key=lambda pair: 1 - pair[0] / pair[1])[len(times) // 2]
         saving = Interval(shares[len(shares) // 2], shares[0], shares[-1])
         return replace(trial, seconds=middle[0]), replace(self.stepwise, seconds=middle[1]), saving
+
+
+def _refuse_unpaired(once: Rollout, again: Rollout, n_steps: int) -> None:
+    """The same schedule must give the same rollouts, and of the length that was said."""
+    if again.n_steps != n_steps:
+        raise ValueError(f"n_steps is {n_steps}, but the run came back with {again.n_steps} steps")
+    if once.defects.shape != again.defects.shape or not torch.allclose(once.defects, again.defects, rtol=0.01):
+        raise ValueError(
+            "two runs under the same schedule differ, so that schedules cannot be compared: run(schedule) must begin "
+            "with the same seeds each time (make a generator inside it)"
+        )
 
 
 def _between(low: int, high: int, at_low: float, at_high: float, target: float, most: int) -> int | None:
