@@ -41,15 +41,17 @@ def test_tasks_cover_every_rollout_once_and_need_only_each_other(study: Study):
     assert len(names) == len(tasks)
     assert all(need.name in names for task in tasks for need in task.needs.values())
     rollouts = [
-        (task.domain, task.schedule, task.budget, seed)
+        (task.domain, task.schedule, budget, seed)
         for task in tasks
         if task.kind == "rollout" and task.kappa is None
+        for budget in task.budgets
         for seed in task.seeds
     ]
     assert len(set(rollouts)) == len(rollouts)
     on_grid = sum(KEYS[key].only_budget is None for key in study.schedules)
     at_ends = len(study.schedules) - on_grid
-    a_domain = study.seeds * (on_grid * len(study.budgets) + at_ends)
+    inside = sum(0 < budget < 1 for budget in study.budgets)  # at the ends terminal and stepwise rollouts stand for all
+    a_domain = study.seeds * (on_grid * inside + at_ends)
     assert len(rollouts) == len(study.domains) * a_domain
 
 

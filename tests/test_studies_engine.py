@@ -9,7 +9,7 @@ from shutil import copytree
 import pytest
 
 from study_runs import SHORT, finish, finished, row_hashes
-from trimtab.studies import engine, tasks
+from trimtab.studies import engine, tasks, work
 from trimtab.studies.engine import run_study
 from trimtab.studies.errors import StudyError
 from trimtab.studies.progress import Lines
@@ -48,7 +48,7 @@ def test_a_broken_off_run_goes_on_and_ends_with_the_same_rows(whole, tmp_path, a
 
     def counted(task, inputs):
         ran.append(task.name)
-        return tasks.run_task(task, inputs)
+        return work.run_task(task, inputs)
 
     monkeypatch.setattr(engine, "run_task", counted)
     finish(tmp_path / "run", SHORT)
@@ -100,7 +100,7 @@ def test_a_task_kept_by_other_code_counts_as_unfinished(tmp_path):
 
 def test_a_worker_with_other_code_is_refused(tmp_path, monkeypatch):
     def foreign(task, inputs):
-        return replace(tasks.run_task(task, inputs), code="other")
+        return replace(work.run_task(task, inputs), code="other")
 
     monkeypatch.setattr(engine, "run_task", foreign)
     with pytest.raises(StudyError, match="a worker runs other code"):

@@ -9,12 +9,14 @@ import trimtab as tt
 from trimtab import metrics
 from trimtab.domains import domain
 from trimtab.studies.errors import StudyError
-from trimtab.studies.tasks import Task, run_task, verify
+from trimtab.studies import explored
+from trimtab.studies.tasks import Task
+from trimtab.studies.work import run_task, verify
 
 SEEDS = range(3)
-REFERENCE = Task("rollout", "so3", "stepwise", 1.0, 0, 3)
-PERIODIC = Task("rollout", "so3", "periodic", 0.25, 0, 3, examples=2)
-CALIBRATION = Task("calibrate", "so3", "adaptive:paper", 1.0, 1_000_000, 1_000_004)
+REFERENCE = Task("rollout", "so3", "stepwise", (1.0,), 0, 3)
+PERIODIC = Task("rollout", "so3", "periodic", (0.25,), 0, 3, examples=2)
+CALIBRATION = Task("calibrate", "so3", "adaptive:paper", (1.0,), 1_000_000, 1_000_004)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +72,7 @@ def test_a_block_of_seeds_gives_the_rows_its_seeds_give_alone(reference):
 
 def test_an_adaptive_task_uses_the_shared_prices_and_spends_its_budget(reference):
     prices = run_task(CALIBRATION, {}).shared
-    task = replace(PERIODIC, schedule="adaptive:paper", budget=0.1)
+    task = replace(PERIODIC, schedule="adaptive:paper", budgets=(0.1,))
     assert set(task.needs) == {"reference", "thresholds"}
     rows = run_task(task, {"reference": reference.shared, "thresholds": prices}).rows
     assert [row["achieved_budget"] for row in rows] == [0.1] * 3
@@ -83,13 +85,47 @@ def test_calibration_seeds_cannot_be_evaluated_on():
 
 
 def test_a_schedule_that_is_not_the_one_asked_for_is_found_out(direct):
-    verify(PERIODIC, tt.Periodic(0.25), direct["periodic"])
+    verify(PERIODIC, tt.Periodic(0.25), direct["periodic"], torch.full((3,), 25))
     with pytest.raises(StudyError, match="not those of the schedule asked for"):
-        verify(PERIODIC, tt.Terminal(), direct["periodic"])
-    with pytest.raises(StudyError, match=r"30 corrections was asked for, \[25\] were spent"):
-        verify(replace(PERIODIC, budget=0.3), tt.Periodic(0.25), direct["periodic"])
+        verify(PERIODIC, tt.Terminal(), direct["periodic"], torch.full((3,), 25))
+    with pytest.raises(StudyError, match="30 corrections was asked for, 25 were spent"):
+        verify(PERIODIC, tt.Periodic(0.25), direct["periodic"], torch.tensor([25, 30, 25]))
 
 
 def test_kappa_reaches_the_domain_and_the_rows():
     rows = run_task(replace(REFERENCE, kappa=0.75), {}).rows
     assert {row["kappa"] for row in rows} == {0.75}
+
+
+# ------------------------------------------------------------------ budgets side by side, rollouts shared
+
+
+@pytest.mark.parametrize("key", ["periodic", "adaptive:dp", "planned", "hindsight"])
+def test_budgets_run_side_by_side_give_the_rows_they_give_alone(key, reference):
+    inputs = {"reference": reference.shared}
+    calibration = replace(CALIBRATION, schedule=key)
+    if key in ("adaptive:dp", "planned"):
+        known = {"explored": run_task(replace(calibration, kind="explore"), {}).shared}
+        inputs["thresholds"] = run_task(calibration, known).shared
+    together = replace(PERIODIC, schedule=key, budgets=(0.1, 0.5, 0.9))
+    alone = [replace(together, budgets=(budget,)) for budget in together.budgets]
+    whole = run_task(together, inputs)
+    parts = [run_task(task, inputs) for task in alone]
+    assert whole.rows == [row for part in parts for row in part.rows]
+    assert set(whole.traces) == set(together.budgets)
+    assert len({task.name for task in (together, *alone)}) == 4
+
+
+@pytest.mark.parametrize("method", ["dp", "planned"])
+def test_shared_calibration_rollouts_give_the_prices_that_calibration_finds_by_itself(method, monkeypatch):
+    seeds = range(1_000_000, 1_000_016)  # to the last bit for whole vector registers only
+    problem = domain("so3").problem(seeds)
+    known = explored.explore(domain("so3").problem, seeds)
+    direct = tt.calibrate(problem.sampler, problem.constraint, seeds, method=method)
+    ran = []
+    monkeypatch.setattr(explored, "rollout", lambda *a: ran.append(a[2]) or tt.rollout(*a))
+    run = explored.runs_from(known, problem, seeds)
+    shared = tt.calibrate_runs(run, problem.sampler.n_steps, method=method)
+    name = "table" if method == "dp" else "masks"
+    assert torch.equal(getattr(shared, name), getattr(direct, name))
+    assert [schedule.thresholds is not None for schedule in ran] == [True] * (3 if method == "dp" else 0)

@@ -62,6 +62,10 @@ def _reproduce_arguments(parser: argparse.ArgumentParser) -> None:
         "--only", metavar="DOMAIN", nargs="+", help="run these domains alone; `trimtab domains` lists them"
     )
     parser.add_argument("--out", metavar="DIR", type=Path, help="the run directory; runs/PRESET if not given")
+    parser.add_argument("--seeds", metavar="N", type=int, help="evaluation seeds, instead of the preset's number")
+    parser.add_argument(
+        "--calibration-seeds", metavar="N", type=int, help="calibration seeds, instead of the preset's number"
+    )
     pdm = parser.add_argument_group("the trajectory sampler, with --only pdm")
     pdm.add_argument("--checkpoint", metavar="FILE", help="weights of a public PDM checkpoint or of your own training")
     pdm.add_argument("--circles", metavar="FILE", help="a JSON list of obstacles, each [x, y, r]")
@@ -89,7 +93,16 @@ def _reproduce(arguments: argparse.Namespace) -> int:
         study = preset(arguments.preset or "quick")
     if arguments.only:
         study = study.only(_known_domains(arguments.only))
+    study = _with_seeds(study, arguments.seeds, arguments.calibration_seeds)
     return run_and_report(directory, _with_pdm_settings(study, arguments), arguments, _write_and_show)
+
+
+def _with_seeds(study: Study, seeds: int | None, calibration_seeds: int | None) -> Study:
+    """The study with other numbers of seeds; None leaves the number as it is."""
+    if seeds is not None:
+        kept = max(0, min(study.example_seeds, seeds))
+        study = replace(study, seeds=seeds, block=max(study.block, min(seeds, 32)), example_seeds=kept)
+    return study if calibration_seeds is None else replace(study, calibration_seeds=calibration_seeds)
 
 
 def _with_pdm_settings(study: Study, arguments: argparse.Namespace) -> Study:

@@ -13,6 +13,7 @@ from torch import Tensor
 from trimtab.constraints.obstacles import AvoidObstacles
 from trimtab.constraints.obstacles_geometry import Obstacles
 from trimtab.domains.base import Domain, Problem
+from trimtab.noise import as_seeds
 from trimtab.pdm import AnnealedLangevin, extra_circles, load_model, shipped_map, start_goal_pairs
 from trimtab.pdm.quality import trajectory_quality
 
@@ -81,7 +82,8 @@ def make(
     obstacles = Obstacles(enforced.float())
 
     def problem(seeds: Iterable[int] | Tensor) -> Problem:
-        starts, goals = (ends.float() for ends in start_goal_pairs(seeds, enforced))
+        each, which = torch.unique(as_seeds(seeds), return_inverse=True)  # finding a pair takes a planner
+        starts, goals = (ends.float()[which] for ends in start_goal_pairs(each, enforced))
         sampler = AnnealedLangevin(
             model,
             starts,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from trimtab.studies.reported import reported_beside
 from trimtab.studies.rows import Rows, read_rows
 from trimtab.studies.schedules import KEYS
 from trimtab.studies.store import trace_path, write_text
-from trimtab.studies.tasks import Task, made_domain, study_tasks
+from trimtab.studies.tasks import made_domain, runner, schedules_of, study_tasks
 from trimtab.studies.traces import Trace
 from trimtab.studies.views import view_of
 
@@ -65,10 +64,10 @@ def write_examples(directory: Path, summary: dict[str, Any]) -> Path:
 def _domain(directory: Path, study: Study, name: str) -> dict[str, Any]:
     made, view, rows = made_domain(name, origin=study.origin(name)), view_of(name), read_rows(directory, name)
     examples: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for task, trace in traces_of(directory, study, name):
-        numbers = rows.where(schedule=task.schedule, budget=task.budget)
+    for (schedule, budget), trace in traces_of(directory, study, name).items():
+        numbers = rows.where(schedule=schedule, budget=budget)
         listed = [_example(trace, i, numbers) for i in range(len(trace.seeds))]
-        examples.setdefault(task.schedule, {})[budget_name(task.budget)] = listed
+        examples.setdefault(schedule, {})[budget_name(budget)] = listed
     tables = {table: reported_beside(table, name, study.samplers) for table in ("table1", "win_rates")}
     return {
         "label": view.label,
@@ -84,11 +83,21 @@ def _domain(directory: Path, study: Study, name: str) -> dict[str, Any]:
     }
 
 
-def traces_of(directory: Path, study: Study, name: str) -> Iterator[tuple[Task, Trace]]:
-    """The example rollouts of a domain, with the tasks they come from."""
-    for task in study_tasks(study):
-        if task.domain == name and task.kappa is None and task.examples:
-            yield task, Trace.load(trace_path(directory, task))
+def traces_of(directory: Path, study: Study, name: str) -> dict[tuple[str, float], Trace]:
+    """The example rollouts of a domain by schedule and budget."""
+    kept = {
+        (task.schedule, budget): Trace.load(trace_path(directory, task, budget))
+        for task in study_tasks(study)
+        if task.domain == name and task.kappa is None and task.examples
+        for budget in task.budgets
+    }
+    wanted = [
+        (key, budget)
+        for key in schedules_of(study, name)
+        for budget in study.budgets
+        if kept and KEYS[key].only_budget is None
+    ]
+    return kept | {(key, budget): kept[runner(key, budget), budget] for key, budget in wanted}
 
 
 def _example(trace: Trace, i: int, rows: Rows) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def write_figures(directory: Path, summary: Summary) -> list[Path]:
         "endpoint": lambda plt: frontier(plt, summary, "endpoint", "endpoint distance"),
     }
     examples: dict[str, dict[tuple[str, float], Trace]] = {
-        name: {(task.schedule, task.budget): trace for task, trace in traces_of(directory, study, name)}
+        name: traces_of(directory, study, name)
         for name in ("terrain", "terrain-ridge")
         if name in study.domains and study.example_seeds
     }
@@ -55,7 +55,7 @@ def write_figures(directory: Path, summary: Summary) -> list[Path]:
         figures["title"] = lambda plt: title(plt, ground, examples[hilly], study)
         figures["regime"] = lambda plt: regime(plt, examples, study)
     if "pdm" in study.domains and study.example_seeds:
-        kept = {(task.schedule, task.budget): trace for task, trace in traces_of(directory, study, "pdm")}
+        kept = traces_of(directory, study, "pdm")
         circles = obstacles_of(made_domain("pdm", origin=study.origin("pdm"))) or []
         figures["trajectories"] = lambda plt: trajectories(plt, kept, circles, study)
     swept = [cell["improvement"] for kappas in summary.get("kappa", {}).values() for cell in kappas.values()]

@@ -96,6 +96,7 @@ def cost(directory: Path, summary: Summary) -> list[Table]:
                 for task in timing
                 if (task["domain"], task["schedule"]) == (name, key)
                 and task.get("rows_projection") is not None
+                and task["budget"] is not None
                 and budget_name(task["budget"]) == at
             ]
             if not mine:

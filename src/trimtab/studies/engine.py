@@ -25,7 +25,8 @@ from trimtab.names import missing_extra, unknown
 from trimtab.studies.errors import StudyError
 from trimtab.studies.progress import progress_on
 from trimtab.studies.store import Store
-from trimtab.studies.tasks import Result, Task, run_task, study_tasks
+from trimtab.studies.tasks import Task, study_tasks
+from trimtab.studies.work import Result, run_task
 
 __all__ = ["ENGINES", "Pool", "pool", "run_study"]
 

@@ -15,9 +15,12 @@ from torch import Tensor
 from trimtab.files import write_atomically
 from trimtab.metrics import nepe
 from trimtab.names import missing_extra
+from trimtab.studies.config import Study
 from trimtab.studies.errors import StudyError
+from trimtab.studies.schedules import schedule_key
 from trimtab.studies.store import Store
-from trimtab.studies.tasks import QUALITY, study_tasks
+from trimtab.studies.tasks import runner, schedules_of, study_tasks
+from trimtab.studies.work import QUALITY
 
 __all__ = ["SWEEP", "Rows", "join_rows", "read_rows", "read_timing", "write_rows"]
 
@@ -89,6 +92,10 @@ def join_rows(store: Store) -> dict[str, list[dict[str, Any]]]:
     for task in study_tasks(store.study):
         files[task.domain if task.kappa is None else SWEEP].extend(store.rows(task))
     study = store.study
+    for name, rows in files.items():
+        swept = name == SWEEP
+        budgets = (study.table_budget,) if swept else study.budgets
+        rows += [copy for row in rows for copy in _at_the_ends(study, row, budgets, swept)]
     place = {name: i for i, name in enumerate((*study.domains, *study.kappa_domains, *study.schedules))}
     for rows in files.values():
         rows.sort(
@@ -96,6 +103,13 @@ def join_rows(store: Store) -> dict[str, list[dict[str, Any]]]:
         )
         _join_nepe(rows)
     return files
+
+
+def _at_the_ends(study: Study, row: dict[str, Any], budgets: Sequence[float], swept: bool) -> list[dict[str, Any]]:
+    """The rows that a terminal or stepwise rollout stands for: those of all schedules with no or all of the budget."""
+    ends = [budget for budget in budgets if runner("any", budget) == row["schedule"]]
+    on_grid = [key for key in schedules_of(study, row["domain"], swept) if schedule_key(key).only_budget is None]
+    return [row | {"schedule": key, "budget": budget} for key in on_grid for budget in ends]
 
 
 def _join_nepe(rows: list[dict[str, Any]]) -> None:

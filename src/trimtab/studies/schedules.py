@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from trimtab.calibration import Price
+from trimtab.constraint import take_rows
 from trimtab.domains.base import Problem
 from trimtab.names import unknown
 from trimtab.oracle import hindsight
-from trimtab.schedule import Fixed, Periodic, Schedule, Stepwise, Terminal, corrections
+from trimtab.schedule import Fixed, Periodic, Schedule, Stepwise, Terminal
 
 __all__ = ["KEYS", "Key", "Material", "schedule_key"]
 
@@ -48,7 +50,7 @@ class Key:
     Attributes:
         label: As figures and tables name it.
         summary: One sentence.
-        build: The schedule for a budget, a fraction of T.
+        build: The schedule for budgets, a number of corrections for each sample, (n,).
         calibration: The `method` of `calibrate` whose prices it needs; None for none.
         only_budget: The one budget it makes sense for; None for any.
         cheap_only: Whether it runs so many rollouts that only the synthetic domains can afford it.
@@ -56,7 +58,7 @@ class Key:
 
     label: str
     summary: str
-    build: Callable[[Material, float], Schedule]
+    build: Callable[[Material, Tensor], Schedule]
     calibration: str | None = None
     only_budget: float | None = None
     cheap_only: bool = False
@@ -64,26 +66,26 @@ class Key:
 
 def _priced(label: str, summary: str, method: str, cheap_only: bool = False) -> Key:
     """A schedule made of the price that a method of `calibrate` finds."""
-    return Key(label, summary, lambda material, budget: material.prices.at(budget), method, cheap_only=cheap_only)
+    return Key(label, summary, lambda material, budgets: material.prices.at(budgets), method, cheap_only=cheap_only)
 
 
 KEYS: dict[str, Key] = {
     "terminal": Key(
         "terminal",
         "No projection during the rollout, one at its end.",
-        lambda material, budget: Terminal(),
+        lambda material, budgets: Terminal(),
         only_budget=0.0,
     ),
     "stepwise": Key(
         "stepwise",
         "A projection after every update: the reference.",
-        lambda material, budget: Stepwise(),
+        lambda material, budgets: Stepwise(),
         only_budget=1.0,
     ),
     "periodic": Key(
         "periodic",
         "Projections at evenly spread steps.",
-        lambda material, budget: Periodic(budget),
+        lambda material, budgets: Periodic(budgets),
     ),
     "adaptive:paper": _priced(
         "adaptive (paper)",
@@ -114,18 +116,22 @@ KEYS: dict[str, Key] = {
     "hindsight": Key(
         "hindsight",
         "The best steps of each rollout, found afterwards: the limit, not a method.",
-        lambda material, budget: Fixed(_hindsight_mask(material, budget)),
+        lambda material, budgets: Fixed(_hindsight_mask(material, budgets)),
         cheap_only=True,
     ),
 }
 """By the names used in rows, summaries and figures."""
 
 
-def _hindsight_mask(material: Material, budget: float) -> Tensor:
+def _hindsight_mask(material: Material, budgets: Tensor) -> Tensor:
     problem = material.problem
-    count = corrections(budget, problem.sampler.n_steps)
-    # one round of branching finds nearly all there is to find; see tests/test_oracle.py
-    return hindsight(problem.sampler, problem.constraint, material.seeds, int(count), rounds=1, tries=2)
+    mask = torch.zeros(problem.sampler.n_steps, len(budgets), dtype=torch.bool)
+    for budget in sorted(set(budgets.tolist())):
+        rows = (budgets == budget).nonzero().squeeze(1)
+        sampler, constraint = take_rows(problem.sampler, rows), problem.constraint.take(rows)
+        # one round of branching finds nearly all there is to find; see tests/test_oracle.py
+        mask[:, rows] = hindsight(sampler, constraint, material.seeds[rows], budget, rounds=1, tries=2)
+    return mask
 
 
 def schedule_key(name: str) -> Key:

@@ -14,7 +14,8 @@ from trimtab._version import __version__
 from trimtab.files import write_atomically
 from trimtab.studies.config import Study
 from trimtab.studies.errors import StudyError
-from trimtab.studies.tasks import Result, Task, code_version
+from trimtab.studies.tasks import Task, code_version
+from trimtab.studies.work import Result
 
 __all__ = ["Store", "identity_of", "read_run", "trace_path", "write_text"]
 
@@ -139,9 +140,10 @@ class Store:
                 f"a worker runs other code ({result.code}) than this process ({code_version()}): the source or the "
                 "libraries differ, or changed since the start"
             )
-        for path, data in ((self._shared(task), result.shared), (self.trace(task), result.trace)):
-            if data is not None:
-                _write(path, data)
+        if result.shared is not None:
+            _write(self._shared(task), result.shared)
+        for budget, data in result.traces.items():
+            _write(trace_path(self.directory, task, budget), data)
         kept = {"identity": self.identity, "task": task.name, "rows": result.rows, "timing": result.timing}
         write_text(self._work(task.name), json.dumps(kept))
 
@@ -161,10 +163,6 @@ class Store:
         """The file of a finished task that others need."""
         return self._shared(task).read_bytes()
 
-    def trace(self, task: Task) -> Path:
-        """Where a task's example rollouts are."""
-        return trace_path(self.directory, task)
-
     def _kept(self, name: str) -> dict[str, Any] | None:
         try:
             kept = json.loads(self._work(name).read_text())
@@ -173,8 +171,10 @@ class Store:
         return kept if isinstance(kept, dict) and kept.get("identity") == self.identity else None
 
     def _files_present(self, task: Task) -> bool:
-        shares = task.kind == "calibrate" or task.schedule == "stepwise"
-        return (not shares or self._shared(task).is_file()) and (not task.examples or self.trace(task).is_file())
+        shares = task.kind != "rollout" or task.schedule == "stepwise"
+        files = [self._shared(task)] if shares else []
+        files += [trace_path(self.directory, task, budget) for budget in task.budgets if task.examples]
+        return all(path.is_file() for path in files)
 
     def _work(self, name: str) -> Path:
         return self.directory / "work" / f"{name}.json"
@@ -199,9 +199,9 @@ class Store:
         self._lock.close()
 
 
-def trace_path(directory: Path, task: Task) -> Path:
-    """Where a task's example rollouts are in a run directory."""
-    return directory / "traces" / f"{task.name}.safetensors"
+def trace_path(directory: Path, task: Task, budget: float) -> Path:
+    """Where a task's example rollouts at one of its budgets are in a run directory."""
+    return directory / "traces" / f"{task.name_at(budget)}.safetensors"
 
 
 def _refuse_foreign(directory: Path) -> None:

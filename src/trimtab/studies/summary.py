@@ -16,7 +16,7 @@ from trimtab.metrics import Summary, improvement, summary, win_rate
 from trimtab.studies.config import Study, budget_name
 from trimtab.studies.rows import SWEEP, Rows, read_rows
 from trimtab.studies.store import read_run, write_text
-from trimtab.studies.tasks import QUALITY
+from trimtab.studies.work import QUALITY
 
 __all__ = ["METRICS", "relative_improvement", "summarise", "summary_schema", "write_summary"]
 

@@ -1,58 +1,44 @@
-"""The tasks a study is cut into, and what running one of them does.
-
-A task is a pure function of its description and of the results it needs. It writes nothing; who runs it keeps what
-it returns.
-"""
+"""The tasks a study is cut into, and what they depend on."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from time import perf_counter
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
 import trimtab
-from trimtab.calibration import calibrate
 from trimtab.domains import SYNTHETIC, domain
 from trimtab.domains.base import Domain
-from trimtab.loop import replay, rollout
-from trimtab.metrics import Distance, endpoint_distance, path_error, top_mass
-from trimtab.noise import as_seeds
-from trimtab.price_file import load_price
-from trimtab.record import Rollout
-from trimtab.schedule import Schedule, corrections
 from trimtab.studies.config import CALIBRATION_SEED, SWEPT, Study
 from trimtab.studies.errors import StudyError
-from trimtab.studies.schedules import Material, schedule_key
-from trimtab.studies.traces import Trace
+from trimtab.studies.schedules import schedule_key
 from trimtab.usercode import Source, domain_from, version_of
 
-__all__ = ["QUALITY", "Result", "Task", "code_version", "made_domain", "run_task", "study_tasks"]
+__all__ = ["EXPLORING", "Task", "code_version", "domain_of", "made_domain", "runner", "schedules_of", "study_tasks"]
 
-QUALITY = "quality_"
-"""How the columns of a domain's own judgement of its final states begin."""
+EXPLORING = ("dp", "planned", "value")
+"""The calibration methods that look at rollouts corrected at random, which they share."""
 
-Thing = TypeVar("Thing")
+_ROLLOUTS = 320  # of a task, unless one budget takes more: enough to keep a core busy, few enough to fit in memory
 
 
 @dataclass(frozen=True)
 class Task:
-    """One batched rollout of a study, or the calibration that others share.
+    """One batched run of rollouts of a study, or a calibration that others share.
 
     Attributes:
-        kind: "calibrate" estimates the prices of `schedule`'s method, "rollout" runs `schedule`.
+        kind: "explore" runs the calibration rollouts that several methods share, "calibrate" estimates the prices of
+            `schedule`'s method, "rollout" runs `schedule`.
         domain: By name.
         schedule: By key.
-        budget: A fraction of T.
+        budgets: Fractions of T, run side by side.
         first: The first seed.
         stop: One past the last seed.
         kappa: The domain's restoring pull where it is swept; None leaves the domain's own.
@@ -60,10 +46,10 @@ class Task:
         origin: Where the domain comes from, if it is not built in; see `Study.origin`.
     """
 
-    kind: Literal["calibrate", "rollout"]
+    kind: Literal["explore", "calibrate", "rollout"]
     domain: str
     schedule: str
-    budget: float
+    budgets: tuple[float, ...]
     first: int
     stop: int
     kappa: float | None = None
@@ -78,10 +64,17 @@ class Task:
     @property
     def name(self) -> str:
         """Unique within a study, and a file name."""
+        if self.kind == "explore":
+            return f"{self.problem}.explored"
         if self.kind == "calibrate":
             return f"{self.problem}.calibration-{schedule_key(self.schedule).calibration}"
+        several = "" if len(self.budgets) == 1 else f"-{self.budgets[-1]:.4f}"
+        return self.name_at(self.budgets[0], several)
+
+    def name_at(self, budget: float, more: str = "") -> str:
+        """A file name for what it has at one of its budgets."""
         schedule = self.schedule.replace(":", "-")
-        return f"{self.problem}.{schedule}.{self.budget:.4f}.{self.first}-{self.stop}"
+        return f"{self.problem}.{schedule}.{budget:.4f}{more}.{self.first}-{self.stop}"
 
     @property
     def seeds(self) -> range:
@@ -91,13 +84,16 @@ class Task:
     @property
     def needs(self) -> dict[str, Task]:
         """The tasks whose files it needs, by what they are to it."""
-        if self.kind == "calibrate":
+        if self.kind == "explore":
             return {}
+        if self.kind == "calibrate":
+            explores = schedule_key(self.schedule).calibration in EXPLORING
+            return {"explored": replace(self, kind="explore")} if explores else {}
         needs = {}
         if self.schedule != "stepwise":
-            needs["reference"] = replace(self, schedule="stepwise", budget=1.0, examples=0)
+            needs["reference"] = replace(self, schedule="stepwise", budgets=(1.0,), examples=0)
         if schedule_key(self.schedule).calibration is not None:
-            needs["thresholds"] = Task("calibrate", self.domain, self.schedule, 1.0, 0, 0, self.kappa)
+            needs["thresholds"] = replace(self, kind="calibrate")
         return needs
 
 
@@ -118,140 +114,57 @@ def _tasks_of(
     study: Study, name: str, kappa: float | None, budgets: tuple[float, ...], n_seeds: int, examples: int
 ) -> Iterator[Task]:
     origin = study.origin(name)
-    for schedule in study.schedules:
+    last = CALIBRATION_SEED + study.calibration_seeds
+    for schedule in schedules_of(study, name, swept=kappa is not None):
         key = schedule_key(schedule)
-        if (key.cheap_only and name not in SYNTHETIC) or (kappa is not None and schedule not in SWEPT):
-            continue
         if key.calibration is not None:
-            last = CALIBRATION_SEED + study.calibration_seeds
-            yield Task("calibrate", name, schedule, 1.0, CALIBRATION_SEED, last, kappa, origin=origin)
-        for budget in budgets if key.only_budget is None else (key.only_budget,):
-            for first in range(0, n_seeds, study.block):
-                stop = min(first + study.block, n_seeds)
-                kept = examples if first == 0 else 0
-                yield Task("rollout", name, schedule, budget, first, stop, kappa, kept, origin)
+            calibrate = Task("calibrate", name, schedule, (1.0,), CALIBRATION_SEED, last, kappa, origin=origin)
+            yield from (*calibrate.needs.values(), calibrate)
+        groups = _groups(study, name, budgets) if key.only_budget is None else [(key.only_budget,)]
+        for first in range(0, n_seeds, study.block):
+            stop = min(first + study.block, n_seeds)
+            kept = examples if first == 0 else 0
+            for group in groups:
+                yield Task("rollout", name, schedule, group, first, stop, kappa, kept, origin)
 
 
-# ------------------------------------------------------------------ running one
+def schedules_of(study: Study, name: str, swept: bool = False) -> list[str]:
+    """The schedules that a study runs on a domain."""
+    return [
+        key
+        for key in study.schedules
+        if (name in SYNTHETIC or not schedule_key(key).cheap_only) and (key in SWEPT or not swept)
+    ]
 
 
-@dataclass(frozen=True)
-class Result:
-    """What a task returns.
+def _groups(study: Study, name: str, budgets: tuple[float, ...]) -> list[tuple[float, ...]]:
+    """The budgets that are run side by side.
 
-    Attributes:
-        rows: One a rollout, a function of the task and the code alone.
-        timing: Seconds, calls and rows handled; differs from run to run.
-        code: The version of the code that ran it.
-        shared: A file that other tasks need: prices, or the stepwise reference.
-        trace: A file of example rollouts to look at.
+    What a rollout costs is reported at the table's budget for the samplers whose cost matters, so there it is run, and
+    timed, by itself.
     """
+    alone = () if name in SYNTHETIC else (study.table_budget,)
+    inside = [budget for budget in budgets if runner("any", budget) == "any"]
+    others = [budget for budget in inside if budget not in alone]
+    size = max(1, _ROLLOUTS // study.block)
+    groups = [tuple(others[i : i + size]) for i in range(0, len(others), size)]
+    return [(budget,) for budget in inside if budget in alone] + groups
 
-    rows: list[dict[str, Any]]
-    timing: dict[str, Any]
-    code: str
-    shared: bytes | None = None
-    trace: bytes | None = None
 
+def runner(schedule: str, budget: float) -> str:
+    """The schedule whose run stands for a schedule at a budget.
 
-def run_task(task: Task, inputs: Mapping[str, bytes]) -> Result:
-    """Run one task.
-
-    Args:
-        task: What to run.
-        inputs: The `shared` files of the tasks it needs, by the names `Task.needs` gives them.
+    With no budget every schedule is terminal correction and with all of it every schedule is stepwise correction, so
+    those are run once.
     """
-    begin = perf_counter()
-    result = _calibrate(task) if task.kind == "calibrate" else _rollout(task, inputs)
-    result.timing["seconds"] = perf_counter() - begin
-    return result
+    return {0.0: "terminal", 1.0: "stepwise"}.get(budget, schedule)
 
 
-def _calibrate(task: Task) -> Result:
-    problem = _domain_of(task).problem(task.seeds)
-    method = schedule_key(task.schedule).calibration
-    assert method is not None
-    prices = calibrate(problem.sampler, problem.constraint, task.seeds, budget=1.0, method=method)
-    return Result([], _described(task), code_version(), shared=_as_bytes(prices.save))
+# ------------------------------------------------------------------ what tasks depend on
 
 
-def _rollout(task: Task, inputs: Mapping[str, bytes]) -> Result:
-    made = _domain_of(task)
-    seeds = as_seeds(task.seeds)
-    problem = made.problem(seeds)
-    prices = _from_bytes(load_price, inputs["thresholds"]) if "thresholds" in inputs else None
-    schedule = schedule_key(task.schedule).build(Material(problem, seeds, prices), task.budget)
-    run = rollout(problem.sampler, problem.constraint, schedule, seeds, keep_states=True)
-    verify(task, schedule, run)
-
-    reference = run if task.schedule == "stepwise" else _from_bytes(Rollout.load, inputs["reference"])
-    apart = distances_along(run, reference, made.distance)
-    rows = _rows(task, made, run, endpoint_distance(run, reference, made.distance), apart.sum(dim=0))
-    if made.quality is not None:
-        judged = {f"{QUALITY}{name}": v.tolist() for name, v in made.quality(run.final, problem.constraint).items()}
-        rows = [row | {name: values[i] for name, values in judged.items()} for i, row in enumerate(rows)]
-    timing = _described(task)
-    for kind, what in (("seconds", run.seconds), ("calls", run.calls), ("rows", run.rows)):
-        timing |= {f"{kind}_{name}": value for name, value in what.items()}
-    return Result(
-        rows,
-        timing,
-        code_version(),
-        shared=_as_bytes(run.save) if task.schedule == "stepwise" else None,
-        trace=_as_bytes(Trace.of(task.domain, run, apart, task.examples).save) if task.examples else None,
-    )
-
-
-def verify(task: Task, schedule: Schedule, run: Rollout) -> None:
-    """The schedule that ran is the schedule that was asked for, and it spent its budget exactly."""
-    if not torch.equal(replay(schedule, run), run.projected):
-        raise StudyError(f"{task.name}: the recorded decisions are not those of the schedule asked for")
-    wanted = corrections(task.budget, run.n_steps)
-    if bool((run.spent != wanted).any()):
-        raise StudyError(
-            f"{task.name}: a budget of {wanted} corrections was asked for, {sorted(set(run.spent.tolist()))} were spent"
-        )
-
-
-def distances_along(run: Rollout, reference: Rollout, distance: Distance) -> Tensor:
-    """Distance to the reference after each step, (T, n); summed over time it is `metrics.state_error`."""
-    assert run.states is not None
-    assert reference.states is not None
-    steps, n = run.projected.shape
-    return distance(run.states[1:].flatten(0, 1), reference.states[1:].flatten(0, 1)).reshape(steps, n)
-
-
-def _rows(task: Task, made: Domain, run: Rollout, endpoint: Tensor, state_error: Tensor) -> list[dict[str, Any]]:
-    """One row a rollout; NEPE is joined later, since it needs the terminal rollout too."""
-    failures = run.failed.sum(dim=0) + run.closing_failed
-    columns: dict[str, list[Any]] = {
-        "seed": list(task.seeds),
-        "achieved_budget": (run.spent.double() / run.n_steps).tolist(),
-        "path_error": path_error(run).double().tolist(),
-        "endpoint": endpoint.double().tolist(),
-        "state_error": state_error.double().tolist(),
-        "concentration": top_mass(run.defects).double().tolist(),
-        "projections": (run.spent + run.closing).tolist(),
-        "closing": run.closing.tolist(),
-        "failures": failures.tolist(),
-        "iterations": run.iterations.sum(dim=0).tolist(),
-    }
-    same = {
-        "domain": task.domain,
-        "kappa": float(made.settings.get("kappa", np.nan)),
-        "schedule": task.schedule,
-        "budget": task.budget,
-        "n_steps": run.n_steps,
-    }
-    return [same | dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-
-
-def _described(task: Task) -> dict[str, Any]:
-    facts: dict[str, Any] = {"task": task.name, "domain": task.domain, "schedule": task.schedule}
-    return facts | {"budget": task.budget, "rollouts": len(task.seeds)}
-
-
-def _domain_of(task: Task) -> Domain:
+def domain_of(task: Task) -> Domain:
+    """The domain of a task, whose code must be what it was when the run began."""
     if task.origin and (now := _version_of(task.domain, task.origin)) != (then := json.loads(task.origin)["code"]):
         raise StudyError(f"{task.domain}: the sampler's code was {then} when the run began and is {now} now")
     return made_domain(task.domain, task.kappa, task.origin)
@@ -288,15 +201,3 @@ def code_version() -> str:
         if path.is_file() and "__pycache__" not in parts and parts[0] not in _NO_EFFECT_ON_ROWS:
             digest.update("/".join(parts).encode() + hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()[:16]
-
-
-def _as_bytes(save: Callable[[Path], None]) -> bytes:
-    with tempfile.TemporaryDirectory(prefix="trimtab-") as folder:
-        save(Path(folder) / "shared")
-        return (Path(folder) / "shared").read_bytes()
-
-
-def _from_bytes(load: Callable[[Path], Thing], data: bytes) -> Thing:
-    with tempfile.TemporaryDirectory(prefix="trimtab-") as folder:
-        (Path(folder) / "shared").write_bytes(data)
-        return load(Path(folder) / "shared")

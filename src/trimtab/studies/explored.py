@@ -1,0 +1,106 @@
+"""Calibration rollouts that several methods ask for: run once, all side by side, and handed out again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from trimtab.domains.base import Problem
+from trimtab.loop import rollout
+from trimtab.noise import as_seeds
+from trimtab.prices.explore import Explore, Run, spread_budgets
+from trimtab.record import Rollout
+from trimtab.schedule import Moment, Schedule, Terminal
+
+__all__ = ["explore", "part_of", "runs_from"]
+
+_RANDOM_BATCHES = 3  # the most that any method asks for
+
+
+def asked_for(n: int, n_steps: int) -> list[Schedule]:
+    """What the methods of `calibrate` run first, whatever they see, for all budgets up to T."""
+    budgets = [spread_budgets(n, n_steps, n_steps, seed=k) for k in range(_RANDOM_BATCHES)]
+    return [Terminal(), *(Explore(budget, seed=k) for k, budget in enumerate(budgets))]
+
+
+def explore(problem: Callable[[Tensor], Problem], seeds: Iterable[int] | Tensor) -> Rollout:
+    """Run all of `asked_for` side by side: the seeds once for each, one after the other."""
+    seeds = as_seeds(seeds)
+    n = len(seeds)
+    n_steps = problem(seeds).sampler.n_steps
+    schedules = asked_for(n, n_steps)
+    everyone = seeds.repeat(len(schedules))
+    made = problem(everyone)
+    return rollout(made.sampler, made.constraint, _SideBySide(tuple(schedules), n), everyone)
+
+
+def runs_from(known: Rollout | None, problem: Problem, seeds: Iterable[int] | Tensor) -> Run:
+    """`run(schedule)` for `calibrate_runs`: a batch that `explore` has run already, or else a new one.
+
+    Args:
+        known: What `explore` returned for these seeds; None for nothing.
+        problem: Made for these seeds.
+        seeds: Calibration seeds.
+    """
+    seeds = as_seeds(seeds)
+    n = len(seeds)
+    schedules = [] if known is None else asked_for(n, problem.sampler.n_steps)
+
+    def run(schedule: Schedule) -> Rollout:
+        for i, other in enumerate(schedules):
+            if known is not None and _same(schedule, other):
+                return part_of(known, slice(i * n, (i + 1) * n))
+        return rollout(problem.sampler, problem.constraint, schedule, seeds)
+
+    return run
+
+
+def part_of(run: Rollout, rows: slice) -> Rollout:
+    """Some rollouts of a run; what they cost is left out, as that cannot be told apart."""
+    first = {name: getattr(run, name)[rows] for name in ("final", "closing", "closing_failed", "seeds")}
+    kept = () if run.states is None else ("states",)
+    names = ("defects", "residuals", "projected", "failed", "iterations", *kept)
+    along = {name: getattr(run, name)[:, rows].contiguous() for name in names}
+    return replace(run, **first, **along, seconds={}, calls={}, rows={})
+
+
+def _same(one: Schedule, other: Schedule) -> bool:
+    if isinstance(one, Explore) and isinstance(other, Explore):
+        at_random = one.thresholds is None and other.thresholds is None and one.seed == other.seed
+        return at_random and torch.equal(torch.as_tensor(one.budget), torch.as_tensor(other.budget))
+    return isinstance(one, Terminal) and isinstance(other, Terminal)
+
+
+@dataclass(frozen=True, eq=False)
+class _SideBySide:
+    """Several schedules without a memory, each for `n` samples, one after the other."""
+
+    schedules: tuple[Schedule, ...]
+    n: int
+    calibration_seeds = ()
+
+    @property
+    def budget(self) -> Tensor:
+        """Of every sample, (n times the number of schedules,)."""
+        return torch.cat([torch.as_tensor(getattr(s, "budget", 0)).expand(self.n) for s in self.schedules])
+
+    def decide(self, now: Moment) -> Tensor:
+        """Each schedule for its own samples."""
+        assert now.seeds is not None
+        ends = range(0, len(now.defect) + 1, self.n)
+        decided = []
+        for schedule, (low, high) in zip(self.schedules, pairwise(ends), strict=True):
+            some = slice(low, high)
+            mine = now._replace(
+                defect=now.defect[some],
+                budget_left=now.budget_left[some],
+                proposal=None,
+                record=(now.record[0][:, some], now.record[1][:, some]),
+                seeds=now.seeds[some],
+            )
+            decided.append(schedule.decide(mine))
+        return torch.cat(decided)

@@ -1,0 +1,194 @@
+"""What running a task does.
+
+A task is a pure function of its description and of the results it needs. It writes nothing; who runs it keeps what
+it returns.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trimtab.calibration import calibrate_runs
+from trimtab.domains.base import Domain
+from trimtab.loop import replay, rollout
+from trimtab.metrics import Distance, endpoint_distance, path_error, top_mass
+from trimtab.noise import as_seeds
+from trimtab.price_file import load_price
+from trimtab.record import Rollout
+from trimtab.schedule import Schedule, corrections
+from trimtab.studies.errors import StudyError
+from trimtab.studies.explored import explore, part_of, runs_from
+from trimtab.studies.schedules import Material, schedule_key
+from trimtab.studies.tasks import Task, code_version, domain_of
+from trimtab.studies.traces import Trace
+from trimtab.thresholds import fingerprint
+
+__all__ = ["QUALITY", "Result", "run_task"]
+
+QUALITY = "quality_"
+"""How the columns of a domain's own judgement of its final states begin."""
+
+Thing = TypeVar("Thing")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a task returns.
+
+    Attributes:
+        rows: One a rollout, a function of the task and the code alone.
+        timing: Seconds, calls and rows handled; differs from run to run.
+        code: The version of the code that ran it.
+        shared: A file that other tasks need: explored rollouts, prices, or the stepwise reference.
+        traces: Files of example rollouts to look at, by budget.
+    """
+
+    rows: list[dict[str, Any]]
+    timing: dict[str, Any]
+    code: str
+    shared: bytes | None = None
+    traces: dict[float, bytes] = field(default_factory=dict)
+
+
+def run_task(task: Task, inputs: Mapping[str, bytes]) -> Result:
+    """Run one task.
+
+    Args:
+        task: What to run.
+        inputs: The `shared` files of the tasks it needs, by the names `Task.needs` gives them.
+    """
+    begin = perf_counter()
+    result = {"explore": _explore, "calibrate": _calibrate, "rollout": _rollout}[task.kind](task, inputs)
+    result.timing["seconds"] = perf_counter() - begin
+    return result
+
+
+def _explore(task: Task, inputs: Mapping[str, bytes]) -> Result:
+    run = explore(domain_of(task).problem, task.seeds)
+    timing = _described(task) | {"rollouts": len(run.closing)} | _costs(run)
+    return Result([], timing, code_version(), shared=_as_bytes(run.save))
+
+
+def _calibrate(task: Task, inputs: Mapping[str, bytes]) -> Result:
+    problem = domain_of(task).problem(task.seeds)
+    known = _from_bytes(Rollout.load, inputs["explored"]) if "explored" in inputs else None
+    method = schedule_key(task.schedule).calibration
+    assert method is not None
+    prices = calibrate_runs(
+        runs_from(known, problem, task.seeds),
+        problem.sampler.n_steps,
+        method=method,
+        fingerprint=fingerprint(problem.sampler, problem.constraint),
+    )
+    return Result([], _described(task), code_version(), shared=_as_bytes(prices.save))
+
+
+def _rollout(task: Task, inputs: Mapping[str, bytes]) -> Result:
+    made = domain_of(task)
+    n, times = len(task.seeds), len(task.budgets)
+    seeds = as_seeds(task.seeds).repeat(times)
+    problem = made.problem(seeds)
+    prices = _from_bytes(load_price, inputs["thresholds"]) if "thresholds" in inputs else None
+    counts = [int(corrections(budget, problem.sampler.n_steps)) for budget in task.budgets]
+    wanted = torch.tensor(counts).repeat_interleave(n)
+    schedule = schedule_key(task.schedule).build(Material(problem, seeds, prices), wanted)
+    run = rollout(problem.sampler, problem.constraint, schedule, seeds, keep_states=True)
+    verify(task, schedule, run, wanted)
+
+    reference = run if task.schedule == "stepwise" else _from_bytes(Rollout.load, inputs["reference"])
+    rows, traces = [], {}
+    for i, budget in enumerate(task.budgets):
+        block = slice(i * n, (i + 1) * n)
+        part = part_of(run, block)
+        apart = distances_along(part, reference, made.distance)
+        some = _rows(task, budget, made, part, endpoint_distance(part, reference, made.distance), apart.sum(dim=0))
+        if made.quality is not None:
+            constraint = problem.constraint.take(torch.arange(block.start, block.stop))
+            judged = {f"{QUALITY}{name}": v.tolist() for name, v in made.quality(part.final, constraint).items()}
+            some = [row | {name: values[j] for name, values in judged.items()} for j, row in enumerate(some)]
+        rows += some
+        if task.examples:
+            traces[budget] = _as_bytes(Trace.of(task.domain, part, apart, task.examples).save)
+    shared = _as_bytes(run.save) if task.schedule == "stepwise" else None
+    return Result(rows, _described(task) | _costs(run), code_version(), shared, traces)
+
+
+def verify(task: Task, schedule: Schedule, run: Rollout, wanted: Tensor) -> None:
+    """The schedule that ran is the schedule that was asked for, and it spent its budgets (n,) exactly."""
+    if not torch.equal(replay(schedule, run), run.projected):
+        raise StudyError(f"{task.name}: the recorded decisions are not those of the schedule asked for")
+    wrong = (run.spent != wanted).nonzero().squeeze(1)
+    if len(wrong):
+        asked, spent = int(wanted[wrong[0]]), int(run.spent[wrong[0]])
+        raise StudyError(f"{task.name}: a budget of {asked} corrections was asked for, {spent} were spent")
+
+
+def distances_along(run: Rollout, reference: Rollout, distance: Distance) -> Tensor:
+    """Distance to the reference after each step, (T, n); summed over time it is `metrics.state_error`."""
+    assert run.states is not None
+    assert reference.states is not None
+    steps, n = run.projected.shape
+    return distance(run.states[1:].flatten(0, 1), reference.states[1:].flatten(0, 1)).reshape(steps, n)
+
+
+def _rows(
+    task: Task, budget: float, made: Domain, run: Rollout, endpoint: Tensor, state_error: Tensor
+) -> list[dict[str, Any]]:
+    """One row a rollout; NEPE is joined later, since it needs the terminal rollout too."""
+    failures = run.failed.sum(dim=0) + run.closing_failed
+    columns: dict[str, list[Any]] = {
+        "seed": list(task.seeds),
+        "achieved_budget": (run.spent.double() / run.n_steps).tolist(),
+        "path_error": path_error(run).double().tolist(),
+        "endpoint": endpoint.double().tolist(),
+        "state_error": state_error.double().tolist(),
+        "concentration": top_mass(run.defects).double().tolist(),
+        "projections": (run.spent + run.closing).tolist(),
+        "closing": run.closing.tolist(),
+        "failures": failures.tolist(),
+        "iterations": run.iterations.sum(dim=0).tolist(),
+    }
+    same = {
+        "domain": task.domain,
+        "kappa": float(made.settings.get("kappa", np.nan)),
+        "schedule": task.schedule,
+        "budget": budget,
+        "n_steps": run.n_steps,
+    }
+    return [same | dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _described(task: Task) -> dict[str, Any]:
+    return {
+        "task": task.name,
+        "domain": task.domain,
+        "schedule": task.schedule,
+        "budget": task.budgets[0] if len(task.budgets) == 1 else None,
+        "rollouts": len(task.seeds) * len(task.budgets),
+    }
+
+
+def _costs(run: Rollout) -> dict[str, Any]:
+    kinds = (("seconds", run.seconds), ("calls", run.calls), ("rows", run.rows))
+    return {f"{kind}_{name}": value for kind, what in kinds for name, value in what.items()}
+
+
+def _as_bytes(save: Callable[[Path], None]) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="trimtab-") as folder:
+        save(Path(folder) / "shared")
+        return (Path(folder) / "shared").read_bytes()
+
+
+def _from_bytes(load: Callable[[Path], Thing], data: bytes) -> Thing:
+    with tempfile.TemporaryDirectory(prefix="trimtab-") as folder:
+        (Path(folder) / "shared").write_bytes(data)
+        return load(Path(folder) / "shared")
