@@ -135,7 +135,8 @@ def trajectories(tmp_path_factory):
     circles = [[0.0, 0.0, 0.3], [0.5, 0.5, 0.2], [-0.5, -0.4, 0.2]]
     (folder / "map.json").write_text(json.dumps(circles))
     options = ("--preset", "tiny", "--only", "pdm", "--inner-steps", "1", "--circles", str(folder / "map.json"))
-    run = trimtab("reproduce", *options, "--out", str(folder / "run"))
+    numbers = ("--seeds", "4", "--calibration-seeds", "6")
+    run = trimtab("reproduce", *options, *numbers, "--out", str(folder / "run"))
     out, log = run.communicate()
     assert run.returncode == 0, log
     return {"run": folder / "run", "out": out, "circles": circles}
@@ -151,8 +152,9 @@ def test_trajectories_have_their_own_table_and_figure(trajectories):
     content = summary["domains"]["pdm"]
     assert content["n_steps"] == 10
     assert "hindsight" not in content["schedules"]
-    assert content["quality"]["stepwise"]["1.00"]["collision_free"] == {"mean": 1.0, "se": 0.0, "n": 3}
+    assert content["quality"]["stepwise"]["1.00"]["collision_free"] == {"mean": 1.0, "se": 0.0, "n": 4}
     assert summary["config"]["samplers"]["pdm"]["settings"]["inner_steps"] == 1
+    assert (summary["config"]["seeds"], summary["config"]["calibration_seeds"]) == (4, 6)
 
 
 def test_the_page_shows_final_trajectories_among_the_obstacles(trajectories):
@@ -205,12 +207,14 @@ def test_domains_are_listed(capsys):
         (["reproduce", "--only", "terain"], "did you mean 'terrain'"),
         (["reproduce", "--engine", "rai"], "did you mean 'ray'"),
         (["reproduce", "--workers", "0"], "at least 1"),
+        (["reproduce", "--seeds", "0"], "seeds must be at least 1"),
         (["reproduce", "--workers", "two"], "invalid int value"),
         (["reproduce", "--resume", "--overwrite"], "not allowed with"),
         (["reproduce", "--only", "so3", "--eligible-from", "6"], "add --only pdm"),
         (["reproduce", "--only", "pdm", "--eligible-from", "10"], "from 0 to 9"),
         (["reproduce", "--only", "pdm", "--checkpoint", "none.pt"], "none.pt"),
         (["reproduce", "--only", "pdm", "--circles", "none.json"], "cannot be read as a map"),
+        (["train-pdm", "validate"], "no model file"),
         (["report"], "DIR"),
         (["report", "no-such-directory"], "not a run directory"),
     ],

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trimtab.cli import main
 from trimtab.noise import Noise, as_seeds
 from trimtab.pdm import (
     clearance,
@@ -23,7 +24,7 @@ from trimtab.pdm import (
 )
 from trimtab.pdm.data import DataConfig, Trajectories, load_data, make_data
 from trimtab.pdm.planner import free_fraction, hits, plan, resample, rrt_connect, states_from_positions, timing
-from trimtab.pdm.train import TrainConfig, draw_batch, main, train
+from trimtab.pdm.train import TrainConfig, draw_batch, train
 
 
 def sampled_clearance(positions: torch.Tensor, circles: torch.Tensor) -> torch.Tensor:
@@ -262,13 +263,13 @@ def test_the_command_does_it_all(tmp_path: Path, capsys: pytest.CaptureFixture[s
     pytest.importorskip("matplotlib")
     few = ["--folder", str(tmp_path), "--maps", "1", "--per-map", "4", "--steps", "1", "--batch", "2"]
     few += ["--inner-steps", "1", "--threads", "1", "--pairs", "1"]
-    assert main(["all", *few]) == 0
+    assert main(["train-pdm", "all", *few]) == 0
     told = capsys.readouterr().out
     table = json.loads(told[told.index("{") : told.rindex("}") + 1])
     assert set(table) == {"samples", "planned", "straight"}
     assert table["planned"]["collides"] == 0
     assert (tmp_path / "samples.png").read_bytes()[:4] == b"\x89PNG"
     threads = torch.get_num_threads()
-    assert main(["validate", "--folder", str(tmp_path / "none"), "--threads", str(threads + 1)]) == 2
+    assert main(["train-pdm", "validate", "--folder", str(tmp_path / "none"), "--threads", str(threads + 1)]) == 2
     assert "no model file" in capsys.readouterr().err
     assert torch.get_num_threads() == threads

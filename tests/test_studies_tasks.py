@@ -8,8 +8,8 @@ import torch
 import trimtab as tt
 from trimtab import metrics
 from trimtab.domains import domain
-from trimtab.studies.errors import StudyError
 from trimtab.studies import explored
+from trimtab.studies.errors import StudyError
 from trimtab.studies.tasks import Task
 from trimtab.studies.work import run_task, verify
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from trimtab import bench
 from trimtab._version import __version__
-from trimtab.commands import advise, calibrate, compare
+from trimtab.commands import advise, calibrate, compare, train
 from trimtab.names import unknown
 from trimtab.studies.errors import StudyError
 
@@ -271,6 +271,15 @@ COMMANDS: dict[str, Command] = {
         "examples:\n  trimtab bench --list\n  trimtab bench --only nearest_rotation --json bench.json\n",
         bench.add_arguments,
         bench.bench_command,
+    ),
+    "train-pdm": Command(
+        "make the trajectory model anew: plan data, train, validate, draw",
+        "Make the trajectory model that ships with trimtab. Training that was stopped goes on where it was.",
+        "examples:\n"
+        "  trimtab train-pdm all --folder run         the shipped weights are run/model.safetensors\n"
+        "  trimtab train-pdm validate --shipped       samples beside planned trajectories\n",
+        train.add_arguments,
+        train.run,
     ),
     "domains": Command(
         "list the domains",

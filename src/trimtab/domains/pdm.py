@@ -31,9 +31,9 @@ def load_map(path: str | Path) -> Tensor:
         raise ValueError(f"{path}: cannot be read as a map ({error}); expected JSON circles [x, y, r]") from error
     if isinstance(content, dict):
         content = content.get("circles", content)
-    if isinstance(content, dict):
-        content = [circle for name in sorted(content) for circle in content[name]]
     try:
+        if isinstance(content, dict):
+            content = [circle for name in sorted(content) for circle in content[name]]
         rows = [[float(c[k]) for k in (("x", "y", "r") if isinstance(c, dict) else (0, 1, 2))] for c in content]
         return torch.tensor(rows, dtype=torch.float64).reshape(-1, 3)
     except (TypeError, KeyError, IndexError, ValueError) as error:

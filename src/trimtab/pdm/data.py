@@ -94,6 +94,6 @@ def make_data(
 def load_data(path: Path) -> Trajectories:
     """Read what `make_data` wrote."""
     if not path.is_file():
-        raise FileNotFoundError(f"no trajectories at {path}: make them with `python -m trimtab.pdm.train data`")
+        raise FileNotFoundError(f"no trajectories at {path}: make them with `trimtab train-pdm data`")
     tensors, facts = load_tensors(path, _KIND)
     return Trajectories(**tensors, config=DataConfig(**facts["config"]))

@@ -1,28 +1,24 @@
-"""Training the trajectory model: make data, train, validate, draw. `python -m trimtab.pdm.train --help`."""
+"""Training the trajectory model; the command is `trimtab train-pdm`."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from ..files import load_tensors, save_tensors
-from .checkpoint import load_model, save_model
-from .data import DataConfig, Trajectories, load_data, make_data
+from .checkpoint import save_model
+from .data import Trajectories
 from .model import Model, Prior, Settings, conditioned_architecture, denoised, fit_prior, open_spread
 from .network import RefineNet
 from .planner import states_from_positions
-from .quality import figure, validate
 
-__all__ = ["OUR_SETTINGS", "TrainConfig", "main", "make_data", "train", "validate"]
+__all__ = ["OUR_SETTINGS", "TrainConfig", "train"]
 
 OUR_SETTINGS = Settings(sigma_max=1.0, sigma_min=0.0005, eps=0.6 * 0.0005**2)
 """Sampler defaults of our model. PDM's ten levels of 25 updates, its ratio of largest to smallest noise (2000) and its
@@ -210,65 +206,3 @@ def _resume(
     for name, parameter in network.named_parameters():
         optimiser.state[parameter] = {k: tensors[f"optimiser/{k}/{name}"] for k in ("step", "exp_avg", "exp_avg_sq")}
     return int(facts["step"]), float(facts["seconds"])
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The training command; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m trimtab.pdm.train",
-        description="Make the trajectory model that ships with trimtab: plan data, train, validate, draw.",
-        epilog="The shipped weights: `python -m trimtab.pdm.train all --folder run`, then copy run/model.safetensors.",
-    )
-    parser.add_argument(
-        "what",
-        choices=["data", "train", "validate", "figure", "all"],
-        help="data: plan trajectories. train: learn them; goes on where it stopped. validate: print the quality of "
-        "samples beside planned trajectories. figure: draw both. all: one after the other.",
-    )
-    parser.add_argument("--folder", type=Path, default=Path("pdm-training"), help="where everything is kept")
-    parser.add_argument("--model", type=Path, help="validate or draw this model instead of the folder's")
-    parser.add_argument("--shipped", action="store_true", help="validate or draw the model shipped with trimtab")
-    parser.add_argument("--threads", type=int, default=2, help="processor threads (default 2)")
-    parser.add_argument("--inner-steps", type=int, help="Langevin updates a level when sampling (default 25)")
-    parser.add_argument("--pairs", type=int, default=64, help="starts and goals a map in validation (default 64)")
-    data, training = DataConfig(), TrainConfig()
-    parser.add_argument("--maps", type=int, default=data.maps, help=f"training maps (default {data.maps})")
-    parser.add_argument("--per-map", type=int, default=data.per_map, help=f"problems a map (default {data.per_map})")
-    parser.add_argument("--seed", type=int, default=0, help="of data and training (default 0)")
-    parser.add_argument("--steps", type=int, default=training.steps, help=f"optimiser steps (default {training.steps})")
-    parser.add_argument("--batch", type=int, default=training.batch, help=f"batch size (default {training.batch})")
-    options = parser.parse_args(arguments)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(options.threads)
-    try:
-        _run(options)
-    except (ValueError, FileNotFoundError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    finally:
-        torch.set_num_threads(threads)
-    return 0
-
-
-def _run(options: argparse.Namespace) -> None:
-    def tell(line: str) -> None:
-        print(line, flush=True)
-
-    wanted = ["data", "train", "validate", "figure"] if options.what == "all" else [options.what]
-    file, folder = options.folder / "data.safetensors", options.folder
-    if "data" in wanted:
-        make_data(DataConfig(options.maps, options.per_map, seed=options.seed), file, tell)
-    if "train" in wanted:
-        config = replace(TrainConfig(), steps=options.steps, batch=options.batch, seed=options.seed)
-        train(load_data(file), folder, config, progress=tell)
-    path = None if options.shipped else options.model or folder / "model.safetensors"
-    if "validate" in wanted:
-        tell(json.dumps(validate(load_model(path), options.pairs, options.inner_steps), indent=1))
-    if "figure" in wanted:
-        folder.mkdir(parents=True, exist_ok=True)
-        figure(load_model(path), folder / "samples.png", min(24, options.pairs), options.inner_steps)
-        tell(f"drew {folder / 'samples.png'}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
