@@ -101,6 +101,7 @@ class _SideBySide:
                 proposal=None,
                 record=(now.record[0][:, some], now.record[1][:, some]),
                 seeds=now.seeds[some],
+                last=now.last[some],
             )
             decided.append(schedule.decide(mine))
         return torch.cat(decided)
