@@ -32,6 +32,7 @@ docs: install
 figures: install
 	$(BIN)/python docs/make_prices.py
 	$(BIN)/python docs/make_choose.py
+	$(BIN)/python docs/make_domains.py
 
 bench: install
 	$(BIN)/trimtab bench

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ _DIFFUSE = 0.4  # C_0.2; 0.2 is uniform, 0.44 the sizes of independent normal nu
 _GAIN = 0.1  # relative, over periodic
 _CHEAP = 0.1  # share of a stepwise rollout's time
 _MISJUDGED = 0.05  # NEPE
+_WIDTH = 118  # columns of the words
 
 
 @dataclass(frozen=True)
@@ -224,7 +226,15 @@ def words_of(advice: Advice) -> str:
         what = "Within the time limit" if m.limit is not None else f"To have NEPE within {m.tolerance:g}"
         lines += [f"  {what}:", *(f"    {_one(m, kind, trial)}" for kind, trial in m.needed.items())]
     lines += ["", "What was found"]
-    lines += [f"  {'! ' if finding.warns else '- '}{finding.text}" for finding in advice.findings]
+    for finding in advice.findings:
+        lines += textwrap.wrap(
+            finding.text,
+            _WIDTH,
+            initial_indent="  ! " if finding.warns else "  - ",
+            subsequent_indent="    ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
     lines += [
         "",
         f"Measured on {m.held_out} rollouts, calibrated on {m.calibrated} others, {m.batches} batches in all.",

@@ -68,7 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"{out}: {price.method} prices for {source.name}, T = {price.n_steps}, budgets up to {price.budget}")
     print(f"calibrated on seeds {seeds.start} to {seeds.stop - 1}; they cannot be used for evaluation")
     _show_expected(price)
-    print(f"use it: trimtab.{type(price).__name__}.load({str(out)!r}).at({min(price.budget, 1)}) is a schedule")
+    some = max(1, price.budget // 4)
+    print(f"use it: trimtab.price_file.load_price({str(out)!r}).at({some}) is a schedule of {some} corrections")
     return 0
 
 
