@@ -72,20 +72,3 @@ def run(quick: bool) -> list[dict[str, Any]]:
             if ROMA not in others:
                 rows.append(skipped(claim, ROMA, "roma is not installed"))
     return rows
-
-
-def main() -> None:
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads\n")
-    print("| claim | against | ratio | 95% interval | target | inputs |\n|---|---|---|---|---|---|")
-    for row in run(quick=False):
-        if "skipped" in row:
-            print(f"| {row['claim']} | {row['against']} | skipped: {row['skipped']} | | | |")
-        else:
-            print(
-                f"| {row['claim']} | {row['against']} | {row['ratio']:.1f} | {row['low']:.1f} to {row['high']:.1f} "
-                f"| {row['target']} | {row['inputs']} |"
-            )
-
-
-if __name__ == "__main__":
-    main()

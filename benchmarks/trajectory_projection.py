@@ -1,10 +1,9 @@
 """The nearest collision-free trajectory, batched in torch, against CasADi's IPOPT: 64 waypoints, 24 circles, batch 64.
 
-Three ways to run IPOPT are timed: as Projected Diffusion Models run it (the program rebuilt for every call, default
-options, started from the proposal; rebuilt here from its description, so its seconds are not those of PDM's own code),
-built once with parameters in one process, and built once in a pool over every core. The last two have a small first
-barrier, which makes IPOPT several times faster here. All get the same proposals, in turn with ours, which has one
-thread. Proposals have the noise of the last five of ten levels; the first five are not timed.
+Three ways to run IPOPT are timed: as Projected Diffusion Models run it (`_pdm_projection`: the program rebuilt for
+every call), built once with parameters in one process, and built once in a pool over every core. The last two have a
+small first barrier, which makes IPOPT several times faster here. All get the same proposals, in turn with ours, which
+has one thread. Proposals have the noise of the last five of ten levels; the first five are not timed.
 """
 
 from __future__ import annotations
@@ -23,8 +22,10 @@ import torch
 from torch import Tensor
 
 from _compare import Ratio, compare, median_interval, skipped
+from _pdm_projection import project_as_pdm
 from trimtab.constraints.obstacles import AvoidObstacles, Obstacles, scattered_circles
 from trimtab.constraints.obstacles_geometry import gaps
+from trimtab.constraints.obstacles_native import compiled_search
 
 N, WAYPOINTS, CIRCLES = 64, 64, 24
 SIGMAS = [10 * (0.005 / 10) ** (k / 9) for k in range(10)]
@@ -52,30 +53,6 @@ def proposals(obstacles: Obstacles, levels: list[int], seed: int) -> tuple[Tenso
     x = avoid.project(x).x + sigma * torch.randn(n, 2, WAYPOINTS, generator=g)
     x[:, :, 0], x[:, :, -1] = start, goal
     return x, avoid
-
-
-def rebuilt(circles: list[list[float]], proposal: np.ndarray) -> tuple[np.ndarray, bool]:
-    """One projection as PDM makes it: a new program, default IPOPT, 150 iterations, tolerance 1e-3."""
-    import casadi as ca
-
-    program = ca.Opti()
-    p = program.variable(2, WAYPOINTS)
-    program.minimize(ca.sumsqr(p - proposal))
-    program.subject_to(program.bounded(-1, ca.vec(p), 1))
-    program.subject_to(p[:, 0] == proposal[:, 0])
-    program.subject_to(p[:, -1] == proposal[:, -1])
-    for i in range(WAYPOINTS - 1):
-        a, u = p[:, i], p[:, i + 1] - p[:, i]
-        for x, y, r in circles:
-            d = ca.vertcat(x, y) - a
-            t = ca.fmax(0, ca.fmin(1, ca.dot(d, u) / (ca.dot(u, u) + 1e-12)))
-            program.subject_to(ca.sumsqr(d - t * u) >= r**2)
-    program.set_initial(p, np.clip(proposal, -1, 1))
-    program.solver("ipopt", {"print_time": False}, {"max_iter": 150, "tol": 1e-3, "print_level": 0, "sb": "yes"})
-    try:
-        return program.solve().value(p), True
-    except RuntimeError:
-        return program.debug.value(p), False
 
 
 def seconds(function: Callable[[], object]) -> float:
@@ -107,8 +84,8 @@ def against_ipopt(obstacles: Obstacles, x: Tensor, avoid: AvoidObstacles, quick:
         return [skipped(CLAIM, name, "casadi is not installed: pip install 'trimtab[bench]'") for name in PEERS]
     from trimtab.constraints.obstacles_ipopt import IpoptPaths, build_program, solve_one
 
-    circles = obstacles.circles.tolist()
-    program = build_program(tuple(map(tuple, circles)), (), WAYPOINTS, avoid.tolerance)
+    circles = tuple(map(tuple, obstacles.circles.tolist()))
+    program = build_program(circles, (), WAYPOINTS, avoid.tolerance)
     cores = os.cpu_count() or 1
     pool = IpoptPaths(obstacles, avoid.tolerance, workers=0, tries=1)
     paths = x.transpose(0, 1)
@@ -133,7 +110,7 @@ def against_ipopt(obstacles: Obstacles, x: Tensor, avoid: AvoidObstacles, quick:
         again = []
         if k < (2 if quick else 8):
             begin = perf_counter()
-            rebuilt_solved += rebuilt(circles, q)[1]
+            rebuilt_solved += project_as_pdm(circles, q)[1]
             again = [perf_counter() - begin]
         for name, times in zip(PEERS, (again, [once], [in_pool]), strict=True):
             taken[name] += times
@@ -143,13 +120,15 @@ def against_ipopt(obstacles: Obstacles, x: Tensor, avoid: AvoidObstacles, quick:
         if ok and float(distance[k]) > 1e-3:
             nearer.append(float(distance[k]) / float(np.linalg.norm(path - q)))
     pool.close()
-    mine = statistics.median(ours_seconds) * 1e3
+    mine = f"ours {statistics.median(ours_seconds) * 1e3:.2f} ms{'' if compiled_search() else ', in torch'}"
     rows = [
-        row(CLAIM, name, median_interval(speed[name]), target, f"ours {mine:.2f} ms, {name} {_s(taken[name])}")
+        row(CLAIM, name, median_interval(speed[name]), target, f"{mine}, {name} {_s(taken[name])}")
         for name, target in PEERS.items()
     ]
     first = next(iter(PEERS))
-    rows[0]["inputs"] += f", which succeeded on {rebuilt_solved} of {len(taken[first])}"
+    rows[0]["inputs"] += (
+        f", which succeeded on {rebuilt_solved} of {len(taken[first])} (a failed call costs PDM its time)"
+    )
     note = f"{len(nearer)} samples of {rounds} that had to move and that IPOPT, built once, solved ({solved} in all)"
     if nearer:
         found = median_interval(nearer)
@@ -200,26 +179,3 @@ def row(claim: str, against: str, found: Ratio, target: str, inputs: str) -> dic
 
 def _s(times: list[float]) -> str:
     return f"{statistics.median(times):.3g} s"
-
-
-def main() -> None:
-    rows = run(quick=False)
-    casadi = "casadi missing"
-    if importlib.util.find_spec("casadi") is not None:
-        import casadi as ca
-
-        casadi = f"casadi {ca.__version__}"
-    print(f"torch {torch.__version__}, {casadi}, {os.cpu_count()} cores")
-    print("| claim | against | ratio | interval | target | inputs |\n|---|---|---|---|---|---|")
-    for r in rows:
-        if "skipped" in r:
-            print(f"| {r['claim']} | {r['against']} | skipped: {r['skipped']} | | | |")
-        else:
-            print(
-                f"| {r['claim']} | {r['against']} | {r['ratio']:.4g} | {r['low']:.4g} to {r['high']:.4g} "
-                f"| {r['target']} | {r['inputs']} |"
-            )
-
-
-if __name__ == "__main__":
-    main()

@@ -63,11 +63,29 @@ def test_all_benchmarks_run_and_are_told(benchmarks, tmp_path, capsys):
 
 def test_one_alone_renews_its_own_rows_of_the_file(benchmarks, tmp_path, capsys):
     out = tmp_path / "results.json"
-    command("--dir", benchmarks, "--quick", "--json", out)
+    command("--dir", benchmarks, "--json", out)
+    (benchmarks / "good.py").write_text(GOOD.replace("sorting", "ordering"))
     command("--dir", benchmarks, "--only", "good", "--json", out)
     rows = json.loads(out.read_text())["rows"]
-    assert sorted(row["benchmark"] for row in rows) == ["good", "good", "good", "lacking"]
+    assert [row["benchmark"] for row in rows] == ["good", "good", "good", "lacking"]
     assert "size 2" in [row.get("inputs") for row in rows]
+    assert {row["claim"] for row in rows} == {"ordering", "waiting", "lacking"}
+
+
+def test_quick_and_full_results_are_not_mixed_in_a_file(benchmarks, tmp_path, capsys):
+    out = tmp_path / "results.json"
+    command("--dir", benchmarks, "--quick", "--json", out)
+    command("--dir", benchmarks, "--only", "good", "--json", out)
+    assert "measured with --quick; its rows are dropped" in capsys.readouterr().out
+    assert [row["benchmark"] for row in json.loads(out.read_text())["rows"]] == ["good"] * 3
+
+
+def test_an_interrupted_run_keeps_what_it_measured(benchmarks, tmp_path):
+    out = tmp_path / "results.json"
+    (benchmarks / "stopped.py").write_text("def run(quick):\n    raise KeyboardInterrupt\n")
+    with pytest.raises(KeyboardInterrupt):
+        command("--dir", benchmarks, "--json", out)
+    assert [row["benchmark"] for row in json.loads(out.read_text())["rows"]] == ["good", "good", "good", "lacking"]
 
 
 def test_a_broken_benchmark_is_told_and_the_others_run(benchmarks, capsys):

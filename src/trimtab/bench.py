@@ -35,6 +35,7 @@ Row = dict[str, Any]
 
 _PACKAGES = ("trimtab", "torch", "numpy", "roma", "casadi", "scipy", "diffusers")
 _NUMBERS = ("ratio", "low", "high")
+_THREADS = "torch threads"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +69,8 @@ def bench_command(args: argparse.Namespace) -> int:
         raise ValueError(
             "--docs takes full results only: --quick is to see that a benchmark runs, its numbers mean little"
         )
-    rows: list[Row] = []
+    facts = versions()
+    rows = _kept(args.json, facts, args.quick) if args.only and args.json is not None and args.json.is_file() else []
     broken = False
     for name in args.only or names:
         print(f"{name} …", end=" ", flush=True)
@@ -81,12 +83,11 @@ def bench_command(args: argparse.Namespace) -> int:
             broken = True
             new = [{"benchmark": name, "claim": name, "against": "", "skipped": f"broke: {error!r}"}]
         print(f"{perf_counter() - begin:.0f} s", flush=True)
-        rows += new
-    facts = versions()
-    if args.only and args.json is not None and args.json.is_file():
-        rows = _kept(args.json, facts, {row["benchmark"] for row in rows}) + rows
-    if args.json is not None:
-        write_text(args.json, json.dumps({"quick": args.quick, "versions": facts, "rows": rows}, indent=1) + "\n")
+        rows = [row for row in rows if row["benchmark"] != name] + new
+        facts = versions()  # by now torch may have been imported
+        if args.json is not None:  # after each, so that what was measured outlives an interruption
+            rows.sort(key=lambda row: names.index(row["benchmark"]) if row["benchmark"] in names else len(names))
+            write_text(args.json, json.dumps({"quick": args.quick, "versions": facts, "rows": rows}, indent=1) + "\n")
     if args.docs is not None:
         from trimtab.bench_page import renew_page
 
@@ -192,15 +193,16 @@ def table(rows: Iterable[Row], *, markdown: bool = False) -> str:
     return "\n".join(lines + missing)
 
 
-def _kept(path: Path, facts: dict[str, str], again: set[str]) -> list[Row]:
-    """Earlier results of the benchmarks that were not run `again`, if they were measured with the same versions."""
+def _kept(path: Path, facts: dict[str, str], quick: bool) -> list[Row]:
+    """The results in a file, if they were measured with the same versions and in the same way."""
     earlier = json.loads(path.read_text(encoding="utf-8"))
-    if {k: v for k, v in earlier["versions"].items() if k != "torch threads"} != {
-        k: v for k, v in facts.items() if k != "torch threads"
-    }:
-        print(f"{path}: measured with other versions; its rows are dropped")
+    ours, theirs = ({k: v for k, v in versions.items() if k != _THREADS} for versions in (facts, earlier["versions"]))
+    if ours != theirs or earlier["quick"] != quick:
+        why = "other versions" if ours != theirs else "--quick" if earlier["quick"] else "full inputs"
+        print(f"{path}: measured with {why}; its rows are dropped")
         return []
-    return [row for row in earlier["rows"] if row["benchmark"] not in again]
+    rows: list[Row] = earlier["rows"]
+    return rows
 
 
 def versions() -> dict[str, str]:
@@ -214,7 +216,7 @@ def versions() -> dict[str, str]:
     facts["processor"] = _processor()
     facts["cores"] = str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
     if "torch" in sys.modules:
-        facts["torch threads"] = str(sys.modules["torch"].get_num_threads())
+        facts[_THREADS] = str(sys.modules["torch"].get_num_threads())
     return facts
 
 
