@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from trimtab.constraint import Projection
-from trimtab.constraints.native import compiled_library
 from trimtab.constraints.rows import apply_matrix
+from trimtab.native import compiled_library
 
 __all__ = ["HalfSpaces"]
 

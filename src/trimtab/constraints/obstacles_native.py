@@ -1,7 +1,7 @@
 """The local search of `obstacles_batched` compiled from C, where there is a compiler.
 
 It is several times as fast, and its cost is in proportion to the samples, where torch pays for every call. Where it
-cannot be compiled (see `native`), the search runs in torch: the same steps, with other rounding.
+cannot be compiled (see `trimtab.native`), the search runs in torch: the same steps, with other rounding.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from trimtab.constraints.native import compiled_library
 from trimtab.constraints.obstacles_geometry import Obstacles
+from trimtab.native import compiled_library
 
 if TYPE_CHECKING:
     from trimtab.constraints.obstacles_batched import Effort
