@@ -1,7 +1,7 @@
 """C sources compiled when first needed, where there is a compiler.
 
 Compiling takes under a second, and the library is kept in the user's cache directory. Without a compiler or a cache to
-write to, or with `TRIMTAB_NATIVE=0` in the environment, there is none, and whoever asked does the same in torch or numpy.
+write to, or with `TRIMTAB_NATIVE=0` in the environment, there is none, and whoever asked does it in torch or numpy.
 """
 
 from __future__ import annotations
