@@ -22,6 +22,7 @@ from diffusers_cases import (
     quiet,
     stable_pipeline,
     unet,
+    vae,
 )
 from trimtab.integrations.diffusers import ProjectionCallback, wrap
 
@@ -166,6 +167,23 @@ def test_guidance_and_images_per_prompt_keep_samples_apart(stable, name, history
         alone, chosen = images([i])
         assert torch.equal(chosen[:, 0], projected[:, i])
         torch.testing.assert_close(alone[0], together[i], rtol=0, atol=1e-4)  # float32; a batch of one rounds otherwise
+
+
+def test_a_pipeline_that_steps_every_image_twice_keeps_them_apart_too():
+    sizes = {"num_attention_heads": 2, "attention_head_dim": 4, "num_layers": 1, "norm_num_groups": 4}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = diffusers.DiTTransformer2DModel(
+            in_channels=4, out_channels=8, sample_size=8, patch_size=2, num_embeds_ada_norm=1000, **sizes
+        ).eval()
+    pipe = quiet(diffusers.DiTPipeline(network, vae(), SCHEDULERS["DDIM"]()))
+    reach = torch.tensor([0.3, 0.6])
+    wrap(pipe, boxes(reach.repeat(2)), tt.Periodic(2))
+    pipe([1, 2], num_inference_steps=4, generator=torch.Generator().manual_seed(0), output_type="np")
+    run = pipe.scheduler.rollout
+    assert torch.equal(run.final[:2], run.final[2:])
+    torch.testing.assert_close(run.final.flatten(1).abs().amax(dim=1), reach.repeat(2))
+    assert run.spent.tolist() == [2] * 4
 
 
 # ------------------------------------------------------------------ the callback
