@@ -2,7 +2,9 @@
 
 The projection is a batched Gauss–Newton iteration on the conditions for a nearest point. The balance is quadratic in
 the field, its Hessian is one number a moment, and the products with its Jacobian are sums over cells; so each iteration
-needs one system of TIMES - 1 equations a sample, and the curvature of the balance can be used at no further cost.
+needs one system of TIMES - 1 equations a sample, and the curvature of the balance can be used at no further cost. All
+of it but the step itself is written in means over the cells of the field, of its square and of its product with the
+field to be near to: few passes over the fields, and few calls, which is what projecting a few rows costs.
 """
 
 from __future__ import annotations
@@ -54,18 +56,19 @@ class MassBalance:
         converged = torch.zeros(len(u), dtype=torch.bool, device=u.device)
         iterations = torch.zeros(len(u), dtype=torch.int64, device=u.device)
         rows = torch.arange(len(u), device=u.device)  # those still at work, and all that belongs to them
-        state = _State(x, x, mass_imbalance(x, given), x.new_zeros(len(u), TIMES - 1), given)
+        rule = GROWTH * cumulative_rule().to(x)[1:, 1:]
+        state = _begin(x, given, rule)
         for _ in range(self.most_iterations):
-            state, done = self._iterate(state)
+            state, done = self._iterate(state, rule)
             iterations[rows] += 1
             if bool(done.any()):
                 converged[rows] = done
-                x = x.index_copy(0, rows, state.field)
+                x[rows, 1:] = state.field
                 left = (~done).nonzero().squeeze(1)
-                rows, state = rows[left], state.take(left)
+                rows, state = rows[left], _State(*(part[left] for part in state))
                 if len(rows) == 0:
                     break
-        x = x.index_copy(0, rows, state.field)
+        x[rows, 1:] = state.field
         return Projection(x.to(u.dtype), converged, iterations)
 
     def take(self, rows: Tensor) -> MassBalance:
@@ -80,53 +83,61 @@ class MassBalance:
             )
         return Conditions(self.conditions.initial.to(u), self.conditions.inflow.to(u))
 
-    def _iterate(self, state: _State) -> tuple[_State, Tensor]:
+    def _iterate(self, state: _State, rule: Tensor) -> tuple[_State, Tensor]:
         """One iteration for all rows given: the new state, and which rows have converged, (n,)."""
-        u, target, violation, multiplier, conditions = state
-        rule = GROWTH * cumulative_rule().to(u)[1:, 1:]
-        slope = 1 - 2 * u[:, 1:]  # of the reaction
+        u, target, given, aim, mean, square, product, multiplier = state
         weight = 1 / (1 + 2 * multiplier @ rule).clamp(min=_LEAST_CURVATURE)  # inverse Hessian, one number a moment
-        back = target[:, 1:] - u[:, 1:]
+        # the reaction's slope is 1 - 2 u: its mean, that of its square, and that of its product with target - u
+        slope, slope_square = 1 - 2 * mean, 1 - 4 * (mean - square)
+        back = aim - mean
+        slope_back = back - 2 * (product - square)
 
-        mean, square = slope.mean(dim=2), slope.square().mean(dim=2)
-        cross = rule * (weight * mean)[:, None]
-        gram = torch.diag_embed(weight) - cross - cross.mT + (rule * (weight * square)[:, None]) @ rule.T
-        right = violation + weight * back.mean(dim=2) - (weight * (slope * back).mean(dim=2)) @ rule.T
+        cross = rule * (weight * slope)[:, None]
+        gram = (rule * (weight * slope_square)[:, None]) @ rule.T - cross - cross.mT
+        gram.diagonal(dim1=1, dim2=2).add_(weight)
+        right = _violation(mean, square, given, rule) + weight * back - (weight * slope_back) @ rule.T
         factor, singular = torch.linalg.cholesky_ex(gram)
         multiplier = torch.cholesky_solve(right[..., None], factor)[..., 0]
 
-        pull = multiplier[..., None] - slope * (multiplier @ rule)[..., None]
-        change = weight[..., None] * (back - pull)
-        moved = change.square().mean(dim=(1, 2))
+        pull = multiplier @ rule
+        new = torch.addcmul((weight * (pull - multiplier))[..., None], target, weight[..., None])
+        new.addcmul_(u, (1 - weight * (1 + 2 * pull))[..., None])
+        moved = (new - u).square_().mean(dim=(1, 2))
         usable = (singular == 0) & moved.isfinite()
         if not bool(usable.all()):  # such a row stays where it is, and fails in the end
-            change = torch.where(usable[:, None, None], change, 0)
+            new = torch.where(usable[:, None, None], new, u)
             multiplier = torch.where(usable[:, None], multiplier, 0)
-        new = torch.cat([u[:, :1], u[:, 1:] + change], dim=1)
-        violation = mass_imbalance(new, conditions)
-        left = violation.square().sum(dim=1) / TIMES
+        mean, square = new.mean(dim=2), (new * new).mean(dim=2)
+        left = _violation(mean, square, given, rule).square().sum(dim=1) / TIMES
         done = usable & (torch.maximum(left, moved) <= self.tolerance**2)
-        return _State(new, target, violation, multiplier, conditions), done
+        return _State(new, target, given, aim, mean, square, (new * target).mean(dim=2), multiplier), done
 
 
 class _State(NamedTuple):
-    """Iterates and what belongs to them.
+    """Iterates and what belongs to them, at all moments but the first.
 
-    The fields and the fields to be near to, (n, TIMES, CELLS); the violations of the balance and its multipliers,
-    (n, TIMES - 1).
+    The fields and the fields to be near to, (n, TIMES - 1, CELLS). For each moment, (n, TIMES - 1): the mass that is
+    given beforehand (from the initial profile and the inflow), the means over cells of the field to be near to, of the
+    field, of its square and of the product of both fields, and the multipliers of the balance.
     """
 
     field: Tensor
     target: Tensor
-    violation: Tensor
+    given: Tensor
+    aim: Tensor
+    mean: Tensor
+    square: Tensor
+    product: Tensor
     multiplier: Tensor
-    conditions: Conditions
 
-    def take(self, rows: Tensor) -> _State:
-        return _State(
-            self.field[rows],
-            self.target[rows],
-            self.violation[rows],
-            self.multiplier[rows],
-            self.conditions.take(rows),
-        )
+
+def _begin(x: Tensor, conditions: Conditions, rule: Tensor) -> _State:
+    u = x[:, 1:].clone()  # x is written to as rows are done
+    mean, square = u.mean(dim=2), u.square().mean(dim=2)
+    given = mean - (mean - square) @ rule.T - mass_imbalance(x, conditions)
+    return _State(u, u, given, mean, mean, square, square, torch.zeros_like(mean))
+
+
+def _violation(mean: Tensor, square: Tensor, given: Tensor, rule: Tensor) -> Tensor:
+    """`mass_imbalance` from the means of the field and of its square."""
+    return mean - (mean - square) @ rule.T - given
