@@ -7,6 +7,7 @@ install them with `pip install quadprog daqp`. Times are processor times.
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -45,24 +46,24 @@ def with_daqp(A: NDArray[Any], b: NDArray[Any]) -> Solve:
     return lambda x: np.stack([daqp.solve(identity, -point, A, b, none, kinds)[0] for point in x])
 
 
+PEERS = {"quadprog": with_quadprog, "DAQP": with_daqp}
+
+
 def run(quick: bool) -> list[dict[str, Any]]:
     rows = []
     how = "compiled" if compiled_solver() else "in torch"
+    missing = {peer for peer in PEERS if find_spec(peer.lower()) is None}
     for n, m, d in SIZES[: 2 if quick else None]:
         generator = torch.Generator().manual_seed(0)
         A = torch.randn(m, d, generator=generator, dtype=torch.float64)
         b = 0.1 + torch.rand(m, generator=generator, dtype=torch.float64)
         x = 2 * torch.randn(n, d, generator=generator, dtype=torch.float64)
         ours = HalfSpaces(A, b)
-        for peer, make in (("quadprog", with_quadprog), ("DAQP", with_daqp)):
-            try:
-                solve = make(A.numpy(), b.numpy())
-            except ImportError as error:
-                rows.append(skipped(CLAIM, peer, str(error)))
-                continue
+        for peer in sorted(PEERS.keys() - missing):
+            solve = PEERS[peer](A.numpy(), b.numpy())
             apart = float(np.abs(solve(x.numpy()) - ours.project(x).x.numpy()).max())
             sides = {"ours": lambda: ours.project(x), peer: lambda: solve(x.numpy())}  # noqa: B023  (used at once)
-            timing = compare(sides, 5 if quick else 31, number=max(1, 256 // n))
+            timing = compare(sides, 5 if quick else 31, number=max(1, 256 // n)).on_the_processor()
             inputs = f"{n} samples, {m} planes, {d} dimensions, {how}, answers at most {apart:.0e} apart"
-            rows.append(timing.on_the_processor().row(CLAIM, of=peer, over="ours", inputs=inputs))
-    return rows
+            rows.append(timing.row(CLAIM, of=peer, over="ours", inputs=inputs))
+    return rows + [skipped(CLAIM, peer, f"pip install {peer.lower()}") for peer in sorted(missing)]
