@@ -1,8 +1,8 @@
 """Projecting 16 of 64 samples by gathering their rows, against projecting the whole batch.
 
-Three projections: one that works sample by sample (IPOPT), one compiled, and one of batched tensor operations, whose
-cost for each call does not shrink with the rows. Projections in closed form are no case for this: with so few rows they
-cost next to nothing either way.
+Three projections: IPOPT, sample by sample, and two that are compiled where there is a C compiler; and for comparison
+those two in batched tensor operations, whose cost for each call does not shrink with the rows. Projections in closed
+form are no case for this: with so few rows they cost next to nothing either way.
 """
 
 from __future__ import annotations
@@ -10,16 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
-from _compare import compare
+from _compare import Timing, compare
 from trimtab.constraint import Constraint, Projection
+from trimtab.constraints import obstacles_batched
 from trimtab.constraints.obstacles import AvoidObstacles, Obstacles
 from trimtab.domains import domain
 from trimtab.noise import Noise, as_seeds
 from trimtab.pdm.maps import shipped_map, start_goal_pairs
+from trimtab.physics import projection
 
 N, CHOSEN = 64, 16
 
@@ -38,7 +41,7 @@ def reaction_fields() -> tuple[str, Constraint, Tensor]:
     problem = domain("reaction-flow").problem(range(N))
     noise = Noise(as_seeds(range(N)), torch.float32)
     x = problem.sampler.step(problem.sampler.start(noise), 0, noise)
-    return "mass balance, a batch at a time", problem.constraint, x
+    return "mass balance", problem.constraint, x
 
 
 def trajectories(backend: Literal["batched", "ipopt"]) -> tuple[str, Constraint, Tensor]:
@@ -47,8 +50,7 @@ def trajectories(backend: Literal["batched", "ipopt"]) -> tuple[str, Constraint,
     share = torch.linspace(0, 1, 64, dtype=starts.dtype)
     straight = starts[:, :, None] + (goals - starts)[:, :, None] * share
     x = straight + 0.05 * Noise(as_seeds(range(N)), starts.dtype).normal(0, (2, 64))
-    how = "a batch at a time" if backend == "batched" else "IPOPT, a sample at a time"
-    return f"trajectories, {how}", AvoidObstacles(Obstacles(circles), starts, goals, backend), x
+    return f"trajectories, {backend}", AvoidObstacles(Obstacles(circles), starts, goals, backend), x
 
 
 CASES: tuple[Callable[[], tuple[str, Constraint, Tensor]], ...] = (
@@ -58,20 +60,31 @@ CASES: tuple[Callable[[], tuple[str, Constraint, Tensor]], ...] = (
 )
 
 
+def measured(case: Callable[[], tuple[str, Constraint, Tensor]], quick: bool) -> tuple[str, Timing, str]:
+    name, constraint, x = case()
+    chosen = torch.arange(0, N, N // CHOSEN)
+    ways = {
+        "ours": partial(gathered, constraint, x, chosen),
+        "the full batch": partial(states_of, constraint, x),
+    }
+    slow = name.endswith("ipopt")
+    timing = compare(ways, 3 if quick else 6 if slow else 21, number=1 if slow else 4)
+    inputs = f"{CHOSEN} of {N} rows, states {tuple(x.shape[1:])} {str(x.dtype).removeprefix('torch.')}"
+    return f"gather, project, scatter: {name}", timing, inputs
+
+
 def run(quick: bool) -> list[dict[str, Any]]:
     rows = []
-    chosen = torch.arange(0, N, N // CHOSEN)
     with torch.no_grad():
         for case in CASES:
-            name, constraint, x = case()
-            timing = compare(
-                {
-                    "ours": partial(gathered, constraint, x, chosen),
-                    "the full batch": partial(states_of, constraint, x),
-                },
-                3 if quick else 6 if "IPOPT" in name else 15,
-            )
-            inputs = f"{CHOSEN} of {N} rows, states {tuple(x.shape[1:])} {str(x.dtype).removeprefix('torch.')}"
-            claim = f"gather, project, scatter: {name}"
+            claim, timing, inputs = measured(case, quick)
             rows.append(timing.row(claim, of="the full batch", over="ours", target=">= 3", inputs=inputs))
+        with patch.object(obstacles_batched, "compiled_search", none), patch.object(projection, "_compiled", none):
+            for case in CASES[:2]:
+                claim, timing, inputs = measured(case, quick)
+                rows.append(timing.row(f"{claim}, in torch", of="the full batch", over="ours", inputs=inputs))
     return rows
+
+
+def none() -> None:
+    """There is no compiled function."""

@@ -1,9 +1,10 @@
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from trimtab.noise import Noise, as_seeds
+from trimtab.physics import projection
 from trimtab.physics.equation import CELLS, TIMES, draw_conditions, mass_imbalance, solve
 from trimtab.physics.network import gaussian_field
 from trimtab.physics.projection import MassBalance
@@ -22,7 +23,17 @@ def distance(a, b):
     return (a - b).square().mean(dim=(1, 2)).sqrt()
 
 
-@settings(max_examples=15, deadline=None)
+@pytest.fixture(params=["compiled", "torch"])
+def search(request, monkeypatch):
+    """Both ways of searching."""
+    if request.param == "torch":
+        monkeypatch.setattr(projection, "_compiled", lambda: None)
+    elif projection._compiled() is None:
+        pytest.skip("there is no C compiler")
+
+
+@pytest.mark.usefixtures("search")
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 2**40), st.floats(0.01, 3.0))
 def test_projected_fields_are_feasible_and_stay_where_they_are(first, scale):
     balance, u = wild(range(first, first + 4), scale)
@@ -64,6 +75,21 @@ def test_the_defect_is_the_distance_where_nothing_reacts(monkeypatch):
     torch.testing.assert_close(balance.defect(u), distance(balance.project(u).x, u), rtol=1e-9, atol=0)
 
 
+@pytest.mark.skipif(projection._compiled() is None, reason="there is no C compiler")
+@pytest.mark.parametrize("scale", [0.05, 1.0, 30.0])
+def test_both_searches_take_the_same_steps(monkeypatch, scale):
+    balance, u = wild(range(12), scale)
+    u[5, 3, 7] = torch.nan  # one that fails
+    compiled = balance.project(u)
+    monkeypatch.setattr(projection, "_compiled", lambda: None)
+    in_torch = balance.project(u)
+    assert not compiled.converged[5]
+    assert torch.equal(compiled.converged, in_torch.converged)
+    assert torch.equal(compiled.iterations, in_torch.iterations)
+    torch.testing.assert_close(compiled.x, in_torch.x, rtol=1e-9, atol=1e-9, equal_nan=True)
+
+
+@pytest.mark.usefixtures("search")
 def test_rows_do_not_depend_on_their_batch():
     balance, u = wild(range(5), 0.5)
     rows = torch.tensor([3, 0])
@@ -73,6 +99,7 @@ def test_rows_do_not_depend_on_their_batch():
     torch.testing.assert_close(balance.take(rows).defect(u[rows]), balance.defect(u)[rows], rtol=0, atol=1e-14)
 
 
+@pytest.mark.usefixtures("search")
 def test_a_projection_cut_short_says_so_for_each_sample():
     conditions, nu = draw_conditions(Noise(as_seeds(range(4)), torch.float64), 1)
     balance = MassBalance(conditions, most_iterations=2)
