@@ -80,6 +80,15 @@ def test_quick_and_full_results_are_not_mixed_in_a_file(benchmarks, tmp_path, ca
     assert [row["benchmark"] for row in json.loads(out.read_text())["rows"]] == ["good"] * 3
 
 
+@pytest.mark.parametrize("text", ["", "[]", '{"rows": [{}]}', '{"rows": []}'])
+def test_a_file_of_something_else_is_not_written_over(benchmarks, tmp_path, text):
+    other = tmp_path / "other.json"
+    other.write_text(text)
+    with pytest.raises(ValueError, match="not a file of results"):
+        command("--dir", benchmarks, "--only", "good", "--json", other)
+    assert other.read_text() == text
+
+
 def test_an_interrupted_run_keeps_what_it_measured(benchmarks, tmp_path):
     out = tmp_path / "results.json"
     (benchmarks / "stopped.py").write_text("def run(quick):\n    raise KeyboardInterrupt\n")

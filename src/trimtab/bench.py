@@ -195,13 +195,19 @@ def table(rows: Iterable[Row], *, markdown: bool = False) -> str:
 
 def _kept(path: Path, facts: dict[str, str], quick: bool) -> list[Row]:
     """The results in a file, if they were measured with the same versions and in the same way."""
-    earlier = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        earlier = json.loads(path.read_text(encoding="utf-8"))
+        rows: list[Row] = earlier["rows"]
+        known = all("benchmark" in row for row in rows) and {"versions", "quick"} <= set(earlier)
+    except (ValueError, KeyError, TypeError):
+        known = False
+    if not known:
+        raise ValueError(f"{path}: not a file of results; give --json another name, or remove it")
     ours, theirs = ({k: v for k, v in versions.items() if k != _THREADS} for versions in (facts, earlier["versions"]))
     if ours != theirs or earlier["quick"] != quick:
         why = "other versions" if ours != theirs else "--quick" if earlier["quick"] else "full inputs"
         print(f"{path}: measured with {why}; its rows are dropped")
         return []
-    rows: list[Row] = earlier["rows"]
     return rows
 
 
