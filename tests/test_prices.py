@@ -12,7 +12,8 @@ from cases import CONSTRAINTS, Sphere, Walk
 from trimtab.calibration import METHODS
 from trimtab.prices.dynamic import solve
 from trimtab.prices.explore import Explore, spread_budgets
-from trimtab.prices.planned import cheapest_times, gap_costs, planned_masks, refine
+from trimtab.prices.planned import cheapest_times, gap_costs, planned_masks
+from trimtab.prices.transitions import one_step
 
 CALIBRATION, EVALUATION = range(1000, 1048), range(48)
 every_method = pytest.mark.parametrize("method", METHODS)
@@ -111,6 +112,57 @@ def test_the_expected_cost_is_what_evaluation_measures(kappa):
         assert price.notes["expected"][budget] == pytest.approx(measured, rel=0.12)
 
 
+def test_where_nothing_lasts_the_price_is_that_of_the_height_alone():
+    """Defects that are independent and exponential have a known best price: what one correction fewer costs."""
+    T, draws = 24, torch.arange(0.5, 2000) / 2000
+    exponential = -(1 - draws.double()).log()
+    to_go, best = torch.zeros(T + 1, dtype=torch.float64), torch.full((T, T + 1), torch.inf, dtype=torch.float64)
+    for t in reversed(range(T)):
+        best[t, 1:] = to_go[:-1] - to_go[1:]
+        spend = exponential >= best[t][:, None]
+        corrected = torch.cat([to_go[:1], to_go[:-1]])[:, None]
+        to_go = torch.where(spend, corrected, exponential + to_go[:, None]).mean(dim=1)
+    price = tt.calibrate(Drift(1.0), ZERO, CALIBRATION, method="dp")
+    seeds = range(2000)
+    lowest, found = (mean_path_error(tt.Thresholds(t).at(6), Drift(1.0), seeds=seeds) for t in (best, price.table))
+    assert lowest <= found < 1.005 * lowest
+    assert torch.allclose(price.table[:16, 2:8], best[:16, 2:8], rtol=0.25)
+
+
+@pytest.mark.parametrize(("kappa", "low", "high"), [(1.0, 0.0, 0.2), (0.5, 0.9, 1.0), (0.0, 0.98, 1.0)])
+def test_a_lasting_defect_is_believed_in_as_far_as_it_shows(kappa, low, high):
+    def run(seed):
+        schedule = Explore(spread_budgets(48, 24, 1.0, seed), seed=seed)
+        return tt.rollout(Drift(kappa), ZERO, schedule, CALIBRATION)
+
+    steps = one_step([run(0), run(1)])
+    assert low <= float(steps.trust[1].mean()) <= high
+    for weights in (steps.alone, steps.corrected, steps.start):
+        assert torch.allclose(weights.sum(dim=-1), torch.ones(()).double(), atol=1e-9)
+    later = (steps.alone @ steps.nodes[1:, :, None])[..., 0]  # the mean next defect at each node
+    assert (later[:, -4:].mean(dim=1) >= later[:, :4].mean(dim=1) - 1e-9).all()
+
+
+def test_every_batch_that_was_run_is_counted():
+    sampler, counted = Drift(0.3), []
+
+    def run(schedule):
+        counted.append(schedule)
+        return tt.rollout(sampler, ZERO, schedule, CALIBRATION)
+
+    def distance(a, b):
+        return (a - b).abs()[:, 0]
+
+    for method in METHODS:
+        before = len(counted)
+        price = tt.calibrate_runs(run, 24, method=method)
+        assert price.notes["batches"] == len(counted) - before
+        assert method == "value" or price.notes["batches"] <= 12
+    before = len(counted)
+    price = tt.calibrate_runs(run, 24, objective="endpoint", distance=distance)
+    assert price.notes["batches"] == len(counted) - before <= 12
+
+
 def test_prices_fall_with_the_budget_left():
     table = tt.calibrate(Drift(0.3), ZERO, CALIBRATION).table[:16, 1:8]
     falls = (table.diff(dim=1) <= 1e-9).double().mean()
@@ -142,20 +194,6 @@ def test_cheapest_times_equal_enumeration():
 
             best = min(cost(times) for times in combinations(range(T), budget))
             assert cost(masks[:, i].nonzero().squeeze(1).tolist()) == pytest.approx(best, abs=1e-12)
-
-
-def test_refining_a_plan_never_hurts_on_its_own_rollouts():
-    sampler, seeds = Drift(0.2), range(1000, 1016)
-
-    def run(schedule):
-        return tt.rollout(sampler, ZERO, schedule, seeds)
-
-    mask = torch.zeros(24, dtype=torch.bool)
-    mask[:5] = True
-    better = refine(run, mask, tries=40)
-    assert int(better.sum()) == 5
-    before, after = (float(run(tt.Fixed(m)).residuals.sum(dim=0).mean()) for m in (mask, better))
-    assert after < before
 
 
 def test_on_policy_rounds_settle_and_are_recorded():

@@ -169,9 +169,10 @@ class _Task:
     def __init__(
         self, run: Run, n_steps: int, budget: int, objective: Objective, distance: Distance | None, fingerprint: str
     ) -> None:
-        self.run, self.n_steps, self.budget = run, n_steps, budget
+        self._run, self.n_steps, self.budget = run, n_steps, budget
         self.objective, self.distance, self.fingerprint = objective, distance, fingerprint
-        self.free = run(Terminal())
+        self.batches = 0
+        self.free = self.run(Terminal())
         if self.free.n_steps != n_steps:
             raise ValueError(f"n_steps is {n_steps}, but the run came back with {self.free.n_steps} steps")
         self.n = self.free.defects.shape[1]
@@ -181,6 +182,11 @@ class _Task:
                 "cannot tell one moment from another; a defect that measures distance, or Periodic, will serve better",
                 stacklevel=4,
             )
+
+    def run(self, schedule: Schedule) -> Rollout:
+        """One batch of calibration rollouts; all of them are run, and counted, here."""
+        self.batches += 1
+        return self._run(schedule)
 
     def explore(self, rounds: range, thresholds: Thresholds | None = None, share: float = 1.0) -> list[Rollout]:
         """Batches with budgets spread over all rates, at random times or near a table."""
@@ -198,7 +204,7 @@ class _Task:
             "seeds": seeds,
             "objective": describe(self.objective),
             "fingerprint": self.fingerprint,
-            "notes": {"rollouts": self.n, **notes},
+            "notes": {"rollouts": self.n, "batches": self.batches, **notes},
         }
 
     def enough(self, least: int) -> None:
@@ -228,8 +234,7 @@ def _dp(task: _Task) -> Thresholds:
     for k in range(_RANDOM_ROUNDS, _RANDOM_ROUNDS + _NEAR_POLICY_ROUNDS):
         runs += task.explore(range(k, k + 1), Thresholds(table, own_scale=own_scale), _SHARE)
         table, own_scale, expected = _solved(task, runs, weights)
-    notes = {"expected": expected, "batches": len(runs) + 1}
-    return Thresholds(table, "dp", own_scale=own_scale, **task.facts(notes))
+    return Thresholds(table, "dp", own_scale=own_scale, **task.facts({"expected": expected}))
 
 
 def _solved(task: _Task, runs: list[Rollout], weights: Tensor | None) -> tuple[Tensor, OwnScale | None, list[float]]:
@@ -241,7 +246,7 @@ def _solved(task: _Task, runs: list[Rollout], weights: Tensor | None) -> tuple[T
 def _planned(task: _Task) -> Plan:
     task.enough(_LEAST)
     runs = [*task.explore(range(3)), task.free]
-    return Plan(planned_masks(runs, task.budget, task.weights()), **task.facts({"batches": len(runs)}))
+    return Plan(planned_masks(runs, task.budget, task.weights()), **task.facts({}))
 
 
 def _value(task: _Task) -> Value:

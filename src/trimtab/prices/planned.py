@@ -12,12 +12,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from trimtab.prices.explore import Run
 from trimtab.record import Rollout
 from trimtab.scale import last_corrections
-from trimtab.schedule import Fixed
 
-__all__ = ["cheapest_times", "gap_costs", "mean_defects", "planned_masks", "refine"]
+__all__ = ["cheapest_times", "gap_costs", "mean_defects", "planned_masks"]
 
 
 def planned_masks(runs: Sequence[Rollout], budget: int, weights: Tensor | None = None) -> Tensor:
@@ -123,26 +121,3 @@ def cheapest_times(costs: Tensor, budget: int) -> Tensor:
             masks[b, row - 1, samples] = True
             row = origin[samples, row - 1]
     return masks
-
-
-def refine(run: Run, mask: Tensor, tries: int, seed: int = 0) -> Tensor:
-    """Improve one mask (T,) under common noise: move one correction at a time, keep what lowers the mean error."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def error(candidate: Tensor) -> float:
-        return float(run(Fixed(candidate)).residuals.sum(dim=0).mean())
-
-    best = error(mask)
-    for _ in range(tries):
-        times, free = mask.nonzero().squeeze(1), (~mask).nonzero().squeeze(1)
-        if len(times) == 0 or len(free) == 0:
-            break
-        moved = times[torch.randint(len(times), (), generator=generator)]
-        near = (free - moved).abs().argsort()[:6]
-        candidate = mask.clone()
-        candidate[moved] = False
-        candidate[free[near[torch.randint(len(near), (), generator=generator)]]] = True
-        value = error(candidate)
-        if value < best:
-            mask, best = candidate, value
-    return mask

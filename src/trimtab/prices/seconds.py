@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from trimtab.noise import uniform_numbers
-from trimtab.prices.dynamic import _CORRECTED, _NODES, _neighbours, _occupancy, _Transitions, _transported
 from trimtab.prices.explore import Explore, Run, spread_budgets
+from trimtab.prices.transitions import NODES, one_step
 from trimtab.record import Rollout
 from trimtab.schedule import Moment, Terminal
 
@@ -131,31 +131,24 @@ def price_seconds(run: Run, n_steps: int, seconds: float, cost: Cost | None = No
 
 def _solved(runs: list[Rollout], seconds: float, cost: Cost) -> TimedPrices:
     """The backward recursion over steps, seconds left and defects."""
-    n_steps = runs[0].n_steps
     seeds = () if runs[0].seeds is None else tuple(runs[0].seeds.tolist())
-    seen = _Transitions(runs, None)
-    ranks = 1 - (1 - torch.linspace(0, 1, _NODES, dtype=torch.float64)) ** 1.5  # closer together at the top
-    nodes = torch.empty(n_steps, _NODES, dtype=torch.float64)
-    gain = torch.empty(n_steps, _TICKS + 1, _NODES, dtype=torch.float64)
-    to_go = torch.zeros(_TICKS + 1, _NODES, dtype=torch.float64)
-    after = torch.arange(_NODES, dtype=torch.float64)
+    steps = one_step(runs)
+    n_steps = len(steps.scale)
+    nodes = steps.nodes * steps.scale[:, None]
+    gain = torch.empty(n_steps, _TICKS + 1, NODES, dtype=torch.float64)
+    to_go = torch.zeros(_TICKS + 1, NODES, dtype=torch.float64)
     left = torch.arange(_TICKS + 1, dtype=torch.float64)[:, None]
     for t in reversed(range(n_steps)):
-        alone, corrected = seen.around(t)
-        grid = torch.cat([alone.defect, corrected.defect]).quantile(ranks) + torch.arange(_NODES) * 1e-12  # ties apart
-        nodes[t] = grid * seen.scale[t]
-        near = _neighbours(corrected.defect, grid, _CORRECTED)
-        stay = nodes[t].expand(_TICKS + 1, _NODES)
-        go = (seen.scale[t] * corrected.residual[near].mean(dim=1)).expand(_TICKS + 1, _NODES)
+        stay = nodes[t].expand(_TICKS + 1, NODES)
+        go = (steps.scale[t] * steps.residual[t]).expand(_TICKS + 1, NODES)
         if t < n_steps - 1:
-            stay = stay + to_go @ _occupancy(after, _transported(alone, grid)).T
-            go = go + to_go @ _occupancy(after, corrected.following[near]).T
-        ticks = cost(torch.full_like(grid, t), nodes[t]) / (seconds / _TICKS)
+            stay, go = stay + to_go @ steps.alone[t].T, go + to_go @ steps.corrected[t].T
+        ticks = cost(torch.full_like(nodes[t], t), nodes[t]) / (seconds / _TICKS)
         then = left - ticks  # what is left after paying, between two ticks
         low = then.floor().clamp(0, _TICKS - 1).long()
         go = torch.lerp(go.gather(0, low), go.gather(0, low + 1), (then - low).clamp(0, 1))
         gain[t] = torch.where(then >= 0, stay - go, -torch.inf)
-        to_go, after = torch.minimum(stay, torch.where(then >= 0, go, torch.inf)), grid
+        to_go = torch.minimum(stay, torch.where(then >= 0, go, torch.inf))
     return TimedPrices(nodes, gain, seconds, cost, seeds)
 
 
