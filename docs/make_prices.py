@@ -1,16 +1,18 @@
 """Measure every price on every domain and write the tables and figures of docs/prices.md.
 
-    python docs/make_prices.py            everything, about a quarter of an hour on two cores
-    python docs/make_prices.py --quick    a small part of it, for a look
+    python docs/make_prices.py                     everything, about twenty minutes on two cores
+    python docs/make_prices.py --quick             a small part of it, for a look
+    python docs/make_prices.py --first-seed 0      the same on other evaluation seeds; nothing is written
 
-Prices are calibrated on seeds from 1,000,000 on and evaluated on seeds from 0 on. Results go to docs/prices.json, from
-which the figures and the tables between the markers of docs/prices.md are made.
+Prices are calibrated on seeds from 1,000,000 on and evaluated on 64 seeds from 90,000 on, which nothing was chosen by.
+Results go to docs/prices.json, from which the figures and the tables between the markers of docs/prices.md are made.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,13 +21,18 @@ import torch
 
 import trimtab as tt
 from trimtab import metrics
+from trimtab.calibration import calibrate_runs, cost_to_go
 from trimtab.domains import SYNTHETIC
+from trimtab.lookahead import LookAhead
+from trimtab.luck import online_limit
 
 HERE = Path(__file__).parent
 METHODS = ("paper", "on-policy", "planned", "dp")
 KAPPAS = (0.0, 0.1, 0.3, 0.6, 1.0)
 BUDGETS = tuple(i / 20 for i in range(1, 20))
 COUNTS = (4, 8, 16, 32, 64, 128, 256)
+FIRST_SEED = 90_000
+Job = tuple[str, float, range]
 LABEL = {"periodic": "periodic", "paper": "paper's rule", "on-policy": "on-policy", "planned": "planned", "dp": "dp"}
 
 
@@ -39,17 +46,17 @@ def calibrated(domain: tt.domains.Domain, method: str, count: int = 64) -> Any:
 class Evaluation:
     """All budgets of a domain on the same evaluation seeds, as one batch."""
 
-    def __init__(self, domain: tt.domains.Domain, n: int, budgets: tuple[float, ...]) -> None:
-        """Seeds 0 to n - 1, each at every budget."""
-        self.n, self.budgets = n, budgets
-        self.seeds = torch.arange(n).repeat(len(budgets))
+    def __init__(self, domain: tt.domains.Domain, seeds: range, budgets: tuple[float, ...]) -> None:
+        """Every seed at every budget."""
+        self.n, self.budgets = len(seeds), budgets
+        one = domain.problem(seeds)
+        self.seeds = torch.tensor(seeds).repeat(len(budgets))
         self.problem = domain.problem(self.seeds)
         T = self.problem.sampler.n_steps
         counts = [tt.schedule.corrections(b, T) for b in budgets]
-        self.counts = torch.tensor(counts).repeat_interleave(n)
-        one = domain.problem(torch.arange(n))
+        self.counts = torch.tensor(counts).repeat_interleave(self.n)
         ends = (tt.Stepwise(), tt.Terminal())
-        self.ends = [metrics.path_error(tt.rollout(one.sampler, one.constraint, s, range(n))) for s in ends]
+        self.ends = [metrics.path_error(tt.rollout(one.sampler, one.constraint, s, seeds)) for s in ends]
 
     def nepe(self, schedule: tt.Schedule) -> torch.Tensor:
         """(budgets, n)."""
@@ -59,19 +66,19 @@ class Evaluation:
         return metrics.nepe(path, *(end.expand_as(path) for end in self.ends))
 
 
-def measure(job: tuple[str, float, int]) -> dict[str, Any]:
+def measure(job: Job) -> dict[str, Any]:
     """Every method on one domain and kappa: NEPE by budget, paired differences to dp, and hindsight at 0.25."""
     torch.set_num_threads(1)
-    name, kappa, n = job
+    name, kappa, seeds = job
     domain = tt.domain(name, kappa=kappa)
-    evaluation = Evaluation(domain, n, BUDGETS)
+    evaluation = Evaluation(domain, seeds, BUDGETS)
     values = {"periodic": evaluation.nepe(tt.Periodic(evaluation.counts))}
     for method in METHODS:
         values[method] = evaluation.nepe(calibrated(domain, method).at(evaluation.counts))
-    seeds, at = torch.arange(n), BUDGETS.index(0.25)
+    at = BUDGETS.index(0.25)
     problem = domain.problem(seeds)
     B = tt.schedule.corrections(0.25, problem.sampler.n_steps)
-    mask = tt.hindsight(problem.sampler, problem.constraint, seeds, int(B))
+    mask = tt.hindsight(problem.sampler, problem.constraint, torch.tensor(seeds), int(B))
     limit = metrics.path_error(tt.rollout(problem.sampler, problem.constraint, tt.Fixed(mask), seeds))
     limit = metrics.nepe(limit, *evaluation.ends)
     return {
@@ -86,12 +93,12 @@ def measure(job: tuple[str, float, int]) -> dict[str, Any]:
     }
 
 
-def sweep(job: tuple[str, float, int]) -> dict[str, Any]:
+def sweep(job: Job) -> dict[str, Any]:
     """The dynamic program from more and more calibration rollouts, at a quarter of the budget."""
     torch.set_num_threads(1)
-    name, kappa, n = job
+    name, kappa, seeds = job
     domain = tt.domain(name, kappa=kappa)
-    evaluation = Evaluation(domain, n, (0.25,))
+    evaluation = Evaluation(domain, seeds, (0.25,))
     curve = [evaluation.nepe(calibrated(domain, "dp", count).at(evaluation.counts))[0] for count in COUNTS]
     periodic = evaluation.nepe(tt.Periodic(evaluation.counts))[0]
     return {
@@ -102,11 +109,104 @@ def sweep(job: tuple[str, float, int]) -> dict[str, Any]:
     }
 
 
+def reach(job: Job) -> dict[str, Any]:
+    """At a quarter of the budget: what is luck, and what more than the table could gain. In path error."""
+    torch.set_num_threads(1)
+    name, kappa, seeds = job
+    domain = tt.domain(name, kappa=kappa)
+    problem, known = domain.problem(seeds), range(1_000_000, 1_000_064)
+    T = problem.sampler.n_steps
+    B = int(tt.schedule.corrections(0.25, T))
+    calibration = domain.problem(known)
+
+    def run(schedule: tt.Schedule) -> tt.Rollout:
+        return tt.rollout(problem.sampler, problem.constraint, schedule, seeds)
+
+    def calibrate_on(schedule: tt.Schedule) -> tt.Rollout:
+        return tt.rollout(calibration.sampler, calibration.constraint, schedule, known)
+
+    cost = cost_to_go(calibrate_on, T)
+    by_table = run(calibrated(domain, "dp").at(B))
+    value = calibrated(domain, "value")
+    ahead = LookAhead(problem.sampler, problem.constraint, tt.Thresholds(cost.table), cost, B, horizon=10, copies=64)
+    hindsight = tt.hindsight(problem.sampler, problem.constraint, torch.tensor(seeds), B)
+    errors = {
+        "periodic": metrics.path_error(run(tt.Periodic(B))),
+        "dp": metrics.path_error(by_table),
+        "value": metrics.path_error(run(value.at(B))),
+        "look-ahead": metrics.path_error(run(ahead)),
+        "limit": online_limit(
+            problem.sampler, problem.constraint, torch.tensor(seeds), by_table.projected, cost, copies=64
+        ),
+        "hindsight": metrics.path_error(run(tt.Fixed(hindsight))),
+    }
+    gap = float((errors["periodic"] - errors["hindsight"]).mean())
+    return {
+        "domain": name,
+        "kappa": kappa,
+        "closed": {m: vars(metrics.summary((errors["periodic"] - v) / gap)) for m, v in errors.items()},
+        "minus dp": {m: vars(metrics.summary((errors["dp"] - v) / gap)) for m, v in errors.items()},
+        "value departs": value.notes["penalty"] != "table",
+        "value batches": value.notes["batches"],
+    }
+
+
+def objectives(job: Job) -> list[dict[str, Any]]:
+    """State error and endpoint distance at a quarter of the budget, under prices made for them and for path error."""
+    torch.set_num_threads(1)
+    name, kappa, seeds = job
+    domain = tt.domain(name, kappa=kappa)
+    problem, known = domain.problem(seeds), range(1_000_000, 1_000_064)
+    calibration = domain.problem(known)
+
+    def run(schedule: tt.Schedule) -> tt.Rollout:
+        return tt.rollout(problem.sampler, problem.constraint, schedule, seeds, keep_states=True)
+
+    stepwise = run(tt.Stepwise())
+    rivals = {"periodic": run(tt.Periodic(0.25)), "dp": run(calibrated(domain, "dp").at(0.25))}
+    rows = []
+    for objective, error in (("state", metrics.state_error), ("endpoint", metrics.endpoint_distance)):
+        price = tt.calibrate(
+            calibration.sampler, calibration.constraint, known, objective=objective, distance=domain.distance
+        )
+        found = error(run(price.at(0.25)), stepwise, domain.distance)
+        others = {m: error(rival, stepwise, domain.distance) for m, rival in rivals.items()}
+        row = {"domain": name, "objective": objective, "batches": price.notes["batches"]}
+        row |= {"found": vars(metrics.summary(found))}
+        row |= {m: vars(metrics.summary(v)) for m, v in others.items()}
+        rows.append(row | {f"minus {m}": vars(metrics.summary(found - v)) for m, v in others.items()})
+    return rows
+
+
+def calibration_cost(name: str) -> list[dict[str, Any]]:
+    """What calibration takes with 64 rollouts of 250 steps: batches, and processor seconds beside them."""
+    torch.set_num_threads(1)
+    domain = tt.domain(name, n_steps=250)
+    seeds = range(1_000_000, 1_000_064)
+    problem = domain.problem(seeds)
+    rows = []
+    for method in (*METHODS, "value"):
+        batches: list[float] = []
+
+        def run(schedule: tt.Schedule, batches: list[float] = batches) -> tt.Rollout:
+            began = time.process_time()
+            record = tt.rollout(problem.sampler, problem.constraint, schedule, seeds)
+            batches.append(time.process_time() - began)
+            return record
+
+        began = time.process_time()
+        calibrate_runs(run, 250, method=method)
+        beside = time.process_time() - began - sum(batches)
+        rows.append({"domain": name, "method": method, "batches": len(batches), "beside": beside})
+    return rows
+
+
 def tables(results: dict[str, Any]) -> str:
     """The Markdown between the markers of docs/prices.md."""
     at = BUDGETS.index(0.25)
     lines = [
-        f"NEPE at B/T = 0.25, {results['seeds']} evaluation seeds, 64 calibration rollouts; in brackets: gap closed.",
+        f"NEPE at B/T = 0.25, {results['seeds']} evaluation seeds from {results['first_seed']:,} on, 64 calibration",
+        "rollouts; in brackets: gap closed.",
         "",
         "| domain | kappa | periodic | paper's rule | on-policy | planned | dp | hindsight |",
         "|---|---|---|---|---|---|---|---|",
@@ -120,26 +220,81 @@ def tables(results: dict[str, Any]) -> str:
     compared = len(results["rows"]) * len(BUDGETS)
     lines += [
         "",
-        f"dp against each rival at {compared} points (domains x kappas x 19 budgets), by the paired",
-        "difference:",
-    ]
-    lines += [
+        f"dp against each rival at {compared} points (domains x kappas x {len(BUDGETS)} budgets), by the paired",
+        f"difference. Between equals, chance alone would put about {0.025 * compared:.0f} beyond 2 SE on either side.",
         "",
-        "| rival | dp lower by more than 2 SE | within 2 SE | dp higher by more than 2 SE | worst loss |",
-        "|---|---|---|---|---|",
+        "| rival | dp lower by > 2 SE | within 2 SE | dp higher by > 2 SE | by > 3 SE | worst such loss |",
+        "|---|---|---|---|---|---|",
     ]
     for rival in ("periodic", "paper", "on-policy", "planned"):
         points = [point for row in results["rows"] for point in row["minus"][rival]]
         low = sum(p["mean"] < -2 * p["se"] for p in points)
         high = [p for p in points if p["mean"] > 2 * p["se"]]
+        very = sum(p["mean"] > 3 * p["se"] for p in points)
         worst = max((p["mean"] for p in high), default=0.0)
-        lines.append(f"| {LABEL[rival]} | {low} | {len(points) - low - len(high)} | {len(high)} | {worst:.4f} |")
+        lines.append(
+            f"| {LABEL[rival]} | {low} | {len(points) - low - len(high)} | {len(high)} | {very} | {worst:.4f} |"
+        )
     lines += ["", "dp at B/T = 0.25 from so many calibration rollouts:", ""]
     lines += ["| domain | kappa | periodic | " + " | ".join(map(str, COUNTS)) + " |", "|---" * (3 + len(COUNTS)) + "|"]
     for row in results["sweep"]:
         cells = " | ".join(f"{v['mean']:.3f}" for v in row["dp"])
         lines.append(f"| {row['domain']} | {row['kappa']:g} | {row['periodic']['mean']:.3f} | {cells} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_reach_table(results), *_objective_table(results), *_cost_table(results)])
+
+
+def _reach_table(results: dict[str, Any]) -> list[str]:
+    """What is luck."""
+    lines = [
+        "",
+        "Of the gap between periodic and hindsight in path error at B/T = 0.25: what dp closes, the most that any",
+        "schedule that does not know the noise to come could, and what look-ahead and the learned value add to dp.",
+        "",
+        "| domain | kappa | dp closes | no online schedule more than | look-ahead adds | value adds |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in results["reach"]:
+        most = f"{row['closed']['limit']['mean']:.0%} (dp is {_share(row['minus dp']['limit'])} short of it)"
+        added = _share(row["minus dp"]["look-ahead"])
+        value = _share(row["minus dp"]["value"]) if row["value departs"] else "hands back the table"
+        cells = f"{row['closed']['dp']['mean']:.0%} | {most} | {added} | {value}"
+        lines.append(f"| {row['domain']} | {row['kappa']:g} | {cells} |")
+    return lines
+
+
+def _objective_table(results: dict[str, Any]) -> list[str]:
+    """Prices made for another objective."""
+    lines = [
+        "",
+        "dp priced for another objective, measured in it, at B/T = 0.25 and kappa = 0.3:",
+        "",
+        "| domain | objective | periodic | dp for path error | dp for the objective | minus dp for path error |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in results["objectives"]:
+        cells = " | ".join(f"{row[m]['mean']:.4f}" for m in ("periodic", "dp", "found"))
+        change = f"{row['minus dp']['mean']:+.4f} ± {row['minus dp']['se']:.4f}"
+        lines.append(f"| {row['domain']} | {row['objective']} | {cells} | {change} |")
+    return lines
+
+
+def _cost_table(results: dict[str, Any]) -> list[str]:
+    """What calibration takes."""
+    lines = [
+        "",
+        "Calibration for all budgets with 64 rollouts of T = 250 steps, every batch counted, and processor seconds",
+        "beside the sampling:",
+        "",
+        "| domain | method | batches | seconds beside |",
+        "|---|---|---|---|",
+    ]
+    for row in results["cost"]:
+        lines.append(f"| {row['domain']} | {row['method']} | {row['batches']} | {row['beside']:.1f} |")
+    return lines
+
+
+def _share(summary: dict[str, float]) -> str:
+    return f"{100 * summary['mean']:+.1f} ± {100 * summary['se']:.1f}%"
 
 
 def figures(results: dict[str, Any]) -> None:
@@ -198,20 +353,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="two domains, two kappas, few seeds; nothing is written")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--first-seed", type=int, default=FIRST_SEED, help="of evaluation")
     options = parser.parse_args()
-    n = 16 if options.quick else 64
+    seeds = range(options.first_seed, options.first_seed + (16 if options.quick else 64))
     names, kappas = (("so3", "so3-impulse"), (0.0, 0.3)) if options.quick else (SYNTHETIC, KAPPAS)
-    jobs = [(name, kappa, n) for name in names for kappa in kappas]
-    swept = [("so3", 0.0, n), ("so3-impulse", 0.3, n), ("terrain-ridge", 0.3, n)]
-    results: dict[str, Any] = {"version": tt.__version__, "seeds": n, "rows": [], "sweep": []}
+    jobs = [(name, kappa, seeds) for name in names for kappa in kappas]
+    swept = [("so3", 0.0, seeds), ("so3-impulse", 0.3, seeds), ("terrain-ridge", 0.3, seeds)]
+    results: dict[str, Any] = {"version": tt.__version__, "first_seed": seeds[0], "seeds": len(seeds), "rows": []}
     with ProcessPoolExecutor(options.workers) as pool:
         for number, row in enumerate(pool.map(measure, jobs), 1):
             results["rows"].append(row)
             print(f"{number}/{len(jobs)} {row['domain']} kappa {row['kappa']:g}", flush=True)
-        results["sweep"] = list(pool.map(sweep, swept))
+        results["reach"] = list(pool.map(reach, [(name, 0.3, seeds) for name in names]))
+        pairs = pool.map(objectives, [(name, 0.3, seeds) for name in ("se3", "terrain")])
+        results["objectives"] = [row for pair in pairs for row in pair]
+        results["cost"] = [row for rows in pool.map(calibration_cost, ("so3", "terrain")) for row in rows]
+        results["sweep"] = [] if options.quick else list(pool.map(sweep, swept))
     text = tables(results)
     print(text)
-    if options.quick:
+    if options.quick or options.first_seed != FIRST_SEED:
         return
     (HERE / "prices.json").write_text(json.dumps(results, separators=(",", ":")) + "\n")
     figures(results)

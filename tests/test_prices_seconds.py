@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import trimtab as tt
-from trimtab.prices.seconds import SolverCost, price_seconds, solver_cost
+from trimtab.prices.seconds import SolverCost, TimedPrices, price_seconds, solver_cost
 
 CALIBRATION, EVALUATION, T = range(1000, 1048), range(256), 24
 
@@ -156,3 +156,47 @@ def test_prices_refuse_what_they_cannot_serve(prices):
 def test_the_cost_is_learned_when_none_is_given():
     prices = price_seconds(run_for(Slow()), T, 1e-3)
     assert isinstance(prices.cost, SolverCost)
+
+
+def test_prices_of_seconds_survive_their_file(tmp_path):
+    learned = price_seconds(run_for(Slow()), T, 60.0, cost=solver_cost(explored(Slow()), seconds_per_iteration=1.0))
+    learned.save(tmp_path / "prices.safetensors")
+    loaded = TimedPrices.load(tmp_path / "prices.safetensors")
+    before, after = (tt.rollout(Drift(), Slow(), prices.at(30.0), EVALUATION) for prices in (learned, loaded))
+    assert torch.equal(before.projected, after.projected)
+    with pytest.raises(ValueError, match="calibrate"):
+        tt.rollout(Drift(), Slow(), loaded.at(30.0), CALIBRATION)
+    with pytest.raises(ValueError, match="expected 'thresholds'"):
+        tt.load_price(tmp_path / "prices.safetensors")
+
+
+def test_a_cost_that_is_a_function_cannot_be_saved(prices, tmp_path):
+    with pytest.raises(ValueError, match="SolverCost"):
+        prices.save(tmp_path / "prices.safetensors")
+
+
+@dataclass(frozen=True)
+class Uneven(Drift):
+    """`Drift` of samples whose defects are ten times as large for some as for others."""
+
+    def step(self, x: torch.Tensor, t: int, noise: tt.Noise) -> torch.Tensor:
+        return 0.5 * x - 10 ** noise.uniform(-1, (1,)) * noise.uniform(t, (1,)).log()
+
+
+def test_samples_that_differ_in_scale_spend_their_seconds_in_their_own():
+    def run(schedule):
+        return tt.rollout(Uneven(), Slow(0.0), schedule, CALIBRATION)
+
+    prices = price_seconds(run, T, float(T), cost=lambda steps, defects: torch.ones_like(defects).double())
+    assert prices.own_scale is not None
+    own, shared = (
+        tt.rollout(Uneven(), Slow(0.0), p.at(6.0), EVALUATION).residuals.sum(dim=0).mean()
+        for p in (prices, price_seconds_alike(run))
+    )
+    assert own < shared
+
+
+def price_seconds_alike(run):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trimtab.prices.seconds.fit_own_scale", lambda runs: None)
+        return price_seconds(run, T, float(T), cost=lambda steps, defects: torch.ones_like(defects).double())

@@ -16,7 +16,7 @@ from trimtab.metrics import Distance
 from trimtab.names import unknown
 from trimtab.noise import as_seeds
 from trimtab.plan import Plan
-from trimtab.prices.dynamic import solve
+from trimtab.prices.dynamic import CostToGo, solve
 from trimtab.prices.explore import Explore, Run, spread_budgets
 from trimtab.prices.objective import Objective, as_mix, describe, residual_weights
 from trimtab.prices.planned import planned_masks
@@ -29,7 +29,7 @@ from trimtab.schedule import Budget, Schedule, Terminal, corrections
 from trimtab.thresholds import Thresholds, fingerprint
 from trimtab.value import Value
 
-__all__ = ["METHODS", "Price", "calibrate", "calibrate_runs", "thresholds_from_runs"]
+__all__ = ["METHODS", "Price", "calibrate", "calibrate_runs", "cost_to_go", "thresholds_from_runs"]
 
 Price = Thresholds | Plan | Value
 """What calibration makes; `price.at(budget)` is a schedule."""
@@ -116,6 +116,21 @@ def calibrate_runs(
             f"method {method!r} prices path error only; for the objective {objective!r} use 'dp' or 'planned'"
         )
     return METHODS[method](_Task(run, n_steps, most, objective, distance, fingerprint))
+
+
+def cost_to_go(run: Run, n_steps: int, budget: Budget = 1.0) -> CostToGo:
+    """The whole solution of the dynamic program, for what needs more than its prices (`LookAhead`, `online_limit`).
+
+    Samples are taken to be alike: it is not in units of their own scale.
+
+    Args:
+        run: As in `calibrate_runs`.
+        n_steps: T.
+        budget: The largest budget wanted.
+    """
+    task = _Task(run, n_steps, int(torch.as_tensor(corrections(budget, n_steps)).max()), "path", None, "")
+    task.enough(_LEAST)
+    return solve(_explored(task, None)[0], task.budget)
 
 
 def thresholds_from_runs(runs: Iterable[Rollout], budget: Budget = 1.0) -> Thresholds:
@@ -228,19 +243,21 @@ def _on_policy(task: _Task) -> Thresholds:
 
 def _dp(task: _Task) -> Thresholds:
     task.enough(_LEAST)
-    runs = task.explore(range(_RANDOM_ROUNDS))
     weights = task.weights()
-    table, own_scale, expected = _solved(task, runs, weights)
-    for k in range(_RANDOM_ROUNDS, _RANDOM_ROUNDS + _NEAR_POLICY_ROUNDS):
-        runs += task.explore(range(k, k + 1), Thresholds(table, own_scale=own_scale), _SHARE)
-        table, own_scale, expected = _solved(task, runs, weights)
-    return Thresholds(table, "dp", own_scale=own_scale, **task.facts({"expected": expected}))
-
-
-def _solved(task: _Task, runs: list[Rollout], weights: Tensor | None) -> tuple[Tensor, OwnScale | None, list[float]]:
-    own_scale = fit_own_scale([*runs, task.free])
+    runs, own_scale = _explored(task, weights)
     solution = solve(runs, task.budget, weights, own_scale)
-    return solution.table, own_scale, solution.expected.tolist()
+    notes = {"expected": solution.expected.tolist()}
+    return Thresholds(solution.table, "dp", own_scale=own_scale, **task.facts(notes))
+
+
+def _explored(task: _Task, weights: Tensor | None) -> tuple[list[Rollout], OwnScale | None]:
+    """Batches at random times and then near the policy, and the own scale they show."""
+    runs = task.explore(range(_RANDOM_ROUNDS))
+    for k in range(_RANDOM_ROUNDS, _RANDOM_ROUNDS + _NEAR_POLICY_ROUNDS):
+        own_scale = fit_own_scale([*runs, task.free])
+        near = Thresholds(solve(runs, task.budget, weights, own_scale).table, own_scale=own_scale)
+        runs += task.explore(range(k, k + 1), near, _SHARE)
+    return runs, fit_own_scale([*runs, task.free])
 
 
 def _planned(task: _Task) -> Plan:

@@ -33,10 +33,14 @@ class CostToGo:
     Attributes:
         table: lambda, (T, B + 1).
         expected: The expected objective of a whole rollout with b corrections, (B + 1,).
+        nodes: Defects at which the cost to go is known, rising, (T, k).
+        cost: The expected objective from each step on, before its decision, (T, B + 1, k).
     """
 
     table: Tensor
     expected: Tensor
+    nodes: Tensor
+    cost: Tensor
 
 
 def solve(
@@ -55,19 +59,21 @@ def solve(
     unit = steps.scale if weights is None else weights.double() * steps.scale
     table = torch.empty(T, B + 1, dtype=torch.float64)
     left = torch.arange(B + 1)
-    cost = torch.zeros(B + 1, NODES, dtype=torch.float64)
+    costs = torch.zeros(T + 1, B + 1, NODES, dtype=torch.float64)
     for t in reversed(range(T)):
         stay, go = unit[t] * steps.nodes[t], unit[t] * steps.residual[t]
         if t < T - 1:
-            stay, go = stay + cost @ steps.alone[t].T, go + cost @ steps.corrected[t].T
+            stay, go = stay + costs[t + 1] @ steps.alone[t].T, go + costs[t + 1] @ steps.corrected[t].T
         stay, go = stay.expand(B + 1, NODES), go.expand(B + 1, NODES)
         defects = steps.nodes[t] * steps.scale[t]
         table[t, 0] = torch.inf
         price = _break_even(defects, stay[1:] - go[:-1])  # a correction leaves one fewer
         table[t, 1:] = torch.where(left[1:] >= T - t, -torch.inf, price)  # enough for every step left: spend it
         spend = defects >= table[t][:, None]
-        cost = torch.where(spend, go.roll(1, dims=0), stay)  # row 0 never spends, so what is rolled into it is not read
-    return CostToGo(table, cost @ steps.start)
+        costs[t] = torch.where(
+            spend, go.roll(1, dims=0), stay
+        )  # row 0 never spends: what is rolled into it is not read
+    return CostToGo(table, costs[0] @ steps.start, steps.nodes * steps.scale[:, None], costs[:T])
 
 
 def _break_even(defects: Tensor, gain: Tensor) -> Tensor:

@@ -8,16 +8,21 @@ that need not be where defects are largest, since those may cost too much.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from trimtab.files import load_tensors, save_tensors
 from trimtab.noise import uniform_numbers
 from trimtab.prices.explore import Explore, Run, spread_budgets
+from trimtab.prices.scale import fit_own_scale
 from trimtab.prices.transitions import NODES, one_step
 from trimtab.record import Rollout
+from trimtab.scale import OwnScale
 from trimtab.schedule import Moment, Terminal
 
 __all__ = ["Cost", "Seconds", "SolverCost", "TimedPrices", "price_seconds", "solver_cost"]
@@ -130,9 +135,13 @@ def price_seconds(run: Run, n_steps: int, seconds: float, cost: Cost | None = No
 
 
 def _solved(runs: list[Rollout], seconds: float, cost: Cost) -> TimedPrices:
-    """The backward recursion over steps, seconds left and defects."""
+    """The backward recursion over steps, seconds left and defects.
+
+    Where samples differ in scale it is in units of their own; what a projection takes is then that of a typical sample.
+    """
     seeds = () if runs[0].seeds is None else tuple(runs[0].seeds.tolist())
-    steps = one_step(runs)
+    own_scale = fit_own_scale(runs)
+    steps = one_step(runs, own_scale)
     n_steps = len(steps.scale)
     nodes = steps.nodes * steps.scale[:, None]
     gain = torch.empty(n_steps, _TICKS + 1, NODES, dtype=torch.float64)
@@ -149,7 +158,7 @@ def _solved(runs: list[Rollout], seconds: float, cost: Cost) -> TimedPrices:
         go = torch.lerp(go.gather(0, low), go.gather(0, low + 1), (then - low).clamp(0, 1))
         gain[t] = torch.where(then >= 0, stay - go, -torch.inf)
         to_go = torch.minimum(stay, torch.where(then >= 0, go, torch.inf))
-    return TimedPrices(nodes, gain, seconds, cost, seeds)
+    return TimedPrices(nodes, gain, seconds, cost, seeds, own_scale)
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,6 +171,7 @@ class TimedPrices:
         seconds: The largest budget.
         cost: What a projection takes.
         seeds: The calibration seeds; evaluation on any of them is refused.
+        own_scale: Where samples differ in scale, how to tell; defects are then looked up in units of it.
     """
 
     nodes: Tensor
@@ -169,10 +179,37 @@ class TimedPrices:
     seconds: float
     cost: Cost
     seeds: tuple[int, ...] = ()
+    own_scale: OwnScale | None = None
 
     def at(self, seconds: float | Tensor) -> Seconds:
         """The schedule for a budget of seconds, the same for all samples or each its own, (n,)."""
         return Seconds(self, seconds)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one safetensors file; the cost must be a learned one, since a function cannot be kept."""
+        if not isinstance(self.cost, SolverCost):
+            raise ValueError(f"only prices with a learned cost (SolverCost) can be saved: this one's is {self.cost!r}")
+        tensors = {"nodes": self.nodes, "gain": self.gain, "coefficients": self.cost.coefficients}
+        facts: dict[str, Any] = {"seconds": self.seconds, "seeds": self.seeds, "limits": self.cost.limits}
+        facts["seconds_per_iteration"] = self.cost.seconds_per_iteration
+        if self.own_scale is not None:
+            tensors["typical"], facts["prior"] = self.own_scale.typical, self.own_scale.prior
+        save_tensors(path, "seconds", tensors, facts)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> TimedPrices:
+        """Read what `save` wrote; a truncated, foreign or inconsistent file is refused."""
+        tensors, facts = load_tensors(path, "seconds")
+        try:
+            nodes, gain = tensors["nodes"], tensors["gain"]
+            if nodes.ndim != 2 or gain.ndim != 3 or gain.shape[::2] != nodes.shape:
+                raise ValueError(f"nodes (T, k) and gain (T, ticks + 1, k): got {nodes.shape} and {gain.shape}")
+            low, high = facts["limits"]
+            cost = SolverCost(tensors["coefficients"], (low, high), facts["seconds_per_iteration"], len(nodes))
+            own_scale = OwnScale(tensors["typical"], facts["prior"]) if "prior" in facts else None
+            return cls(nodes, gain, facts["seconds"], cost, tuple(facts["seeds"]), own_scale)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path}: not usable prices of seconds: {error}") from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,7 +258,8 @@ class Seconds:
         takes = prices.cost(torch.full_like(now.defect, now.t), now.defect)
         nodes, gain = prices.nodes[now.t], prices.gain[now.t]
         row = (left / prices.seconds * (len(gain) - 1)).ceil().long().clamp(0, len(gain) - 1)
-        defect = now.defect.double().clamp(float(nodes[0]), float(nodes[-1]))
+        own = 1.0 if prices.own_scale is None else prices.own_scale.now(now)
+        defect = (now.defect.double() / own).clamp(float(nodes[0]), float(nodes[-1]))
         right = torch.searchsorted(nodes, defect).clamp(1, len(nodes) - 1)
         share = (defect - nodes[right - 1]) / (nodes[right] - nodes[right - 1])
         worth = (1 - share) * gain[row, right - 1] + share * gain[row, right] > 0
@@ -236,7 +274,10 @@ class Seconds:
 
     def to(self, device: torch.device) -> Seconds:
         """The same schedule on `device`."""
-        prices = replace(self.prices, nodes=self.prices.nodes.to(device), gain=self.prices.gain.to(device))
+        own_scale = self.prices.own_scale and self.prices.own_scale.to(device)
+        prices = replace(
+            self.prices, nodes=self.prices.nodes.to(device), gain=self.prices.gain.to(device), own_scale=own_scale
+        )
         return Seconds(prices, self.seconds.to(device) if isinstance(self.seconds, Tensor) else self.seconds)
 
 
