@@ -26,7 +26,8 @@ NODES = 24
 
 _ALONE = 512  # neighbours whose next defects stand for those of a node that is left alone
 _CORRECTED = 256  # and for one that is corrected: there the next defect hardly depends on this one
-_SAMPLES = 400  # corrected ones, pooled over as few steps as have so many
+_CLOSE = 400  # corrected samples, pooled over as few steps as have so many
+_WIDE = 6000  # samples of either action, likewise
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +67,7 @@ def one_step(runs: Sequence[Rollout], own_scale: OwnScale | None = None) -> Step
     T = seen.n_steps
     # closer together at both ends, where small and large budgets decide
     ranks = (torch.linspace(0, torch.pi / 2, NODES, dtype=torch.float64)).sin() ** 2
-    wide = [seen.around(t, seen.widest) for t in range(T)]
+    wide = [seen.around(t, seen.wide) for t in range(T)]
     nodes = torch.stack([torch.cat([some.defect for some in pool]).quantile(ranks) for pool in wide])
     nodes += torch.arange(NODES) * 1e-12  # ties apart
 
@@ -130,13 +131,14 @@ class _Seen:
         self.residuals = residuals / self.scale[:, None]
         self.n_steps = len(defects)
         self.widest = max(5, self.n_steps // 10)
+        self.wide = min(self.widest, -(-_WIDE // (2 * defects.shape[1])))
         self.count = torch.nn.functional.pad(self.projected.sum(dim=1).cumsum(dim=0), (1, 0))  # corrected before each
 
     def half_width(self, t: int) -> int:
         """How many steps either side of t hold enough corrected samples."""
         for width in range(self.widest):
             low, high = max(0, t - width), min(self.n_steps, t + width + 1)
-            if int(self.count[high] - self.count[low]) >= _SAMPLES:
+            if int(self.count[high] - self.count[low]) >= _CLOSE:
                 return width
         return self.widest
 
