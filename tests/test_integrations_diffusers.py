@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ from diffusers_cases import (
     unet,
     vae,
 )
-from trimtab.integrations.diffusers import ProjectionCallback, wrap
+from trimtab.integrations.diffusers import ProjectionCallback, pipeline_sampler, wrap
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array:DeprecationWarning")  # diffusers with numpy 2
 
@@ -226,6 +227,41 @@ def test_a_callback_without_latents_is_explained(stable):
         callback(stable, 0, torch.tensor(1), {})
     with pytest.raises(RuntimeError, match="whose first step it did not show"):
         callback(stable, 3, torch.tensor(1), {"latents": LATENTS})
+
+
+# ------------------------------------------------------------------ a pipeline as a sampler
+
+
+@pytest.mark.parametrize("name", ["DDIM", "Heun", "PNDM", "UniPC"])
+@pytest.mark.parametrize("history", ["keep", "restart"])
+def test_a_pipeline_as_a_sampler_is_the_wrapped_pipeline(stable, name, history):
+    def call(pipe, generators):
+        embeds = EMBEDS[:1].repeat(len(generators), 1, 1)
+        more = {"height": 8, "width": 8, "guidance_scale": 1.0, "output_type": "latent", "num_inference_steps": STEPS}
+        return pipe(prompt_embeds=embeds, generator=generators, **more).images
+
+    stable.scheduler = plain = SCHEDULERS[name]()
+    sampler = pipeline_sampler(stable, call, STEPS, history=history)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*(extrapolates from|recomputes the state).*")
+        run = tt.rollout(sampler, box(), tt.Periodic(3), range(2))
+        assert type(stable.scheduler) is type(plain)
+        wrap(stable, box(), tt.Periodic(3), history=history)
+        final = call(stable, [torch.Generator().manual_seed(seed) for seed in range(2)])
+    assert torch.equal(run.final, final)
+    assert torch.equal(run.projected, stable.scheduler.rollout.projected)
+
+
+def test_a_pipeline_can_be_calibrated_like_any_sampler():
+    pipe = quiet(diffusers.DDIMPipeline(unet(), SCHEDULERS["DDIM"]()))
+
+    def call(pipe, generators):
+        pipe(batch_size=len(generators), generator=generators, num_inference_steps=STEPS, output_type="np")
+
+    price = tt.calibrate(pipeline_sampler(pipe, call, STEPS), box(), range(8), budget=0.5, method="planned")
+    run = tt.rollout(pipeline_sampler(pipe, call, STEPS), box(), price.at(2), range(100, 104))
+    assert run.spent.tolist() == [2] * 4
+    assert run.final.abs().max() <= 0.5
 
 
 # ------------------------------------------------------------------ calibration, dtypes, bad use

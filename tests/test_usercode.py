@@ -307,6 +307,16 @@ def test_compare_writes_what_a_study_writes_for_a_sampler_of_ones_own(tmp_path):
     assert main(["report", str(run)]) == 0  # made again without running anything
 
 
+def test_a_loop_of_ones_own_is_compared_like_a_sampler(tmp_path):
+    run = tmp_path / "mine"
+    words = ("compare", "--sampler", "examples.my_loop:make", "--out", str(run), "--seeds", "2", "--check")
+    small = ("--calibration-seeds", "4", "--budgets", "0.1", "--schedules", "planned", "--engine", "serial")
+    done = trimtab(*words, *small)
+    assert done.returncode == 0, done.stderr
+    assert "my_loop: NEPE by budget" in done.stdout
+    assert "checked: samples do not influence each other" in done.stderr
+
+
 def test_a_wrong_command_is_answered_with_one_line(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
     there = tmp_path / "there.safetensors"

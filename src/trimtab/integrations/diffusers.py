@@ -3,6 +3,8 @@
 Two ways in. `wrap` gates inside `scheduler.step`: any pipeline that steps its scheduler, nothing else changes, and
 the predicted clean sample can be projected too. `ProjectionCallback` goes in as `callback_on_step_end`: for
 pipelines that have that hook, next to other callbacks, and where the pipeline stops before its last timestep.
+
+`pipeline_sampler` makes a sampler of a pipeline, for calibration, comparisons and the command line.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ from torch import Tensor
 from trimtab.constraint import Constraint
 from trimtab.integrations.diffusers_calls import first_call, refuse_unusable, step_ends
 from trimtab.integrations.diffusers_clean import clean_prediction
-from trimtab.integrations.diffusers_gate import Gate, History, Settings, Target
+from trimtab.integrations.diffusers_gate import Gate, HandedSettings, History, Settings, Target
 from trimtab.integrations.diffusers_history import UNDOING, forget_rows
+from trimtab.integrations.loops import Correct, LoopSampler
 from trimtab.loop import Corrector
 from trimtab.names import missing_extra
 from trimtab.record import Rollout
@@ -31,7 +34,7 @@ try:
 except ImportError as error:
     raise missing_extra("diffusers", "diffusers", "trimtab.integrations.diffusers") from error
 
-__all__ = ["ProjectionCallback", "unwrap", "wrap"]
+__all__ = ["ProjectionCallback", "pipeline_sampler", "unwrap", "wrap"]
 
 Thing = TypeVar("Thing")
 
@@ -105,6 +108,33 @@ def unwrap(thing: Thing) -> Thing:
     plain.__class__ = getattr(type(thing), "_trimtab_plain", type(thing))
     plain.__dict__.pop("_trimtab_gate", None)
     return plain
+
+
+def pipeline_sampler(
+    pipe: Any, call: Callable[[Any, list[torch.Generator]], Any], n_steps: int, *, history: History = "keep"
+) -> LoopSampler:
+    """A pipeline as a sampler, so that calibration, studies and the command line take it; states are projected.
+
+    Args:
+        pipe: The pipeline; its scheduler is replaced while it runs.
+        call: `call(pipe, generators)` runs it once, with one generator for each sample, as in
+            `pipe(batch_size=len(generators), generator=generators, num_inference_steps=…)`.
+        n_steps: T, the number of steps it makes.
+        history: As in `wrap`.
+    """
+    _refuse_unknown("history", history, get_args(History))
+    plain, settings = unwrap(pipe.scheduler), HandedSettings(history)
+    refuse_unusable(plain)
+
+    def loop(correct: Correct, seeds: Tensor) -> None:
+        settings.correct = correct
+        pipe.scheduler = _projecting(plain, settings)
+        try:
+            call(pipe, [torch.Generator(pipe.device).manual_seed(int(seed)) for seed in seeds])
+        finally:
+            pipe.scheduler = plain
+
+    return LoopSampler(loop, n_steps)
 
 
 class ProjectionCallback(PipelineCallback):

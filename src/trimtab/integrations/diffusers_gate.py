@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Callable
 from typing import Any, Literal
 
 from torch import Tensor
 
-from trimtab.constraint import Constraint
+from trimtab.constraint import Constraint, as_constraint
 from trimtab.integrations.diffusers_history import remembers, undoes
 from trimtab.loop import Corrector
 from trimtab.record import Rollout
 
-__all__ = ["Gate", "History", "Settings", "Target"]
+__all__ = ["Gate", "HandedSettings", "History", "Settings", "Target"]
 
 Target = Literal["state", "clean"]
 History = Literal["keep", "restart"]
@@ -31,6 +32,10 @@ class Settings:
         self.warned = False
         self.record: Rollout | None = None
 
+    def corrector(self, n_steps: int) -> Corrector | Handed:
+        """What corrects the states of one run."""
+        return Corrector(self.constraint, self.schedule, n_steps, **self.options)
+
     def last_rollout(self) -> Rollout:
         """The record, or why there is none."""
         if self.record is None:
@@ -42,13 +47,46 @@ class Settings:
         return self.record
 
 
+class Handed:
+    """States are handed to somebody else's `correct`, who keeps the books."""
+
+    rollout = None
+
+    def __init__(self, correct: Callable[[Tensor], Tensor]) -> None:
+        """Before a run."""
+        self.correct = correct
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The states to go on with, (n, *event); which of them were projected is told from the outside."""
+        y = self.correct(x)
+        self.projected = (y != x).flatten(1).any(dim=1)
+        return y
+
+
+class HandedSettings(Settings):
+    """Settings of a pipeline whose states are corrected elsewhere: `correct` is set before each run."""
+
+    correct: Callable[[Tensor], Tensor]
+
+    def __init__(self, history: History) -> None:
+        """Nothing is known of constraint and schedule here."""
+        super().__init__(_ELSEWHERE, None, "state", history, {})
+
+    def corrector(self, n_steps: int) -> Handed:
+        """For one run."""
+        return Handed(self.correct)
+
+
+_ELSEWHERE = as_constraint(lambda x: x)
+
+
 class Gate:
     """Where one scheduler is in its run."""
 
     def __init__(self, settings: Settings) -> None:
         """Before a run."""
         self.settings = settings
-        self.corrector: Corrector | None = None
+        self.corrector: Corrector | Handed | None = None
         self.ends: list[bool] = []
         self.call = 0
         self.has_history = False
@@ -71,8 +109,7 @@ class Gate:
                 f"{len(ends) - sum(ends)} of {len(ends)} do not; use target='state', or a first-order or multistep "
                 "scheduler (DDIM, Euler, DPMSolverMultistep, …)"
             )
-        asked = self.settings
-        self.corrector = Corrector(asked.constraint, asked.schedule, sum(ends), **asked.options)
+        self.corrector = self.settings.corrector(sum(ends))
         self.ends, self.call, self.stale = ends, 0, None
         self.has_history = remembers(scheduler)
 
