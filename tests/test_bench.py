@@ -1,12 +1,15 @@
 import argparse
+import importlib
 import json
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from trimtab.bench import add_arguments, bench_command, find_benchmarks, met, run_benchmark, table
 from trimtab.bench_page import growth_figure, renewed
+from trimtab.constraints.obstacles import AvoidObstacles, Obstacles
 
 GOOD = """
 from _shared import NUMBER
@@ -208,3 +211,32 @@ def test_paired_timing_and_its_interval(monkeypatch):
     found = _compare.median_interval([float(i) for i in range(15)])
     assert (found.ratio, found.low, found.high) == (7.0, 3.0, 11.0)
     assert _compare.fitted_exponent([(1, 2.0), (10, 200.0), (100, 20000.0)]) == pytest.approx(2.0)
+
+
+BENCHMARKS = find_benchmarks(Path(__file__).parents[1] / "benchmarks")
+
+
+@pytest.mark.parametrize("name", list(BENCHMARKS))
+def test_every_benchmark_can_be_imported_and_says_what_it_claims(monkeypatch, name):
+    monkeypatch.syspath_prepend(str(BENCHMARKS[name].parent))
+    module = importlib.import_module(name)
+    assert callable(module.run)
+    assert module.__doc__
+
+
+def test_the_projection_as_pdm_makes_it_finds_what_ours_finds(monkeypatch):
+    pytest.importorskip("casadi")
+    monkeypatch.syspath_prepend(str(BENCHMARKS["gather_rows"].parent))
+    from _pdm_projection import project_as_pdm
+
+    circles = torch.tensor([[0.0, 0.0, 0.3], [0.5, 0.4, 0.2]], dtype=torch.float64)
+    line = torch.linspace(-0.9, 0.9, 12, dtype=torch.float64)
+    x = torch.stack([line, 0.1 + 0.05 * torch.sin(9 * line)])[None]
+    avoid = AvoidObstacles(Obstacles(circles), x[:, :, 0], x[:, :, -1])
+    path, ok = project_as_pdm([tuple(circle) for circle in circles.tolist()], x[0].numpy())
+    theirs = torch.from_numpy(path)[None]
+    assert ok
+    assert avoid.violation(theirs) <= 1e-3
+    ours = avoid.project(x).x
+    assert float((ours - x).norm()) <= 1.02 * float((theirs - x).norm())
+    assert float((theirs - x).norm()) <= 1.02 * float((ours - x).norm())
