@@ -70,6 +70,13 @@ def test_half_spaces_that_leave_nothing_fail_for_their_sample_only():
 
 
 @pytest.mark.usefixtures("either_solver")
+def test_half_spaces_take_tensors_laid_out_in_any_way():
+    A, b, x = numbers(6, 4), numbers(5, 6, seed=1).abs(), 3 * numbers(5, 4, seed=2)
+    turned = HalfSpaces(A.T.contiguous().T, b.T.contiguous().T).project(x.T.contiguous().T)
+    assert torch.equal(turned.x, HalfSpaces(A, b).project(x).x)
+
+
+@pytest.mark.usefixtures("either_solver")
 def test_parallel_and_repeated_planes_do_no_harm():
     A = torch.tensor([[1.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
     answer = HalfSpaces(A, torch.tensor([1.0, 1.0, 1.0, 0.0])).project(torch.tensor([[3.0, 3.0]], dtype=torch.float64))

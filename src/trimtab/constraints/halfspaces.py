@@ -60,7 +60,7 @@ class HalfSpaces:
         """Unit normals (m, d), their Gram matrix (m, m) and their lengths before (m,), float64."""
         A = self.A.double()
         length = A.norm(dim=1)
-        normals = A / length[:, None]
+        normals = (A / length[:, None]).contiguous()  # the compiled solver reads it row by row
         return normals, normals @ normals.T, length
 
     @cached_property
