@@ -1,15 +1,16 @@
 """What projecting on schedule adds to a diffusers pipeline: the wrapped one against the bare one, step by step.
 
-Both run in turn. The time of each step is taken by itself, since what else a machine does falls on single steps: its
-median over the rounds is what that step takes, and these add up to a run.
+Both run at once, in two threads of which one waits: after each step the turn goes to the other. So the same step of
+both is made within a few hundredths of a second, and what else the machine does drops out of the difference.
 """
 
 from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable, Mapping
-from time import perf_counter, process_time
+from collections.abc import Callable, Sequence
+from threading import Semaphore, Thread, current_thread
+from time import perf_counter, thread_time
 from typing import Any
 
 import numpy as np
@@ -24,39 +25,65 @@ CLAIM = "wrapping a diffusers pipeline"
 CLOCKS = ("wall clock", "processor time")
 
 
-def now() -> tuple[float, float]:
-    """By the clock on the wall, and by the time this process had the processor for."""
-    return perf_counter(), process_time()
+class Turns:
+    """Lets two threads make their steps in turn, and takes their times."""
+
+    def __init__(self) -> None:
+        """Nobody's turn."""
+        self.free = {name: Semaphore(0) for name in ("ours", "bare")}
+        self.ticks: dict[str, list[tuple[float, float]]] = {}
+
+    def next_step(self) -> None:
+        """Called where a step begins: it is the other's turn, and then ours."""
+        name = current_thread().name
+        if name not in self.ticks:
+            return  # nobody to wait for
+        self._tick(name)
+        self.free["bare" if name == "ours" else "ours"].release()
+        self.free[name].acquire()
+        self._tick(name)
+
+    def times(self, ours: Callable[[], object], bare: Callable[[], object], first: str) -> NDArray[Any]:
+        """Seconds of both by step and clock, (2, steps + 1, 2); what comes before the first step is one too."""
+        self.ticks = {"ours": [], "bare": []}
+        threads = [Thread(target=self._work, args=(way,), name=name) for name, way in (("ours", ours), ("bare", bare))]
+        for thread in threads:
+            thread.start()
+        self.free[first].release()
+        for thread in threads:
+            thread.join()
+        for gate in self.free.values():
+            while gate.acquire(blocking=False):
+                pass
+        taken = [np.diff(np.reshape(self.ticks[name], (-1, 2, 2)), axis=1)[:, 0] for name in ("ours", "bare")]
+        self.ticks = {}
+        return np.stack(taken)
+
+    def _work(self, way: Callable[[], object]) -> None:
+        name = current_thread().name
+        self.free[name].acquire()
+        self._tick(name)
+        way()
+        self._tick(name)
+        self.free["bare" if name == "ours" else "ours"].release()
+
+    def _tick(self, name: str) -> None:
+        self.ticks[name].append((perf_counter(), thread_time()))
 
 
-def by_step(ways: Mapping[str, Callable[[], object]], ticks: list[tuple[float, float]], rounds: int) -> dict[str, Any]:
-    """Seconds of each step of each way, (rounds, steps, clocks); a step ticks when it begins."""
-    taken: dict[str, list[NDArray[Any]]] = {name: [] for name in ways}
-    order = list(ways)
-    gc.disable()  # a collection would fall on whichever happens to run
-    try:
-        for i in range(-1, rounds):
-            order.reverse()
-            for name in order:
-                ticks.clear()
-                ways[name]()
-                if i >= 0:
-                    taken[name].append(np.diff([*ticks, now()], axis=0))
-            gc.collect()
-    finally:
-        gc.enable()
-    return {name: np.stack(each) for name, each in taken.items()}
+def added(taken: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Seconds a run takes bare, and seconds more that ours takes, by clock, (2,): typical steps, added up."""
+    ours, bare = np.stack(taken, axis=1)
+    return np.median(bare, axis=0).sum(axis=0), np.median(ours - bare, axis=0).sum(axis=0)
 
 
-def ratio(ours: NDArray[Any], bare: NDArray[Any]) -> tuple[float, float, float]:
-    """Of the sums of typical steps, (rounds, steps) each, with a 95% interval bootstrapped over rounds."""
-
-    def typical(rows: Any) -> float:
-        return float(np.median(ours[rows], axis=0).sum() / np.median(bare[rows], axis=0).sum())
-
-    random = np.random.default_rng(0)
-    again = [typical(random.integers(len(ours), size=len(ours))) for _ in range(500)]
-    return typical(slice(None)), *np.quantile(again, [0.025, 0.975]).tolist()
+def seconds(way: Callable[[], object], rounds: int = 20) -> list[float]:
+    """Processor time of each call."""
+    ticks = [thread_time()]
+    for _ in range(rounds):
+        way()
+        ticks.append(thread_time())
+    return np.diff(ticks).tolist()
 
 
 def run(quick: bool) -> list[dict[str, Any]]:
@@ -67,7 +94,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
     except ImportError as error:
         return [skipped(CLAIM, "bare pipeline", str(error))]
 
-    ticks: list[tuple[float, float]] = []
+    turns = Turns()
 
     class Network(diffusers.UNet2DModel):
         """A real network, evaluated as often as fills a step: the same work in every step of every round."""
@@ -75,7 +102,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
         evaluations = 1
 
         def forward(self, *args: Any, **kwargs: Any) -> Any:
-            ticks.append(now())
+            turns.next_step()
             for _ in range(self.evaluations):
                 out = super().forward(*args, **kwargs)
             return out
@@ -85,8 +112,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
     sizes = {"block_out_channels": (8, 8), "layers_per_block": 1, "norm_num_groups": 4}
     unet = Network(sample_size=16, in_channels=3, out_channels=3, **blocks, **sizes).eval()
     with torch.no_grad():
-        alone = by_step({"one": lambda: unet(torch.zeros(BATCH, 3, 16, 16), 0)}, ticks, 20)["one"]
-    unet.evaluations = math.ceil(STEP_SECONDS / alone[..., 1].min())
+        unet.evaluations = math.ceil(STEP_SECONDS / min(seconds(lambda: unet(torch.zeros(BATCH, 3, 16, 16), 0))))
     box = tt.as_constraint(lambda x: x.clamp(-1, 1), lambda x: (x.abs() - 1).clamp(min=0).flatten(1).amax(dim=1))
     steps, rounds = (5, 3) if quick else (STEPS, 31)
 
@@ -123,20 +149,28 @@ def run(quick: bool) -> list[dict[str, Any]]:
         (CLAIM, "bare pipeline", lambda: generate(wrapped), lambda: generate(bare)),
         ("the same as a callback", "bare loop", lambda: loop(callback), lambda: loop(None)),
     ):
-        taken = by_step({"ours": ours, "bare": theirs}, ticks, rounds)
+        taken = []
+        for i in range(-1, rounds):
+            gc.collect()
+            gc.disable()  # a collection would fall on whichever happens to run
+            both = turns.times(ours, theirs, first=("ours", "bare")[i % 2])
+            gc.enable()
+            taken += [both] if i >= 0 else []
+        bare_run, more = added(taken)
+        random = np.random.default_rng(0)
+        again = [added([taken[k] for k in random.integers(rounds, size=rounds)]) for _ in range(500)]
+        low, high = np.quantile([1 + extra / whole for whole, extra in again], [0.025, 0.975], axis=0)
         for clock, name in enumerate(CLOCKS):
-            found, low, high = ratio(taken["ours"][..., clock], taken["bare"][..., clock])
-            step, with_ours = (float(np.median(taken[way][..., clock], axis=0).mean()) for way in ("bare", "ours"))
-            times = f"{step * 1e3:.1f} ms a step, and {(with_ours - step) * 1e6:.0f} µs more wrapped"
+            step = f"{bare_run[clock] / steps * 1e3:.1f} ms a step, and {more[clock] / steps * 1e6:.0f} µs more"
             rows.append(
                 {
                     "claim": f"{claim}, {name}",
                     "against": against,
-                    "ratio": found,
-                    "low": low,
-                    "high": high,
+                    "ratio": float(1 + more[clock] / bare_run[clock]),
+                    "low": float(low[clock]),
+                    "high": float(high[clock]),
                     "target": TARGET,
-                    "inputs": f"{inputs}; {times}",
+                    "inputs": f"{inputs}; {step}",
                 }
             )
     return rows
