@@ -155,6 +155,10 @@ def test_the_defect_is_the_formula_of_the_paper():
     a = torch.randn(20, 3, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     expected = (a.mT @ a - EYE).flatten(1).norm(dim=1) + (torch.linalg.det(a) - 1).abs()
     assert torch.allclose(rotation_defect(a), expected, rtol=1e-13, atol=0)
+    many = a.repeat(1000, 1, 1)  # more than are looked at together
+    assert torch.equal(rotation_defect(many), rotation_defect(a).repeat(1000))
+    assert torch.equal(rotation_defect(a.view(4, 5, 3, 3)), rotation_defect(a).view(4, 5))
+    assert torch.equal(rotation_defect(a[3]), rotation_defect(a)[3])
 
 
 def test_written_out_products_are_products():

@@ -142,6 +142,7 @@ _SMALLEST = 1e-200  # keeps 0 / 0 away where all singular values are equal
 _UNIQUE = 1e-4  # share of its size below which the denominator, the product of s_i + s_j, is called 0
 _THIRD = 2 * math.pi / 3
 _INNER = "ijn,ijn->n"
+_CACHED = 8192  # matrices whose intermediate results stay in a processor's cache
 
 
 def _by_svd(a: Tensor) -> Tensor:
@@ -168,12 +169,19 @@ def transpose_multiply(a: Tensor, b: Tensor) -> Tensor:
 
 def rotation_defect(a: Tensor) -> Tensor:
     """norm(AᵀA - I) + abs(det A - 1) with the Frobenius norm, (…, 3, 3) to (…)."""
-    x, y, z = a.unbind(-1)
-    # the six entries of AᵀA - I that differ, from products of columns
-    xx, yy, zz = _dot(x, x) - 1, _dot(y, y) - 1, _dot(z, z) - 1
-    xy, xz, yz = _dot(x, y), _dot(x, z), _dot(y, z)
-    squares = xx * xx + yy * yy + zz * zz + 2 * (xy * xy + xz * xz + yz * yz)
-    return squares.sqrt() + (_dot(torch.linalg.cross(x, y), z) - 1).abs()
+    if a.ndim > 3:
+        return rotation_defect(a.reshape(-1, 3, 3)).reshape(a.shape[:-2])
+    if a.ndim == 3 and len(a) > _CACHED and a.is_cpu:
+        return torch.cat([rotation_defect(part) for part in torch.split(a, _CACHED)])
+    x, y, z = a.movedim((-2, -1), (0, 1)).contiguous().unbind(1)  # columns; the batch last, where the sums run fast
+    # the six entries of AᵀA - I that differ, from products of columns; all at once, since small batches are all calls
+    products = torch.stack([x, y, z, x, x, y]) * torch.stack([x, y, z, y, z, z])
+    gram = products[:, 0] + products[:, 1] + products[:, 2]
+    gram[:3] -= 1
+    xx, yy, zz, xy, xz, yz = (gram * gram).unbind(0)
+    squares = xx + yy + zz + 2 * (xy + xz + yz)
+    volume: Tensor = torch.linalg.cross(x, y, dim=0) * z
+    return squares.sqrt() + (volume[0] + volume[1] + volume[2] - 1).abs()
 
 
 def rotation_angle(a: Tensor, b: Tensor) -> Tensor:
@@ -183,10 +191,6 @@ def rotation_angle(a: Tensor, b: Tensor) -> Tensor:
     x, y, z = r[..., 2, 1] - r[..., 1, 2], r[..., 0, 2] - r[..., 2, 0], r[..., 1, 0] - r[..., 0, 1]
     sine = (x * x + y * y + z * z).sqrt()
     return torch.atan2(sine, r[..., 0, 0] + r[..., 1, 1] + r[..., 2, 2] - 1)
-
-
-def _dot(a: Tensor, b: Tensor) -> Tensor:
-    return a[..., 0] * b[..., 0] + a[..., 1] * b[..., 1] + a[..., 2] * b[..., 2]
 
 
 @dataclass(frozen=True)
