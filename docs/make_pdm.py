@@ -92,7 +92,8 @@ def lasting(run: Path, study: Study) -> Table:
         back: list[Cell] = []
         for low, high in ((1, 1), (4, 6), (16, 24)):
             some = (gap >= low) & (gap <= high) & here[:, None]
-            back.append(Cell(float((defects * some).sum() / (free[:, None] * some).sum().clamp(min=1e-12))))
+            share = (defects * some).sum() / (free[:, None] * some).sum()
+            back.append(Cell(float(share) if bool(some.any()) else None))
         sigma = sampler.model.settings.sigmas[level]
         rows.append([level, Cell(sigma), Cell(float(free[here].mean())), *back])
     return Table(
