@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from _page import HERE, renew
 
 import trimtab as tt
 from trimtab.price_file import load_price
@@ -31,7 +32,6 @@ from trimtab.studies.rows import read_timing
 from trimtab.studies.schedules import KEYS
 from trimtab.studies.tasks import made_domain
 
-HERE = Path(__file__).parent
 RUNS = {
     "own": "a run of the shipped model",
     "all": "a run of a public checkpoint with all noise levels eligible",
@@ -168,14 +168,6 @@ def content_of(part: str, run: Path) -> str:
     return said_of(run, summary) + "\n\n" + whole.replace("## ", "### ") + pictures
 
 
-def put(part: str, content: str) -> None:
-    """Replace a part of the page."""
-    page = HERE / "pdm.md"
-    head, rest = page.read_text().split(f"<!-- {part} -->\n")
-    _, tail = rest.split(f"<!-- end {part} -->\n")
-    page.write_text(f"{head}<!-- {part} -->\n{content}<!-- end {part} -->\n{tail}")
-
-
 def main() -> None:
     """Replace the parts whose runs are given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -185,7 +177,7 @@ def main() -> None:
     for name in RUNS:
         run: Path | None = getattr(arguments, name)
         if run is not None:
-            put(name, content_of(name, run))
+            renew("pdm.md", name, content_of(name, run))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from make_pdm import HERE, Row, put
+from _page import HERE, renew
+from make_pdm import Row
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -98,8 +99,8 @@ def main() -> None:
     settings: dict[str, dict[str, Any]] = {"shipped": {}}
     if arguments.checkpoint is not None:
         settings["public"] = {"checkpoint": str(arguments.checkpoint), "circles": str(arguments.circles)}
-    put("samples", against_plans())
-    put("inner", by_inner_steps(settings, arguments.seeds))
+    renew("pdm.md", "samples", against_plans())
+    renew("pdm.md", "inner", by_inner_steps(settings, arguments.seeds))
 
 
 if __name__ == "__main__":
