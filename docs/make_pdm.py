@@ -16,20 +16,23 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from time import perf_counter, process_time
+from typing import Any, NamedTuple
 
 import torch
 from _page import HERE, renew
 
 import trimtab as tt
+from trimtab.noise import as_seeds
 from trimtab.price_file import load_price
 from trimtab.record import Rollout
 from trimtab.report.style import label_of
 from trimtab.report.table import Cell, Table
 from trimtab.scale import last_corrections
+from trimtab.schedule import corrections
 from trimtab.studies.config import Study, budget_name
 from trimtab.studies.rows import read_timing
-from trimtab.studies.schedules import KEYS
+from trimtab.studies.schedules import KEYS, Material
 from trimtab.studies.tasks import made_domain
 
 RUNS = {
@@ -109,27 +112,68 @@ def lasting(run: Path, study: Study) -> Table:
     )
 
 
-def spending(run: Path, study: Study, summary: Mapping[str, Any]) -> Table:
-    """When the schedules spend their budget: evaluation rollouts at the table's budget once more."""
+class Again(NamedTuple):
+    """A record, and the processor and wall clock seconds it took."""
+
+    record: Rollout
+    seconds: float
+    clock: float
+
+
+def run_again(run: Path, study: Study, summary: Mapping[str, Any]) -> dict[str, Again]:
+    """The evaluation rollouts at the table's budget once more, in this process alone."""
     seeds = range(study.seeds)
     problem = made_domain("pdm", origin=study.origin("pdm")).problem(seeds)
-    T = problem.sampler.n_steps
-    rows: list[Row] = []
+    found = {}
     for key in summary["domains"]["pdm"]["schedules"]:
         method = KEYS[key].calibration
-        if method is None:
-            continue
-        price = load_price(run / "thresholds" / f"pdm.calibration-{method}.safetensors")
-        ran = tt.rollout(problem.sampler, problem.constraint, price.at(study.table_budget), seeds)
-        spent = ran.projected.double().cumsum(dim=0) / ran.spent
-        by = [spent[round(share * T) - 1] for share in (0.25, 0.5, 0.75, 0.9)]
-        rows.append([label_of(key), *(Cell(float(x.mean()), float(x.std() / len(x) ** 0.5)) for x in by)])
+        price = None if method is None else load_price(run / "thresholds" / f"pdm.calibration-{method}.safetensors")
+        budget = KEYS[key].only_budget if KEYS[key].only_budget is not None else study.table_budget
+        count = int(corrections(budget, problem.sampler.n_steps))
+        schedule = KEYS[key].build(Material(problem, as_seeds(seeds), price), torch.full((len(seeds),), count))
+        begin, clock = process_time(), perf_counter()
+        record = tt.rollout(problem.sampler, problem.constraint, schedule, seeds)
+        found[key] = Again(record, process_time() - begin, perf_counter() - clock)
+    return found
+
+
+def spending(again: Mapping[str, Again], at: str) -> Table:
+    """When the schedules spend their budget."""
+    rows: list[Row] = []
+    for key, (record, _, _) in again.items():
+        if KEYS[key].calibration is not None:
+            spent = record.projected.double().cumsum(dim=0) / record.spent
+            by = [spent[round(share * record.n_steps) - 1] for share in (0.25, 0.5, 0.75, 0.9)]
+            rows.append([label_of(key), *(Cell(float(x.mean()), float(x.std() / len(x) ** 0.5)) for x in by)])
     return Table(
         "spending",
-        f"Share of the budget spent by then, at B/T = {budget_name(study.table_budget)}",
+        f"Share of the budget spent by then, at B/T = {at}",
         ["Schedule", "0.25 T", "0.5 T", "0.75 T", "0.9 T"],
         rows,
         ["Mean ± standard error over the evaluation seeds. Even spacing has spent 0.25, 0.5, 0.75 and 0.9."],
+    )
+
+
+def cost(again: Mapping[str, Again]) -> Table:
+    """Projections and processor seconds of a rollout, by part."""
+    slowest = again["stepwise"].seconds
+    rows: list[Row] = []
+    for key, (record, seconds, clock) in again.items():
+        n = len(record.closing)
+        made = float((record.spent + record.closing).double().mean())
+        parts = [seconds * record.seconds[part] / clock / n for part in ("update", "defect", "projection")]
+        per_call = 1e3 * parts[2] / made
+        rows.append([label_of(key), *map(Cell, (made, *parts, seconds / n, per_call, slowest / seconds))])
+    return Table(
+        "cost",
+        "What a rollout costs",
+        ["Schedule", "projections", "s update", "s defect", "s projection", "s in all", "ms a projection", "speed-up"],
+        rows,
+        [
+            f"Processor seconds of one core, {n} rollouts in a batch, a rollout's share of it. The "
+            "speed-up is against stepwise correction. Projections include the closing one; levels that are not eligible "
+            "are part of the whole alone."
+        ],
     )
 
 
@@ -159,8 +203,9 @@ def content_of(part: str, run: Path) -> str:
     summary = json.loads((run / "summary.json").read_text())
     study = Study.from_facts({name: value for name, value in summary["config"].items() if name != "code"})
     made: Sequence[Table] = (by_budget(summary), *beside(part, summary))
-    why = (lasting(run, study), spending(run, study, summary))
-    stored = [(run / "tables" / f"{name}.md").read_text() for name in ("table2", "quality-pdm", "cost")]
+    again = run_again(run, study, summary)
+    why = (cost(again), lasting(run, study), spending(again, budget_name(study.table_budget)))
+    stored = [(run / "tables" / f"{name}.md").read_text() for name in ("table2", "quality-pdm")]
     whole = "\n".join([*(t.markdown() for t in made), *stored, *(t.markdown() for t in why)])
     for name in FIGURES:
         shutil.copyfile(run / "figures" / f"{name}.png", HERE / "images" / f"pdm-{part}-{name}.png")
@@ -174,6 +219,7 @@ def main() -> None:
     for name, words in RUNS.items():
         parser.add_argument(f"--{name}", type=Path, help=words)
     arguments = parser.parse_args()
+    torch.set_num_threads(1)
     for name in RUNS:
         run: Path | None = getattr(arguments, name)
         if run is not None:
