@@ -171,8 +171,8 @@ def cost(again: Mapping[str, Again]) -> Table:
         rows,
         [
             f"Processor seconds of one core, {n} rollouts in a batch, a rollout's share of it. The "
-            "speed-up is against stepwise correction. Projections include the closing one; levels that are not eligible "
-            "are part of the whole alone."
+            "speed-up is against stepwise correction. Projections include the closing one; levels that are not "
+            "eligible are part of the whole alone."
         ],
     )
 

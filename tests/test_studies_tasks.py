@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from trimtab.studies import explored
 from trimtab.studies.errors import StudyError
 from trimtab.studies.tasks import Task
 from trimtab.studies.work import run_task, verify
+from trimtab.usercode import Source, version_of
 
 SEEDS = range(3)
 REFERENCE = Task("rollout", "so3", "stepwise", (1.0,), 0, 3)
@@ -114,6 +116,19 @@ def test_budgets_run_side_by_side_give_the_rows_they_give_alone(key, reference):
     assert whole.rows == [row for part in parts for row in part.rows]
     assert set(whole.traces) == set(together.budgets)
     assert len({task.name for task in (together, *alone)}) == 4
+
+
+def test_a_network_s_budgets_side_by_side_agree_to_rounding():
+    source = Source.built_in("pdm", {"inner_steps": 1})
+    facts = {"factory": source.factory, "settings": {"inner_steps": 1}, "code": version_of(source)}
+    together = Task("rollout", "pdm", "periodic", (0.2, 0.5), 0, 2, origin=json.dumps(facts))
+    inputs = {"reference": run_task(together.needs["reference"], {}).shared}
+    whole = run_task(together, inputs).rows
+    apart = [row for b in together.budgets for row in run_task(replace(together, budgets=(b,)), inputs).rows]
+    for one, other in zip(whole, apart, strict=True):
+        assert one["budget"] == other["budget"]
+        assert one["path_error"] == pytest.approx(other["path_error"], rel=1e-4)
+        assert one["quality_length"] == pytest.approx(other["quality_length"], rel=1e-3)
 
 
 @pytest.mark.parametrize("method", ["dp", "planned"])
