@@ -1,7 +1,7 @@
 """Projecting onto linear inequalities: ours against solvers that take one sample a call.
 
-The peers are DAQP (a dual active-set method in C, set up once), from the bench extra, and quadprog (Goldfarb and Idnani's
-dual method in C) where it is installed: its licence keeps it out of the extra. Times are processor times.
+The peers are DAQP (a dual active-set method in C, set up once), from the bench extra, and quadprog (Goldfarb and
+Idnani's dual method in C) where it is installed: its licence keeps it out of the extra. Times are processor times.
 """
 
 from __future__ import annotations
