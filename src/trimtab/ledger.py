@@ -35,9 +35,10 @@ class Ledger:
         self.projected = torch.zeros(n_steps, n, dtype=torch.bool, device=like.device)
         self.memory: dict[str, Tensor] = {}
         # On the host the books are kept through numpy views of the same memory: for so few numbers a call of torch
-        # costs several times the work it does. Schedules that can count in either are shown the views as well.
+        # costs several times the work it does. Schedules that can count in either are shown the views as well; one
+        # that is derived from such a schedule has to say so itself.
         self.host = _Views(self) if like.device.type == "cpu" else None
-        self._shown: Any = self.host if self.host and getattr(schedule, "takes_arrays", False) else self
+        self._shown: Any = self.host if self.host and vars(type(schedule)).get("takes_arrays") else self
 
     def look(self, t: int, defect: Tensor) -> None:
         """Book the defects of the proposals of step t, (n,)."""
