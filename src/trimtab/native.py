@@ -13,23 +13,33 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-__all__ = ["compiled_library"]
+__all__ = ["compiled_function"]
 
 # No contraction to fused operations: the same bits on all processors of a kind.
 _FLAGS = ("-O3", "-std=c11", "-fPIC", "-shared", "-ffp-contract=off")
 
 
-def compiled_library(source: Path) -> ctypes.CDLL | None:
-    """The shared library made of a C source, or None where it cannot be had or is not wanted."""
+def compiled_function(source: Path, name: str, arguments: Sequence[Any]) -> Any:
+    """A function of a C source that returns an int, or None where it cannot be had or is not wanted.
+
+    Args:
+        source: The C file.
+        name: Of the function.
+        arguments: Their ctypes.
+    """
     compiler = shutil.which(os.environ.get("CC") or "cc")
     if compiler is None or os.environ.get("TRIMTAB_NATIVE") == "0" or platform.system() == "Windows":
         return None
     try:
-        return ctypes.CDLL(str(_library(source, compiler)))
+        function = getattr(ctypes.CDLL(str(_library(source, compiler))), name)
     except (OSError, subprocess.SubprocessError):
         return None
+    function.argtypes, function.restype = list(arguments), ctypes.c_int
+    return function
 
 
 def _library(source: Path, compiler: str) -> Path:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from trimtab.constraint import Projection
 from trimtab.constraints.rows import apply_matrix
-from trimtab.native import compiled_library
+from trimtab.native import compiled_function
 
 __all__ = ["HalfSpaces"]
 
@@ -109,14 +109,9 @@ class _Planes(ctypes.Structure):
 @lru_cache(maxsize=1)
 def compiled_solver() -> Any:
     """The compiled function, or None where it cannot be had or is not wanted."""
-    library = compiled_library(Path(__file__).with_name("halfspaces.c"))
-    if library is None:
-        return None
-    function = library.nearest_points
     pointer = ctypes.c_void_p
-    function.argtypes = [ctypes.c_int64, pointer, pointer, pointer, ctypes.c_int64, pointer, pointer]
-    function.restype = ctypes.c_int
-    return function
+    arguments = [ctypes.c_int64, pointer, pointer, pointer, ctypes.c_int64, pointer, pointer]
+    return compiled_function(Path(__file__).with_name("halfspaces.c"), "nearest_points", arguments)
 
 
 def _nearest_compiled(

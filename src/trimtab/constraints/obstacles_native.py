@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from trimtab.constraints.obstacles_geometry import Obstacles
-from trimtab.native import compiled_library
+from trimtab.native import compiled_function
 
 if TYPE_CHECKING:
     from trimtab.constraints.obstacles_batched import Effort
@@ -41,13 +41,7 @@ class _Map(ctypes.Structure):
 @lru_cache(maxsize=1)
 def compiled_search() -> Any:
     """The compiled function, or None where it cannot be had or is not wanted."""
-    library = compiled_library(_SOURCE)
-    if library is None:
-        return None
-    function = library.nearest_paths
-    function.argtypes = [ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_void_p] * 4]
-    function.restype = ctypes.c_int
-    return function
+    return compiled_function(_SOURCE, "nearest_paths", [ctypes.c_int64, *[ctypes.c_void_p] * 6])
 
 
 def search_paths(

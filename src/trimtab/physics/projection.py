@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from trimtab.constraint import Projection
-from trimtab.native import compiled_library
+from trimtab.native import compiled_function
 from trimtab.physics.equation import CELLS, GROWTH, TIMES, Conditions, cumulative_rule, mass_imbalance
 
 __all__ = ["MassBalance"]
@@ -39,13 +39,9 @@ class _Balance(ctypes.Structure):
 @lru_cache(maxsize=1)
 def _compiled() -> Any:
     """The compiled search, or None where it cannot be had or is not wanted; it is several times as fast."""
-    library = compiled_library(Path(__file__).with_name("projection.c"))
-    if library is None:
-        return None
-    function = library.project
-    function.argtypes = [ctypes.c_int64, *[ctypes.c_void_p] * 6]
-    function.restype = ctypes.c_int
-    return function
+    return compiled_function(
+        Path(__file__).with_name("projection.c"), "project", [ctypes.c_int64, *[ctypes.c_void_p] * 6]
+    )
 
 
 @dataclass(frozen=True, eq=False)

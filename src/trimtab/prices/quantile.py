@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trimtab.native import compiled_library
+from trimtab.native import compiled_function
 from trimtab.prices.explore import Run, spread_budgets
 from trimtab.record import Rollout
 from trimtab.schedule import Adaptive
@@ -64,13 +64,9 @@ def quantile_table(defects: Tensor, budget: int) -> Tensor:
 @lru_cache(maxsize=1)
 def _compiled() -> Any:
     """The compiled walk, or None where it cannot be had or is not wanted; it makes the table twice as fast."""
-    library = compiled_library(Path(__file__).with_name("quantile.c"))
-    if library is None:
-        return None
-    function = library.quantile_table
-    function.argtypes = [*[ctypes.c_int64] * 3, *[ctypes.c_void_p] * 3]
-    function.restype = ctypes.c_int
-    return function
+    return compiled_function(
+        Path(__file__).with_name("quantile.c"), "quantile_table", [*[ctypes.c_int64] * 3, *[ctypes.c_void_p] * 3]
+    )
 
 
 def _walk_compiled(table: NDArray[np.float64], pool: NDArray[np.float64], order: NDArray[np.int64], n: int) -> None:
