@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 import trimtab as tt
 from cases import Ball, Sphere, Walk, radii
+from trimtab import files
 from trimtab.thresholds import fingerprint
 
 
@@ -95,3 +97,18 @@ def test_a_fingerprint_knows_the_problem_and_not_the_samples():
     assert fingerprint(one) == fingerprint(two)
     assert fingerprint(Ball(radii(seeds))) != fingerprint(Ball(radii(seeds + 1)))
     assert fingerprint(torch.nn.Linear(2, 2)) != fingerprint(torch.nn.Linear(2, 2))
+
+
+def test_a_file_that_cannot_be_written_is_named_and_leaves_the_old_one(prices, tmp_path, monkeypatch):
+    path = tmp_path / "price.safetensors"
+    prices.save(path)
+    before = path.read_bytes()
+
+    def no_space(*_):
+        raise SafetensorError("No space left on device")
+
+    monkeypatch.setattr(files, "save_file", no_space)
+    with pytest.raises(OSError, match=r"price\.safetensors: could not be written \(No space left"):
+        prices.save(path)
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]

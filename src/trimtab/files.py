@@ -52,7 +52,10 @@ def save_tensors(
     """
     metadata = {"format": _FORMAT, "kind": kind, "version": __version__, "facts": json.dumps(dict(facts))}
     flat = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_atomically(path, lambda file: save_file(flat, file, metadata))
+    try:
+        write_atomically(path, lambda file: save_file(flat, file, metadata))
+    except SafetensorError as error:  # a full disk, for one; whatever was there before still is
+        raise OSError(f"{path}: could not be written ({error})") from error
 
 
 def load_tensors(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
