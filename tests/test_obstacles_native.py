@@ -1,19 +1,23 @@
-"""The compiled search: it takes the same steps as the one in torch, and does without where it cannot be had."""
+"""The compiled search and defect: the same steps as in torch, which does them where there is no compiler."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from test_obstacles import MAPS, SIGMAS, distance, proposals
-from trimtab.constraints import obstacles_batched
+from trimtab.constraints import obstacles, obstacles_batched
+from trimtab.constraints.obstacles import AvoidObstacles, Obstacles
 from trimtab.constraints.obstacles_batched import Effort, nearest_paths
-from trimtab.constraints.obstacles_native import compiled_search, search_paths
+from trimtab.constraints.obstacles_native import compiled_depths, compiled_search, search_paths
 
 needs_compiler = pytest.mark.skipif(compiled_search() is None, reason="there is no C compiler")
 
@@ -21,14 +25,20 @@ needs_compiler = pytest.mark.skipif(compiled_search() is None, reason="there is 
 @pytest.fixture
 def anew() -> Iterator[None]:
     """Look for the compiler again, and once more when the test is over."""
-    compiled_search.cache_clear()
+    compiled_search.cache_clear(), compiled_depths.cache_clear()
     yield
-    compiled_search.cache_clear()
+    compiled_search.cache_clear(), compiled_depths.cache_clear()
 
 
 @pytest.fixture
 def in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(obstacles_batched, "compiled_search", lambda: None)
+    monkeypatch.setattr(obstacles, "compiled_depths", lambda _: None)
+
+
+def defect_in_torch(avoid: AvoidObstacles, x: Tensor) -> Tensor:
+    """States that autograd follows are looked at in torch."""
+    return avoid.defect(x.clone().requires_grad_()).detach()
 
 
 def searched(name: str, level: int, effort: Effort) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
@@ -74,6 +84,79 @@ def test_not_one_bit_depends_on_the_batch(dtype: torch.dtype) -> None:
     assert torch.equal(part.iterations, whole.iterations[rows])
 
 
+@st.composite
+def looks(draw: st.DrawFn) -> tuple[AvoidObstacles, Tensor]:
+    """Circles and boxes anywhere, and paths that jump, rest, touch and go through centres."""
+    g = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+    dtype = draw(st.sampled_from([torch.float32, torch.float64]))
+    n, waypoints = draw(st.integers(1, 4)), draw(st.sampled_from([2, 3, 31, 32, 33, 34, 64, 65, 100]))
+    circles = torch.rand(draw(st.integers(0, 5)), 3, generator=g, dtype=dtype) * torch.tensor([1.2, 1.2, 0.3]).to(dtype)
+    circles += torch.tensor([-0.6, -0.6, 0.01]).to(dtype)
+    corners = torch.rand(2, draw(st.integers(0, 4)), 2, generator=g, dtype=dtype) * 1.6 - 0.8
+    boxes = torch.cat([corners.amin(0), corners.amax(0) + 0.01], dim=1)
+    x = torch.randn(n, 4, waypoints, generator=g, dtype=dtype) * draw(st.sampled_from([0.3, 1.0, 30.0]))
+    special = torch.cat([circles[:, :2], boxes[:, :2], boxes[:, 2:], torch.zeros(1, 2, dtype=dtype)])
+    at = torch.randint(len(special), (n, waypoints), generator=g)
+    chosen = torch.rand(n, waypoints, generator=g) < draw(st.sampled_from([0.0, 0.5, 1.0]))  # and repeated: length 0
+    x[:, :2] = torch.where(chosen[:, None], special[at].movedim(2, 1), x[:, :2])
+    free = torch.full((2,), -0.99, dtype=dtype)
+    outside = draw(st.booleans())
+    return AvoidObstacles(Obstacles(circles, boxes), free, free, defect_counts_outside=outside), x
+
+
+@needs_compiler
+@settings(deadline=None, max_examples=200)
+@given(looks())
+def test_both_defects_agree_to_rounding(case: tuple[AvoidObstacles, Tensor]) -> None:
+    avoid, x = case
+    defect = avoid.defect(x)
+    assert defect.dtype == x.dtype
+    assert defect.shape == (len(x),)
+    # Subtracting coordinates of size s loses their last bits, on each of the segments and obstacles.
+    size = (1 + float(x[:, :2].abs().max())) * x.shape[2] * (1 + len(avoid.obstacles))
+    torch.testing.assert_close(defect, defect_in_torch(avoid, x), atol=4 * torch.finfo(x.dtype).eps * size, rtol=0)
+
+
+@needs_compiler
+@settings(deadline=None, max_examples=50)
+@given(looks(), st.randoms(use_true_random=False))
+def test_not_one_bit_of_a_defect_depends_on_batch_or_layout(case: tuple[AvoidObstacles, Tensor], random: Any) -> None:
+    avoid, x = case
+    whole = avoid.defect(x)
+    rows = random.choices(range(len(x)), k=3)
+    assert torch.equal(avoid.defect(x[rows]), whole[rows])
+    assert torch.equal(avoid.defect(x[-1:].expand(5, -1, -1)), whole[-1:].expand(5))
+    assert torch.equal(avoid.defect(x.movedim(1, 2).contiguous().movedim(2, 1)), whole)
+    assert torch.equal(avoid.defect(x.repeat_interleave(2, dim=2)[:, :, ::2]), whole)
+    assert torch.equal(avoid.defect(torch.cat([x, x, x])[len(x) : 2 * len(x), :2]), whole)
+
+
+@pytest.mark.parametrize("name", list(MAPS))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("look", [AvoidObstacles.defect, defect_in_torch])
+def test_no_defect_hides_a_waypoint_that_is_not_finite(name: str, dtype: torch.dtype, look: Any) -> None:
+    x, avoid = proposals(MAPS[name], 12, 0.3, seed=2, waypoints=40, dtype=dtype)
+    before = look(avoid, x)
+    for k, bad in enumerate([torch.nan, torch.inf, -torch.inf]):
+        x[k, 0, 17] = x[3 + k, 1, 39] = x[6 + k, 0, 0] = bad
+        x[9, 2, 5] = bad  # no position
+    defect = look(avoid, x)
+    assert bool(defect[:9].isnan().all())
+    assert torch.equal(defect[9:], before[9:])
+
+
+def test_autograd_never_loses_sight_of_a_defect() -> None:
+    x, avoid = proposals(MAPS["both"], 3, 0.1, seed=4, waypoints=8)
+    assert avoid.defect(x.requires_grad_()).requires_grad
+
+
+def test_a_dtype_it_is_not_compiled_for_is_looked_at_in_torch() -> None:
+    x, avoid = proposals(MAPS["both"], 4, 0.1, seed=1)
+    defect = avoid.defect(x.bfloat16())
+    assert defect.dtype == torch.bfloat16
+    torch.testing.assert_close(defect.double(), avoid.defect(x), rtol=0.1, atol=0.1)
+
+
 @pytest.mark.usefixtures("in_torch")
 @pytest.mark.parametrize("name", list(MAPS))
 @pytest.mark.parametrize("level", [1, 5, 8])
@@ -108,7 +191,9 @@ def test_it_does_without(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv(name, value)
     assert compiled_search() is None
+    assert compiled_depths(torch.float64) is None
     x, avoid = proposals(MAPS["circles"], 2, 0.02, seed=1, waypoints=8)
+    assert torch.equal(avoid.defect(x), defect_in_torch(avoid, x))
     assert bool(avoid.free(avoid.project(x).x).all())
 
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from trimtab.constraint import Projection
 from trimtab.constraints.obstacles_batched import Effort, project_paths, segments, violations
 from trimtab.constraints.obstacles_geometry import Obstacles, gaps, penetration, scattered_circles
+from trimtab.constraints.obstacles_native import compiled_depths, summed_depths
 
 if TYPE_CHECKING:
     from trimtab.constraints.obstacles_ipopt import IpoptPaths
@@ -106,14 +107,11 @@ class AvoidObstacles:
 
     def defect(self, x: Tensor) -> Tensor:
         """Summed penetration over segments and obstacles: (n, C, W) to (n,)."""
-        path = self._path(x)
-        _, n, W = path.shape
-        total = x.new_zeros(n)
-        if len(self.obstacles):
-            depth = penetration(_converted(self.obstacles, x.dtype, x.device), *segments(path))
-            total = depth.sum(0).view(n, W - 1).sum(1)
+        self._check(x)
+        compiled = x.is_cpu and not x.requires_grad and compiled_depths(x.dtype) is not None
+        total = (summed_depths if compiled else _summed_depths)(self.obstacles, x)
         if self.defect_counts_outside:
-            total = total + (path.abs() - 1).clamp(min=0).square().sum(0).sqrt().sum(1)
+            total = total + (x[:, :2].abs() - 1).clamp(min=0).square().sum(1).sqrt().sum(1)
         return total
 
     def project(self, x: Tensor) -> Projection:
@@ -159,6 +157,11 @@ class AvoidObstacles:
 
     def _path(self, x: Tensor) -> Tensor:
         """The positions, (2, n, W), of states that fit this constraint."""
+        self._check(x)
+        return x[:, :2].transpose(0, 1)
+
+    def _check(self, x: Tensor) -> None:
+        """Refuse states that do not fit this constraint."""
         if x.ndim != 3 or x.shape[1] < 2 or x.shape[2] < 2 or not x.is_floating_point():
             raise ValueError(
                 "trajectories must be floating point (n, C, W) with x and y in channels 0 and 1 and at least two "
@@ -169,7 +172,15 @@ class AvoidObstacles:
                 f"this constraint has starts and goals for {len(self.start)} samples but was given {len(x)} "
                 "trajectories; select its rows with take(rows)"
             )
-        return x[:, :2].transpose(0, 1)
+
+
+def _summed_depths(obstacles: Obstacles, x: Tensor) -> Tensor:
+    """`obstacles_native.summed_depths` in torch: for any device and dtype, and for states that autograd follows."""
+    n, _, W = x.shape
+    if not len(obstacles):
+        return x.new_zeros(n)
+    depth = penetration(_converted(obstacles, x.dtype, x.device), *segments(x[:, :2].transpose(0, 1)))
+    return depth.sum(0).view(n, W - 1).sum(1)
 
 
 def _check_end(name: str, point: Tensor, obstacles: Obstacles, aim: float) -> None:

@@ -1,13 +1,13 @@
-"""The local search of `obstacles_batched` compiled from C, where there is a compiler.
+"""The local search of `obstacles_batched` and the defect, compiled from C where there is a compiler.
 
-It is several times as fast, and its cost is in proportion to the samples, where torch pays for every call. Where it
-cannot be compiled (see `trimtab.native`), the search runs in torch: the same steps, with other rounding.
+They are several times as fast, and their cost is in proportion to the samples, where torch pays for every call. Where
+they cannot be compiled (see `trimtab.native`), torch takes the same steps, with other rounding.
 """
 
 from __future__ import annotations
 
 import ctypes
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +20,11 @@ from trimtab.native import compiled_function
 if TYPE_CHECKING:
     from trimtab.constraints.obstacles_batched import Effort
 
-__all__ = ["compiled_search", "search_paths"]
+__all__ = ["compiled_depths", "compiled_search", "search_paths", "summed_depths"]
 
 _SOURCE = Path(__file__).with_name("obstacles_search.c")
+_DEPTH_SOURCE = Path(__file__).with_name("obstacles_depth.c")
+_DEPTH_NAMES = {torch.float32: "summed_depths_float", torch.float64: "summed_depths_double"}
 _WHOLE = ("rounds", "sweeps", "stale", "patience")
 _REAL = ("aim", "first_damping", "step", "reach", "damping", "stiffening", "settled", "hopeless", "leap")
 
@@ -67,3 +69,40 @@ def search_paths(
     if failed:
         raise MemoryError(f"no memory for a search with {len(obstacles)} obstacles and {waypoints} waypoints")
     return path.to(start), violation.to(start), rounds
+
+
+class _DepthMap(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("n_circles", "n_boxes")),
+        *((name, ctypes.c_void_p) for name in ("circles", "boxes")),
+    ]
+
+
+@cache  # there are only so many dtypes
+def compiled_depths(dtype: torch.dtype) -> Any:
+    """The compiled function for states of a dtype, or None where it cannot be had or is not wanted."""
+    if dtype not in _DEPTH_NAMES:
+        return None
+    whole, address = ctypes.c_int64, ctypes.c_void_p
+    arguments = [whole, whole, address, whole, whole, whole, address, address]
+    return compiled_function(_DEPTH_SOURCE, _DEPTH_NAMES[dtype], arguments)
+
+
+@lru_cache(maxsize=16)
+def _depth_map(obstacles: Obstacles, dtype: torch.dtype) -> tuple[_DepthMap, Tensor, Tensor]:
+    """Where the compiled function finds the obstacles, and the tensors that must live as long."""
+    circles, boxes = (x.detach().to("cpu", dtype).contiguous() for x in (obstacles.circles, obstacles.boxes))
+    return _DepthMap(len(circles), len(boxes), circles.data_ptr(), boxes.data_ptr()), circles, boxes
+
+
+def summed_depths(obstacles: Obstacles, x: Tensor) -> Tensor:
+    """How deep trajectories are in all obstacles together, by the compiled function: (n, C, W), any strides, to (n,).
+
+    Each segment's depths are added in the dtype of the states and the segments' sums in float64, one by one, so that
+    nothing depends on the batch.
+    """
+    n, _, waypoints = x.shape
+    depth = x.new_empty(n)
+    known = _depth_map(obstacles, x.dtype)[0]
+    compiled_depths(x.dtype)(n, waypoints, x.data_ptr(), *x.stride(), ctypes.addressof(known), depth.data_ptr())
+    return depth
