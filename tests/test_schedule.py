@@ -98,16 +98,3 @@ def test_masks_that_do_not_fit_are_refused():
 def test_a_threshold_that_is_not_a_number_is_refused():
     with pytest.raises(ValueError, match="NaN"):
         tt.FixedThreshold(float("nan"))
-
-
-def test_a_schedule_derived_from_a_priced_one_sees_tensors():
-    class Cautious(tt.Adaptive):
-        def decide(self, now):
-            assert isinstance(now.defect, torch.Tensor)
-            return super().decide(now) & torch.ge(now.defect, 0.0)
-
-    table = torch.rand(12, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    table[:, 0] = torch.inf
-    prices = tt.Thresholds(table)
-    plain, derived = (tt.rollout(Walk(), Sphere(), kind(prices), range(4)) for kind in (tt.Adaptive, Cautious))
-    assert torch.equal(plain.projected, derived.projected)

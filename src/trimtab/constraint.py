@@ -6,20 +6,19 @@ rows, so that data belonging to each sample (a start, a goal) follows the sample
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
-import numpy
 import torch
 from torch import Tensor
+
+from trimtab.every_step import all_finite
 
 __all__ = ["Constraint", "Projection", "ProjectionError", "Retry", "as_constraint", "take_rows"]
 
 
-@dataclass(frozen=True, eq=False)
-class Projection:
+class Projection(NamedTuple):
     """The answer of a projection that can fail: states, and an outcome for each sample.
 
     A projection that cannot fail may return the bare tensor instead.
@@ -170,19 +169,19 @@ def checked_projection(constraint: Constraint, x: Tensor) -> Projection:
     answer = constraint.project(x)
     if isinstance(answer, Tensor):
         answer = Projection(answer)
-    elif not isinstance(answer, Projection):
+    elif isinstance(answer, Projection):
+        for name, outcome in zip(answer._fields[1:], answer[1:], strict=True):
+            if outcome is not None and outcome.shape != x.shape[:1]:
+                raise ProjectionError(
+                    f"project must report {name} as one number a sample, shape ({len(x)},), got {tuple(outcome.shape)}"
+                )
+    else:
         raise ProjectionError(f"project must return a Tensor or a Projection, got {type(answer).__name__}")
     y = answer.x
     if y.shape != x.shape or y.dtype != x.dtype or y.device != x.device:
         raise ProjectionError(
             f"project must keep shape, dtype and device: it was given {_describe(x)} and returned {_describe(y)}"
         )
-    for name in ("converged", "iterations", "residual"):
-        outcome = getattr(answer, name)
-        if outcome is not None and outcome.shape != x.shape[:1]:
-            raise ProjectionError(
-                f"project must report {name} as one number a sample, shape ({len(x)},), got {tuple(outcome.shape)}"
-            )
     if not all_finite(y):
         bad = ~y.flatten(1).isfinite().all(dim=1)
         if answer.converged is not None:
@@ -194,15 +193,6 @@ def checked_projection(constraint: Constraint, x: Tensor) -> Projection:
                 "Projection with converged=False for states it cannot handle"
             )
     return answer
-
-
-def all_finite(x: Tensor) -> bool:
-    """Whether every number is finite."""
-    if x.is_cpu and x.numel() <= 4096:  # for few numbers, a call of numpy takes a third of the time
-        numbers = (x.detach() if x.requires_grad else x).numpy()
-        return int(numpy.count_nonzero(numpy.isfinite(numbers))) == numbers.size
-    # one reduction without a mask in the usual case; the exact test only if it trips
-    return math.isfinite(x.sum()) or bool(x.isfinite().all())
 
 
 def recover(constraint: Constraint, x: Tensor, answer: Projection, tries: int, then: Then) -> Projection:

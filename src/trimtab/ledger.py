@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Callable
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from trimtab.every_step import Books, all_finite, compiled
 from trimtab.record import Rollout
-from trimtab.schedule import Moment, Schedule, as_schedule, corrections
+from trimtab.schedule import Adaptive, Moment, Schedule, as_schedule, corrections
 
-__all__ = ["Ledger", "replay"]
+__all__ = ["Ledger", "ledger_for", "replay"]
 
 
 class Ledger:
@@ -31,27 +31,18 @@ class Ledger:
         self.left[:] = budget if isinstance(budget, Tensor) else int(budget)
         self.last = torch.zeros_like(self.left)
         self.defects = torch.empty(n_steps, n, dtype=like.dtype, device=like.device)
-        self.residuals = torch.empty_like(self.defects)
         self.projected = torch.zeros(n_steps, n, dtype=torch.bool, device=like.device)
+        self.after = torch.empty_like(self.defects)
         self.memory: dict[str, Tensor] = {}
-        # On the host the books are kept through numpy views of the same memory: for so few numbers a call of torch
-        # costs several times the work it does. Schedules that can count in either are shown the views as well; one
-        # that is derived from such a schedule has to say so itself.
-        self.host = _Views(self) if like.device.type == "cpu" else None
-        self._shown: Any = self.host if self.host and vars(type(schedule)).get("takes_arrays") else self
 
-    def look(self, t: int, defect: Tensor) -> None:
-        """Book the defects of the proposals of step t, (n,)."""
-        if self.host:
-            self.host.defects[t] = defect.numpy()
-        else:
-            self.defects[t] = defect
+    def look(self, t: int, x: Tensor, defect: Tensor, check: bool = True) -> bool:
+        """Book the defects of the proposals `x` of step t, (n,).
 
-    def sound(self, t: int) -> bool:
-        """Whether all defects of step t are finite and at least 0."""
-        seen = self.host.defects[t] if self.host else self.defects[t]
-        good = (seen >= 0) & (seen < math.inf)  # NaN is neither
-        return int(np.count_nonzero(good)) == len(good) if self.host else bool(good.all())
+        Returns:
+            Whether all states are finite, and all defects finite and at least 0; True if not asked to check.
+        """
+        self.defects[t] = defect
+        return not check or (bool(((defect >= 0) & (defect < math.inf)).all()) and all_finite(x))  # NaN is neither
 
     def decide(self, t: int, defect: Tensor, proposal: Tensor | None) -> Tensor:
         """Ask the schedule which samples to project after step t, and book what that spends.
@@ -59,54 +50,103 @@ class Ledger:
         Returns:
             (n,) bool; never a sample with no budget left.
         """
-        books = self._shown
-        seen = defect if books is self else books.defects[t]
-        record = (books.defects, books.projected)
-        now = Moment(t, self.n_steps, seen, books.left, proposal, record, self.seeds, books.last, self.memory)
+        record = (self.defects, self.projected)
+        now = Moment(t, self.n_steps, defect, self.left, proposal, record, self.seeds, self.last, self.memory)
         chosen = self.schedule.decide(now)
-        if not isinstance(chosen, type(seen)) or chosen.dtype != record[1].dtype or chosen.shape != seen.shape:
+        if not isinstance(chosen, Tensor) or chosen.dtype != torch.bool or chosen.shape != defect.shape:
             came = f"{tuple(chosen.shape)} of {chosen.dtype}" if isinstance(chosen, Tensor) else repr(chosen)
-            raise ValueError(f"a schedule must decide with a ({len(seen)},) bool tensor: got {came} at t = {t}")
-        if self.host:
-            spent = self.host.projected[t]
-            np.logical_and(chosen.numpy() if books is self else chosen, self.host.left, out=spent)
-            self.host.left -= spent
-            self.host.last[spent] = t + 1
-            return torch.from_numpy(spent)
+            raise ValueError(f"a schedule must decide with a ({len(defect)},) bool tensor: got {came} at t = {t}")
+        return self.spend(t, chosen)
+
+    def spend(self, t: int, chosen: Tensor) -> Tensor:
+        """Spend a correction of each chosen sample that has one left, (n,) bool to (n,) bool."""
         self.projected[t] = chosen & (self.left > 0)
         self.left -= self.projected[t].long()
         self.last.masked_fill_(self.projected[t], t + 1)
         return self.projected[t]
 
-    def keep(self, t: int, residual: Tensor | None, rows: Tensor | None = None) -> None:
-        """Book the residuals of the states kept after step t: of all samples, (n,), of some rows, (k,), or of none.
-
-        The states of the others are the proposals, and their residuals the defects.
-        """
-        if self.host:
-            kept = self.host.residuals[t]
-            kept[:] = self.host.defects[t]
-            if residual is not None:
-                kept[slice(None) if rows is None else rows.numpy()] = residual.numpy()
-        else:
-            self.residuals[t] = self.defects[t]
-            if residual is not None:
-                self.residuals[t, slice(None) if rows is None else rows] = residual.to(self.residuals.dtype)
-
     def rows(self, t: int) -> Tensor:
         """The samples chosen at step t, as indices (k,)."""
-        if self.host:
-            return torch.from_numpy(self.host.projected[t].nonzero()[0])
         return self.projected[t].nonzero().squeeze(1)
 
+    def keep(self, t: int, residual: Tensor, rows: Tensor | None = None) -> None:
+        """Book the residuals of the states projected after step t: of all samples, (n,), or of some rows, (k,)."""
+        self.after[t, slice(None) if rows is None else rows] = residual.to(self.after)
 
-class _Views:
-    """The tensors of a ledger as numpy arrays in the same memory."""
+    def residuals(self, steps: slice | int = slice(None)) -> Tensor:
+        """Of the states kept, (T, n): after the projection where there was one, elsewhere the proposal's defect."""
+        return torch.where(self.projected[steps], self.after[steps], self.defects[steps])
 
-    def __init__(self, ledger: Ledger) -> None:
-        self.left, self.last = ledger.left.numpy(), ledger.last.numpy()
-        self.defects, self.residuals = ledger.defects.numpy(), ledger.residuals.numpy()
-        self.projected = ledger.projected.numpy()
+
+class _CompiledLedger(Ledger):
+    """The same books in host memory, kept by compiled functions: the same bits in a fraction of the time."""
+
+    def __init__(
+        self, schedule: Schedule, n_steps: int, n: int, like: Tensor, seeds: Tensor | None, numbers: int
+    ) -> None:
+        """As a `Ledger`, for a batch whose states are so many numbers."""
+        super().__init__(schedule, n_steps, n, like, seeds)
+        self.dtype, self.n, self.count = like.dtype, n, 0
+        self.every, self.nobody = torch.arange(n), torch.arange(0)
+        self.masks, self.marks = self.projected.unbind(), self.projected.numpy()
+        self.books = Books(n, like.dtype == torch.float64, numbers)
+        self.priced = type(self.schedule) is Adaptive and self._enter_prices(self.schedule)
+        for name in ("defects", "after", "projected", "left", "last"):
+            setattr(self.books, name, getattr(self, name).data_ptr())
+        self.address = ctypes.addressof(self.books)
+        self._look, self._decide, self._spend, self._keep = map(compiled, ("look", "decide", "spend", "keep"))
+
+    def _enter_prices(self, schedule: Adaptive) -> bool:
+        """Show the compiled functions the prices: whether they can be used."""
+        schedule.check_steps(self.n_steps)
+        prices, own = schedule.thresholds, schedule.thresholds.own_scale
+        self.tables = [prices.table.contiguous(), torch.empty_like(self.left, dtype=torch.float64)]
+        if own is not None:
+            self.tables.append(own.by_step)
+            self.books.typical, self.books.kinds = own.by_step.data_ptr(), own.by_step.shape[1]
+            self.books.prior = own.prior
+        self.books.prices, self.books.columns = self.tables[0].data_ptr(), prices.budget + 1
+        self.books.totals = self.tables[1].data_ptr()
+        return all(table.dtype == torch.float64 for table in self.tables)
+
+    def look(self, t: int, x: Tensor, defect: Tensor, check: bool = True) -> bool:
+        """Checks in any case: it costs nothing here."""
+        if x.dtype == defect.dtype == self.dtype and x.is_contiguous() and defect.is_contiguous():
+            return bool(self._look(self.address, t, x.data_ptr(), defect.data_ptr()))
+        return super().look(t, x, defect)
+
+    def decide(self, t: int, defect: Tensor, proposal: Tensor | None) -> Tensor:
+        """Schedules that are a table of prices are not even asked."""
+        if not self.priced:
+            return super().decide(t, defect, proposal)
+        self.count = self._decide(self.address, t)
+        return self.masks[t]
+
+    def spend(self, t: int, chosen: Tensor) -> Tensor:
+        """As a `Ledger`."""
+        mask = self.masks[t].copy_(chosen)
+        self.count = self._spend(self.address, t)
+        return mask
+
+    def rows(self, t: int) -> Tensor:
+        """Of the last step."""
+        if self.count in (0, self.n):
+            return self.every if self.count else self.nobody
+        return torch.from_numpy(self.marks[t].nonzero()[0])
+
+    def keep(self, t: int, residual: Tensor, rows: Tensor | None = None) -> None:
+        """As a `Ledger`."""
+        if rows is not None and residual.dtype == self.dtype and residual.is_contiguous():
+            self._keep(self.address, t, residual.data_ptr(), rows.data_ptr(), rows.shape[0])
+        else:
+            super().keep(t, residual, rows)
+
+
+def ledger_for(schedule: Schedule, n_steps: int, n: int, like: Tensor, seeds: Tensor | None, numbers: int) -> Ledger:
+    """The ledger of a run whose defects are like `like` and whose batch of states is so many numbers."""
+    if like.is_cpu and compiled("look"):
+        return _CompiledLedger(schedule, n_steps, n, like, seeds, numbers)
+    return Ledger(schedule, n_steps, n, like, seeds)
 
 
 def replay(schedule: Schedule | Callable[[Moment], Tensor], record: Rollout) -> Tensor:
@@ -116,8 +156,8 @@ def replay(schedule: Schedule | Callable[[Moment], Tensor], record: Rollout) -> 
     a record does not hold, this cannot be told).
     """
     T, n = record.defects.shape
-    ledger = Ledger(as_schedule(schedule), T, n, record.defects, record.seeds)
+    ledger = ledger_for(as_schedule(schedule), T, n, record.defects, record.seeds, numbers=n)
     for t in range(T):
-        ledger.look(t, record.defects[t])
+        ledger.look(t, record.defects[t], record.defects[t])
         ledger.decide(t, record.defects[t], None)
     return ledger.projected

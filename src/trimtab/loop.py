@@ -218,9 +218,8 @@ class Corrector:
                 return self(proposal, t)
         run = self._at(proposal, t)
         x = proposal.float() if proposal.dtype in (torch.float16, torch.bfloat16) else proposal
-        run.check(x)
         with run.exact_arithmetic:
-            defect = run.defect(x)
+            defect = run.look(x)
             chosen = run.ledger.decide(run.t, defect, proposal)
             x = run.correct(x, defect, chosen)
             if run.t == self.n_steps - 1:  # a rollout ends feasible, whatever the schedule spent

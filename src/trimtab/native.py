@@ -44,10 +44,10 @@ def compiled_function(source: Path, name: str, arguments: Sequence[Any]) -> Any:
 
 
 def _library(source: Path, compiler: str) -> Path:
-    """The library's file, compiled if the cache does not have it."""
-    version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=30).stdout
-    facts = [source.read_bytes(), version, platform.machine().encode(), *map(str.encode, _FLAGS)]
-    key = hashlib.sha256(b"\0".join(facts)).hexdigest()[:16]
+    """The library's file, compiled if the cache does not have it for this compiler."""
+    program = Path(compiler).resolve()
+    facts = [program, program.stat().st_mtime_ns, program.stat().st_size, platform.machine(), *_FLAGS]
+    key = hashlib.sha256("\0".join(map(str, facts)).encode() + source.read_bytes()).hexdigest()[:16]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trimtab"
     library = cache / f"{source.stem}-{key}.so"
     if not library.is_file():

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from trimtab.constraint import Constraint, Projection, all_finite, checked_projection, recover
-from trimtab.ledger import Ledger
+from trimtab.constraint import Constraint, Projection, checked_projection, recover
+from trimtab.every_step import all_finite
+from trimtab.ledger import ledger_for
 from trimtab.record import Rollout
 
 if TYPE_CHECKING:
@@ -19,45 +19,42 @@ if TYPE_CHECKING:
 
 __all__ = ["Run"]
 
-_KINDS = ("update", "defect", "projection", "scheduling")
 
-
-@dataclass
 class Meter:
-    """Seconds, calls and rows by kind of work."""
+    """Seconds, calls and rows of one kind of work."""
 
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_KINDS, 0.0))
-    calls: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_KINDS[:-1], 0))
-    rows: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_KINDS[:-1], 0))
+    __slots__ = ("calls", "rows", "seconds")
 
-    def book(self, kind: str, seconds: float, rows: int) -> None:
-        self.seconds[kind] += seconds
-        self.calls[kind] += 1
-        self.rows[kind] += rows
+    def __init__(self) -> None:
+        self.seconds, self.calls, self.rows = 0.0, 0, 0
+
+    def book(self, begin: float, rows: int) -> None:
+        """Book a call that began at `begin` and ends now."""
+        self.seconds += perf_counter() - begin
+        self.calls += 1
+        self.rows += rows
 
 
 class Metered:
     """A constraint whose calls are timed and counted."""
 
-    def __init__(self, constraint: Constraint, meter: Meter) -> None:
-        self.constraint, self.meter = constraint, meter
-        # where the defect is the projection residual, looking at a state is projecting it
-        self.defect_kind = "projection" if getattr(constraint, "defect_is_projection", False) else "defect"
+    def __init__(self, constraint: Constraint, projections: Meter, defects: Meter) -> None:
+        self.constraint, self.projections, self.defects = constraint, projections, defects
 
     def project(self, x: Tensor) -> Tensor | Projection:
         begin = perf_counter()
         answer = self.constraint.project(x)
-        self.meter.book("projection", perf_counter() - begin, x.shape[0])
+        self.projections.book(begin, x.shape[0])
         return answer
 
     def defect(self, x: Tensor) -> Tensor:
         begin = perf_counter()
         defect = self.constraint.defect(x)
-        self.meter.book(self.defect_kind, perf_counter() - begin, x.shape[0])
+        self.defects.book(begin, x.shape[0])
         return defect
 
     def take(self, rows: Tensor) -> Metered:
-        return Metered(self.constraint.take(rows), self.meter)
+        return Metered(self.constraint.take(rows), self.projections, self.defects)
 
 
 class Run:
@@ -73,10 +70,13 @@ class Run:
             raise ValueError(f"{len(owner.seeds)} seeds were given for a batch of {len(x)}")
         self.t = 0
         self.n = len(x)
-        self.meter = Meter()
-        self.constraint = Metered(owner.constraint, self.meter)
+        self.updates, self.defects, self.projections = Meter(), Meter(), Meter()
+        # where the defect is the projection residual, looking at a state is projecting it
+        self.looking_projects = getattr(owner.constraint, "defect_is_projection", False)
+        looks = self.projections if self.looking_projects else self.defects
+        self.constraint = Metered(owner.constraint, self.projections, looks)
         like = torch.empty(0, device=x.device, dtype=torch.promote_types(x.dtype, torch.float32))
-        self.ledger = Ledger(owner.schedule, owner.n_steps, self.n, like, owner.seeds)
+        self.ledger = ledger_for(owner.schedule, owner.n_steps, self.n, like, owner.seeds, x.numel())
         if not owner.measure_defects:
             self.ledger.defects.fill_(torch.nan)
         self.failed = torch.zeros_like(self.ledger.projected)
@@ -89,38 +89,46 @@ class Run:
         autocast = torch.is_autocast_enabled(x.device.type)
         # the caller's autocast must not round a projection to half precision
         self.exact_arithmetic: Any = torch.autocast(x.device.type, enabled=False) if autocast else nullcontext()
-        self.returned_at = perf_counter()
+        self.began_at = self.returned_at = perf_counter()
 
     @property
     def complete(self) -> bool:
         """Whether all steps were made."""
         return self.t == self.owner.n_steps
 
-    def check(self, proposal: Tensor) -> None:
-        """Refuse a proposal that cannot be a state of this run."""
-        self.called_at = perf_counter()
-        self.inside_before = self.meter.seconds["defect"] + self.meter.seconds["projection"]
-        self.meter.book("update", self.called_at - self.returned_at, self.n)
-        if proposal.shape != self.shape:
+    def look(self, x: Tensor) -> Tensor:
+        """The defects of the proposals, (n,), booked; NaN where none are measured.
+
+        Refuses proposals that cannot be states of this run, and defects that cannot be distances.
+        """
+        self.updates.book(self.returned_at, self.n)
+        if x.shape != self.shape:
             raise ValueError(
                 f"the batch changed within a run: it began with states {tuple(self.shape)}, step {self.t} came with "
-                f"{tuple(proposal.shape)}"
+                f"{tuple(x.shape)}"
             )
-        if not self.owner.dense and not all_finite(proposal):
-            self.refuse_rows(~proposal.flatten(1).isfinite().all(dim=1), "the sampler proposed NaN or inf")
-
-    def defect(self, x: Tensor) -> Tensor:
-        """The defects of the proposals, checked; NaN where none are measured."""
+        check = not self.owner.dense
         if not self.owner.measure_defects:
+            if check and not all_finite(x):
+                self.refuse(x)
             return self.ledger.defects[self.t]
-        defect = self.constraint.defect(x)
+        try:
+            defect = self.constraint.defect(x)
+        except Exception:
+            self.refuse(x)  # if there is something to refuse, it is the reason
+            raise
         if not isinstance(defect, Tensor) or defect.shape != self.batch or not defect.is_floating_point():
             came = f"{tuple(defect.shape)} of {defect.dtype}" if isinstance(defect, Tensor) else repr(defect)
             raise ValueError(f"defect must return one number a sample, ({self.n},) floats: got {came}")
-        self.ledger.look(self.t, defect)
-        if not self.owner.dense and not self.ledger.sound(self.t):
-            self.refuse_rows(~((defect >= 0) & defect.isfinite()), "the defect is negative, NaN or inf")
+        if not self.ledger.look(self.t, x, defect, check):
+            self.refuse(x, defect)
         return defect
+
+    def refuse(self, x: Tensor, defect: Tensor | None = None) -> None:
+        """Say which states, or else which defects, are bad, if any are."""
+        self.refuse_rows(~x.flatten(1).isfinite().all(dim=1), "the sampler proposed NaN or inf")
+        if defect is not None:
+            self.refuse_rows(~((defect >= 0) & defect.isfinite()), "the defect is negative, NaN or inf")
 
     def refuse_rows(self, bad: Tensor, what: str) -> None:
         """Say which samples are bad, if any are."""
@@ -138,12 +146,11 @@ class Run:
         if self.owner.dense:
             answer = self.project(self.constraint, x, check=False)
             self.book_outcome(answer, chosen, slice(None))
-            ledger.keep(t, torch.where(chosen, self.residual(self.constraint, answer), defect))
+            ledger.keep(t, self.residual(self.constraint, answer))
             return torch.where(chosen.reshape(-1, *([1] * (x.ndim - 1))), answer.x, x)
         rows = ledger.rows(t)
         count = rows.shape[0]
         if count == 0:
-            ledger.keep(t, None)
             return x
         if count == self.n:
             answer = self.project(self.constraint, x)
@@ -158,7 +165,7 @@ class Run:
         ledger.keep(t, self.residual(some, answer), rows)
         begin = perf_counter()
         x = x.index_copy(0, rows, answer.x)
-        self.meter.seconds["projection"] += gathering + perf_counter() - begin  # what projecting some rows costs
+        self.projections.seconds += gathering + perf_counter() - begin  # what projecting some rows costs
         return x
 
     def project(self, constraint: Metered, x: Tensor, check: bool = True) -> Projection:
@@ -181,8 +188,8 @@ class Run:
             return answer.residual
         if not self.owner.measure_defects:
             return torch.full((len(answer.x),), torch.nan, device=answer.x.device)
-        if constraint.defect_kind == "projection":
-            return torch.zeros(len(answer.x), dtype=self.ledger.residuals.dtype, device=answer.x.device)
+        if self.looking_projects:
+            return torch.zeros(len(answer.x), device=answer.x.device)
         return constraint.defect(answer.x)
 
     def book_outcome(self, answer: Projection, chosen: Tensor, rows: Any) -> None:
@@ -223,22 +230,23 @@ class Run:
                 t,
                 {
                     "defect": float(self.ledger.defects[t].mean()),
-                    "residual": float(self.ledger.residuals[t].mean()),
+                    "residual": float(self.ledger.residuals(t).mean()),
                     "projected": float(self.ledger.projected[t].float().mean()),
                 },
             )
         self.returned_at = perf_counter()
-        inside = self.meter.seconds["defect"] + self.meter.seconds["projection"] - self.inside_before
-        self.meter.seconds["scheduling"] += self.returned_at - self.called_at - inside
         return x
 
     def record(self) -> Rollout:
         """The record of the whole run."""
         assert self.final is not None
+        meters = {"update": self.updates, "defect": self.defects, "projection": self.projections}
+        seconds = {kind: meter.seconds for kind, meter in meters.items()}
+        seconds["scheduling"] = self.returned_at - self.began_at - sum(seconds.values())
         return Rollout(
             final=self.final,
             defects=self.ledger.defects,
-            residuals=self.ledger.residuals,
+            residuals=self.ledger.residuals(),
             projected=self.ledger.projected,
             closing=self.closing,
             failed=self.failed,
@@ -246,7 +254,7 @@ class Run:
             iterations=self.iterations,
             seeds=self.owner.seeds,
             states=torch.stack(self.states) if self.owner.keep_states else None,
-            seconds=dict(self.meter.seconds),
-            calls=dict(self.meter.calls),
-            rows=dict(self.meter.rows),
+            seconds=seconds,
+            calls={kind: meter.calls for kind, meter in meters.items()},
+            rows={kind: meter.rows for kind, meter in meters.items()},
         )

@@ -8,10 +8,9 @@ far tell.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from trimtab.schedule import Moment
 
-__all__ = ["OwnScale", "last_corrections", "rows_by_kind"]
+__all__ = ["OwnScale", "last_corrections"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,23 +43,19 @@ class OwnScale:
 
     def now(self, now: Moment) -> Tensor:
         """The scale of each sample in the middle of a rollout, (n,); the running sum is kept in the run's memory."""
-        typical = self._columns[isinstance(now.defect, Tensor)][now.t].take(now.last)
+        typical = self.by_step[now.t].take(now.last)
         total: Tensor = (now.memory["scale"] if now.t else self.prior) + now.defect / typical
         now.memory["scale"] = total  # a new one, not the old one changed: a copy of the memory must stay as it was
         return total / (self.prior + now.t + 1)
 
     @cached_property
-    def _columns(self) -> dict[bool, Sequence[Any]]:
-        return rows_by_kind(self.typical.T.contiguous())
+    def by_step(self) -> Tensor:
+        """`typical` with one row a step, (T, T + 1)."""
+        return self.typical.T.contiguous()
 
     def to(self, device: torch.device) -> OwnScale:
         """The same on `device`."""
         return OwnScale(self.typical.to(device), self.prior)
-
-
-def rows_by_kind(table: Tensor) -> dict[bool, Sequence[Any]]:
-    """The rows of a table as tensors, under True, and as arrays if it is in host memory: split once, not every step."""
-    return {True: table.unbind(), False: tuple(table.numpy()) if table.is_cpu else ()}
 
 
 def last_corrections(projected: Tensor) -> Tensor:

@@ -115,8 +115,7 @@ class Schedule(Protocol):
     """Which samples to project now. Any callable of a `Moment` will do too.
 
     A schedule that never looks at defects says so with an attribute `looks_at_defects = False`; a rollout can then be
-    asked not to measure them. One with `takes_arrays = True` is shown numpy views where the numbers lie in host memory,
-    and answers with an array: for a small batch that is several times as fast.
+    asked not to measure them.
     """
 
     def decide(self, now: Moment) -> Tensor:
@@ -173,7 +172,6 @@ class Adaptive:
 
     thresholds: Thresholds
     budget: Budget | None = None
-    takes_arrays: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Check the budget against the table."""
@@ -193,12 +191,16 @@ class Adaptive:
 
     def decide(self, now: Moment) -> Tensor:
         """Where s_t >= lambda[t, b]."""
-        if now.n_steps != self.thresholds.n_steps:
+        self.check_steps(now.n_steps)
+        return now.defect >= self.thresholds.price(now)
+
+    def check_steps(self, n_steps: int) -> None:
+        """Refuse a rollout of another length than the table was calibrated for."""
+        if n_steps != self.thresholds.n_steps:
             raise ValueError(
                 f"the thresholds were calibrated for T = {self.thresholds.n_steps} steps and cannot be used for "
-                f"T = {now.n_steps}; calibrate again"
+                f"T = {n_steps}; calibrate again"
             )
-        return now.defect >= self.thresholds.price(now)
 
     def to(self, device: torch.device) -> Adaptive:
         """The same schedule with its table on `device`."""

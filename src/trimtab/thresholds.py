@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from trimtab._version import __version__
 from trimtab.files import load_tensors, save_tensors
-from trimtab.scale import OwnScale, rows_by_kind
+from trimtab.scale import OwnScale
 
 if TYPE_CHECKING:
     from trimtab.schedule import Adaptive, Budget, Moment
@@ -67,10 +66,6 @@ class Thresholds:
         if bool((table[:, 0] != torch.inf).any()):
             raise ValueError("column 0 of a threshold table must be +inf: with no budget left nothing can be spent")
 
-    @cached_property
-    def _rows(self) -> dict[bool, Sequence[Any]]:
-        return rows_by_kind(self.table)
-
     @property
     def n_steps(self) -> int:
         """T."""
@@ -88,8 +83,8 @@ class Thresholds:
         return Adaptive(self, budget)
 
     def price(self, now: Moment) -> Tensor:
-        """What a correction costs each sample now, (n,); an array if the moment is made of arrays."""
-        price: Tensor = self._rows[isinstance(now.defect, Tensor)][now.t].take(now.budget_left)
+        """What a correction costs each sample now, (n,)."""
+        price = self.table[now.t].take(now.budget_left)
         return price if self.own_scale is None else price * self.own_scale.now(now)
 
     def to(self, device: torch.device) -> Thresholds:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -322,7 +322,7 @@ class _OnClean:
         x, clean = pairs.unbind(dim=1)
         answer = self.constraint.project(clean)
         if isinstance(answer, Projection):
-            return replace(answer, x=torch.stack([x, answer.x], dim=1))
+            return answer._replace(x=torch.stack([x, answer.x], dim=1))
         return torch.stack([x, answer], dim=1)
 
     def defect(self, pairs: Tensor) -> Tensor:
