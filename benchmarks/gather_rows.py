@@ -8,6 +8,7 @@ form are no case for this: with so few rows they cost next to nothing either way
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, Literal
 from unittest.mock import patch
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from _compare import Timing, compare
 from trimtab.constraint import Constraint, Projection
-from trimtab.constraints import obstacles_batched
+from trimtab.constraints import obstacles, obstacles_batched
 from trimtab.constraints.obstacles import AvoidObstacles, Obstacles
 from trimtab.domains import domain
 from trimtab.noise import Noise, as_seeds
@@ -79,12 +80,15 @@ def run(quick: bool) -> list[dict[str, Any]]:
         for case in CASES:
             claim, timing, inputs = measured(case, quick)
             rows.append(timing.row(claim, of="the full batch", over="ours", target=">= 3", inputs=inputs))
-        with patch.object(obstacles_batched, "compiled_search", none), patch.object(projection, "_compiled", none):
+        places = (obstacles, "compiled_depths"), (obstacles_batched, "compiled_search"), (projection, "_compiled")
+        with ExitStack() as stack:
+            for module, name in places:
+                stack.enter_context(patch.object(module, name, none))
             for case in CASES[:2]:
                 claim, timing, inputs = measured(case, quick)
                 rows.append(timing.row(f"{claim}, in torch", of="the full batch", over="ours", inputs=inputs))
     return rows
 
 
-def none() -> None:
+def none(*_: object) -> None:
     """There is no compiled function."""
