@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from _page import HERE, renew
 
-from trimtab.advice import Advice, advise
+from trimtab.advice import advise
+from trimtab.advice_result import Advice
 from trimtab.commands.advise import FIRST_SEED
 from trimtab.domains import SYNTHETIC
 from trimtab.usercode import Source, domain_from

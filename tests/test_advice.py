@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import trimtab as tt
-from trimtab.advice import Advice, advise, advise_runs
+from trimtab.advice import advise, advise_runs
+from trimtab.advice_result import Advice
 from trimtab.advice_words import FAILURE_MODES, findings_of
 from trimtab.diagnosis import bootstrap, correction_effects, euclidean, mean, rank_correlation
 from trimtab.metrics import nepe, path_error

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from trimtab._version import __version__
 
 if TYPE_CHECKING:
-    from trimtab.advice import Advice, advise
+    from trimtab.advice import advise
+    from trimtab.advice_result import Advice
     from trimtab.calibration import calibrate, calibrate_runs, thresholds_from_runs
     from trimtab.constraint import Constraint, Projection, ProjectionError, Retry, as_constraint
     from trimtab.domains import domain
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
     from trimtab.thresholds import Thresholds
 
 _HOME = {
-    "advice": ("Advice", "advise"),
+    "advice": ("advise",),
+    "advice_result": ("Advice",),
     "calibration": ("calibrate", "calibrate_runs", "thresholds_from_runs"),
     "constraint": ("Constraint", "Projection", "ProjectionError", "Retry", "as_constraint"),
     "domains": ("domain",),

@@ -12,7 +12,7 @@ import torch
 from trimtab.diagnosis import Interval, bootstrap, mean
 
 if TYPE_CHECKING:
-    from trimtab.advice import Advice, Measured
+    from trimtab.advice_result import Advice, Measured
     from trimtab.trials import Trial
 
 __all__ = ["FAILURE_MODES", "Finding", "findings_of", "words_of"]

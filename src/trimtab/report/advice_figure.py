@@ -10,7 +10,7 @@ from trimtab.files import write_atomically
 from trimtab.report.style import PAGE, figure_style, look_of
 
 if TYPE_CHECKING:
-    from trimtab.advice import Advice
+    from trimtab.advice_result import Advice
     from trimtab.trials import Trial
 
 __all__ = ["write_advice_figure"]
