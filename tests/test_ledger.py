@@ -52,7 +52,7 @@ def books(schedule: tt.Schedule, defects: Tensor, make: Callable[..., Ledger]) -
         rows = ledger.rows(t)
         assert torch.equal(rows, ledger.projected[t].nonzero().squeeze(1))
         ledger.keep(t, defects[t][rows] / 100, rows)
-    return [ledger.defects, ledger.projected, ledger.left, ledger.last, ledger.residuals(), ledger.residuals(3)]
+    return [ledger.defects, ledger.projected, ledger.left, ledger.last, ledger.residuals]
 
 
 def compiled_ledger(schedule: tt.Schedule, n_steps: int, n: int, like: Tensor, seeds: None) -> Ledger:

@@ -7,7 +7,7 @@
 /* The books of a run of n samples; `doubles` tells double from float defects. Shapes as in ledger.py. */
 typedef struct {
     int64_t n, doubles, numbers; /* numbers: in the states of the batch */
-    void *defects, *after;
+    void *defects, *residuals;
     uint8_t *projected;
     int64_t *left, *last;
     const double *prices; /* (T, columns) */
@@ -34,22 +34,22 @@ int all_finite(const void *numbers, int64_t count, int64_t doubles) {
     return doubles ? finite_doubles(numbers, count) : finite_floats(numbers, count);
 }
 
-/* Book the defects of step t: whether they are all finite and at least 0, and all states finite (of the same type). */
+/* Book the defects of step t, which are the residuals of all that is not projected: whether they are all finite and at least 0, and all states finite (of the same type). */
 int look(const Books *books, int64_t t, const void *states, const void *defects) {
     int64_t n = books->n;
     int bad = 0;
     if (books->doubles) {
         const double *from = defects;
-        double *to = (double *)books->defects + t * n;
+        double *to = (double *)books->defects + t * n, *kept = (double *)books->residuals + t * n;
         for (int64_t i = 0; i < n; i++) {
-            to[i] = from[i];
+            to[i] = kept[i] = from[i];
             bad |= !(from[i] >= 0 && from[i] < INFINITY);
         }
     } else {
         const float *from = defects;
-        float *to = (float *)books->defects + t * n;
+        float *to = (float *)books->defects + t * n, *kept = (float *)books->residuals + t * n;
         for (int64_t i = 0; i < n; i++) {
-            to[i] = from[i];
+            to[i] = kept[i] = from[i];
             bad |= !(from[i] >= 0 && from[i] < INFINITY);
         }
     }
@@ -89,10 +89,10 @@ int decide(const Books *books, int64_t t) {
 /* Book the residuals of k rows that were projected after step t. */
 int keep(const Books *books, int64_t t, const void *residuals, const int64_t *rows, int64_t k) {
     if (books->doubles) {
-        double *to = (double *)books->after + t * books->n;
+        double *to = (double *)books->residuals + t * books->n;
         for (int64_t i = 0; i < k; i++) to[rows[i]] = ((const double *)residuals)[i];
     } else {
-        float *to = (float *)books->after + t * books->n;
+        float *to = (float *)books->residuals + t * books->n;
         for (int64_t i = 0; i < k; i++) to[rows[i]] = ((const float *)residuals)[i];
     }
     return 0;

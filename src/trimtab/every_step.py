@@ -34,7 +34,7 @@ class Books(ctypes.Structure):
 
     _fields_ = [
         *((name, _COUNT) for name in ("n", "doubles", "numbers")),
-        *((name, _POINTER) for name in ("defects", "after", "projected", "left", "last", "prices")),
+        *((name, _POINTER) for name in ("defects", "residuals", "projected", "left", "last", "prices")),
         ("columns", _COUNT),
         ("typical", _POINTER),
         ("kinds", _COUNT),

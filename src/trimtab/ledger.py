@@ -31,17 +31,17 @@ class Ledger:
         self.left[:] = budget if isinstance(budget, Tensor) else int(budget)
         self.last = torch.zeros_like(self.left)
         self.defects = torch.empty(n_steps, n, dtype=like.dtype, device=like.device)
+        self.residuals = torch.empty_like(self.defects)
         self.projected = torch.zeros(n_steps, n, dtype=torch.bool, device=like.device)
-        self.after = torch.empty_like(self.defects)
         self.memory: dict[str, Tensor] = {}
 
     def look(self, t: int, x: Tensor, defect: Tensor, check: bool = True) -> bool:
-        """Book the defects of the proposals `x` of step t, (n,).
+        """Book the defects of the proposals `x` of step t, (n,): the residuals of all that is not projected.
 
         Returns:
             Whether all states are finite, and all defects finite and at least 0; True if not asked to check.
         """
-        self.defects[t] = defect
+        self.defects[t] = self.residuals[t] = defect
         return not check or (bool(((defect >= 0) & (defect < math.inf)).all()) and all_finite(x))  # NaN is neither
 
     def decide(self, t: int, defect: Tensor, proposal: Tensor | None) -> Tensor:
@@ -71,11 +71,7 @@ class Ledger:
 
     def keep(self, t: int, residual: Tensor, rows: Tensor | None = None) -> None:
         """Book the residuals of the states projected after step t: of all samples, (n,), or of some rows, (k,)."""
-        self.after[t, slice(None) if rows is None else rows] = residual.to(self.after)
-
-    def residuals(self, steps: slice | int = slice(None)) -> Tensor:
-        """Of the states kept, (T, n): after the projection where there was one, elsewhere the proposal's defect."""
-        return torch.where(self.projected[steps], self.after[steps], self.defects[steps])
+        self.residuals[t, slice(None) if rows is None else rows] = residual.to(self.residuals)
 
 
 class _CompiledLedger(Ledger):
@@ -91,7 +87,7 @@ class _CompiledLedger(Ledger):
         self.masks, self.marks = self.projected.unbind(), self.projected.numpy()
         self.books = Books(n, like.dtype == torch.float64, numbers)
         self.priced = type(self.schedule) is Adaptive and self._enter_prices(self.schedule)
-        for name in ("defects", "after", "projected", "left", "last"):
+        for name in ("defects", "residuals", "projected", "left", "last"):
             setattr(self.books, name, getattr(self, name).data_ptr())
         self.address = ctypes.addressof(self.books)
         self._look, self._decide, self._spend, self._keep = map(compiled, ("look", "decide", "spend", "keep"))

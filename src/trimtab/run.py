@@ -79,6 +79,7 @@ class Run:
         self.ledger = ledger_for(owner.schedule, owner.n_steps, self.n, like, owner.seeds, x.numel())
         if not owner.measure_defects:
             self.ledger.defects.fill_(torch.nan)
+            self.ledger.residuals.fill_(torch.nan)
         self.failed = torch.zeros_like(self.ledger.projected)
         self.iterations = torch.zeros(owner.n_steps, self.n, dtype=torch.int32, device=x.device)
         self.closing_failed = torch.zeros(self.n, dtype=torch.bool, device=x.device)
@@ -146,7 +147,7 @@ class Run:
         if self.owner.dense:
             answer = self.project(self.constraint, x, check=False)
             self.book_outcome(answer, chosen, slice(None))
-            ledger.keep(t, self.residual(self.constraint, answer))
+            ledger.keep(t, torch.where(chosen, self.residual(self.constraint, answer), defect))
             return torch.where(chosen.reshape(-1, *([1] * (x.ndim - 1))), answer.x, x)
         rows = ledger.rows(t)
         count = rows.shape[0]
@@ -230,7 +231,7 @@ class Run:
                 t,
                 {
                     "defect": float(self.ledger.defects[t].mean()),
-                    "residual": float(self.ledger.residuals(t).mean()),
+                    "residual": float(self.ledger.residuals[t].mean()),
                     "projected": float(self.ledger.projected[t].float().mean()),
                 },
             )
@@ -246,7 +247,7 @@ class Run:
         return Rollout(
             final=self.final,
             defects=self.ledger.defects,
-            residuals=self.ledger.residuals(),
+            residuals=self.ledger.residuals,
             projected=self.ledger.projected,
             closing=self.closing,
             failed=self.failed,
