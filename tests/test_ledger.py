@@ -14,7 +14,7 @@ import trimtab as tt
 from trimtab.every_step import all_finite, compiled
 from trimtab.ledger import Ledger, ledger_for
 from trimtab.scale import OwnScale
-from trimtab.schedule import Moment
+from trimtab.schedule import Moment, as_schedule
 
 T, N, B = 12, 9, 5
 needs_compiler = pytest.mark.skipif(compiled("look") is None, reason="there is no C compiler here")
@@ -48,7 +48,7 @@ def books(schedule: tt.Schedule, defects: Tensor, make: Callable[..., Ledger]) -
     ledger = make(schedule, T, N, defects, None)
     for t in range(T):
         assert ledger.look(t, defects[t], defects[t])
-        assert torch.equal(ledger.decide(t, defects[t], None), ledger.projected[t])
+        assert torch.equal(ledger.decide(t, ledger.seen[t], None), ledger.projected[t])
         rows = ledger.rows(t)
         assert torch.equal(rows, ledger.projected[t].nonzero().squeeze(1))
         ledger.keep(t, defects[t][rows] / 100, rows)
@@ -124,3 +124,24 @@ def test_all_finite(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
             y.view(-1)[at] = bad
             assert not all_finite(y)
             assert not all_finite(y.mT if y.ndim > 1 else y)
+
+
+@pytest.mark.parametrize("make", [Ledger, compiled_ledger])
+@pytest.mark.parametrize("kind", ["table", "function"])
+def test_decisions_rest_on_the_defects_that_are_booked(make: Callable[..., Ledger], kind: str) -> None:
+    """Rounded to single precision this defect is below the price, and a replay of the record must see the same."""
+    price, defect = 1 + 5e-10, torch.full((N,), 1 + 1e-9, dtype=torch.float64)
+    table = torch.full((T, B + 1), price, dtype=torch.float64)
+    table[:, 0] = torch.inf
+    schedule = (
+        tt.Adaptive(tt.Thresholds(table)) if kind == "table" else as_schedule(lambda now: now.defect.double() >= price)
+    )
+    ledger = make(schedule, T, N, torch.empty(0), None)
+    assert ledger.look(0, torch.ones(N), defect)
+    assert not ledger.decide(0, ledger.seen[0], None).any()
+    near = tt.as_constraint(lambda x: x, lambda x: x[:, 0].double() * defect[0])
+    corrector = tt.Corrector(near, schedule, T)
+    for _ in range(T):
+        corrector(torch.ones(N, 3))
+    assert not corrector.rollout.projected.any()
+    assert torch.equal(tt.replay(schedule, corrector.rollout), corrector.rollout.projected)

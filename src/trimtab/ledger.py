@@ -33,6 +33,7 @@ class Ledger:
         self.defects = torch.empty(n_steps, n, dtype=like.dtype, device=like.device)
         self.residuals = torch.empty_like(self.defects)
         self.projected = torch.zeros(n_steps, n, dtype=torch.bool, device=like.device)
+        self.seen, self.masks = self.defects.unbind(), self.projected.unbind()  # by step
         self.memory: dict[str, Tensor] = {}
 
     def look(self, t: int, x: Tensor, defect: Tensor, check: bool = True) -> bool:
@@ -47,6 +48,11 @@ class Ledger:
     def decide(self, t: int, defect: Tensor, proposal: Tensor | None) -> Tensor:
         """Ask the schedule which samples to project after step t, and book what that spends.
 
+        Args:
+            t: The step.
+            defect: As booked, `seen[t]`, (n,): what a replay of the record would see.
+            proposal: The states before the decision, if there are any to show.
+
         Returns:
             (n,) bool; never a sample with no budget left.
         """
@@ -60,14 +66,14 @@ class Ledger:
 
     def spend(self, t: int, chosen: Tensor) -> Tensor:
         """Spend a correction of each chosen sample that has one left, (n,) bool to (n,) bool."""
-        self.projected[t] = chosen & (self.left > 0)
-        self.left -= self.projected[t].long()
-        self.last.masked_fill_(self.projected[t], t + 1)
-        return self.projected[t]
+        mask = self.masks[t].copy_(chosen & (self.left > 0))
+        self.left -= mask.long()
+        self.last.masked_fill_(mask, t + 1)
+        return mask
 
     def rows(self, t: int) -> Tensor:
         """The samples chosen at step t, as indices (k,)."""
-        return self.projected[t].nonzero().squeeze(1)
+        return self.masks[t].nonzero().squeeze(1)
 
     def keep(self, t: int, residual: Tensor, rows: Tensor | None = None) -> None:
         """Book the residuals of the states projected after step t: of all samples, (n,), or of some rows, (k,)."""
@@ -84,7 +90,7 @@ class _CompiledLedger(Ledger):
         super().__init__(schedule, n_steps, n, like, seeds)
         self.dtype, self.n, self.count = like.dtype, n, 0
         self.every, self.nobody = torch.arange(n), torch.arange(0)
-        self.masks, self.marks = self.projected.unbind(), self.projected.numpy()
+        self.marks = self.projected.numpy()
         self.books = Books(n, like.dtype == torch.float64, numbers)
         self.priced = type(self.schedule) is Adaptive and self._enter_prices(self.schedule)
         for name in ("defects", "residuals", "projected", "left", "last"):
@@ -155,5 +161,5 @@ def replay(schedule: Schedule | Callable[[Moment], Tensor], record: Rollout) -> 
     ledger = ledger_for(as_schedule(schedule), T, n, record.defects, record.seeds, numbers=n)
     for t in range(T):
         ledger.look(t, record.defects[t], record.defects[t])
-        ledger.decide(t, record.defects[t], None)
+        ledger.decide(t, ledger.seen[t], None)
     return ledger.projected

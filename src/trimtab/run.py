@@ -98,7 +98,7 @@ class Run:
         return self.t == self.owner.n_steps
 
     def look(self, x: Tensor) -> Tensor:
-        """The defects of the proposals, (n,), booked; NaN where none are measured.
+        """The defects of the proposals, (n,), as booked; NaN where none are measured.
 
         Refuses proposals that cannot be states of this run, and defects that cannot be distances.
         """
@@ -112,7 +112,7 @@ class Run:
         if not self.owner.measure_defects:
             if check and not all_finite(x):
                 self.refuse(x)
-            return self.ledger.defects[self.t]
+            return self.ledger.seen[self.t]
         try:
             defect = self.constraint.defect(x)
         except Exception:
@@ -123,7 +123,7 @@ class Run:
             raise ValueError(f"defect must return one number a sample, ({self.n},) floats: got {came}")
         if not self.ledger.look(self.t, x, defect, check):
             self.refuse(x, defect)
-        return defect
+        return self.ledger.seen[self.t]
 
     def refuse(self, x: Tensor, defect: Tensor | None = None) -> None:
         """Say which states, or else which defects, are bad, if any are."""
