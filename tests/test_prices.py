@@ -260,6 +260,30 @@ def test_unknown_methods_and_objectives_are_refused():
         tt.calibrate(Walk(), Sphere(), range(8), objective="endpoint")
 
 
+@pytest.mark.parametrize("name", ["so3", "se3-lever", "terrain"])
+@pytest.mark.parametrize("budget", [3, 10])
+def test_no_neighbour_of_planned_times_is_better_under_common_noise(name, budget):
+    """All masks with one correction a step earlier or later, on the calibration rollouts: a local search stays put."""
+    domain, n = tt.domain(name, n_steps=40), 128
+    problem = domain.problem(range(1000, 1000 + n))
+    plan = tt.calibrate(problem.sampler, problem.constraint, range(1000, 1000 + n), budget=budget, method="planned")
+    planned = plan.masks[budget]
+    neighbours = [planned]
+    for t in planned.nonzero().squeeze(1).tolist():
+        for other in (t - 1, t + 1):
+            if 0 <= other < 40 and not planned[other]:
+                moved = planned.clone()
+                moved[t], moved[other] = False, True
+                neighbours.append(moved)
+    masks, seeds = torch.stack(neighbours, dim=1), torch.arange(1000, 1000 + n).repeat(len(neighbours))
+    again = domain.problem(seeds)
+    run = tt.rollout(again.sampler, again.constraint, tt.Fixed(masks.repeat_interleave(n, dim=1)), seeds)
+    cost = run.residuals.sum(dim=0).reshape(len(neighbours), n)
+    worse = cost[1:] - cost[0]
+    assert (worse.mean(dim=1) > -3.5 * worse.std(dim=1) / n**0.5).all()
+    assert (worse.mean(dim=1) > 2 * worse.std(dim=1) / n**0.5).any()  # and many are worse
+
+
 def test_a_plan_that_does_not_keep_its_budgets_is_refused():
     with pytest.raises(ValueError, match="row b of a plan must hold exactly b steps"):
         tt.Plan(torch.ones(3, 5, dtype=torch.bool))
