@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -83,9 +84,13 @@ def test_a_moment_shows_history():
     ]
 
 
-@pytest.mark.parametrize(("budget", "count"), [(0, 0), (10, 10), (0.0, 0), (1.0, 10), (0.25, 3), (0.24, 2), (1, 1)])
+@pytest.mark.parametrize(
+    ("budget", "count"),
+    [(0, 0), (10, 10), (0.0, 0), (1.0, 10), (0.25, 3), (0.24, 2), (1, 1), (np.int64(1), 1), (np.float32(0.5), 5)],
+)
 def test_a_budget_is_a_count_or_a_fraction(budget, count):
     assert corrections(budget, 10) == count
+    assert type(corrections(budget, 10)) is int
 
 
 def test_masks_that_do_not_fit_are_refused():

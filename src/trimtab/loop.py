@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -131,7 +132,7 @@ class Corrector:
         on_step: Callable[[int, dict[str, float]], None] | None = None,
     ) -> None:
         """Arguments as in `rollout`; `on_step(t, numbers)` is called after each step, for logging."""
-        if isinstance(n_steps, bool) or not isinstance(n_steps, int) or n_steps < 1:
+        if isinstance(n_steps, bool) or not isinstance(n_steps, int | np.integer) or n_steps < 1:
             raise ValueError(f"n_steps must be a whole number of at least 1: got {n_steps!r}")
         for name in ("project", "defect", "take"):
             if not callable(getattr(constraint, name, None)):
@@ -139,7 +140,7 @@ class Corrector:
                     f"a constraint needs project, defect and take; {type(constraint).__name__} has no {name} "
                     "(plain functions can be wrapped: trimtab.as_constraint(project, defect))"
                 )
-        self.n_steps = n_steps
+        self.n_steps = int(n_steps)
         self.schedule = as_schedule(schedule)
         self.seeds = None if seeds is None else as_seeds(seeds)
         self.keep_states = keep_states

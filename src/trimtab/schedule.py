@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -56,12 +57,12 @@ def corrections(budget: Budget, n_steps: int) -> int | Tensor:
         if bool(((budget < 0) | (budget > n_steps)).any()):
             raise ValueError(f"budgets must be between 0 and T = {n_steps}: got {budget.tolist()[:8]}")
         return budget
-    if isinstance(budget, bool) or not isinstance(budget, int | float):
+    if isinstance(budget, bool) or not isinstance(budget, int | float | np.integer | np.floating):
         raise ValueError(f"a budget is a whole number, a fraction of T or an integer tensor: got {budget!r}")
-    if isinstance(budget, int):
+    if isinstance(budget, int | np.integer):
         if not 0 <= budget <= n_steps:
             raise ValueError(f"a budget of {budget} corrections does not fit T = {n_steps} steps: give 0 to {n_steps}")
-        return budget
+        return int(budget)
     if not 0.0 <= budget <= 1.0:
         raise ValueError(
             f"a float budget is a fraction of T and must be in [0, 1]: got {budget} (for a count, give a whole number)"
