@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -145,3 +145,26 @@ def test_decisions_rest_on_the_defects_that_are_booked(make: Callable[..., Ledge
         corrector(torch.ones(N, 3))
     assert not corrector.rollout.projected.any()
     assert torch.equal(tt.replay(schedule, corrector.rollout), corrector.rollout.projected)
+
+
+@needs_compiler
+def test_prices_of_a_derived_kind_are_asked() -> None:
+    class Never(tt.Thresholds):
+        def price(self, now: Moment) -> Tensor:
+            return torch.full_like(now.defect, torch.inf)
+
+    table = torch.zeros(T, B + 1, dtype=torch.float64)
+    table[:, 0] = torch.inf
+    defects = torch.ones(T, N, dtype=torch.float64)
+    assert books(tt.Adaptive(tt.Thresholds(table)), defects, compiled_ledger)[1].any()
+    assert not books(tt.Adaptive(Never(table)), defects, compiled_ledger)[1].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_record_in_half_precision_is_replayed(dtype: torch.dtype) -> None:
+    problem = tt.domain("so3", n_steps=T).problem(range(N))
+    run = tt.rollout(problem.sampler, problem.constraint, tt.Periodic(2), range(N))
+    half = replace(run, defects=run.defects.to(dtype))
+    exact = replace(run, defects=half.defects.double())
+    schedule = tt.FixedThreshold(float(half.defects.median()), B)
+    assert torch.equal(tt.replay(schedule, half), tt.replay(schedule, exact))

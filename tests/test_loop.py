@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 import torch
 from hypothesis import given
@@ -47,14 +50,76 @@ def test_defects_of_another_shape_are_refused(shape):
     [
         (lambda x: x[:, :2], r"given \(5, 3\) float32 on cpu and returned \(5, 2\) float32"),
         (lambda x: x.double(), "returned .* float64"),
-        (lambda x: x * torch.nan, "returned NaN or inf for 5 of 5 finite states"),
+        (lambda x: x * torch.nan, "returned,? NaN or inf for 5 of 5 (finite states|samples)"),
         (lambda x: None, "Tensor or a Projection, got NoneType"),
-        (lambda x: tt.Projection(x, torch.ones(2, dtype=torch.bool)), "converged as one number a sample"),
+        (lambda x: tt.Projection(None), "returned None"),
+        (lambda x: tt.Projection(x, torch.ones(2, dtype=torch.bool)), "converged as a tensor with one number a sample"),
+        (lambda x: tt.Projection(x, True), "converged as a tensor .* got True"),
+        (lambda x: tt.Projection(x, torch.ones(5, dtype=torch.int64)), "converged as bool, got torch.int64"),
+        (lambda x: tt.Projection(x, None, 3), "iterations as a tensor .* got 3"),
     ],
 )
 def test_bad_projections_are_refused(project, message):
-    with pytest.raises(tt.ProjectionError, match=message):
-        correct(torch.ones(5, 3), tt.as_constraint(project, Sphere().defect))
+    for dense in (False, True):
+        with pytest.raises((tt.ProjectionError, ValueError) if dense else tt.ProjectionError, match=message):
+            correct(torch.ones(5, 3), tt.as_constraint(project, Sphere().defect), dense=dense)
+
+
+EVEN = tt.Fixed(torch.tensor([[True, False, True, False, True]]))  # some rows, so that they are taken
+
+
+class Odd(Sphere):
+    """A sphere that is in order until rows are taken, and then says something else."""
+
+    def __init__(self, defect):
+        object.__setattr__(self, "other", defect)
+
+    def take(self, rows):
+        return tt.as_constraint(Sphere().project, self.other)
+
+
+@pytest.mark.parametrize("schedule", [tt.Stepwise(), EVEN])
+@pytest.mark.parametrize(
+    ("residual", "message"),
+    [(torch.nan, "the defect after projecting is"), (-1.0, "the defect after projecting is"), (torch.inf, "inf")],
+)
+def test_bad_residuals_are_refused_by_name(schedule, residual, message):
+    solver = tt.as_constraint(lambda x: tt.Projection(x, None, None, torch.full((len(x),), residual)), Sphere().defect)
+    with pytest.raises(ValueError, match=f"{message}.* sample 0"):
+        correct(torch.ones(5, 3), solver, schedule)
+
+
+@pytest.mark.parametrize("residual", [None, torch.zeros(1), torch.zeros(3, 1), torch.zeros(3, dtype=torch.int64)])
+def test_residuals_that_are_not_one_number_a_row_are_refused(residual):
+    with pytest.raises(ValueError, match=r"one number a sample, \(3,\) floats"):
+        correct(torch.ones(5, 3), Odd(lambda x: residual), EVEN)
+
+
+def test_a_constraint_that_changes_its_rows_does_no_harm():
+    class Shifts(Sphere):
+        def take(self, rows):
+            rows += 10**6
+            return self
+
+    with pytest.raises(IndexError):
+        correct(torch.ones(5, 3), Shifts(), EVEN)
+
+
+def test_defects_too_large_for_the_record_are_refused():
+    large = tt.as_constraint(Sphere().project, lambda x: torch.full((len(x),), 1e300, dtype=torch.float64))
+    with pytest.raises(ValueError, match="the defect is negative, NaN or inf for 5 of 5"):
+        correct(torch.ones(5, 3), large)
+
+
+def test_defects_that_lie_elsewhere_are_not_read():
+    with pytest.raises(NotImplementedError, match="meta"):  # as good as any device whose memory is not the host's
+        correct(torch.ones(5, 3), tt.as_constraint(Sphere().project, lambda x: torch.ones(len(x), device="meta")))
+
+
+@pytest.mark.parametrize("x", [[[1.0, 2.0]], None])
+def test_states_that_are_no_tensor_are_refused(x):
+    with pytest.raises(ValueError, match=r"a torch tensor, \(n, \*event\): got (list|NoneType)"):
+        correct(x)
 
 
 @pytest.mark.parametrize("x", [torch.ones(0, 3), torch.ones(3, dtype=torch.int64), torch.tensor(1.0)])
@@ -142,6 +207,62 @@ def test_a_batch_that_changes_size_is_told():
 def test_an_error_inside_the_block_is_not_hidden():
     with pytest.raises(ZeroDivisionError), tt.Corrector(Sphere(), tt.Stepwise(), 3):
         raise ZeroDivisionError
+
+
+def in_place(x):
+    x /= row_norm(x)[:, None]
+    return x
+
+
+@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("schedule", [tt.Periodic(0.4), tt.RandomTimes(0.4)])
+@pytest.mark.parametrize("defect", [None, Sphere().defect])
+def test_a_projection_may_work_in_place(defect, schedule, dense):
+    fresh = tt.rollout(Walk(), tt.as_constraint(Sphere().project, defect), schedule, range(6), dense=dense)
+    reused = tt.rollout(Walk(), tt.as_constraint(in_place, defect), schedule, range(6), dense=dense)
+    torch.testing.assert_close(reused.defects, fresh.defects)
+    torch.testing.assert_close(reused.final, fresh.final)
+    assert float(fresh.defects.max()) > 0.01
+
+
+def test_a_failed_projection_that_works_in_place_can_be_reverted():
+    def fails(x):
+        x.mul_(0.5)
+        return tt.Projection(x, torch.zeros(len(x), dtype=torch.bool))
+
+    for schedule in (tt.Stepwise(), EVEN):
+        solver = tt.as_constraint(fails, Sphere().defect)
+        corrector = tt.Corrector(solver, schedule, 1, on_failure="revert")
+        assert torch.equal(corrector(torch.full((5, 3), 2.0)), torch.full((5, 3), 2.0))
+
+
+def test_a_defect_that_changes_states_is_refused():
+    with pytest.raises(ValueError, match="defect changed the states it was given"):
+        correct(
+            torch.full((5, 3), 2.0), tt.as_constraint(Sphere().project, lambda x: (row_norm(in_place(x)) - 1).abs())
+        )
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda corrector: pickle.loads(pickle.dumps(corrector))])
+def test_a_copy_made_in_mid_run_goes_on_by_itself(duplicate):
+    table = torch.full((9, 4), 0.02, dtype=torch.float64)
+    table[:, 0] = torch.inf
+    for schedule in (tt.Thresholds(table).at(3), tt.Periodic(3)):
+        corrector = tt.Corrector(Sphere(), schedule, 9)
+        noise = torch.randn(9, 5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64) / 20
+        x = torch.eye(3, dtype=torch.float64)[[0, 1, 2, 0, 1]]
+        for t in range(4):
+            x = corrector(x + noise[t], t)
+        other, y = duplicate(corrector), x
+        for t in range(4, 9):
+            x = corrector(x + noise[t], t)
+        before = corrector.rollout.projected.clone()
+        for t in range(4, 9):
+            y = other(y + noise[t], t)
+        assert torch.equal(x, y)
+        for mine, theirs in ((before, corrector.rollout.projected), (before, other.rollout.projected)):
+            assert torch.equal(mine, theirs)
+        assert torch.equal(corrector.rollout.residuals, other.rollout.residuals)
 
 
 def test_proposals_are_not_modified():

@@ -7,6 +7,8 @@ from safetensors import SafetensorError
 import trimtab as tt
 from cases import Ball, Sphere, Walk, radii
 from trimtab import files
+from trimtab.files import save_tensors
+from trimtab.scale import OwnScale
 from trimtab.thresholds import fingerprint
 
 
@@ -80,6 +82,31 @@ INF, NAN = torch.inf, torch.nan
 def test_tables_no_schedule_could_use_are_refused(table, message):
     with pytest.raises(ValueError, match=message):
         tt.Thresholds(table)
+
+
+@pytest.mark.parametrize(
+    ("typical", "prior", "message"),
+    [
+        (torch.ones(4, 3), 1.0, "of T = 3 steps, the prices of 2"),
+        (torch.ones(2, 3), 1.0, r"\(T \+ 1, T\) floats: got \(2, 3\)"),
+        (torch.ones(3), 1.0, r"\(T \+ 1, T\) floats: got \(3,\)"),
+        (torch.ones(3, 2, dtype=torch.int64), 1.0, "floats"),
+        (torch.tensor([[1.0, 1.0], [0.0, 1.0], [1.0, 1.0]]), 1.0, "above 0"),
+        (torch.full((3, 2), NAN), 1.0, "finite"),
+        (torch.ones(3, 2), NAN, "prior .* got nan"),
+        (torch.ones(3, 2), -1.0, "prior .* got -1.0"),
+        (torch.ones(3, 2), "much", "prior .* got 'much'"),
+    ],
+)
+def test_scales_no_price_could_use_are_refused_also_in_files(typical, prior, message, tmp_path):
+    table = torch.tensor([[INF, 1.0], [INF, 1.0]])
+    with pytest.raises(ValueError, match=message):
+        tt.Thresholds(table, own_scale=OwnScale(typical, prior))
+    path = tmp_path / "prices.safetensors"
+    facts = {"method": "dp", "seeds": [], "objective": "path", "fingerprint": "", "notes": {}, "prior": prior}
+    save_tensors(path, "thresholds", {"table": table, "typical": typical}, facts)
+    with pytest.raises(ValueError, match=f"not a usable threshold table: .*{message}"):
+        tt.Thresholds.load(path)
 
 
 def test_a_table_for_another_number_of_steps_or_a_smaller_budget_is_refused(prices):

@@ -71,7 +71,7 @@ class _Functions:
     def defect(self, x: Tensor) -> Tensor:
         if self.defect_function is not None:
             return self.defect_function(x, *self.data)
-        answer = self.project(x)
+        answer = self.project(x.clone())  # a projection may work in place
         projected = answer.x if isinstance(answer, Projection) else answer
         residual: Tensor = torch.linalg.vector_norm((x - projected).flatten(1), dim=1)
         return residual
@@ -164,25 +164,28 @@ def tries_and_last_resort(policy: OnFailure) -> tuple[int, Then]:
     raise ValueError(f"on_failure must be 'keep', 'revert', 'raise', 'retry' or Retry(n), got {policy!r}")
 
 
-def checked_projection(constraint: Constraint, x: Tensor) -> Projection:
-    """`constraint.project(x)` with its answer checked: shape, dtype, device, and finite where it converged."""
+def checked_projection(constraint: Constraint, x: Tensor, finite: bool = True) -> Projection:
+    """`constraint.project(x)` with its answer checked: shape, dtype, device, outcomes.
+
+    Args:
+        constraint: The constraint for exactly the rows of `x`.
+        x: States, (n, *event).
+        finite: Also refuse NaN and inf where it converged, which waits for the device.
+    """
     answer = constraint.project(x)
     if isinstance(answer, Tensor):
         answer = Projection(answer)
     elif isinstance(answer, Projection):
-        for name, outcome in zip(answer._fields[1:], answer[1:], strict=True):
-            if outcome is not None and outcome.shape != x.shape[:1]:
-                raise ProjectionError(
-                    f"project must report {name} as one number a sample, shape ({len(x)},), got {tuple(outcome.shape)}"
-                )
+        _check_outcomes(answer, x.shape[:1])
     else:
         raise ProjectionError(f"project must return a Tensor or a Projection, got {type(answer).__name__}")
     y = answer.x
-    if y.shape != x.shape or y.dtype != x.dtype or y.device != x.device:
+    if not isinstance(y, Tensor) or y.shape != x.shape or y.dtype != x.dtype or y.device != x.device:
+        came = _describe(y) if isinstance(y, Tensor) else repr(y)
         raise ProjectionError(
-            f"project must keep shape, dtype and device: it was given {_describe(x)} and returned {_describe(y)}"
+            f"project must keep shape, dtype and device: it was given {_describe(x)} and returned {came}"
         )
-    if not all_finite(y):
+    if finite and not all_finite(y):
         bad = ~y.flatten(1).isfinite().all(dim=1)
         if answer.converged is not None:
             bad &= answer.converged
@@ -193,6 +196,20 @@ def checked_projection(constraint: Constraint, x: Tensor) -> Projection:
                 "Projection with converged=False for states it cannot handle"
             )
     return answer
+
+
+def _check_outcomes(answer: Projection, shape: torch.Size) -> None:
+    """Refuse outcomes that are not one a sample, or not of their kind."""
+    for name, outcome in zip(answer._fields[1:], answer[1:], strict=True):
+        if outcome is None:
+            continue
+        if not isinstance(outcome, Tensor) or outcome.shape != shape:
+            came = tuple(outcome.shape) if isinstance(outcome, Tensor) else repr(outcome)
+            raise ProjectionError(
+                f"project must report {name} as a tensor with one number a sample, shape ({shape[0]},), got {came}"
+            )
+        if name == "converged" and outcome.dtype != torch.bool:
+            raise ProjectionError(f"project must report converged as bool, got {outcome.dtype}")
 
 
 def recover(constraint: Constraint, x: Tensor, answer: Projection, tries: int, then: Then) -> Projection:

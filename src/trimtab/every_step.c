@@ -34,7 +34,8 @@ int all_finite(const void *numbers, int64_t count, int64_t doubles) {
     return doubles ? finite_doubles(numbers, count) : finite_floats(numbers, count);
 }
 
-/* Book the defects of step t, which are the residuals of all that is not projected: whether they are all finite and at least 0, and all states finite (of the same type). */
+/* Book the defects of step t, which are the residuals of all that is not projected: whether they are all finite and at
+ * least 0, and all states finite (of the same type). */
 int look(const Books *books, int64_t t, const void *states, const void *defects) {
     int64_t n = books->n;
     int bad = 0;
@@ -86,14 +87,19 @@ int decide(const Books *books, int64_t t) {
     return spend(books, t);
 }
 
-/* Book the residuals of k rows that were projected after step t. */
+/* Book the residuals of k rows that were projected after step t, or of all n where no rows are given: whether they are
+ * all finite and at least 0. */
 int keep(const Books *books, int64_t t, const void *residuals, const int64_t *rows, int64_t k) {
-    if (books->doubles) {
-        double *to = (double *)books->residuals + t * books->n;
-        for (int64_t i = 0; i < k; i++) to[rows[i]] = ((const double *)residuals)[i];
-    } else {
-        float *to = (float *)books->residuals + t * books->n;
-        for (int64_t i = 0; i < k; i++) to[rows[i]] = ((const float *)residuals)[i];
+    int bad = 0;
+    for (int64_t i = 0; i < k; i++) {
+        int64_t at = t * books->n + (rows ? rows[i] : i);
+        if (books->doubles) {
+            double residual = ((double *)books->residuals)[at] = ((const double *)residuals)[i];
+            bad |= !(residual >= 0 && residual < INFINITY);
+        } else {
+            float residual = ((float *)books->residuals)[at] = ((const float *)residuals)[i];
+            bad |= !(residual >= 0 && residual < INFINITY);
+        }
     }
-    return 0;
+    return !bad;
 }

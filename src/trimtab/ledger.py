@@ -5,19 +5,24 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from trimtab.every_step import Books, all_finite, compiled
 from trimtab.record import Rollout
+from trimtab.scale import OwnScale
 from trimtab.schedule import Adaptive, Moment, Schedule, as_schedule, corrections
+from trimtab.thresholds import Thresholds
 
 __all__ = ["Ledger", "ledger_for", "replay"]
 
 
 class Ledger:
     """The running state of the decisions of one run, and the one place where they are made."""
+
+    _pointing: ClassVar[tuple[str, ...]] = ("seen", "masks")
 
     def __init__(self, schedule: Schedule, n_steps: int, n: int, like: Tensor, seeds: Tensor | None) -> None:
         """Start with the schedule's whole budget; `like` gives device and dtype of the defects."""
@@ -33,8 +38,21 @@ class Ledger:
         self.defects = torch.empty(n_steps, n, dtype=like.dtype, device=like.device)
         self.residuals = torch.empty_like(self.defects)
         self.projected = torch.zeros(n_steps, n, dtype=torch.bool, device=like.device)
-        self.seen, self.masks = self.defects.unbind(), self.projected.unbind()  # by step
         self.memory: dict[str, Tensor] = {}
+        self._open()
+
+    def _open(self) -> None:
+        """Find the books of each step in those of all."""
+        self.seen, self.masks = self.defects.unbind(), self.projected.unbind()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy needs: nothing that points into the books of this ledger."""
+        return {name: value for name, value in vars(self).items() if name not in self._pointing}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Go on where the other one was."""
+        vars(self).update(state)
+        self._open()
 
     def look(self, t: int, x: Tensor, defect: Tensor, check: bool = True) -> bool:
         """Book the defects of the proposals `x` of step t, (n,): the residuals of all that is not projected.
@@ -43,7 +61,7 @@ class Ledger:
             Whether all states are finite, and all defects finite and at least 0; True if not asked to check.
         """
         self.defects[t] = self.residuals[t] = defect
-        return not check or (bool(((defect >= 0) & (defect < math.inf)).all()) and all_finite(x))  # NaN is neither
+        return not check or (_sound(self.defects[t]) and all_finite(x))
 
     def decide(self, t: int, defect: Tensor, proposal: Tensor | None) -> Tensor:
         """Ask the schedule which samples to project after step t, and book what that spends.
@@ -75,25 +93,42 @@ class Ledger:
         """The samples chosen at step t, as indices (k,)."""
         return self.masks[t].nonzero().squeeze(1)
 
-    def keep(self, t: int, residual: Tensor, rows: Tensor | None = None) -> None:
-        """Book the residuals of the states projected after step t: of all samples, (n,), or of some rows, (k,)."""
+    def keep(self, t: int, residual: Tensor, rows: Tensor | None = None, check: bool = True) -> bool:
+        """Book the residuals of the states projected after step t: of all samples, (n,), or of some rows, (k,).
+
+        Returns:
+            Whether all are finite and at least 0; True if not asked to check.
+        """
         self.residuals[t, slice(None) if rows is None else rows] = residual.to(self.residuals)
+        return not check or _sound(self.residuals[t])
+
+
+def _sound(booked: Tensor) -> bool:
+    """Whether all are finite and at least 0. What is booked is looked at: a large number may have become inf."""
+    return bool(((booked >= 0) & (booked < math.inf)).all())  # NaN is neither
 
 
 class _CompiledLedger(Ledger):
     """The same books in host memory, kept by compiled functions: the same bits in a fraction of the time."""
 
+    _pointing = (*Ledger._pointing, "marks", "books", "tables", "address", "_look", "_decide", "_spend", "_keep")
+
     def __init__(
         self, schedule: Schedule, n_steps: int, n: int, like: Tensor, seeds: Tensor | None, numbers: int
     ) -> None:
         """As a `Ledger`, for a batch whose states are so many numbers."""
-        super().__init__(schedule, n_steps, n, like, seeds)
-        self.dtype, self.n, self.count = like.dtype, n, 0
+        self.dtype, self.n, self.count, self.numbers = like.dtype, n, 0, numbers
         self.every, self.nobody = torch.arange(n), torch.arange(0)
+        self.totals = torch.empty(n, dtype=torch.float64)
+        super().__init__(schedule, n_steps, n, like, seeds)
+
+    def _open(self) -> None:
+        """Show the compiled functions where the books lie."""
+        super()._open()
         self.marks = self.projected.numpy()
-        self.books = Books(n, like.dtype == torch.float64, numbers)
+        self.books = Books(self.n, self.dtype == torch.float64, self.numbers)
         self.priced = type(self.schedule) is Adaptive and self._enter_prices(self.schedule)
-        for name in ("defects", "residuals", "projected", "left", "last"):
+        for name in ("defects", "residuals", "projected", "left", "last", "totals"):
             setattr(self.books, name, getattr(self, name).data_ptr())
         self.address = ctypes.addressof(self.books)
         self._look, self._decide, self._spend, self._keep = map(compiled, ("look", "decide", "spend", "keep"))
@@ -102,18 +137,23 @@ class _CompiledLedger(Ledger):
         """Show the compiled functions the prices: whether they can be used."""
         schedule.check_steps(self.n_steps)
         prices, own = schedule.thresholds, schedule.thresholds.own_scale
-        self.tables = [prices.table.contiguous(), torch.empty_like(self.left, dtype=torch.float64)]
+        if type(prices) is not Thresholds or type(own) not in (OwnScale, type(None)):
+            return False  # a derived one may price otherwise
+        self.tables = [prices.table.contiguous()]
         if own is not None:
             self.tables.append(own.by_step)
             self.books.typical, self.books.kinds = own.by_step.data_ptr(), own.by_step.shape[1]
             self.books.prior = own.prior
         self.books.prices, self.books.columns = self.tables[0].data_ptr(), prices.budget + 1
-        self.books.totals = self.tables[1].data_ptr()
         return all(table.dtype == torch.float64 for table in self.tables)
+
+    def _can_read(self, numbers: Tensor) -> bool:
+        """Whether the compiled functions can read these numbers where they lie."""
+        return numbers.dtype == self.dtype and numbers.is_cpu and numbers.is_contiguous()
 
     def look(self, t: int, x: Tensor, defect: Tensor, check: bool = True) -> bool:
         """Checks in any case: it costs nothing here."""
-        if x.dtype == defect.dtype == self.dtype and x.is_contiguous() and defect.is_contiguous():
+        if self._can_read(x) and self._can_read(defect):
             return bool(self._look(self.address, t, x.data_ptr(), defect.data_ptr()))
         return super().look(t, x, defect)
 
@@ -136,17 +176,18 @@ class _CompiledLedger(Ledger):
             return self.every if self.count else self.nobody
         return torch.from_numpy(self.marks[t].nonzero()[0])
 
-    def keep(self, t: int, residual: Tensor, rows: Tensor | None = None) -> None:
+    def keep(self, t: int, residual: Tensor, rows: Tensor | None = None, check: bool = True) -> bool:
         """As a `Ledger`."""
-        if rows is not None and residual.dtype == self.dtype and residual.is_contiguous():
-            self._keep(self.address, t, residual.data_ptr(), rows.data_ptr(), rows.shape[0])
-        else:
-            super().keep(t, residual, rows)
+        k = self.n if rows is None else rows.shape[0]
+        if residual.shape != (k,) or not self._can_read(residual):
+            return super().keep(t, residual, rows, check)
+        sound = self._keep(self.address, t, residual.data_ptr(), None if rows is None else rows.data_ptr(), k)
+        return not check or bool(sound)
 
 
 def ledger_for(schedule: Schedule, n_steps: int, n: int, like: Tensor, seeds: Tensor | None, numbers: int) -> Ledger:
     """The ledger of a run whose defects are like `like` and whose batch of states is so many numbers."""
-    if like.is_cpu and compiled("look"):
+    if like.is_cpu and like.dtype in (torch.float32, torch.float64) and compiled("look"):
         return _CompiledLedger(schedule, n_steps, n, like, seeds, numbers)
     return Ledger(schedule, n_steps, n, like, seeds)
 

@@ -43,7 +43,7 @@ class Metered:
 
     def project(self, x: Tensor) -> Tensor | Projection:
         begin = perf_counter()
-        answer = self.constraint.project(x)
+        answer = self.constraint.project(x.clone())  # a projection may work in place
         self.projections.book(begin, x.shape[0])
         return answer
 
@@ -57,15 +57,26 @@ class Metered:
         return Metered(self.constraint.take(rows), self.projections, self.defects)
 
 
+def check_defects(defect: Any, shape: torch.Size) -> None:
+    """Refuse what a constraint's `defect` returned if it is not one float a sample."""
+    if not isinstance(defect, Tensor) or defect.shape != shape or not defect.is_floating_point():
+        came = f"{tuple(defect.shape)} of {defect.dtype}" if isinstance(defect, Tensor) else repr(defect)
+        raise ValueError(f"defect must return one number a sample, ({shape[0]},) floats: got {came}")
+
+
 class Run:
     """One run of a corrector: its ledger, its records, its costs."""
 
     def __init__(self, owner: Corrector, x: Tensor, initial: Tensor | None) -> None:
         """Begin with states like `x`; `initial` are the states before step 0, where the loop shows them."""
         self.owner = owner
+        if not isinstance(x, Tensor):
+            raise ValueError(f"states must be a torch tensor, (n, *event): got {type(x).__name__}")
         self.shape, self.batch = x.shape, x.shape[:1]
         if x.ndim < 1 or len(x) == 0 or not x.is_floating_point():
-            raise ValueError(f"states must be floats with one row a sample: got {tuple(x.shape)} of {x.dtype}")
+            raise ValueError(
+                f"states must be floats with one row a sample, at least one: got {tuple(x.shape)} of {x.dtype}"
+            )
         if owner.seeds is not None and len(owner.seeds) != len(x):
             raise ValueError(f"{len(owner.seeds)} seeds were given for a batch of {len(x)}")
         self.t = 0
@@ -113,21 +124,23 @@ class Run:
             if check and not all_finite(x):
                 self.refuse(x)
             return self.ledger.seen[self.t]
+        before = x.clone() if check and self.t == 0 else None
         try:
             defect = self.constraint.defect(x)
         except Exception:
             self.refuse(x)  # if there is something to refuse, it is the reason
             raise
-        if not isinstance(defect, Tensor) or defect.shape != self.batch or not defect.is_floating_point():
-            came = f"{tuple(defect.shape)} of {defect.dtype}" if isinstance(defect, Tensor) else repr(defect)
-            raise ValueError(f"defect must return one number a sample, ({self.n},) floats: got {came}")
+        check_defects(defect, self.batch)
         if not self.ledger.look(self.t, x, defect, check):
-            self.refuse(x, defect)
+            self.refuse(x, self.ledger.seen[self.t])
+        if before is not None and not torch.equal(before, x):
+            raise ValueError("defect changed the states it was given; it must leave them as they are (copy them first)")
         return self.ledger.seen[self.t]
 
     def refuse(self, x: Tensor, defect: Tensor | None = None) -> None:
         """Say which states, or else which defects, are bad, if any are."""
-        self.refuse_rows(~x.flatten(1).isfinite().all(dim=1), "the sampler proposed NaN or inf")
+        proposed = "proposed, or the last projection returned," if self.owner.dense else "proposed"
+        self.refuse_rows(~x.flatten(1).isfinite().all(dim=1), f"the sampler {proposed} NaN or inf")
         if defect is not None:
             self.refuse_rows(~((defect >= 0) & defect.isfinite()), "the defect is negative, NaN or inf")
 
@@ -147,7 +160,7 @@ class Run:
         if self.owner.dense:
             answer = self.project(self.constraint, x, check=False)
             self.book_outcome(answer, chosen, slice(None))
-            ledger.keep(t, torch.where(chosen, self.residual(self.constraint, answer), defect))
+            ledger.keep(t, torch.where(chosen, self.residual(self.constraint, answer), defect), check=False)
             return torch.where(chosen.reshape(-1, *([1] * (x.ndim - 1))), answer.x, x)
         rows = ledger.rows(t)
         count = rows.shape[0]
@@ -156,14 +169,14 @@ class Run:
         if count == self.n:
             answer = self.project(self.constraint, x)
             self.book_outcome(answer, chosen, slice(None))
-            ledger.keep(t, self.residual(self.constraint, answer))
+            self.book_residual(self.residual(self.constraint, answer))
             return answer.x
         begin = perf_counter()
         some, chosen_x = self.constraint.take(rows), x.index_select(0, rows)
         gathering = perf_counter() - begin
         answer = self.project(some, chosen_x)
         self.book_outcome(answer, chosen, rows)
-        ledger.keep(t, self.residual(some, answer), rows)
+        self.book_residual(self.residual(some, answer), rows)
         begin = perf_counter()
         x = x.index_copy(0, rows, answer.x)
         self.projections.seconds += gathering + perf_counter() - begin  # what projecting some rows costs
@@ -171,11 +184,7 @@ class Run:
 
     def project(self, constraint: Metered, x: Tensor, check: bool = True) -> Projection:
         """The projection of rows, failed ones dealt with as the policy says."""
-        if not check:
-            answer = constraint.project(x)
-            answer = answer if isinstance(answer, Projection) else Projection(answer)
-        else:
-            answer = checked_projection(constraint, x)
+        answer = checked_projection(constraint, x, finite=check)
         if answer.converged is not None and not bool(answer.converged.all()):
             answer = recover(constraint, x, answer, self.owner.tries, self.owner.then)
         return answer
@@ -191,7 +200,17 @@ class Run:
             return torch.full((len(answer.x),), torch.nan, device=answer.x.device)
         if self.looking_projects:
             return torch.zeros(len(answer.x), device=answer.x.device)
-        return constraint.defect(answer.x)
+        defect = constraint.defect(answer.x)
+        check_defects(defect, answer.x.shape[:1])
+        return defect
+
+    def book_residual(self, residual: Tensor, rows: Tensor | None = None) -> None:
+        """Record what projections left of the defect; refuse what cannot be a distance."""
+        if not self.ledger.keep(self.t, residual, rows, check=self.owner.measure_defects):
+            booked = self.ledger.residuals[self.t]
+            self.refuse_rows(
+                ~((booked >= 0) & booked.isfinite()), "the defect after projecting is negative, NaN or inf"
+            )
 
     def book_outcome(self, answer: Projection, chosen: Tensor, rows: Any) -> None:
         """Record which projections failed and how many iterations they took."""
@@ -220,7 +239,7 @@ class Run:
             # without synchronising at every step, bad numbers are found at the end
             bad = ~x.flatten(1).isfinite().all(dim=1)
             if self.owner.measure_defects:
-                bad |= ~self.ledger.defects.isfinite().all(dim=0)
+                bad |= ~(self.ledger.defects + self.ledger.residuals).isfinite().all(dim=0)
             self.refuse_rows(bad, "the sampler proposed, or the projection returned, NaN or inf")
         self.t += 1
         if self.complete:

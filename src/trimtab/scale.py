@@ -8,6 +8,7 @@ far tell.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -34,6 +35,21 @@ class OwnScale:
 
     typical: Tensor
     prior: float
+
+    def __post_init__(self) -> None:
+        """Refuse numbers no scale could be told from."""
+        typical, prior = self.typical, self.prior
+        if typical.ndim != 2 or len(typical) != typical.shape[1] + 1 or not typical.is_floating_point():
+            raise ValueError(f"typical defects are (T + 1, T) floats: got {tuple(typical.shape)} of {typical.dtype}")
+        if not bool(((typical > 0) & (typical < math.inf)).all()):
+            raise ValueError("typical defects must be finite and above 0")
+        if not (isinstance(prior, int | float) and 0 <= prior < math.inf):
+            raise ValueError(f"the prior of a scale is a number of steps, finite and at least 0: got {prior!r}")
+
+    def check_steps(self, n_steps: int) -> None:
+        """Refuse prices of another number of steps."""
+        if self.typical.shape[1] != n_steps:
+            raise ValueError(f"the typical defects are of T = {self.typical.shape[1]} steps, the prices of {n_steps}")
 
     def along(self, defects: Tensor, projected: Tensor) -> Tensor:
         """The scale at every step of recorded rollouts, (T, n), as `now` would have had it."""

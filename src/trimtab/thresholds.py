@@ -65,6 +65,8 @@ class Thresholds:
             raise ValueError(f"the threshold table has NaN, first at t = {t}, b = {b}; use inf for 'never'")
         if bool((table[:, 0] != torch.inf).any()):
             raise ValueError("column 0 of a threshold table must be +inf: with no budget left nothing can be spent")
+        if self.own_scale is not None:
+            self.own_scale.check_steps(len(table))
 
     @property
     def n_steps(self) -> int:
