@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 from safetensors import SafetensorError
@@ -139,3 +141,15 @@ def test_a_file_that_cannot_be_written_is_named_and_leaves_the_old_one(prices, t
         prices.save(path)
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_place_that_no_file_can_have_is_named(prices, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no file can be made in .*missing.*: '.*missing/price\.safetensors'"):
+        prices.save(tmp_path / "missing" / "price.safetensors")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for place in (pipe, tmp_path):
+        with pytest.raises(FileExistsError, match="not an ordinary file"):
+            prices.save(place)
+    assert pipe.is_fifo()
+    assert [file.name for file in tmp_path.iterdir()] == ["pipe"]

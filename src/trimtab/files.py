@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
@@ -26,7 +27,12 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], None]
     A reader sees the old file or the new one, never half of one; when writing fails, the old one stays.
     """
     path = Path(path)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    if path.exists() and not path.is_file():  # a directory, a device: nothing to put another file in the place of
+        raise FileExistsError(errno.EEXIST, "there is something that is not an ordinary file", str(path))
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    except OSError as error:  # about the file that was asked for, not the temporary one
+        raise type(error)(error.errno, f"{error.strerror} (no file can be made in {path.parent})", str(path)) from error
     os.close(handle)
     try:
         write(Path(temporary))
