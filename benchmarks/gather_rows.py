@@ -18,7 +18,7 @@ from torch import Tensor
 
 from _compare import Timing, compare
 from trimtab.constraint import Constraint, Projection
-from trimtab.constraints import obstacles, obstacles_batched
+from trimtab.constraints import obstacles_batched, obstacles_native
 from trimtab.constraints.obstacles import AvoidObstacles, Obstacles
 from trimtab.domains import domain
 from trimtab.noise import Noise, as_seeds
@@ -80,7 +80,11 @@ def run(quick: bool) -> list[dict[str, Any]]:
         for case in CASES:
             claim, timing, inputs = measured(case, quick)
             rows.append(timing.row(claim, of="the full batch", over="ours", target=">= 3", inputs=inputs))
-        places = (obstacles, "compiled_depths"), (obstacles_batched, "compiled_search"), (projection, "_compiled")
+        places = (
+            (obstacles_native, "compiled_depths"),
+            (obstacles_batched, "compiled_search"),
+            (projection, "_compiled"),
+        )
         with ExitStack() as stack:
             for module, name in places:
                 stack.enter_context(patch.object(module, name, none))

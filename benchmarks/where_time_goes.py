@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import trimtab as tt
 from _compare import median_interval, skipped
-from trimtab.constraints import obstacles, obstacles_batched
+from trimtab.constraints import obstacles_batched, obstacles_native
 from trimtab.constraints.obstacles import AvoidObstacles, Obstacles
 from trimtab.constraints.obstacles_native import compiled_search
 from trimtab.pdm import AnnealedLangevin, load_model, shipped_map, start_goal_pairs
@@ -30,7 +30,7 @@ def trajectories(backend: Literal["batched", "ipopt"], schedule: tt.Schedule, in
 
 
 def in_torch(schedule: tt.Schedule, inner: int) -> tt.Rollout:
-    depths = patch.object(obstacles, "compiled_depths", lambda _: None)
+    depths = patch.object(obstacles_native, "compiled_depths", lambda _: None)
     with depths, patch.object(obstacles_batched, "compiled_search", lambda: None):
         return trajectories("batched", schedule, inner)
 

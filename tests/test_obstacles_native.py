@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from test_obstacles import MAPS, SIGMAS, distance, proposals
-from trimtab.constraints import obstacles, obstacles_batched
+from trimtab.constraints import obstacles_batched, obstacles_native
 from trimtab.constraints.obstacles import AvoidObstacles, Obstacles
 from trimtab.constraints.obstacles_batched import Effort, nearest_paths
 from trimtab.constraints.obstacles_native import compiled_depths, compiled_search, search_paths
@@ -33,7 +33,7 @@ def anew() -> Iterator[None]:
 @pytest.fixture
 def in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(obstacles_batched, "compiled_search", lambda: None)
-    monkeypatch.setattr(obstacles, "compiled_depths", lambda _: None)
+    monkeypatch.setattr(obstacles_native, "compiled_depths", lambda _: None)
 
 
 def defect_in_torch(avoid: AvoidObstacles, x: Tensor) -> Tensor:
@@ -145,9 +145,20 @@ def test_no_defect_hides_a_waypoint_that_is_not_finite(name: str, dtype: torch.d
     assert torch.equal(defect[9:], before[9:])
 
 
-def test_autograd_never_loses_sight_of_a_defect() -> None:
+def test_a_defect_has_the_derivatives_that_differences_show() -> None:
     x, avoid = proposals(MAPS["both"], 3, 0.1, seed=4, waypoints=8)
-    assert avoid.defect(x.requires_grad_()).requires_grad
+    direction = torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=x.dtype)
+    slope = (avoid.defect(x + 1e-6 * direction) - avoid.defect(x - 1e-6 * direction)) / 2e-6
+    assert bool((slope.abs() > 0.01).any())
+    (gradient,) = torch.autograd.grad(avoid.defect(y := x.clone().requires_grad_()).sum(), y)
+    torch.testing.assert_close((gradient * direction).sum((1, 2)), slope, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(torch.func.grad(lambda x: avoid.defect(x).sum())(x), gradient)
+
+
+def test_a_defect_can_be_mapped() -> None:
+    x, avoid = proposals(MAPS["both"], 3, 0.1, seed=4, waypoints=8)
+    several = torch.stack([x, x + 0.01])
+    torch.testing.assert_close(torch.func.vmap(avoid.defect)(several)[1], avoid.defect(several[1]))
 
 
 def test_a_dtype_it_is_not_compiled_for_is_looked_at_in_torch() -> None:
@@ -201,4 +212,14 @@ def test_it_does_without(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: 
 def test_a_cache_that_cannot_be_written_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "trimtab").write_text("a file where the directory should be")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert compiled_search() is None
+
+
+@pytest.mark.usefixtures("anew")
+def test_a_user_without_a_home_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
     assert compiled_search() is None

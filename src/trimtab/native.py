@@ -37,7 +37,7 @@ def compiled_function(source: Path, name: str, arguments: Sequence[Any]) -> Any:
         return None
     try:
         function = getattr(ctypes.CDLL(str(_library(source, compiler))), name)
-    except (OSError, subprocess.SubprocessError):
+    except (OSError, RuntimeError, subprocess.SubprocessError):  # RuntimeError: a user without a home
         return None
     function.argtypes, function.restype = list(arguments), ctypes.c_int
     return function

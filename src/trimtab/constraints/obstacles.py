@@ -21,7 +21,7 @@ from torch import Tensor
 from trimtab.constraint import Projection
 from trimtab.constraints.obstacles_batched import Effort, project_paths, segments, violations
 from trimtab.constraints.obstacles_geometry import Obstacles, gaps, penetration, scattered_circles
-from trimtab.constraints.obstacles_native import compiled_depths, summed_depths
+from trimtab.constraints.obstacles_native import can_be_read, summed_depths
 
 if TYPE_CHECKING:
     from trimtab.constraints.obstacles_ipopt import IpoptPaths
@@ -108,8 +108,7 @@ class AvoidObstacles:
     def defect(self, x: Tensor) -> Tensor:
         """Summed penetration over segments and obstacles: (n, C, W) to (n,)."""
         self._check(x)
-        compiled = x.is_cpu and not x.requires_grad and compiled_depths(x.dtype) is not None
-        total = (summed_depths if compiled else _summed_depths)(self.obstacles, x)
+        total = (summed_depths if can_be_read(x) else _summed_depths)(self.obstacles, x)
         if self.defect_counts_outside:
             total = total + (x[:, :2].abs() - 1).clamp(min=0).square().sum(1).sqrt().sum(1)
         return total
@@ -175,7 +174,7 @@ class AvoidObstacles:
 
 
 def _summed_depths(obstacles: Obstacles, x: Tensor) -> Tensor:
-    """`obstacles_native.summed_depths` in torch: for any device and dtype, and for states that autograd follows."""
+    """`obstacles_native.summed_depths` in torch: for any device and dtype, and with derivatives."""
     n, _, W = x.shape
     if not len(obstacles):
         return x.new_zeros(n)

@@ -99,10 +99,9 @@ def gaps(obstacles: Obstacles, a: Tensor, b: Tensor) -> Tensor:
     inverse = 1 / (ux * ux + uy * uy).clamp(min=_TINY)
     cx, cy, r = obstacles.circles.T.unsqueeze(2)
     dx, dy = cx - ax, cy - ay
-    t = torch.addcmul(dx * ux, dy, uy).mul_(inverse).clamp_(0, 1)
-    dx.addcmul_(t, ux, value=-1)
-    dy.addcmul_(t, uy, value=-1)
-    gap: Tensor = dx.mul_(dx).addcmul_(dy, dy).sqrt_().sub_(r)
+    t = (torch.addcmul(dx * ux, dy, uy) * inverse).clamp(0, 1)
+    dx, dy = torch.addcmul(dx, t, ux, value=-1), torch.addcmul(dy, t, uy, value=-1)
+    gap = torch.addcmul(dx * dx, dy, dy).sqrt() - r
     if not obstacles.n_boxes:
         return gap
     return torch.cat([gap, _box_gaps(obstacles.boxes.T.unsqueeze(2), a, b).amax(0)])
@@ -110,7 +109,7 @@ def gaps(obstacles: Obstacles, a: Tensor, b: Tensor) -> Tensor:
 
 def penetration(obstacles: Obstacles, a: Tensor, b: Tensor) -> Tensor:
     """How deep each segment is in each obstacle, (m, N): the shortest move of the segment that takes it out."""
-    return gaps(obstacles, a, b).neg_().clamp_(min=0)
+    return (-gaps(obstacles, a, b)).clamp(min=0)
 
 
 def _box_gaps(boxes: Tensor, a: Tensor, b: Tensor) -> Tensor:

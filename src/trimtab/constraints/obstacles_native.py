@@ -20,7 +20,7 @@ from trimtab.native import compiled_function
 if TYPE_CHECKING:
     from trimtab.constraints.obstacles_batched import Effort
 
-__all__ = ["compiled_depths", "compiled_search", "search_paths", "summed_depths"]
+__all__ = ["can_be_read", "compiled_depths", "compiled_search", "search_paths", "summed_depths"]
 
 _SOURCE = Path(__file__).with_name("obstacles_search.c")
 _DEPTH_SOURCE = Path(__file__).with_name("obstacles_depth.c")
@@ -93,6 +93,17 @@ def _depth_map(obstacles: Obstacles, dtype: torch.dtype) -> tuple[_DepthMap, Ten
     """Where the compiled function finds the obstacles, and the tensors that must live as long."""
     circles, boxes = (x.detach().to("cpu", dtype).contiguous() for x in (obstacles.circles, obstacles.boxes))
     return _DepthMap(len(circles), len(boxes), circles.data_ptr(), boxes.data_ptr()), circles, boxes
+
+
+def can_be_read(x: Tensor) -> bool:
+    """Whether the compiled function can look at these states, and nobody asks for derivatives."""
+    if not x.is_cpu or x.requires_grad or compiled_depths(x.dtype) is None:
+        return False
+    try:
+        x.data_ptr()
+    except RuntimeError:  # inside torch.func.vmap, jvp and the like, which hand over tensors without memory
+        return False
+    return True
 
 
 def summed_depths(obstacles: Obstacles, x: Tensor) -> Tensor:
