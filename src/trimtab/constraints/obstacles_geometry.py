@@ -101,7 +101,7 @@ def gaps(obstacles: Obstacles, a: Tensor, b: Tensor) -> Tensor:
     dx, dy = cx - ax, cy - ay
     t = (torch.addcmul(dx * ux, dy, uy) * inverse).clamp(0, 1)
     dx, dy = torch.addcmul(dx, t, ux, value=-1), torch.addcmul(dy, t, uy, value=-1)
-    gap = torch.addcmul(dx * dx, dy, dy).sqrt() - r
+    gap: Tensor = torch.addcmul(dx * dx, dy, dy).sqrt() - r
     if not obstacles.n_boxes:
         return gap
     return torch.cat([gap, _box_gaps(obstacles.boxes.T.unsqueeze(2), a, b).amax(0)])
