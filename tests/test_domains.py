@@ -184,3 +184,12 @@ def test_starting_rotations_are_uniform():
     # over SO(3) the trace has mean 0 and variance 1
     assert abs(float(trace.mean())) < 4 / math.sqrt(4000)
     assert abs(float(trace.var()) - 1) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "meant"),
+    [("so3", "kapa", "kappa"), ("so3-impulse", "burst", "bursts"), ("pdm", "inner_step", "inner_steps")],
+)
+def test_unknown_settings_are_told_from_those_there_are(name, setting, meant):
+    with pytest.raises(ValueError, match=f"unknown setting of {name} '{setting}'; did you mean '{meant}'"):
+        domain(name, **{setting: 1})

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 
 import pytest
@@ -147,6 +148,12 @@ def test_a_place_that_no_file_can_have_is_named(prices, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no file can be made in .*missing.*: '.*missing/price\.safetensors'"):
         prices.save(tmp_path / "missing" / "price.safetensors")
     pipe = tmp_path / "pipe"
+
+    def no_space(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match=r"No space left on device: '.*rows\.parquet'"):
+        files.write_atomically(tmp_path / "rows.parquet", no_space)
     os.mkfifo(pipe)
     for place in (pipe, tmp_path):
         with pytest.raises(FileExistsError, match="not an ordinary file"):

@@ -162,7 +162,7 @@ def _known_domains(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _report_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("directory", metavar="DIR", type=Path, help="a run directory, made by `trimtab reproduce`")
+    parser.add_argument("directory", metavar="DIR", type=Path, help="a run directory, made by `reproduce` or `compare`")
 
 
 def _report(arguments: argparse.Namespace) -> int:

@@ -40,8 +40,10 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], None]
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes private files; a result is an ordinary one
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno and error.filename in (None, temporary):  # say which file it is
+            raise type(error)(error.errno, error.strerror, str(path)) from error
         raise
 
 

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from trimtab.constraint import Constraint, checked_projection, take_rows
 from trimtab.diagnosis import euclidean
-from trimtab.domains import DOMAINS
+from trimtab.domains import DOMAINS, domain
 from trimtab.domains.base import Domain, Problem
 from trimtab.integrations.independence import check_independence, check_rows
 from trimtab.loop import Sampler
@@ -172,7 +172,10 @@ def _factory_words() -> str:
 @lru_cache(maxsize=8)
 def domain_from(source: Source) -> Domain:
     """Make the domain; once a process, since a factory may load a model."""
-    factory, settings = load_factory(source.factory), json.loads(source.settings)
+    settings = json.loads(source.settings)
+    if source.name in DOMAINS:
+        return domain(source.name, **settings)
+    factory = load_factory(source.factory)
     takes_seeds = _check_settings(source.factory, factory, settings)
     if not takes_seeds:
         made = _call(source.factory, factory, settings)

@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"calibrated on seeds {seeds.start} to {seeds.stop - 1}; they cannot be used for evaluation")
     _show_expected(price)
     some = max(1, price.budget // 4)
-    print(f"use it: trimtab.price_file.load_price({str(out)!r}).at({some}) is a schedule of {some} corrections")
+    print(f"use it: trimtab.load_price({str(out)!r}).at({some}) is a schedule of {some} corrections")
     return 0
 
 

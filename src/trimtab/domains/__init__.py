@@ -6,9 +6,13 @@ is a module and a line in `DOMAINS`.
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from dataclasses import fields
 from importlib import import_module
 
 from trimtab.domains.base import Domain, Problem
+from trimtab.domains.langevin import Chain
 from trimtab.names import unknown
 
 __all__ = ["DOMAINS", "SYNTHETIC", "Domain", "Problem", "domain"]
@@ -38,6 +42,18 @@ def domain(name: str, **settings: object) -> Domain:
     """
     if name not in DOMAINS:
         raise unknown("domain", name, DOMAINS)
-    made = import_module(DOMAINS[name]).make(**settings)
+    make = import_module(DOMAINS[name]).make
+    known = _settings_of(make)
+    for setting in settings:
+        if setting not in known:
+            raise unknown(f"setting of {name}", setting, known)
+    made = make(**settings)
     assert isinstance(made, Domain)
     return made
+
+
+def _settings_of(make: Callable[..., Domain]) -> list[str]:
+    """The names of a domain's settings; those that `make` hands on are a chain's."""
+    parameters = inspect.signature(make).parameters.values()
+    own = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
+    return own if len(own) == len(parameters) else own + [field.name for field in fields(Chain)]

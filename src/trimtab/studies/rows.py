@@ -165,11 +165,14 @@ def _cast(value: Any, kind: str) -> Any:
 
 def read_rows(directory: Path, name: str) -> Rows:
     """The rows of one file of a run directory, without `.parquet`."""
-    _, parquet = _arrow()
+    pyarrow, parquet = _arrow()
     path = directory / "rows" / f"{name}.parquet"
     if not path.is_file():
-        raise StudyError(f"{path}: no such file; the run is not finished (go on with `trimtab reproduce --resume`)")
-    table = parquet.read_table(path)
+        raise StudyError(f"{path}: no such file; the run is not finished (go on with --resume)")
+    try:
+        table = parquet.read_table(path)
+    except pyarrow.ArrowInvalid as error:
+        raise StudyError(f"{path}: cannot be read ({error}); the run's --resume writes it again") from error
     missing: Sequence[str] = [column for column in COLUMNS if column not in table.column_names]
     if missing:
         raise StudyError(f"{path}: not rows of this version, {missing} missing")

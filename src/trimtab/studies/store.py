@@ -45,7 +45,9 @@ def read_run(directory: Path) -> dict[str, Any]:
     """The facts of a run directory, from its run.json."""
     path = directory / "run.json"
     if not path.is_file():
-        raise StudyError(f"{directory}: not a run directory (it has no run.json); make one with `trimtab reproduce`")
+        raise StudyError(
+            f"{directory}: not a run directory (it has no run.json); make one with `trimtab reproduce` or `compare`"
+        )
     try:
         facts = json.loads(path.read_text())
     except ValueError as error:
@@ -243,7 +245,9 @@ def _locked(directory: Path) -> Any:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         file.close()
-        raise StudyError(f"{directory}: another process is working in it") from error
+        raise StudyError(
+            f"{directory}: another process is working in it; wait for it, or choose another with --out"
+        ) from error
     return file
 
 

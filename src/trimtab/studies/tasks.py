@@ -166,7 +166,10 @@ def runner(schedule: str, budget: float) -> str:
 def domain_of(task: Task) -> Domain:
     """The domain of a task, whose code must be what it was when the run began."""
     if task.origin and (now := _version_of(task.domain, task.origin)) != (then := json.loads(task.origin)["code"]):
-        raise StudyError(f"{task.domain}: the sampler's code was {then} when the run began and is {now} now")
+        raise StudyError(
+            f"{task.domain}: the sampler's code was {then} when the run began and is {now} now; old and new rows "
+            "are not mixed: start again with --overwrite"
+        )
     return made_domain(task.domain, task.kappa, task.origin)
 
 
