@@ -455,3 +455,17 @@ def test_autocast_does_not_reach_the_projection():
 def test_no_gradient_flows_through_a_correction():
     x = torch.ones(2, 3, requires_grad=True)
     assert not correct(x * 2).requires_grad
+
+
+def test_a_sampler_is_told_from_a_constraint():
+    with pytest.raises(ValueError, match=r"a sampler has n_steps.*Sphere has no n_steps"):
+        tt.rollout(Sphere(), Walk(), tt.Stepwise(), [1])
+
+
+def test_data_for_other_samples_is_refused():
+    ball = tt.as_constraint(lambda x, r: x, lambda x, r: row_norm(x), data=(torch.ones(8),))
+    with pytest.raises(ValueError, match="data for 8 samples but was given 5 states"):
+        correct(torch.ones(5, 3), ball)
+    for data in (torch.ones(5), (torch.tensor(1.0),), (1.0,)):
+        with pytest.raises(ValueError, match="a tuple of tensors with one row a sample"):
+            tt.as_constraint(lambda x, r: x, data=data)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -61,8 +62,20 @@ def test_uniforms_pass_a_chi_square_test_and_stay_inside():
 
 @pytest.mark.parametrize(
     ("seeds", "message"),
-    [([], "empty"), ([0.5], "whole numbers"), ([True], "whole numbers"), (torch.rand(3), "whole numbers")],
+    [
+        ([], "empty"),
+        ([0.5], "whole numbers"),
+        ([True], "whole numbers"),
+        (torch.rand(3), "whole numbers"),
+        (7, r"whole numbers, one a sample: got 7 \(for one sample, \[7\]\)"),
+        ([1, 2**63], "64 bits: got 9223372036854775808"),
+        (np.array([1.0]), "whole numbers"),
+    ],
 )
 def test_bad_seeds_are_refused(seeds, message):
     with pytest.raises(ValueError, match=message):
         as_seeds(seeds)
+
+
+def test_seeds_of_numpy_are_seeds():
+    assert as_seeds(np.arange(3)).tolist() == as_seeds(range(3)).tolist()

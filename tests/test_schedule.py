@@ -96,6 +96,8 @@ def test_a_budget_is_a_count_or_a_fraction(budget, count):
 def test_masks_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="bool mask"):
         tt.Fixed(torch.ones(3))
+    with pytest.raises(ValueError, match="bool mask, a tensor: got list"):
+        tt.Fixed([True, False])
     with pytest.raises(ValueError, match=r"the mask is \(3,\), but this rollout has T = 12 steps"):
         tt.rollout(Walk(), Sphere(), tt.Fixed(torch.ones(3, dtype=torch.bool)), [1])
 

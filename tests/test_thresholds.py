@@ -74,6 +74,7 @@ INF, NAN = torch.inf, torch.nan
 @pytest.mark.parametrize(
     ("table", "message"),
     [
+        ([[INF, 1.0]], "tensor of floats: got list"),
         (torch.zeros(3), r"\(T, B \+ 1\)"),
         (torch.zeros(0, 1), "T >= 1"),
         (torch.zeros(2, 2, dtype=torch.int64), "floats"),

@@ -66,15 +66,24 @@ class _Functions:
         return self.defect_function is None
 
     def project(self, x: Tensor) -> Tensor | Projection:
-        return self.project_function(x, *self.data)
+        return self.project_function(x, *self._data_for(x))
 
     def defect(self, x: Tensor) -> Tensor:
         if self.defect_function is not None:
-            return self.defect_function(x, *self.data)
+            return self.defect_function(x, *self._data_for(x))
         answer = self.project(x.clone())  # a projection may work in place
         projected = answer.x if isinstance(answer, Projection) else answer
         residual: Tensor = torch.linalg.vector_norm((x - projected).flatten(1), dim=1)
         return residual
+
+    def _data_for(self, x: Tensor) -> tuple[Tensor, ...]:
+        for d in self.data:
+            if d.shape[0] != x.shape[0]:
+                raise ValueError(
+                    f"this constraint has data for {d.shape[0]} samples but was given {x.shape[0]} states; data has "
+                    "one row a sample, and take(rows) selects some"
+                )
+        return self.data
 
     def take(self, rows: Tensor) -> _Functions:
         if not self.data:
@@ -107,6 +116,8 @@ def as_constraint(
     for name, f in (("project", project), ("defect", defect)):
         if f is not None and not callable(f):
             raise ValueError(f"{name} must be a function of the states, got {type(f).__name__}")
+    if not isinstance(data, tuple | list) or not all(isinstance(d, Tensor) and d.ndim for d in data):
+        raise ValueError(f"data is a tuple of tensors with one row a sample: got {data!r}")
     return _Functions(project, defect, tuple(data))
 
 

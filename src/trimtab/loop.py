@@ -76,6 +76,12 @@ def rollout(
         >>> run.projected.sum(dim=0).tolist() == [run.n_steps // 4] * 4
         True
     """
+    for name in ("n_steps", "start", "step"):
+        if not hasattr(sampler, name):
+            raise ValueError(
+                f"a sampler has n_steps, start(noise) and step(x, t, noise); {type(sampler).__name__} has no {name} "
+                "(it comes first, then the constraint; a loop of your own can call a Corrector instead)"
+            )
     seeds = as_seeds(seeds, device)
     refuse_overlap(schedule, seeds)
     noise = Noise(seeds, getattr(sampler, "dtype", torch.float64))

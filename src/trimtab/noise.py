@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -61,10 +62,14 @@ def as_seeds(seeds: Iterable[int] | Tensor, device: torch.device | str | None = 
             )
         out = seeds.to(device=device, dtype=torch.int64)
     else:
+        if not isinstance(seeds, Iterable):
+            raise ValueError(f"seeds must be whole numbers, one a sample: got {seeds!r} (for one sample, [{seeds!r}])")
         listed = list(seeds)
-        if not all(isinstance(s, int) and not isinstance(s, bool) for s in listed):
+        if not all(isinstance(s, int | np.integer) and not isinstance(s, bool) for s in listed):
             raise ValueError(f"seeds must be whole numbers, one a sample: got {listed[:5]}")
-        out = torch.tensor(listed, dtype=torch.int64, device=device)
+        if not all(-(2**63) <= s < 2**63 for s in listed):
+            raise ValueError(f"seeds must fit into 64 bits: got {max(listed, key=abs)}")
+        out = torch.tensor([int(s) for s in listed], dtype=torch.int64, device=device)
     if len(out) == 0:
         raise ValueError("seeds is empty: give at least one seed, each is one rollout")
     return out

@@ -217,10 +217,10 @@ class Fixed:
 
     def __post_init__(self) -> None:
         """Refuse anything but a (T,) or (T, n) bool mask."""
-        if self.mask.dtype != torch.bool or self.mask.ndim not in (1, 2):
-            raise ValueError(
-                f"Fixed takes a (T,) or (T, n) bool mask: got {tuple(self.mask.shape)} of {self.mask.dtype}"
-            )
+        mask = self.mask
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.ndim not in (1, 2):
+            came = f"{tuple(mask.shape)} of {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
+            raise ValueError(f"Fixed takes a (T,) or (T, n) bool mask, a tensor: got {came}")
 
     @cached_property
     def budget(self) -> int | Tensor:

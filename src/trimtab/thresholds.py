@@ -54,6 +54,8 @@ class Thresholds:
     def __post_init__(self) -> None:
         """Refuse a table no schedule could use."""
         table = self.table
+        if not isinstance(table, Tensor):
+            raise ValueError(f"a threshold table is a (T, B + 1) tensor of floats: got {type(table).__name__}")
         if table.ndim != 2 or len(table) == 0 or table.shape[1] == 0 or not table.is_floating_point():
             raise ValueError(
                 f"a threshold table is (T, B + 1) floats with T >= 1: got {tuple(table.shape)} of {table.dtype}"
