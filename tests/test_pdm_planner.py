@@ -273,3 +273,9 @@ def test_the_command_does_it_all(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(["train-pdm", "validate", "--folder", str(tmp_path / "none"), "--threads", str(threads + 1)]) == 2
     assert "no model file" in capsys.readouterr().err
     assert torch.get_num_threads() == threads
+
+
+def test_planning_tells_how_far_it_is_and_where_it_wrote(tmp_path):
+    lines = []
+    make_data(DataConfig(maps=2, per_map=1, waypoints=8), tmp_path / "data.safetensors", lines.append)
+    assert [line.split(":")[0] for line in lines] == ["map 1/2", "map 2/2", f"wrote {tmp_path / 'data.safetensors'}"]

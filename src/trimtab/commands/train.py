@@ -35,6 +35,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Do it."""
     import torch
 
+    for name in ("threads", "pairs"):
+        if getattr(arguments, name) < 1:
+            raise ValueError(f"--{name} must be at least 1: got {getattr(arguments, name)}")
+
     threads = torch.get_num_threads()
     torch.set_num_threads(arguments.threads)
     try:

@@ -130,7 +130,7 @@ def make(steps: int = 100, target: Target = "clean", tolerance: float = 1e-6) ->
 
     return Domain(
         "reaction-flow",
-        "Fields of a reaction-diffusion equation from a learned flow, with given initial profile and mass balance.",
+        "fields of a reaction-diffusion equation from a learned flow, with given initial profile and mass balance",
         problem,
         field_distance,
         {"steps": steps, "target": target, "tolerance": tolerance},

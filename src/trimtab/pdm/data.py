@@ -67,7 +67,7 @@ def make_data(
     Args:
         config: How much, and the seed. The result depends on nothing else.
         path: Where to write them as safetensors, if anywhere.
-        progress: Told a line now and then.
+        progress: Told a line after each map.
 
     Returns:
         The trajectories, every one collision-free.
@@ -80,7 +80,7 @@ def make_data(
         planned = plan(Noise(seeds), starts, goals, circles, config.waypoints)
         positions.append(planned.points[planned.solved].float())
         index.append(torch.full((len(positions[-1]),), i))
-        if progress is not None and (i + 1) % 8 == 0:
+        if progress is not None:
             found = sum(len(p) for p in positions)
             progress(f"map {i + 1}/{config.maps}: {found} trajectories of {(i + 1) * config.per_map} problems")
     data = Trajectories(torch.cat(positions), torch.cat(index), maps.float(), config)
@@ -88,6 +88,8 @@ def make_data(
         tensors = {"positions": data.positions, "map_index": data.map_index, "circles": data.circles}
         path.parent.mkdir(parents=True, exist_ok=True)
         save_tensors(path, _KIND, tensors, {"config": asdict(config)})
+        if progress is not None:
+            progress(f"wrote {path}")
     return data
 
 
