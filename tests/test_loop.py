@@ -204,6 +204,32 @@ def test_a_batch_that_changes_size_is_told():
         corrector(torch.ones(4, 3))
 
 
+def test_a_step_that_failed_half_way_is_not_paid_for_twice():
+    class Moody(Sphere):
+        def project(self, x):
+            if moods.pop():
+                raise RuntimeError("no licence")
+            return super().project(x)
+
+    moods = [False] * 20 + [True]
+    corrector = tt.Corrector(Moody(), tt.Fixed(torch.tensor([True, False, True])), 3)
+    with pytest.raises(RuntimeError, match="no licence"):
+        corrector(torch.ones(5, 3), 0)
+    for t in (None, 1):
+        with pytest.raises(RuntimeError, match=r"step 0 of 3 failed half-way.* t = 0 or after reset\(\)"):
+            corrector(torch.ones(5, 3), t)
+    for t in range(3):
+        corrector(torch.ones(5, 3), t)
+    assert corrector.rollout.spent.tolist() == [2] * 5
+    corrector.reset()
+    corrector(torch.ones(5, 3))
+    with pytest.raises(ValueError, match="NaN"):  # found before anything is decided: the step can be made again
+        corrector(torch.full((5, 3), torch.nan))
+    corrector(torch.ones(5, 3), 1)
+    corrector(torch.ones(5, 3), 2)
+    assert corrector.rollout.spent.tolist() == [2] * 5
+
+
 def test_an_error_inside_the_block_is_not_hidden():
     with pytest.raises(ZeroDivisionError), tt.Corrector(Sphere(), tt.Stepwise(), 3):
         raise ZeroDivisionError

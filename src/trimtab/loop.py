@@ -227,6 +227,7 @@ class Corrector:
         x = proposal.float() if proposal.dtype in (torch.float16, torch.bfloat16) else proposal
         with run.exact_arithmetic:
             defect = run.look(x)
+            run.broken = True  # until the step is whole: nothing may be decided, and paid for, twice
             chosen = run.ledger.decide(run.t, defect, proposal)
             x = run.correct(x, defect, chosen)
             if run.t == self.n_steps - 1:  # a rollout ends feasible, whatever the schedule spent
@@ -235,6 +236,13 @@ class Corrector:
 
     def _at(self, proposal: Tensor, t: int | None) -> Run:
         run = self._run
+        if run is not None and run.broken:
+            if t != 0:
+                raise RuntimeError(
+                    f"step {run.t} of {self.n_steps} failed half-way, and the run cannot go on; begin a new one with "
+                    "t = 0 or after reset()"
+                )
+            run = None
         if run is None or (run.complete and not self._strict) or (t == 0 and run.t != 0):
             if run is not None and not run.complete:
                 raise RuntimeError(

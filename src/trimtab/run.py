@@ -80,6 +80,7 @@ class Run:
         if owner.seeds is not None and len(owner.seeds) != len(x):
             raise ValueError(f"{len(owner.seeds)} seeds were given for a batch of {len(x)}")
         self.t = 0
+        self.broken = False  # whether a step failed when its decisions were booked already
         self.n = len(x)
         self.updates, self.defects, self.projections = Meter(), Meter(), Meter()
         # where the defect is the projection residual, looking at a state is projecting it
@@ -242,6 +243,7 @@ class Run:
                 bad |= ~(self.ledger.defects + self.ledger.residuals).isfinite().all(dim=0)
             self.refuse_rows(bad, "the sampler proposed, or the projection returned, NaN or inf")
         self.t += 1
+        self.broken = False
         if self.complete:
             self.final = x.detach().clone()
         if self.owner.on_step is not None:
