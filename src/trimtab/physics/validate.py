@@ -19,7 +19,6 @@ from trimtab.domains.reaction_flow import Target, field_distance, given_conditio
 from trimtab.files import write_atomically
 from trimtab.loop import rollout
 from trimtab.metrics import nepe, path_error, summary
-from trimtab.names import missing_extra
 from trimtab.physics.equation import DIFFUSIVITY, INFLOW, Conditions, solve
 from trimtab.physics.projection import MassBalance
 from trimtab.physics.train import solutions
@@ -140,39 +139,39 @@ def _print_projection(free: Tensor) -> None:
 
 def _draw(path: Path, free: Tensor, data: Tensor, compared: dict[str, dict[tuple[str, float], Rollout]]) -> None:
     """Fields by rows (data, free, given, schedules) and the mean defect along the flow."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise missing_extra("matplotlib", "studies", "a figure") from error
+    from trimtab.report.style import figure_style, look_of
+
     clean = compared["clean"]
     columns = 8
     conditions, nu = given_conditions(range(columns))
     rows = {
         "solutions": data,
         "free samples": free,
-        "a solution as asked": solve(conditions, nu),
+        "as asked": solve(conditions, nu),
         "stepwise": _clean(clean["stepwise", 1.0].final),
-        "adaptive, dp, 25%": _clean(clean["adaptive, dp", 0.25].final),
+        "adaptive, 25%": _clean(clean["adaptive, dp", 0.25].final),
         "terminal": _clean(clean["terminal", 0.0].final),
     }
-    figure = Figure(figsize=(14, 13), layout="constrained")
-    grid = figure.add_gridspec(len(rows) + 2, columns)
-    for i, (name, fields) in enumerate(rows.items()):
-        for j in range(columns):
-            axes = figure.add_subplot(grid[i, j])
-            axes.imshow(fields[j], origin="lower", aspect="auto", vmin=0, vmax=1.3, extent=(0, 1, 0, 1))
-            axes.set_xticks([])
-            axes.set_yticks([])
-            if j == 0:
-                axes.set_ylabel(name)
-    for k, (target, runs) in enumerate(compared.items()):
-        axes = figure.add_subplot(grid[-2:, k * columns // 2 : (k + 1) * columns // 2])
-        for key in (("terminal", 0.0), ("stepwise", 1.0), ("periodic", 0.25), ("adaptive, dp", 0.25)):
-            axes.semilogy(runs[key].defects.mean(dim=1), label=key[0])
-        axes.set_title(f"mean defect of the proposals, target: {target}")
-        axes.set_xlabel("step")
-        axes.legend()
-    write_atomically(path, lambda file: figure.savefig(file, format=path.suffix[1:] or "png", dpi=80))
+    drawn = {"terminal": 0.0, "stepwise": 1.0, "periodic": 0.25, "adaptive, dp": 0.25}
+    with figure_style() as pyplot:
+        figure = pyplot.figure(figsize=(10, 9.5))
+        fields_part, defects_part = figure.subfigures(2, 1, height_ratios=(len(rows), 2.4))
+        panels = fields_part.subplots(len(rows), columns, gridspec_kw={"hspace": 0.06, "wspace": 0.06})
+        for line, (name, fields) in zip(panels, rows.items(), strict=True):
+            for axes, field in zip(line, fields, strict=False):
+                axes.imshow(field, origin="lower", aspect="auto", vmin=0, vmax=1.3)
+                axes.set(xticks=[], yticks=[])
+            line[0].set_ylabel(name)
+        for axes, (target, runs) in zip(defects_part.subplots(1, 2), compared.items(), strict=True):
+            for name, budget in drawn.items():
+                look = look_of(name.replace(", ", ":"))
+                defects = runs[name, budget].defects.mean(dim=1)
+                axes.semilogy(defects, label=name, color=look.colour, linestyle=look.dashes)
+            axes.set(title=f"target: {target}", xlabel="step", ylabel="mean defect of proposals")
+        axes.legend(loc="upper center", bbox_to_anchor=(-0.12, 1.25), ncols=len(drawn))
+        write_atomically(
+            path, lambda file: figure.savefig(file, format=path.suffix[1:] or "png", dpi=110, bbox_inches="tight")
+        )
     print(f"wrote {path}")
 
 
