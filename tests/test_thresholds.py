@@ -161,3 +161,12 @@ def test_a_place_that_no_file_can_have_is_named(prices, tmp_path):
             prices.save(place)
     assert pipe.is_fifo()
     assert [file.name for file in tmp_path.iterdir()] == ["pipe"]
+
+
+@pytest.mark.parametrize("seeds", ["x", [1, "a"], None])
+def test_seeds_that_are_none_are_refused_in_files(seeds, tmp_path):
+    table = torch.tensor([[INF, 1.0], [INF, 1.0]])
+    facts = {"method": "dp", "seeds": seeds, "objective": "path", "fingerprint": "", "notes": {}}
+    save_tensors(tmp_path / "prices.safetensors", "thresholds", {"table": table}, facts)
+    with pytest.raises(ValueError, match="not a usable threshold table"):
+        tt.Thresholds.load(tmp_path / "prices.safetensors")

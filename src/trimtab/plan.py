@@ -71,7 +71,7 @@ class Plan:
         """Read what `save` wrote; a truncated, foreign or inconsistent file is refused."""
         tensors, facts = load_tensors(path, "plan")
         try:
-            return cls(tensors["masks"], **facts | {"seeds": tuple(facts["seeds"])})
+            return cls(tensors["masks"], **facts | {"seeds": tuple(map(int, facts["seeds"]))})
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path}: not a usable plan: {error}") from error
 

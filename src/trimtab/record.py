@@ -70,11 +70,20 @@ class Rollout:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Rollout:
-        """Read what `save` wrote; a truncated or foreign file is refused."""
+        """Read what `save` wrote; a truncated, foreign or inconsistent file is refused."""
         tensors, facts = load_tensors(path, "rollout")
         wanted = {f.name for f in fields(cls)} - set(_FACTS)
         missing = wanted - {"seeds", "states"} - set(tensors)
         if missing or set(_FACTS) - set(facts):
             raise ValueError(f"{path}: not a whole rollout, {sorted(missing | (set(_FACTS) - set(facts)))} missing")
+        for name, shape in _shapes(tensors["projected"].shape).items():
+            if name in tensors and tensors[name].shape[: len(shape)] != shape:
+                raise ValueError(f"{path}: not a whole rollout, {name} is {tuple(tensors[name].shape)} and not {shape}")
         values: dict[str, Any] = {name: tensors.get(name) for name in wanted} | {name: facts[name] for name in _FACTS}
         return cls(**values)
+
+
+def _shapes(shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """What tensors of a record of (T, n) decisions begin with."""
+    per_sample = dict.fromkeys(("final", "closing", "closing_failed", "seeds"), tuple(shape[1:]))
+    return per_sample | dict.fromkeys(("defects", "residuals", "projected", "failed", "iterations"), tuple(shape[:2]))

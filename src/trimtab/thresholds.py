@@ -112,7 +112,7 @@ class Thresholds:
         try:
             prior = facts.pop("prior", None)
             own_scale = None if prior is None else OwnScale(tensors["typical"], prior)
-            return cls(tensors["table"], **facts | {"seeds": tuple(facts["seeds"]), "own_scale": own_scale})
+            return cls(tensors["table"], **facts | {"seeds": tuple(map(int, facts["seeds"])), "own_scale": own_scale})
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path}: not a usable threshold table: {error}") from error
 

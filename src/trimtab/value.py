@@ -62,6 +62,9 @@ class Value:
         for name, shape in shapes.items():
             if tuple(getattr(self, name).shape) != shape:
                 raise ValueError(f"{name} of a value must be {shape}: got {tuple(getattr(self, name).shape)}")
+        for name in ("expected", "center", "spread", "weights"):
+            if not bool(getattr(self, name).isfinite().all()):
+                raise ValueError(f"{name} of a value must be finite")
         if self.weights.ndim != 2 or len(self.weights) < 2 or self.weights.shape[1] != 2 * k + 2:
             raise ValueError(
                 f"weights of a value are (members, {2 * k + 2}) with 2 members or more: got {self.weights.shape}"
@@ -111,7 +114,7 @@ class Value:
             own_scale = None if prior is None else OwnScale(tensors["typical"], prior)
             table = Thresholds(tensors["table"], "dp", own_scale=own_scale)
             parts: dict[str, Any] = {name: tensors[name] for name in _TENSORS}
-            return cls(table, **parts, **facts | {"seeds": tuple(facts["seeds"])})
+            return cls(table, **parts, **facts | {"seeds": tuple(map(int, facts["seeds"]))})
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path}: not a usable value: {error}") from error
 
