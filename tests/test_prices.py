@@ -10,7 +10,6 @@ import torch
 import trimtab as tt
 from cases import CONSTRAINTS, Sphere, Walk
 from trimtab.calibration import METHODS
-from trimtab.prices.dynamic import solve
 from trimtab.prices.explore import Explore, spread_budgets
 from trimtab.prices.planned import cheapest_times, gap_costs, planned_masks
 from trimtab.prices.transitions import one_step
@@ -34,6 +33,24 @@ class Drift:
 
 
 ZERO = tt.as_constraint(torch.zeros_like, lambda x: x[:, 0])
+
+
+@dataclass(frozen=True)
+class Caught:
+    """Halfway through each sample gets to a defect of its own, which is back one step after every correction."""
+
+    n_steps: int = 24
+
+    def start(self, noise: tt.Noise) -> torch.Tensor:
+        own = -noise.uniform(-1, (1,)).log()
+        return torch.cat([torch.zeros_like(own), own], dim=1)
+
+    def step(self, x: torch.Tensor, t: int, noise: tt.Noise) -> torch.Tensor:
+        fresh, own = -noise.uniform(t, (1,)).log(), x[:, 1:]
+        return torch.cat([fresh if 2 * t < self.n_steps else 0.05 * fresh + own, own], dim=1)
+
+
+FIRST_ZERO = tt.as_constraint(lambda x: x * torch.tensor([0.0, 1.0], dtype=x.dtype), lambda x: x[:, 0])
 
 
 def mean_path_error(schedule, sampler, constraint=ZERO, seeds=EVALUATION) -> float:
@@ -129,7 +146,7 @@ def test_where_nothing_lasts_the_price_is_that_of_the_height_alone():
     assert torch.allclose(price.table[:16, 2:8], best[:16, 2:8], rtol=0.25)
 
 
-@pytest.mark.parametrize(("kappa", "low", "high"), [(1.0, 0.0, 0.2), (0.5, 0.9, 1.0), (0.0, 0.98, 1.0)])
+@pytest.mark.parametrize(("kappa", "low", "high"), [(1.0, 0.0, 0.3), (0.5, 0.9, 1.0), (0.0, 0.98, 1.0)])
 def test_a_lasting_defect_is_believed_in_as_far_as_it_shows(kappa, low, high):
     def run(seed):
         schedule = Explore(spread_budgets(48, 24, 1.0, seed), seed=seed)
@@ -141,6 +158,31 @@ def test_a_lasting_defect_is_believed_in_as_far_as_it_shows(kappa, low, high):
         assert torch.allclose(weights.sum(dim=-1), torch.ones(()).double(), atol=1e-9)
     later = (steps.alone @ steps.nodes[1:, :, None])[..., 0]  # the mean next defect at each node
     assert (later[:, -4:].mean(dim=1) >= later[:, :4].mean(dim=1) - 1e-9).all()
+
+
+def test_a_defect_that_is_back_after_its_correction_is_expected_back():
+    def run(seed):
+        schedule = Explore(spread_budgets(48, 24, 1.0, seed), seed=seed)
+        return tt.rollout(Caught(), FIRST_ZERO, schedule, CALIBRATION)
+
+    steps = one_step([run(0), run(1)])
+    late = slice(16, 22)  # pools of these steps have hardly any of the first half
+    defects = (steps.nodes * steps.scale[:, None])[late]
+    following = (steps.corrected @ steps.nodes[1:, :, None])[late, :, 0] * steps.scale[1:, None][late]
+    large = defects > defects.mean()
+    assert torch.allclose(following[large], defects[large], rtol=0.25)
+    forgotten = steps.remembering(0.0).corrected
+    assert torch.equal(forgotten, steps.alike.expand_as(forgotten))
+    assert torch.allclose(steps.remembering(1.0).corrected, steps.corrected, atol=1e-12)
+
+
+def test_all_memory_of_a_defect_is_taken_where_that_proves_better():
+    price = tt.calibrate(Caught(), FIRST_ZERO, CALIBRATION)
+    assert price.notes["memory"] == 1.0
+    paper = tt.calibrate(Caught(), FIRST_ZERO, CALIBRATION, method="paper")
+    errors = [mean_path_error(some.at(16), Caught(), FIRST_ZERO, range(256)) for some in (price, paper)]
+    assert errors[0] < 0.95 * errors[1]
+    assert tt.calibrate(Drift(1.0), ZERO, CALIBRATION).notes["memory"] == 0.5
 
 
 def test_every_batch_that_was_run_is_counted():
@@ -216,7 +258,7 @@ def test_exploration_meets_its_budgets_and_tries_both_actions_everywhere():
 def test_runs_that_show_only_one_action_are_refused():
     run = tt.rollout(Drift(0.3), ZERO, tt.Terminal(), range(20))
     with pytest.raises(ValueError, match="only one of the two actions"):
-        solve([run], 5)
+        one_step([run])
 
 
 def test_a_loop_of_ones_own_is_calibrated_like_a_sampler_of_ours():

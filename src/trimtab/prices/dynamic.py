@@ -13,15 +13,12 @@ the two expectations, which is what the height of a defect does not show.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from trimtab.prices.transitions import NODES, one_step
-from trimtab.record import Rollout
-from trimtab.scale import OwnScale
+from trimtab.prices.transitions import NODES, Steps
 
 __all__ = ["CostToGo", "solve"]
 
@@ -43,18 +40,14 @@ class CostToGo:
     cost: Tensor
 
 
-def solve(
-    runs: Sequence[Rollout], budget: int, weights: Tensor | None = None, own_scale: OwnScale | None = None
-) -> CostToGo:
-    """Estimate one-step transitions from explored rollouts and solve backward for the prices.
+def solve(steps: Steps, budget: int, weights: Tensor | None = None) -> CostToGo:
+    """Solve backward for the prices.
 
     Args:
-        runs: Records of rollouts in which corrections happened at random (see `Explore`), all of the same T.
+        steps: What one step does to a defect (see `one_step`).
         budget: The largest budget, B.
         weights: What a unit of residual costs at each step, (T,); 1 for path error.
-        own_scale: If given, everything is solved in units of each sample's own scale.
     """
-    steps = one_step(runs, own_scale)
     T, B = len(steps.scale), budget
     unit = steps.scale if weights is None else weights.double() * steps.scale
     table = torch.empty(T, B + 1, dtype=torch.float64)

@@ -141,7 +141,7 @@ def _solved(runs: list[Rollout], seconds: float, cost: Cost) -> TimedPrices:
     """
     seeds = () if runs[0].seeds is None else tuple(runs[0].seeds.tolist())
     own_scale = fit_own_scale(runs)
-    steps = one_step(runs, own_scale)
+    steps = one_step(runs, own_scale).remembering(0.5)
     n_steps = len(steps.scale)
     nodes = steps.nodes * steps.scale[:, None]
     gain = torch.empty(n_steps, _TICKS + 1, NODES, dtype=torch.float64)

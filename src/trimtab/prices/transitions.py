@@ -6,12 +6,16 @@ far as it differs from a simpler one by more than its own noise. A sample that w
 other that was corrected, and one that was left alone like one that was corrected, until the rollouts show otherwise.
 Where defects do not last, what is left is exactly the assumption of the paper's rule, that a correction is worth the
 height of the defect, with no noise on top.
+
+One thing a single step cannot show. Where the next defect of a corrected sample depends on the one it was corrected of,
+the cause may stay (a trajectory that is caught behind an obstacle) or pass (a burst of noise). Chained from step to
+step, the dependence stands for a cause that stays. How much of it to take is for the caller to try (`remembering`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -24,10 +28,8 @@ __all__ = ["NODES", "Steps", "occupancy", "one_step"]
 NODES = 24
 """Defect levels at which everything is known."""
 
-_ALONE = 512  # neighbours whose next defects stand for those of a node that is left alone
-_CORRECTED = 256  # and for one that is corrected: there the next defect hardly depends on this one
-_CLOSE = 400  # corrected samples, pooled over as few steps as have so many
-_WIDE = 6000  # samples of either action, likewise
+_NEIGHBOURS = 512  # whose next defects stand for those of a node
+_POOL = 6000  # samples of either action, from as few steps as have so many
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +43,7 @@ class Steps:
         alone: The next defect of a sample that is left alone at each node, as weights of the next step's nodes,
             (T - 1, k, k).
         corrected: The same for one that is corrected.
+        alike: The same for any that is corrected, whatever its defect, (T - 1, 1, k).
         start: The first defect, as weights of the first step's nodes, (k,).
         trust: How far the dependence of the next defect on the present one is believed, for samples corrected and for
             those left alone, (2, T - 1), from 0 to 1.
@@ -51,8 +54,13 @@ class Steps:
     residual: Tensor
     alone: Tensor
     corrected: Tensor
+    alike: Tensor
     start: Tensor
     trust: Tensor
+
+    def remembering(self, memory: float) -> Steps:
+        """The same with a share `memory` of a corrected sample's dependence on the defect it had."""
+        return replace(self, corrected=torch.lerp(self.alike.expand_as(self.corrected), self.corrected, memory))
 
 
 def one_step(runs: Sequence[Rollout], own_scale: OwnScale | None = None) -> Steps:
@@ -67,32 +75,29 @@ def one_step(runs: Sequence[Rollout], own_scale: OwnScale | None = None) -> Step
     T = seen.n_steps
     # closer together at both ends, where small and large budgets decide
     ranks = (torch.linspace(0, torch.pi / 2, NODES, dtype=torch.float64)).sin() ** 2
-    wide = [seen.around(t, seen.wide) for t in range(T)]
-    nodes = torch.stack([torch.cat([some.defect for some in pool]).quantile(ranks) for pool in wide])
+    pools = [seen.around(t) for t in range(T)]
+    nodes = torch.stack([torch.cat([some.defect for some in pool]).quantile(ranks) for pool in pools])
     nodes += torch.arange(NODES) * 1e-12  # ties apart
 
     residual = torch.empty(T, NODES, dtype=torch.float64)
     alone, corrected = torch.empty(2, T - 1, NODES, NODES, dtype=torch.float64)
-    plain = torch.empty(T - 1, 1, NODES, dtype=torch.float64)
+    alike = torch.empty(T - 1, 1, NODES, dtype=torch.float64)
     effect, noise = torch.zeros(2, 2, T - 1, dtype=torch.float64)
-    for t in range(T):
-        _, close = seen.around(t, seen.half_width(t))
-        near = _neighbours(close.defect, nodes[t], _CORRECTED)
-        residual[t] = close.residual[near].mean(dim=1)
+    for t, (left_alone, anyone) in enumerate(pools):
+        residual[t] = anyone.residual[_neighbours(anyone.defect, nodes[t], _NEIGHBOURS)].mean(dim=1)
         if t == T - 1:
             break
-        left_alone, anyone = wide[t]
-        coarse_to_fine = anyone.following[None], close.following[near], _transported(left_alone, nodes[t])
-        plain[t], corrected[t], alone[t] = (occupancy(nodes[t + 1], following) for following in coarse_to_fine)
+        coarse_to_fine = anyone.following[None], *(_transported(pool, nodes[t]) for pool in (anyone, left_alone))
+        alike[t], corrected[t], alone[t] = (occupancy(nodes[t + 1], following) for following in coarse_to_fine)
         for i in range(2):
             effect[i, t], noise[i, t] = _difference(coarse_to_fine[i + 1], coarse_to_fine[i])
     near_step = (-0.5 * ((torch.arange(T - 1)[:, None] - torch.arange(T - 1)) / seen.widest) ** 2).exp().double()
     # batches share their noise, so that all of them together tell no more about it than one
     trust = (1 - len(runs) * (noise @ near_step) / (effect @ near_step).clamp(min=1e-300)).clamp(min=0)
-    corrected = torch.lerp(plain.expand_as(corrected), corrected, trust[0, :, None, None])
+    corrected = torch.lerp(alike.expand_as(corrected), corrected, trust[0, :, None, None])
     alone = torch.lerp(corrected, alone, trust[1, :, None, None])
     start = occupancy(nodes[0], seen.defects[:1] / seen.scale[0])[0]
-    return Steps(seen.scale, nodes, residual, alone, corrected, start, trust)
+    return Steps(seen.scale, nodes, residual, alone, corrected, alike, start, trust)
 
 
 def occupancy(nodes: Tensor, x: Tensor) -> Tensor:
@@ -131,21 +136,12 @@ class _Seen:
         self.residuals = residuals / self.scale[:, None]
         self.n_steps = len(defects)
         self.widest = max(5, self.n_steps // 10)
-        self.wide = min(self.widest, -(-_WIDE // (2 * defects.shape[1])))
-        self.count = torch.nn.functional.pad(self.projected.sum(dim=1).cumsum(dim=0), (1, 0))  # corrected before each
+        self.width = min(self.widest, -(-_POOL // (2 * defects.shape[1])))  # of a pool, either side
 
-    def half_width(self, t: int) -> int:
-        """How many steps either side of t hold enough corrected samples."""
-        for width in range(self.widest):
-            low, high = max(0, t - width), min(self.n_steps, t + width + 1)
-            if int(self.count[high] - self.count[low]) >= _CLOSE:
-                return width
-        return self.widest
-
-    def around(self, t: int, width: int) -> tuple[_Pooled, _Pooled]:
+    def around(self, t: int) -> tuple[_Pooled, _Pooled]:
         """Samples of step t and its neighbours: those left alone, and those corrected."""
         last = self.n_steps - 1
-        low, high = max(0, t - width), min(last, t + width)
+        low, high = max(0, t - self.width), min(last, t + self.width)
         if t < last:
             high = min(high, last - 1)  # these have a next defect
         rows, next_rows = slice(low, high + 1), slice(low + 1, high + 2)
@@ -179,19 +175,25 @@ def _neighbours(x: Tensor, at: Tensor, count: int) -> Tensor:
     return first[:, None] + torch.arange(count)
 
 
-def _transported(alone: _Pooled, nodes: Tensor) -> Tensor:
-    """The next defects of a sample at each node that is left alone, (k, neighbours).
+def _transported(pool: _Pooled, nodes: Tensor) -> Tensor:
+    """The next defects of a sample at each node, (k, neighbours).
 
     They are those of the node's neighbours, each moved by how far the neighbour is from the node times the slope of
     the next defect on the present one. Averaging the neighbours as they are would blur the cost to go at every step,
     and defects that last for many steps would be lost in the blur.
     """
-    x, y = alone.defect, alone.following
-    wide, near = _neighbours(x, nodes, 3 * _ALONE), _neighbours(x, nodes, _ALONE)
-    dx, dy = x[wide], y[wide]
-    dx, dy = dx - dx.mean(dim=1, keepdim=True), dy - dy.mean(dim=1, keepdim=True)
-    slope = ((dx * dy).sum(dim=1) / (dx**2).sum(dim=1).clamp(min=1e-12)).clamp(0, 1.5)
-    return (y[near] + slope[:, None] * (nodes[:, None] - x[near])).clamp(min=0)
+    x, y = pool.defect, pool.following
+    near = _neighbours(x, nodes, _NEIGHBOURS)
+    moved = y[near] + _slopes(x, y, _neighbours(x, nodes, 3 * _NEIGHBOURS))[:, None] * (nodes[:, None] - x[near])
+    return moved.clamp(min=0)
+
+
+def _slopes(x: Tensor, y: Tensor, windows: Tensor) -> Tensor:
+    """Of y on x (m,) within each of some windows of neighbours (k, count), by sums up to their ends: (k,)."""
+    sums = torch.nn.functional.pad(torch.stack([x, y, x * x, x * y]).cumsum(dim=1), (1, 0))
+    mean_x, mean_y, xx, xy = (sums[:, windows[:, -1] + 1] - sums[:, windows[:, 0]]) / windows.shape[1]
+    slope: Tensor = (xy - mean_x * mean_y) / (xx - mean_x**2).clamp(min=1e-12)
+    return slope.clamp(0, 1.5)
 
 
 def _difference(fine: Tensor, coarse: Tensor) -> tuple[Tensor, Tensor]:
