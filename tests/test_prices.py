@@ -50,6 +50,21 @@ class Caught:
         return torch.cat([fresh if 2 * t < self.n_steps else 0.05 * fresh + own, own], dim=1)
 
 
+@dataclass(frozen=True)
+class Regrown:
+    """A defect of each sample's own, to which it grows back over a few steps after every correction."""
+
+    n_steps: int = 50
+
+    def start(self, noise: tt.Noise) -> torch.Tensor:
+        own = -noise.uniform(-1, (1,)).log()
+        return torch.cat([own, own], dim=1)
+
+    def step(self, x: torch.Tensor, t: int, noise: tt.Noise) -> torch.Tensor:
+        now, own = x[:, :1], x[:, 1:]
+        return torch.cat([0.5 * (now + own) - 0.05 * noise.uniform(t, (1,)).log(), own], dim=1)
+
+
 FIRST_ZERO = tt.as_constraint(lambda x: x * torch.tensor([0.0, 1.0], dtype=x.dtype), lambda x: x[:, 0])
 
 
@@ -146,13 +161,15 @@ def test_where_nothing_lasts_the_price_is_that_of_the_height_alone():
     assert torch.allclose(price.table[:16, 2:8], best[:16, 2:8], rtol=0.25)
 
 
+def explored_steps(sampler, constraint=ZERO):
+    n_steps = sampler.n_steps
+    schedules = (Explore(spread_budgets(48, n_steps, 1.0, seed), seed=seed) for seed in range(2))
+    return one_step([tt.rollout(sampler, constraint, schedule, CALIBRATION) for schedule in schedules])
+
+
 @pytest.mark.parametrize(("kappa", "low", "high"), [(1.0, 0.0, 0.3), (0.5, 0.9, 1.0), (0.0, 0.98, 1.0)])
 def test_a_lasting_defect_is_believed_in_as_far_as_it_shows(kappa, low, high):
-    def run(seed):
-        schedule = Explore(spread_budgets(48, 24, 1.0, seed), seed=seed)
-        return tt.rollout(Drift(kappa), ZERO, schedule, CALIBRATION)
-
-    steps = one_step([run(0), run(1)])
+    steps = explored_steps(Drift(kappa))
     assert low <= float(steps.trust[1].mean()) <= high
     for weights in (steps.alone, steps.corrected, steps.start):
         assert torch.allclose(weights.sum(dim=-1), torch.ones(()).double(), atol=1e-9)
@@ -161,11 +178,7 @@ def test_a_lasting_defect_is_believed_in_as_far_as_it_shows(kappa, low, high):
 
 
 def test_a_defect_that_is_back_after_its_correction_is_expected_back():
-    def run(seed):
-        schedule = Explore(spread_budgets(48, 24, 1.0, seed), seed=seed)
-        return tt.rollout(Caught(), FIRST_ZERO, schedule, CALIBRATION)
-
-    steps = one_step([run(0), run(1)])
+    steps = explored_steps(Caught(), FIRST_ZERO)
     late = slice(16, 22)  # pools of these steps have hardly any of the first half
     defects = (steps.nodes * steps.scale[:, None])[late]
     following = (steps.corrected @ steps.nodes[1:, :, None])[late, :, 0] * steps.scale[1:, None][late]
@@ -174,6 +187,23 @@ def test_a_defect_that_is_back_after_its_correction_is_expected_back():
     forgotten = steps.remembering(0.0).corrected
     assert torch.equal(forgotten, steps.alike.expand_as(forgotten))
     assert torch.allclose(steps.remembering(1.0).corrected, steps.corrected, atol=1e-12)
+
+
+@pytest.mark.parametrize("kappa", [0.0, 0.3, 1.0])
+def test_settled_samples_are_no_others_where_corrections_leave_no_trace(kappa):
+    assert float(explored_steps(Drift(kappa, n_steps=50)).trust[2].mean()) < 0.15
+
+
+def test_settled_samples_are_told_from_those_that_grow_back():
+    steps = explored_steps(Regrown(), FIRST_ZERO)
+    assert float(steps.trust[2].mean()) > 0.9
+    defects = (steps.nodes * steps.scale[:, None])[:-1, 8:20]  # where there are many of both
+    settled, any_alone = (
+        (kernel @ steps.nodes[1:, :, None])[:, 8:20, 0] * steps.scale[1:, None]
+        for kernel in (steps.settled, steps.alone)
+    )
+    assert float((settled / defects - 1).abs().mean()) < 0.05
+    assert float((any_alone / defects - 1).mean()) > 0.1
 
 
 def test_all_memory_of_a_defect_is_taken_where_that_proves_better():

@@ -257,7 +257,7 @@ def _explored(task: _Task, weights: Tensor | None) -> tuple[list[Rollout], OwnSc
     runs = task.explore(range(_RANDOM_ROUNDS))
     for k in range(_RANDOM_ROUNDS, _RANDOM_ROUNDS + _NEAR_POLICY_ROUNDS):
         own_scale = fit_own_scale([*runs, task.free])
-        steps = one_step(runs, own_scale).remembering(_MEMORY)
+        steps = one_step([*runs, task.free], own_scale).remembering(_MEMORY)
         near = Thresholds(solve(steps, task.budget, weights).table, own_scale=own_scale)
         runs += task.explore(range(k, k + 1), near, _SHARE)
     return runs, fit_own_scale([*runs, task.free])
@@ -271,7 +271,7 @@ def _tried(
     Whether what raised a defect outlasts the correction by more than a step does not show in single steps. It shows in
     what prices come to: those for a cause that stays are taken where they cost less by more than 1 SE when tried out.
     """
-    steps = one_step(runs, own_scale)
+    steps = one_step([*runs, task.free], own_scale)
     budgets = spread_budgets(task.n, task.n_steps, task.budget, seed=0).clamp(max=task.budget)
 
     def cost(solution: CostToGo) -> Tensor:

@@ -9,6 +9,11 @@ go therefore obeys
 
 and lambda[t, b] is the defect at which the two are equal: correcting pays above it. How long a correction lasts is in
 the two expectations, which is what the height of a defect does not show.
+
+A correction can leave a trace that the next defect alone does not show: what is left alone afterwards may grow back
+faster than one that has been left alone for long. So there are two such functions, for samples fresh from a correction
+and for those that have settled, which any step may turn a fresh one into. The price is one for both: that of the two
+as they are mixed where b corrections are spread over the T - t steps to go.
 """
 
 from __future__ import annotations
@@ -50,23 +55,28 @@ def solve(steps: Steps, budget: int, weights: Tensor | None = None) -> CostToGo:
     """
     T, B = len(steps.scale), budget
     unit = steps.scale if weights is None else weights.double() * steps.scale
+    left, settle = torch.arange(B + 1), 1 / steps.fresh_steps
     table = torch.empty(T, B + 1, dtype=torch.float64)
-    left = torch.arange(B + 1)
-    costs = torch.zeros(T + 1, B + 1, NODES, dtype=torch.float64)
+    costs = torch.empty(T, B + 1, NODES, dtype=torch.float64)
+    fresh, settled = torch.zeros(2, B + 1, NODES, dtype=torch.float64)  # cost to go from the next step on
     for t in reversed(range(T)):
-        stay, go = unit[t] * steps.nodes[t], unit[t] * steps.residual[t]
+        stay_fresh = stay_settled = unit[t] * steps.nodes[t].expand(B + 1, NODES)
+        go = unit[t] * steps.residual[t].expand(B + 1, NODES)
         if t < T - 1:
-            stay, go = stay + costs[t + 1] @ steps.alone[t].T, go + costs[t + 1] @ steps.corrected[t].T
-        stay, go = stay.expand(B + 1, NODES), go.expand(B + 1, NODES)
+            stay_fresh = stay_fresh + torch.lerp(fresh, settled, settle) @ steps.alone[t].T
+            stay_settled = stay_settled + settled @ steps.settled[t].T
+            go = go + fresh @ steps.corrected[t].T
+        rate = (left / (T - t)).clamp(max=1)[:, None].double()
+        share = rate / (1 - (1 - rate) * (1 - settle))  # of fresh samples among those corrected at this rate
         defects = steps.nodes[t] * steps.scale[t]
+        gain = torch.lerp(stay_settled, stay_fresh, share)[1:] - go[:-1]  # a correction leaves one fewer
         table[t, 0] = torch.inf
-        price = _break_even(defects, stay[1:] - go[:-1])  # a correction leaves one fewer
-        table[t, 1:] = torch.where(left[1:] >= T - t, -torch.inf, price)  # enough for every step left: spend it
+        table[t, 1:] = torch.where(left[1:] >= T - t, -torch.inf, _break_even(defects, gain))  # enough for all: spend
         spend = defects >= table[t][:, None]
-        costs[t] = torch.where(
-            spend, go.roll(1, dims=0), stay
-        )  # row 0 never spends: what is rolled into it is not read
-    return CostToGo(table, costs[0] @ steps.start, steps.nodes * steps.scale[:, None], costs[:T])
+        # row 0 never spends: what is rolled into it is not read
+        fresh, settled = (torch.where(spend, go.roll(1, dims=0), stay) for stay in (stay_fresh, stay_settled))
+        costs[t] = torch.lerp(settled, fresh, share)
+    return CostToGo(table, settled @ steps.start, steps.nodes * steps.scale[:, None], costs)
 
 
 def _break_even(defects: Tensor, gain: Tensor) -> Tensor:

@@ -3,9 +3,10 @@
 The next defect of a sample is described at a few levels of the present one (nodes), as weights of the nodes of the next
 step: the mean of anything known at those nodes is then a product of small matrices. Each estimate is only trusted as
 far as it differs from a simpler one by more than its own noise. A sample that was corrected is taken to go on like any
-other that was corrected, and one that was left alone like one that was corrected, until the rollouts show otherwise.
-Where defects do not last, what is left is exactly the assumption of the paper's rule, that a correction is worth the
-height of the defect, with no noise on top.
+other that was corrected, one that was left alone like one that was corrected, and one that has settled, its last
+correction being long past, like any that was left alone, until the rollouts show otherwise. Where defects do not last,
+what is left is exactly the assumption of the paper's rule, that a correction is worth the height of the defect, with no
+noise on top.
 
 One thing a single step cannot show. Where the next defect of a corrected sample depends on the one it was corrected of,
 the cause may stay (a trajectory that is caught behind an obstacle) or pass (a burst of noise). Chained from step to
@@ -16,12 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from trimtab.record import Rollout
-from trimtab.scale import OwnScale
+from trimtab.scale import OwnScale, last_corrections
 
 __all__ = ["NODES", "Steps", "occupancy", "one_step"]
 
@@ -29,6 +31,7 @@ NODES = 24
 """Defect levels at which everything is known."""
 
 _NEIGHBOURS = 512  # whose next defects stand for those of a node
+_FEW = 64  # settled samples: too few to tell them from others
 _POOL = 6000  # samples of either action, from as few steps as have so many
 
 
@@ -42,21 +45,25 @@ class Steps:
         residual: What a correction leaves at each node, in the same units, (T, k).
         alone: The next defect of a sample that is left alone at each node, as weights of the next step's nodes,
             (T - 1, k, k).
+        settled: The same for one whose last correction, if any, is long past.
         corrected: The same for one that is corrected.
         alike: The same for any that is corrected, whatever its defect, (T - 1, 1, k).
         start: The first defect, as weights of the first step's nodes, (k,).
         trust: How far the dependence of the next defect on the present one is believed, for samples corrected and for
-            those left alone, (2, T - 1), from 0 to 1.
+            those left alone, and how far that of settled ones is believed to be another, (3, T - 1), from 0 to 1.
+        fresh_steps: After so many steps without a correction a sample has settled.
     """
 
     scale: Tensor
     nodes: Tensor
     residual: Tensor
     alone: Tensor
+    settled: Tensor
     corrected: Tensor
     alike: Tensor
     start: Tensor
     trust: Tensor
+    fresh_steps: int
 
     def remembering(self, memory: float) -> Steps:
         """The same with a share `memory` of a corrected sample's dependence on the defect it had."""
@@ -76,28 +83,34 @@ def one_step(runs: Sequence[Rollout], own_scale: OwnScale | None = None) -> Step
     # closer together at both ends, where small and large budgets decide
     ranks = (torch.linspace(0, torch.pi / 2, NODES, dtype=torch.float64)).sin() ** 2
     pools = [seen.around(t) for t in range(T)]
-    nodes = torch.stack([torch.cat([some.defect for some in pool]).quantile(ranks) for pool in pools])
+    nodes = torch.stack([pool.defects[(ranks * (len(pool.defects) - 1)).round().long()] for pool in pools])
     nodes += torch.arange(NODES) * 1e-12  # ties apart
 
     residual = torch.empty(T, NODES, dtype=torch.float64)
-    alone, corrected = torch.empty(2, T - 1, NODES, NODES, dtype=torch.float64)
+    settled, alone, corrected = torch.empty(3, T - 1, NODES, NODES, dtype=torch.float64)
     alike = torch.empty(T - 1, 1, NODES, dtype=torch.float64)
-    effect, noise = torch.zeros(2, 2, T - 1, dtype=torch.float64)
-    for t, (left_alone, anyone) in enumerate(pools):
-        residual[t] = anyone.residual[_neighbours(anyone.defect, nodes[t], _NEIGHBOURS)].mean(dim=1)
+    effect, noise = torch.zeros(2, 3, T - 1, dtype=torch.float64)
+    reached = torch.zeros(T - 1, NODES, dtype=torch.bool)  # by samples that have settled
+    for t, pool in enumerate(pools):
+        near = _neighbours(pool.corrected.defect, nodes[t], _NEIGHBOURS)
+        residual[t] = pool.corrected.residual[near].mean(dim=1)
         if t == T - 1:
             break
-        coarse_to_fine = anyone.following[None], *(_transported(pool, nodes[t]) for pool in (anyone, left_alone))
-        alike[t], corrected[t], alone[t] = (occupancy(nodes[t + 1], following) for following in coarse_to_fine)
-        for i in range(2):
-            effect[i, t], noise[i, t] = _difference(coarse_to_fine[i + 1], coarse_to_fine[i])
+        finer = [_transported(some, nodes[t]) for some in (pool.corrected, pool.alone, pool.settled)]
+        coarse_to_fine = [pool.corrected.following[None], *finer]
+        alike[t], corrected[t], alone[t], settled[t] = (occupancy(nodes[t + 1], each) for each in coarse_to_fine)
+        reached[t] = pool.settled.reaches(nodes[t])
+        effect[:, t], noise[:, t] = _differences(coarse_to_fine, reached[t])
     near_step = (-0.5 * ((torch.arange(T - 1)[:, None] - torch.arange(T - 1)) / seen.widest) ** 2).exp().double()
-    # batches share their noise, so that all of them together tell no more about it than one
-    trust = (1 - len(runs) * (noise @ near_step) / (effect @ near_step).clamp(min=1e-300)).clamp(min=0)
+    # batches share their noise, so that all of them together tell no more about it than one; but settled samples are
+    # compared with a pool that they are part of, and what they share with it cancels
+    shared = torch.tensor([len(runs), len(runs), 1.0], dtype=torch.float64)[:, None]
+    trust = (1 - shared * (noise @ near_step) / (effect @ near_step).clamp(min=1e-300)).clamp(min=0)
     corrected = torch.lerp(alike.expand_as(corrected), corrected, trust[0, :, None, None])
     alone = torch.lerp(corrected, alone, trust[1, :, None, None])
+    settled = torch.lerp(alone, settled, (trust[2, :, None] * reached)[:, :, None])
     start = occupancy(nodes[0], seen.defects[:1] / seen.scale[0])[0]
-    return Steps(seen.scale, nodes, residual, alone, corrected, alike, start, trust)
+    return Steps(seen.scale, nodes, residual, alone, settled, corrected, alike, start, trust, seen.fresh_steps)
 
 
 def occupancy(nodes: Tensor, x: Tensor) -> Tensor:
@@ -120,6 +133,20 @@ class _Pooled:
     residual: Tensor
     following: Tensor
 
+    def reaches(self, nodes: Tensor) -> Tensor:
+        """Which of the nodes lie among these samples rather than at or beyond their outermost."""
+        few = len(self.defect) // 50
+        return (nodes >= self.defect[few]) & (nodes <= self.defect[-1 - few])
+
+
+class _Pools(NamedTuple):
+    """Samples left alone long after a correction, all that were left alone, those corrected, and the defects of all."""
+
+    settled: _Pooled
+    alone: _Pooled
+    corrected: _Pooled
+    defects: Tensor
+
 
 class _Seen:
     """Defects, decisions and residuals of all runs side by side, in units of each step's usual defect."""
@@ -136,10 +163,13 @@ class _Seen:
         self.residuals = residuals / self.scale[:, None]
         self.n_steps = len(defects)
         self.widest = max(5, self.n_steps // 10)
+        last = last_corrections(self.projected)
+        self.fresh_steps = max(2, self.n_steps // 25)
+        self.fresh = (last > 0) & (torch.arange(self.n_steps)[:, None] + 1 - last <= self.fresh_steps)
         self.width = min(self.widest, -(-_POOL // (2 * defects.shape[1])))  # of a pool, either side
 
-    def around(self, t: int) -> tuple[_Pooled, _Pooled]:
-        """Samples of step t and its neighbours: those left alone, and those corrected."""
+    def around(self, t: int) -> _Pools:
+        """Samples of step t and its neighbours."""
         last = self.n_steps - 1
         low, high = max(0, t - self.width), min(last, t + self.width)
         if t < last:
@@ -155,11 +185,14 @@ class _Seen:
         # at the last step there is no next defect, and none is asked for
         following = self.relative[next_rows].flatten() if t < last else defect
         order = defect.argsort()
-        left_alone, corrected = (
+        settled = ~projected & ~self.fresh[rows].flatten()
+        if int(settled.sum()) < _FEW:
+            settled = ~projected
+        settled_ones, left_alone, corrected = (
             _Pooled(defect[some], residual[some], following[some])
-            for some in (order[~projected[order]], order[projected[order]])
+            for some in (order[group[order]] for group in (settled, ~projected, projected))
         )
-        return left_alone, corrected
+        return _Pools(settled_ones, left_alone, corrected, defect[order])
 
 
 def _smooth(x: Tensor, half_width: int = 5) -> Tensor:
@@ -196,7 +229,17 @@ def _slopes(x: Tensor, y: Tensor, windows: Tensor) -> Tensor:
     return slope.clamp(0, 1.5)
 
 
-def _difference(fine: Tensor, coarse: Tensor) -> tuple[Tensor, Tensor]:
-    """How much the means of two estimates (k, m) and (k or 1, l) differ, squared, and how much by chance alone."""
-    by_chance = fine.var(dim=1, correction=0) / fine.shape[1] + coarse.var(dim=1, correction=0) / coarse.shape[1]
-    return (fine.mean(dim=1) - coarse.mean(dim=1)).square().mean(), by_chance.mean()
+def _differences(estimates: Sequence[Tensor], reached: Tensor) -> tuple[Tensor, Tensor]:
+    """How much the mean of each estimate (k or 1, m) differs from that before it, squared, and how much by chance.
+
+    Both are sums over the nodes; for the last estimate, over those nodes (k,) that it reaches.
+    """
+    moments = [torch.var_mean(each, dim=1, correction=0) for each in estimates]
+    means = torch.stack([mean.expand(NODES) for _, mean in moments])
+    chance = torch.stack(
+        [(var / each.shape[1]).expand(NODES) for (var, _), each in zip(moments, estimates, strict=True)]
+    )
+    counted = torch.ones(len(estimates) - 1, NODES, dtype=means.dtype)
+    counted[-1] = reached
+    effect, by_chance = means.diff(dim=0).square() * counted, (chance[1:] + chance[:-1]) * counted
+    return effect.sum(dim=1), by_chance.sum(dim=1)
