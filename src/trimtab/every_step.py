@@ -51,8 +51,9 @@ def compiled(name: str) -> Any:
 
 def all_finite(x: Tensor) -> bool:
     """Whether every number is finite."""
-    double = x.dtype == torch.float64
-    if x.is_cpu and (double or x.dtype == torch.float32) and x.is_contiguous() and (check := compiled("all_finite")):
+    dtype = x.dtype
+    double = dtype is torch.float64
+    if (double or dtype is torch.float32) and x.is_cpu and x.is_contiguous() and (check := compiled("all_finite")):
         return bool(check(x.data_ptr(), x.numel(), double))
     # one reduction without a mask in the usual case; the exact test only if it trips
     return math.isfinite(x.sum()) or bool(x.isfinite().all())

@@ -60,6 +60,7 @@ class Ledger:
         Returns:
             Whether all states are finite, and all defects finite and at least 0; True if not asked to check.
         """
+        _check_shape(defect, self.left.shape[0])
         self.defects[t] = self.residuals[t] = defect
         return not check or (_sound(self.defects[t]) and all_finite(x))
 
@@ -99,8 +100,16 @@ class Ledger:
         Returns:
             Whether all are finite and at least 0; True if not asked to check.
         """
+        _check_shape(residual, (self.left if rows is None else rows).shape[0])
         self.residuals[t, slice(None) if rows is None else rows] = residual.to(self.residuals)
         return not check or _sound(self.residuals[t])
+
+
+def _check_shape(defect: Any, n: int) -> None:
+    """Refuse what a constraint says of n states if it is not one float for each."""
+    if not isinstance(defect, Tensor) or defect.shape != (n,) or not defect.is_floating_point():
+        came = f"{tuple(defect.shape)} of {defect.dtype}" if isinstance(defect, Tensor) else repr(defect)
+        raise ValueError(f"defect must return one number a sample, ({n},) floats: got {came}")
 
 
 def _sound(booked: Tensor) -> bool:
@@ -147,13 +156,18 @@ class _CompiledLedger(Ledger):
         self.books.prices, self.books.columns = self.tables[0].data_ptr(), prices.budget + 1
         return all(table.dtype == torch.float64 for table in self.tables)
 
-    def _can_read(self, numbers: Tensor) -> bool:
+    def _can_read(self, x: Tensor) -> bool:
         """Whether the compiled functions can read these numbers where they lie."""
-        return numbers.dtype == self.dtype and numbers.is_cpu and numbers.is_contiguous()
+        return x.dtype is self.dtype and x.is_cpu and x.is_contiguous()
+
+    def _can_read_row(self, x: Any, n: int) -> bool:
+        """Whether they can, and the numbers are (n,)."""
+        whole = type(x) is Tensor and x.ndim == 1 and x.numel() == n
+        return whole and x.dtype is self.dtype and x.is_cpu and x.is_contiguous()
 
     def look(self, t: int, x: Tensor, defect: Tensor, check: bool = True) -> bool:
         """Checks in any case: it costs nothing here."""
-        if self._can_read(x) and self._can_read(defect):
+        if self._can_read(x) and self._can_read_row(defect, self.n):
             return bool(self._look(self.address, t, x.data_ptr(), defect.data_ptr()))
         return super().look(t, x, defect)
 
@@ -179,7 +193,7 @@ class _CompiledLedger(Ledger):
     def keep(self, t: int, residual: Tensor, rows: Tensor | None = None, check: bool = True) -> bool:
         """As a `Ledger`."""
         k = self.n if rows is None else rows.shape[0]
-        if residual.shape != (k,) or not self._can_read(residual):
+        if not self._can_read_row(residual, k):
             return super().keep(t, residual, rows, check)
         sound = self._keep(self.address, t, residual.data_ptr(), None if rows is None else rows.data_ptr(), k)
         return not check or bool(sound)

@@ -57,13 +57,6 @@ class Metered:
         return Metered(self.constraint.take(rows), self.projections, self.defects)
 
 
-def check_defects(defect: Any, shape: torch.Size) -> None:
-    """Refuse what a constraint's `defect` returned if it is not one float a sample."""
-    if not isinstance(defect, Tensor) or defect.shape != shape or not defect.is_floating_point():
-        came = f"{tuple(defect.shape)} of {defect.dtype}" if isinstance(defect, Tensor) else repr(defect)
-        raise ValueError(f"defect must return one number a sample, ({shape[0]},) floats: got {came}")
-
-
 class Run:
     """One run of a corrector: its ledger, its records, its costs."""
 
@@ -72,7 +65,7 @@ class Run:
         self.owner = owner
         if not isinstance(x, Tensor):
             raise ValueError(f"states must be a torch tensor, (n, *event): got {type(x).__name__}")
-        self.shape, self.batch = x.shape, x.shape[:1]
+        self.shape = x.shape
         if x.ndim < 1 or len(x) == 0 or not x.is_floating_point():
             raise ValueError(
                 f"states must be floats with one row a sample, at least one: got {tuple(x.shape)} of {x.dtype}"
@@ -131,7 +124,6 @@ class Run:
         except Exception:
             self.refuse(x)  # if there is something to refuse, it is the reason
             raise
-        check_defects(defect, self.batch)
         if not self.ledger.look(self.t, x, defect, check):
             self.refuse(x, self.ledger.seen[self.t])
         if before is not None and not torch.equal(before, x):
@@ -201,9 +193,7 @@ class Run:
             return torch.full((len(answer.x),), torch.nan, device=answer.x.device)
         if self.looking_projects:
             return torch.zeros(len(answer.x), device=answer.x.device)
-        defect = constraint.defect(answer.x)
-        check_defects(defect, answer.x.shape[:1])
-        return defect
+        return constraint.defect(answer.x)
 
     def book_residual(self, residual: Tensor, rows: Tensor | None = None) -> None:
         """Record what projections left of the defect; refuse what cannot be a distance."""
