@@ -332,6 +332,37 @@ def test_unknown_methods_and_objectives_are_refused():
         tt.calibrate(Walk(), Sphere(), range(8), objective="endpoint")
 
 
+@dataclass(frozen=True)
+class GrowsBack:
+    """A quarter of the samples return, over a few steps, to a defect of their own, which nothing but it shows."""
+
+    n_steps: int = 48
+
+    def start(self, noise: tt.Noise) -> torch.Tensor:
+        own = torch.where(noise.uniform(-1, (1,)) < 0.25, 10.0, 0.0).double()
+        return torch.cat([own, own], dim=1)
+
+    def step(self, x: torch.Tensor, t: int, noise: tt.Noise) -> torch.Tensor:
+        now, own = x[:, :1], x[:, 1:]
+        return torch.cat([now + 0.4 * (own - now) - 0.05 * noise.uniform(t, (1,)).log(), own], dim=1)
+
+
+def test_prices_that_lose_to_even_spacing_are_not_handed_out_in_silence():
+    sampler = GrowsBack()
+    with pytest.warns(UserWarning, match="cost more than even spacing") as seen:
+        price = tt.calibrate(sampler, FIRST_ZERO, CALIBRATION)
+    assert seen[0].filename == __file__
+    mean, se = price.notes["ahead_of_periodic"]
+    assert mean < -2 * se
+    assert mean_path_error(price.at(0.5), sampler, FIRST_ZERO) > mean_path_error(tt.Periodic(0.5), sampler, FIRST_ZERO)
+
+
+@pytest.mark.parametrize("kappa", [0.0, 0.3, 1.0])
+def test_prices_are_known_to_be_ahead_of_even_spacing(kappa):
+    mean, se = tt.calibrate(Drift(kappa), ZERO, CALIBRATION).notes["ahead_of_periodic"]
+    assert mean > 2 * se > 0
+
+
 @pytest.mark.parametrize("name", ["so3", "se3-lever", "terrain"])
 @pytest.mark.parametrize("budget", [3, 10])
 def test_no_neighbour_of_planned_times_is_better_under_common_noise(name, budget):

@@ -26,7 +26,7 @@ from trimtab.prices.transitions import one_step
 from trimtab.prices.value import learn
 from trimtab.record import Rollout
 from trimtab.scale import OwnScale
-from trimtab.schedule import Adaptive, Budget, Schedule, Terminal, corrections
+from trimtab.schedule import Adaptive, Budget, Periodic, Schedule, Terminal, corrections
 from trimtab.thresholds import Thresholds, fingerprint
 from trimtab.value import Value
 
@@ -210,6 +210,16 @@ class _Task:
         budgets = {k: spread_budgets(self.n, self.n_steps, self.budget, seed=k) for k in rounds}
         return [self.run(Explore(budgets[k], thresholds, share, seed=k)) for k in rounds]
 
+    @property
+    def trial_budgets(self) -> Tensor:
+        """Budgets at which prices are tried out, spread over all rates, (n,)."""
+        return spread_budgets(self.n, self.n_steps, self.budget, seed=0).clamp(max=self.budget)
+
+    def cost(self, schedule: Schedule, weights: Tensor | None = None) -> Tensor:
+        """What each calibration rollout costs on that schedule, (n,)."""
+        residuals = self.run(schedule).residuals.cpu().double()
+        return residuals.sum(dim=0) if weights is None else weights @ residuals
+
     def weights(self) -> Tensor | None:
         """What a unit of residual costs at each step; None for path error."""
         return residual_weights(self.objective, self.run, self.distance)
@@ -247,8 +257,10 @@ def _dp(task: _Task) -> Thresholds:
     task.enough(_LEAST)
     weights = task.weights()
     runs, own_scale = _explored(task, weights)
-    solution, memory = _tried(task, runs, weights, own_scale)
+    solution, memory, costs = _tried(task, runs, weights, own_scale)
     notes = {"expected": solution.expected.tolist(), "memory": memory}
+    if weights is None:  # other objectives have taken their batches already
+        notes["ahead_of_periodic"] = _ahead_of_periodic(task, costs)
     return Thresholds(solution.table, "dp", own_scale=own_scale, **task.facts(notes))
 
 
@@ -265,23 +277,33 @@ def _explored(task: _Task, weights: Tensor | None) -> tuple[list[Rollout], OwnSc
 
 def _tried(
     task: _Task, runs: list[Rollout], weights: Tensor | None, own_scale: OwnScale | None
-) -> tuple[CostToGo, float]:
-    """The solution, and how much memory of a corrected defect it assumes.
+) -> tuple[CostToGo, float, Tensor]:
+    """The solution, how much memory of a corrected defect it assumes, and what the calibration seeds cost by it, (n,).
 
     Whether what raised a defect outlasts the correction by more than a step does not show in single steps. It shows in
     what prices come to: those for a cause that stays are taken where they cost less by more than 1 SE when tried out.
     """
     steps = one_step([*runs, task.free], own_scale)
-    budgets = spread_budgets(task.n, task.n_steps, task.budget, seed=0).clamp(max=task.budget)
-
-    def cost(solution: CostToGo) -> Tensor:
+    trials = []
+    for memory in (_MEMORY, 1.0):
+        solution = solve(steps.remembering(memory), task.budget, weights)
         prices = Thresholds(solution.table, own_scale=own_scale)
-        residuals = task.run(Adaptive(prices, budgets)).residuals.cpu().double()
-        return residuals.sum(dim=0) if weights is None else weights @ residuals
+        trials.append((solution, memory, task.cost(Adaptive(prices, task.trial_budgets), weights)))
+    saved = summary(trials[0][2] - trials[1][2])
+    return trials[saved.mean > saved.se]
 
-    some, all_of_it = (solve(steps.remembering(memory), task.budget, weights) for memory in (_MEMORY, 1.0))
-    saved = summary(cost(some) - cost(all_of_it))
-    return (all_of_it, 1.0) if saved.mean > saved.se else (some, _MEMORY)
+
+def _ahead_of_periodic(task: _Task, costs: Tensor) -> list[float]:
+    """By how much less the calibration seeds cost than with even spacing at the same budgets, and the SE of that."""
+    ahead = summary(task.cost(Periodic(task.trial_budgets)) - costs)
+    if ahead.mean < -2 * ahead.se:
+        warnings.warn(
+            f"tried out on the calibration seeds, these prices cost more than even spacing at the same budgets, by "
+            f"{-ahead.mean:.3g} ± {ahead.se:.1g} a rollout: what makes a defect large here does not show in it; "
+            "use Periodic or method='planned' (trimtab advise measures which)",
+            stacklevel=5,
+        )
+    return [ahead.mean, ahead.se]
 
 
 def _planned(task: _Task) -> Plan:
