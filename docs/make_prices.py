@@ -25,6 +25,7 @@ from trimtab.calibration import calibrate_runs, cost_to_go
 from trimtab.domains import SYNTHETIC
 from trimtab.lookahead import LookAhead
 from trimtab.luck import online_limit
+from trimtab.report.style import look_of
 from trimtab.scale import last_corrections
 
 HERE = Path(__file__).parent
@@ -337,7 +338,8 @@ def figures(results: dict[str, Any]) -> None:
     """docs/images/prices.png and calibration.png."""
     import matplotlib.pyplot as plt
 
-    colours = {"periodic": "#777777", "paper": "#d55e00", "on-policy": "#cc79a7", "planned": "#e69f00", "dp": "#0072b2"}
+    looks = {method: look_of(method) for method in ("periodic", "planned")}
+    looks |= {method: look_of(f"adaptive:{method}") for method in ("paper", "on-policy", "dp")}
     plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
     rows = {(row["domain"], row["kappa"]): row for row in results["rows"]}
     names = list(dict.fromkeys(row["domain"] for row in results["rows"]))
@@ -348,12 +350,13 @@ def figures(results: dict[str, Any]) -> None:
     for i, kappa in enumerate(kappas):
         for j, name in enumerate(names):
             ax, row = axes[i][j], rows[name, kappa]
-            for method, colour in colours.items():
+            for method, look in looks.items():
                 mean = torch.tensor([v["mean"] for v in row["nepe"][method]])
                 se = torch.tensor([v["se"] for v in row["nepe"][method]])
-                ax.fill_between(BUDGETS, mean - se, mean + se, color=colour, alpha=0.2, lw=0)
-                ax.plot(BUDGETS, mean, color=colour, lw=1.8 if method == "dp" else 1.1, label=LABEL[method])
-            ax.plot([0.25], [row["hindsight"]["mean"]], "k*", ms=6, label="hindsight")
+                ax.fill_between(BUDGETS, mean - se, mean + se, color=look.colour, alpha=0.2, lw=0)
+                style = {"color": look.colour, "ls": look.dashes, "lw": 1.8 if method == "dp" else 1.2}
+                ax.plot(BUDGETS, mean, label=LABEL[method], **style)
+            ax.plot([0.25], [row["hindsight"]["mean"]], "*", color=look_of("hindsight").colour, ms=7, label="hindsight")
             ax.set_ylim(0, 1)
             if i == 0:
                 ax.set_title(name, fontsize=10)
@@ -378,10 +381,9 @@ def figures(results: dict[str, Any]) -> None:
     ax.set_xlabel("calibration rollouts")
     ax.set_ylabel("NEPE at B/T = 0.25")
     ax.set_ylim(0)
-    place = {"loc": "center right", "bbox_to_anchor": (1.0, 0.65)}  # between the lines
+    place = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
     ax.legend(frameon=False, fontsize=8, title="dp (dotted: periodic)", title_fontsize=8, **place)
-    figure.tight_layout()
-    figure.savefig(HERE / "images" / "calibration.png", dpi=150)
+    figure.savefig(HERE / "images" / "calibration.png", dpi=150, bbox_inches="tight")
     plt.close(figure)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -206,6 +207,14 @@ def test_it_does_without(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: 
     x, avoid = proposals(MAPS["circles"], 2, 0.02, seed=1, waypoints=8)
     assert torch.equal(avoid.defect(x), defect_in_torch(avoid, x))
     assert bool(avoid.free(avoid.project(x).x).all())
+
+
+@needs_compiler
+@pytest.mark.usefixtures("anew")
+def test_a_compiler_may_be_given_with_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CC", f"{os.environ.get('CC') or 'cc'} -g")
+    assert compiled_search() is not None
 
 
 @pytest.mark.usefixtures("anew")

@@ -446,3 +446,18 @@ def test_the_own_scale_of_a_loop_is_that_of_its_record(tmp_path):
     left = 10 - run.projected.long().cumsum(dim=0) + run.projected.long()
     by_hand = (run.defects >= price.table.gather(1, left) * scale) & (left > 0)
     assert torch.equal(by_hand, run.projected)
+
+
+@pytest.mark.parametrize(("n_steps", "budget"), [(1, 1), (1, 0), (12, 0)])
+def test_where_there_is_no_choice_the_table_is_what_its_conventions_say(n_steps, budget):
+    price = tt.calibrate(Drift(0.3, n_steps), ZERO, CALIBRATION, budget)
+    assert price.table.isinf().all()
+    run = tt.rollout(Drift(0.3, n_steps), ZERO, price.at(budget), EVALUATION)
+    assert (run.spent == budget).all()
+    with pytest.raises(ValueError, match="no choice"):
+        tt.calibrate(Drift(0.3, n_steps), ZERO, CALIBRATION, budget, method="value")
+
+
+def test_repeated_calibration_seeds_are_refused():
+    with pytest.raises(ValueError, match="15 of the 16 calibration seeds are repeated"):
+        tt.calibrate(Drift(0.3), ZERO, [7] * 16)

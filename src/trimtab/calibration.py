@@ -72,6 +72,12 @@ def calibrate(
         [25, 25, 25, 25]
     """
     seeds = as_seeds(seeds)
+    repeated = len(seeds) - len(set(seeds.tolist()))
+    if repeated:
+        raise ValueError(
+            f"{repeated} of the {len(seeds)} calibration seeds are repeated: the same rollout twice tells nothing new; "
+            "give each seed once"
+        )
 
     def run(schedule: Schedule) -> Rollout:
         return rollout(sampler, constraint, schedule, seeds, keep_states="state" in as_mix(objective))
@@ -211,6 +217,11 @@ class _Task:
         return [self.run(Explore(budgets[k], thresholds, share, seed=k)) for k in rounds]
 
     @property
+    def has_choice(self) -> bool:
+        """Whether there is a correction to spend and more than one step to spend it at."""
+        return self.budget > 0 and self.n_steps > 1
+
+    @property
     def trial_budgets(self) -> Tensor:
         """Budgets at which prices are tried out, spread over all rates, (n,)."""
         return spread_budgets(self.n, self.n_steps, self.budget, seed=0).clamp(max=self.budget)
@@ -255,6 +266,8 @@ def _on_policy(task: _Task) -> Thresholds:
 
 def _dp(task: _Task) -> Thresholds:
     task.enough(_LEAST)
+    if not task.has_choice:  # the conventions of the table say it all
+        return Thresholds(quantile_table(task.free.defects, task.budget), "dp", **task.facts({}))
     weights = task.weights()
     runs, own_scale = _explored(task, weights)
     solution, memory, costs = _tried(task, runs, weights, own_scale)
@@ -313,6 +326,11 @@ def _planned(task: _Task) -> Plan:
 
 
 def _value(task: _Task) -> Value:
+    if not task.has_choice:
+        raise ValueError(
+            f"with T = {task.n_steps} and a budget of {task.budget} there is no choice whose value could be learned; "
+            "method='dp' works, and Terminal or Stepwise do the same"
+        )
     table = _dp(task)
     value = learn(task.run, table, task.free)
     return replace(value, **task.facts({"expected": table.notes["expected"], **value.notes}))

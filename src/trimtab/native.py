@@ -10,6 +10,7 @@ import ctypes
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -32,21 +33,22 @@ def compiled_function(source: Path, name: str, arguments: Sequence[Any]) -> Any:
         name: Of the function.
         arguments: Their ctypes.
     """
-    compiler = shutil.which(os.environ.get("CC") or "cc")
-    if compiler is None or os.environ.get("TRIMTAB_NATIVE") == "0" or platform.system() == "Windows":
+    compiler, *options = shlex.split(os.environ.get("CC") or "cc")  # CC may hold options too
+    found = shutil.which(compiler)
+    if found is None or os.environ.get("TRIMTAB_NATIVE") == "0" or platform.system() == "Windows":
         return None
     try:
-        function = getattr(ctypes.CDLL(str(_library(source, compiler))), name)
+        function = getattr(ctypes.CDLL(str(_library(source, [found, *options]))), name)
     except (OSError, RuntimeError, subprocess.SubprocessError):  # RuntimeError: a user without a home
         return None
     function.argtypes, function.restype = list(arguments), ctypes.c_int
     return function
 
 
-def _library(source: Path, compiler: str) -> Path:
+def _library(source: Path, compiler: list[str]) -> Path:
     """The library's file, compiled if the cache does not have it for this compiler."""
-    program = Path(compiler).resolve()
-    facts = [program, program.stat().st_mtime_ns, program.stat().st_size, platform.machine(), *_FLAGS]
+    program = Path(compiler[0]).resolve()
+    facts = [program, program.stat().st_mtime_ns, program.stat().st_size, *compiler[1:], platform.machine(), *_FLAGS]
     key = hashlib.sha256("\0".join(map(str, facts)).encode() + source.read_bytes()).hexdigest()[:16]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trimtab"
     library = cache / f"{source.stem}-{key}.so"
@@ -54,7 +56,7 @@ def _library(source: Path, compiler: str) -> Path:
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache) as directory:
             built = Path(directory) / library.name
-            command = [compiler, *_FLAGS, str(source), "-o", str(built), "-lm"]
+            command = [*compiler, *_FLAGS, str(source), "-o", str(built), "-lm"]
             subprocess.run(command, capture_output=True, check=True, timeout=60)
             os.replace(built, library)
     return library

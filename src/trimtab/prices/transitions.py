@@ -92,8 +92,8 @@ def one_step(runs: Sequence[Rollout], own_scale: OwnScale | None = None) -> Step
     effect, noise = torch.zeros(2, 3, T - 1, dtype=torch.float64)
     reached = torch.zeros(T - 1, NODES, dtype=torch.bool)  # by samples that have settled
     for t, pool in enumerate(pools):
-        near = _neighbours(pool.corrected.defect, nodes[t], _NEIGHBOURS)
-        residual[t] = pool.corrected.residual[near].mean(dim=1)
+        first, count = _neighbours(pool.corrected.defect, nodes[t], _NEIGHBOURS)
+        residual[t] = pool.corrected.residual.unfold(0, count, 1)[first].mean(dim=1)
         if t == T - 1:
             break
         finer = [_transported(some, nodes[t]) for some in (pool.corrected, pool.alone, pool.settled)]
@@ -118,10 +118,11 @@ def occupancy(nodes: Tensor, x: Tensor) -> Tensor:
 
     Their product with values at the nodes is the mean of the values at x: linear between nodes and beyond the last.
     """
-    right = torch.searchsorted(nodes, x).clamp(1, len(nodes) - 1)
-    share = ((x - nodes[right - 1]) / (nodes[right] - nodes[right - 1])).clamp(min=0)
+    left = torch.searchsorted(nodes, x).sub_(1).clamp_(0, len(nodes) - 2)
+    share = ((x - nodes[left]) / nodes.diff()[left]).clamp_(min=0)
     weights = torch.zeros(len(x), len(nodes), dtype=x.dtype)
-    weights.scatter_add_(1, right - 1, 1 - share).scatter_add_(1, right, share)
+    weights.scatter_add_(1, left, 1 - share)
+    weights[:, 1:].scatter_add_(1, left, share)
     return weights / x.shape[1]
 
 
@@ -201,11 +202,10 @@ def _smooth(x: Tensor, half_width: int = 5) -> Tensor:
     return padded.unfold(0, 2 * half_width + 1, 1).mean(dim=1)
 
 
-def _neighbours(x: Tensor, at: Tensor, count: int) -> Tensor:
-    """Positions of the `count` neighbours (or all) of each of `at` (k,) in sorted `x` (m,): (k, count)."""
+def _neighbours(x: Tensor, at: Tensor, count: int) -> tuple[Tensor, int]:
+    """Where the `count` neighbours (or all) of each of `at` (k,) begin in sorted `x` (m,), (k,), and their number."""
     count = min(count, len(x))
-    first = (torch.searchsorted(x, at) - count // 2).clamp(0, len(x) - count)
-    return first[:, None] + torch.arange(count)
+    return (torch.searchsorted(x, at) - count // 2).clamp(0, len(x) - count), count
 
 
 def _transported(pool: _Pooled, nodes: Tensor) -> Tensor:
@@ -216,15 +216,16 @@ def _transported(pool: _Pooled, nodes: Tensor) -> Tensor:
     and defects that last for many steps would be lost in the blur.
     """
     x, y = pool.defect, pool.following
-    near = _neighbours(x, nodes, _NEIGHBOURS)
-    moved = y[near] + _slopes(x, y, _neighbours(x, nodes, 3 * _NEIGHBOURS))[:, None] * (nodes[:, None] - x[near])
-    return moved.clamp(min=0)
+    first, count = _neighbours(x, nodes, _NEIGHBOURS)
+    near_x, near_y = (values.unfold(0, count, 1)[first] for values in (x, y))  # rows of neighbours, (k, count)
+    slopes = _slopes(x, y, *_neighbours(x, nodes, 3 * _NEIGHBOURS))
+    return (near_y + slopes[:, None] * (nodes[:, None] - near_x)).clamp(min=0)
 
 
-def _slopes(x: Tensor, y: Tensor, windows: Tensor) -> Tensor:
-    """Of y on x (m,) within each of some windows of neighbours (k, count), by sums up to their ends: (k,)."""
+def _slopes(x: Tensor, y: Tensor, first: Tensor, count: int) -> Tensor:
+    """Of y on x (m,) among the `count` neighbours that begin at each of `first` (k,), from sums up to there: (k,)."""
     sums = torch.nn.functional.pad(torch.stack([x, y, x * x, x * y]).cumsum(dim=1), (1, 0))
-    mean_x, mean_y, xx, xy = (sums[:, windows[:, -1] + 1] - sums[:, windows[:, 0]]) / windows.shape[1]
+    mean_x, mean_y, xx, xy = (sums[:, first + count] - sums[:, first]) / count
     slope: Tensor = (xy - mean_x * mean_y) / (xx - mean_x**2).clamp(min=1e-12)
     return slope.clamp(0, 1.5)
 
