@@ -123,7 +123,7 @@ def rows_on_one_thread(quick: bool) -> list[dict[str, Any]]:
     with torch.no_grad():
         unet.evaluations = math.ceil(STEP_SECONDS / min(seconds(lambda: unet(torch.zeros(BATCH, 3, 16, 16), 0))))
     box = tt.as_constraint(lambda x: x.clamp(-1, 1), lambda x: (x.abs() - 1).clamp(min=0).flatten(1).amax(dim=1))
-    steps, rounds = (5, 3) if quick else (STEPS, 31)
+    steps, rounds = (5, 3) if quick else (STEPS, 81)
 
     def pipeline() -> Any:
         pipe = diffusers.DDIMPipeline(unet, diffusers.DDIMScheduler(clip_sample=False))
