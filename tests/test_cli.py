@@ -44,6 +44,8 @@ def wait_for_tasks(process: subprocess.Popen[str], run: Path, number: int) -> No
 @pytest.fixture(scope="module")
 def killed_and_resumed(tmp_path_factory):
     """A run that was killed in the middle, then interrupted with Ctrl-C, then finished."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in a shell's background jobs, and in all they start
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     run = tmp_path_factory.mktemp("runs") / "tiny"
     killed = trimtab("reproduce", *TINY, "--out", str(run), "--workers", "1")
     wait_for_tasks(killed, run, 3)
