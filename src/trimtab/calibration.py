@@ -22,7 +22,7 @@ from trimtab.prices.objective import Objective, as_mix, describe, residual_weigh
 from trimtab.prices.planned import planned_masks
 from trimtab.prices.quantile import on_policy_table, quantile_table
 from trimtab.prices.scale import fit_own_scale
-from trimtab.prices.transitions import one_step
+from trimtab.prices.transitions import MEMORY, one_step
 from trimtab.prices.value import learn
 from trimtab.record import Rollout
 from trimtab.scale import OwnScale
@@ -183,7 +183,6 @@ def thresholds_from_runs(runs: Iterable[Rollout], budget: Budget = 1.0) -> Thres
 _RANDOM_ROUNDS = 2
 _NEAR_POLICY_ROUNDS = 2
 _SHARE = 0.15  # of decisions made at random while staying near the policy
-_MEMORY = 0.5  # of a corrected defect, unless all of it proves better
 
 
 class _Task:
@@ -282,7 +281,7 @@ def _explored(task: _Task, weights: Tensor | None) -> tuple[list[Rollout], OwnSc
     runs = task.explore(range(_RANDOM_ROUNDS))
     for k in range(_RANDOM_ROUNDS, _RANDOM_ROUNDS + _NEAR_POLICY_ROUNDS):
         own_scale = fit_own_scale([*runs, task.free])
-        steps = one_step([*runs, task.free], own_scale).remembering(_MEMORY)
+        steps = one_step([*runs, task.free], own_scale).remembering(MEMORY)
         near = Thresholds(solve(steps, task.budget, weights).table, own_scale=own_scale)
         runs += task.explore(range(k, k + 1), near, _SHARE)
     return runs, fit_own_scale([*runs, task.free])
@@ -298,7 +297,7 @@ def _tried(
     """
     steps = one_step([*runs, task.free], own_scale)
     trials = []
-    for memory in (_MEMORY, 1.0):
+    for memory in (MEMORY, 1.0):
         solution = solve(steps.remembering(memory), task.budget, weights)
         prices = Thresholds(solution.table, own_scale=own_scale)
         trials.append((solution, memory, task.cost(Adaptive(prices, task.trial_budgets), weights)))

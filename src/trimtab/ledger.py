@@ -162,8 +162,7 @@ class _CompiledLedger(Ledger):
 
     def _can_read_row(self, x: Any, n: int) -> bool:
         """Whether they can, and the numbers are (n,)."""
-        whole = type(x) is Tensor and x.ndim == 1 and x.numel() == n
-        return whole and x.dtype is self.dtype and x.is_cpu and x.is_contiguous()
+        return type(x) is Tensor and x.ndim == 1 and x.numel() == n and self._can_read(x)
 
     def look(self, t: int, x: Tensor, defect: Tensor, check: bool = True) -> bool:
         """Checks in any case: it costs nothing here."""

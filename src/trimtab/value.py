@@ -62,7 +62,7 @@ class Value:
         for name, shape in shapes.items():
             if tuple(getattr(self, name).shape) != shape:
                 raise ValueError(f"{name} of a value must be {shape}: got {tuple(getattr(self, name).shape)}")
-        for name in ("expected", "center", "spread", "weights"):
+        for name in _TENSORS:
             if not bool(getattr(self, name).isfinite().all()):
                 raise ValueError(f"{name} of a value must be finite")
         if self.weights.ndim != 2 or len(self.weights) < 2 or self.weights.shape[1] != 2 * k + 2:

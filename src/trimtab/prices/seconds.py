@@ -20,7 +20,7 @@ from trimtab.files import load_tensors, save_tensors
 from trimtab.noise import uniform_numbers
 from trimtab.prices.explore import Explore, Run, spread_budgets
 from trimtab.prices.scale import fit_own_scale
-from trimtab.prices.transitions import NODES, one_step
+from trimtab.prices.transitions import MEMORY, NODES, one_step
 from trimtab.record import Rollout
 from trimtab.scale import OwnScale
 from trimtab.schedule import Moment, Terminal
@@ -141,7 +141,7 @@ def _solved(runs: list[Rollout], seconds: float, cost: Cost) -> TimedPrices:
     """
     seeds = () if runs[0].seeds is None else tuple(runs[0].seeds.tolist())
     own_scale = fit_own_scale(runs)
-    steps = one_step(runs, own_scale).remembering(0.5)
+    steps = one_step(runs, own_scale).remembering(MEMORY)
     n_steps = len(steps.scale)
     nodes = steps.nodes * steps.scale[:, None]
     gain = torch.empty(n_steps, _TICKS + 1, NODES, dtype=torch.float64)

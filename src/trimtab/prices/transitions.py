@@ -25,10 +25,13 @@ from torch import Tensor
 from trimtab.record import Rollout
 from trimtab.scale import OwnScale, last_corrections
 
-__all__ = ["NODES", "Steps", "occupancy", "one_step"]
+__all__ = ["MEMORY", "NODES", "Steps", "occupancy", "one_step"]
 
 NODES = 24
 """Defect levels at which everything is known."""
+
+MEMORY = 0.5
+"""The share of a corrected sample's dependence on the defect it had that is taken unless another proves better."""
 
 _NEIGHBOURS = 512  # whose next defects stand for those of a node
 _FEW = 64  # settled samples: too few to tell them from others
