@@ -116,3 +116,8 @@ SCHEDULES = {
     "fixed": lambda sampler: tt.Fixed(torch.arange(sampler.n_steps) % 3 == 0),
     "function": lambda sampler: lambda now: now.defect > now.defects.mean(dim=0),
 }
+
+
+def correct(x, constraint=None, schedule=None, n_steps=1, **options):
+    """What a corrector makes of one batch of proposals, by default on the sphere after every step."""
+    return tt.Corrector(constraint or Sphere(), schedule or tt.Stepwise(), n_steps, **options)(x)

@@ -5,127 +5,11 @@ import pickle
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import trimtab as tt
-from cases import Solver, Sphere, Walk, row_norm
-
-BAD = st.sampled_from([torch.nan, torch.inf, -torch.inf])
-
-
-def correct(x, constraint=None, schedule=None, n_steps=1, **options):
-    return tt.Corrector(constraint or Sphere(), schedule or tt.Stepwise(), n_steps, **options)(x)
-
+from cases import Sphere, Walk, correct
 
 # ------------------------------------------------------------------ bad input
-
-
-@given(BAD, st.integers(0, 4), st.booleans())
-def test_bad_states_are_refused_by_name(bad, row, dense):
-    x = torch.ones(5, 3)
-    x[row, 1] = bad
-    with pytest.raises(ValueError, match=f"for 1 of 5 samples at step 0 of 1 \\(first: sample {row}, seed {row + 40}"):
-        correct(x, seeds=range(40, 45), dense=dense)
-
-
-@given(st.sampled_from([torch.nan, torch.inf, -1e-9, -3.0]), st.integers(0, 4))
-def test_bad_defects_are_refused_by_name(bad, row):
-    defect = torch.zeros(5)
-    defect[row] = bad
-    constraint = tt.as_constraint(Sphere().project, lambda x: defect[: len(x)])
-    with pytest.raises(ValueError, match=f"the defect is negative, NaN or inf for 1 of 5 .* sample {row}"):
-        correct(torch.ones(5, 3), constraint)
-
-
-@pytest.mark.parametrize("shape", [(5, 1), (4,), ()])
-def test_defects_of_another_shape_are_refused(shape):
-    constraint = tt.as_constraint(Sphere().project, lambda x: torch.zeros(shape))
-    with pytest.raises(ValueError, match=r"one number a sample, \(5,\) floats"):
-        correct(torch.ones(5, 3), constraint)
-
-
-@pytest.mark.parametrize(
-    ("project", "message"),
-    [
-        (lambda x: x[:, :2], r"given \(5, 3\) float32 on cpu and returned \(5, 2\) float32"),
-        (lambda x: x.double(), "returned .* float64"),
-        (lambda x: x * torch.nan, "returned,? NaN or inf for 5 of 5 (finite states|samples)"),
-        (lambda x: None, "Tensor or a Projection, got NoneType"),
-        (lambda x: tt.Projection(None), "returned None"),
-        (lambda x: tt.Projection(x, torch.ones(2, dtype=torch.bool)), "converged as a tensor with one number a sample"),
-        (lambda x: tt.Projection(x, True), "converged as a tensor .* got True"),
-        (lambda x: tt.Projection(x, torch.ones(5, dtype=torch.int64)), "converged as bool, got torch.int64"),
-        (lambda x: tt.Projection(x, None, 3), "iterations as a tensor .* got 3"),
-    ],
-)
-def test_bad_projections_are_refused(project, message):
-    for dense in (False, True):
-        with pytest.raises((tt.ProjectionError, ValueError) if dense else tt.ProjectionError, match=message):
-            correct(torch.ones(5, 3), tt.as_constraint(project, Sphere().defect), dense=dense)
-
-
-EVEN = tt.Fixed(torch.tensor([[True, False, True, False, True]]))  # some rows, so that they are taken
-
-
-class Odd(Sphere):
-    """A sphere that is in order until rows are taken, and then says something else."""
-
-    def __init__(self, defect):
-        object.__setattr__(self, "other", defect)
-
-    def take(self, rows):
-        return tt.as_constraint(Sphere().project, self.other)
-
-
-@pytest.mark.parametrize("schedule", [tt.Stepwise(), EVEN])
-@pytest.mark.parametrize(
-    ("residual", "message"),
-    [(torch.nan, "the defect after projecting is"), (-1.0, "the defect after projecting is"), (torch.inf, "inf")],
-)
-def test_bad_residuals_are_refused_by_name(schedule, residual, message):
-    solver = tt.as_constraint(lambda x: tt.Projection(x, None, None, torch.full((len(x),), residual)), Sphere().defect)
-    with pytest.raises(ValueError, match=f"{message}.* sample 0"):
-        correct(torch.ones(5, 3), solver, schedule)
-
-
-@pytest.mark.parametrize("residual", [None, torch.zeros(1), torch.zeros(3, 1), torch.zeros(3, dtype=torch.int64)])
-def test_residuals_that_are_not_one_number_a_row_are_refused(residual):
-    with pytest.raises(ValueError, match=r"one number a sample, \(3,\) floats"):
-        correct(torch.ones(5, 3), Odd(lambda x: residual), EVEN)
-
-
-def test_a_constraint_that_changes_its_rows_does_no_harm():
-    class Shifts(Sphere):
-        def take(self, rows):
-            rows += 10**6
-            return self
-
-    with pytest.raises(IndexError):
-        correct(torch.ones(5, 3), Shifts(), EVEN)
-
-
-def test_defects_too_large_for_the_record_are_refused():
-    large = tt.as_constraint(Sphere().project, lambda x: torch.full((len(x),), 1e300, dtype=torch.float64))
-    with pytest.raises(ValueError, match="the defect is negative, NaN or inf for 5 of 5"):
-        correct(torch.ones(5, 3), large)
-
-
-def test_defects_that_lie_elsewhere_are_not_read():
-    with pytest.raises(NotImplementedError, match="meta"):  # as good as any device whose memory is not the host's
-        correct(torch.ones(5, 3), tt.as_constraint(Sphere().project, lambda x: torch.ones(len(x), device="meta")))
-
-
-@pytest.mark.parametrize("x", [[[1.0, 2.0]], None])
-def test_states_that_are_no_tensor_are_refused(x):
-    with pytest.raises(ValueError, match=r"a torch tensor, \(n, \*event\): got (list|NoneType)"):
-        correct(x)
-
-
-@pytest.mark.parametrize("x", [torch.ones(0, 3), torch.ones(3, dtype=torch.int64), torch.tensor(1.0)])
-def test_batches_that_are_none_are_refused(x):
-    with pytest.raises(ValueError, match="one row a sample"):
-        correct(x)
 
 
 @pytest.mark.parametrize("n_steps", [0, -1, 2.0, True])
@@ -235,40 +119,6 @@ def test_an_error_inside_the_block_is_not_hidden():
         raise ZeroDivisionError
 
 
-def in_place(x):
-    x /= row_norm(x)[:, None]
-    return x
-
-
-@pytest.mark.parametrize("dense", [False, True])
-@pytest.mark.parametrize("schedule", [tt.Periodic(0.4), tt.RandomTimes(0.4)])
-@pytest.mark.parametrize("defect", [None, Sphere().defect])
-def test_a_projection_may_work_in_place(defect, schedule, dense):
-    fresh = tt.rollout(Walk(), tt.as_constraint(Sphere().project, defect), schedule, range(6), dense=dense)
-    reused = tt.rollout(Walk(), tt.as_constraint(in_place, defect), schedule, range(6), dense=dense)
-    torch.testing.assert_close(reused.defects, fresh.defects)
-    torch.testing.assert_close(reused.final, fresh.final)
-    assert float(fresh.defects.max()) > 0.01
-
-
-def test_a_failed_projection_that_works_in_place_can_be_reverted():
-    def fails(x):
-        x.mul_(0.5)
-        return tt.Projection(x, torch.zeros(len(x), dtype=torch.bool))
-
-    for schedule in (tt.Stepwise(), EVEN):
-        solver = tt.as_constraint(fails, Sphere().defect)
-        corrector = tt.Corrector(solver, schedule, 1, on_failure="revert")
-        assert torch.equal(corrector(torch.full((5, 3), 2.0)), torch.full((5, 3), 2.0))
-
-
-def test_a_defect_that_changes_states_is_refused():
-    with pytest.raises(ValueError, match="defect changed the states it was given"):
-        correct(
-            torch.full((5, 3), 2.0), tt.as_constraint(Sphere().project, lambda x: (row_norm(in_place(x)) - 1).abs())
-        )
-
-
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda corrector: pickle.loads(pickle.dumps(corrector))])
 def test_a_copy_made_in_mid_run_goes_on_by_itself(duplicate):
     table = torch.full((9, 4), 0.02, dtype=torch.float64)
@@ -300,35 +150,6 @@ def test_proposals_are_not_modified():
 # ------------------------------------------------------------------ records
 
 
-def test_path_states_are_kept_only_when_asked_for():
-    record = tt.rollout(Walk(), Sphere(), tt.Periodic(3), range(4))
-    assert record.states is None
-    kept = tt.rollout(Walk(), Sphere(), tt.Periodic(3), range(4), keep_states=True)
-    assert kept.states.shape == (13, 4, 3)
-    assert torch.equal(kept.states[0], Walk().start(tt.Noise(torch.arange(4))))
-    assert torch.equal(kept.states[-1], kept.final)
-    assert torch.allclose(
-        Sphere().defect(kept.states[1:-1].flatten(0, 1)).reshape(11, 4), kept.residuals[:-1], atol=1e-15
-    )
-
-
-def test_costs_are_counted():
-    record = tt.rollout(Walk(), Sphere(), tt.Periodic(3), range(4))
-    assert record.calls == {"update": 12, "defect": 12 + 3, "projection": 3}
-    assert record.rows == {"update": 48, "defect": 60, "projection": 12}
-    assert set(record.seconds) == {"update", "defect", "projection", "scheduling"}
-    assert min(record.seconds.values()) > 0
-    closed = tt.rollout(Walk(), Sphere(), tt.Terminal(), range(4))
-    assert closed.rows["projection"] == 4
-    assert closed.spent.tolist() == [0] * 4
-    assert closed.closing.all()
-
-
-def test_a_defect_that_is_a_projection_is_counted_as_one():
-    record = tt.rollout(Walk(), tt.as_constraint(Sphere().project), tt.Periodic(3), range(4))
-    assert record.rows == {"update": 48, "defect": 0, "projection": 48 + 12}
-
-
 @pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize("defect", [None, Sphere().defect])
 def test_schedules_that_do_not_look_can_do_without_defects(defect, dense):
@@ -348,19 +169,6 @@ def test_schedules_that_look_need_defects():
         tt.rollout(Walk(), Sphere(), tt.FixedThreshold(0.1), range(4), measure_defects=False)
 
 
-def test_closing_earns_no_credit():
-    record = tt.rollout(Walk(), Sphere(), tt.Terminal(), range(4))
-    assert torch.equal(record.residuals, record.defects)
-
-
-def test_solver_iterations_and_failures_are_recorded():
-    record = tt.rollout(Walk(), Solver(limit=0.5), tt.Stepwise(), range(20))
-    assert record.failed.any()
-    assert not record.failed.all()
-    assert set(record.iterations.unique().tolist()) == {3, 50}
-    assert torch.equal(record.iterations == 50, record.failed)
-
-
 def test_steps_can_be_logged():
     seen = []
     corrector = tt.Corrector(Sphere(), tt.Stepwise(), 3, on_step=lambda t, numbers: seen.append((t, numbers)))
@@ -368,86 +176,6 @@ def test_steps_can_be_logged():
         corrector(torch.full((2, 4), 1.0))
     assert [t for t, _ in seen] == [0, 1, 2]
     assert seen[0][1] == {"defect": 1.0, "residual": 0.0, "projected": 1.0}
-
-
-# ------------------------------------------------------------------ failed projections
-
-
-class Stubborn:
-    """Fails until it has been tried often enough; each try halves the way to the sphere."""
-
-    def __init__(self, needed, factor=0.5):
-        self.needed, self.factor, self.tries = needed, factor, 0
-
-    def project(self, x):
-        self.tries += 1
-        y = x * (1 + self.factor * (1 / row_norm(x)[:, None] - 1))
-        done = self.tries >= self.needed
-        return tt.Projection(Sphere().project(x) if done else y, torch.full((len(x),), done))
-
-    def defect(self, x):
-        return Sphere().defect(x)
-
-    def take(self, rows):
-        return self
-
-
-def test_keep_keeps_a_better_state_and_never_a_worse_one():
-    x = torch.full((2, 4), 1.0)
-    assert torch.allclose(correct(x, Stubborn(99)), torch.full((2, 4), 0.75))
-    worse = correct(x, Stubborn(99, factor=-1.0))
-    assert torch.equal(worse, x)
-
-
-def test_keep_never_keeps_what_is_not_finite():
-    broken = tt.as_constraint(
-        lambda x: tt.Projection(x * torch.nan, torch.zeros(len(x), dtype=torch.bool)), Sphere().defect
-    )
-    corrector = tt.Corrector(broken, tt.Stepwise(), 1)
-    assert torch.equal(corrector(torch.ones(2, 4)), torch.ones(2, 4))
-    assert corrector.rollout.failed.all()
-    assert (corrector.rollout.residuals == 1).all()
-
-
-def test_revert_keeps_the_proposal():
-    x = torch.full((2, 4), 1.0)
-    assert torch.equal(correct(x, Stubborn(99), on_failure="revert"), x)
-
-
-def test_raise_raises():
-    with pytest.raises(tt.ProjectionError, match="failed for 2 of 2 selected states after 1 tries"):
-        correct(torch.ones(2, 4), Stubborn(99), on_failure="raise")
-
-
-@pytest.mark.parametrize(("needed", "solved"), [(2, True), (4, True), (5, False)])
-def test_retry_tries_again_and_then_stops(needed, solved):
-    stubborn = Stubborn(needed)
-    corrector = tt.Corrector(stubborn, tt.Stepwise(), 1, on_failure=tt.Retry(3))
-    x = corrector(torch.full((2, 4), 1.0))
-    assert bool(corrector.rollout.failed.any()) is not solved
-    assert stubborn.tries == min(needed, 4)
-    expected = 0.0 if solved else 0.5**4  # each try started where the last one stopped
-    assert torch.allclose(Sphere().defect(x), torch.full((2,), expected), atol=1e-6)
-
-
-def test_a_failure_does_not_touch_its_neighbours():
-    x = torch.tensor([[0.2, 3.0, 0.0], [9.0, 0.0, 0.0], [0.3, 0.4, 0.0]])
-    together = correct(x, Solver())
-    alone = torch.cat([correct(row[None], Solver()) for row in x])
-    assert torch.equal(together, alone)
-    assert torch.equal(together[[0, 2]], Sphere().project(x[[0, 2]]))
-
-
-@pytest.mark.parametrize("policy", ["ignore", 3, None])
-def test_unknown_policies_are_refused(policy):
-    with pytest.raises(ValueError, match="on_failure must be"):
-        tt.Corrector(Sphere(), tt.Stepwise(), 1, on_failure=policy)
-
-
-@pytest.mark.parametrize("tries", [0, -1, 1.5])
-def test_unbounded_or_empty_retries_are_refused(tries):
-    with pytest.raises(ValueError, match="tries must be a whole number"):
-        tt.Retry(tries)
 
 
 # ------------------------------------------------------------------ precision
@@ -486,12 +214,3 @@ def test_no_gradient_flows_through_a_correction():
 def test_a_sampler_is_told_from_a_constraint():
     with pytest.raises(ValueError, match=r"a sampler has n_steps.*Sphere has no n_steps"):
         tt.rollout(Sphere(), Walk(), tt.Stepwise(), [1])
-
-
-def test_data_for_other_samples_is_refused():
-    ball = tt.as_constraint(lambda x, r: x, lambda x, r: row_norm(x), data=(torch.ones(8),))
-    with pytest.raises(ValueError, match="data for 8 samples but was given 5 states"):
-        correct(torch.ones(5, 3), ball)
-    for data in (torch.ones(5), (torch.tensor(1.0),), (1.0,)):
-        with pytest.raises(ValueError, match="a tuple of tensors with one row a sample"):
-            tt.as_constraint(lambda x, r: x, data=data)

@@ -28,13 +28,11 @@ class Meter:
     def __init__(self) -> None:
         self.seconds, self.calls, self.rows = 0.0, 0, 0
 
-    def book(self, begin: float, rows: int) -> float:
-        """Book a call that began at `begin` and ends now, which is returned."""
-        now = perf_counter()
-        self.seconds += now - begin
+    def book(self, begin: float, rows: int) -> None:
+        """Book a call that began at `begin` and ends now."""
+        self.seconds += perf_counter() - begin
         self.calls += 1
         self.rows += rows
-        return now
 
 
 class Metered:
@@ -109,7 +107,14 @@ class Run:
 
         Refuses proposals that cannot be states of this run, and defects that cannot be distances.
         """
-        self.returned_at = self.updates.book(self.returned_at, self.n)  # not again, if this step fails and is made anew
+        self.updates.book(self.returned_at, self.n)
+        try:
+            return self._look(x)
+        except BaseException:
+            self.returned_at = perf_counter()  # the step may be made again, and its update is counted from here
+            raise
+
+    def _look(self, x: Tensor) -> Tensor:
         if x.shape != self.shape:
             raise ValueError(
                 f"the batch changed within a run: it began with states {tuple(self.shape)}, step {self.t} came with "

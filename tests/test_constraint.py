@@ -1,0 +1,115 @@
+"""What a constraint may answer, and what is done about projections that fail."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import trimtab as tt
+from cases import Solver, Sphere, correct, row_norm
+
+
+@pytest.mark.parametrize(
+    ("project", "message"),
+    [
+        (lambda x: x[:, :2], r"given \(5, 3\) float32 on cpu and returned \(5, 2\) float32"),
+        (lambda x: x.double(), "returned .* float64"),
+        (lambda x: x * torch.nan, "returned,? NaN or inf for 5 of 5 (finite states|samples)"),
+        (lambda x: None, "Tensor or a Projection, got NoneType"),
+        (lambda x: tt.Projection(None), "returned None"),
+        (lambda x: tt.Projection(x, torch.ones(2, dtype=torch.bool)), "converged as a tensor with one number a sample"),
+        (lambda x: tt.Projection(x, True), "converged as a tensor .* got True"),
+        (lambda x: tt.Projection(x, torch.ones(5, dtype=torch.int64)), "converged as bool, got torch.int64"),
+        (lambda x: tt.Projection(x, None, 3), "iterations as a tensor .* got 3"),
+    ],
+)
+def test_bad_projections_are_refused(project, message):
+    for dense in (False, True):
+        with pytest.raises((tt.ProjectionError, ValueError) if dense else tt.ProjectionError, match=message):
+            correct(torch.ones(5, 3), tt.as_constraint(project, Sphere().defect), dense=dense)
+
+
+class Stubborn:
+    """Fails until it has been tried often enough; each try halves the way to the sphere."""
+
+    def __init__(self, needed, factor=0.5):
+        self.needed, self.factor, self.tries = needed, factor, 0
+
+    def project(self, x):
+        self.tries += 1
+        y = x * (1 + self.factor * (1 / row_norm(x)[:, None] - 1))
+        done = self.tries >= self.needed
+        return tt.Projection(Sphere().project(x) if done else y, torch.full((len(x),), done))
+
+    def defect(self, x):
+        return Sphere().defect(x)
+
+    def take(self, rows):
+        return self
+
+
+def test_keep_keeps_a_better_state_and_never_a_worse_one():
+    x = torch.full((2, 4), 1.0)
+    assert torch.allclose(correct(x, Stubborn(99)), torch.full((2, 4), 0.75))
+    worse = correct(x, Stubborn(99, factor=-1.0))
+    assert torch.equal(worse, x)
+
+
+def test_keep_never_keeps_what_is_not_finite():
+    broken = tt.as_constraint(
+        lambda x: tt.Projection(x * torch.nan, torch.zeros(len(x), dtype=torch.bool)), Sphere().defect
+    )
+    corrector = tt.Corrector(broken, tt.Stepwise(), 1)
+    assert torch.equal(corrector(torch.ones(2, 4)), torch.ones(2, 4))
+    assert corrector.rollout.failed.all()
+    assert (corrector.rollout.residuals == 1).all()
+
+
+def test_revert_keeps_the_proposal():
+    x = torch.full((2, 4), 1.0)
+    assert torch.equal(correct(x, Stubborn(99), on_failure="revert"), x)
+
+
+def test_raise_raises():
+    with pytest.raises(tt.ProjectionError, match="failed for 2 of 2 selected states after 1 tries"):
+        correct(torch.ones(2, 4), Stubborn(99), on_failure="raise")
+
+
+@pytest.mark.parametrize(("needed", "solved"), [(2, True), (4, True), (5, False)])
+def test_retry_tries_again_and_then_stops(needed, solved):
+    stubborn = Stubborn(needed)
+    corrector = tt.Corrector(stubborn, tt.Stepwise(), 1, on_failure=tt.Retry(3))
+    x = corrector(torch.full((2, 4), 1.0))
+    assert bool(corrector.rollout.failed.any()) is not solved
+    assert stubborn.tries == min(needed, 4)
+    expected = 0.0 if solved else 0.5**4  # each try started where the last one stopped
+    assert torch.allclose(Sphere().defect(x), torch.full((2,), expected), atol=1e-6)
+
+
+def test_a_failure_does_not_touch_its_neighbours():
+    x = torch.tensor([[0.2, 3.0, 0.0], [9.0, 0.0, 0.0], [0.3, 0.4, 0.0]])
+    together = correct(x, Solver())
+    alone = torch.cat([correct(row[None], Solver()) for row in x])
+    assert torch.equal(together, alone)
+    assert torch.equal(together[[0, 2]], Sphere().project(x[[0, 2]]))
+
+
+@pytest.mark.parametrize("policy", ["ignore", 3, None])
+def test_unknown_policies_are_refused(policy):
+    with pytest.raises(ValueError, match="on_failure must be"):
+        tt.Corrector(Sphere(), tt.Stepwise(), 1, on_failure=policy)
+
+
+@pytest.mark.parametrize("tries", [0, -1, 1.5])
+def test_unbounded_or_empty_retries_are_refused(tries):
+    with pytest.raises(ValueError, match="tries must be a whole number"):
+        tt.Retry(tries)
+
+
+def test_data_for_other_samples_is_refused():
+    ball = tt.as_constraint(lambda x, r: x, lambda x, r: row_norm(x), data=(torch.ones(8),))
+    with pytest.raises(ValueError, match="data for 8 samples but was given 5 states"):
+        correct(torch.ones(5, 3), ball)
+    for data in (torch.ones(5), (torch.tensor(1.0),), (1.0,)):
+        with pytest.raises(ValueError, match="a tuple of tensors with one row a sample"):
+            tt.as_constraint(lambda x, r: x, data=data)

@@ -1,0 +1,189 @@
+"""One run: which numbers it refuses, what it does to the rows that were chosen, what it records and counts."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import trimtab as tt
+from cases import Solver, Sphere, Walk, correct, row_norm
+
+BAD = st.sampled_from([torch.nan, torch.inf, -torch.inf])
+
+
+@given(BAD, st.integers(0, 4), st.booleans())
+def test_bad_states_are_refused_by_name(bad, row, dense):
+    x = torch.ones(5, 3)
+    x[row, 1] = bad
+    with pytest.raises(ValueError, match=f"for 1 of 5 samples at step 0 of 1 \\(first: sample {row}, seed {row + 40}"):
+        correct(x, seeds=range(40, 45), dense=dense)
+
+
+@given(st.sampled_from([torch.nan, torch.inf, -1e-9, -3.0]), st.integers(0, 4))
+def test_bad_defects_are_refused_by_name(bad, row):
+    defect = torch.zeros(5)
+    defect[row] = bad
+    constraint = tt.as_constraint(Sphere().project, lambda x: defect[: len(x)])
+    with pytest.raises(ValueError, match=f"the defect is negative, NaN or inf for 1 of 5 .* sample {row}"):
+        correct(torch.ones(5, 3), constraint)
+
+
+@pytest.mark.parametrize("shape", [(5, 1), (4,), ()])
+def test_defects_of_another_shape_are_refused(shape):
+    constraint = tt.as_constraint(Sphere().project, lambda x: torch.zeros(shape))
+    with pytest.raises(ValueError, match=r"one number a sample, \(5,\) floats"):
+        correct(torch.ones(5, 3), constraint)
+
+
+EVEN = tt.Fixed(torch.tensor([[True, False, True, False, True]]))  # some rows, so that they are taken
+
+
+class Odd(Sphere):
+    """A sphere that is in order until rows are taken, and then says something else."""
+
+    def __init__(self, defect):
+        object.__setattr__(self, "other", defect)
+
+    def take(self, rows):
+        return tt.as_constraint(Sphere().project, self.other)
+
+
+@pytest.mark.parametrize("schedule", [tt.Stepwise(), EVEN])
+@pytest.mark.parametrize(
+    ("residual", "message"),
+    [(torch.nan, "the defect after projecting is"), (-1.0, "the defect after projecting is"), (torch.inf, "inf")],
+)
+def test_bad_residuals_are_refused_by_name(schedule, residual, message):
+    solver = tt.as_constraint(lambda x: tt.Projection(x, None, None, torch.full((len(x),), residual)), Sphere().defect)
+    with pytest.raises(ValueError, match=f"{message}.* sample 0"):
+        correct(torch.ones(5, 3), solver, schedule)
+
+
+@pytest.mark.parametrize("residual", [None, torch.zeros(1), torch.zeros(3, 1), torch.zeros(3, dtype=torch.int64)])
+def test_residuals_that_are_not_one_number_a_row_are_refused(residual):
+    with pytest.raises(ValueError, match=r"one number a sample, \(3,\) floats"):
+        correct(torch.ones(5, 3), Odd(lambda x: residual), EVEN)
+
+
+def test_a_constraint_that_changes_its_rows_does_no_harm():
+    class Shifts(Sphere):
+        def take(self, rows):
+            rows += 10**6
+            return self
+
+    with pytest.raises(IndexError):
+        correct(torch.ones(5, 3), Shifts(), EVEN)
+
+
+def test_defects_too_large_for_the_record_are_refused():
+    large = tt.as_constraint(Sphere().project, lambda x: torch.full((len(x),), 1e300, dtype=torch.float64))
+    with pytest.raises(ValueError, match="the defect is negative, NaN or inf for 5 of 5"):
+        correct(torch.ones(5, 3), large)
+
+
+def test_defects_that_lie_elsewhere_are_not_read():
+    with pytest.raises(NotImplementedError, match="meta"):  # as good as any device whose memory is not the host's
+        correct(torch.ones(5, 3), tt.as_constraint(Sphere().project, lambda x: torch.ones(len(x), device="meta")))
+
+
+@pytest.mark.parametrize("x", [[[1.0, 2.0]], None])
+def test_states_that_are_no_tensor_are_refused(x):
+    with pytest.raises(ValueError, match=r"a torch tensor, \(n, \*event\): got (list|NoneType)"):
+        correct(x)
+
+
+@pytest.mark.parametrize("x", [torch.ones(0, 3), torch.ones(3, dtype=torch.int64), torch.tensor(1.0)])
+def test_batches_that_are_none_are_refused(x):
+    with pytest.raises(ValueError, match="one row a sample"):
+        correct(x)
+
+
+def in_place(x):
+    x /= row_norm(x)[:, None]
+    return x
+
+
+@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("schedule", [tt.Periodic(0.4), tt.RandomTimes(0.4)])
+@pytest.mark.parametrize("defect", [None, Sphere().defect])
+def test_a_projection_may_work_in_place(defect, schedule, dense):
+    fresh = tt.rollout(Walk(), tt.as_constraint(Sphere().project, defect), schedule, range(6), dense=dense)
+    reused = tt.rollout(Walk(), tt.as_constraint(in_place, defect), schedule, range(6), dense=dense)
+    torch.testing.assert_close(reused.defects, fresh.defects)
+    torch.testing.assert_close(reused.final, fresh.final)
+    assert float(fresh.defects.max()) > 0.01
+
+
+def test_a_failed_projection_that_works_in_place_can_be_reverted():
+    def fails(x):
+        x.mul_(0.5)
+        return tt.Projection(x, torch.zeros(len(x), dtype=torch.bool))
+
+    for schedule in (tt.Stepwise(), EVEN):
+        solver = tt.as_constraint(fails, Sphere().defect)
+        corrector = tt.Corrector(solver, schedule, 1, on_failure="revert")
+        assert torch.equal(corrector(torch.full((5, 3), 2.0)), torch.full((5, 3), 2.0))
+
+
+def test_a_defect_that_changes_states_is_refused():
+    with pytest.raises(ValueError, match="defect changed the states it was given"):
+        correct(
+            torch.full((5, 3), 2.0), tt.as_constraint(Sphere().project, lambda x: (row_norm(in_place(x)) - 1).abs())
+        )
+
+
+def test_path_states_are_kept_only_when_asked_for():
+    record = tt.rollout(Walk(), Sphere(), tt.Periodic(3), range(4))
+    assert record.states is None
+    kept = tt.rollout(Walk(), Sphere(), tt.Periodic(3), range(4), keep_states=True)
+    assert kept.states.shape == (13, 4, 3)
+    assert torch.equal(kept.states[0], Walk().start(tt.Noise(torch.arange(4))))
+    assert torch.equal(kept.states[-1], kept.final)
+    assert torch.allclose(
+        Sphere().defect(kept.states[1:-1].flatten(0, 1)).reshape(11, 4), kept.residuals[:-1], atol=1e-15
+    )
+
+
+def test_costs_are_counted():
+    record = tt.rollout(Walk(), Sphere(), tt.Periodic(3), range(4))
+    assert record.calls == {"update": 12, "defect": 12 + 3, "projection": 3}
+    assert record.rows == {"update": 48, "defect": 60, "projection": 12}
+    assert set(record.seconds) == {"update", "defect", "projection", "scheduling"}
+    assert min(record.seconds.values()) > 0
+    closed = tt.rollout(Walk(), Sphere(), tt.Terminal(), range(4))
+    assert closed.rows["projection"] == 4
+    assert closed.spent.tolist() == [0] * 4
+    assert closed.closing.all()
+
+
+def test_a_defect_that_is_a_projection_is_counted_as_one():
+    record = tt.rollout(Walk(), tt.as_constraint(Sphere().project), tt.Periodic(3), range(4))
+    assert record.rows == {"update": 48, "defect": 0, "projection": 48 + 12}
+
+
+def test_closing_earns_no_credit():
+    record = tt.rollout(Walk(), Sphere(), tt.Terminal(), range(4))
+    assert torch.equal(record.residuals, record.defects)
+
+
+def test_solver_iterations_and_failures_are_recorded():
+    record = tt.rollout(Walk(), Solver(limit=0.5), tt.Stepwise(), range(20))
+    assert record.failed.any()
+    assert not record.failed.all()
+    assert set(record.iterations.unique().tolist()) == {3, 50}
+    assert torch.equal(record.iterations == 50, record.failed)
+
+
+def test_a_step_that_is_made_again_is_not_timed_twice():
+    corrector = tt.Corrector(Sphere(), tt.Stepwise(), 2)
+    corrector(torch.ones(2, 3))
+    time.sleep(0.02)
+    with pytest.raises(ValueError, match="NaN"):
+        corrector(torch.full((2, 3), torch.nan))
+    corrector(torch.ones(2, 3))
+    seconds = corrector.rollout.seconds
+    assert min(seconds.values()) >= 0
