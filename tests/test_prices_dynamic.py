@@ -1,0 +1,215 @@
+"""The dynamic program: what it believes of a sampler, and the prices that follow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+import trimtab as tt
+from price_cases import CALIBRATION, EVALUATION, FIRST_ZERO, ZERO, Caught, Drift, Regrown, mean_path_error
+from trimtab.prices.explore import Explore, spread_budgets
+from trimtab.prices.transitions import one_step
+
+
+@pytest.mark.parametrize("kappa", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("budget", [3, 8])
+def test_the_dynamic_program_beats_the_others_whatever_a_correction_lasts(kappa, budget):
+    sampler = Drift(kappa)
+    price = tt.calibrate(sampler, ZERO, CALIBRATION)
+    error = mean_path_error(price.at(budget), sampler)
+    for rival in (tt.Periodic(budget), tt.RandomTimes(budget)):
+        assert error < mean_path_error(rival, sampler)
+    for method in ("paper", "on-policy", "planned"):
+        rival = tt.calibrate(sampler, ZERO, CALIBRATION, method=method).at(budget)
+        assert error < 1.02 * mean_path_error(rival, sampler), method
+
+
+@pytest.mark.parametrize("kappa", [0.0, 0.5])
+def test_the_expected_cost_is_what_evaluation_measures(kappa):
+    sampler = Drift(kappa)
+    price = tt.calibrate(sampler, ZERO, range(1000, 1064))
+    for budget in (0, 3, 8, 16):
+        measured = mean_path_error(price.at(budget), sampler, seeds=range(512))
+        assert price.notes["expected"][budget] == pytest.approx(measured, rel=0.12)
+
+
+def test_where_nothing_lasts_the_price_is_that_of_the_height_alone():
+    """Defects that are independent and exponential have a known best price: what one correction fewer costs."""
+    T, draws = 24, torch.arange(0.5, 2000) / 2000
+    exponential = -(1 - draws.double()).log()
+    to_go, best = torch.zeros(T + 1, dtype=torch.float64), torch.full((T, T + 1), torch.inf, dtype=torch.float64)
+    for t in reversed(range(T)):
+        best[t, 1:] = to_go[:-1] - to_go[1:]
+        spend = exponential >= best[t][:, None]
+        corrected = torch.cat([to_go[:1], to_go[:-1]])[:, None]
+        to_go = torch.where(spend, corrected, exponential + to_go[:, None]).mean(dim=1)
+    price = tt.calibrate(Drift(1.0), ZERO, CALIBRATION, method="dp")
+    seeds = range(2000)
+    lowest, found = (mean_path_error(tt.Thresholds(t).at(6), Drift(1.0), seeds=seeds) for t in (best, price.table))
+    assert lowest <= found < 1.005 * lowest
+    assert torch.allclose(price.table[:16, 2:8], best[:16, 2:8], rtol=0.25)
+
+
+def explored_steps(sampler, constraint=ZERO):
+    n_steps = sampler.n_steps
+    schedules = (Explore(spread_budgets(48, n_steps, 1.0, seed), seed=seed) for seed in range(2))
+    return one_step([tt.rollout(sampler, constraint, schedule, CALIBRATION) for schedule in schedules])
+
+
+@pytest.mark.parametrize(("kappa", "low", "high"), [(1.0, 0.0, 0.3), (0.5, 0.9, 1.0), (0.0, 0.98, 1.0)])
+def test_a_lasting_defect_is_believed_in_as_far_as_it_shows(kappa, low, high):
+    steps = explored_steps(Drift(kappa))
+    assert low <= float(steps.trust[1].mean()) <= high
+    for weights in (steps.alone, steps.corrected, steps.start):
+        assert torch.allclose(weights.sum(dim=-1), torch.ones(()).double(), atol=1e-9)
+    later = (steps.alone @ steps.nodes[1:, :, None])[..., 0]  # the mean next defect at each node
+    assert (later[:, -4:].mean(dim=1) >= later[:, :4].mean(dim=1) - 1e-9).all()
+
+
+def test_a_defect_that_is_back_after_its_correction_is_expected_back():
+    steps = explored_steps(Caught(), FIRST_ZERO)
+    late = slice(16, 22)  # pools of these steps have hardly any of the first half
+    defects = (steps.nodes * steps.scale[:, None])[late]
+    following = (steps.corrected @ steps.nodes[1:, :, None])[late, :, 0] * steps.scale[1:, None][late]
+    large = defects > defects.mean()
+    assert torch.allclose(following[large], defects[large], rtol=0.25)
+    forgotten = steps.remembering(0.0).corrected
+    assert torch.equal(forgotten, steps.alike.expand_as(forgotten))
+    assert torch.allclose(steps.remembering(1.0).corrected, steps.corrected, atol=1e-12)
+
+
+@pytest.mark.parametrize("kappa", [0.0, 0.3, 1.0])
+def test_settled_samples_are_no_others_where_corrections_leave_no_trace(kappa):
+    assert float(explored_steps(Drift(kappa, n_steps=50)).trust[2].mean()) < 0.15
+
+
+def test_settled_samples_are_told_from_those_that_grow_back():
+    steps = explored_steps(Regrown(), FIRST_ZERO)
+    assert float(steps.trust[2].mean()) > 0.9
+    defects = (steps.nodes * steps.scale[:, None])[:-1, 8:20]  # where there are many of both
+    settled, any_alone = (
+        (kernel @ steps.nodes[1:, :, None])[:, 8:20, 0] * steps.scale[1:, None]
+        for kernel in (steps.settled, steps.alone)
+    )
+    assert float((settled / defects - 1).abs().mean()) < 0.05
+    assert float((any_alone / defects - 1).mean()) > 0.1
+
+
+def test_all_memory_of_a_defect_is_taken_where_that_proves_better():
+    price = tt.calibrate(Caught(), FIRST_ZERO, CALIBRATION)
+    assert price.notes["memory"] == 1.0
+    paper = tt.calibrate(Caught(), FIRST_ZERO, CALIBRATION, method="paper")
+    errors = [mean_path_error(some.at(16), Caught(), FIRST_ZERO, range(256)) for some in (price, paper)]
+    assert errors[0] < 0.95 * errors[1]
+    assert tt.calibrate(Drift(1.0), ZERO, CALIBRATION).notes["memory"] == 0.5
+
+
+def test_prices_fall_with_the_budget_left():
+    table = tt.calibrate(Drift(0.3), ZERO, CALIBRATION).table[:16, 1:8]
+    falls = (table.diff(dim=1) <= 1e-9).double().mean()
+    assert falls > 0.95  # estimates, so nearly
+
+
+def test_exploration_meets_its_budgets_and_tries_both_actions_everywhere():
+    budgets = spread_budgets(200, 24, 1.0, seed=0)
+    assert int(budgets.min()) == 0
+    assert int(budgets.max()) >= 23
+    run = tt.rollout(Drift(0.3), ZERO, Explore(budgets), range(200))
+    assert torch.equal(run.spent, budgets)
+    rate = run.projected.double().mean(dim=1)
+    assert ((rate > 0.3) & (rate < 0.7)).all()
+
+
+def test_runs_that_show_only_one_action_are_refused():
+    run = tt.rollout(Drift(0.3), ZERO, tt.Terminal(), range(20))
+    with pytest.raises(ValueError, match="only one of the two actions"):
+        one_step([run])
+
+
+@dataclass(frozen=True)
+class GrowsBack:
+    """A quarter of the samples return, over a few steps, to a defect of their own, which nothing but it shows."""
+
+    n_steps: int = 48
+
+    def start(self, noise: tt.Noise) -> torch.Tensor:
+        own = torch.where(noise.uniform(-1, (1,)) < 0.25, 10.0, 0.0).double()
+        return torch.cat([own, own], dim=1)
+
+    def step(self, x: torch.Tensor, t: int, noise: tt.Noise) -> torch.Tensor:
+        now, own = x[:, :1], x[:, 1:]
+        return torch.cat([now + 0.4 * (own - now) - 0.05 * noise.uniform(t, (1,)).log(), own], dim=1)
+
+
+def test_prices_that_lose_to_even_spacing_are_not_handed_out_in_silence():
+    sampler = GrowsBack()
+    with pytest.warns(UserWarning, match="cost more than even spacing") as seen:
+        price = tt.calibrate(sampler, FIRST_ZERO, CALIBRATION)
+    assert seen[0].filename == __file__
+    mean, se = price.notes["ahead_of_periodic"]
+    assert mean < -2 * se
+    assert mean_path_error(price.at(0.5), sampler, FIRST_ZERO) > mean_path_error(tt.Periodic(0.5), sampler, FIRST_ZERO)
+
+
+@pytest.mark.parametrize("kappa", [0.0, 0.3, 1.0])
+def test_prices_are_known_to_be_ahead_of_even_spacing(kappa):
+    mean, se = tt.calibrate(Drift(kappa), ZERO, CALIBRATION).notes["ahead_of_periodic"]
+    assert mean > 2 * se > 0
+
+
+@dataclass(frozen=True)
+class Unequal:
+    """`Drift` with a scale of its own for each sample."""
+
+    kappa: float
+    n_steps: int = 40
+
+    def start(self, noise: tt.Noise) -> torch.Tensor:
+        return torch.zeros(len(noise.seeds), 1, dtype=torch.float64)
+
+    def step(self, x: torch.Tensor, t: int, noise: tt.Noise) -> torch.Tensor:
+        scale = (0.8 * noise.normal(-2, (1,))).exp()
+        return (1 - self.kappa) * x - scale * noise.uniform(t, (1,)).log()
+
+
+@pytest.mark.parametrize("kappa", [0.05, 0.5])
+def test_samples_that_differ_in_scale_are_priced_in_their_own(kappa):
+    sampler = Unequal(kappa)
+    price = tt.calibrate(sampler, ZERO, CALIBRATION)
+    assert price.own_scale is not None
+    error = mean_path_error(price.at(10), sampler, seeds=range(200))
+    for rival in ("paper", "on-policy", "planned"):
+        assert error < mean_path_error(
+            tt.calibrate(sampler, ZERO, CALIBRATION, method=rival).at(10), sampler, seeds=range(200)
+        )
+    assert error < mean_path_error(tt.Periodic(10), sampler, seeds=range(200))
+
+
+def test_samples_that_are_alike_share_one_scale():
+    assert tt.calibrate(Drift(0.3), ZERO, CALIBRATION).own_scale is None
+
+
+def test_the_own_scale_of_a_loop_is_that_of_its_record(tmp_path):
+    sampler = Unequal(0.1)
+    price = tt.calibrate(sampler, ZERO, CALIBRATION)
+    run = tt.rollout(sampler, ZERO, tt.Adaptive(price, 10), range(6))
+    assert torch.equal(tt.replay(price.at(10), run), run.projected)
+    price.save(tmp_path / "price.safetensors")
+    again = tt.Thresholds.load(tmp_path / "price.safetensors")
+    assert torch.equal(tt.replay(again.at(10), run), run.projected)
+    scale = price.own_scale.along(run.defects, run.projected)
+    left = 10 - run.projected.long().cumsum(dim=0) + run.projected.long()
+    by_hand = (run.defects >= price.table.gather(1, left) * scale) & (left > 0)
+    assert torch.equal(by_hand, run.projected)
+
+
+@pytest.mark.parametrize(("n_steps", "budget"), [(1, 1), (1, 0), (12, 0)])
+def test_where_there_is_no_choice_the_table_is_what_its_conventions_say(n_steps, budget):
+    price = tt.calibrate(Drift(0.3, n_steps), ZERO, CALIBRATION, budget)
+    assert price.table.isinf().all()
+    run = tt.rollout(Drift(0.3, n_steps), ZERO, price.at(budget), EVALUATION)
+    assert (run.spent == budget).all()
+    with pytest.raises(ValueError, match="no choice"):
+        tt.calibrate(Drift(0.3, n_steps), ZERO, CALIBRATION, budget, method="value")
