@@ -86,7 +86,8 @@ def test_defects_too_large_for_the_record_are_refused():
 
 
 def test_defects_that_lie_elsewhere_are_not_read():
-    with pytest.raises(NotImplementedError, match="meta"):  # as good as any device whose memory is not the host's
+    # "meta" is as good as any device whose memory is not the host's, and torch's own error says so
+    with pytest.raises(NotImplementedError, match="meta"):
         correct(torch.ones(5, 3), tt.as_constraint(Sphere().project, lambda x: torch.ones(len(x), device="meta")))
 
 
