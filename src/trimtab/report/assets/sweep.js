@@ -54,8 +54,9 @@ function drawSweep(place, state) {
 function drawSweepPoints(root, points, spots, y, schedule) {
   points.forEach((p, i) => {
     const [px, py] = spots[i];
-    const se = p.mean >= WORST && isNumber(p.se) ? p.se : 0;
-    root.append(svg('line', { class: 'removed', x1: px, x2: px, y1: y(Math.max(p.mean - se, WORST)), y2: y(p.mean + se), style: `stroke:${schedule.colour}` }));
+    if (p.mean >= WORST && isNumber(p.se)) { // a point at the edge has no bar: it would leave the picture
+      root.append(svg('line', { class: 'removed', x1: px, x2: px, y1: y(Math.max(p.mean - p.se, WORST)), y2: y(p.mean + p.se), style: `stroke:${schedule.colour}` }));
+    }
     root.append(svg('circle', { class: 'dot', cx: px, cy: py, r: 4.5, style: `fill:${schedule.colour}` }));
   });
 }
