@@ -26,7 +26,7 @@ lint: install
 	$(BIN)/mypy
 
 docs: install
-	$(BIN)/python -m pytest tests/test_docs.py
+	$(BIN)/python -m pytest tests/docs
 	@echo "Every snippet of README.md and docs/ runs, and every link leads somewhere. make figures measures and draws again."
 
 figures: install
@@ -35,7 +35,7 @@ figures: install
 	$(BIN)/python docs/make_domains.py
 
 bench: install
-	$(BIN)/trimtab bench
+	$(BIN)/python benchmarks
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis runs

@@ -17,13 +17,14 @@ import torch
 from torch import Tensor
 
 from _compare import Timing, compare
-from trimtab.constraint import Constraint, Projection
-from trimtab.constraints import obstacles_batched, obstacles_native
 from trimtab.constraints.obstacles import AvoidObstacles, Obstacles
+from trimtab.constraints.obstacles import batched as obstacles_batched
+from trimtab.constraints.obstacles import native as obstacles_native
+from trimtab.core.constraint import Constraint, Projection
+from trimtab.core.noise import Noise, as_seeds
 from trimtab.domains import domain
-from trimtab.noise import Noise, as_seeds
-from trimtab.pdm.maps import shipped_map, start_goal_pairs
-from trimtab.physics import projection
+from trimtab.domains.pdm.maps import shipped_map, start_goal_pairs
+from trimtab.domains.reaction_flow import projection
 
 N, CHOSEN = 64, 16
 

@@ -42,9 +42,9 @@ def run(quick: bool) -> list[dict[str, Any]]:
             "inputs": f"new processes; torch {statistics.median(torch for torch, _ in times):.2f} s",
         }
     ]
-    if importlib.util.find_spec("trimtab.cli") is None:
+    if importlib.util.find_spec("trimtab.cli.main") is None:
         return [*rows, skipped("trimtab --help", "", "there is no command-line module")]
-    timing = compare({"help": lambda: python("-c", "from trimtab.cli import main; main(['--help'])")}, repeats)
+    timing = compare({"help": lambda: python("-c", "from trimtab.cli.main import main; main(['--help'])")}, repeats)
     found = median_interval(timing.seconds["help"])
     rows.append(
         {

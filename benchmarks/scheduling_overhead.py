@@ -11,7 +11,7 @@ from torch import Tensor
 
 import trimtab as tt
 from _compare import compare, median_interval
-from trimtab.noise import as_seeds
+from trimtab.core.noise import as_seeds
 
 N, T, BUDGET = 64, 100, 25
 

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from _compare import median_interval
 from trimtab import Noise
+from trimtab.core.noise import as_seeds
 from trimtab.domains import domain
 from trimtab.domains.base import Domain, Problem
-from trimtab.noise import as_seeds
 from trimtab.studies.config import CALIBRATION_SEED, Study, preset
 from trimtab.studies.engine import run_study
 from trimtab.studies.store import Store

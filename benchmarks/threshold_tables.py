@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from _compare import compare
 from trimtab import quantile_table
-from trimtab.noise import Noise, as_seeds
+from trimtab.core.noise import Noise, as_seeds
 
 Array = NDArray[np.float64]
 

@@ -24,8 +24,8 @@ from torch import Tensor
 from _compare import Ratio, compare, median_interval, skipped
 from _pdm_projection import project_as_pdm
 from trimtab.constraints.obstacles import AvoidObstacles, Obstacles, scattered_circles
-from trimtab.constraints.obstacles_geometry import gaps
-from trimtab.constraints.obstacles_native import compiled_search
+from trimtab.constraints.obstacles.geometry import gaps
+from trimtab.constraints.obstacles.native import compiled_search
 
 N, WAYPOINTS, CIRCLES = 64, 64, 24
 SIGMAS = [10 * (0.005 / 10) ** (k / 9) for k in range(10)]
@@ -82,7 +82,7 @@ def rows_on_one_thread(quick: bool) -> list[dict[str, Any]]:
 def against_ipopt(obstacles: Obstacles, x: Tensor, avoid: AvoidObstacles, quick: bool) -> list[dict[str, Any]]:
     if importlib.util.find_spec("casadi") is None:
         return [skipped(CLAIM, name, "casadi is not installed: pip install 'trimtab[bench]'") for name in PEERS]
-    from trimtab.constraints.obstacles_ipopt import IpoptPaths, build_program, solve_one
+    from trimtab.constraints.obstacles.ipopt import IpoptPaths, build_program, solve_one
 
     circles = tuple(map(tuple, obstacles.circles.tolist()))
     program = build_program(circles, (), WAYPOINTS, avoid.tolerance)
@@ -151,7 +151,7 @@ def share_solved(obstacles: Obstacles, quick: bool) -> dict[str, Any]:
 
 def against_score_step(quick: bool) -> dict[str, Any]:
     """The defect of a batch as a share of one evaluation of a score network of the public sampler's shape."""
-    from trimtab.pdm.network import PDM_ARCHITECTURE, RefineNet
+    from trimtab.domains.pdm.network import PDM_ARCHITECTURE, RefineNet
 
     ends = torch.tensor([-0.9, -0.9]), torch.tensor([0.9, 0.9])
     avoid = AvoidObstacles(scattered_circles(CIRCLES, seed=1), *ends)

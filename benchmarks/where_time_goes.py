@@ -14,10 +14,11 @@ from unittest.mock import patch
 
 import trimtab as tt
 from _compare import median_interval, skipped
-from trimtab.constraints import obstacles_batched, obstacles_native
 from trimtab.constraints.obstacles import AvoidObstacles, Obstacles
-from trimtab.constraints.obstacles_native import compiled_search
-from trimtab.pdm import AnnealedLangevin, load_model, shipped_map, start_goal_pairs
+from trimtab.constraints.obstacles import batched as obstacles_batched
+from trimtab.constraints.obstacles import native as obstacles_native
+from trimtab.constraints.obstacles.native import compiled_search
+from trimtab.domains.pdm import AnnealedLangevin, load_model, shipped_map, start_goal_pairs
 
 KINDS = ("update", "defect", "projection", "scheduling")
 N = 16

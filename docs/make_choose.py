@@ -6,12 +6,11 @@ Run it from the repository's root: `python docs/make_choose.py`
 from __future__ import annotations
 
 from _page import HERE, renew
-
-from trimtab.advice import advise
-from trimtab.advice_result import Advice
-from trimtab.commands.advise import FIRST_SEED
+from trimtab.advice.recommend import advise
+from trimtab.advice.result import Advice
+from trimtab.cli.advise import FIRST_SEED
 from trimtab.domains import SYNTHETIC
-from trimtab.usercode import Source, domain_from
+from trimtab.studies.usercode import Source, domain_from
 
 HEAD = "| domain | steps | C_0.2 | survives one step | rank correlation | periodic | planned | adaptive |"
 MINE = Source.of_user("examples.my_sampler:make", {})

@@ -10,7 +10,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from _page import renew
-
 from trimtab.studies.config import Study
 from trimtab.studies.engine import run_study
 from trimtab.studies.rows import write_rows

@@ -20,16 +20,16 @@ from time import perf_counter, process_time
 from typing import Any, NamedTuple
 
 import torch
-from _page import HERE, renew
 
 import trimtab as tt
-from trimtab.noise import as_seeds
-from trimtab.price_file import load_price
-from trimtab.record import Rollout
-from trimtab.report.style import label_of
+from _page import HERE, renew
+from trimtab.core.noise import as_seeds
+from trimtab.core.record import Rollout
+from trimtab.core.schedule import corrections
+from trimtab.prices.own_scale import last_corrections
+from trimtab.prices.price_file import load_price
 from trimtab.report.table import Cell, Table
-from trimtab.scale import last_corrections
-from trimtab.schedule import corrections
+from trimtab.schedules.style import label_of
 from trimtab.studies.config import Study, budget_name
 from trimtab.studies.rows import read_timing
 from trimtab.studies.schedules import KEYS, Material

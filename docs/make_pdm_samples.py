@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _page import HERE, renew
 from make_pdm import Row
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from _page import HERE, renew
 from trimtab.domains import domain
-from trimtab.pdm import load_model
-from trimtab.pdm.quality import figure, sample, trajectory_quality, validate
+from trimtab.domains.pdm import load_model
+from trimtab.domains.pdm.quality import figure, sample, trajectory_quality, validate
 from trimtab.report.table import Cell, Table
 
 INNER = (5, 25, 100)

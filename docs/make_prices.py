@@ -20,13 +20,13 @@ from typing import Any
 import torch
 
 import trimtab as tt
-from trimtab import metrics
-from trimtab.calibration import calibrate_runs, cost_to_go
+from trimtab.core import metrics
 from trimtab.domains import SYNTHETIC
-from trimtab.lookahead import LookAhead
-from trimtab.luck import online_limit
-from trimtab.report.style import look_of
-from trimtab.scale import last_corrections
+from trimtab.experimental.lookahead import LookAhead
+from trimtab.limits.online_bound import online_limit
+from trimtab.prices.calibration import calibrate_runs, cost_to_go
+from trimtab.prices.own_scale import last_corrections
+from trimtab.schedules.style import look_of
 
 HERE = Path(__file__).parent
 METHODS = ("paper", "on-policy", "planned", "dp")
@@ -55,7 +55,7 @@ class Evaluation:
         self.seeds = torch.tensor(seeds).repeat(len(budgets))
         self.problem = domain.problem(self.seeds)
         T = self.problem.sampler.n_steps
-        counts = [tt.schedule.corrections(b, T) for b in budgets]
+        counts = [tt.core.schedule.corrections(b, T) for b in budgets]
         self.counts = torch.tensor(counts).repeat_interleave(self.n)
         ends = (tt.Stepwise(), tt.Terminal())
         self.ends = [metrics.path_error(tt.rollout(one.sampler, one.constraint, s, seeds)) for s in ends]
@@ -79,7 +79,7 @@ def measure(job: Job) -> dict[str, Any]:
         values[method] = evaluation.nepe(calibrated(domain, method).at(evaluation.counts))
     at = BUDGETS.index(0.25)
     problem = domain.problem(seeds)
-    B = tt.schedule.corrections(0.25, problem.sampler.n_steps)
+    B = tt.core.schedule.corrections(0.25, problem.sampler.n_steps)
     mask = tt.hindsight(problem.sampler, problem.constraint, torch.tensor(seeds), int(B))
     limit = metrics.path_error(tt.rollout(problem.sampler, problem.constraint, tt.Fixed(mask), seeds))
     limit = metrics.nepe(limit, *evaluation.ends)
@@ -118,7 +118,7 @@ def reach(job: Job) -> dict[str, Any]:
     domain = tt.domain(name, kappa=kappa)
     problem, known = domain.problem(seeds), range(1_000_000, 1_000_064)
     T = problem.sampler.n_steps
-    B = int(tt.schedule.corrections(0.25, T))
+    B = int(tt.core.schedule.corrections(0.25, T))
     calibration = domain.problem(known)
 
     def run(schedule: tt.Schedule) -> tt.Rollout:

@@ -10,7 +10,7 @@ Run it: `python examples/choose_budget.py`
 from __future__ import annotations
 
 import trimtab as tt
-from trimtab.metrics import benefit, nepe, path_error, summary
+from trimtab.core.metrics import benefit, nepe, path_error, summary
 
 CALIBRATION, EVALUATION = range(1000, 1064), range(128)
 BUDGETS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5)

@@ -14,8 +14,8 @@ from diffusers import DDIMPipeline, DDIMScheduler, UNet2DModel
 from torch import Tensor
 
 import trimtab as tt
+from trimtab.core.metrics import path_error, summary
 from trimtab.integrations.diffusers import wrap
-from trimtab.metrics import path_error, summary
 
 STEPS, IMAGES = 40, 8
 

@@ -17,9 +17,9 @@ from flow_matching.utils.manifolds import Sphere
 from torch import Tensor, nn
 
 import trimtab as tt
+from trimtab.core.metrics import path_error, summary
 from trimtab.integrations.flows import FlowSampler, with_target
 from trimtab.integrations.manifolds import manifold_constraint
-from trimtab.metrics import path_error, summary
 
 STEPS = 50
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import trimtab as tt
 from trimtab.constraints.obstacles import AvoidObstacles, Obstacles
-from trimtab.metrics import path_error, summary
+from trimtab.core.metrics import path_error, summary
 
 STEPS, WAYPOINTS = 20, 12
 START, GOAL = torch.tensor([-0.8, -0.6]), torch.tensor([0.8, 0.6])

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import trimtab as tt
-from trimtab.metrics import path_error, summary
+from trimtab.core.metrics import path_error, summary
 
 T = 100
 SIGNAL = torch.cumprod(1 - torch.linspace(1e-3, 0.08, T), dim=0)  # how much of the data is left after k + 1 noisings

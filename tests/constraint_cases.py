@@ -9,7 +9,6 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from trimtab.constraint import Constraint
 from trimtab.constraints import (
     SE3,
     SO3,
@@ -26,6 +25,7 @@ from trimtab.constraints import (
     Stiefel,
     Surface,
 )
+from trimtab.core.constraint import Constraint
 
 N = 9
 

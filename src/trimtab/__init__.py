@@ -11,58 +11,40 @@ from typing import TYPE_CHECKING, Any
 from trimtab._version import __version__
 
 if TYPE_CHECKING:
-    from trimtab.advice import advise
-    from trimtab.advice_result import Advice
-    from trimtab.calibration import calibrate, calibrate_runs, thresholds_from_runs
-    from trimtab.constraint import Constraint, Projection, ProjectionError, Retry, as_constraint
+    from trimtab.advice.recommend import advise
+    from trimtab.advice.result import Advice
+    from trimtab.core.constraint import Constraint, Projection, ProjectionError, Retry, as_constraint
+    from trimtab.core.corrector import Corrector, Sampler, rollout
+    from trimtab.core.ledger import replay
+    from trimtab.core.noise import Noise
+    from trimtab.core.record import Rollout
+    from trimtab.core.schedule import Moment, Schedule
     from trimtab.domains import domain
-    from trimtab.ledger import replay
-    from trimtab.loop import Corrector, Sampler, rollout
-    from trimtab.noise import Noise
-    from trimtab.oracle import hindsight
-    from trimtab.plan import Plan, Planned
-    from trimtab.price_file import load_price
+    from trimtab.limits.hindsight import hindsight
+    from trimtab.prices.calibration import calibrate, calibrate_runs, thresholds_from_runs
+    from trimtab.prices.plan import Plan, Planned
+    from trimtab.prices.price_file import load_price
     from trimtab.prices.quantile import quantile_table
-    from trimtab.record import Rollout
-    from trimtab.schedule import (
-        Adaptive,
-        Fixed,
-        FixedThreshold,
-        Moment,
-        Periodic,
-        RandomTimes,
-        Schedule,
-        Stepwise,
-        Terminal,
-    )
-    from trimtab.thresholds import Thresholds
+    from trimtab.prices.thresholds import Adaptive, Thresholds
+    from trimtab.schedules import Fixed, FixedThreshold, Periodic, RandomTimes, Stepwise, Terminal
 
 _HOME = {
-    "advice": ("advise",),
-    "advice_result": ("Advice",),
-    "calibration": ("calibrate", "calibrate_runs", "thresholds_from_runs"),
-    "constraint": ("Constraint", "Projection", "ProjectionError", "Retry", "as_constraint"),
+    "advice.recommend": ("advise",),
+    "advice.result": ("Advice",),
+    "prices.calibration": ("calibrate", "calibrate_runs", "thresholds_from_runs"),
+    "core.constraint": ("Constraint", "Projection", "ProjectionError", "Retry", "as_constraint"),
     "domains": ("domain",),
-    "ledger": ("replay",),
-    "loop": ("Corrector", "Sampler", "rollout"),
-    "noise": ("Noise",),
-    "oracle": ("hindsight",),
-    "plan": ("Plan", "Planned"),
-    "price_file": ("load_price",),
+    "core.ledger": ("replay",),
+    "core.corrector": ("Corrector", "Sampler", "rollout"),
+    "core.noise": ("Noise",),
+    "limits.hindsight": ("hindsight",),
+    "prices.plan": ("Plan", "Planned"),
+    "prices.price_file": ("load_price",),
     "prices.quantile": ("quantile_table",),
-    "record": ("Rollout",),
-    "schedule": (
-        "Adaptive",
-        "Fixed",
-        "FixedThreshold",
-        "Moment",
-        "Periodic",
-        "RandomTimes",
-        "Schedule",
-        "Stepwise",
-        "Terminal",
-    ),
-    "thresholds": ("Thresholds",),
+    "core.record": ("Rollout",),
+    "core.schedule": ("Moment", "Schedule"),
+    "prices.thresholds": ("Adaptive", "Thresholds"),
+    "schedules.basic": ("Fixed", "FixedThreshold", "Periodic", "RandomTimes", "Stepwise", "Terminal"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

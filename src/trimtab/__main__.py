@@ -1,6 +1,6 @@
 """`python -m trimtab`."""
 
-from trimtab.cli import main
+from trimtab.cli.main import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -22,7 +22,7 @@ _HOME = {
     "equality": ("NonlinearEquality",),
     "halfspaces": ("HalfSpaces",),
     "linear": ("AffineEquality", "Box", "Simplex"),
-    "obstacles": ("AvoidObstacles", "Obstacles"),
+    "obstacles.avoid": ("AvoidObstacles", "Obstacles"),
     "pose": ("SE3",),
     "product": ("Part", "Product"),
     "program": ("NonlinearProgram",),

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from trimtab.constraint import Projection
 from trimtab.constraints.rows import row_norm, row_product
+from trimtab.core.constraint import Projection
 
 __all__ = ["NonlinearEquality"]
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.constraint import Projection
 from trimtab.constraints.rows import apply_matrix
-from trimtab.native import compiled_function
+from trimtab.core.constraint import Projection
+from trimtab.core.native import compiled_function
 
 __all__ = ["HalfSpaces"]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trimtab.constraint import Constraint, Projection
 from trimtab.constraints.rotation import nearest_rotation, rotation_angle, rotation_defect
+from trimtab.core.constraint import Constraint, Projection
 
 __all__ = ["SE3", "pose_distance"]
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from trimtab.constraint import Constraint, Projection
+from trimtab.core.constraint import Constraint, Projection
 
 __all__ = ["Part", "Product"]
 

@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trimtab.constraint import Projection
-from trimtab.names import missing_extra
+from trimtab.core.constraint import Projection
+from trimtab.core.errors import missing_extra
 
 __all__ = ["NonlinearProgram"]
 

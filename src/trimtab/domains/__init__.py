@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import fields
 from importlib import import_module
 
+from trimtab.core.errors import unknown
 from trimtab.domains.base import Domain, Problem
 from trimtab.domains.langevin import Chain
-from trimtab.names import unknown
 
 __all__ = ["DOMAINS", "SYNTHETIC", "Domain", "Problem", "domain"]
 
@@ -24,8 +24,8 @@ DOMAINS: dict[str, str] = {
     "so3-impulse": "trimtab.domains.so3_impulse",
     "se3-lever": "trimtab.domains.se3_lever",
     "terrain-ridge": "trimtab.domains.terrain_ridge",
-    "pdm": "trimtab.domains.pdm",
-    "reaction-flow": "trimtab.domains.reaction_flow",
+    "pdm": "trimtab.domains.pdm.domain",
+    "reaction-flow": "trimtab.domains.reaction_flow.domain",
 }
 """Where each domain's `make` is; imported when asked for, since some load a model."""
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
-from trimtab.constraint import Constraint
-from trimtab.loop import Sampler
-from trimtab.metrics import Distance
+from trimtab.core.constraint import Constraint
+from trimtab.core.corrector import Sampler
+from trimtab.core.metrics import Distance
 
 __all__ = ["Domain", "Problem"]
 

@@ -13,11 +13,11 @@ from torch import Tensor
 from trimtab.constraints.pose import SE3, pose_distance
 from trimtab.constraints.rotation import multiply
 from trimtab.constraints.sphere import Sphere
+from trimtab.core.noise import Noise
 from trimtab.domains.base import Domain, Problem
 from trimtab.domains.langevin import Chain
 from trimtab.domains.se3 import ALPHA, PoseChain
 from trimtab.domains.so3 import rotation_pull
-from trimtab.noise import Noise
 
 __all__ = ["LeverChain", "make"]
 

@@ -16,9 +16,9 @@ from trimtab.constraints.rotation import (
     rotation_angle,
     transpose_multiply,
 )
+from trimtab.core.noise import Noise
 from trimtab.domains.base import Domain, Problem
 from trimtab.domains.langevin import Chain
-from trimtab.noise import Noise
 
 __all__ = ["RotationChain", "make", "rotation_distance", "rotation_pull", "rotation_score"]
 

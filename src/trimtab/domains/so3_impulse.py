@@ -9,10 +9,10 @@ from typing import Any
 from torch import Tensor
 
 from trimtab.constraints.rotation import SO3
+from trimtab.core.noise import Noise
 from trimtab.domains.base import Domain, Problem
 from trimtab.domains.langevin import Chain
 from trimtab.domains.so3 import RotationChain, rotation_distance
-from trimtab.noise import Noise
 
 __all__ = ["ImpulseChain", "Impulses", "make"]
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from trimtab.constraints.surface import Surface
+from trimtab.core.noise import Noise
 from trimtab.domains.base import Domain, Problem
 from trimtab.domains.langevin import Chain
-from trimtab.noise import Noise
 
 __all__ = ["Ridge", "Terrain", "WalkChain", "euclidean_distance", "make", "walk"]
 

@@ -14,10 +14,10 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from trimtab.constraint import Constraint, Projection
-from trimtab.loop import Sampler
-from trimtab.names import missing_extra, unknown
-from trimtab.noise import Noise
+from trimtab.core.constraint import Constraint, Projection
+from trimtab.core.corrector import Sampler
+from trimtab.core.errors import missing_extra, unknown
+from trimtab.core.noise import Noise
 
 __all__ = ["Evaluations", "FlowSampler", "OdeSampler", "Targeted", "with_target"]
 

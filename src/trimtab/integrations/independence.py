@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.constraint import Constraint, checked_projection, take_rows
-from trimtab.loop import Sampler
-from trimtab.noise import Noise, as_seeds
+from trimtab.core.constraint import Constraint, checked_projection, take_rows
+from trimtab.core.corrector import Sampler
+from trimtab.core.noise import Noise, as_seeds
 
 __all__ = ["check_independence", "check_rows"]
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.noise import Noise
+from trimtab.core.noise import Noise
 
 __all__ = ["Correct", "LoopSampler"]
 

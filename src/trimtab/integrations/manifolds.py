@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from trimtab.constraint import Constraint, as_constraint
+from trimtab.core.constraint import Constraint, as_constraint
 
 __all__ = ["manifold_constraint"]
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from trimtab.noise import uniform_numbers
-from trimtab.record import Rollout
-from trimtab.schedule import Budget, Moment, Schedule, corrections
-from trimtab.thresholds import Thresholds
+from trimtab.core.noise import uniform_numbers
+from trimtab.core.record import Rollout
+from trimtab.core.schedule import Budget, Moment, Schedule, corrections
+from trimtab.prices.thresholds import Thresholds
 
 __all__ = ["Explore", "Run", "spread_budgets"]
 

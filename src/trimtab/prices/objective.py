@@ -17,11 +17,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from trimtab.metrics import Distance, endpoint_distance, state_error
-from trimtab.names import unknown
-from trimtab.noise import uniform_numbers
+from trimtab.core.errors import unknown
+from trimtab.core.metrics import Distance, endpoint_distance, state_error
+from trimtab.core.noise import uniform_numbers
+from trimtab.core.schedule import Moment
 from trimtab.prices.explore import Run
-from trimtab.schedule import Moment, Stepwise
+from trimtab.schedules import Stepwise
 
 __all__ = ["OBJECTIVES", "Objective", "Skip", "as_mix", "describe", "residual_weights", "smooth_ratio"]
 

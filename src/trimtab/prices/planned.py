@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from trimtab.record import Rollout
-from trimtab.scale import last_corrections
+from trimtab.core.record import Rollout
+from trimtab.prices.own_scale import last_corrections
 
 __all__ = ["cheapest_times", "gap_costs", "mean_defects", "planned_masks"]
 

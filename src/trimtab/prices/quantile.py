@@ -13,11 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trimtab.native import compiled_function
+from trimtab.core.native import compiled_function
+from trimtab.core.record import Rollout
 from trimtab.prices.explore import Run, spread_budgets
-from trimtab.record import Rollout
-from trimtab.schedule import Adaptive
-from trimtab.thresholds import Thresholds
+from trimtab.prices.thresholds import Adaptive, Thresholds
 
 __all__ = ["on_policy_table", "quantile_table"]
 

@@ -16,14 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.files import load_tensors, save_tensors
-from trimtab.noise import uniform_numbers
+from trimtab.core.files import load_tensors, save_tensors
+from trimtab.core.noise import uniform_numbers
+from trimtab.core.record import Rollout
+from trimtab.core.schedule import Moment
 from trimtab.prices.explore import Explore, Run, spread_budgets
-from trimtab.prices.scale import fit_own_scale
+from trimtab.prices.fit_scale import fit_own_scale
+from trimtab.prices.own_scale import OwnScale
 from trimtab.prices.transitions import MEMORY, NODES, one_step
-from trimtab.record import Rollout
-from trimtab.scale import OwnScale
-from trimtab.schedule import Moment, Terminal
+from trimtab.schedules import Terminal
 
 __all__ = ["Cost", "Seconds", "SolverCost", "TimedPrices", "price_seconds", "solver_cost"]
 

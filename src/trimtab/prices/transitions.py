@@ -22,8 +22,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from trimtab.record import Rollout
-from trimtab.scale import OwnScale, last_corrections
+from trimtab.core.record import Rollout
+from trimtab.prices.own_scale import OwnScale, last_corrections
 
 __all__ = ["MEMORY", "NODES", "Steps", "occupancy", "one_step"]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trimtab._version import __version__
 from trimtab.domains import Domain
-from trimtab.report.style import label_of, look_of
+from trimtab.schedules.style import label_of, look_of
 from trimtab.studies.config import Study, budget_name
 from trimtab.studies.reported import reported_beside
 from trimtab.studies.rows import Rows, read_rows

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.core.files import write_atomically
 from trimtab.domains import Domain
-from trimtab.files import write_atomically
 from trimtab.report.examples import obstacles_of, surface_of, traces_of
 from trimtab.report.pdm_figure import trajectories
-from trimtab.report.style import COLUMN, PAGE, figure_style, label_of, look_of
+from trimtab.schedules.style import COLUMN, PAGE, figure_style, label_of, look_of
 from trimtab.studies.config import Study
 from trimtab.studies.tasks import made_domain
 from trimtab.studies.traces import Trace

@@ -16,7 +16,7 @@ from pathlib import Path
 from sys import byteorder
 from typing import Any
 
-from trimtab.files import write_atomically
+from trimtab.core.files import write_atomically
 
 __all__ = ["page_html", "write_page"]
 

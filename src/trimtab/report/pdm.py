@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.domains import SYNTHETIC
-from trimtab.report.style import label_of
 from trimtab.report.table import Cell, Table
+from trimtab.schedules.style import label_of
 from trimtab.studies.config import budget_name
 from trimtab.studies.reported import reported
 from trimtab.studies.rows import read_timing

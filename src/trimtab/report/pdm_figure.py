@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.report.style import PAGE, label_of, look_of
+from trimtab.schedules.style import PAGE, label_of, look_of
 from trimtab.studies.config import Study
 from trimtab.studies.traces import Trace
 

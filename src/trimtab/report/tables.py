@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.report.pdm import cost, projected_diffusion, quality
-from trimtab.report.style import label_of
 from trimtab.report.table import Cell, Table
+from trimtab.schedules.style import label_of
 from trimtab.studies.config import budget_name
 from trimtab.studies.reported import reported, reported_beside
 from trimtab.studies.store import write_text

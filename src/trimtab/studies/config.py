@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+from trimtab.core.errors import unknown
 from trimtab.domains import SYNTHETIC
-from trimtab.names import unknown
 
 __all__ = ["CALIBRATION_SEED", "PRESETS", "SWEPT", "Study", "budget_name", "preset"]
 

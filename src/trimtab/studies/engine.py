@@ -21,7 +21,7 @@ from typing import Any, Protocol, TextIO
 
 import torch
 
-from trimtab.names import missing_extra, unknown
+from trimtab.core.errors import missing_extra, unknown
 from trimtab.studies.errors import StudyError
 from trimtab.studies.progress import progress_on
 from trimtab.studies.store import Store

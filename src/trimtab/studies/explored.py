@@ -9,12 +9,13 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from trimtab.core.corrector import rollout
+from trimtab.core.noise import as_seeds
+from trimtab.core.record import Rollout
+from trimtab.core.schedule import Moment, Schedule
 from trimtab.domains.base import Problem
-from trimtab.loop import rollout
-from trimtab.noise import as_seeds
 from trimtab.prices.explore import Explore, Run, spread_budgets
-from trimtab.record import Rollout
-from trimtab.schedule import Moment, Schedule, Terminal
+from trimtab.schedules import Terminal
 
 __all__ = ["explore", "part_of", "runs_from"]
 

@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trimtab.files import write_atomically
-from trimtab.metrics import nepe
-from trimtab.names import missing_extra
+from trimtab.core.errors import missing_extra
+from trimtab.core.files import write_atomically
+from trimtab.core.metrics import nepe
 from trimtab.studies.config import Study
 from trimtab.studies.errors import StudyError
 from trimtab.studies.schedules import schedule_key
@@ -64,7 +64,7 @@ class Rows:
         return self.columns[name]
 
     def tensor(self, name: str) -> Tensor:
-        """One column of numbers, for `trimtab.metrics`."""
+        """One column of numbers, for `trimtab.core.metrics`."""
         return torch.from_numpy(np.array(self.columns[name], dtype=np.float64))
 
     def where(self, **wanted: object) -> Rows:

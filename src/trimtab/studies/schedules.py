@@ -12,12 +12,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trimtab.calibration import Price
-from trimtab.constraint import take_rows
+from trimtab.core.constraint import take_rows
+from trimtab.core.errors import unknown
+from trimtab.core.schedule import Schedule
 from trimtab.domains.base import Problem
-from trimtab.names import unknown
-from trimtab.oracle import hindsight
-from trimtab.schedule import Fixed, Periodic, Schedule, Stepwise, Terminal
+from trimtab.limits.hindsight import hindsight
+from trimtab.prices.calibration import Price
+from trimtab.schedules import Fixed, Periodic, Stepwise, Terminal
 
 __all__ = ["KEYS", "Key", "Material", "schedule_key"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from trimtab._version import __version__
-from trimtab.files import write_atomically
+from trimtab.core.files import write_atomically
 from trimtab.studies.config import Study
 from trimtab.studies.errors import StudyError
 from trimtab.studies.tasks import Task, code_version

@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from trimtab._version import __version__
-from trimtab.metrics import Summary, improvement, summary, win_rate
+from trimtab.core.metrics import Summary, improvement, summary, win_rate
 from trimtab.studies.config import Study, budget_name
 from trimtab.studies.rows import SWEEP, Rows, read_rows
 from trimtab.studies.store import read_run, write_text

@@ -19,7 +19,7 @@ from trimtab.domains.base import Domain
 from trimtab.studies.config import CALIBRATION_SEED, SWEPT, Study
 from trimtab.studies.errors import StudyError
 from trimtab.studies.schedules import schedule_key
-from trimtab.usercode import Source, domain_from, version_of
+from trimtab.studies.usercode import Source, domain_from, version_of
 
 __all__ = ["EXPLORING", "Task", "code_version", "domain_of", "made_domain", "runner", "schedules_of", "study_tasks"]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from trimtab.files import load_tensors, save_tensors
-from trimtab.record import Rollout
+from trimtab.core.files import load_tensors, save_tensors
+from trimtab.core.record import Rollout
 from trimtab.studies.views import view_of
 
 __all__ = ["Trace"]

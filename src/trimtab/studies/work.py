@@ -17,20 +17,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trimtab.calibration import calibrate_runs
+from trimtab.core.corrector import replay, rollout
+from trimtab.core.fingerprint import fingerprint
+from trimtab.core.metrics import Distance, endpoint_distance, path_error, top_mass
+from trimtab.core.noise import as_seeds
+from trimtab.core.record import Rollout
+from trimtab.core.schedule import Schedule, corrections
 from trimtab.domains.base import Domain
-from trimtab.loop import replay, rollout
-from trimtab.metrics import Distance, endpoint_distance, path_error, top_mass
-from trimtab.noise import as_seeds
-from trimtab.price_file import load_price
-from trimtab.record import Rollout
-from trimtab.schedule import Schedule, corrections
+from trimtab.prices.calibration import calibrate_runs
+from trimtab.prices.price_file import load_price
 from trimtab.studies.errors import StudyError
 from trimtab.studies.explored import explore, part_of, runs_from
 from trimtab.studies.schedules import Material, schedule_key
 from trimtab.studies.tasks import Task, code_version, domain_of
 from trimtab.studies.traces import Trace
-from trimtab.thresholds import fingerprint
 
 __all__ = ["QUALITY", "Result", "run_task"]
 

@@ -1,0 +1,1 @@
+"""Advice: is timing worth it here, which schedule, which budget, and what is lost."""

@@ -1,0 +1,66 @@
+"""The one schedule to recommend of those that were tried, and one sentence why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trimtab.advice.diagnosis import bootstrap, mean
+from trimtab.advice.trials import KINDS, Bench, Cost, Trial
+
+__all__ = ["WORTHWHILE", "choice", "nothing_saved"]
+
+WORTHWHILE = 0.1
+"""Of the cost of stepwise correction; who saves less had better keep things simple and project at every step."""
+
+_BETTER = 0.05  # of the cost of stepwise correction: what a less simple schedule must save beyond a simpler one
+
+
+def choice(
+    bench: Bench,
+    needed: Mapping[str, Trial],
+    tolerance: float | None,
+    limit: float | None,
+    unit: Cost,
+    consequential: bool,
+) -> tuple[Trial, str]:
+    """The trial to recommend, and why."""
+    if not consequential:
+        return bench.terminal, "when to project makes no difference here, so project once, at the end"
+    if limit is not None:
+        return _best_in_time(bench, needed, limit)
+    assert tolerance is not None
+    if bench.terminal.nepe.high <= tolerance:
+        return bench.terminal, "the tolerance is met without any correction on the way"
+    whole = bench.stepwise.cost(unit)
+    least = min(trial.cost(unit) for trial in needed.values())
+    if 1 - least / whole < WORTHWHILE:
+        return bench.stepwise, nothing_saved(1 - least / whole, unit)
+    kind = next(kind for kind in KINDS if kind in needed and needed[kind].cost(unit) <= least + _BETTER * whole)
+    beaten = [k for k in needed if KINDS.index(k) > KINDS.index(kind)]
+    if kind != "adaptive" and beaten:
+        return needed[kind], f"{' and '.join(beaten)} correction would save little more, or nothing"
+    return needed[kind], "it meets the tolerance at the lowest cost"
+
+
+def nothing_saved(share: float, unit: Cost) -> str:
+    """Why stepwise correction is as good as any."""
+    return (
+        f"no schedule that meets the tolerance saves as much as {WORTHWHILE:.0%} of the {unit} (the best saves "
+        f"{max(share, 0.0):.0%})"
+    )
+
+
+def _best_in_time(bench: Bench, needed: Mapping[str, Trial], limit: float) -> tuple[Trial, str]:
+    if bench.stepwise.seconds <= limit:
+        return bench.stepwise, "projecting at every step is within the time limit"
+    if not needed:
+        return bench.terminal, "even without corrections a sample takes longer than the limit, so this is the quickest"
+    best = min(needed.values(), key=lambda trial: trial.nepe.mean)
+    for kind in KINDS:
+        if kind in needed and bootstrap(mean, needed[kind].values - best.values).low <= 0:
+            less_simple = needed[kind] is best
+            reason = (
+                "it loses least within the time limit" if less_simple else "it loses no more than any other in time"
+            )
+            return needed[kind], reason
+    return best, "it loses least within the time limit"

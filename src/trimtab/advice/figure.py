@@ -1,0 +1,98 @@
+"""Advice as a figure: what each budget loses, what that costs, and how long a correction lasts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trimtab.core.files import write_atomically
+from trimtab.schedules.style import PAGE, figure_style, look_of
+
+if TYPE_CHECKING:
+    from trimtab.advice.result import Advice
+    from trimtab.advice.trials import Trial
+
+__all__ = ["write_advice_figure"]
+
+_DOTTED: dict[str, Any] = {"color": "#444444", "lw": 0.8, "ls": (0, (2, 2))}
+_KEYS = {"periodic": "periodic", "planned": "planned", "adaptive": "adaptive:dp"}
+_FORMATS: dict[str, dict[str, Any]] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+
+
+def write_advice_figure(advice: Advice, path: Path) -> Path:
+    """Draw it into a .png, .svg or .pdf file."""
+    if path.suffix not in _FORMATS:
+        raise ValueError(f"{path}: a plot is a .png, .svg or .pdf file")
+    with figure_style() as plt:
+        figure = draw_advice(plt, advice)
+
+        def write(file: Path) -> None:
+            figure.savefig(
+                file, format=path.suffix[1:], metadata=_FORMATS[path.suffix], bbox_inches="tight", pad_inches=0.05
+            )
+
+        write_atomically(path, write)
+    return path
+
+
+def draw_advice(plt: Any, advice: Advice) -> Any:
+    """Loss against budget, against time if it was asked for, and how long a correction lasts."""
+    m = advice.measured
+    timed = m.unit == "seconds"
+    figure, axes = plt.subplots(1, 3 if timed else 2, figsize=(PAGE if timed else PAGE * 0.72, 2.5))
+    left, right = axes[0], axes[-1]
+    _curves(left, advice, lambda trial: trial.budget / m.n_steps)
+    left.set_xlabel("budget B/T")
+    left.set_ylabel("NEPE (0 stepwise, 1 terminal)")
+    if timed:
+        _curves(axes[1], advice, lambda trial: trial.seconds * 1e3)
+        axes[1].set_xlabel("ms a sample")
+        if m.limit is not None:
+            axes[1].axvline(m.limit * 1e3, **_DOTTED)
+    for axis in axes[:-1]:
+        axis.set_ylim(bottom=0)
+        if m.tolerance is not None:
+            axis.axhline(m.tolerance, **_DOTTED)
+    if m.tolerance is not None:
+        words: dict[str, Any] = {"fontsize": 6.5, "ha": "right", "va": "bottom", "color": "#444444"}
+        left.annotate(f"tolerance {m.tolerance:g}", (1.0, m.tolerance), **words)
+    if m.effects is not None:
+        share = m.effects.survival.numpy()
+        right.plot(range(len(share)), share, color="#444444", marker=".")
+        right.axhline(0.5, **_DOTTED)
+        right.set_xlim(0, max(8, min(len(share) - 1, 4 * m.effects.half_life)))
+        right.set_ylim(min(0.0, float(share.min())), 1.05)
+    right.set_xlabel("steps after a correction")
+    right.set_ylabel("share of its benefit left")
+    handles, labels = left.get_legend_handles_labels()
+    figure.tight_layout(rect=(0, 0, 1, 0.92))
+    figure.legend(handles, labels, loc="upper center", ncols=len(labels), columnspacing=1.5)
+    return figure
+
+
+def _curves(axis: Any, advice: Advice, place: Callable[[Trial], float]) -> None:
+    m = advice.measured
+    for kind, key in _KEYS.items():
+        trials = m.of(kind)
+        if len(trials) == 2:  # the ends alone: this kind was not measured
+            continue
+        look = look_of(key)
+        x = [place(trial) for trial in trials]
+        axis.plot(
+            x,
+            [t.nepe.mean for t in trials],
+            color=look.colour,
+            marker=look.marker,
+            ls=look.dashes,
+            label=kind,
+            zorder=3,
+        )
+        axis.fill_between(
+            x, [t.nepe.low for t in trials], [t.nepe.high for t in trials], color=look.colour, alpha=0.2, lw=0
+        )
+    chosen = [t for t in (m.terminal, m.stepwise, *m.trials) if t.kind == advice.kind and t.budget == advice.budget]
+    axis.plot(
+        [place(chosen[0])], [chosen[0].nepe.mean], marker="o", markersize=10, mfc="none", mec="#B2182B", mew=1.5,
+        ls="none", label="recommended", zorder=5,
+    )  # fmt: skip

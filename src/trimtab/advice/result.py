@@ -1,0 +1,141 @@
+"""What advice is: a recommendation, the reasons for it, and all that was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trimtab.advice.diagnosis import Effects, Interval, Stability
+from trimtab.advice.trials import Cost, Kind, Trial
+from trimtab.advice.words import Finding, words_of
+from trimtab.core.schedule import Schedule
+from trimtab.prices.calibration import Price
+
+__all__ = ["Advice", "Measured"]
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """All that was measured, which the words and the plot are made from.
+
+    Attributes:
+        n_steps: T.
+        calibrated: Number of seeds that calibrated.
+        held_out: Number of seeds that measured.
+        tolerance: The NEPE asked for, if any.
+        limit: The seconds a sample asked for, if any.
+        unit: What is saved: "seconds" or "projections".
+        terminal: The trial without corrections.
+        stepwise: The trial with all of them.
+        trials: All others, in order of kind and budget.
+        needed: By kind, the trial that does what was asked for; a kind that cannot is left out.
+        degenerate: The share of samples for which timing is of no consequence.
+        concentration: C_0.2 of the terminal rollouts.
+        constant: Whether the defect is the same number everywhere.
+        looks_project: Whether looking at the defect is a projection.
+        share: Of a stepwise rollout's time that is spent projecting.
+        effects: Of single corrections; None where timing is of no consequence.
+        alignment: Rank correlation of the defect with a correction's worth in path error.
+        endpoint_alignment: And with its worth in endpoint distance.
+        stability: Of the projection.
+        expected: NEPE of the adaptive trials as calibration foretold it, by budget.
+        batches: Rollouts of a batch that were run.
+    """
+
+    n_steps: int
+    calibrated: int
+    held_out: int
+    tolerance: float | None
+    limit: float | None
+    unit: Cost
+    terminal: Trial
+    stepwise: Trial
+    trials: tuple[Trial, ...]
+    needed: Mapping[str, Trial]
+    degenerate: float
+    concentration: float
+    constant: bool
+    looks_project: bool
+    share: float
+    effects: Effects | None
+    alignment: Interval
+    endpoint_alignment: Interval
+    stability: Stability
+    expected: Mapping[int, float]
+    batches: int
+
+    def of(self, kind: str) -> list[Trial]:
+        """The trials of a kind, by budget, between the terminal and the stepwise one."""
+        between = [trial for trial in self.trials if trial.kind == kind]
+        return [self.terminal, *sorted(between, key=lambda trial: trial.budget), self.stepwise]
+
+
+@dataclass(frozen=True, eq=False)
+class Advice:
+    """What to do, and why; `print` it, `plot` it, or use `schedule` as it is.
+
+    Attributes:
+        kind: "terminal", "periodic", "planned", "adaptive" or "stepwise".
+        budget: Corrections to spend.
+        loss: The NEPE to expect, with its 95% interval.
+        saving: The share of the cost of stepwise correction that is saved, with the range it was measured in.
+        schedule: Ready to use; it refuses the seeds it was calibrated on.
+        price: The prices or the plan behind it, to `save`; None for kinds that need none.
+        findings: Answers to the questions asked, and the failure modes, seen or not.
+        measured: All the numbers.
+        reason: One sentence on the choice.
+    """
+
+    kind: Kind
+    budget: int
+    loss: Interval
+    saving: Interval
+    schedule: Schedule
+    price: Price | None
+    findings: tuple[Finding, ...]
+    measured: Measured
+    reason: str
+
+    @property
+    def failure_modes(self) -> tuple[str, ...]:
+        """Names of those that were seen."""
+        return tuple(finding.name for finding in self.findings if finding.warns)
+
+    def __str__(self) -> str:
+        """In words."""
+        return words_of(self)
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON."""
+        m = self.measured
+        trials = [m.terminal, *m.trials, m.stepwise]
+        return {
+            "recommended": {"schedule": self.kind, "budget": self.budget, "n_steps": m.n_steps, "reason": self.reason},
+            "loss": self.loss.facts(),
+            "saving": self.saving.facts() | {"unit": m.unit},
+            "failure_modes": list(self.failure_modes),
+            "findings": [vars(finding) for finding in self.findings],
+            "trials": [
+                {
+                    "schedule": trial.kind,
+                    "budget": trial.budget,
+                    "nepe": trial.nepe.facts(),
+                    "endpoint": trial.endpoint,
+                    "seconds": trial.seconds,
+                    "projections": trial.projections,
+                }
+                for trial in trials
+            ],
+        }
+
+    def plot(self, path: str | Path) -> Path:
+        """Draw loss against budget and cost, and how long a correction lasts; needs matplotlib.
+
+        Args:
+            path: Ending in .png, .svg or .pdf.
+        """
+        from trimtab.advice.figure import write_advice_figure
+
+        return write_advice_figure(self, Path(path))

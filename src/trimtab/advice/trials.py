@@ -1,0 +1,237 @@
+"""Schedules tried out at budgets: what each loses and what it costs, on seeds that calibrated nothing."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from trimtab.advice.diagnosis import Interval, bootstrap, mean
+from trimtab.core.metrics import Distance, nepe, path_error
+from trimtab.core.record import Rollout
+from trimtab.core.schedule import Schedule
+from trimtab.prices.calibration import Price, calibrate_runs
+from trimtab.prices.explore import Run
+from trimtab.prices.plan import Plan
+from trimtab.schedules import Periodic, Stepwise, Terminal
+
+__all__ = ["KINDS", "Bench", "Cost", "Kind", "Trial"]
+
+Cost = Literal["seconds", "projections"]
+Kind = Literal["terminal", "periodic", "planned", "adaptive", "stepwise"]
+
+KINDS = ("periodic", "planned", "adaptive")
+"""Schedules that take a budget, the simplest first."""
+
+_SEARCHES = 3  # budgets tried between those of the grid, for each schedule
+_QUICK = 1.0  # seconds: quicker rollouts are timed three times
+_PATIENCE = 20.0  # seconds: slower rollouts are not run again to compare their times
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """One schedule at one budget, measured on the seeds kept apart.
+
+    Attributes:
+        kind: Of schedule.
+        budget: Corrections.
+        values: NEPE of each sample, (n,); NaN where timing is of no consequence.
+        nepe: Its mean with a bootstrap interval.
+        seconds: Wall clock a sample, in a batch of n.
+        projections: A sample, the closing one included.
+        endpoint: Mean distance of the final states to those of the stepwise rollout.
+        schedule: That was run.
+    """
+
+    kind: Kind
+    budget: int
+    values: Tensor
+    nepe: Interval
+    seconds: float
+    projections: float
+    endpoint: float
+    schedule: Schedule
+
+    def cost(self, unit: Cost) -> float:
+        """In seconds or in projections a sample."""
+        return self.seconds if unit == "seconds" else self.projections
+
+
+class Bench:
+    """Two batches of rollouts, one that calibrates and one that measures, and everything run on them."""
+
+    def __init__(
+        self,
+        calibrating: Run,
+        measuring: Run,
+        n_steps: int,
+        distance: Distance,
+        price: Price | None,
+        say: Callable[[str], None],
+        timed: bool = True,
+        fingerprint: str = "",
+    ) -> None:
+        """Run the ends that everything is measured between; both runs use the same seeds each time, and not others'."""
+        self.calibrating, self.measuring, self.fingerprint = calibrating, measuring, fingerprint
+        self.distance, self.say, self.timed = distance, say, timed
+        self.n_steps, self.batches = n_steps, 0
+
+        say("terminal and stepwise rollouts")
+        first_of_all, self.alone, self.reference = (self.run(s) for s in (Terminal(), Terminal(), Stepwise()))
+        # updates are the same work whatever the schedule, so differences between runs are noise
+        self.update = sorted(run.seconds["update"] for run in (first_of_all, self.alone, self.reference))[1]
+        self.n = self.alone.defects.shape[1]
+        # a constraint without a defect of its own has its looks booked as projections
+        self.looks_project = self.alone.calls["defect"] == 0
+        _refuse_unpaired(first_of_all, self.alone, n_steps)
+        self.ends = path_error(self.reference).double(), path_error(self.alone).double()
+        self.span = self.ends[1] - self.ends[0]
+        self.constant = float(self.alone.defects.max()) == float(self.alone.defects.min())
+        self.terminal = self.judge("terminal", 0, Terminal(), self.alone)
+        self.stepwise = self.judge("stepwise", self.n_steps, Stepwise(), self.reference)
+        self.trials: dict[tuple[str, int], Trial] = {}
+        self.prices: dict[str, Price] = {}
+        if price is not None:
+            self.prices["planned" if isinstance(price, Plan) else "adaptive"] = price
+
+    @property
+    def degenerate(self) -> float:
+        """The share of samples for which timing is of no consequence."""
+        return float(self.terminal.values.isnan().double().mean())
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """What can be recommended here: a defect that is constant, or costs a projection to see, decides nothing."""
+        return ("periodic", "planned") if self.constant or self.looks_project else ("periodic", "planned", "adaptive")
+
+    def run(self, schedule: Schedule) -> Rollout:
+        """The batch that measures, under a schedule."""
+        self.batches += 1
+        return self.measuring(schedule)
+
+    def price(self, kind: str) -> Price:
+        """Of a kind that needs one, calibrated on the other batch when first asked for."""
+        if kind not in self.prices:
+            self.say(f"calibrating {kind} correction")
+            method = "planned" if kind == "planned" else "dp"
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a constant defect is among the findings
+                self.prices[kind] = calibrate_runs(
+                    self.calibrating, self.n_steps, 1.0, method, fingerprint=self.fingerprint
+                )
+            self.batches += int(self.prices[kind].notes["batches"])
+        return self.prices[kind]
+
+    def judge(self, kind: Kind, budget: int, schedule: Schedule, run: Rollout) -> Trial:
+        """What a run lost and cost."""
+        values = nepe(path_error(run).double(), *self.ends).cpu()
+        apart = self.distance(run.final, self.reference.final)
+        return Trial(
+            kind=kind,
+            budget=budget,
+            values=values,
+            nepe=bootstrap(mean, values),
+            seconds=self.quickest(schedule, run, kind),
+            projections=float((run.spent + run.closing).double().mean()),
+            endpoint=float(apart.double().mean()),
+            schedule=schedule,
+        )
+
+    def quickest(self, schedule: Schedule, run: Rollout, kind: str) -> float:
+        """Seconds of a run, or of two more like it if they are quicker: what disturbs a clock only ever adds to it."""
+        again = 2 if self.timed and sum(run.seconds.values()) < _QUICK else 0
+        return min(self.seconds(one, kind) for one in (run, *(self.run(schedule) for _ in range(again))))
+
+    def seconds(self, run: Rollout, kind: str) -> float:
+        """Wall clock a sample. Where looking is projecting, only adaptive correction has to look."""
+        spent = run.seconds | {"update": self.update}
+        if self.looks_project and kind != "adaptive":
+            needed = int(run.spent.sum()) + int(run.closing.sum())
+            spent["projection"] *= needed / max(run.rows["projection"], 1)
+        return sum(spent.values()) / self.n
+
+    def trial(self, kind: Kind, budget: int) -> Trial:
+        """Measured once."""
+        if budget == 0:
+            return self.terminal
+        if budget == self.n_steps:
+            return self.stepwise
+        if (kind, budget) not in self.trials:
+            schedule = Periodic(budget) if kind == "periodic" else self.price(kind).at(budget)
+            self.say(f"{kind} correction with {budget} of {self.n_steps}")
+            self.trials[kind, budget] = self.judge(kind, budget, schedule, self.run(schedule))
+        return self.trials[kind, budget]
+
+    def most(self, kind: str) -> int:
+        """The largest budget between terminal and stepwise; a price made earlier may go less far."""
+        price = self.prices.get(kind)
+        return self.n_steps - 1 if price is None else min(self.n_steps - 1, price.budget)
+
+    def known(self, kind: str) -> list[Trial]:
+        """The trials of a kind so far, by budget, the ends included."""
+        between = [trial for (name, _), trial in self.trials.items() if name == kind]
+        return sorted([self.terminal, *between, self.stepwise], key=lambda trial: trial.budget)
+
+    def cheapest_within(self, kind: Kind, tolerance: float) -> Trial:
+        """The smallest budget found whose whole interval is within the tolerance."""
+        for _ in range(_SEARCHES):
+            known = self.known(kind)
+            at = next(i for i, trial in enumerate(known) if i > 0 and trial.nepe.high <= tolerance)
+            below, above = known[at - 1], known[at]
+            budget = _between(below.budget, above.budget, below.nepe.high, above.nepe.high, tolerance, self.most(kind))
+            if budget is None:
+                break
+            self.trial(kind, budget)
+        return next(trial for trial in self.known(kind) if trial.nepe.high <= tolerance)
+
+    def best_within(self, kind: Kind, limit: float) -> Trial | None:
+        """The largest budget found that takes no longer than the limit."""
+        for _ in range(_SEARCHES):
+            known = self.known(kind)
+            fitting = [i for i, trial in enumerate(known) if trial.seconds <= limit]
+            if not fitting or fitting[-1] == len(known) - 1:
+                break
+            below, above = known[fitting[-1]], known[fitting[-1] + 1]
+            budget = _between(below.budget, above.budget, below.seconds, above.seconds, limit, self.most(kind))
+            if budget is None:
+                break
+            self.trial(kind, budget)
+        fitting_trials = [trial for trial in self.known(kind) if trial.seconds <= limit]
+        return min(fitting_trials, key=lambda trial: trial.nepe.mean, default=None)
+
+    def timed_again(self, trial: Trial) -> tuple[Trial, Trial, Interval]:
+        """A trial and the stepwise one with their times taken again, side by side, and the share that is saved."""
+        if trial.kind == "stepwise":
+            return trial, self.stepwise, Interval(0.0, 0.0, 0.0)
+        times = [(trial.seconds, self.stepwise.seconds)]
+        if self.stepwise.seconds * self.n < _PATIENCE:
+            both = trial, self.stepwise
+            times = [tuple(self.seconds(self.run(one.schedule), one.kind) for one in both) for _ in range(3)]  # type: ignore[misc]
+        shares = sorted(1 - ours / theirs for ours, theirs in times)
+        middle = sorted(times, key=lambda pair: 1 - pair[0] / pair[1])[len(times) // 2]
+        saving = Interval(shares[len(shares) // 2], shares[0], shares[-1])
+        return replace(trial, seconds=middle[0]), replace(self.stepwise, seconds=middle[1]), saving
+
+
+def _refuse_unpaired(once: Rollout, again: Rollout, n_steps: int) -> None:
+    """The same schedule must give the same rollouts, and of the length that was said."""
+    if again.n_steps != n_steps:
+        raise ValueError(f"n_steps is {n_steps}, but the run came back with {again.n_steps} steps")
+    if once.defects.shape != again.defects.shape or not torch.allclose(once.defects, again.defects, rtol=0.01):
+        raise ValueError(
+            "two runs under the same schedule differ, so that schedules cannot be compared: run(schedule) must begin "
+            "with the same seeds each time (make a generator inside it)"
+        )
+
+
+def _between(low: int, high: int, at_low: float, at_high: float, target: float, most: int) -> int | None:
+    """The budget between two where a straight line reaches the target; None if there is none left to try."""
+    high = min(high, most + 1)
+    if high - low <= 1:
+        return None
+    share = (target - at_low) / (at_high - at_low) if at_high != at_low else 0.5
+    return min(max(round(low + share * (high - low)), low + 1), high - 1)

@@ -1,0 +1,293 @@
+"""Advice in words: the answers, and the ways in which adaptive correction fails, each by its name."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from trimtab.advice.diagnosis import Interval, bootstrap, mean
+
+if TYPE_CHECKING:
+    from trimtab.advice.result import Advice, Measured
+    from trimtab.advice.trials import Trial
+
+__all__ = ["FAILURE_MODES", "Finding", "findings_of", "words_of"]
+
+FAILURE_MODES = {
+    "degenerate": "timing is of no consequence",
+    "misaligned-defect": "the defect is poorly aligned with what a correction is worth",
+    "unstable-projection": "the projection is unstable or discontinuous",
+    "diffuse-defect": "the defect is diffuse, which makes periodic correction competitive",
+    "poor-calibration": "the prices are poorly calibrated",
+    "cheap-projection": "projecting costs next to nothing, so stepwise correction is preferable",
+    "constant-defect": "the defect is constant",
+    "defect-is-projection": "looking at the defect is a projection",
+}
+"""By name: the five of the paper, and three more in which there is nothing to decide."""
+
+_ALIGNED = 0.3  # rank correlation
+_DIFFUSE = 0.4  # C_0.2; 0.2 is uniform, 0.44 the sizes of independent normal numbers
+_GAIN = 0.1  # relative, over periodic
+_CHEAP = 0.1  # share of a stepwise rollout's time
+_MISJUDGED = 0.05  # NEPE
+_WIDTH = 118  # columns of the words
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One answer.
+
+    Attributes:
+        name: Of the question, or of the failure mode (a key of `FAILURE_MODES`).
+        warns: Whether it is a failure mode that was seen.
+        text: One or two sentences.
+    """
+
+    name: str
+    warns: bool
+    text: str
+
+
+def findings_of(m: Measured) -> tuple[Finding, ...]:
+    """Answers and failure modes, in the order a person would ask."""
+    found = [_timing(m)]
+    if m.effects is None:
+        return (*found, _stability(m), _price_of_projection(m))
+    found += [_concentration(m), _lasting(m), _alignment(m), _stability(m), _price_of_projection(m)]
+    if m.constant:
+        found.append(
+            Finding(
+                "constant-defect",
+                True,
+                "The defect is the same number at every step of every rollout and cannot tell one moment from another: "
+                "use periodic or planned times, or a defect that measures distance.",
+            )
+        )
+    if m.looks_project:
+        found.append(
+            Finding(
+                "defect-is-projection",
+                True,
+                "Looking at the defect is a projection, so waiting for a high one saves nothing: use periodic or "
+                "planned times with measure_defects=False, which need no look (or give a cheap "
+                "defect).",
+            )
+        )
+    if _middle(m, "adaptive") is not None:
+        found.append(_calibration(m))
+    return tuple(found)
+
+
+def _timing(m: Measured) -> Finding:
+    if m.effects is None:
+        return Finding(
+            "degenerate",
+            True,
+            f"For {m.degenerate:.0%} of the rollouts projecting at every step lowers the path error by less than 1e-9: "
+            "when to project is of no consequence, use terminal correction.",
+        )
+    ends = f"The final states are {m.terminal.endpoint:.3g} apart."
+    share = "" if m.degenerate == 0 else f" ({m.degenerate:.0%} of the rollouts, where it does not, are left out.)"
+    return Finding("timing", False, f"Timing matters: terminal and stepwise correction differ. {ends}{share}")
+
+
+def _middle(m: Measured, kind: str) -> Trial | None:
+    """The trial of a kind that is nearest to a quarter of the budget."""
+    trials = [trial for trial in m.trials if trial.kind == kind]
+    return min(trials, key=lambda trial: abs(trial.budget - m.n_steps / 4), default=None)
+
+
+def _gain(m: Measured) -> tuple[str, Interval]:
+    """Which of planned and adaptive is better at a quarter of the budget, and by what share of periodic's NEPE."""
+    periodic = _middle(m, "periodic")
+    assert periodic is not None
+    others = [trial for kind in ("planned", "adaptive") if (trial := _middle(m, kind)) is not None]
+    best = min(others, key=lambda trial: trial.nepe.mean)
+    both = torch.stack([periodic.values, best.values], dim=1)
+    return best.kind, bootstrap(lambda sets: 1 - mean(sets[..., 1]) / mean(sets[..., 0]).clamp(min=1e-12), both)
+
+
+def _concentration(m: Measured) -> Finding:
+    kind, gain = _gain(m)
+    held = f"the worst 20% of steps hold {m.concentration:.0%} of the defect (C_0.2; 20% would be uniform)"
+    if m.concentration < _DIFFUSE and gain.mean < _GAIN:
+        text = (
+            f"The defect is diffuse: {held}, and at a quarter of the budget {kind} correction lowers NEPE by "
+            f"{gain.mean:.0%} ({gain.low:.0%} to {gain.high:.0%}) beside periodic. Periodic correction is competitive."
+        )
+        return Finding("diffuse-defect", True, text)
+    lowers = f"{kind} correction lowers NEPE by {gain.mean:.0%} ({gain.low:.0%} to {gain.high:.0%})"
+    return Finding(
+        "concentration",
+        False,
+        f"Concentration: {held}. At a quarter of the budget {lowers} beside periodic.",
+    )
+
+
+def _lasting(m: Measured) -> Finding:
+    assert m.effects is not None
+    survival, half = m.effects.survival, m.effects.half_life
+    long = f"half of it is gone after {half:.1f} steps" if math.isfinite(half) else "half of it is left to the end"
+    thirds = ", ".join(
+        f"{word} {share:.2f}" for word, share in zip(("early", "middle", "late"), m.effects.one_step, strict=True)
+    )
+    left = f"{float(survival[1]):.2f} of a correction's benefit survives one step ({thirds})"
+    return Finding("lasting", False, f"How long it lasts: {left}, and {long}.")
+
+
+def _alignment(m: Measured) -> Finding:
+    rank = f"rank correlation {m.alignment.mean:.2f} ({m.alignment.low:.2f} to {m.alignment.high:.2f})"
+    ends = f"with its worth for the final state it is {m.endpoint_alignment.mean:.2f}"
+    if not m.alignment.mean >= _ALIGNED:
+        return Finding(
+            "misaligned-defect",
+            True,
+            f"The defect says little about what a correction is worth: {rank}; {ends}. Prices that learn how long a "
+            "correction lasts, or planned times, serve better than the height of the defect.",
+        )
+    return Finding("alignment", False, f"A high defect is worth correcting: {rank}; {ends}.")
+
+
+def _stability(m: Measured) -> Finding:
+    s = m.stability
+    nudge = (
+        ""
+        if math.isnan(s.amplification)
+        else f", a small change of a state is multiplied by up to {s.amplification:.2g}"
+    )
+    numbers = f"{s.failed:.1%} of projections fail, {s.left_over:.1%} of the defect is left{nudge}"
+    if s.sound:
+        return Finding("stability", False, f"The projection is sound: {numbers}.")
+    return Finding(
+        "unstable-projection",
+        True,
+        f"The projection is unstable or discontinuous: {numbers}. No schedule can be relied on before that is mended; "
+        "try a tighter tolerance, a better start of the solver, or on_failure='retry'.",
+    )
+
+
+def _price_of_projection(m: Measured) -> Finding:
+    taken = 1 - m.terminal.seconds / m.stepwise.seconds
+    numbers = (
+        f"corrections take {taken:.0%} of a stepwise rollout's time (projecting alone {m.share:.0%}), so timing can "
+        f"make it at most {m.stepwise.seconds / m.terminal.seconds:.1f} times as fast"
+    )
+    saved = [1 - t.seconds / m.stepwise.seconds for t in m.needed.values()]
+    fewer = [1 - t.projections / m.stepwise.projections for t in m.needed.values()]
+    # fewer projections that take as long are cheap projections too
+    in_vain = m.limit is None and max(fewer, default=0.0) >= _CHEAP > max(saved, default=1.0)
+    if m.unit == "seconds" and (taken < _CHEAP or in_vain):
+        spared = f"; sparing {max(fewer):.0%} of them saved {max(0.0, *saved):.0%} of the time" if in_vain else ""
+        return Finding("cheap-projection", True, f"Projecting is cheap: {numbers}{spared}. Use stepwise correction.")
+    return Finding("cost", False, f"Cost: {numbers} (with {m.held_out} samples in a batch).")
+
+
+def _calibration(m: Measured) -> Finding:
+    periodic, adaptive = _middle(m, "periodic"), _middle(m, "adaptive")
+    assert periodic is not None
+    assert adaptive is not None
+    behind = bootstrap(mean, adaptive.values - periodic.values).low > 0
+    off, words = _misjudged(m)
+    if off or behind:
+        words += "; adaptive correction is behind periodic" if behind else ""
+        return Finding(
+            "poor-calibration",
+            True,
+            f"The prices are poorly calibrated: {words}. Calibrate on more seeds, and on the very sampler you run.",
+        )
+    return Finding("calibration", False, f"The prices hold on fresh seeds: {words}.")
+
+
+def _misjudged(m: Measured) -> tuple[bool, str]:
+    """Whether the losses foretold by calibration were far off, and the worst of them."""
+    trials = {trial.budget: trial for trial in m.trials if trial.kind == "adaptive"}
+    if not m.expected:
+        return False, "nothing was foretold, and adaptive correction is beside periodic or ahead"
+    off = {b: trials[b].nepe.mean - foretold for b, foretold in m.expected.items()}
+    worst = max(off, key=lambda b: abs(off[b]))
+    trial = trials[worst]
+    margin = _MISJUDGED + (trial.nepe.high - trial.nepe.low)
+    words = f"at B = {worst} a NEPE of {m.expected[worst]:.3f} was foretold and {trial.nepe.mean:.3f} measured"
+    return abs(off[worst]) > margin, words + ", the worst of all budgets tried"
+
+
+# ------------------------------------------------------------------ all of it
+
+
+def words_of(advice: Advice) -> str:
+    """The whole advice as plain text."""
+    m = advice.measured
+    lines = [_headline(advice), f"  Why: {advice.reason}.", _loss(advice), _saving(advice)]
+    if m.needed:
+        what = "Within the time limit" if m.limit is not None else f"To have NEPE within {m.tolerance:g}"
+        lines += [f"  {what}:", *(f"    {_one(m, kind, trial)}" for kind, trial in m.needed.items())]
+    lines += ["", "What was found"]
+    for finding in advice.findings:
+        lines += textwrap.wrap(
+            finding.text,
+            _WIDTH,
+            initial_indent="  ! " if finding.warns else "  - ",
+            subsequent_indent="    ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    lines += [
+        "",
+        f"Measured on {m.held_out} rollouts, calibrated on {m.calibrated} others, {m.batches} batches in all.",
+        "Intervals are 95%, bootstrapped over rollouts"
+        + ("; those of times are the range of three." if m.unit == "seconds" else "."),
+    ]
+    if m.held_out < 16:
+        lines.append("That is few: give 64 seeds or more for numbers to rely on.")
+    return "\n".join(lines)
+
+
+def _headline(advice: Advice) -> str:
+    m = advice.measured
+    if advice.kind == "terminal":
+        return "Use terminal correction: no projection on the way, one at the end."
+    if advice.kind == "stepwise":
+        return "Use stepwise correction: project after every step."
+    share = f"B/T = {advice.budget / m.n_steps:.2f}"
+    return f"Use {advice.kind} correction with {advice.budget} of {m.n_steps} projections ({share})."
+
+
+def _loss(advice: Advice) -> str:
+    m = advice.measured
+    asked = "" if m.tolerance is None else f"; the tolerance is {m.tolerance:g}"
+    if m.tolerance is not None and advice.loss.high > m.tolerance:
+        asked += ", which is missed"
+    if math.isnan(advice.loss.mean):
+        return "  Loss: none that could be measured."
+    return f"  Loss: NEPE {advice.loss}{asked}. 0 is stepwise correction, 1 is terminal."
+
+
+def _saving(advice: Advice) -> str:
+    m, s = advice.measured, advice.saving
+    trials = [m.terminal, m.stepwise, *m.trials]
+    chosen = next(t for t in trials if t.kind == advice.kind and t.budget == advice.budget)
+    if m.unit == "projections":
+        return (
+            f"  Saving: {s.mean:.0%} of the projections, {chosen.projections:.1f} instead of "
+            f"{m.stepwise.projections:.1f} a sample."
+        )
+    times = f"{_time(chosen.seconds)} instead of {_time(m.stepwise.seconds)} a sample"
+    if m.limit is not None and chosen.seconds > m.limit:
+        times += f", which is longer than the limit of {_time(m.limit)}"
+    return f"  Saving: {s.mean:.0%} ({s.low:.0%} to {s.high:.0%}) of the time of stepwise correction, {times}."
+
+
+def _one(m: Measured, kind: str, trial: Trial) -> str:
+    time = f", {_time(trial.seconds):>8} a sample" if m.unit == "seconds" else ""
+    return f"{kind:9} {trial.budget:4d} projections{time}, NEPE {trial.nepe}"
+
+
+def _time(seconds: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-6:.3g} µs"

@@ -1,0 +1,74 @@
+"""`trimtab advise`: should I bother, and if so, how?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from trimtab.cli.source import add_seeds, add_source, domain_and_source, refuse_existing, seeds_from
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the command."""
+    add_source(parser)
+    parser.add_argument(
+        "--tolerance", metavar="X", type=float, help="the NEPE that may be lost; 0.1 unless there is a time limit"
+    )
+    parser.add_argument("--seconds", metavar="S", type=float, help="a time limit for one sample")
+    parser.add_argument(
+        "--cost",
+        metavar="C",
+        default="seconds",
+        help="what to save: seconds as measured here (the default), or projections",
+    )
+    add_seeds(parser, "--seeds", 64, "number of rollouts, half to calibrate and half to measure")
+    parser.add_argument("--price", metavar="FILE", type=Path, help="judge this price file instead of a new one")
+    parser.add_argument("--plot", metavar="FILE", type=Path, help="draw the advice: a .png, .svg or .pdf file")
+    parser.add_argument("--save", metavar="FILE", type=Path, help="keep the recommended schedule's price file")
+    parser.add_argument("--overwrite", action="store_true", help="replace files that are there")
+    parser.add_argument("--json", action="store_true", help="print all numbers as JSON instead of words")
+
+
+FIRST_SEED = 2_000_000
+"""Seeds for advice count from here: apart from those of studies and of `trimtab calibrate`."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do it."""
+    from trimtab.advice.recommend import advise
+    from trimtab.prices.price_file import load_price
+
+    for path in (arguments.plot, arguments.save):
+        if path is not None:
+            refuse_existing(path, arguments.overwrite)
+    if arguments.plot is not None and arguments.plot.suffix not in (".png", ".svg", ".pdf"):
+        raise ValueError(f"{arguments.plot}: a plot is a .png, .svg or .pdf file")
+    seeds = seeds_from(FIRST_SEED, arguments.seeds)
+    price = None if arguments.price is None else load_price(arguments.price)
+    domain, _ = domain_and_source(arguments, seeds)
+    problem = domain.problem(seeds)
+    advice = advise(
+        problem.sampler,
+        problem.constraint,
+        seeds,
+        tolerance=arguments.tolerance,
+        seconds=arguments.seconds,
+        cost=arguments.cost,
+        distance=domain.distance,
+        price=price,
+        say=lambda text: print(f"… {text}", file=sys.stderr),
+    )
+    print(json.dumps(advice.facts(), indent=1, allow_nan=False) if arguments.json else advice)
+    if arguments.save is not None:
+        if advice.price is None:
+            print(f"nothing saved: {advice.kind} correction needs no prices", file=sys.stderr)
+        else:
+            advice.price.save(arguments.save)
+            print(f"saved {arguments.save}", file=sys.stderr)
+    if arguments.plot is not None:
+        print(f"drawn {advice.plot(arguments.plot)}", file=sys.stderr)
+    return 0

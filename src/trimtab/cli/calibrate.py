@@ -1,0 +1,98 @@
+"""`trimtab calibrate`: from held-out rollouts of a sampler to a price file."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trimtab.cli.source import add_seeds, add_source, domain_and_source, refuse_existing, seeds_from
+
+if TYPE_CHECKING:
+    from trimtab.core.schedule import Budget
+    from trimtab.prices.calibration import Price
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the command."""
+    add_source(parser)
+    parser.add_argument("--out", metavar="FILE", type=Path, help="the price file; NAME.safetensors if not given")
+    parser.add_argument(
+        "--method",
+        metavar="M",
+        default="dp",
+        help="dp (the dynamic program; the default), value, on-policy, paper, or planned (times fixed in advance)",
+    )
+    parser.add_argument(
+        "--budget",
+        metavar="B",
+        default="1.0",
+        help="the largest budget wanted: 0.25 is a share of the steps, 25 a number; every step if not given",
+    )
+    parser.add_argument(
+        "--objective", metavar="O", default="path", help="what to lower: path (the default), state or endpoint error"
+    )
+    add_seeds(parser, "--seeds", 64, "number of calibration rollouts")
+    parser.add_argument("--overwrite", action="store_true", help="replace the file if it is there")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do it."""
+    from trimtab.core.errors import unknown
+    from trimtab.prices.calibration import METHODS, calibrate
+    from trimtab.prices.objective import OBJECTIVES
+    from trimtab.studies.config import CALIBRATION_SEED
+
+    if arguments.method not in METHODS:
+        raise unknown("method", arguments.method, METHODS)
+    if arguments.objective not in OBJECTIVES:
+        raise unknown("objective", arguments.objective, OBJECTIVES)
+    budget = parse_budget(arguments.budget)
+    seeds = seeds_from(CALIBRATION_SEED, arguments.seeds)
+    domain, source = domain_and_source(arguments, seeds)
+    out: Path = arguments.out or Path(f"{source.name}.safetensors")
+    refuse_existing(out, arguments.overwrite)
+    problem = domain.problem(seeds)
+    price = calibrate(
+        problem.sampler,
+        problem.constraint,
+        seeds,
+        budget,
+        arguments.method,
+        objective=arguments.objective,
+        distance=domain.distance,
+    )
+    price.save(out)
+    print(f"{out}: {price.method} prices for {source.name}, T = {price.n_steps}, budgets up to {price.budget}")
+    print(f"calibrated on seeds {seeds.start} to {seeds.stop - 1}; they cannot be used for evaluation")
+    _show_expected(price)
+    some = max(1, price.budget // 4)
+    print(f"use it: trimtab.load_price({str(out)!r}).at({some}) is a schedule of {some} corrections")
+    return 0
+
+
+def parse_budget(text: str) -> Budget:
+    """A share of the steps if it has a point, a number of corrections if it has none.
+
+    Example:
+        >>> parse_budget("0.25"), parse_budget("25")
+        (0.25, 25)
+    """
+    try:
+        return float(text) if "." in text else int(text)
+    except ValueError:
+        raise ValueError(f"a budget is a share of the steps like 0.25, or a whole number: got {text!r}") from None
+
+
+def _show_expected(price: Price) -> None:
+    """What the dynamic program foretells, for a few budgets."""
+    expected = price.notes.get("expected")
+    if not expected or price.objective != "path" or not expected[0] > 0:
+        return
+    print("path error to expect beside uncorrected rollouts:")
+    for share in (0.05, 0.1, 0.25, 0.5, 0.75):
+        budget = round(share * price.n_steps)
+        if 0 < budget <= price.budget:
+            print(f"  B = {budget:4d} (B/T = {budget / price.n_steps:.2f}): {expected[budget] / expected[0]:.1%}")

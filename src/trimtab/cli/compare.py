@@ -1,0 +1,126 @@
+"""`trimtab compare`: schedules × budgets × seeds on a sampler of the user's own, written down like a study."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from trimtab.cli.source import add_seeds, add_source, domain_and_source
+
+__all__ = ["add_arguments", "run", "table_of"]
+
+BUDGETS = (0.0, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
+SCHEDULES = ("terminal", "stepwise", "periodic", "adaptive:dp", "planned", "adaptive:paper")
+FEWEST = 4  # calibration seeds
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the command."""
+    add_source(parser)
+    parser.add_argument("--out", metavar="DIR", type=Path, help="the run directory; runs/NAME if not given")
+    parser.add_argument(
+        "--budgets",
+        metavar="B",
+        type=float,
+        nargs="+",
+        default=list(BUDGETS),
+        help=f"shares of the steps; {' '.join(f'{b:g}' for b in BUDGETS)} if not given (0 and 1 are always run)",
+    )
+    parser.add_argument(
+        "--schedules",
+        metavar="KEY",
+        nargs="+",
+        default=list(SCHEDULES),
+        help=f"{', '.join(SCHEDULES)} (all of them if not given; the first three are always run)",
+    )
+    add_seeds(parser, "--seeds", 16, "number of evaluation rollouts")
+    add_seeds(parser, "--calibration-seeds", 64, "number of calibration rollouts")
+    parser.add_argument(
+        "--engine", metavar="E", default="local", help="local (processes; the default), ray (a cluster), serial"
+    )
+    parser.add_argument("--workers", metavar="N", type=int, help="processes to use; one a core if not given")
+    again = parser.add_mutually_exclusive_group()
+    again.add_argument("--resume", action="store_true", help="go on with the unfinished run in DIR")
+    again.add_argument("--overwrite", action="store_true", help="remove the run in DIR and start again")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do it."""
+    from trimtab.cli.main import run_and_report
+    from trimtab.studies.config import CALIBRATION_SEED, Study
+    from trimtab.studies.schedules import schedule_key
+    from trimtab.studies.usercode import version_of
+
+    for key in arguments.schedules:
+        schedule_key(key)
+    if arguments.calibration_seeds < FEWEST:
+        raise ValueError(
+            f"{arguments.calibration_seeds} calibration rollouts are too few: give --calibration-seeds of at least "
+            f"{FEWEST}, better 64"
+        )
+    for budget in arguments.budgets:
+        if not 0 <= budget <= 1 or round(budget, 2) != budget:
+            raise ValueError(
+                f"--budgets are shares of the steps, in [0, 1] and with at most two digits: got {budget:g}"
+            )
+    _, source = domain_and_source(arguments, range(CALIBRATION_SEED, CALIBRATION_SEED + 3))
+    budgets = tuple(sorted({0.0, 1.0, *arguments.budgets}))
+    between = [budget for budget in budgets if 0 < budget < 1] or [1.0]
+    study = Study(
+        "compare",
+        domains=(source.name,),
+        schedules=tuple(dict.fromkeys([*SCHEDULES[:3], *arguments.schedules])),
+        budgets=budgets,
+        seeds=arguments.seeds,
+        calibration_seeds=arguments.calibration_seeds,
+        table_budget=min(between, key=lambda budget: abs(budget - 0.25)),
+        example_seeds=min(2, arguments.seeds),
+        kappa_domains=(),
+        samplers={
+            source.name: {
+                "factory": source.factory,
+                "settings": json.loads(source.settings),
+                "code": version_of(source),
+            }
+        },
+    )
+    directory: Path = arguments.out or Path("runs") / source.name
+    return run_and_report(directory, study, arguments, show)
+
+
+def show(directory: Path) -> None:
+    """Write the report of a run directory, and print what matters."""
+    from trimtab.report import write_report
+
+    written = write_report(directory)
+    summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
+    print(table_of(summary))
+    print(f"{len(written)} files written; open {written[0]}")
+
+
+def table_of(summary: dict[str, Any]) -> str:
+    """NEPE of every schedule at every budget, as plain text."""
+    lines = []
+    for name, content in summary["domains"].items():
+        schedules = {key: by for key, by in content["schedules"].items() if key not in ("terminal", "stepwise")}
+        lines += [f"{name}: NEPE by budget, mean ± standard error (0 is stepwise, 1 is terminal)", ""]
+        lines.append("  B/T " + "".join(f"{key:>18}" for key in schedules))
+        for budget in next(iter(schedules.values())):
+            cells = [by[budget]["nepe"] for by in schedules.values()]
+            if float(budget) in (0.0, 1.0):
+                continue
+            lines.append(f"  {budget}" + "".join(f"{_cell(cell):>18}" for cell in cells))
+        lines.append("")
+        if content["degenerate"]:
+            lines.append(f"{content['degenerate']} rollouts are degenerate (timing makes no difference) and left out")
+        if content["failures"]:
+            lines.append(f"{content['failures']} projections failed")
+    return "\n".join(lines)
+
+
+def _cell(value: dict[str, Any]) -> str:
+    if value["mean"] is None:
+        return "n/a"
+    return f"{value['mean']:.3f}" + ("" if value["se"] is None else f" ± {value['se']:.3f}")

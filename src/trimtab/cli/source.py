@@ -1,0 +1,70 @@
+"""The options by which a command is told what to sample."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trimtab.domains import Domain
+    from trimtab.studies.usercode import Source
+
+__all__ = ["add_seeds", "add_source", "domain_and_source", "refuse_existing", "seeds_from"]
+
+
+def add_source(parser: argparse.ArgumentParser) -> None:
+    """Add --sampler, --domain, --config, --name and --check."""
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "--sampler",
+        metavar="MODULE:FACTORY",
+        help="your own: a function that returns a sampler and a constraint, as package.module:factory",
+    )
+    what.add_argument("--domain", metavar="NAME", help="a built-in domain; `trimtab domains` lists them")
+    parser.add_argument(
+        "--config", metavar="FILE", type=Path, help="keyword arguments for the factory, a JSON or TOML file"
+    )
+    parser.add_argument("--name", metavar="NAME", help="what to call your sampler; its module's name if not given")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="first run whole rollouts alone and in a batch, to see that samples do not influence each other",
+    )
+
+
+def add_seeds(parser: argparse.ArgumentParser, flag: str, default: int, meaning: str) -> None:
+    """Add an option for a number of seeds."""
+    parser.add_argument(flag, metavar="N", type=int, default=default, help=f"{meaning}; {default} if not given")
+
+
+def seeds_from(first: int, number: int, flag: str = "--seeds") -> range:
+    """As many seeds as asked for."""
+    if number < 1:
+        raise ValueError(f"{flag} must be at least 1: got {number}")
+    return range(first, first + number)
+
+
+def domain_and_source(arguments: argparse.Namespace, seeds: range) -> tuple[Domain, Source]:
+    """Make what the options name, and try one step of it on a few of the seeds."""
+    from trimtab.studies.usercode import Source, domain_from, probe, read_settings
+
+    settings = {} if arguments.config is None else read_settings(arguments.config)
+    if arguments.sampler is not None:
+        source = Source.of_user(arguments.sampler, settings, arguments.name)
+    else:
+        source = Source.built_in(arguments.domain, settings)
+    domain = domain_from(source)
+    probe(domain, range(seeds.start, seeds.start + 3), whole=arguments.check)
+    if arguments.check:
+        print("checked: samples do not influence each other", file=sys.stderr)
+    return domain, source
+
+
+def refuse_existing(path: Path, overwrite: bool) -> None:
+    """A file that is there is replaced only on request, and a directory must be there."""
+    if path.exists() and not overwrite:
+        raise ValueError(f"{path} is there already: replace it with --overwrite, or choose another name")
+    if not path.resolve().parent.is_dir():
+        raise ValueError(f"{path}: the directory {path.resolve().parent} does not exist; make it first")

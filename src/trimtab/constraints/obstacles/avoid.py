@@ -1,0 +1,210 @@
+"""Trajectories that keep clear of circles and boxes, from a fixed start to a fixed goal.
+
+    min Σᵢ |pᵢ - qᵢ|²  such that every segment pᵢ pᵢ₊₁ stays out of every obstacle,
+                       p₀ = start, p_last = goal, and every pᵢ in [-1, 1]²
+
+The set is not convex, and the nearest trajectory is one of many local ones. See `docs` of the backends:
+`trimtab.constraints.obstacles.batched` (the default) and `trimtab.constraints.obstacles.ipopt`.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from trimtab.constraints.obstacles.batched import Effort, project_paths, segments, violations
+from trimtab.constraints.obstacles.geometry import Obstacles, gaps, penetration, scattered_circles
+from trimtab.constraints.obstacles.native import can_be_read, summed_depths
+from trimtab.core.constraint import Projection
+
+if TYPE_CHECKING:
+    from trimtab.constraints.obstacles.ipopt import IpoptPaths
+
+__all__ = ["AvoidObstacles", "Obstacles", "scattered_circles"]
+
+Backend = Literal["batched", "ipopt"]
+
+_FARTHEST = 1e4  # proposals are taken to be no farther out than this, so that squares stay finite in float32
+
+
+@lru_cache(maxsize=16)
+def _converted(obstacles: Obstacles, dtype: torch.dtype, device: torch.device) -> Obstacles:
+    """The obstacles in another dtype, always the same object, so that their roadmap is made once."""
+    return obstacles.to(torch.empty(0, dtype=dtype, device=device))
+
+
+@dataclass(frozen=True, eq=False)
+class AvoidObstacles:
+    """Trajectories whose segments keep out of obstacles, with the first and last waypoint fixed.
+
+    States are (n, C, W) with C at least 2: channels 0 and 1 are the positions x and y of W waypoints; other channels
+    (velocities) are returned as they came. The projection keeps positions in [-1, 1].
+
+    The defect is the penetration depth summed over segments and obstacles. Leaving the square costs nothing in it
+    unless `defect_counts_outside` is set, since a sampler at high noise is outside almost everywhere and that would
+    drown the collisions; the projection brings positions back inside either way.
+
+    A sample has converged when no segment is deeper in any obstacle than `tolerance`. The solvers aim at a tenth of
+    that, and a state within a tenth of it is returned unchanged.
+
+    Attributes:
+        obstacles: What to stay out of.
+        start: Where each trajectory begins, (n, 2), or (2,) for all the same.
+        goal: Where it ends, (n, 2) or (2,).
+        backend: "batched" solves the whole batch in torch; "ipopt" solves sample by sample with CasADi's IPOPT.
+        tolerance: Largest penetration of a converged sample.
+        defect_counts_outside: Add to the defect how far waypoints are outside the square.
+        effort: Iteration limits of the batched solver.
+        workers: Processes of the "ipopt" backend; 1 solves in this process, 0 uses every core.
+
+    Example:
+        >>> import torch
+        >>> disc = Obstacles(torch.tensor([[0.0, 0.0, 0.3]]))
+        >>> across = torch.stack([torch.linspace(-0.9, 0.9, 16), torch.full((16,), 0.1)])[None]
+        >>> avoid = AvoidObstacles(disc, start=across[:, :, 0], goal=across[:, :, -1])
+        >>> avoid.free(across), avoid.free(avoid.project(across).x)
+        (tensor([False]), tensor([True]))
+    """
+
+    obstacles: Obstacles
+    start: Tensor = field(metadata={"per_sample": True})
+    goal: Tensor = field(metadata={"per_sample": True})
+    backend: Backend = "batched"
+    tolerance: float = 1e-3
+    defect_counts_outside: bool = False
+    effort: Effort = field(default_factory=Effort)
+    workers: int = 1
+    _ipopt: IpoptPaths | None = field(default=None, init=False, repr=False, metadata={"per_sample": True})
+
+    def __post_init__(self) -> None:
+        """Refuse starts and goals that no trajectory can have, and backends that are not there."""
+        if self.backend not in get_args(Backend):
+            close = difflib.get_close_matches(str(self.backend), get_args(Backend), n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise ValueError(f"backend must be one of {get_args(Backend)}, got {self.backend!r}{hint}")
+        if not self.tolerance > 0:
+            raise ValueError(f"tolerance must be above 0, got {self.tolerance}")
+        if self.start.shape != self.goal.shape:
+            raise ValueError(
+                f"start and goal must have one shape, got {tuple(self.start.shape)} and {tuple(self.goal.shape)}"
+            )
+        for name in ("start", "goal"):
+            _check_end(name, getattr(self, name), self.obstacles, self._aim)
+        if self.backend == "ipopt":
+            from trimtab.constraints.obstacles.ipopt import IpoptPaths
+
+            object.__setattr__(self, "_ipopt", IpoptPaths(self.obstacles, self.tolerance, self.workers))
+
+    @property
+    def _aim(self) -> float:
+        return self.tolerance / 10
+
+    def defect(self, x: Tensor) -> Tensor:
+        """Summed penetration over segments and obstacles: (n, C, W) to (n,)."""
+        self._check(x)
+        total = (summed_depths if can_be_read(x) else _summed_depths)(self.obstacles, x)
+        if self.defect_counts_outside:
+            total = total + (x[:, :2].abs() - 1).clamp(min=0).square().sum(1).sqrt().sum(1)
+        return total
+
+    def project(self, x: Tensor) -> Projection:
+        """The nearest collision-free trajectories found, with an outcome for each: (n, C, W) to (n, C, W).
+
+        A sample for which none is found (its start and goal may not be connected), or that is not finite, has
+        `converged` False; the rest of the batch is not affected.
+        """
+        raw = self._path(x)
+        start, goal = (end.to(x).expand(raw.shape[1], 2).T for end in (self.start, self.goal))
+        finite = raw.isfinite().all(2).all(0)
+        proposal = torch.where(finite[:, None], raw, 0.0).clamp_(-_FARTHEST, _FARTHEST)
+        proposal[:, :, 0], proposal[:, :, -1] = start, goal
+        obstacles = _converted(self.obstacles, x.dtype, x.device)
+        solution = project_paths(obstacles, proposal, self._aim, self.effort)
+        converged = finite & (solution.violation <= self.tolerance)
+        path, rounds = solution.path, solution.rounds
+        if self._ipopt is not None:
+            path, converged, rounds = self._ipopt.solve(proposal, path)
+            converged &= finite
+        y = x.clone()
+        y[:, :2] = torch.where(finite[:, None], path, raw).transpose(0, 1)
+        return Projection(y, converged, rounds, self.defect(y))
+
+    def take(self, rows: Tensor) -> AvoidObstacles:
+        """The constraint of the samples `rows`, (k,) indices."""
+        if self.start.ndim == 1:
+            return self
+        taken = copy.copy(self)  # not a new one: starts and goals were checked, and the solver is shared
+        object.__setattr__(taken, "start", self.start[rows])
+        object.__setattr__(taken, "goal", self.goal[rows])
+        return taken
+
+    def violation(self, x: Tensor) -> Tensor:
+        """The deepest penetration of each trajectory, (n, C, W) to (n,)."""
+        if not len(self.obstacles):
+            return x.new_zeros(len(x))
+        return violations(_converted(self.obstacles, x.dtype, x.device), self._path(x))
+
+    def free(self, x: Tensor) -> Tensor:
+        """Which trajectories collide with nothing by more than the tolerance, (n, C, W) to (n,) bool."""
+        return self.violation(x) <= self.tolerance
+
+    def _path(self, x: Tensor) -> Tensor:
+        """The positions, (2, n, W), of states that fit this constraint."""
+        self._check(x)
+        return x[:, :2].transpose(0, 1)
+
+    def _check(self, x: Tensor) -> None:
+        """Refuse states that do not fit this constraint."""
+        if x.ndim != 3 or x.shape[1] < 2 or x.shape[2] < 2 or not x.is_floating_point():
+            raise ValueError(
+                "trajectories must be floating point (n, C, W) with x and y in channels 0 and 1 and at least two "
+                f"waypoints, got {tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}"
+            )
+        if self.start.ndim == 2 and len(x) != len(self.start):
+            raise ValueError(
+                f"this constraint has starts and goals for {len(self.start)} samples but was given {len(x)} "
+                "trajectories; select its rows with take(rows)"
+            )
+
+
+def _summed_depths(obstacles: Obstacles, x: Tensor) -> Tensor:
+    """`obstacles_native.summed_depths` in torch: for any device and dtype, and with derivatives."""
+    n, _, W = x.shape
+    if not len(obstacles):
+        return x.new_zeros(n)
+    depth = penetration(_converted(obstacles, x.dtype, x.device), *segments(x[:, :2].transpose(0, 1)))
+    return depth.sum(0).view(n, W - 1).sum(1)
+
+
+def _check_end(name: str, point: Tensor, obstacles: Obstacles, aim: float) -> None:
+    if point.ndim not in (1, 2) or point.shape[-1] != 2 or not point.is_floating_point():
+        raise ValueError(
+            f"{name} must be a floating-point (n, 2) or (2,) tensor of x and y, got {tuple(point.shape)} "
+            f"{str(point.dtype).removeprefix('torch.')}"
+        )
+    flat = point.reshape(-1, 2).T.to(obstacles.circles)
+    outside = ~(flat.abs() <= 1).all(0)
+    if bool(outside.any()):
+        raise ValueError(f"{name} must be in [-1, 1]²; it is outside for {_samples(outside)}: move it inside")
+    inside = penetration(obstacles, flat, flat).amax(0) > aim if len(obstacles) else torch.zeros_like(outside)
+    if bool(inside.any()):
+        row = int(inside.nonzero()[0])
+        which = int(gaps(obstacles, flat[:, row : row + 1], flat[:, row : row + 1]).argmin())
+        m = len(obstacles.circles)
+        obstacle = f"circle {which}" if which < m else f"box {which - m}"
+        raise ValueError(
+            f"{name} is inside an obstacle for {_samples(inside)} (first: {flat[:, row].tolist()} in {obstacle}); "
+            "no trajectory can be free there: move it or remove the obstacle"
+        )
+
+
+def _samples(mask: Tensor) -> str:
+    rows = mask.nonzero().squeeze(1).tolist()
+    more = f" and {len(rows) - 8} more" if len(rows) > 8 else ""
+    return f"{'sample' if len(rows) == 1 else 'samples'} {', '.join(map(str, rows[:8]))}{more}"

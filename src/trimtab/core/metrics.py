@@ -1,0 +1,158 @@
+"""The paper's metrics (appendix C), as pure functions of records and of each other's values.
+
+All of them work on unrounded values of paired rollouts: the same seed in every schedule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trimtab.core.record import Rollout
+
+__all__ = [
+    "Summary",
+    "achieved_budget",
+    "benefit",
+    "endpoint_distance",
+    "gap_closed",
+    "improvement",
+    "nepe",
+    "path_error",
+    "state_error",
+    "summary",
+    "top_mass",
+    "win_rate",
+]
+
+Distance = Callable[[Tensor, Tensor], Tensor]
+"""(n, *event) and (n, *event) to (n,): the domain's rho."""
+
+
+def path_error(run: Rollout) -> Tensor:
+    """E_path: the residuals summed over the path, (n,)."""
+    return _sum_over_steps(run.residuals)
+
+
+def endpoint_distance(run: Rollout, stepwise: Rollout, distance: Distance) -> Tensor:
+    """E_end: distance of the final states to those of the paired stepwise rollout, (n,)."""
+    _paired(run, stepwise)
+    return distance(run.final, stepwise.final)
+
+
+def state_error(run: Rollout, stepwise: Rollout, distance: Distance) -> Tensor:
+    """E_state: distance to the paired stepwise rollout summed over the path, (n,). Needs kept states."""
+    _paired(run, stepwise)
+    if run.states is None or stepwise.states is None:
+        raise ValueError("state error needs the states along the path: run both rollouts with keep_states=True")
+    steps = range(1, len(run.states))
+    return _sum_over_steps(torch.stack([distance(run.states[t], stepwise.states[t]) for t in steps]))
+
+
+def nepe(path: Tensor, stepwise: Tensor, terminal: Tensor, tolerance: float = 1e-9) -> Tensor:
+    """Normalised excess path error, (n,): 0 is stepwise correction, 1 is terminal correction.
+
+    Args:
+        path: Path errors of the schedule, (n,).
+        stepwise: Of the paired stepwise rollouts, (n,).
+        terminal: Of the paired terminal rollouts, (n,).
+        tolerance: Where terminal and stepwise differ by less, timing is of no consequence: the value is NaN
+            ("degenerate") and `summary` leaves it out and counts it.
+    """
+    span = terminal - stepwise
+    return torch.where(span < tolerance, torch.nan, (path - stepwise) / span)
+
+
+def benefit(nepe: Tensor) -> Tensor:
+    """The share of stepwise correction's benefit that is recovered, (n,)."""
+    return 1 - nepe
+
+
+def improvement(method: Tensor, baseline: Tensor) -> Tensor:
+    """How much lower `method` is than `baseline`, as a share of it, pair by pair, (n,); NaN where that is 0."""
+    return torch.where(baseline == 0, torch.nan, (baseline - method) / baseline)
+
+
+def gap_closed(method: Tensor, baseline: Tensor, hindsight: Tensor) -> float:
+    """The share of the distance from a baseline to the hindsight limit that a method closes, of paired means."""
+    whole = float((baseline - hindsight).nanmean())
+    return float((baseline - method).nanmean()) / whole if whole > 0 else math.nan
+
+
+def top_mass(defects: Tensor, q: float = 0.2) -> Tensor:
+    """C_q: the share of a rollout's defect held by its largest ceil(q T) steps, (n,); NaN where there is none.
+
+    Args:
+        defects: (T, n).
+        q: The share of steps.
+    """
+    if not 0 < q <= 1:
+        raise ValueError(f"q is a share of the steps, in (0, 1]: got {q}")
+    k = math.ceil(q * len(defects) - 1e-9)  # 0.2 * 15 is a hair above 3 in floating point
+    total = defects.sum(dim=0)
+    return torch.where(total > 0, defects.topk(k, dim=0).values.sum(dim=0) / total, torch.nan)
+
+
+def achieved_budget(run: Rollout) -> Tensor:
+    """B-hat / T: the share of steps that were projected, (n,), closing projections apart."""
+    return run.spent.double() / run.n_steps
+
+
+def win_rate(method: Tensor, baseline: Tensor) -> Summary:
+    """How often `method` is lower than `baseline`, pair by pair, with binomial standard error.
+
+    A tie is not a win; pairs with a degenerate value are left out.
+    """
+    valid = ~(method.isnan() | baseline.isnan())
+    n = int(valid.sum())
+    if n == 0:
+        return Summary(math.nan, math.nan, 0)
+    p = float((method < baseline)[valid].double().mean())
+    return Summary(p, math.sqrt(p * (1 - p) / n), n)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A mean with its standard error over n values."""
+
+    mean: float
+    se: float
+    n: int
+
+    def __str__(self) -> str:
+        """As in the paper's tables."""
+        return f"{self.mean:.3f} ± {self.se:.3f}"
+
+
+def summary(values: Tensor) -> Summary:
+    """Mean and standard error of the values that are not NaN; `n` is how many those are.
+
+    Example:
+        >>> import torch
+        >>> found = summary(torch.tensor([1.0, 2.0, 3.0, torch.nan]))
+        >>> print(found, "of", found.n)
+        2.000 ± 0.577 of 3
+    """
+    values = values.double()
+    values = values[~values.isnan()]
+    n = len(values)
+    mean = float(values.mean()) if n else math.nan
+    return Summary(mean, float(values.std()) / math.sqrt(n) if n > 1 else math.nan, n)
+
+
+def _sum_over_steps(x: Tensor) -> Tensor:
+    """(T, n) to (n,), one step after the other: a plain sum groups its terms by the batch size, to other last bits."""
+    return x.cumsum(dim=0)[-1]
+
+
+def _paired(run: Rollout, other: Rollout) -> None:
+    if run.final.shape != other.final.shape:
+        raise ValueError(
+            f"paired rollouts have the same shape: got {tuple(run.final.shape)} and {tuple(other.final.shape)}"
+        )
+    if run.seeds is not None and other.seeds is not None and not torch.equal(run.seeds, other.seeds):
+        raise ValueError("paired rollouts share their seeds, in the same order; these do not")

@@ -1,0 +1,112 @@
+"""Projected diffusion for trajectories: a learned annealed-Langevin sampler among obstacles."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trimtab.constraints.obstacles import AvoidObstacles
+from trimtab.constraints.obstacles.geometry import Obstacles
+from trimtab.core.noise import as_seeds
+from trimtab.domains.base import Domain, Problem
+from trimtab.domains.pdm import AnnealedLangevin, extra_circles, load_model, shipped_map, start_goal_pairs
+from trimtab.domains.pdm.quality import trajectory_quality
+
+__all__ = ["judge", "load_map", "make", "path_distance"]
+
+
+def load_map(path: str | Path) -> Tensor:
+    """Circles (m, 3) from a JSON file: a list of [x, y, r] or of {"x", "y", "r"}, or lists of those under names.
+
+    The named lists are joined, so that a map and the obstacles added to it can stand in one file.
+    """
+    try:
+        content = json.loads(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: cannot be read as a map ({error}); expected JSON circles [x, y, r]") from error
+    if isinstance(content, dict):
+        content = content.get("circles", content)
+    try:
+        if isinstance(content, dict):
+            content = [circle for name in sorted(content) for circle in content[name]]
+        rows = [[float(c[k]) for k in (("x", "y", "r") if isinstance(c, dict) else (0, 1, 2))] for c in content]
+        return torch.tensor(rows, dtype=torch.float64).reshape(-1, 3)
+    except (TypeError, KeyError, IndexError, ValueError) as error:
+        raise ValueError(f"{path}: not a list of circles, each [x, y, r] or {{x, y, r}} ({error!r})") from error
+
+
+def path_distance(x: Tensor, y: Tensor) -> Tensor:
+    """Root mean squared distance of the waypoints' positions, (n, 4, w) twice to (n,)."""
+    return (x[:, :2] - y[:, :2]).square().sum(dim=1).mean(dim=1).sqrt()
+
+
+def judge(x: Tensor, constraint: AvoidObstacles) -> dict[str, Tensor]:
+    """Final states (n, 4, w) as trajectories: free of collisions, length, roughness and jump at the ends, (n,)."""
+    found = trajectory_quality(x, constraint.obstacles.circles)
+    return {
+        "collision_free": 1 - found.collides,
+        "length": found.length,
+        "roughness": found.roughness,
+        "jump": found.jump,
+    }
+
+
+def make(
+    checkpoint: str | None = None,
+    circles: str | None = None,
+    eligible_from: int = 0,
+    inner_steps: int | None = None,
+    backend: str = "batched",
+    workers: int = 1,
+) -> Domain:
+    """The domain `pdm`.
+
+    Args:
+        checkpoint: Weights of ours or a public PDM checkpoint; the shipped model by default.
+        circles: A JSON file with the map; the first shipped map by default, with six more circles that turn up only in
+            the constraint. As in PDM's experiments the model does not know of those: a model that does is nearly
+            collision-free by itself, and leaves little to correct.
+        eligible_from: First noise level whose updates may be corrected; PDM's own code uses 6, the paper counts all.
+        inner_steps: Langevin updates a level; the model's own number by default.
+        backend: "batched" or "ipopt".
+        workers: Processes of the "ipopt" backend.
+    """
+    model = load_model(None if checkpoint is None else Path(checkpoint))
+    chart = shipped_map() if circles is None else load_map(circles)
+    enforced = torch.cat([chart, extra_circles(chart)]) if circles is None else chart
+    obstacles = Obstacles(enforced.float())
+
+    def problem(seeds: Iterable[int] | Tensor) -> Problem:
+        each, which = torch.unique(as_seeds(seeds), return_inverse=True)  # finding a pair takes a planner
+        starts, goals = (ends.float()[which] for ends in start_goal_pairs(each, enforced))
+        sampler = AnnealedLangevin(
+            model,
+            starts,
+            goals,
+            chart if model.conditioned else None,
+            inner_steps=inner_steps,
+            eligible_from=eligible_from,
+        )
+        constraint = AvoidObstacles(obstacles, starts, goals, backend=backend, workers=workers)  # type: ignore[arg-type]
+        return Problem(sampler, constraint)
+
+    settings: dict[str, Any] = {
+        "checkpoint": checkpoint,
+        "circles": circles,
+        "eligible_from": eligible_from,
+        "inner_steps": inner_steps,
+        "backend": backend,
+    }
+    return Domain(
+        name="pdm",
+        summary="trajectories among obstacles, sampled by a learned score (projected diffusion)",
+        problem=problem,
+        distance=path_distance,
+        quality=judge,
+        settings={name: value for name, value in settings.items() if value is not None},
+    )

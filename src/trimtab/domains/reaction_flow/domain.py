@@ -1,0 +1,137 @@
+"""Solutions of a reaction–diffusion equation, sampled by a learned flow, with conditions and mass balance kept.
+
+The flow network knows solutions in general. A sample's own initial profile and inflow enter through the constraint
+only: the field must begin with that profile and keep the balance of mass (see `projection`).
+What is left open is the diffusivity.
+
+What is projected is a choice. At flow time tau the state x is mostly noise at first, and asking noise to balance mass
+means little; the network's guess of the clean field, u = x + (1 - tau) v, is a field at all times. With
+`target="clean"` the state of the sampler is the pair of that guess and the noise it implies, x - tau v: the next point
+of the flow is between the two, so an unprojected step is exactly Euler's, and a projected one moves the clean field and
+keeps the noise. With `target="state"` the field x itself is projected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from trimtab.core.constraint import Projection
+from trimtab.core.errors import unknown
+from trimtab.core.noise import Noise, as_seeds
+from trimtab.domains.base import Domain, Problem
+from trimtab.domains.reaction_flow.equation import Conditions, draw_conditions
+from trimtab.domains.reaction_flow.network import MEAN, SPREAD, FlowNetwork, shipped_network, start_field
+from trimtab.domains.reaction_flow.projection import MassBalance
+
+__all__ = ["CleanBalance", "CleanFlow", "StateFlow", "given_conditions", "make"]
+
+Target = Literal["clean", "state"]
+_CONDITIONS_STREAM = 1  # the start of the flow uses stream 0
+
+
+@dataclass(frozen=True, eq=False)
+class StateFlow:
+    """Euler steps of the flow; the state is the field x(tau) itself, (n, TIMES, CELLS), in the equation's units."""
+
+    network: FlowNetwork = field(default_factory=shipped_network)
+    n_steps: int = 100
+    dtype: torch.dtype = torch.float32
+
+    def start(self, noise: Noise) -> Tensor:
+        """A Gaussian field."""
+        return MEAN + SPREAD * start_field(noise)
+
+    def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
+        """One Euler step, x + v / n_steps."""
+        scaled = (x - MEAN) / SPREAD
+        tau = torch.full((len(x),), t / self.n_steps, dtype=x.dtype, device=x.device)
+        velocity: Tensor = self.network(scaled, tau)
+        return x + SPREAD / self.n_steps * velocity
+
+
+@dataclass(frozen=True, eq=False)
+class CleanFlow:
+    """The same flow; the state is the pair (clean field, noise), (n, 2, TIMES, CELLS), in the equation's units."""
+
+    network: FlowNetwork = field(default_factory=shipped_network)
+    n_steps: int = 100
+    dtype: torch.dtype = torch.float32
+
+    def start(self, noise: Noise) -> Tensor:
+        """A Gaussian field as the noise; the clean field is the data's mean until the first step replaces it."""
+        first = MEAN + SPREAD * start_field(noise)
+        return torch.stack([torch.full_like(first, MEAN), first], dim=1)
+
+    def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
+        """The network's clean field and noise at the point of the flow between those of `x`."""
+        tau = t / self.n_steps
+        clean, first = x.unbind(dim=1)
+        between = torch.lerp(first, clean, tau)
+        times = torch.full((len(x),), tau, dtype=x.dtype, device=x.device)
+        velocity = SPREAD * self.network((between - MEAN) / SPREAD, times)
+        return torch.stack([between + (1 - tau) * velocity, between - tau * velocity], dim=1)
+
+
+@dataclass(frozen=True, eq=False)
+class CleanBalance:
+    """The constraint of `CleanFlow`: `MassBalance` of the clean field; the noise is left alone."""
+
+    balance: MassBalance
+
+    def project(self, x: Tensor) -> Projection:
+        """(n, 2, TIMES, CELLS) to the same."""
+        answer = self.balance.project(x[:, 0])
+        return Projection(torch.stack([answer.x, x[:, 1]], dim=1), answer.converged, answer.iterations)
+
+    def defect(self, x: Tensor) -> Tensor:
+        """Of the clean field, (n,)."""
+        return self.balance.defect(x[:, 0])
+
+    def take(self, rows: Tensor) -> CleanBalance:
+        """Of the samples `rows`."""
+        return CleanBalance(self.balance.take(rows))
+
+
+def field_distance(a: Tensor, b: Tensor) -> Tensor:
+    """Root-mean-square distance of fields over space and time (of the clean ones, where the states are pairs), (n,)."""
+    if a.ndim == 4:
+        a, b = a[:, 0], b[:, 0]
+    return (a - b).square().mean(dim=(1, 2)).sqrt()
+
+
+def given_conditions(seeds: Iterable[int] | Tensor) -> tuple[Conditions, Tensor]:
+    """The initial profile and inflow each seed asks for, and a diffusivity to go with them, (n,), in float64."""
+    return draw_conditions(Noise(as_seeds(seeds)), _CONDITIONS_STREAM)
+
+
+def make(steps: int = 100, target: Target = "clean", tolerance: float = 1e-6) -> Domain:
+    """The domain.
+
+    Args:
+        steps: T, Euler steps of the flow.
+        target: What is projected: the "clean" field the network foresees, or the "state" of the flow as it is.
+        tolerance: Of the projection, root mean square.
+    """
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise ValueError(f"steps must be a whole number of at least 1: got {steps!r}")
+    if target not in ("clean", "state"):
+        raise unknown("target", str(target), ("clean", "state"))
+
+    def problem(seeds: Iterable[int] | Tensor) -> Problem:
+        balance = MassBalance(given_conditions(seeds)[0], tolerance)
+        if target == "clean":
+            return Problem(CleanFlow(n_steps=steps), CleanBalance(balance))
+        return Problem(StateFlow(n_steps=steps), balance)
+
+    return Domain(
+        "reaction-flow",
+        "fields of a reaction-diffusion equation from a learned flow, with given initial profile and mass balance",
+        problem,
+        field_distance,
+        {"steps": steps, "target": target, "tolerance": tolerance},
+    )

@@ -1,0 +1,1 @@
+"""Ideas that have not earned their place by a measurement yet; they may change or go without notice."""

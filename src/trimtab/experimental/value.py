@@ -1,0 +1,217 @@
+"""A learned value: a price table, and how to depart from it by what else a rollout shows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trimtab._version import __version__
+from trimtab.core.files import load_tensors, save_tensors
+from trimtab.core.schedule import Budget, Moment, corrections
+from trimtab.prices.own_scale import OwnScale
+from trimtab.prices.thresholds import Thresholds
+
+__all__ = ["FEATURES", "Value", "ValueSchedule", "basis", "close_decisions", "observed"]
+
+FEATURES = ("step", "rate", "price ratio", "surprise", "last surprise", "recent surprise", "own scale", "since")
+"""What the ensemble looks at; see `observed`."""
+
+_CLOSE = 0.7  # log ratio of defect and price: within a factor of 2 the table may be departed from
+_RECENT = 0.7  # weight of each surprise relative to the next
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A price table and an ensemble of linear models of the advantage of correcting now.
+
+    Attributes:
+        thresholds: The table that is departed from, and that decides wherever the defect is far from its price.
+        expected: Usual defect at each step by step of the last correction, (T + 1, T), row 0 for none.
+        center: Of the features, (k,).
+        spread: Of the features, (k,).
+        weights: Of margin, constant, features and their squares, (members, 2 + 2 k).
+        seeds: The calibration seeds; evaluation on any of them is refused.
+        objective: What the value is meant to lower.
+        fingerprint: Of the sampler and the constraint it was calibrated on; "" if unknown.
+        version: Of the library that made it.
+        notes: Anything else worth keeping, JSON only.
+    """
+
+    thresholds: Thresholds
+    expected: Tensor
+    center: Tensor
+    spread: Tensor
+    weights: Tensor
+    seeds: tuple[int, ...] = ()
+    objective: str = "path"
+    fingerprint: str = ""
+    version: str = __version__
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    method = "value"
+
+    def __post_init__(self) -> None:
+        """Refuse parts that do not belong together."""
+        T, k = self.thresholds.n_steps, len(FEATURES)
+        shapes = {"expected": (T + 1, T), "center": (k,), "spread": (k,)}
+        for name, shape in shapes.items():
+            if tuple(getattr(self, name).shape) != shape:
+                raise ValueError(f"{name} of a value must be {shape}: got {tuple(getattr(self, name).shape)}")
+        for name in _TENSORS:
+            if not bool(getattr(self, name).isfinite().all()):
+                raise ValueError(f"{name} of a value must be finite")
+        if self.weights.ndim != 2 or len(self.weights) < 2 or self.weights.shape[1] != 2 * k + 2:
+            raise ValueError(
+                f"weights of a value are (members, {2 * k + 2}) with 2 members or more: got {self.weights.shape}"
+            )
+
+    @classmethod
+    def untrained(cls, thresholds: Thresholds, expected: Tensor) -> Value:
+        """A value that decides as the table does."""
+        zeros, ones = torch.zeros(2, len(FEATURES), dtype=torch.float64), torch.ones(len(FEATURES), dtype=torch.float64)
+        weights = torch.cat([torch.ones(2, 1), torch.zeros(2, 1), zeros, zeros], dim=1).double()
+        return cls(thresholds, expected, zeros[0], ones, weights)
+
+    @property
+    def n_steps(self) -> int:
+        """T."""
+        return self.thresholds.n_steps
+
+    @property
+    def budget(self) -> int:
+        """The largest budget it serves."""
+        return self.thresholds.budget
+
+    def at(self, budget: Budget, caution: float = 0.0) -> ValueSchedule:
+        """The schedule for a budget.
+
+        Args:
+            budget: At most the table's own.
+            caution: Depart from the table only where the advantage is this many spreads of the ensemble from 0.
+        """
+        return ValueSchedule(self, budget, caution)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one safetensors file."""
+        tensors = {name: getattr(self, name) for name in _TENSORS} | {"table": self.thresholds.table}
+        facts = {name: getattr(self, name) for name in ("seeds", "objective", "fingerprint")}
+        own_scale = self.thresholds.own_scale
+        if own_scale is not None:
+            tensors["typical"], facts["prior"] = own_scale.typical, own_scale.prior
+        save_tensors(path, "value", tensors, facts | {"notes": dict(self.notes)})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Value:
+        """Read what `save` wrote; a truncated, foreign or inconsistent file is refused."""
+        tensors, facts = load_tensors(path, "value")
+        try:
+            prior = facts.pop("prior", None)
+            own_scale = None if prior is None else OwnScale(tensors["typical"], prior)
+            table = Thresholds(tensors["table"], "dp", own_scale=own_scale)
+            parts: dict[str, Any] = {name: tensors[name] for name in _TENSORS}
+            return cls(table, **parts, **facts | {"seeds": tuple(map(int, facts["seeds"]))})
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path}: not a usable value: {error}") from error
+
+    def to(self, device: torch.device) -> Value:
+        """The same value on `device`."""
+        moved = {name: getattr(self, name).to(device) for name in _TENSORS}
+        return replace(self, thresholds=self.thresholds.to(device), **moved)
+
+
+_TENSORS = ("expected", "center", "spread", "weights")
+
+
+@dataclass(frozen=True, eq=False)
+class ValueSchedule:
+    """Project where correcting now has a positive advantage; far from the table's price, where the table says so."""
+
+    value: Value
+    budget: Budget
+    caution: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the budget against the table, and the caution."""
+        b = corrections(self.budget, self.value.n_steps)
+        if int(torch.as_tensor(b).max()) > self.value.budget:
+            raise ValueError(f"a budget of {b} is more than the {self.value.budget} corrections this value goes up to")
+        if not self.caution >= 0:
+            raise ValueError(f"caution is a number of spreads, at least 0: got {self.caution}")
+        object.__setattr__(self, "budget", b)
+
+    @property
+    def calibration_seeds(self) -> tuple[int, ...]:
+        """Seeds this schedule must not be evaluated on."""
+        return self.value.seeds
+
+    def decide(self, now: Moment) -> Tensor:
+        """By the ensemble's mean where the table is close to indifferent and the ensemble is sure enough."""
+        value = self.value
+        if now.n_steps != value.n_steps:
+            raise ValueError(
+                f"the value was learned for T = {value.n_steps} steps and cannot be used for T = {now.n_steps}"
+            )
+        price = value.thresholds.price(now)
+        by_price = now.defect >= price
+        close = close_decisions(now.defect, price)
+        if not bool(close.any()):
+            return by_price
+        margin = torch.where(close, now.defect / price - 1, 0.0)
+        features = (observed(now, price, value) - value.center) / value.spread
+        # one row for each sample, summed in an order of its own, so that batch-mates have no say
+        terms = basis(margin, features)[:, None, :] * value.weights
+        advantage = terms.sum(dim=2)
+        mean, spread = advantage.mean(dim=1), advantage.std(dim=1)
+        return torch.where(close & (mean.abs() > self.caution * spread), mean > 0, by_price)
+
+    def to(self, device: torch.device) -> ValueSchedule:
+        """The same schedule on `device`."""
+        budget = self.budget.to(device) if isinstance(self.budget, Tensor) else self.budget
+        return replace(self, value=self.value.to(device), budget=budget)
+
+
+def close_decisions(defect: Tensor, price: Tensor) -> Tensor:
+    """Where the table is nearly indifferent, (n,) bool; never where the budget decides."""
+    return price.isfinite() & ((defect / price.clamp(min=1e-300)).log().abs() < _CLOSE)
+
+
+def basis(margin: Tensor, features: Tensor) -> Tensor:
+    """What an advantage is a linear function of, (n, 2 + 2 k), of margins (n,) and standardised features (n, k)."""
+    features = features.clamp(-3, 3)
+    return torch.cat([margin[:, None], torch.ones_like(margin)[:, None], features, features**2], dim=1)
+
+
+def observed(now: Moment, price: Tensor, value: Value) -> Tensor:
+    """What a sample's record shows now, (n, k), as `FEATURES` names it.
+
+    A surprise is the log ratio of a defect and the usual one at its step after as long without a correction; the own
+    scale is the mean of all surprises so far.
+    """
+    t, n = now.t, len(now.defect)
+    steps = torch.arange(t + 1, device=now.defect.device)
+    last = torch.zeros(t + 1, n, dtype=torch.int64, device=now.defect.device)
+    if t:
+        last[1:] = (now.projected * steps[1:, None]).cummax(dim=0).values
+    usual = value.expected[last, steps[:, None]].clamp(min=1e-300)
+    surprise = (now.defects / usual).clamp(1e-3, 1e3).log()
+    before = surprise[:-1]
+    ages = torch.arange(t - 1, -1, -1, device=now.defect.device)
+    recent = ((1 - _RECENT) * _RECENT ** ages[:, None] * before).sum(dim=0)
+    own = before.sum(dim=0) / (t + 5)  # drawn to 0 while little was seen
+    to_go = now.n_steps - t
+    columns = (
+        torch.full_like(own, t / now.n_steps),
+        now.budget_left / to_go,
+        torch.where(price.isfinite(), (now.defect / price.clamp(min=1e-300)).clamp(1e-2, 1e2).log(), 0.0),
+        surprise[-1],
+        before[-1] if t else torch.zeros_like(own),
+        recent,
+        own,
+        (t + 1 - last[-1]).double().log(),
+    )
+    return torch.stack([column.double() for column in columns], dim=1)

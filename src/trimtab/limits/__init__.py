@@ -1,0 +1,1 @@
+"""How good any schedule could be: the best times in hindsight, and a bound on what an online schedule can reach."""

@@ -1,0 +1,147 @@
+"""The hindsight limit: the best schedule of each sample for its own noise, known in advance.
+
+No schedule that decides as it goes can do better, and most of the difference to it is luck: it is a limit to measure
+against, not a method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from math import comb
+
+import torch
+from torch import Tensor
+
+from trimtab.core.constraint import Constraint, take_rows
+from trimtab.core.corrector import Sampler, rollout
+from trimtab.core.record import Rollout
+from trimtab.prices.planned import cheapest_times, gap_costs
+from trimtab.schedules import Fixed
+
+__all__ = ["best_of_all", "hindsight"]
+
+Objective = Callable[[Rollout, Tensor], Tensor]
+
+
+def path_objective(run: Rollout, rows: Tensor) -> Tensor:
+    """Path error, (m,)."""
+    return run.residuals.sum(dim=0)
+
+
+def hindsight(
+    sampler: Sampler,
+    constraint: Constraint,
+    seeds: Tensor,
+    budget: int,
+    starts: Sequence[Tensor] = (),
+    *,
+    objective: Objective = path_objective,
+    rounds: int = 2,
+    tries: int = 8,
+    moves: int = 8,
+    batch: int = 4096,
+) -> Tensor:
+    """A mask for each sample that is as good as a strong search finds, (T, n) bool, exactly `budget` each.
+
+    It begins with the best of `starts`. Then it branches: for every step v it follows the present mask up to v,
+    corrects there and leaves the sample alone from then on. That shows what every gap between two corrections costs
+    this very sample, and the cheapest way through the gaps is a schedule; it is kept where it is better when really
+    run. Last, single corrections are moved at random and kept where that helps.
+
+    Args:
+        sampler: For these seeds.
+        constraint: For these seeds.
+        seeds: (n,).
+        budget: B.
+        starts: Masks (T, n) to begin with, such as those of all known schedules; the result is never worse than any.
+        objective: What to lower, of a record and the samples' rows; path error by default.
+        rounds: Of branching.
+        tries: Rounds of moves.
+        moves: Moves tried at once for each sample and round.
+        batch: Rollouts run together.
+    """
+    T, n = sampler.n_steps, len(seeds)
+
+    def cost(masks: Tensor, rows: Tensor) -> Tensor:
+        """The objective of the samples `rows` under their masks (T, m), (m,)."""
+        return torch.cat(
+            [
+                objective(_replay(sampler, constraint, seeds, masks[:, part], rows[part]), rows[part])
+                for part in _parts(len(rows), batch)
+            ]
+        )
+
+    everyone = torch.arange(n)
+    even = torch.arange(T)
+    periodic = ((even + 1) * budget // T > even * budget // T)[:, None].expand(T, n)
+    mask, best = periodic, cost(periodic, everyone)
+
+    def keep_better(candidate: Tensor, value: Tensor) -> None:
+        nonlocal mask, best
+        mask, best = torch.where(value < best, candidate, mask), torch.minimum(value, best)
+
+    for start in starts:
+        if bool((start.sum(dim=0) == budget).all()):
+            keep_better(start, cost(start, everyone))
+    for _ in range(rounds if 0 < budget < T else 0):
+        candidate = cheapest_times(gap_costs(_branch(sampler, constraint, seeds, mask, batch)), budget)[budget]
+        keep_better(candidate, cost(candidate, everyone))
+    generator = torch.Generator().manual_seed(0)
+    rows = everyone.repeat_interleave(moves)
+    for _ in range(tries if 0 < budget < T else 0):
+        moved = _move_one(mask[:, rows], generator)
+        value, which = cost(moved, rows).reshape(n, moves).min(dim=1)
+        keep_better(moved.reshape(T, n, moves)[:, everyone, which], value)
+    return mask
+
+
+def best_of_all(sampler: Sampler, constraint: Constraint, seeds: Tensor, budget: int) -> Tensor:
+    """The truly best mask for each sample by trying all of them, (T, n) bool; for small T only."""
+    T, n = sampler.n_steps, len(seeds)
+    if comb(T, budget) * n > 2_000_000:
+        raise ValueError(f"{comb(T, budget)} masks for T = {T} and a budget of {budget} are too many; use hindsight()")
+    choices = list(combinations(range(T), budget))
+    masks = torch.zeros(T, len(choices), dtype=torch.bool)
+    for i, times in enumerate(choices):
+        masks[list(times), i] = True
+    rows = torch.arange(n).repeat_interleave(len(choices))
+    every = masks.repeat(1, n)
+    error = path_objective(_replay(sampler, constraint, seeds, every, rows), rows)
+    return masks[:, error.reshape(n, len(choices)).argmin(dim=1)]
+
+
+def _parts(n: int, size: int) -> list[slice]:
+    return [slice(first, first + size) for first in range(0, n, size)]
+
+
+def _replay(sampler: Sampler, constraint: Constraint, seeds: Tensor, masks: Tensor, rows: Tensor) -> Rollout:
+    return rollout(take_rows(sampler, rows), constraint.take(rows), Fixed(masks), seeds[rows])
+
+
+def _branch(sampler: Sampler, constraint: Constraint, seeds: Tensor, mask: Tensor, batch: int) -> Tensor:
+    """Residuals along `mask` up to a correction at each step v, and none since, (n, T + 1, T); row 0: none at all."""
+    T, n = mask.shape
+    steps = torch.arange(T)
+    rows, at = torch.arange(n).repeat_interleave(T + 1), torch.arange(-1, T).repeat(n)
+    parts = []
+    for part in _parts(len(rows), batch):
+        followed = mask[:, rows[part]] & (steps[:, None] < at[part])
+        masks = followed | (steps[:, None] == at[part])
+        parts.append(_replay(sampler, constraint, seeds, masks, rows[part]).residuals.double())
+    return torch.cat(parts, dim=1).T.reshape(n, T + 1, T)
+
+
+def _move_one(masks: Tensor, generator: torch.Generator) -> Tensor:
+    """Each mask (T, m) with one of its corrections moved, mostly to a step close by."""
+    T, m = masks.shape
+    everyone = torch.arange(m)
+    source = torch.rand(T, m, generator=generator).masked_fill(~masks, -1).argmax(dim=0)
+    far = (torch.arange(T)[:, None] - source).abs() > 4
+    local = torch.rand(m, generator=generator) < 0.7
+    score = torch.rand(T, m, generator=generator) - (far & local).double()
+    target = score.masked_fill(masks, -9).argmax(dim=0)
+    moved = masks.clone()
+    moved[source, everyone] = False
+    moved[target, everyone] = True
+    return moved

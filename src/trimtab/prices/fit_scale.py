@@ -1,0 +1,40 @@
+"""Whether samples differ in scale, and how fast that shows: fitted on calibration rollouts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from trimtab.core.record import Rollout
+from trimtab.prices.own_scale import OwnScale, last_corrections
+from trimtab.prices.planned import mean_defects
+
+__all__ = ["fit_own_scale"]
+
+_PRIORS = (3.0, 10.0, 30.0, 100.0)
+_WORTH = 0.9  # of the squared error that predicting by "all samples are alike" makes
+
+
+def fit_own_scale(runs: Sequence[Rollout]) -> OwnScale | None:
+    """The own scale that predicts the rest of a rollout's defects best; None where samples are much alike.
+
+    Args:
+        runs: Records of explored rollouts, all of the same T.
+    """
+    typical = mean_defects(runs)
+    column = typical.mean(dim=0, keepdim=True)
+    typical = typical.clamp(min=1e-12).maximum(0.01 * column)  # a defect that is typically 0 would tell everything
+    defects = torch.cat([run.defects for run in runs], dim=1).cpu().double()
+    projected = torch.cat([run.projected for run in runs], dim=1).cpu()
+    T = len(defects)
+    known = slice(0, max(1, int(0.9 * T)))  # near the end there is little left to predict
+    relative = defects / typical[last_corrections(projected), torch.arange(T)[:, None]]
+    to_come = (relative.sum(dim=0) - relative.cumsum(dim=0)) / torch.arange(T - 1, -1, -1)[:, None].clamp(min=1)
+
+    def error(scale: torch.Tensor | float) -> float:
+        return float((to_come - scale)[known].square().mean())
+
+    candidates = [OwnScale(typical, prior) for prior in _PRIORS]
+    best = min(candidates, key=lambda own: error(own.along(defects, projected)))
+    return best if error(best.along(defects, projected)) < _WORTH * error(1.0) else None

@@ -1,0 +1,111 @@
+"""Planned times: a mask for every budget, fixed on calibration rollouts and shared by all samples."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from trimtab._version import __version__
+from trimtab.core.files import load_tensors, save_tensors
+from trimtab.core.schedule import Budget, Moment, corrections
+
+__all__ = ["Plan", "Planned"]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The times to project at, for every budget up to B.
+
+    Attributes:
+        masks: Row b holds exactly b of the T steps, (B + 1, T) bool.
+        seeds: The calibration seeds; evaluation on any of them is refused.
+        objective: What the times are meant to lower.
+        fingerprint: Of the sampler and the constraint they were found on; "" if unknown.
+        version: Of the library that made it.
+        notes: Anything else worth keeping, JSON only.
+    """
+
+    masks: Tensor
+    seeds: tuple[int, ...] = ()
+    objective: str = "path"
+    fingerprint: str = ""
+    version: str = __version__
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    method = "planned"
+
+    def __post_init__(self) -> None:
+        """Refuse masks that do not keep their budgets."""
+        masks = self.masks
+        if masks.dtype != torch.bool or masks.ndim != 2 or 0 in masks.shape or len(masks) - 1 > masks.shape[1]:
+            raise ValueError(f"a plan is (B + 1, T) bool with B <= T: got {tuple(masks.shape)} of {masks.dtype}")
+        if not torch.equal(masks.sum(dim=1).cpu(), torch.arange(len(masks))):
+            raise ValueError("row b of a plan must hold exactly b steps")
+
+    @property
+    def n_steps(self) -> int:
+        """T."""
+        return self.masks.shape[1]
+
+    @property
+    def budget(self) -> int:
+        """The largest budget planned for."""
+        return len(self.masks) - 1
+
+    def at(self, budget: Budget) -> Planned:
+        """The schedule for a budget."""
+        return Planned(self, budget)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one safetensors file."""
+        facts = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("masks", "version")}
+        save_tensors(path, "plan", {"masks": self.masks}, facts | {"notes": dict(self.notes)})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Plan:
+        """Read what `save` wrote; a truncated, foreign or inconsistent file is refused."""
+        tensors, facts = load_tensors(path, "plan")
+        try:
+            return cls(tensors["masks"], **facts | {"seeds": tuple(map(int, facts["seeds"]))})
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path}: not a usable plan: {error}") from error
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """Project all samples at planned times."""
+
+    plan: Plan
+    budget: Budget
+    looks_at_defects: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Check the budget against the plan."""
+        b = corrections(self.budget, self.plan.n_steps)
+        if int(torch.as_tensor(b).max()) > self.plan.budget:
+            raise ValueError(f"a budget of {b} is more than the {self.plan.budget} corrections this plan goes up to")
+        object.__setattr__(self, "budget", b)
+
+    @property
+    def calibration_seeds(self) -> tuple[int, ...]:
+        """Seeds this schedule must not be evaluated on."""
+        return self.plan.seeds
+
+    def decide(self, now: Moment) -> Tensor:
+        """The plan's step t."""
+        if now.n_steps != self.plan.n_steps:
+            raise ValueError(
+                f"the plan was made for T = {self.plan.n_steps} steps and cannot be used for T = {now.n_steps}"
+            )
+        due = self.plan.masks[:, now.t]
+        return due[self.budget] if isinstance(self.budget, Tensor) else due[int(self.budget)].expand_as(now.defect)
+
+    def to(self, device: torch.device) -> Planned:
+        """The same schedule on `device`."""
+        budget = self.budget.to(device) if isinstance(self.budget, Tensor) else self.budget
+        return Planned(replace(self.plan, masks=self.plan.masks.to(device)), budget)

@@ -1,0 +1,158 @@
+"""The price of a correction: a table lambda[t, b], what it was made from, and its file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trimtab._version import __version__
+from trimtab.core.files import load_tensors, save_tensors
+from trimtab.core.schedule import Budget, Moment, corrections
+from trimtab.prices.own_scale import OwnScale
+
+__all__ = ["Adaptive", "Thresholds"]
+
+
+@dataclass(frozen=True, eq=False)
+class Thresholds:
+    """Prices lambda[t, b]: at step t with b corrections left, project where the defect is at least this.
+
+    Attributes:
+        table: (T, B + 1); +inf in column 0, no NaN.
+        method: How it was estimated.
+        seeds: The calibration seeds; evaluation on any of them is refused.
+        objective: What the price is meant to lower.
+        fingerprint: Of the sampler and the constraint it was calibrated on; "" if unknown.
+        version: Of the library that made it.
+        notes: Anything else worth keeping, JSON only.
+        own_scale: Where samples differ in scale, how to tell; prices are multiplied by it.
+
+    Example:
+        >>> import torch
+        >>> prices = Thresholds(torch.tensor([[torch.inf, 0.5], [torch.inf, -torch.inf]]))
+        >>> prices.n_steps, prices.budget
+        (2, 1)
+    """
+
+    table: Tensor
+    method: str = "by hand"
+    seeds: tuple[int, ...] = ()
+    objective: str = "path"
+    fingerprint: str = ""
+    version: str = __version__
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    own_scale: OwnScale | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a table no schedule could use."""
+        table = self.table
+        if not isinstance(table, Tensor):
+            raise ValueError(f"a threshold table is a (T, B + 1) tensor of floats: got {type(table).__name__}")
+        if table.ndim != 2 or len(table) == 0 or table.shape[1] == 0 or not table.is_floating_point():
+            raise ValueError(
+                f"a threshold table is (T, B + 1) floats with T >= 1: got {tuple(table.shape)} of {table.dtype}"
+            )
+        if table.shape[1] - 1 > len(table):
+            raise ValueError(f"a table for B = {table.shape[1] - 1} corrections does not fit T = {len(table)} steps")
+        if bool(table.isnan().any()):
+            t, b = table.isnan().nonzero()[0].tolist()
+            raise ValueError(f"the threshold table has NaN, first at t = {t}, b = {b}; use inf for 'never'")
+        if bool((table[:, 0] != torch.inf).any()):
+            raise ValueError("column 0 of a threshold table must be +inf: with no budget left nothing can be spent")
+        if self.own_scale is not None:
+            self.own_scale.check_steps(len(table))
+
+    @property
+    def n_steps(self) -> int:
+        """T."""
+        return self.table.shape[0]
+
+    @property
+    def budget(self) -> int:
+        """The largest budget the table serves."""
+        return self.table.shape[1] - 1
+
+    def at(self, budget: Budget) -> Adaptive:
+        """The schedule for a budget, at most the table's own."""
+        return Adaptive(self, budget)
+
+    def price(self, now: Moment) -> Tensor:
+        """What a correction costs each sample now, (n,)."""
+        price = self.table[now.t].take(now.budget_left)
+        return price if self.own_scale is None else price * self.own_scale.now(now)
+
+    def to(self, device: torch.device) -> Thresholds:
+        """The same prices on `device`."""
+        if self.table.device == device:
+            return self
+        return replace(self, table=self.table.to(device), own_scale=self.own_scale and self.own_scale.to(device))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one safetensors file."""
+        tensors = {"table": self.table}
+        facts = {name: getattr(self, name) for name in ("method", "seeds", "objective", "fingerprint")}
+        if self.own_scale is not None:
+            tensors["typical"], facts["prior"] = self.own_scale.typical, self.own_scale.prior
+        save_tensors(path, "thresholds", tensors, facts | {"notes": dict(self.notes)})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Thresholds:
+        """Read what `save` wrote; a truncated, foreign or inconsistent file is refused."""
+        tensors, facts = load_tensors(path, "thresholds")
+        try:
+            prior = facts.pop("prior", None)
+            own_scale = None if prior is None else OwnScale(tensors["typical"], prior)
+            return cls(tensors["table"], **facts | {"seeds": tuple(map(int, facts["seeds"])), "own_scale": own_scale})
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path}: not a usable threshold table: {error}") from error
+
+
+@dataclass(frozen=True, eq=False)
+class Adaptive:
+    """Algorithm 1 of the paper: project where the defect reaches the price of a correction.
+
+    Attributes:
+        thresholds: The price table, usually from `calibrate`.
+        budget: At most the table's own largest budget, which is the default.
+    """
+
+    thresholds: Thresholds
+    budget: Budget | None = None
+
+    def __post_init__(self) -> None:
+        """Check the budget against the table."""
+        limit = self.thresholds.budget
+        b = limit if self.budget is None else corrections(self.budget, self.thresholds.n_steps)
+        if (int(b.max()) if isinstance(b, Tensor) else b) > limit:
+            raise ValueError(
+                f"a budget of {b} needs a table for at least that many corrections; this one was calibrated for up "
+                f"to {limit} (calibrate with a larger budget)"
+            )
+        object.__setattr__(self, "budget", b)
+
+    @property
+    def calibration_seeds(self) -> tuple[int, ...]:
+        """Seeds this schedule must not be evaluated on."""
+        return self.thresholds.seeds
+
+    def decide(self, now: Moment) -> Tensor:
+        """Where s_t >= lambda[t, b]."""
+        self.check_steps(now.n_steps)
+        return now.defect >= self.thresholds.price(now)
+
+    def check_steps(self, n_steps: int) -> None:
+        """Refuse a rollout of another length than the table was calibrated for."""
+        if n_steps != self.thresholds.n_steps:
+            raise ValueError(
+                f"the thresholds were calibrated for T = {self.thresholds.n_steps} steps and cannot be used for "
+                f"T = {n_steps}; calibrate again"
+            )
+
+    def to(self, device: torch.device) -> Adaptive:
+        """The same schedule with its table on `device`."""
+        return replace(self, thresholds=self.thresholds.to(device))

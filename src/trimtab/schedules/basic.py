@@ -1,0 +1,126 @@
+"""Schedules that need no calibration, as frozen values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from trimtab.core.noise import uniform_numbers
+from trimtab.core.schedule import Budget, Moment, corrections
+
+__all__ = ["Fixed", "FixedThreshold", "Periodic", "RandomTimes", "Stepwise", "Terminal"]
+
+
+@dataclass(frozen=True)
+class Terminal:
+    """Never project during the rollout; only the closing projection makes the result feasible."""
+
+    budget: int = 0
+    looks_at_defects: ClassVar[bool] = False
+
+    def decide(self, now: Moment) -> Tensor:
+        """No sample."""
+        return torch.zeros_like(now.defect, dtype=torch.bool)
+
+
+@dataclass(frozen=True)
+class Stepwise:
+    """Project every sample after every update."""
+
+    budget: float = 1.0
+    looks_at_defects: ClassVar[bool] = False
+
+    def decide(self, now: Moment) -> Tensor:
+        """Every sample."""
+        return torch.ones_like(now.defect, dtype=torch.bool)
+
+
+@dataclass(frozen=True, eq=False)
+class Periodic:
+    """Project at evenly spread steps, exactly `budget` of them, the last at the last step."""
+
+    budget: Budget
+    looks_at_defects: ClassVar[bool] = False
+
+    def decide(self, now: Moment) -> Tensor:
+        """All samples at the steps where the even share of the budget reaches the next whole number."""
+        b = corrections(self.budget, now.n_steps)
+        due = ((now.t + 1) * b) // now.n_steps > (now.t * b) // now.n_steps
+        return due if isinstance(due, Tensor) else torch.full_like(now.defect, due, dtype=torch.bool)
+
+
+@dataclass(frozen=True, eq=False)
+class Fixed:
+    """Replay a mask: project sample i after step t where `mask[t, i]` (or `mask[t]`, for all samples alike)."""
+
+    mask: Tensor
+    looks_at_defects: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Refuse anything but a (T,) or (T, n) bool mask."""
+        mask = self.mask
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.ndim not in (1, 2):
+            came = f"{tuple(mask.shape)} of {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
+            raise ValueError(f"Fixed takes a (T,) or (T, n) bool mask, a tensor: got {came}")
+
+    @cached_property
+    def budget(self) -> int | Tensor:
+        """What the mask spends."""
+        spent = self.mask.sum(dim=0)
+        return int(spent) if self.mask.ndim == 1 else spent
+
+    def decide(self, now: Moment) -> Tensor:
+        """Row t of the mask."""
+        if len(self.mask) != now.n_steps or (self.mask.ndim == 2 and self.mask.shape[1] != len(now.defect)):
+            raise ValueError(
+                f"the mask is {tuple(self.mask.shape)}, but this rollout has T = {now.n_steps} steps and "
+                f"{len(now.defect)} samples"
+            )
+        return self.mask[now.t].expand_as(now.defect)
+
+    def to(self, device: torch.device) -> Fixed:
+        """The same schedule with its mask on `device`."""
+        return Fixed(self.mask.to(device))
+
+
+@dataclass(frozen=True, eq=False)
+class FixedThreshold:
+    """Project wherever the defect reaches one fixed value, until the budget is gone (a control)."""
+
+    value: float
+    budget: Budget = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse a threshold that is not a number."""
+        if self.value != self.value:
+            raise ValueError("FixedThreshold: the value is NaN; give a number (inf never projects)")
+
+    def decide(self, now: Moment) -> Tensor:
+        """Where the defect is at least the value."""
+        return now.defect >= self.value
+
+
+@dataclass(frozen=True, eq=False)
+class RandomTimes:
+    """Project at random steps, exactly `budget` of them, each sample at its own (a control, and exploration).
+
+    Selection sampling: with b corrections left and k steps to go, project with probability b / k. Every set of
+    times is equally likely and no state is needed. Samples whose seed the loop does not know share their times.
+    """
+
+    budget: Budget
+    seed: int = 0
+    looks_at_defects: ClassVar[bool] = False
+
+    def decide(self, now: Moment) -> Tensor:
+        """A coin for each sample, from its seed, this schedule's seed and the step."""
+        seeds = now.seeds if now.seeds is not None else torch.zeros_like(now.budget_left)
+        coin = uniform_numbers(seeds, range(now.t, now.t + 1), (), _RANDOM_TIMES + self.seed)[0]
+        return coin * (now.n_steps - now.t) < now.budget_left
+
+
+_RANDOM_TIMES = 1 << 32  # a stream far from those the samplers use

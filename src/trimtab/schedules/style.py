@@ -1,0 +1,97 @@
+"""One look for everything that is drawn: a colour, a line and a marker for each schedule, wherever it appears."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from trimtab.core.errors import missing_extra
+from trimtab.studies.schedules import KEYS
+
+__all__ = ["COLUMN", "PAGE", "Look", "figure_style", "label_of", "look_of"]
+
+COLUMN = 3.4
+"""Width of a figure in one column, in inches."""
+
+PAGE = 7.0
+"""Width of a figure across the page, in inches."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a schedule is drawn."""
+
+    colour: str
+    marker: str
+    dashes: str | tuple[int, tuple[float, ...]] = "-"
+
+
+# Okabe and Ito's colours, which the colour-blind can tell apart; markers and dashes do so too, in print without colour
+_LOOKS = {
+    "terminal": Look("#B2182B", "v", (0, (1, 1.2))),
+    "stepwise": Look("#000000", "s", (0, (4, 1.5))),
+    "periodic": Look("#E69F00", "o", (0, (3, 1))),
+    "adaptive:paper": Look("#0072B2", "D"),
+    "adaptive:on-policy": Look("#009E73", "^"),
+    "adaptive:dp": Look("#D55E00", "P"),
+    "adaptive:value": Look("#CC79A7", "X"),
+    "planned": Look("#56B4E9", "h", (0, (5, 1, 1, 1))),
+    "hindsight": Look("#5D3A9B", "*", (0, (2, 1))),
+}
+_SPARE = ("#8C564B", "#1B7837", "#999933", "#4D4D4D")
+
+
+def look_of(key: str) -> Look:
+    """The look of a schedule; a key that has none of its own gets one that depends on its name alone."""
+    return _LOOKS.get(key) or Look(_SPARE[sum(key.encode()) % len(_SPARE)], ".")
+
+
+def label_of(key: str) -> str:
+    """A schedule as figures and tables name it."""
+    return KEYS[key].label if key in KEYS else key
+
+
+@contextmanager
+def figure_style() -> Iterator[Any]:
+    """Pyplot with our settings, and the user's own afterwards."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise missing_extra("matplotlib", "studies", "drawing figures") from error
+    settings: Any = {
+        "font.family": "DejaVu Sans",
+        "font.size": 8,
+        "axes.titlesize": 8.5,
+        "axes.labelsize": 8,
+        "xtick.labelsize": 7,
+        "ytick.labelsize": 7,
+        "legend.fontsize": 7.5,
+        "legend.frameon": False,
+        "lines.linewidth": 1.4,
+        "lines.markersize": 3.5,
+        "axes.linewidth": 0.6,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "grid.color": "#E4E4E4",
+        "grid.linewidth": 0.5,
+        "axes.axisbelow": True,
+        "axes.formatter.limits": (-2, 4),
+        "xtick.major.width": 0.6,
+        "ytick.major.width": 0.6,
+        "figure.dpi": 100,
+        "savefig.dpi": 300,
+        "savefig.facecolor": "white",
+        "svg.hashsalt": "trimtab",
+        "pdf.fonttype": 42,
+    }
+    with matplotlib.rc_context(settings):
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
+
+        try:
+            yield plt
+        finally:
+            plt.close("all")

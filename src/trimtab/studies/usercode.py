@@ -1,0 +1,339 @@
+"""A sampler of the user's own as a domain, from "package.module:factory".
+
+The factory returns a sampler and a constraint. It may take `seeds`, and is then called for every batch, so that data
+that differs from sample to sample can depend on the sample's seed; its other parameters are settings. What can go
+wrong with code that is not ours is looked for before anything is run, and explained.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import json
+import math
+import pkgutil
+import re
+import sys
+import tomllib
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trimtab.advice.diagnosis import euclidean
+from trimtab.core.constraint import Constraint, checked_projection, take_rows
+from trimtab.core.corrector import Sampler
+from trimtab.core.errors import unknown
+from trimtab.core.fingerprint import fingerprint
+from trimtab.core.metrics import Distance
+from trimtab.core.noise import Noise, as_seeds
+from trimtab.domains import DOMAINS, domain
+from trimtab.domains.base import Domain, Problem
+from trimtab.integrations.independence import check_independence, check_rows
+
+__all__ = ["Source", "domain_from", "load_factory", "probe", "read_settings", "version_of"]
+
+_EXPECTED = (
+    "expected (sampler, constraint), (sampler, constraint, distance), a trimtab.domains.Problem or a "
+    "trimtab.domains.Domain"
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a domain comes from; a value that can be written down and sent to another process.
+
+    Attributes:
+        name: The domain's name, also in file names.
+        factory: "package.module:factory".
+        settings: Keyword arguments of the factory, as JSON text.
+    """
+
+    name: str
+    factory: str
+    settings: str = "{}"
+
+    def __post_init__(self) -> None:
+        """Refuse a name that files could not have."""
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
+            raise ValueError(f"a sampler's name is letters, digits, '.', '_' and '-': got {self.name!r}")
+
+    @classmethod
+    def built_in(cls, name: str, settings: Mapping[str, Any]) -> Source:
+        """One of the library's own domains."""
+        if name not in DOMAINS:
+            raise unknown("domain", name, DOMAINS)
+        return cls(name, f"{DOMAINS[name]}:make", json.dumps(settings, sort_keys=True))
+
+    @classmethod
+    def of_user(cls, factory: str, settings: Mapping[str, Any], name: str | None = None) -> Source:
+        """The user's own; named after its module unless told otherwise."""
+        module, _ = split(factory)
+        name = name or module.rpartition(".")[2]
+        if name in DOMAINS:
+            raise ValueError(f"{name!r} is the name of a built-in domain; call your sampler otherwise with --name")
+        return cls(name, factory, json.dumps(settings, sort_keys=True))
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Keyword arguments for a factory from a JSON or TOML file."""
+    if path.suffix not in (".json", ".toml"):
+        raise ValueError(f"{path}: settings are read from a .json or .toml file")
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file; expected the factory's keyword arguments as JSON or TOML")
+    text = path.read_text(encoding="utf-8")
+    try:
+        settings = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        if not isinstance(settings, dict):
+            raise ValueError(f"expected keyword arguments, got {type(settings).__name__}")
+        json.dumps(settings)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path}: not usable as settings: {error}") from error
+    return settings
+
+
+# ------------------------------------------------------------------ finding the factory
+
+
+def split(spec: str) -> tuple[str, str]:
+    """Module and factory of "package.module:factory".
+
+    Example:
+        >>> split("examples.my_sampler:make")
+        ('examples.my_sampler', 'make')
+    """
+    module, colon, factory = spec.partition(":")
+    dotted = module.removesuffix(".py").replace("/", ".").strip(".")
+    words = f"{dotted or 'package.module'}:{factory or 'factory'}"
+    if not colon or not all(part.isidentifier() for part in [*module.split("."), factory]) or module.endswith(".py"):
+        raise ValueError(
+            f"a sampler is given as package.module:factory, the dotted name of a module and a function in it: got "
+            f"{spec!r} (perhaps {words}?)"
+        )
+    return module, factory
+
+
+def load_factory(spec: str) -> Callable[..., Any]:
+    """Import the factory that "package.module:factory" names; the working directory is on the path."""
+    module_name, name = split(spec)
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise ValueError(f"{module_name} cannot be imported: {_short(error)}") from error
+        raise _no_module(module_name, error.name) from error
+    except Exception as error:
+        raise ValueError(f"{module_name} cannot be imported: {_short(error)}") from error
+    factory = getattr(module, name, None)
+    if factory is None:
+        known = [n for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module_name]
+        public = [n for n in known if not n.startswith("_")]
+        if not public:
+            raise ValueError(f"{module_name} has no {name!r}, and no function of its own at all")
+        raise unknown(f"factory of {module_name}", name, public)
+    if not callable(factory):
+        raise ValueError(f"{spec} is not a function but {type(factory).__name__}; {_factory_words()}")
+    return factory  # type: ignore[no-any-return]
+
+
+def _no_module(wanted: str, missing: str) -> ValueError:
+    parent = missing.rpartition(".")[0]
+    places = list(importlib.import_module(parent).__path__) if parent else sys.path
+    siblings = [module.name for module in pkgutil.iter_modules(places)]
+    if not parent:
+        siblings += [path.name for path in Path.cwd().iterdir() if path.is_dir() and path.name.isidentifier()]
+    near = unknown("module", missing.rpartition(".")[2], siblings).args[0].partition(" Known:")[0].rstrip(".")
+    return ValueError(f"{wanted}: {near}; it is looked for in the working directory and on Python's path")
+
+
+def _short(error: BaseException) -> str:
+    """What went wrong in code that is not ours, and where."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
+    at = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{at}"
+
+
+def _factory_words() -> str:
+    return f"a factory is a function of settings, and of seeds if its data differ from sample to sample; {_EXPECTED}"
+
+
+# ------------------------------------------------------------------ making the domain
+
+
+@lru_cache(maxsize=8)
+def domain_from(source: Source) -> Domain:
+    """Make the domain; once a process, since a factory may load a model."""
+    settings = json.loads(source.settings)
+    if source.name in DOMAINS:
+        return domain(source.name, **settings)
+    factory = load_factory(source.factory)
+    takes_seeds = _check_settings(source.factory, factory, settings)
+    if not takes_seeds:
+        made = _call(source.factory, factory, settings)
+        if isinstance(made, Domain):
+            return made
+        sampler, constraint, distance = _parts(source.factory, made)
+        problem = Problem(sampler, constraint)
+        return Domain(source.name, _summary(factory), lambda seeds: problem, distance, settings)
+
+    def problem_for(seeds: Iterable[int] | Tensor) -> Problem:
+        answer = _call(source.factory, factory, settings | {"seeds": as_seeds(seeds)})
+        sampler, constraint, _ = _parts(source.factory, answer)
+        return Problem(sampler, constraint)
+
+    _, _, distance = _parts(source.factory, _call(source.factory, factory, settings | {"seeds": as_seeds([0])}))
+    return Domain(source.name, _summary(factory), problem_for, distance, settings)
+
+
+def version_of(source: Source) -> str:
+    """A hash of the factory's module and of what it makes, so that results of other code are told apart.
+
+    Modules that the factory's own imports are not looked at; settings and weights of sampler and constraint are.
+    """
+    problem = domain_from(source).problem(as_seeds([0]))
+    digest = hashlib.sha256(fingerprint(problem.sampler, problem.constraint).encode())
+    file = inspect.getsourcefile(inspect.unwrap(load_factory(source.factory)))
+    if file is not None:
+        digest.update(Path(file).read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _check_settings(spec: str, factory: Callable[..., Any], settings: Mapping[str, Any]) -> bool:
+    """Whether the factory takes seeds; settings it does not know, or lacks, are refused."""
+    parameters = inspect.signature(factory).parameters
+    names = [name for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    own = [name for name in names if name != "seeds"]
+    anything = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    for name in settings:
+        if name not in own and not anything:
+            if not own:
+                raise ValueError(f"{spec} takes no settings: got {name!r}")
+            raise unknown(f"setting of {spec}", name, own)
+    lacking = [name for name in own if parameters[name].default is inspect.Parameter.empty and name not in settings]
+    if lacking:
+        raise ValueError(f"{spec} needs {', '.join(lacking)}: give values in a file, with --config settings.json")
+    return "seeds" in names
+
+
+def _call(spec: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    try:
+        return factory(**arguments)
+    except Exception as error:
+        raise ValueError(f"{spec} failed: {_short(error)}") from error
+
+
+def _summary(factory: Callable[..., Any]) -> str:
+    """The first sentence of the factory's docstring."""
+    text = (inspect.getdoc(factory) or "a sampler of your own").strip().splitlines()[0]
+    return text.rstrip(".")
+
+
+def _parts(spec: str, made: Any) -> tuple[Sampler, Constraint, Distance]:
+    if isinstance(made, Problem):
+        made = (made.sampler, made.constraint)
+    if isinstance(made, Domain):
+        raise ValueError(f"{spec} takes seeds and returned a Domain; a Domain makes its problems from seeds itself")
+    if not isinstance(made, tuple | list) or len(made) not in (2, 3):
+        count = f" of {len(made)}" if isinstance(made, tuple | list) else ""
+        raise ValueError(f"{spec} returned {type(made).__name__}{count}; {_EXPECTED}")
+    sampler, constraint = made[:2]
+    if hasattr(sampler, "project") and hasattr(constraint, "step"):
+        raise ValueError(f"{spec} returned the constraint first; {_EXPECTED}, in this order")
+    for name, meaning in (("n_steps", "a whole number"), ("start", "start(noise)"), ("step", "step(x, t, noise)")):
+        if not hasattr(sampler, name):
+            raise ValueError(
+                f"the sampler that {spec} returned, {type(sampler).__name__}, has no {name} ({meaning}); a sampler has "
+                "n_steps, start(noise) and step(x, t, noise)"
+            )
+    if isinstance(sampler.n_steps, bool) or not isinstance(sampler.n_steps, int) or sampler.n_steps < 1:
+        raise ValueError(f"{spec}: n_steps must be a whole number of at least 1: got {sampler.n_steps!r}")
+    for name in ("project", "defect", "take"):
+        if not callable(getattr(constraint, name, None)):
+            hint = (
+                "take(rows) selects the samples that are projected; a constraint without data of its own returns itself"
+                if name == "take"
+                else "plain functions can be wrapped: trimtab.as_constraint(project, defect)"
+            )
+            raise ValueError(
+                f"the constraint that {spec} returned, {type(constraint).__name__}, has no {name}(…): {hint}"
+            )
+    distance = made[2] if len(made) == 3 else euclidean
+    if not callable(distance):
+        raise ValueError(f"{spec}: the distance must be a function of two batches of states: got {distance!r}")
+    return sampler, constraint, distance
+
+
+# ------------------------------------------------------------------ trying it out
+
+
+def probe(domain: Domain, seeds: Iterable[int] | Tensor, whole: bool = False) -> None:
+    """Try one step of a few samples, and complain about what would go wrong later.
+
+    Args:
+        domain: The user's.
+        seeds: A few of those that will be used, at least two.
+        whole: Also run whole rollouts of a batch and of single samples, and compare.
+    """
+    seeds = as_seeds(seeds)
+    problem = domain.problem(seeds)
+    sampler, constraint = problem.sampler, problem.constraint
+    noise = Noise(seeds, getattr(sampler, "dtype", torch.float64))
+    with torch.no_grad():
+        x = _state(domain, "start", lambda: sampler.start(noise), len(seeds), None)
+        y = _state(domain, "step", lambda: sampler.step(x, 0, noise), len(seeds), x)
+        try:
+            checked_projection(constraint, y)
+            defect = constraint.defect(y)
+        except Exception as error:
+            raise ValueError(f"{domain.name}: the constraint failed after the first step: {_short(error)}") from error
+        if not isinstance(defect, Tensor) or defect.shape != (len(seeds),):
+            came = tuple(defect.shape) if isinstance(defect, Tensor) else repr(defect)
+            raise ValueError(
+                f"{domain.name}: defect must be one number a sample, shape ({len(seeds)},) here: got {came}"
+            )
+        check_rows(constraint, y)
+        apart = domain.distance(x, y)
+        if not isinstance(apart, Tensor) or apart.shape != (len(seeds),):
+            raise ValueError(f"{domain.name}: distance must be one number a sample, shape ({len(seeds)},) here")
+
+    def first_step(rows: Tensor) -> Tensor:
+        some, own = take_rows(sampler, rows), noise.take(rows)
+        after: Tensor = some.step(some.start(own), 0, own)
+        return after
+
+    try:
+        check_independence(first_step, torch.arange(len(seeds)))
+        if whole:
+            check_independence(sampler, seeds)
+    except ValueError as error:
+        hint = (
+            ""
+            if hasattr(sampler, "take")
+            else "; if the sampler holds data for each sample, it needs take(rows) as well"
+        )
+        raise ValueError(f"{domain.name}: {error}{hint}") from error
+
+
+def _state(domain: Domain, name: str, make: Callable[[], Any], n: int, like: Tensor | None) -> Tensor:
+    try:
+        x = make()
+    except Exception as error:
+        raise ValueError(f"{domain.name}: the sampler's {name} failed: {_short(error)}") from error
+    good = isinstance(x, Tensor) and x.is_floating_point() and x.ndim >= 1 and len(x) == n
+    if not good or (like is not None and x.shape != like.shape):
+        came = f"{tuple(x.shape)} of {x.dtype}" if isinstance(x, Tensor) else repr(x)
+        wanted = f"({n}, …)" if like is None else str(tuple(like.shape))
+        raise ValueError(f"{domain.name}: the sampler's {name} must return floats of shape {wanted}: got {came}")
+    if not math.isfinite(x.sum()):
+        raise ValueError(f"{domain.name}: the sampler's {name} returned NaN or inf")
+    assert isinstance(x, Tensor)
+    return x

@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from study_runs import finish, row_hashes
+from trimtab import __version__
+from trimtab.cli.main import COMMANDS, main
+from trimtab.studies.config import preset
+from trimtab.studies.summary import summary_schema
+
+TINY = ("--preset", "tiny", "--only", "terrain-ridge")
+
+
+def trimtab(*words: str, **options) -> subprocess.Popen[str]:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([sys.executable, "-m", "trimtab", *words], env=environment, **pipes | options)
+
+
+def finished_tasks(run: Path) -> int:
+    return len(list((run / "work").glob("*.json")))
+
+
+def wait_for_tasks(process: subprocess.Popen[str], run: Path, number: int) -> None:
+    deadline = time.monotonic() + 120
+    while finished_tasks(run) < number and time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+
+
+# ------------------------------------------------------------------ end to end
+
+
+@pytest.fixture(scope="module")
+def killed_and_resumed(tmp_path_factory):
+    """A run that was killed in the middle, then interrupted with Ctrl-C, then finished."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in a shell's background jobs, and in all they start
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    run = tmp_path_factory.mktemp("runs") / "tiny"
+    killed = trimtab("reproduce", *TINY, "--out", str(run), "--workers", "1")
+    wait_for_tasks(killed, run, 3)
+    killed.kill()
+    killed.communicate()
+    at_the_kill = finished_tasks(run)
+
+    stopped = trimtab("reproduce", "--out", str(run), "--resume", "--workers", "1")
+    wait_for_tasks(stopped, run, at_the_kill + 2)
+    stopped.send_signal(signal.SIGINT)
+    _, complaint = stopped.communicate()
+
+    resumed = trimtab("reproduce", *TINY, "--out", str(run), "--resume", "--workers", "2")
+    out, log = resumed.communicate()
+    assert resumed.returncode == 0, log
+    return {"run": run, "stopped": (stopped.returncode, complaint), "out": out, "log": log}
+
+
+def test_a_killed_run_ends_with_the_rows_of_an_uninterrupted_one(killed_and_resumed, tmp_path):
+    study = preset("tiny").only(("terrain-ridge",))
+    assert row_hashes(killed_and_resumed["run"]) == row_hashes(finish(tmp_path / "whole", study))
+    assert "done already" in killed_and_resumed["log"]
+
+
+def test_ctrl_c_leaves_a_run_that_can_go_on_and_says_how(killed_and_resumed):
+    code, complaint = killed_and_resumed["stopped"]
+    assert code == 130
+    assert complaint.splitlines()[-1].endswith(f"trimtab reproduce --out {killed_and_resumed['run']} --resume")
+    assert "Traceback" not in complaint
+
+
+def test_everything_comes_out(killed_and_resumed):
+    run = killed_and_resumed["run"]
+    for name in (
+        "run.json",
+        "timing.parquet",
+        "summary.json",
+        "page.json",
+        "report.html",
+        "rows/terrain-ridge.parquet",
+    ):
+        assert (run / name).is_file(), name
+    for table in ("table1", "table3", "concentration", "budget-usage", "degenerate"):
+        assert {f"{table}.{ending}" for ending in ("md", "csv", "tex")} <= set(os.listdir(run / "tables"))
+    for figure in ("title", "regime", "nepe", "endpoint"):
+        for ending in ("png", "svg", "pdf"):
+            assert (run / "figures" / f"{figure}.{ending}").stat().st_size > 1000
+    assert "report.html" in killed_and_resumed["out"]
+    jsonschema.validate(json.loads((run / "summary.json").read_text()), summary_schema())
+
+
+def test_the_pages_data_is_as_documented(killed_and_resumed):
+    page = json.loads((killed_and_resumed["run"] / "page.json").read_text())
+    assert page["budgets"] == ["0.00", "0.25", "0.50", "1.00"]
+    domain = page["domains"]["terrain-ridge"]
+    assert set(domain["examples"]["periodic"]) == set(page["budgets"])
+    assert set(domain["examples"]["terminal"]) == {"0.00"}
+    assert set(domain["examples"]["stepwise"]) == {"1.00"}
+    example = domain["examples"]["adaptive:paper"]["0.25"][0]
+    T = domain["n_steps"]
+    assert len(example["defects"]) == len(example["state_error"]) == T
+    assert len(example["path"]) == T + 1
+    assert len(example["projected"]) == T // 4
+    assert len(domain["surface"]["z"]) == len(domain["surface"]["y"])
+    assert {schedule["key"] for schedule in page["schedules"]} == set(domain["examples"])
+
+
+def test_the_report_can_be_written_again_from_the_rows(killed_and_resumed, monkeypatch):
+    monkeypatch.setattr("trimtab.report.figures.write_figures", lambda *_: [])
+    run = killed_and_resumed["run"]
+    before = (run / "summary.json").read_text()
+    (run / "summary.json").unlink()
+    assert main(["report", str(run)]) == 0
+    assert (run / "summary.json").read_text() == before
+
+
+def test_a_finished_run_is_not_replaced_unasked(killed_and_resumed, capsys):
+    assert main(["reproduce", *TINY, "--out", str(killed_and_resumed["run"])]) == 2
+    assert "--resume" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------ the trajectory sampler
+
+
+@pytest.fixture(scope="module")
+def trajectories(tmp_path_factory):
+    """A small study of the trajectory sampler, with a map and a number of updates of its own."""
+    folder = tmp_path_factory.mktemp("pdm")
+    circles = [[0.0, 0.0, 0.3], [0.5, 0.5, 0.2], [-0.5, -0.4, 0.2]]
+    (folder / "map.json").write_text(json.dumps(circles))
+    options = ("--preset", "tiny", "--only", "pdm", "--inner-steps", "1", "--circles", str(folder / "map.json"))
+    numbers = ("--seeds", "4", "--calibration-seeds", "6")
+    run = trimtab("reproduce", *options, *numbers, "--out", str(folder / "run"))
+    out, log = run.communicate()
+    assert run.returncode == 0, log
+    return {"run": folder / "run", "out": out, "circles": circles}
+
+
+def test_trajectories_have_their_own_table_and_figure(trajectories):
+    run = trajectories["run"]
+    assert "| adaptive (paper) | paper | 0.25 | 0.288 ± 0.009 | 0.712 ± 0.009 | 41% |" in trajectories["out"]
+    assert {"table2.md", "quality-pdm.md", "cost.md"} <= set(os.listdir(run / "tables"))
+    assert (run / "figures" / "trajectories.png").stat().st_size > 1000
+    summary = json.loads((run / "summary.json").read_text())
+    jsonschema.validate(summary, summary_schema())
+    content = summary["domains"]["pdm"]
+    assert content["n_steps"] == 10
+    assert "hindsight" not in content["schedules"]
+    assert content["quality"]["stepwise"]["1.00"]["collision_free"] == {"mean": 1.0, "se": 0.0, "n": 4}
+    assert summary["config"]["samplers"]["pdm"]["settings"]["inner_steps"] == 1
+    assert (summary["config"]["seeds"], summary["config"]["calibration_seeds"]) == (4, 6)
+
+
+def test_the_page_shows_final_trajectories_among_the_obstacles(trajectories):
+    domain = json.loads((trajectories["run"] / "page.json").read_text())["domains"]["pdm"]
+    assert domain["obstacles"] == trajectories["circles"]
+    assert domain["path"]["labels"] == ["x", "y"]
+    for key, budget in (("terminal", "0.00"), ("adaptive:dp", "0.25"), ("stepwise", "1.00")):
+        path = domain["examples"][key][budget][0]["path"]
+        assert len(path) == 64
+        assert all(math.dist(point, (x, y)) > r - 2e-3 for point in path for x, y, r in trajectories["circles"])
+
+
+# ------------------------------------------------------------------ words
+
+
+def test_help_and_version_do_not_wait_for_torch():
+    code = (
+        "import sys; from trimtab.cli.main import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        "assert not {'torch', 'numpy', 'pyarrow', 'matplotlib'} & set(sys.modules)"
+    )
+    for words in (["--help"], ["--version"], ["reproduce", "--help"], []):
+        subprocess.run([sys.executable, "-c", code, *words], check=True, capture_output=True)
+
+
+def test_version_and_help_say_what_they_should(capsys):
+    for words, wanted in (
+        (["--version"], __version__),
+        (["--help"], "reproduce"),
+        (["reproduce", "--help"], "examples:"),
+    ):
+        with pytest.raises(SystemExit) as end:
+            main(words)
+        assert end.value.code == 0
+        assert wanted in capsys.readouterr().out
+
+
+def test_domains_are_listed(capsys):
+    assert main(["domains"]) == 0
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert listed[:6] == ["so3", "se3", "terrain", "so3-impulse", "se3-lever", "terrain-ridge"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["reprodce"], "did you mean 'reproduce'"),
+        (["reproduce", "--preset", "papr"], "did you mean 'paper'"),
+        (["reproduce", "--only", "terain"], "did you mean 'terrain'"),
+        (["reproduce", "--engine", "rai"], "did you mean 'ray'"),
+        (["reproduce", "--workers", "0"], "at least 1"),
+        (["reproduce", "--seeds", "0"], "seeds must be at least 1"),
+        (["reproduce", "--workers", "two"], "invalid int value"),
+        (["reproduce", "--resume", "--overwrite"], "not allowed with"),
+        (["reproduce", "--only", "so3", "--eligible-from", "6"], "add --only pdm"),
+        (["reproduce", "--only", "pdm", "--eligible-from", "10"], "from 0 to 9"),
+        (["reproduce", "--only", "pdm", "--checkpoint", "none.pt"], "none.pt"),
+        (["reproduce", "--only", "pdm", "--circles", "none.json"], "cannot be read as a map"),
+        (["train-pdm", "validate"], "no model file"),
+        (["report"], "DIR"),
+        (["report", "no-such-directory"], "not a run directory"),
+    ],
+)
+def test_bad_input_is_one_clear_line(words, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_foreign_directory_is_refused(tmp_path, capsys):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    assert main(["reproduce", "--out", str(tmp_path), "--overwrite"]) == 2
+    assert "not a trimtab run" in capsys.readouterr().err
+
+
+def test_a_missing_extra_is_named_with_the_line_that_installs_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert main(["reproduce", *TINY, "--out", str(tmp_path / "run"), "--engine", "ray"]) == 2
+    assert "pip install 'trimtab[ray]'" in capsys.readouterr().err
+
+
+def test_every_command_teaches_by_example():
+    assert all("example" in command.examples for command in COMMANDS.values())

@@ -1,0 +1,113 @@
+"""The laws of a constraint, each stated once over every ready one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from constraint_cases import CASES, N, states
+from trimtab.core.constraint import Constraint, Projection
+
+every_case = pytest.mark.parametrize("name", CASES)
+every_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+
+
+def project(constraint: Constraint, x: Tensor) -> Projection:
+    answer = constraint.project(x)
+    return answer if isinstance(answer, Projection) else Projection(answer)
+
+
+def tolerance(name: str, dtype: torch.dtype) -> float:
+    """In float32 the same multiple of its last place as in float64, and room for sums of a dozen terms."""
+    exact = CASES[name].tolerance
+    return exact if dtype == torch.float64 else max(exact, 2e-5 if exact > 0 else 0.0)
+
+
+@every_case
+@every_dtype
+def test_projected_states_are_feasible_and_keep_shape_and_dtype(name, dtype):
+    case = CASES[name]
+    constraint, x = case.make(), states(case, dtype)
+    answer = project(constraint, x)
+    assert answer.x.shape == x.shape
+    assert answer.x.dtype == dtype
+    if answer.converged is not None:
+        assert answer.converged.all()
+    defect = constraint.defect(answer.x)
+    assert defect.shape == (N,)
+    assert defect.dtype == dtype
+    assert (defect <= tolerance(name, dtype)).all()
+
+
+@every_case
+@every_dtype
+def test_projecting_twice_changes_nothing(name, dtype):
+    case = CASES[name]
+    constraint = case.make()
+    once = project(constraint, states(case, dtype)).x
+    twice = project(constraint, once).x
+    assert (twice - once).abs().max() <= 10 * tolerance(name, dtype)
+
+
+@every_case
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10**6), scale=st.sampled_from([0.01, 1.0, 3.0]))
+def test_the_defect_is_at_least_0_and_is_0_only_where_projection_changes_nothing(name, seed, scale):
+    case = CASES[name]
+    constraint = case.make()
+    x = states(case, seed=seed, scale=scale)
+    defect = constraint.defect(x)
+    moved = (project(constraint, x).x - x).flatten(1).norm(dim=1)
+    assert (defect >= 0).all()
+    assert (moved[defect == 0] <= 1e-12).all()
+    assert (defect[moved > 10 * max(case.tolerance, 1e-13)] > 0).all()
+
+
+@every_case
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_no_feasible_state_is_nearer_than_the_projection(name, seed):
+    case = CASES[name]
+    if not case.nearest:
+        pytest.skip("this projection promises a feasible state, not the nearest")
+    constraint, x = case.make(), states(case, seed=seed)
+    nearest = (project(constraint, x).x - x).flatten(1).norm(dim=1)
+    for other in (0, 1, 2):  # states near and far, made feasible
+        candidate = project(constraint, x + 10.0 ** (-other) * states(case, seed=seed + 1 + other)).x
+        assert ((candidate - x).flatten(1).norm(dim=1) >= nearest - 1e-9).all()
+
+
+@every_case
+@every_dtype
+def test_a_sample_alone_equals_the_sample_in_a_batch_to_the_last_bit(name, dtype):
+    case = CASES[name]
+    constraint, x = case.make(), states(case, dtype)
+    whole, defect = project(constraint, x).x, constraint.defect(x)
+    for rows in [torch.tensor([i]) for i in range(N)] + [torch.tensor([3, 1]), torch.arange(N).flip(0)]:
+        some = constraint.take(rows)
+        assert torch.equal(project(some, x[rows]).x, whole[rows])
+        assert torch.equal(some.defect(x[rows]), defect[rows])
+
+
+@every_case
+def test_outcomes_are_one_a_sample(name):
+    case = CASES[name]
+    constraint, x = case.make(), states(case)
+    answer = project(constraint, x)
+    for outcome in (answer.converged, answer.iterations, answer.residual):
+        assert outcome is None or outcome.shape == (N,)
+    if answer.residual is not None:
+        assert torch.allclose(answer.residual, constraint.defect(answer.x), rtol=0, atol=1e-12)
+
+
+@every_case
+def test_the_input_is_left_alone(name):
+    case = CASES[name]
+    constraint, x = case.make(), states(case)
+    before = x.clone()
+    project(constraint, x)
+    constraint.defect(x)
+    assert torch.equal(x, before)

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import trimtab as tt
+from cases import Sphere, Walk
+from trimtab.core import metrics
+
+
+def distance(x, y):
+    return (x - y).norm(dim=1)
+
+
+@pytest.fixture(scope="module")
+def runs():
+    schedules = {"step": tt.Stepwise(), "term": tt.Terminal(), "periodic": tt.Periodic(4)}
+    return {k: tt.rollout(Walk(), Sphere(), s, range(6), keep_states=True) for k, s in schedules.items()}
+
+
+def test_errors_are_sums_over_the_path(runs):
+    run, step = runs["periodic"], runs["step"]
+    assert torch.allclose(metrics.path_error(run), run.residuals.sum(dim=0), rtol=1e-14)
+    assert torch.equal(metrics.endpoint_distance(run, step, distance), distance(run.final, step.final))
+    by_hand = sum(distance(run.states[t], step.states[t]) for t in range(1, 13))
+    assert torch.allclose(metrics.state_error(run, step, distance), by_hand, atol=1e-14)
+    assert (metrics.achieved_budget(run) == 4 / 12).all()
+
+
+def test_sums_over_the_path_do_not_depend_on_the_batch():
+    seeds = torch.arange(33)
+    whole = metrics.path_error(tt.rollout(Walk(n_steps=101), Sphere(), tt.Periodic(9), seeds))
+    for rows in (seeds[:1], seeds[5:7], seeds[3:20]):
+        part = tt.rollout(Walk(n_steps=101), Sphere(), tt.Periodic(9), rows)
+        assert torch.equal(metrics.path_error(part), whole[rows])
+
+
+def test_nepe_is_0_for_stepwise_and_1_for_terminal(runs):
+    path = {name: metrics.path_error(run) for name, run in runs.items()}
+    assert (metrics.nepe(path["step"], path["step"], path["term"]) == 0).all()
+    assert (metrics.nepe(path["term"], path["step"], path["term"]) == 1).all()
+    values = metrics.nepe(path["periodic"], path["step"], path["term"])
+    assert torch.equal(metrics.benefit(values), 1 - values)
+
+
+def test_degenerate_rollouts_are_marked_left_out_and_counted():
+    values = metrics.nepe(torch.tensor([1.0, 1.0]), torch.tensor([0.5, 0.5]), torch.tensor([0.5 + 1e-12, 1.5]))
+    assert values.isnan().tolist() == [True, False]
+    assert metrics.summary(values).n == 1
+
+
+def test_improvement_gap_and_wins_are_of_pairs():
+    method, baseline = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([2.0, 2.0, 0.0])
+    gained = metrics.improvement(method, baseline)
+    assert gained[:2].tolist() == [0.5, 0.0]
+    assert gained[2].isnan()
+    won = metrics.win_rate(method, baseline)  # a tie is not a win
+    assert won == metrics.Summary(pytest.approx(1 / 3), pytest.approx(math.sqrt(2 / 27)), 3)
+    assert metrics.gap_closed(torch.tensor([0.2]), torch.tensor([0.5]), torch.tensor([0.1])) == pytest.approx(0.75)
+    assert metrics.win_rate(torch.tensor([torch.nan]), torch.tensor([1.0])).n == 0
+
+
+def test_top_mass():
+    defects = torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [4.0, 0.0, 0.0]])
+    top = metrics.top_mass(defects, 0.2)
+    assert top[:2].tolist() == [0.5, 1.0]
+    assert top[2].isnan()
+    assert metrics.top_mass(torch.ones(15, 1), 0.2).item() == pytest.approx(3 / 15)
+    with pytest.raises(ValueError, match="q is a share"):
+        metrics.top_mass(defects, 0.0)
+
+
+def test_unpaired_rollouts_are_refused(runs):
+    other = tt.rollout(Walk(), Sphere(), tt.Stepwise(), range(1, 7))
+    with pytest.raises(ValueError, match="share their seeds"):
+        metrics.endpoint_distance(runs["periodic"], other, distance)
+    with pytest.raises(ValueError, match="keep_states=True"):
+        metrics.state_error(runs["periodic"], tt.rollout(Walk(), Sphere(), tt.Stepwise(), range(6)), distance)
+    with pytest.raises(ValueError, match="same shape"):
+        metrics.endpoint_distance(runs["periodic"], tt.rollout(Walk(), Sphere(), tt.Stepwise(), range(3)), distance)

@@ -1,0 +1,36 @@
+"""The file of a record: whole, or refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import trimtab as tt
+from cases import Sphere, Walk
+from trimtab.core.files import load_tensors, save_tensors
+
+TENSORS = ("final", "defects", "residuals", "projected", "closing", "failed", "closing_failed", "iterations", "seeds")
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_a_file_whose_parts_do_not_fit_is_refused(name, tmp_path):
+    path = tmp_path / "run.safetensors"
+    tt.rollout(Walk(), Sphere(), tt.Periodic(0.5), range(4)).save(path)
+    assert tt.Rollout.load(path).spent.tolist() == [6] * 4
+    tensors, facts = load_tensors(path, "rollout")
+    save_tensors(path, "rollout", tensors | {name: tensors[name][:-1]}, facts)
+    with pytest.raises(ValueError, match=r"run\.safetensors: not a whole rollout"):
+        tt.Rollout.load(path)
+    del tensors[name]
+    save_tensors(path, "rollout", tensors, facts)
+    if name == "seeds":  # not every loop knows them
+        assert tt.Rollout.load(path).seeds is None
+        return
+    with pytest.raises(ValueError, match=f"not a whole rollout, .*{name}.* missing"):
+        tt.Rollout.load(path)
+
+
+def test_states_along_the_path_survive_their_file(tmp_path):
+    run = tt.rollout(Walk(), Sphere(), tt.Periodic(0.5), range(4), keep_states=True)
+    run.save(tmp_path / "run.safetensors")
+    assert torch.equal(tt.Rollout.load(tmp_path / "run.safetensors").states, run.states)

@@ -1,0 +1,65 @@
+"""The example scripts, run as a reader would run them."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = sorted(p for p in (ROOT / "examples").glob("*.py") if "__main__" in p.read_text())
+NEEDS = {"diffusers_pipeline": "diffusers", "flow_on_sphere": "flow_matching", "planner_ipopt": "casadi"}
+
+
+def run(script: Path, cwd: Path) -> str:
+    needed = NEEDS.get(script.stem)
+    if needed and importlib.util.find_spec(needed) is None:
+        pytest.skip(f"{script.name} needs {needed}")
+    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=cwd,  # examples must not depend on where they are started
+        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_there_are_examples():
+    assert {"wrap_ddpm_loop", "diffusers_pipeline", "flow_on_sphere", "choose_budget", "planner_ipopt"} <= {
+        p.stem for p in SCRIPTS
+    }
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: p.stem)
+def test_an_example_runs_and_its_numbers_make_sense(script, tmp_path):
+    out = run(script, tmp_path)
+    assert out.strip()
+    assert not list(tmp_path.iterdir())  # nothing is left lying about
+    errors = {
+        row.split("  ")[0].strip(): float(re.search(r"(\S+) ±", row).group(1))
+        for row in out.splitlines()
+        if " ± " in row and not row.strip()[:1].isdigit()
+    }
+    if "terminal" in errors:
+        others = [error for name, error in errors.items() if name not in ("terminal", "stepwise")]
+        assert others
+        assert max(others) < errors["terminal"]
+        assert errors["stepwise"] < 1e-3
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: p.stem)
+def test_an_example_says_what_it_shows_and_how_to_run_it(script):
+    text = ast.get_docstring(ast.parse(script.read_text()))
+    assert text
+    assert f"python examples/{script.name}" in text

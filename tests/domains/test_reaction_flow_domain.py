@@ -1,0 +1,79 @@
+import pytest
+import torch
+
+import trimtab as tt
+from trimtab.core.noise import Noise, as_seeds
+from trimtab.domains import domain
+from trimtab.domains.reaction_flow.domain import given_conditions
+from trimtab.domains.reaction_flow.equation import CELLS, TIMES, solve
+from trimtab.domains.reaction_flow.validate import solution_error
+
+STEPS = 4
+NOTHING = tt.as_constraint(lambda x: x, lambda x: x.new_zeros(len(x)))
+
+
+def run(target, schedule, seeds=range(3), constraint=None, steps=STEPS):
+    problem = domain("reaction-flow", steps=steps, target=target).problem(seeds)
+    return tt.rollout(problem.sampler, constraint or problem.constraint, schedule, seeds)
+
+
+def test_without_corrections_the_pair_follows_the_same_euler_steps():
+    clean = run("clean", tt.Terminal(), constraint=NOTHING).final
+    state = run("state", tt.Terminal(), constraint=NOTHING).final
+    assert clean.shape == (3, 2, TIMES, CELLS)
+    # the same numbers in another order of operations, in single precision
+    torch.testing.assert_close(clean[:, 0], state, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("target", ["clean", "state"])
+@pytest.mark.parametrize("schedule", [tt.Terminal(), tt.Stepwise(), tt.Periodic(2)])
+def test_every_rollout_ends_with_its_own_profile_and_balance(target, schedule):
+    done = run(target, schedule)
+    problem = domain("reaction-flow", steps=STEPS, target=target).problem(range(3))
+    assert problem.constraint.defect(done.final).max() < 1e-5
+    field = done.final[:, 0] if target == "clean" else done.final
+    torch.testing.assert_close(field[:, 0], given_conditions(range(3))[0].initial.float(), rtol=0, atol=1e-6)
+    assert not done.failed.any()
+    assert not done.closing_failed.any()
+
+
+def test_a_sample_does_not_depend_on_its_batch():
+    together, alone = run("clean", tt.Stepwise(), [5, 6, 7]), run("clean", tt.Stepwise(), [6])
+    torch.testing.assert_close(together.final[1], alone.final[0], rtol=0, atol=1e-4)
+
+
+def test_a_correction_changes_the_clean_field_and_keeps_the_noise():
+    problem = domain("reaction-flow", steps=STEPS).problem(range(2))
+    noise = Noise(as_seeds(range(2)), torch.float32)
+    x = problem.sampler.step(problem.sampler.start(noise), 0, noise)
+    projected = problem.constraint.project(x).x
+    assert torch.equal(projected[:, 1], x[:, 1])
+    assert not torch.equal(projected[:, 0], x[:, 0])
+
+
+def test_thresholds_fit_other_seeds_of_the_same_problem_only():
+    seeds = range(100, 104)
+    problem = domain("reaction-flow", steps=STEPS).problem(seeds)
+    prices = tt.calibrate(problem.sampler, problem.constraint, seeds, budget=2, method="paper")
+    spent = run("clean", tt.Adaptive(prices)).spent
+    assert (spent == 2).all()
+    other = domain("reaction-flow", steps=STEPS).problem(range(2))
+    again = tt.calibrate(other.sampler, other.constraint, range(2), budget=2, method="paper")
+    assert prices.fingerprint == again.fingerprint
+
+
+def test_the_error_of_a_solution_is_the_distance_to_the_nearest_tried():
+    conditions, _ = given_conditions(range(3))
+    low = torch.full((3,), 0.005, dtype=torch.float64)
+    assert solution_error(solve(conditions, low), conditions, count=2).max() == 0
+    shifted = solve(conditions, low) + 0.25
+    assert solution_error(shifted, conditions, count=1).tolist() == pytest.approx([0.25] * 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"steps": 0}, "at least 1"), ({"steps": 2.5}, "whole number"), ({"target": "cleen"}, "did you mean 'clean'")],
+)
+def test_bad_settings_are_explained(settings, message):
+    with pytest.raises(ValueError, match=message):
+        domain("reaction-flow", **settings)

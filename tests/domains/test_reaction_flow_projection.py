@@ -1,0 +1,127 @@
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from trimtab.core.noise import Noise, as_seeds
+from trimtab.domains.reaction_flow import projection
+from trimtab.domains.reaction_flow.equation import CELLS, TIMES, draw_conditions, mass_imbalance, solve
+from trimtab.domains.reaction_flow.network import gaussian_field
+from trimtab.domains.reaction_flow.projection import MassBalance
+
+TOLERANCE = 1e-9
+
+
+def wild(seeds, scale):
+    """Constraints and fields that have nothing to do with each other."""
+    noise = Noise(as_seeds(seeds))
+    balance = MassBalance(draw_conditions(noise, 1)[0], tolerance=TOLERANCE)
+    return balance, 0.5 + scale * gaussian_field(noise.normal(0, (TIMES, CELLS)))
+
+
+def distance(a, b):
+    return (a - b).square().mean(dim=(1, 2)).sqrt()
+
+
+@pytest.fixture(params=["compiled", "torch"])
+def search(request, monkeypatch):
+    """Both ways of searching."""
+    if request.param == "torch":
+        monkeypatch.setattr(projection, "_compiled", lambda: None)
+    elif projection._compiled() is None:
+        pytest.skip("there is no C compiler")
+
+
+@pytest.mark.usefixtures("search")
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 2**40), st.floats(0.01, 3.0))
+def test_projected_fields_are_feasible_and_stay_where_they_are(first, scale):
+    balance, u = wild(range(first, first + 4), scale)
+    answer = balance.project(u)
+    assert answer.converged.all()
+    assert balance.defect(answer.x).max() <= TOLERANCE
+    assert torch.equal(answer.x[:, 0], balance.conditions.initial)
+    again = balance.project(answer.x)
+    assert distance(again.x, answer.x).max() <= 10 * TOLERANCE
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.integers(0, 2**40), st.floats(0.1, 1.0))
+def test_the_way_to_the_projection_is_normal_to_the_set(first, scale):
+    balance, u = wild([first], scale)
+    projected = balance.project(u).x
+
+    def equations(field):
+        field = field.reshape(1, TIMES, CELLS)
+        return torch.cat([field[0, 0], mass_imbalance(field, balance.conditions)[0]])
+
+    jacobian = torch.autograd.functional.jacobian(equations, projected.flatten())
+    way = (u - projected).flatten()
+    multipliers = torch.linalg.lstsq(jacobian.T, way[:, None]).solution
+    assert (jacobian.T @ multipliers - way[:, None]).abs().max() < 1e-6
+
+
+def test_solutions_are_nearly_feasible_and_hardly_moved():
+    conditions, nu = draw_conditions(Noise(as_seeds(range(8))))
+    balance, u = MassBalance(conditions), solve(conditions, nu)
+    assert balance.defect(u).max() < 1e-4
+    assert distance(balance.project(u).x, u).max() < 1e-4
+
+
+def test_the_defect_is_the_distance_where_nothing_reacts(monkeypatch):
+    for module in ("equation", "projection"):
+        monkeypatch.setattr(f"trimtab.domains.reaction_flow.{module}.GROWTH", 0.0)
+    balance, u = wild(range(6), 0.5)
+    torch.testing.assert_close(balance.defect(u), distance(balance.project(u).x, u), rtol=1e-9, atol=0)
+
+
+@pytest.mark.skipif(projection._compiled() is None, reason="there is no C compiler")
+@pytest.mark.parametrize("scale", [0.05, 1.0, 30.0])
+def test_both_searches_take_the_same_steps(monkeypatch, scale):
+    balance, u = wild(range(12), scale)
+    u[5, 3, 7] = torch.nan  # one that fails
+    compiled = balance.project(u)
+    monkeypatch.setattr(projection, "_compiled", lambda: None)
+    in_torch = balance.project(u)
+    assert not compiled.converged[5]
+    assert torch.equal(compiled.converged, in_torch.converged)
+    assert torch.equal(compiled.iterations, in_torch.iterations)
+    torch.testing.assert_close(compiled.x, in_torch.x, rtol=1e-9, atol=1e-9, equal_nan=True)
+
+
+@pytest.mark.usefixtures("search")
+def test_rows_do_not_depend_on_their_batch():
+    balance, u = wild(range(5), 0.5)
+    rows = torch.tensor([3, 0])
+    whole, some = balance.project(u), balance.take(rows).project(u[rows])
+    torch.testing.assert_close(some.x, whole.x[rows], rtol=0, atol=1e-12)
+    assert torch.equal(some.iterations, whole.iterations[rows])
+    torch.testing.assert_close(balance.take(rows).defect(u[rows]), balance.defect(u)[rows], rtol=0, atol=1e-14)
+
+
+@pytest.mark.usefixtures("search")
+def test_a_projection_cut_short_says_so_for_each_sample():
+    conditions, nu = draw_conditions(Noise(as_seeds(range(4)), torch.float64), 1)
+    balance = MassBalance(conditions, most_iterations=2)
+    u = solve(conditions, nu)
+    u[2:] += 0.5
+    answer = balance.project(u)
+    assert answer.converged.tolist() == [True, True, False, False]
+    assert answer.iterations.tolist()[2:] == [2, 2]
+    assert answer.x.isfinite().all()
+
+
+def test_single_precision_stays_single_and_feasible():
+    balance, u = wild(range(4), 0.5)
+    balance = MassBalance(balance.conditions)
+    answer = balance.project(u.float())
+    assert answer.x.dtype == torch.float32
+    assert answer.converged.all()
+    assert balance.defect(answer.x).max() <= balance.tolerance
+
+
+@pytest.mark.parametrize("shape", [(3, TIMES, CELLS), (2, TIMES, CELLS - 1), (2, CELLS, TIMES)])
+def test_fields_of_another_shape_are_refused(shape):
+    balance, _ = wild(range(2), 0.1)
+    with pytest.raises(ValueError, match="expected fields"):
+        balance.defect(torch.zeros(shape, dtype=torch.float64))

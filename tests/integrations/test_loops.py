@@ -1,0 +1,121 @@
+"""A loop that is not ours, driven as a sampler."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+
+import pytest
+import torch
+
+import trimtab as tt
+from trimtab.core.fingerprint import fingerprint
+from trimtab.core.noise import Noise
+from trimtab.integrations.loops import LoopSampler
+
+T = 12
+DOMAIN = tt.domain("so3", n_steps=T)
+CONSTRAINT = DOMAIN.problem(range(1)).constraint
+
+
+def loop(correct, seeds):
+    """The sampler of a domain, written as somebody else's loop."""
+    sampler, noise = DOMAIN.problem(seeds).sampler, Noise(seeds, torch.float64)
+    x = sampler.start(noise)
+    for t in range(T):
+        x = correct(sampler.step(x, t, noise), t)
+    return x
+
+
+def waiting():
+    """Loops that wait, after those that are about to end had time for it."""
+    for _ in range(100):
+        left = [thread for thread in threading.enumerate() if thread.name == "trimtab loop"]
+        if not left:
+            break
+        time.sleep(0.01)
+    return left
+
+
+@pytest.mark.parametrize("schedule", [tt.Terminal(), tt.Periodic(3), tt.Stepwise()], ids=str)
+def test_a_loop_is_the_sampler_it_could_have_been(schedule):
+    seeds = range(5)
+    theirs = tt.rollout(LoopSampler(loop, T), CONSTRAINT, schedule, seeds)
+    ours = tt.rollout(DOMAIN.problem(seeds).sampler, CONSTRAINT, schedule, seeds)
+    for name in ("final", "defects", "residuals", "projected"):
+        assert torch.equal(getattr(theirs, name), getattr(ours, name)), name
+    assert not waiting()
+
+
+def test_it_can_be_calibrated_and_advised_on():
+    price = tt.calibrate(LoopSampler(loop, T), CONSTRAINT, range(100, 116), budget=0.5)
+    ours = tt.calibrate(DOMAIN.problem(range(100, 116)).sampler, CONSTRAINT, range(100, 116), budget=0.5)
+    assert torch.equal(price.table, ours.table)
+
+
+def test_runs_may_be_interleaved():
+    sampler, seeds = LoopSampler(loop, T), torch.arange(3)
+    first, second = Noise(seeds, torch.float64), Noise(seeds + 7, torch.float64)
+    x, y = sampler.start(first), sampler.start(second)
+    for t in range(T):
+        x, y = sampler.step(x, t, first), sampler.step(y, t, second)
+    expected = [tt.rollout(LoopSampler(loop, T), everything(), tt.Terminal(), s).final for s in (seeds, seeds + 7)]
+    assert torch.equal(x, expected[0])
+    assert torch.equal(y, expected[1])
+
+
+def everything():
+    return tt.as_constraint(lambda x: x, lambda x: torch.zeros(len(x), dtype=x.dtype))
+
+
+def test_what_comes_after_the_last_step_is_done_once():
+    ended = []
+
+    def decoding(correct, seeds):
+        loop(correct, seeds)
+        ended.append(len(seeds))
+
+    sampler = LoopSampler(decoding, T)
+    for _ in range(3):
+        tt.rollout(sampler, CONSTRAINT, tt.Stepwise(), range(2))
+    assert ended == [2]
+
+
+@pytest.mark.parametrize("n_steps", [T - 1, T + 1])
+def test_a_wrong_number_of_steps_is_explained(n_steps):
+    complaint = "more than n_steps = 11 times" if n_steps < T else "ended after 12 of n_steps = 13 calls"
+    with pytest.raises(ValueError, match=complaint):
+        tt.rollout(LoopSampler(loop, n_steps), CONSTRAINT, tt.Terminal(), range(2))
+
+
+@pytest.mark.parametrize(
+    ("call", "complaint"),
+    [
+        (lambda correct: correct(torch.zeros(2, 3, 3), 4), "for step 4, but step 0 of 12 is next"),
+        (lambda correct: correct([1.0]), "a tensor: got list"),
+        (lambda correct: 1 / 0, "division by zero"),
+    ],
+)
+def test_errors_of_the_loop_come_out_where_it_was_called(call, complaint):
+    with pytest.raises((ValueError, ZeroDivisionError), match=complaint):
+        tt.rollout(LoopSampler(lambda correct, seeds: call(correct), T), CONSTRAINT, tt.Terminal(), range(2))
+    assert not waiting()
+
+
+def test_a_run_that_is_given_up_leaves_no_thread_behind():
+    def fails(x):
+        raise OSError("the solver's licence has run out")
+
+    with pytest.raises(OSError, match="licence"):
+        tt.rollout(LoopSampler(loop, T), tt.as_constraint(fails, CONSTRAINT.defect), tt.Stepwise(), range(2))
+    gc.collect()
+    assert not waiting()
+
+
+def test_what_is_running_does_not_change_what_it_is():
+    sampler = LoopSampler(loop, T)
+    before = fingerprint(sampler)
+    noise = Noise(torch.arange(2), torch.float64)
+    sampler.start(noise)
+    assert fingerprint(sampler) == before != fingerprint(LoopSampler(loop, T + 1))

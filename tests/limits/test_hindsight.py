@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+import trimtab as tt
+from cases import CONSTRAINTS, Walk
+from trimtab.limits.hindsight import best_of_all, hindsight
+
+
+def path_errors(mask, sampler, seeds):
+    return tt.rollout(sampler, CONSTRAINTS["ball"](seeds), tt.Fixed(mask), seeds).residuals.sum(dim=0)
+
+
+@pytest.fixture(params=[1, 3, 7])
+def small(request):
+    sampler, seeds = Walk(n_steps=8), torch.arange(12)
+    return sampler, seeds, request.param
+
+
+def test_hindsight_finds_nearly_the_best_of_all_masks(small):
+    sampler, seeds, budget = small
+    best = best_of_all(sampler, CONSTRAINTS["ball"](seeds), seeds, budget)
+    found = hindsight(sampler, CONSTRAINTS["ball"](seeds), seeds, budget)
+    limit, value = path_errors(best, sampler, seeds), path_errors(found, sampler, seeds)
+    assert (found.sum(dim=0) == budget).all()
+    assert (value >= limit - 1e-12).all()
+    assert value.mean() <= 1.02 * limit.mean()
+
+
+def test_all_masks_are_tried():
+    sampler, seeds = Walk(n_steps=6), torch.arange(5)
+    best = path_errors(best_of_all(sampler, CONSTRAINTS["ball"](seeds), seeds, 2), sampler, seeds)
+    for i in range(6):
+        for j in range(i):
+            mask = torch.zeros(6, 5, dtype=torch.bool)
+            mask[[i, j]] = True
+            assert (path_errors(mask, sampler, seeds) >= best - 1e-12).all()
+
+
+def test_hindsight_is_never_worse_than_what_it_starts_from():
+    sampler, seeds = Walk(), torch.arange(6)
+    for seed in range(3):
+        start = tt.rollout(sampler, CONSTRAINTS["ball"](seeds), tt.RandomTimes(4, seed), seeds).projected
+        found = hindsight(sampler, CONSTRAINTS["ball"](seeds), seeds, 4, [start], rounds=0, tries=2)
+        assert (path_errors(found, sampler, seeds) <= path_errors(start, sampler, seeds)).all()
+
+
+def test_hindsight_does_not_depend_on_the_batch_size():
+    sampler, seeds = Walk(), torch.arange(6)
+    whole = hindsight(sampler, CONSTRAINTS["ball"](seeds), seeds, 4)
+    parts = hindsight(sampler, CONSTRAINTS["ball"](seeds), seeds, 4, batch=7)
+    assert torch.equal(whole, parts)
+
+
+@pytest.mark.parametrize("budget", [0, 12])
+def test_extreme_budgets_leave_no_choice(budget):
+    found = hindsight(Walk(), CONSTRAINTS["ball"](torch.arange(3)), torch.arange(3), budget)
+    assert torch.equal(found, torch.full((12, 3), budget > 0))
+
+
+def test_too_many_masks_are_refused():
+    with pytest.raises(ValueError, match="too many; use hindsight"):
+        best_of_all(Walk(n_steps=40), CONSTRAINTS["sphere"](torch.arange(3)), torch.arange(3), 20)

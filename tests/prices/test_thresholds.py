@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+import torch
+from safetensors import SafetensorError
+
+import trimtab as tt
+from cases import Ball, Sphere, Walk, radii
+from trimtab.core import files
+from trimtab.core.files import save_tensors
+from trimtab.core.fingerprint import fingerprint
+from trimtab.prices.own_scale import OwnScale
+
+
+@pytest.fixture
+def prices():
+    return tt.calibrate(Walk(), Sphere(), range(100, 108), 0.5, method="paper")
+
+
+def test_prices_survive_their_file(prices, tmp_path):
+    path = tmp_path / "prices.safetensors"
+    prices.save(path)
+    again = tt.Thresholds.load(path)
+    assert torch.equal(again.table, prices.table)
+    facts = ("method", "seeds", "objective", "fingerprint", "version", "n_steps", "budget", "notes")
+    assert all(getattr(again, name) == getattr(prices, name) for name in facts)
+    assert [p.name for p in tmp_path.iterdir()] == ["prices.safetensors"]
+
+
+def test_foreign_truncated_and_other_files_are_refused(prices, tmp_path):
+    path = tmp_path / "prices.safetensors"
+    prices.save(path)
+    whole = path.read_bytes()
+    for cut in (0, 4, 50, len(whole) - 8):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(ValueError, match="truncated"):
+            tt.Thresholds.load(path)
+    path.write_bytes(b"\x80\x04\x95 a pickle")
+    with pytest.raises(ValueError, match="not a trimtab"):
+        tt.Thresholds.load(path)
+    from safetensors.torch import save_file
+
+    save_file({"table": prices.table}, path)
+    with pytest.raises(ValueError, match="not one written by trimtab"):
+        tt.Thresholds.load(path)
+    tt.rollout(Walk(), Sphere(), tt.Terminal(), [1]).save(path)
+    with pytest.raises(ValueError, match="'rollout', expected 'thresholds'"):
+        tt.Thresholds.load(path)
+    with pytest.raises(FileNotFoundError, match="expected a trimtab thresholds file"):
+        tt.Thresholds.load(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError("no space left on device"), "no space"),
+        (SafetensorError("No space left on device"), r"price\.safetensors: could not be written \(No space left"),
+    ],
+)
+def test_a_failed_write_leaves_the_old_file(prices, tmp_path, monkeypatch, error, message):
+    path = tmp_path / "price.safetensors"
+    prices.save(path)
+    before = path.read_bytes()
+
+    def full_disk(*_):
+        raise error
+
+    monkeypatch.setattr(files, "save_file", full_disk)
+    with pytest.raises(OSError, match=message):
+        prices.save(path)
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+INF, NAN = torch.inf, torch.nan
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ([[INF, 1.0]], "tensor of floats: got list"),
+        (torch.zeros(3), r"\(T, B \+ 1\)"),
+        (torch.zeros(0, 1), "T >= 1"),
+        (torch.zeros(2, 2, dtype=torch.int64), "floats"),
+        (torch.full((1, 3), INF), "B = 2 corrections does not fit T = 1"),
+        (torch.tensor([[INF, NAN]]), "NaN, first at t = 0, b = 1"),
+        (torch.tensor([[0.0, 1.0]]), "column 0"),
+    ],
+)
+def test_tables_no_schedule_could_use_are_refused(table, message):
+    with pytest.raises(ValueError, match=message):
+        tt.Thresholds(table)
+
+
+@pytest.mark.parametrize(
+    ("typical", "prior", "message"),
+    [
+        (torch.ones(4, 3), 1.0, "of T = 3 steps, the prices of 2"),
+        (torch.ones(2, 3), 1.0, r"\(T \+ 1, T\) floats: got \(2, 3\)"),
+        (torch.ones(3), 1.0, r"\(T \+ 1, T\) floats: got \(3,\)"),
+        (torch.ones(3, 2, dtype=torch.int64), 1.0, "floats"),
+        (torch.tensor([[1.0, 1.0], [0.0, 1.0], [1.0, 1.0]]), 1.0, "above 0"),
+        (torch.full((3, 2), NAN), 1.0, "finite"),
+        (torch.ones(3, 2), NAN, "prior .* got nan"),
+        (torch.ones(3, 2), -1.0, "prior .* got -1.0"),
+        (torch.ones(3, 2), "much", "prior .* got 'much'"),
+    ],
+)
+def test_scales_no_price_could_use_are_refused_also_in_files(typical, prior, message, tmp_path):
+    table = torch.tensor([[INF, 1.0], [INF, 1.0]])
+    with pytest.raises(ValueError, match=message):
+        tt.Thresholds(table, own_scale=OwnScale(typical, prior))
+    path = tmp_path / "prices.safetensors"
+    facts = {"method": "dp", "seeds": [], "objective": "path", "fingerprint": "", "notes": {}, "prior": prior}
+    save_tensors(path, "thresholds", {"table": table, "typical": typical}, facts)
+    with pytest.raises(ValueError, match=f"not a usable threshold table: .*{message}"):
+        tt.Thresholds.load(path)
+
+
+def test_a_table_for_another_number_of_steps_or_a_smaller_budget_is_refused(prices):
+    with pytest.raises(ValueError, match="calibrated for T = 12 steps and cannot be used for T = 9"):
+        tt.rollout(Walk(n_steps=9), Sphere(), tt.Adaptive(prices), [1])
+    with pytest.raises(ValueError, match="calibrated for up to 6"):
+        tt.Adaptive(prices, 7)
+
+
+def test_a_fingerprint_knows_the_problem_and_not_the_samples():
+    seeds = torch.arange(4)
+    assert fingerprint(Walk()) == fingerprint(Walk()) != fingerprint(Walk(n_steps=13))
+    one = tt.as_constraint(Sphere().project, Sphere().defect, data=(radii(seeds),))
+    two = tt.as_constraint(Sphere().project, Sphere().defect, data=(radii(seeds + 1),))
+    assert fingerprint(one) == fingerprint(two)
+    assert fingerprint(Ball(radii(seeds))) != fingerprint(Ball(radii(seeds + 1)))
+    assert fingerprint(torch.nn.Linear(2, 2)) != fingerprint(torch.nn.Linear(2, 2))
+
+
+def test_a_place_that_no_file_can_have_is_named(prices, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no file can be made in .*missing.*: '.*missing/price\.safetensors'"):
+        prices.save(tmp_path / "missing" / "price.safetensors")
+    pipe = tmp_path / "pipe"
+
+    def no_space(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match=r"No space left on device: '.*rows\.parquet'"):
+        files.write_atomically(tmp_path / "rows.parquet", no_space)
+    os.mkfifo(pipe)
+    for place in (pipe, tmp_path):
+        with pytest.raises(FileExistsError, match="not an ordinary file"):
+            prices.save(place)
+    assert pipe.is_fifo()
+    assert [file.name for file in tmp_path.iterdir()] == ["pipe"]
+
+
+@pytest.mark.parametrize("seeds", ["x", [1, "a"], None])
+def test_seeds_that_are_none_are_refused_in_files(seeds, tmp_path):
+    table = torch.tensor([[INF, 1.0], [INF, 1.0]])
+    facts = {"method": "dp", "seeds": seeds, "objective": "path", "fingerprint": "", "notes": {}}
+    save_tensors(tmp_path / "prices.safetensors", "thresholds", {"table": table}, facts)
+    with pytest.raises(ValueError, match="not a usable threshold table"):
+        tt.Thresholds.load(tmp_path / "prices.safetensors")

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from study_runs import SWEPT, finished
+from trimtab.report.figures import write_figures
+from trimtab.report.tables import Cell, Table, all_tables, write_tables
+from trimtab.schedules.style import look_of
+from trimtab.studies.reported import reported
+from trimtab.studies.summary import write_summary
+
+SHARED = Path(__file__).parents[3] / "shared" / "paper" / "reported.json"
+
+
+@pytest.fixture
+def run():
+    write_summary(finished(SWEPT))
+    return finished(SWEPT)
+
+
+@pytest.fixture
+def summary(run):
+    return json.loads((run / "summary.json").read_text())
+
+
+def paper_like(summary, gain: float, se: float):
+    """A summary in which every improvement at 0.25 is this."""
+    for domain in summary["domains"].values():
+        for metric in ("nepe", "endpoint"):
+            domain["improvement"]["adaptive:paper"]["0.25"][metric] = {"mean": gain, "se": se, "n": 16}
+    return summary
+
+
+# ------------------------------------------------------------------ formats
+
+
+def test_cells_read_as_in_the_paper():
+    assert str(Cell(0.509, 0.0062)) == "0.509 ± 0.006"
+    assert str(Cell(0.0088, 0.0005)) == "0.00880 ± 0.00050"
+    assert str(Cell(-0.19, 0.07, "percent")) == "-19% ± 7%"
+    assert str(Cell(-0.001, None, "percent")) == "0%"
+    assert str(Cell(0.0, 0.0)) == "0.000 ± 0.000"
+    assert str(Cell(None)) == "n/a"
+
+
+def test_a_table_in_its_three_formats():
+    rows = [["SO(3)", Cell(0.5, 0.01, bold=True), 3], ["a_b", Cell(None), 4]]
+    table = Table("t", "100% of it", ["Domain", "NEPE", "N"], rows, ["A note."])
+    assert table.markdown().splitlines()[2:6] == [
+        "| Domain | NEPE | N |",
+        "| --- | --- | --- |",
+        "| SO(3) | **0.500 ± 0.010** | 3 |",
+        "| a_b | n/a | 4 |",
+    ]
+    assert list(csv.reader(io.StringIO(table.csv()))) == [
+        ["Domain", "NEPE", "NEPE SE", "N"],
+        ["SO(3)", "0.5", "0.01", "3"],
+        ["a_b", "", "", "4"],
+    ]
+    assert r"SO(3) & \textbf{0.500 $\pm$ 0.010} & 3 \\" in table.latex()
+    assert r"a\_b" in table.latex()
+    assert r"100\% of it" in table.latex()
+
+
+def test_every_table_is_written_in_every_format(run, summary):
+    written = write_tables(run, summary)
+    assert len(written) == 3 * len(all_tables(summary)) == 15
+    for path in written:
+        assert path.stat().st_size > 0
+    for table in all_tables(summary):
+        assert {len(row) for row in table.rows} == {len(table.columns)}
+        lines = list(csv.reader(io.StringIO(table.csv())))
+        assert {len(line) for line in lines} == {len(lines[0])}
+
+
+# ------------------------------------------------------------------ beside the paper
+
+
+def test_the_papers_numbers_stand_beside_ours(summary):
+    table = all_tables(summary)[0]
+    rows = {(row[0], row[1]): row for row in table.rows}
+    assert set(rows) == {(name, source) for name in ("Terrain", "Terrain-Ridge") for source in ("here", "paper")}
+    assert str(rows["Terrain-Ridge", "paper"][7]) == "45% ± 4%"
+    here = summary["domains"]["terrain"]["schedules"]["periodic"]["0.25"]["nepe"]["mean"]
+    assert rows["Terrain", "here"][5].mean == here
+
+
+@pytest.mark.parametrize(
+    ("gain", "sentence"),
+    [
+        (0.9, "NEPE improvement is 90% ± 1% here, 45% ± 4% in the paper: ahead in both, by more here."),
+        (0.1, "NEPE improvement is 10% ± 1% here, 45% ± 4% in the paper: ahead in both, by less here."),
+        (-0.5, "the schedule is behind periodic here, and ahead of it there."),
+    ],
+)
+def test_differences_are_named_in_plain_sentences(summary, gain, sentence):
+    notes = "\n".join(all_tables(paper_like(summary, gain, 0.01))[0].notes)
+    assert sentence in notes
+
+
+def test_agreement_within_two_standard_errors_is_not_a_difference(summary):
+    notes = all_tables(paper_like(summary, 0.42, 0.2))[0].notes
+    assert not [note for note in notes if note.startswith("Terrain") and "NEPE" in note]
+
+
+def test_win_rates_over_other_budgets_are_not_compared(summary):
+    notes = all_tables(summary)[1].notes
+    assert notes[-1] == "The paper's rates are over 21 budgets, these over 3: they cannot be compared."
+    assert "33.3% is the highest rate possible" in notes[1]
+
+
+def test_a_domain_with_settings_of_its_own_is_not_compared_with_the_papers(summary):
+    summary["config"]["samplers"] = {"terrain": {"settings": {"kappa": 0.0}}, "terrain-ridge": {"settings": {}}}
+    for table in all_tables(summary)[:2]:
+        sources = [row[:2] for row in table.rows]
+        assert sources == [["Terrain", "here"], ["Terrain-Ridge", "here"], ["Terrain-Ridge", "paper"]]
+
+
+def test_domains_the_paper_does_not_have_stand_alone(summary):
+    summary["domains"] = {"reaction-flow": summary["domains"]["terrain"]}
+    for table in all_tables(summary)[:2]:
+        assert [row[:2] for row in table.rows] == [["Reaction-Flow", "here"]]
+        assert "paper's" not in " ".join(table.notes)
+
+
+@pytest.mark.skipif(not SHARED.is_file(), reason="the paper's figures are not beside this checkout")
+def test_the_papers_numbers_are_the_papers():
+    ours, theirs = reported(), json.loads(SHARED.read_text())
+    names = {"SO(3)": "so3", "SE(3)": "se3", "Terrain": "terrain"}
+    names |= {"SO(3)-Impulse": "so3-impulse", "SE(3)-Lever": "se3-lever", "Terrain-Ridge": "terrain-ridge"}
+    assert {names[name]: value for name, value in theirs["synthetic_at_0.25"].items()} == {
+        name: value for name, value in ours["table1"].items() if name != "pdm"
+    }
+    for name, value in theirs["win_rates"].items():
+        expected = value | {"median_improvement": value["median_nepe_improvement"]}
+        del expected["median_nepe_improvement"]
+        assert ours["win_rates"][names[name]] == expected
+
+
+# ------------------------------------------------------------------ schedules nobody has heard of
+
+
+def test_any_schedule_gets_its_tables_and_its_look(summary):
+    for domain in summary["domains"].values():
+        for part in ("schedules", "win_rate", "improvement"):
+            domain[part]["adaptive:dp"] = domain[part]["adaptive:paper"]
+    names = [table.name for table in all_tables(summary)]
+    assert names[:4] == ["table1", "table3", "table1-adaptive-dp", "table3-adaptive-dp"]
+    known = ["terminal", "stepwise", "periodic", "adaptive:paper", "adaptive:dp", "planned", "hindsight"]
+    assert len({look_of(key).colour for key in known}) == len(known)
+    assert look_of("never heard of") == look_of("never heard of")
+
+
+def test_figures_are_drawn_for_what_there_is(run, summary, monkeypatch):
+    look_keys = ("terminal", "stepwise", "periodic", "adaptive:paper", "adaptive:dp", "hindsight")
+    monkeypatch.setattr("trimtab.report.figures._FORMATS", {"svg": {"Date": None}})
+    for domain in summary["domains"].values():
+        domain["schedules"]["hindsight"] = domain["schedules"]["adaptive:paper"]
+        domain["schedules"]["periodic"]["0.25"]["nepe"] = {"mean": None, "se": None, "n": 0}
+    drawn = {path.name: path.read_text() for path in write_figures(run, summary)}
+    assert set(drawn) == {"nepe.svg", "endpoint.svg", "title.svg", "regime.svg", "where-it-helps.svg"}
+    colours = {name: {key for key in look_keys if look_of(key).colour.lower() in svg} for name, svg in drawn.items()}
+    assert colours["nepe.svg"] == {"terminal", "stepwise", "periodic", "adaptive:paper", "hindsight"}
+    assert colours["regime.svg"] >= {"terminal", "periodic", "adaptive:paper"}
