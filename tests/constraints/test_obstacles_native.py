@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from obstacle_cases import MAPS, SIGMAS, distance, proposals
-from trimtab.constraints import obstacles_batched, obstacles_native
 from trimtab.constraints.obstacles import AvoidObstacles, Obstacles
+from trimtab.constraints.obstacles import batched as obstacles_batched
+from trimtab.constraints.obstacles import native as obstacles_native
 from trimtab.constraints.obstacles.batched import Effort, nearest_paths
 from trimtab.constraints.obstacles.native import compiled_depths, compiled_search, search_paths
 
