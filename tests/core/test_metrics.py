@@ -29,6 +29,14 @@ def test_errors_are_sums_over_the_path(runs):
     assert (metrics.achieved_budget(run) == 4 / 12).all()
 
 
+def test_distances_are_euclidean_unless_another_is_given(runs):
+    run, step = runs["periodic"], runs["step"]
+    assert torch.equal(metrics.endpoint_distance(run, step), metrics.endpoint_distance(run, step, metrics.euclidean))
+    assert torch.equal(metrics.state_error(run, step), metrics.state_error(run, step, metrics.euclidean))
+    poses = torch.arange(12.0).reshape(2, 3, 2)
+    assert torch.equal(metrics.euclidean(poses, torch.zeros_like(poses)), poses.flatten(1).norm(dim=1))
+
+
 def test_sums_over_the_path_do_not_depend_on_the_batch():
     seeds = torch.arange(33)
     whole = metrics.path_error(tt.rollout(Walk(n_steps=101), Sphere(), tt.Periodic(9), seeds))

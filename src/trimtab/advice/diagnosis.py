@@ -16,7 +16,7 @@ from torch import Tensor
 
 from trimtab.core.constraint import Constraint, checked_projection, take_rows
 from trimtab.core.corrector import Sampler, rollout
-from trimtab.core.metrics import Distance, endpoint_distance
+from trimtab.core.metrics import Distance, endpoint_distance, euclidean
 from trimtab.core.record import Rollout
 from trimtab.prices.explore import Run
 from trimtab.schedules import Fixed, Periodic
@@ -78,12 +78,6 @@ def bootstrap(statistic: Statistic, values: Tensor, resamples: int = _RESAMPLES)
 def mean(values: Tensor) -> Tensor:
     """Of the values that are not NaN, (r, n) to (r,)."""
     return values.nanmean(dim=1)
-
-
-def euclidean(a: Tensor, b: Tensor) -> Tensor:
-    r"""The plain distance of states, (n, \*event) twice to (n,)."""
-    distance: Tensor = torch.linalg.vector_norm((a - b).flatten(1), dim=1)
-    return distance
 
 
 def rank_correlation(x: Tensor, y: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ __all__ = [
     "achieved_budget",
     "benefit",
     "endpoint_distance",
+    "euclidean",
     "gap_closed",
     "improvement",
     "nepe",
@@ -33,18 +34,30 @@ Distance = Callable[[Tensor, Tensor], Tensor]
 """(n, *event) and (n, *event) to (n,): the domain's rho."""
 
 
+def euclidean(a: Tensor, b: Tensor) -> Tensor:
+    r"""The plain distance of states, (n, \*event) twice to (n,): the default wherever a distance may be given.
+
+    Example:
+        >>> import torch
+        >>> euclidean(torch.zeros(2, 2, 2), torch.ones(2, 2, 2))
+        tensor([2., 2.])
+    """
+    distance: Tensor = torch.linalg.vector_norm((a - b).flatten(1), dim=1)
+    return distance
+
+
 def path_error(run: Rollout) -> Tensor:
     """E_path: the residuals summed over the path, (n,)."""
     return _sum_over_steps(run.residuals)
 
 
-def endpoint_distance(run: Rollout, stepwise: Rollout, distance: Distance) -> Tensor:
+def endpoint_distance(run: Rollout, stepwise: Rollout, distance: Distance = euclidean) -> Tensor:
     """E_end: distance of the final states to those of the paired stepwise rollout, (n,)."""
     _paired(run, stepwise)
     return distance(run.final, stepwise.final)
 
 
-def state_error(run: Rollout, stepwise: Rollout, distance: Distance) -> Tensor:
+def state_error(run: Rollout, stepwise: Rollout, distance: Distance = euclidean) -> Tensor:
     """E_state: distance to the paired stepwise rollout summed over the path, (n,). Needs kept states."""
     _paired(run, stepwise)
     if run.states is None or stepwise.states is None:
