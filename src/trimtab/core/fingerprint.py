@@ -29,7 +29,7 @@ def _feed(digest: Any, thing: Any, depth: int) -> None:
     digest.update(f"<{type(thing).__module__}.{type(thing).__qualname__}>".encode())
     if isinstance(thing, Tensor):
         digest.update(f"{thing.dtype}{tuple(thing.shape)}".encode())
-        digest.update(thing.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        digest.update(_bytes(thing))
     elif isinstance(thing, nn.Module):
         for name, value in thing.state_dict().items():
             digest.update(name.encode())
@@ -52,3 +52,13 @@ def _feed(digest: Any, thing: Any, depth: int) -> None:
         digest.update(thing.__qualname__.encode() + thing.__code__.co_code)
     elif depth < 4 and hasattr(thing, "__dict__"):
         _feed(digest, vars(thing), depth + 1)
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    """The numbers of a tensor, row by row.
+
+    A tensor with no element or one counts as contiguous whatever its strides say, so `contiguous` would leave strides
+    that a view of its bytes is refused for; a clone has strides of its own.
+    """
+    plain = tensor.detach().resolve_conj().resolve_neg().cpu().clone(memory_format=torch.contiguous_format)
+    return plain.reshape(-1).view(torch.uint8).numpy().tobytes()
