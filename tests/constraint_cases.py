@@ -104,6 +104,16 @@ CASES: dict[str, Case] = {
 }
 if find_spec("casadi") is not None:
     CASES["program"] = Case(lambda: NonlinearProgram(outside_disc, numbers(N, 2, seed=3)), (3,), 1e-6, nearest=False)
+    CASES["program within bounds"] = Case(
+        lambda: NonlinearProgram(
+            outside_disc,
+            numbers(N, 2, seed=3),
+            bounds=(torch.tensor([-2.0, -torch.inf, -1.0]), torch.tensor([2.0, torch.inf, 1.0])),
+        ),
+        (3,),
+        1e-6,
+        nearest=False,
+    )
 
 
 def states(case: Case, dtype: torch.dtype = torch.float64, seed: int = 5, scale: float = 1.5) -> Tensor:

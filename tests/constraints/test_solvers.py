@@ -160,6 +160,30 @@ def test_programs_in_a_pool_give_what_one_process_gives():
     assert answer.converged.all()
 
 
+def test_bounds_of_a_program_are_those_that_conditions_would_state():
+    pytest.importorskip("casadi", reason="the IPOPT projection needs casadi")
+
+    def plane(y, p):
+        return [], [y[0] + y[1] + y[2] - 1]
+
+    def plane_and_box(y, p):
+        return [y[i] - 0.5 for i in range(3)] + [-y[i] for i in range(3)], [y[0] + y[1] + y[2] - 1]
+
+    x = numbers(6, 3)
+    zero, half = torch.zeros(3), torch.full((3,), 0.5)
+    native, stated = NonlinearProgram(plane, bounds=(zero, half)), NonlinearProgram(plane_and_box)
+    assert (native.project(x).x - stated.project(x).x).abs().max() <= 1e-4  # both stop within a barrier of a bound
+    assert torch.equal(native.defect(x), stated.defect(x))
+
+
+def test_bounds_of_a_program_are_checked():
+    pytest.importorskip("casadi", reason="the IPOPT projection needs casadi")
+    with pytest.raises(ValueError, match="lower <= upper"):
+        NonlinearProgram(outside_disc, numbers(2, 2), bounds=(torch.ones(3), torch.zeros(3)))
+    with pytest.raises(ValueError, match="bounds for 2 numbers, but a state has 3"):
+        NonlinearProgram(outside_disc, numbers(2, 2), bounds=(torch.zeros(2), torch.ones(2))).project(numbers(2, 3))
+
+
 def test_a_program_without_a_solution_fails_for_its_sample_only():
     pytest.importorskip("casadi", reason="the IPOPT projection needs casadi")
 
