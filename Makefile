@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PRESET ?= quick
-EXTRAS := studies,ipopt,ray,diffusers,flows,bench,dev
+EXTRAS := studies,ipopt,ray,diffusers,flows,azula,jax,bench,dev
 
 .PHONY: reproduce test install lint docs figures bench clean
 

@@ -4,6 +4,9 @@ Everything here drives the same `Corrector` as the built-in rollout. Each module
 
 - `trimtab.integrations.diffusers`: `wrap` a pipeline or scheduler, use `ProjectionCallback`, or make a sampler of it;
 - `trimtab.integrations.loops`: any loop as a sampler;
+- `trimtab.integrations.azula`: `wrap` any sampler of azula;
+- `trimtab.integrations.torchdiffeq`: `odeint` with corrections at step ends;
+- `trimtab.integrations.flow_matching`: `ProjectedODESolver`, an `ODESolver` that projects;
 - `trimtab.integrations.flows`: velocity models by Euler, Heun or RK4, or by torchdiffeq in segments;
 - `trimtab.integrations.manifolds`: flow_matching and geoopt manifolds as constraints;
 - `trimtab.integrations.independence`: is a sample's result really its own?

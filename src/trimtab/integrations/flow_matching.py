@@ -1,0 +1,92 @@
+"""flow_matching's `ODESolver` with corrections at step ends, for all its methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trimtab.core.constraint import Constraint
+from trimtab.core.errors import missing_extra
+from trimtab.core.record import Rollout
+from trimtab.core.schedule import Moment, Schedule
+from trimtab.integrations.torchdiffeq import odeint
+
+try:
+    from flow_matching.solver import ODESolver
+except ImportError as error:
+    raise missing_extra("flow_matching", "flows", "trimtab.integrations.flow_matching") from error
+
+__all__ = ["ProjectedODESolver"]
+
+
+class ProjectedODESolver(ODESolver):  # type: ignore[misc]
+    """An `ODESolver` that projects on schedule: two more arguments, `sample` as it was.
+
+    For methods with fixed steps, T is the number of steps (`step_size`, or the intervals of `time_grid`). For adaptive
+    ones it is the number of intervals of `time_grid`, whose points are where it is corrected: give it more than two.
+    `compute_likelihood` is not corrected.
+
+    Example:
+        >>> import torch, trimtab as tt
+        >>> box = tt.as_constraint(lambda x: x.clamp(-1, 1), lambda x: (x.abs() - 1).clamp(min=0).amax(dim=1))
+        >>> solver = ProjectedODESolver(lambda x, t: 2 * x, box, tt.Periodic(0.3))
+        >>> x = solver.sample(torch.ones(2, 3), step_size=0.1, method="midpoint")
+        >>> solver.rollout.spent.tolist(), float(x.max())
+        ([3, 3], 1.0)
+    """
+
+    def __init__(
+        self,
+        velocity_model: Callable[..., Tensor],
+        constraint: Constraint,
+        schedule: Schedule | Callable[[Moment], Tensor],
+        **options: Any,
+    ) -> None:
+        """The model as in `ODESolver`, called as `velocity_model(x=x, t=t)`; options are those of `Corrector`."""
+        super().__init__(velocity_model)
+        self.constraint, self.schedule, self.options = constraint, schedule, options
+        self._rollout: Rollout | None = None
+
+    @property
+    def rollout(self) -> Rollout:
+        """The record of the last `sample`."""
+        if self._rollout is None:
+            raise RuntimeError("there is no record yet: call sample first")
+        return self._rollout
+
+    def sample(
+        self,
+        x_init: Tensor,
+        step_size: float | None,
+        method: str = "euler",
+        atol: float = 1e-5,
+        rtol: float = 1e-5,
+        time_grid: Tensor | None = None,
+        return_intermediates: bool = False,
+        enable_grad: bool = False,
+        **model_extras: Any,
+    ) -> Tensor:
+        """Arguments as in `ODESolver.sample`; `enable_grad` is refused, as no gradient flows through a projection.
+
+        Returns:
+            The final states, (n, *event), or with `return_intermediates` those at all times, (k, n, *event).
+        """
+        if enable_grad:
+            raise ValueError("enable_grad=True cannot be served: no gradient flows through a projection")
+        times = torch.tensor([0.0, 1.0]) if time_grid is None else time_grid
+        path, self._rollout = odeint(
+            lambda t, x: self.velocity_model(x=x, t=t, **model_extras),
+            x_init,
+            times.to(x_init.device),
+            self.constraint,
+            self.schedule,
+            rtol=rtol,
+            atol=atol,
+            method=method,
+            options={} if step_size is None else {"step_size": step_size},
+            **self.options,
+        )
+        return path if return_intermediates else path[-1]

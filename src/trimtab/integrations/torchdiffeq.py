@@ -1,0 +1,164 @@
+"""torchdiffeq's `odeint` and flow_matching's `ODESolver` with corrections at step ends, never at stages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trimtab.core.constraint import Constraint
+from trimtab.core.corrector import Corrector
+from trimtab.core.errors import missing_extra
+from trimtab.core.record import Rollout
+from trimtab.core.schedule import Moment, Schedule
+
+try:
+    import torchdiffeq
+except ImportError as error:
+    raise missing_extra("torchdiffeq", "flows", "trimtab.integrations.torchdiffeq") from error
+
+__all__ = ["FIXED", "odeint"]
+
+FIXED = ("euler", "midpoint", "heun2", "heun3", "rk4", "explicit_adams", "implicit_adams", "fixed_adams")
+"""Methods with steps known beforehand: T is their number. For the others, T is the number of intervals of `t`."""
+
+_ADAPTIVE = ("dopri8", "dopri5", "bosh3", "fehlberg2", "adaptive_heun")
+
+
+def odeint(
+    func: Callable[[Tensor, Tensor], Tensor],
+    y0: Tensor,
+    t: Tensor,
+    constraint: Constraint,
+    schedule: Schedule | Callable[[Moment], Tensor],
+    *,
+    rtol: float = 1e-7,
+    atol: float = 1e-9,
+    method: str = "dopri5",
+    options: dict[str, Any] | None = None,
+    **corrector: Any,
+) -> tuple[Tensor, Rollout]:
+    """Integrate as `torchdiffeq.odeint`, with projections on schedule at step ends. One solve is one run.
+
+    A method with fixed steps is called once and corrected at the ends of its own steps (`step_size`,
+    `grid_constructor`, or the points of `t`); multistep methods keep their history. An adaptive method chooses its
+    steps as it goes, so that their number, T, is not known: it is corrected at the points of `t`, where it begins anew
+    with the step size it had. Give it as many points as there shall be occasions to project. No gradient flows through.
+
+    Args:
+        func: The velocity, `func(t, y)`.
+        y0: Initial states, (n, *event).
+        t: Times to report states at, in one direction, (k,).
+        constraint: On the states.
+        schedule: When to project.
+        rtol: As in torchdiffeq.
+        atol: As in torchdiffeq.
+        method: Any of torchdiffeq's.
+        options: As in torchdiffeq.
+        **corrector: Options of `Corrector`: seeds, on_failure, keep_states, dense, on_step, ….
+
+    Returns:
+        The states at the times `t`, (k, n, *event), as corrected; between step ends they are interpolated from a
+        corrected state to the next proposal. And the record.
+
+    Example:
+        >>> import torch, trimtab as tt
+        >>> sphere = tt.as_constraint(lambda x: x / x.norm(dim=1, keepdim=True), lambda x: (x.norm(dim=1) - 1).abs())
+        >>> x = sphere.project(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+        >>> path, record = odeint(lambda t, x: x.flip(1), x, torch.tensor([0.0, 1.0]), sphere, tt.Periodic(2),
+        ...                       method="rk4", options={"step_size": 0.1})
+        >>> record.n_steps, record.spent.tolist(), bool((path[-1].norm(dim=1) - 1).abs().max() < 1e-6)
+        (10, [2, 2], True)
+    """
+    given = dict(options or {})
+    with torch.no_grad():
+        if method in FIXED:
+            grid = _grid(func, y0, t, given)
+            correct = Corrector(constraint, schedule, len(grid) - 1, **corrector)
+            with correct:
+                path = _whole(func, y0, t, grid, correct, rtol=rtol, atol=atol, method=method, options=given)
+        else:
+            correct = Corrector(constraint, schedule, len(t) - 1, **corrector)
+            with correct:
+                path = _segments(func, y0, t, correct, rtol=rtol, atol=atol, method=method, options=given)
+    return path, correct.rollout
+
+
+def _grid(func: Any, y0: Tensor, t: Tensor, options: dict[str, Any]) -> Tensor:
+    """The step ends of a fixed-step method as torchdiffeq would choose them; takes them out of the options."""
+    step_size, construct = options.pop("step_size", None), options.pop("grid_constructor", None)
+    if step_size is not None and construct is not None:
+        raise ValueError("give step_size or grid_constructor, not both")
+    if construct is not None:
+        built: Tensor = construct(func, y0, t)
+        return built
+    if step_size is None:
+        return t
+    count = math.ceil(float((t[-1] - t[0]).abs() / step_size + 1))
+    grid: Tensor = t[0] + torch.sign(t[-1] - t[0]) * (torch.arange(count, dtype=t.dtype, device=t.device) * step_size)
+    grid[-1] = t[-1]
+    return grid
+
+
+class _Field:
+    """A velocity whose solver tells when a step begins, and with which state: the end of the step before."""
+
+    def __init__(self, func: Callable[[Tensor, Tensor], Tensor], correct: Corrector) -> None:
+        self.func, self.correct = func, correct
+        self.began = 0  # steps begun
+        self.ends: list[Tensor] = []
+
+    def __call__(self, t: Tensor, y: Tensor) -> Tensor:
+        return self.func(t, y)
+
+    def callback_step(self, t0: Tensor, y0: Tensor, dt: Tensor) -> None:
+        """Called by torchdiffeq at the beginning of each step, with the tensor it goes on with."""
+        if self.began > 0:  # the first is the caller's own initial state
+            y0.copy_(self.correct(y0, self.began - 1))
+            self.ends.append(y0.clone())
+        self.began += 1
+
+
+def _whole(func: Any, y0: Tensor, t: Tensor, grid: Tensor, correct: Corrector, **solver: Any) -> Tensor:
+    field = _Field(func, correct)
+    correct.begin(y0)
+    solver["options"] = solver["options"] | {"grid_constructor": lambda func, y0, t: grid}
+    path: Tensor = torchdiffeq.odeint(field, y0, t, **solver)
+    field.ends.append(correct(path[-1].clone(), field.began - 1))
+    for k, end in enumerate(field.ends, 1):  # torchdiffeq has reported proposals: it is told of corrections later
+        path[t == grid[k]] = end
+    return path
+
+
+class _Pacing:
+    """A velocity that remembers the step size its solver had come to."""
+
+    def __init__(self, func: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self.func = func
+        self.dt: Tensor | None = None
+
+    def __call__(self, t: Tensor, y: Tensor) -> Tensor:
+        return self.func(t, y)
+
+    def callback_step(self, t0: Tensor, y0: Tensor, dt: Tensor) -> None:
+        """The step size before it is cut short at the end of the segment."""
+        self.dt = dt.clone()
+
+
+def _segments(func: Any, y0: Tensor, t: Tensor, correct: Corrector, **solver: Any) -> Tensor:
+    paced = solver["method"] in _ADAPTIVE
+    given, field = solver.pop("options"), _Pacing(func) if paced else func
+    y, path = y0, [y0]
+    correct.begin(y0)
+    for k in range(len(t) - 1):
+        options = dict(given)
+        if isinstance(field, _Pacing):
+            if field.dt is not None:
+                options["first_step"] = field.dt
+            options.setdefault("step_t", t[k + 1 : k + 2])  # end the segment with a step, not by interpolation
+        y = correct(torchdiffeq.odeint(field, y, t[k : k + 2], options=options, **solver)[-1], k)
+        path.append(y)
+    return torch.stack(path)
