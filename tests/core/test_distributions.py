@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+import trimtab as tt
+from cases import Sphere, Walk
+from trimtab.core import set_distances
+from trimtab.core.distributions import compare_samples, smallest_shift
+from trimtab.core.set_distances import (
+    MEASURES,
+    energy_distance,
+    kernel_distance,
+    pooled,
+    set_distance,
+    sliced_wasserstein,
+)
+
+DISTANCES = {"energy": energy_distance, "sliced": sliced_wasserstein, "kernel": kernel_distance}
+every_measure = pytest.mark.parametrize("measure", list(MEASURES))
+
+
+def drawn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def brute_force(measure, x, y):
+    """Straight from the definitions, pair by pair."""
+
+    def mean(a, b, f, same=False):
+        values = [f(p, q) for i, p in enumerate(a) for j, q in enumerate(b) if not (same and i == j)]
+        return float(torch.stack(values).mean())
+
+    def apart(p, q):
+        return (p - q).norm()
+
+    if measure == "energy":
+        return math.sqrt(max(0.0, 2 * mean(x, y, apart) - mean(x, x, apart) - mean(y, y, apart)))
+    both = torch.cat([x, y])
+    width = torch.stack([apart(p, q) for i, p in enumerate(both) for q in both[:i]]).median()
+
+    def kernel(p, q):
+        return torch.exp(-((apart(p, q) / width) ** 2) / 2)
+
+    return mean(x, x, kernel, same=True) + mean(y, y, kernel, same=True) - 2 * mean(x, y, kernel)
+
+
+# ------------------------------------------------------------------ the distances
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(2, 7), st.integers(2, 6), st.integers(1, 4), st.integers(0, 100), st.sampled_from([0.0, 2.0]))
+def test_energy_and_kernel_are_what_their_definitions_say(n, m, d, seed, shift):
+    x, y = drawn(n, d, seed=seed) + shift, drawn(m, d, seed=seed + 1000)
+    for measure in ("energy", "kernel"):
+        assert DISTANCES[measure](x, y) == pytest.approx(brute_force(measure, x, y), abs=1e-7)
+
+
+@pytest.mark.parametrize(("n", "m"), [(2, 2), (5, 9), (40, 300)])
+def test_on_a_line_they_agree_with_scipy(n, m):
+    x, y = drawn(n), 1.5 * drawn(m, seed=1) + 0.3
+    assert energy_distance(x, y) == pytest.approx(stats.energy_distance(x, y), abs=1e-7)
+    assert sliced_wasserstein(x, y) == pytest.approx(stats.wasserstein_distance(x, y), rel=1e-12)
+
+
+def test_sliced_wasserstein_is_the_mean_over_its_directions():
+    x, y = drawn(30, 3), drawn(20, 3, seed=1) + 1
+    directions = set_distance("sliced", torch.cat([x, y]), seed=4).directions
+    by_hand = [stats.wasserstein_distance(x @ v, y @ v) for v in directions]
+    assert sliced_wasserstein(x, y, seed=4) == pytest.approx(sum(by_hand) / len(by_hand), rel=1e-12)
+    assert torch.allclose(directions.norm(dim=1), torch.ones(128, dtype=torch.float64))
+
+
+@every_measure
+def test_distances_do_not_depend_on_order_place_or_shape(measure):
+    x, y = drawn(40, 2, 3), drawn(30, 2, 3, seed=1) + 0.5
+    distance = DISTANCES[measure]
+    found = distance(x, y)
+    assert distance(x.flip(0), y[drawn(30).argsort()]) == pytest.approx(found, rel=1e-9)
+    assert distance(y, x) == pytest.approx(found, rel=1e-9)
+    assert distance(x.flatten(1), y.flatten(1)) == found
+    assert distance(x + 1e4, y + 1e4) == pytest.approx(found, rel=1e-6)
+    assert distance(
+        torch.view_as_complex(x[:, 0, :2].contiguous()), torch.view_as_complex(y[:, 0, :2].contiguous())
+    ) == (distance(x[:, 0, :2], y[:, 0, :2]))
+
+
+@every_measure
+def test_blocks_and_batches_change_nothing(measure, monkeypatch):
+    x, y = drawn(70, 3), drawn(50, 3, seed=1) + 0.2
+    pool, labels = pooled(x, y)
+    labels = torch.cat([labels, drawn(120).argsort()[None] < 70])
+    distance = set_distance(measure, pool)
+    whole = distance.relabelled(pool, labels)
+    monkeypatch.setattr(set_distances, "_BLOCK", 16)
+    monkeypatch.setattr(set_distances, "_SORTED", 300)
+    assert torch.allclose(distance.relabelled(pool, labels), whole, rtol=1e-9)
+    sets = distance.each(torch.stack([x, x + 1]), torch.stack([y, y]))
+    assert torch.allclose(sets[:1], whole[:1], rtol=1e-9)
+    assert float(sets[1]) == pytest.approx(float(distance.relabelled(*pooled(x + 1, y))[0]), rel=1e-9)
+
+
+def test_sets_of_one_point():
+    same = torch.ones(4, 2)
+    assert energy_distance(same, same) == sliced_wasserstein(same, same) == kernel_distance(same, same) == 0
+    found = compare_samples(same, same)
+    assert (found.p, found.shift, found.told_apart) == (1.0, 0.0, False)
+    assert compare_samples(same[:, :1].repeat(5, 1) + 1, same[:, :1].repeat(5, 1), measure="kernel").told_apart
+
+
+# ------------------------------------------------------------------ the test
+
+
+@every_measure
+def test_where_nothing_differs_p_is_uniform(measure):
+    sets = drawn(200, 2, 24, 2, seed=7)
+    p = [compare_samples(x, y, measure=measure, relabellings=40, seed=k, shift=0.0).p for k, (x, y) in enumerate(sets)]
+    # p is uniform on 1/40 … 1: Kolmogorov's distance stays below 1.63 / sqrt(200) + 1/40 in 99 of 100 such trials
+    assert stats.kstest(p, "uniform").statistic < 1.63 / 200**0.5 + 1 / 40
+    assert sum(value <= 0.05 for value in p) <= 20  # expected 10, standard deviation 3.1
+
+
+@every_measure
+def test_larger_shifts_are_found_more_often_and_the_smallest_shift_says_when(measure):
+    sets = drawn(60, 2, 50, 2, seed=3)
+    reference = drawn(2000, 2, seed=4)
+    shift = smallest_shift(reference[:50], 50, measure=measure)
+    spread = 2**0.5
+    found = []
+    for factor in (0.0, 0.5, 1.0, 2.0):
+        way = torch.tensor([factor * shift * spread, 0.0], dtype=torch.float64)
+        seen = [
+            compare_samples(x + way, y, measure=measure, relabellings=60, seed=k, shift=0.0).told_apart
+            for k, (x, y) in enumerate(sets)
+        ]
+        found.append(sum(seen) / len(seen))
+    assert found == sorted(found)
+    assert found[0] <= 0.15
+    assert 0.6 <= found[2] <= 0.95  # 0.8 by definition, with a standard error of 0.05 and of the simulation's own
+    assert found[3] >= 0.98
+
+
+@every_measure
+def test_more_samples_see_smaller_shifts(measure):
+    reference = drawn(800, 3)
+    few, many = (smallest_shift(reference[:n], n, measure=measure) for n in (50, 800))
+    assert few / many == pytest.approx(4.0, rel=0.25)
+    assert smallest_shift(7 * reference[:50], 50, measure=measure) == pytest.approx(
+        few, rel=1e-6
+    )  # a ratio has no unit
+
+
+def test_a_change_of_spread_is_seen_too():
+    x, y = drawn(300, 2), drawn(300, 2, seed=1)
+    assert not compare_samples(x, y, shift=0.0).told_apart
+    assert compare_samples(1.5 * x, y, shift=0.0).told_apart
+
+
+@every_measure
+def test_the_noise_floor_is_what_full_projection_shows_by_itself(measure):
+    reference, again = drawn(120, 2), drawn(150, 2, seed=1)
+    far = drawn(120, 2, seed=2) + 3
+    beside = compare_samples(far, reference, measure=measure, floor=again, shift=0.0)
+    alone = compare_samples(again[:120], reference, measure=measure, shift=0.0)
+    assert beside.floor == pytest.approx(alone.floor, rel=0.1, abs=0.002)
+    assert beside.floor <= beside.floor_high < beside.value
+    assert compare_samples(far, reference, measure=measure, shift=0.0).p == beside.p == 1 / 200
+
+
+def test_the_result_says_itself_in_words_and_as_json():
+    x, y = drawn(100, 2), drawn(100, 2, seed=1)
+    same, other = compare_samples(x, y), compare_samples(x[:60] + 2, y, called="the data", measure="sliced")
+    assert "cannot be told from those of full projection, p = 0." in same.words()
+    assert f"with 100 samples a shift of {same.shift:.2g} of their spread would have been seen" in same.words()
+    assert other.words().startswith("the samples differ from the data, p = 0.005: sliced Wasserstein distance ")
+    assert json.loads(json.dumps(other.facts()))["n"] == 60
+    assert other.facts()["n_reference"] == 100
+    assert len(repr(same)) < 100
+
+
+def test_it_is_deterministic_and_leaves_the_global_generator_alone():
+    x, y = drawn(40, 2), drawn(40, 2, seed=1)
+    before = torch.get_rng_state()
+    assert compare_samples(x, y, measure="sliced", seed=5) == compare_samples(x, y, measure="sliced", seed=5)
+    assert compare_samples(x, y, seed=5).p != compare_samples(x, y, seed=6).p
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_rollouts_are_compared_on_different_seeds_only():
+    def run(schedule, seeds):
+        return tt.rollout(Walk(), Sphere(), schedule, seeds)
+
+    samples, full = run(tt.Periodic(3), range(30)), run(tt.Stepwise(), range(100, 140))
+    found = compare_samples(samples, full, floor=run(tt.Stepwise(), range(30)))
+    assert (found.n, found.n_reference) == (30, 40)
+    assert found == compare_samples(samples.final, full.final, floor=run(tt.Stepwise(), range(30)).final)
+    with pytest.raises(ValueError, match=r"30 seeds are in both sets \(first: \[0, 1, 2, 3, 4\]\)"):
+        compare_samples(samples, run(tt.Stepwise(), range(30)))
+
+
+def test_states_can_be_embedded():
+    angles = drawn(200, 1), drawn(200, 1, seed=1) + 2 * math.pi
+
+    def on_the_circle(x):
+        return torch.cat([x.cos(), x.sin()], dim=1)
+
+    assert compare_samples(*angles, shift=0.0).told_apart
+    assert not compare_samples(*angles, embed=on_the_circle, shift=0.0).told_apart
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ((torch.zeros(1, 2), torch.zeros(5, 2)), {}, r"n of at least 2: got a tensor of shape \(1, 2\)"),
+        ((torch.zeros(4, 2), torch.zeros(5, 3)), {}, "same shape: got 2 and 3 numbers"),
+        ((torch.zeros(4, 2), torch.full((5, 2), torch.nan)), {}, "5 of 5 samples are not finite"),
+        (([1.0, 2.0], torch.zeros(5)), {}, "got list"),
+        ((torch.zeros(4), torch.zeros(5)), {"measure": "enrgy"}, "unknown measure 'enrgy'; did you mean 'energy'"),
+        ((torch.zeros(4), torch.zeros(5)), {"relabellings": 5}, "at least 20"),
+        ((torch.zeros(4), torch.zeros(5)), {"floor": torch.zeros(3)}, "at least as many samples as are compared, 4"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(arguments, options, message):
+    with pytest.raises(ValueError, match=message):
+        compare_samples(*arguments, **options)
+
+
+def test_bad_options_of_single_distances_are_refused():
+    x = torch.zeros(3, 2)
+    with pytest.raises(ValueError, match="at least one direction"):
+        sliced_wasserstein(x, x, directions=0)
+    with pytest.raises(ValueError, match="positive number"):
+        kernel_distance(x, x, bandwidth=0)
+    with pytest.raises(ValueError, match="power are between 0 and 1"):
+        smallest_shift(x, 3, power=1.0)
