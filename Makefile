@@ -3,9 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PRESET ?= quick
-EXTRAS := studies,ipopt,ray,diffusers,flows,azula,jax,bench,dev
+EXTRAS := studies,ipopt,ray,diffusers,flows,azula,jax,bench,site,release,dev
 
-.PHONY: reproduce test install lint docs figures bench clean
+.PHONY: reproduce test install lint docs site figures bench clean
 
 reproduce: install
 	$(BIN)/trimtab reproduce --preset $(PRESET)
@@ -29,6 +29,9 @@ docs: install
 	$(BIN)/python -m pytest tests/docs
 	@echo "Every snippet of README.md and docs/ runs, and every link leads somewhere. make figures measures and draws again."
 
+site: install
+	$(BIN)/python docs/site build/site
+
 figures: install
 	$(BIN)/python docs/make_prices.py
 	$(BIN)/python docs/make_choose.py
@@ -38,4 +41,4 @@ bench: install
 	$(BIN)/python benchmarks
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis runs
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis runs build dist

@@ -1,0 +1,104 @@
+"""The pages of the API reference: one for each room, every public name once.
+
+Names are read from the source, never by importing it. A name is public if it stands in the `__all__` of the package,
+of a room, or, where a room declares none, of the room's modules. It is described on the page of the room that defines
+it, and named on the first page if it can be imported from the package itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import griffe
+
+__all__ = ["Name", "api_pages", "public_names"]
+
+PACKAGE = "trimtab"
+HIDDEN = ("cli",)  # the command line has a page of its own
+LAST = ("experimental",)
+FIRST = ("core", "schedules", "constraints", "prices", "advice", "limits", "domains", "integrations")
+
+
+@dataclass(frozen=True)
+class Name:
+    """A public name.
+
+    Attributes:
+        path: Where it is defined, such as "trimtab.schedules.basic.Periodic".
+        room: The room that defines it, such as "schedules".
+        module: Where to import it from, the shortest way.
+    """
+
+    path: str
+    room: str
+    module: str
+
+    @property
+    def name(self) -> str:
+        """As it is called in code."""
+        return self.path.rsplit(".", 1)[1]
+
+
+def public_names(source: Path) -> list[Name]:
+    """Every public name, once, in the order of rooms and of the modules in them.
+
+    Args:
+        source: The folder that holds the package.
+    """
+    package = griffe.load(PACKAGE, search_paths=[source], resolve_aliases=True)
+    rooms = [module for module in package.modules.values() if module.is_init_module]
+    modules = [package]
+    for room in rooms:
+        if room.name not in HIDDEN:
+            modules += [room] if room.exports else _declaring(room)
+    found: dict[str, Name] = {}
+    for module in modules:
+        for export in sorted(map(str, module.exports or ())):
+            if export.startswith("__"):
+                continue
+            target = module[export]
+            path = target.final_target.path if target.is_alias else target.path
+            if path.startswith(f"{PACKAGE}."):  # a name of another library is described there
+                found.setdefault(path, Name(path, path.split(".")[1], module.path))
+    return sorted(found.values(), key=lambda name: (_place(name.room), name.path.rsplit(".", 1)[0], name.name.lower()))
+
+
+def api_pages(source: Path) -> dict[str, str]:
+    """The reference as Markdown by file name: `index.md` and one page for each room that has public names."""
+    names = public_names(source)
+    package = griffe.load(PACKAGE, search_paths=[source])
+    pages = {}
+    for room in dict.fromkeys(name.room for name in names):
+        here = [name for name in names if name.room == room]
+        about = package[room].docstring.value if package[room].docstring else ""
+        parts = [f"# {PACKAGE}.{room}", about, *(f"::: {name.path}" for name in here)]
+        pages[f"{room}.md"] = "\n\n".join(parts) + "\n"
+    pages["index.md"] = _overview(package, names)
+    return pages
+
+
+def _overview(package: griffe.Module, names: list[Name]) -> str:
+    lines = ["# API reference", "", "Every public name, by where it is imported from.", ""]
+    for module in dict.fromkeys(name.module for name in names):
+        about = package if module == PACKAGE else package[module.removeprefix(f"{PACKAGE}.")]
+        first = about.docstring.value.splitlines()[0] if about.docstring else ""
+        lines += [f"## {module}", "", first, "", "| name | what it is |", "|---|---|"]
+        for name in (name for name in names if name.module == module):
+            about = package[name.path.removeprefix(f"{PACKAGE}.")]
+            words = about.docstring.value.split("\n\n")[0] if about.docstring else ""
+            words = " ".join(words.split()).replace("|", "\\|")
+            lines.append(f"| [`{name.name}`]({name.room}.md#{name.path}) | {words} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _declaring(room: griffe.Module) -> list[griffe.Module]:
+    """Modules and packages right below a room that say what is public."""
+    return [module for name, module in room.modules.items() if module.exports and not name.startswith("_")]
+
+
+def _place(room: str) -> tuple[int, str]:
+    if room in FIRST:
+        return FIRST.index(room), room
+    return (len(FIRST) + (room in LAST), room)
