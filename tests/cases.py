@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import trimtab as tt
+from trimtab.schedules import AboveNoise, AccumulatedDefect, Geometric, RandomRamp, Trigger, UntilBelow, Window
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,13 @@ SCHEDULES = {
     "threshold": lambda sampler: tt.FixedThreshold(0.2, 4),
     "random": lambda sampler: tt.RandomTimes(0.5, seed=3),
     "fixed": lambda sampler: tt.Fixed(torch.arange(sampler.n_steps) % 3 == 0),
+    "window": lambda sampler: Window(0.25, 0.75),
+    "geometric": lambda sampler: Geometric(4),
+    "ramp": lambda sampler: RandomRamp(0.5, seed=2),
+    "accumulated": lambda sampler: AccumulatedDefect(0.5, 6),
+    "trigger": lambda sampler: Trigger(0.1, gap=3),
+    "until-below": lambda sampler: UntilBelow(0.1),
+    "above-noise": lambda sampler: AboveNoise(torch.full((sampler.n_steps,), 0.2)),
     "function": lambda sampler: lambda now: now.defect > now.defects.mean(dim=0),
 }
 

@@ -1,5 +1,22 @@
 """Schedules that need no calibration, and how schedules are drawn."""
 
 from trimtab.schedules.basic import Fixed, FixedThreshold, Periodic, RandomTimes, Stepwise, Terminal
+from trimtab.schedules.triggers import AboveNoise, AccumulatedDefect, Trigger, UntilBelow
+from trimtab.schedules.windows import Geometric, RandomRamp, Window, windows
 
-__all__ = ["Fixed", "FixedThreshold", "Periodic", "RandomTimes", "Stepwise", "Terminal"]
+__all__ = [
+    "AboveNoise",
+    "AccumulatedDefect",
+    "Fixed",
+    "FixedThreshold",
+    "Geometric",
+    "Periodic",
+    "RandomRamp",
+    "RandomTimes",
+    "Stepwise",
+    "Terminal",
+    "Trigger",
+    "UntilBelow",
+    "Window",
+    "windows",
+]

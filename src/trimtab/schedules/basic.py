@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,7 +21,7 @@ __all__ = ["Fixed", "FixedThreshold", "Periodic", "RandomTimes", "Stepwise", "Te
 class Terminal:
     """Never project during the rollout; only the closing projection makes the result feasible."""
 
-    budget: int = 0
+    budget: int = field(default=1, init=False, repr=False)
     looks_at_defects: ClassVar[bool] = False
 
     def decide(self, now: Moment) -> Tensor:
@@ -31,7 +33,7 @@ class Terminal:
 class Stepwise:
     """Project every sample after every update."""
 
-    budget: float = 1.0
+    budget: float = field(default=1.0, init=False, repr=False)
     looks_at_defects: ClassVar[bool] = False
 
     def decide(self, now: Moment) -> Tensor:
@@ -55,7 +57,10 @@ class Periodic:
 
 @dataclass(frozen=True, eq=False)
 class Fixed:
-    """Replay a mask: project sample i after step t where `mask[t, i]` (or `mask[t]`, for all samples alike)."""
+    """Replay a mask: project sample i after step t where `mask[t, i]` (or `mask[t]`, for all samples alike).
+
+    `Fixed.at` takes the steps themselves.
+    """
 
     mask: Tensor
     looks_at_defects: ClassVar[bool] = False
@@ -63,14 +68,39 @@ class Fixed:
     def __post_init__(self) -> None:
         """Refuse anything but a (T,) or (T, n) bool mask."""
         mask = self.mask
-        if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.ndim not in (1, 2):
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.ndim not in (1, 2) or len(mask) == 0:
             came = f"{tuple(mask.shape)} of {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
-            raise ValueError(f"Fixed takes a (T,) or (T, n) bool mask, a tensor: got {came}")
+            raise ValueError(
+                f"Fixed takes a (T,) or (T, n) bool mask, a tensor: got {came} (for steps, Fixed.at([3, 7], n_steps))"
+            )
+
+    @classmethod
+    def at(cls, steps: Sequence[int], n_steps: int) -> Fixed:
+        """All samples at these steps.
+
+        Args:
+            steps: 0 to T - 1; negative ones count from the end, -1 being the last.
+            n_steps: T.
+
+        Example:
+            >>> Fixed.at([3, -1], n_steps=5).mask
+            tensor([False, False, False,  True,  True])
+        """
+        listed = list(steps)
+        wrong = [step for step in listed if isinstance(step, bool) or not isinstance(step, int | np.integer)]
+        if wrong:
+            raise ValueError(f"Fixed.at takes steps, whole numbers: got {wrong[0]!r}")
+        outside = [step for step in listed if not -n_steps <= step < n_steps]
+        if outside:
+            raise ValueError(f"Fixed.at: step {outside[0]} is not one of T = {n_steps}, 0 to {n_steps - 1}")
+        mask = torch.zeros(n_steps, dtype=torch.bool)
+        mask[torch.tensor(listed, dtype=torch.int64)] = True
+        return cls(mask)
 
     @cached_property
     def budget(self) -> int | Tensor:
-        """What the mask spends."""
-        spent = self.mask.sum(dim=0)
+        """What the mask spends, and one more for the closing projection where the last step is not in it."""
+        spent = self.mask.sum(dim=0) + ~self.mask[-1]
         return int(spent) if self.mask.ndim == 1 else spent
 
     def decide(self, now: Moment) -> Tensor:

@@ -1,0 +1,196 @@
+"""Schedules that wait for the defect to do something: what event-triggered control and caching schemes do today."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trimtab.core.constraint import Constraint
+from trimtab.core.record import Rollout
+from trimtab.core.schedule import Budget, Moment, Schedule
+
+__all__ = ["AboveNoise", "AccumulatedDefect", "Trigger", "UntilBelow"]
+
+
+@dataclass(frozen=True, eq=False)
+class AccumulatedDefect(Schedule):
+    """Correct once the defects since the last correction add up to a value, until the budget is gone.
+
+    So caching schemes decide when to compute anew: a small error is let pass, but not for ever.
+
+    Attributes:
+        value: What the sum has to reach, at least 0; inf never corrects.
+        budget: A count, a fraction of T or a count per sample.
+    """
+
+    value: float
+    budget: Budget = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse a value that no sum could be held against."""
+        _at_least_zero("AccumulatedDefect", "value", self.value)
+
+    def decide(self, now: Moment) -> Tensor:
+        """Where the sum has reached the value."""
+        steps = torch.arange(now.t + 1, device=now.defect.device)
+        since = torch.where(steps[:, None] >= now.last, now.defects, 0.0)
+        # one after the other: a plain sum groups its terms by the batch size, to other last bits
+        return since.cumsum(dim=0)[-1] >= self.value
+
+
+@dataclass(frozen=True, eq=False)
+class Trigger(Schedule):
+    """Correct where the defect reaches a value, but not before `gap` steps have passed since the last correction.
+
+    Attributes:
+        value: What the defect has to reach, at least 0; inf never corrects.
+        gap: Least number of steps from one correction to the next; 1 allows every step. The first needs no gap.
+        budget: A count, a fraction of T or a count per sample.
+
+    Example:
+        >>> import torch, trimtab as tt
+        >>> ball = tt.as_constraint(torch.zeros_like, lambda x: x.norm(dim=1))
+        >>> corrector = tt.Corrector(ball, Trigger(0.5, gap=3), n_steps=7)
+        >>> for t in range(7):
+        ...     x = corrector(torch.ones(1, 2), t)
+        >>> corrector.rollout.projected[:, 0].nonzero().squeeze(1).tolist()
+        [0, 3, 6]
+    """
+
+    value: float
+    gap: int = 1
+    budget: Budget = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse a value or a gap that cannot be."""
+        _at_least_zero("Trigger", "value", self.value)
+        if isinstance(self.gap, bool) or not isinstance(self.gap, int) or self.gap < 1:
+            raise ValueError(f"Trigger: gap is a whole number of steps, at least 1: got {self.gap!r}")
+
+    def decide(self, now: Moment) -> Tensor:
+        """Where the defect is large enough and the last correction long enough ago."""
+        return (now.defect >= self.value) & ((now.last == 0) | (now.since >= self.gap))
+
+
+@dataclass(frozen=True, eq=False)
+class UntilBelow(Schedule):
+    """Correct at every step until the defect has once been below a tolerance, and then stop for good.
+
+    Attributes:
+        tolerance: At least 0; at 0 it never stops.
+        budget: A count, a fraction of T or a count per sample.
+    """
+
+    tolerance: float
+    budget: Budget = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse a tolerance that cannot be."""
+        _at_least_zero("UntilBelow", "tolerance", self.tolerance)
+
+    def decide(self, now: Moment) -> Tensor:
+        """Where no defect has been below the tolerance yet."""
+        return (now.defects >= self.tolerance).all(dim=0)
+
+
+@dataclass(frozen=True, eq=False)
+class AboveNoise(Schedule):
+    """Correct where the defect is more than the noise of the step explains.
+
+    Feasible data has a defect too as soon as it is noised, and to correct that is to fight the sampler. So the defects
+    of feasible data set a threshold for each step. CDIM knows their distribution for linear measurements; here it is
+    measured, and a quantile of it is the threshold.
+
+    Attributes:
+        thresholds: (T,), at least 0.
+        budget: A count, a fraction of T or a count per sample.
+        calibration_seeds: Of the rollouts the thresholds were measured on: the schedule is not evaluated on them.
+    """
+
+    thresholds: Tensor
+    budget: Budget = 1.0
+    calibration_seeds: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse thresholds that are none."""
+        h = self.thresholds
+        if not isinstance(h, Tensor) or h.ndim != 1 or not h.is_floating_point():
+            came = f"{tuple(h.shape)} of {h.dtype}" if isinstance(h, Tensor) else type(h).__name__
+            raise ValueError(f"AboveNoise: thresholds are a (T,) tensor of floats: got {came}")
+        if not bool((h >= 0).all()):  # NaN is not
+            raise ValueError("AboveNoise: thresholds are at least 0")
+
+    @classmethod
+    def from_data(
+        cls,
+        constraint: Constraint,
+        noised: Callable[[int], Tensor],
+        n_steps: int,
+        *,
+        quantile: float = 0.95,
+        budget: Budget = 1.0,
+    ) -> AboveNoise:
+        r"""Thresholds from feasible data at the noise level of each step.
+
+        Args:
+            constraint: Measures the defects.
+            noised: `noised(t)` is feasible data with as much noise as a sample has after step t, (n, \*event).
+            n_steps: T.
+            quantile: The share of feasible samples that is left alone at each step.
+            budget: As above.
+
+        Example:
+            >>> import torch, trimtab as tt
+            >>> line = tt.as_constraint(lambda x: x * torch.tensor([1.0, 0.0]), lambda x: x[:, 1].abs())
+            >>> noise = torch.randn(1000, 2, generator=torch.Generator().manual_seed(0))
+            >>> found = AboveNoise.from_data(line, lambda t: (2 - t) * noise, n_steps=3)
+            >>> [round(value) for value in found.thresholds.tolist()]
+            [4, 2, 0]
+        """
+        with torch.no_grad():
+            defects = torch.stack([constraint.defect(noised(t)) for t in range(n_steps)])
+        return cls(_quantiles(defects, quantile), budget)
+
+    @classmethod
+    def from_stepwise(cls, run: Rollout, *, quantile: float = 0.95, budget: Budget = 1.0) -> AboveNoise:
+        """Thresholds from a stepwise rollout: what one update does to a feasible state.
+
+        Args:
+            run: Corrected at every step, so that every defect in it is of one update of a feasible state.
+            quantile: The share of those that is left alone at each step.
+            budget: As above.
+        """
+        if not bool(run.projected.all()):
+            raise ValueError("AboveNoise: every step of the rollout has to be corrected; give one of Stepwise()")
+        seeds = () if run.seeds is None else tuple(run.seeds.tolist())
+        return cls(_quantiles(run.defects, quantile), budget, seeds)
+
+    def decide(self, now: Moment) -> Tensor:
+        """Where the defect is above the threshold of the step."""
+        if len(self.thresholds) != now.n_steps:
+            raise ValueError(
+                f"AboveNoise has thresholds for {len(self.thresholds)} steps, but this rollout has {now.n_steps}"
+            )
+        return now.defect > self.thresholds[now.t]
+
+    def to(self, device: torch.device) -> AboveNoise:
+        """The same schedule with its thresholds on `device`."""
+        return AboveNoise(self.thresholds.to(device), self.budget, self.calibration_seeds)
+
+
+def _quantiles(defects: Tensor, quantile: float) -> Tensor:
+    """Of each step over the samples, (T, n) to (T,)."""
+    if not 0 <= quantile <= 1:
+        raise ValueError(f"AboveNoise: the quantile is a share of the samples, from 0 to 1: got {quantile}")
+    if not bool(defects.isfinite().all()):
+        raise ValueError("AboveNoise: the defects have to be finite; were they measured?")
+    return defects.double().quantile(quantile, dim=1)
+
+
+def _at_least_zero(schedule: str, name: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value) or value < 0:
+        raise ValueError(f"{schedule}: {name} is a number of at least 0: got {value!r}")

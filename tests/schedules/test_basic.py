@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import trimtab as tt
+from cases import Sphere, Walk
+
+
+@pytest.mark.parametrize("schedule", [tt.Stepwise, tt.Terminal])
+@pytest.mark.parametrize("argument", [5, 0.5])
+def test_schedules_without_arguments_refuse_them(schedule, argument):
+    with pytest.raises(TypeError):
+        schedule(argument)
+    with pytest.raises(TypeError):
+        schedule(budget=argument)
+    assert repr(schedule()) == f"{schedule.__name__}()"
+
+
+@pytest.mark.parametrize("steps", [[3, 7], (7, 3, 3), np.array([3, -5]), range(3, 8, 4)])
+def test_fixed_takes_steps(steps):
+    run = tt.rollout(Walk(), Sphere(), tt.Fixed.at(steps, 12), range(3))
+    assert run.projected.nonzero()[:, 0].tolist() == [3, 3, 3, 7, 7, 7]
+
+
+def test_no_step_at_all_is_a_mask_too():
+    assert not tt.rollout(Walk(), Sphere(), tt.Fixed.at([], 12), range(3)).projected[:-1].any()
+
+
+def test_the_budget_of_a_mask_pays_for_the_closing_projection_where_the_last_step_is_not_in_it():
+    assert tt.Fixed.at([3, 7], 12).budget == 3
+    assert tt.Fixed.at([3, 11], 12).budget == 2
+    assert tt.Fixed(torch.tensor([[True, False], [False, True]])).budget.tolist() == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [([12], "step 12 is not one of T = 12, 0 to 11"), ([-13], "step -13"), ([0.5], "got 0.5"), ([True], "got True")],
+)
+def test_steps_that_are_none_are_refused(steps, message):
+    with pytest.raises(ValueError, match=message):
+        tt.Fixed.at(steps, 12)
