@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PRESET ?= quick
-EXTRAS := studies,ipopt,ray,diffusers,flows,azula,jax,bench,site,release,dev
+EXTRAS := studies,ipopt,qp,ray,diffusers,flows,azula,jax,bench,site,release,dev
 
 .PHONY: reproduce test install lint docs site figures bench clean
 
@@ -15,7 +15,7 @@ test: install
 
 install: $(VENV)/.installed
 
-$(VENV)/.installed: pyproject.toml pins.txt
+$(VENV)/.installed: pyproject.toml setup.py pins.txt $(wildcard src/trimtab/*/*/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c pins.txt -e '.[$(EXTRAS)]'
 	touch $@

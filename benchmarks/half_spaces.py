@@ -1,6 +1,6 @@
 """Projecting onto linear inequalities: ours against solvers that take one sample a call.
 
-The peers are DAQP (a dual active-set method in C, set up once), from the bench extra, and quadprog (Goldfarb and
+The peers are DAQP (a dual active-set method in C, which ours calls too), from the qp extra, and quadprog (Goldfarb and
 Idnani's dual method in C) where it is installed: its licence keeps it out of the extra. Times are processor times.
 """
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from _compare import compare, skipped
 from trimtab.constraints import HalfSpaces
-from trimtab.constraints.halfspaces import compiled_solver
+from trimtab.constraints.daqp import daqp_is_there
 
 CLAIM = "projecting onto half-spaces"
 SIZES = (
@@ -51,7 +51,7 @@ PEERS = {"quadprog": with_quadprog, "DAQP": with_daqp}
 
 def run(quick: bool) -> list[dict[str, Any]]:
     rows = []
-    how = "compiled" if compiled_solver() else "in torch"
+    how = "by DAQP" if daqp_is_there() else "in torch"
     missing = {peer for peer in PEERS if find_spec(peer.lower()) is None}
     for n, m, d in SIZES[: 2 if quick else None]:
         generator = torch.Generator().manual_seed(0)

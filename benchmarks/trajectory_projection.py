@@ -24,8 +24,8 @@ from torch import Tensor
 from _compare import Ratio, compare, median_interval, skipped
 from _pdm_projection import project_as_pdm
 from trimtab.constraints.obstacles import AvoidObstacles, Obstacles, scattered_circles
+from trimtab.constraints.obstacles.compiled import compiled_search
 from trimtab.constraints.obstacles.geometry import gaps
-from trimtab.constraints.obstacles.native import compiled_search
 
 N, WAYPOINTS, CIRCLES = 64, 64, 24
 SIGMAS = [10 * (0.005 / 10) ** (k / 9) for k in range(10)]

@@ -16,8 +16,7 @@ import trimtab as tt
 from _compare import median_interval, skipped
 from trimtab.constraints.obstacles import AvoidObstacles, Obstacles
 from trimtab.constraints.obstacles import batched as obstacles_batched
-from trimtab.constraints.obstacles import native as obstacles_native
-from trimtab.constraints.obstacles.native import compiled_search
+from trimtab.constraints.obstacles.compiled import compiled_search
 from trimtab.domains.pdm import AnnealedLangevin, load_model, shipped_map, start_goal_pairs
 
 KINDS = ("update", "defect", "projection", "scheduling")
@@ -31,8 +30,7 @@ def trajectories(backend: Literal["batched", "ipopt"], schedule: tt.Schedule, in
 
 
 def in_torch(schedule: tt.Schedule, inner: int) -> tt.Rollout:
-    depths = patch.object(obstacles_native, "compiled_depths", lambda _: None)
-    with depths, patch.object(obstacles_batched, "compiled_search", lambda: None):
+    with patch.object(obstacles_batched, "compiled_search", lambda: None):
         return trajectories("batched", schedule, inner)
 
 
@@ -53,7 +51,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
     rows = []
     for way, sample in WAYS.items():
         if "compiled" in way and compiled_search() is None:
-            rows.append(skipped(f"share of a step: {way}", "the whole step", "there is no C compiler"))
+            rows.append(skipped(f"share of a step: {way}", "the whole step", "the compiled search was not built"))
             continue
         for name, schedule in {"stepwise": tt.Stepwise(), "25%": tt.Periodic(0.25)}.items():
             claim = f"projection's share of a step: {way}, {name}"

@@ -28,13 +28,13 @@ from trimtab.constraints import (
 )
 
 
-@pytest.fixture(params=["compiled", "torch"])
+@pytest.fixture(params=["DAQP", "torch"])
 def either_solver(request, monkeypatch):
-    """Half-spaces are projected by the compiled solver, and by the one in torch."""
+    """Half-spaces are projected by DAQP, and by the method in torch."""
     if request.param == "torch":
-        monkeypatch.setattr(halfspaces, "compiled_solver", lambda: None)
-    elif halfspaces.compiled_solver() is None:
-        pytest.skip("there is no C compiler")
+        monkeypatch.setattr(halfspaces, "daqp_is_there", lambda: False)
+    else:
+        pytest.importorskip("daqp", reason="this solver of half-spaces is DAQP")
 
 
 @pytest.mark.usefixtures("either_solver")
@@ -84,20 +84,36 @@ def test_parallel_and_repeated_planes_do_no_harm():
     assert torch.allclose(answer.x, torch.tensor([[0.5, 0.0]], dtype=torch.float64), rtol=0, atol=1e-12)
 
 
-@pytest.mark.skipif(halfspaces.compiled_solver() is None, reason="there is no C compiler")
+@pytest.mark.skipif(not halfspaces.daqp_is_there(), reason="DAQP is not installed")
 @settings(max_examples=60, deadline=None)
 @given(m=st.integers(1, 12), d=st.integers(1, 6), own=st.booleans(), seed=st.integers(0, 10_000))
 def test_both_solvers_of_half_spaces_find_the_same_points(m, d, own, seed):
     planes = HalfSpaces(numbers(m, d, seed=seed), 0.1 + numbers(*[9] * own, m, seed=seed + 1).abs())
     x = 3 * numbers(9, d, seed=seed + 2)
-    compiled = planes.project(x)
+    by_daqp = planes.project(x)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(halfspaces, "compiled_solver", lambda: None)
+        patch.setattr(halfspaces, "daqp_is_there", lambda: False)
         in_torch = planes.project(x)
-    assert compiled.converged.all()
-    torch.testing.assert_close(compiled.x, in_torch.x, rtol=0, atol=1e-10)
+    assert by_daqp.converged.all()
+    torch.testing.assert_close(by_daqp.x, in_torch.x, rtol=0, atol=1e-10)
     rows = torch.tensor([7, 2])
-    assert torch.equal(planes.take(rows).project(x[rows]).x, compiled.x[rows])
+    assert torch.equal(planes.take(rows).project(x[rows]).x, by_daqp.x[rows])
+
+
+@pytest.mark.usefixtures("either_solver")
+def test_a_point_that_is_not_finite_fails_alone():
+    planes, x = HalfSpaces(numbers(6, 4), numbers(6, seed=1).abs()), 3 * numbers(5, 4, seed=2)
+    x[1, 2], x[3, 0] = torch.nan, torch.inf
+    answer = planes.project(x)
+    assert answer.converged.tolist() == [True, False, True, False, True]
+    assert torch.equal(answer.x[[0, 2, 4]], planes.project(x[[0, 2, 4]]).x)
+
+
+@pytest.mark.usefixtures("either_solver")
+def test_a_plane_may_be_infinitely_far():
+    answer = HalfSpaces(torch.eye(2), torch.tensor([1.0, torch.inf])).project(torch.full((1, 2), 3.0))
+    assert answer.converged.all()
+    assert answer.x.tolist() == [[1.0, 3.0]]
 
 
 def test_equations_are_solved_at_the_nearest_point():

@@ -4,13 +4,12 @@ import math
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import trimtab as tt
 from cases import Sphere, Walk
-from trimtab.prices import quantile
 
 
 def obvious_table(defects: torch.Tensor, budget: int) -> torch.Tensor:
@@ -30,17 +29,6 @@ def obvious_table(defects: torch.Tensor, budget: int) -> torch.Tensor:
 levels = st.sampled_from([0.0, 0.5, 1.0, math.inf]) | st.floats(0, 10)  # ties and infinities are likely
 
 
-@pytest.fixture(params=["compiled", "numpy"])
-def walk(request, monkeypatch):
-    """Both ways of making a table."""
-    if request.param == "numpy":
-        monkeypatch.setattr(quantile, "_compiled", lambda: None)
-    elif quantile._compiled() is None:
-        pytest.skip("there is no C compiler")
-
-
-@pytest.mark.usefixtures("walk")
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(hnp.arrays("float64", hnp.array_shapes(min_dims=2, max_dims=2, max_side=14), elements=levels), st.data())
 def test_table_equals_the_obvious_one(values, data):
     defects = torch.from_numpy(values)
@@ -48,7 +36,6 @@ def test_table_equals_the_obvious_one(values, data):
     assert torch.equal(tt.quantile_table(defects, budget), obvious_table(defects, budget))
 
 
-@pytest.mark.usefixtures("walk")
 @pytest.mark.parametrize("n", [1, 3, 64])
 def test_table_equals_the_obvious_one_when_the_pool_is_packed_often(n):
     defects = torch.rand(60, n, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

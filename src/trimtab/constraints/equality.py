@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from trimtab.constraints.rows import row_norm, row_product
+from trimtab.constraints.states import check_states
 from trimtab.core.constraint import Projection
 
 __all__ = ["NonlinearEquality"]
@@ -46,6 +47,7 @@ class NonlinearEquality:
 
     def project(self, x: Tensor) -> Projection:
         r"""Solutions near x, (n, \*event), with outcomes."""
+        self._check(x)
         flat = x.flatten(1)
         iterations = torch.zeros(len(x), dtype=torch.int64, device=x.device)
         every = torch.arange(len(x), device=x.device)
@@ -57,7 +59,28 @@ class NonlinearEquality:
 
     def defect(self, x: Tensor) -> Tensor:
         r"""norm(g(x)), (n, \*event) to (n,)."""
-        return row_norm(torch.func.vmap(self.function)(x, *self._data(slice(None), x)))
+        self._check(x)
+        return row_norm(self._called(torch.func.vmap(self.function), x, *self._data(slice(None), x)))
+
+    def _called(self, function: Callable[..., Tensor], x: Tensor, *data: Tensor) -> Tensor:
+        """The function's values, (n, m); an error in it is told with the shapes that it was called with."""
+        try:
+            values = function(x, *data)
+        except (IndexError, RuntimeError, TypeError) as error:
+            raise ValueError(
+                f"the function of NonlinearEquality failed on states {tuple(x.shape)}, one of shape "
+                f"{tuple(x.shape[1:])} at a time: {error}"
+            ) from error
+        if not isinstance(values, Tensor) or values.ndim != 2:
+            came = tuple(values.shape[1:]) if isinstance(values, Tensor) else type(values).__name__
+            raise ValueError(
+                "the function of NonlinearEquality must return (m,) values for one sample: for states "
+                f"{tuple(x.shape)} it returned {came}"
+            )
+        return values
+
+    def _check(self, x: Tensor) -> None:
+        check_states(x, "NonlinearEquality", samples=len(self.data[0]) if self.data else None)
 
     def take(self, rows: Tensor) -> NonlinearEquality:
         """The same equations for some samples."""
@@ -116,7 +139,7 @@ class NonlinearEquality:
         return torch.where(nearer[:, None], new, y), torch.where(nearer, new_size, size)
 
     def _values(self, flat: Tensor, rows: Tensor, event: torch.Size) -> Tensor:
-        return torch.func.vmap(self.function)(flat.reshape(-1, *event), *self._data(rows, flat))
+        return self._called(torch.func.vmap(self.function), flat.reshape(-1, *event), *self._data(rows, flat))
 
     def _jacobian(self, flat: Tensor, rows: Tensor, event: torch.Size) -> Tensor:
         """(k, m, d)."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from trimtab.constraints.rows import apply_matrix, row_norm
+from trimtab.constraints.states import check_states
 
 __all__ = ["AffineEquality", "Box", "Simplex"]
 
@@ -19,7 +20,7 @@ class AffineEquality:
 
     Attributes:
         A: (m, d); rows may depend on each other as long as the equations have a solution.
-        b: (m,) for all samples, or (n, m) with one row a sample.
+        b: (m,) for all samples, or (n, m) with one row per sample.
 
     Example:
         >>> import torch
@@ -32,7 +33,7 @@ class AffineEquality:
 
     def __post_init__(self) -> None:
         """Refuse equations that fit together in no way."""
-        if self.A.ndim != 2 or self.b.ndim not in (1, 2) or self.b.shape[-1] != len(self.A):
+        if self.A.ndim != 2 or not self.A.numel() or self.b.ndim not in (1, 2) or self.b.shape[-1] != len(self.A):
             raise ValueError(
                 "AffineEquality needs A of shape (m, d) and b of shape (m,) or (n, m): got "
                 f"{tuple(self.A.shape)} and {tuple(self.b.shape)}"
@@ -53,6 +54,7 @@ class AffineEquality:
 
     def project(self, x: Tensor) -> Tensor:
         r"""The nearest solutions, (n, \*event)."""
+        self._check(x)
         flat, back = x.flatten(1), self._pseudo_inverse.to(x)
         for _ in range(2):  # the second pass takes away what the first one rounded
             flat = flat - apply_matrix(back, self._residual(flat))
@@ -60,7 +62,12 @@ class AffineEquality:
 
     def defect(self, x: Tensor) -> Tensor:
         r"""norm(A x - b), (n, \*event) to (n,)."""
+        self._check(x)
         return row_norm(self._residual(x.flatten(1)))
+
+    def _check(self, x: Tensor) -> None:
+        samples = len(self.b) if self.b.ndim == 2 else None
+        check_states(x, "AffineEquality", numbers=self.A.shape[1], samples=samples)
 
     def _residual(self, flat: Tensor) -> Tensor:
         return apply_matrix(self.A.to(flat), flat) - self.b.to(flat)
@@ -99,16 +106,24 @@ class Box:
 
     def project(self, x: Tensor) -> Tensor:
         r"""The nearest points of the box, (n, \*event)."""
-        return x.clamp(torch.as_tensor(self.low).to(x), torch.as_tensor(self.high).to(x))
+        low, high = self._bounds(x)
+        return x.clamp(low, high)
 
     def defect(self, x: Tensor) -> Tensor:
         r"""The distance to the box, (n, \*event) to (n,)."""
-        low, high = torch.as_tensor(self.low).to(x), torch.as_tensor(self.high).to(x)
+        low, high = self._bounds(x)
         return row_norm(((low - x).clamp(min=0) + (x - high).clamp(min=0)).flatten(1))
 
     def take(self, rows: Tensor) -> Box:
         """Itself."""
         return self
+
+    def _bounds(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Both bounds like the states, which must have the bounds' shape."""
+        low, high = torch.as_tensor(self.low), torch.as_tensor(self.high)
+        for bound in (low, high):
+            check_states(x, "Box", tuple(bound.shape) if bound.ndim else None)
+        return low.to(x), high.to(x)
 
 
 @dataclass(frozen=True)
@@ -133,6 +148,7 @@ class Simplex:
 
     def project(self, x: Tensor) -> Tensor:
         r"""The nearest points of the simplex, (n, \*event), exactly, by sorting."""
+        check_states(x, "Simplex")
         flat = x.flatten(1).double()
         falling = flat.sort(dim=1, descending=True).values
         excess = falling.cumsum(dim=1) - self.total
@@ -143,6 +159,7 @@ class Simplex:
 
     def defect(self, x: Tensor) -> Tensor:
         r"""abs(sum(x) - total) plus the norm of what is below 0, (n, \*event) to (n,)."""
+        check_states(x, "Simplex")
         flat = x.flatten(1)
         return (flat.sum(dim=1) - self.total).abs() + row_norm(flat.clamp(max=0))
 

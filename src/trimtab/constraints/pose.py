@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from trimtab.constraints.rotation import nearest_rotation, rotation_angle, rotation_defect
+from trimtab.constraints.states import check_states
 from trimtab.core.constraint import Constraint, Projection
 
 __all__ = ["SE3", "pose_distance"]
@@ -38,6 +39,7 @@ class SE3:
 
     def project(self, x: Tensor) -> Tensor | Projection:
         """The nearest rotation, and the projection of the translation where it is constrained, (n, 3, 4)."""
+        check_states(x, "SE3", (3, 4))
         rotation = nearest_rotation(x[..., :3])
         if self.translation is None:
             return torch.cat([rotation, x[..., 3:]], dim=-1)
@@ -49,6 +51,7 @@ class SE3:
 
     def defect(self, x: Tensor) -> Tensor:
         """Defect of the rotation plus alpha times the defect of the translation, (n, 3, 4) to (n,)."""
+        check_states(x, "SE3", (3, 4))
         defect = rotation_defect(x[..., :3])
         return defect if self.translation is None else defect + self.alpha * self.translation.defect(x[..., 3])
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from trimtab.constraints.states import check_states
 from trimtab.core.constraint import Constraint, Projection
 
 __all__ = ["Part", "Product"]
@@ -65,6 +66,7 @@ class Product:
 
     def project(self, x: Tensor) -> Projection:
         r"""Each part projected, (n, \*event), with outcomes: all parts converged, iterations added up."""
+        check_states(x, "Product")
         flat = x.flatten(1).clone()
         converged = torch.ones(len(x), dtype=torch.bool, device=x.device)
         iterations = torch.zeros(len(x), dtype=torch.int64, device=x.device)
@@ -81,6 +83,7 @@ class Product:
 
     def defect(self, x: Tensor) -> Tensor:
         r"""The weighted sum of the parts' defects, (n, \*event) to (n,)."""
+        check_states(x, "Product")
         total = torch.zeros(len(x), dtype=x.dtype, device=x.device)
         for part in self.parts:
             total = total + part.weight * part.constraint.defect(self._of(part, x))

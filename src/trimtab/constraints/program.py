@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trimtab.constraints.states import check_states, host_array
 from trimtab.core.constraint import Projection
 from trimtab.core.errors import missing_extra
 
@@ -113,12 +114,9 @@ class NonlinearProgram:
         return lower, upper
 
     def _arrays(self, x: Tensor) -> tuple[Array, Array]:
-        states = x.detach().flatten(1).cpu().double().numpy()
-        if self.parameters is None:
-            return states, np.zeros((len(states), 0))
-        if len(self.parameters) != len(states):
-            raise ValueError(f"there are parameters for {len(self.parameters)} samples, but {len(states)} states")
-        return states, self.parameters.detach().cpu().double().numpy()
+        check_states(x, "NonlinearProgram", samples=None if self.parameters is None else len(self.parameters))
+        states = host_array(x.flatten(1))
+        return states, np.zeros((len(states), 0)) if self.parameters is None else host_array(self.parameters)
 
 
 def _casadi() -> Any:

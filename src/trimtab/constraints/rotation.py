@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trimtab.constraints.states import check_states
+
 __all__ = ["SO3", "multiply", "nearest_rotation", "rotation_angle", "rotation_defect", "transpose_multiply"]
 
 _CHUNK = 8192  # matrices at a time: their intermediate values stay in the cache
@@ -205,10 +207,12 @@ class SO3:
 
     def project(self, x: Tensor) -> Tensor:
         """The nearest rotations, (n, 3, 3) to (n, 3, 3)."""
+        check_states(x, "SO3", (3, 3))
         return nearest_rotation(x)
 
     def defect(self, x: Tensor) -> Tensor:
         """norm(AᵀA - I) + abs(det A - 1), (n, 3, 3) to (n,)."""
+        check_states(x, "SO3", (3, 3))
         return rotation_defect(x)
 
     def take(self, rows: Tensor) -> SO3:

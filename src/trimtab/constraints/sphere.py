@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from trimtab.constraints.rows import by_row, row_norm
+from trimtab.constraints.states import check_states
 
 __all__ = ["Ball", "Sphere"]
 
@@ -91,6 +92,7 @@ class Ball:
 
 
 def _from_centre(x: Tensor, centre: Tensor | None) -> Tensor:
+    check_states(x, "a ball or sphere", None if centre is None else tuple(centre.shape))
     return (x.clone() if centre is None else x - centre.to(x)).flatten(1)
 
 

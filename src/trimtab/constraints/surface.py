@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from trimtab.constraints.states import check_states
+
 __all__ = ["Surface"]
 
 
@@ -28,11 +30,13 @@ class Surface:
 
     def project(self, x: Tensor) -> Tensor:
         """Straight up or down to the surface, (n, 3) to (n, 3)."""
+        check_states(x, "Surface", (3,))
         u, v, _ = x.unbind(1)
         return torch.stack([u, v, self.height(u, v)], dim=1)
 
     def defect(self, x: Tensor) -> Tensor:
         """abs(z - height(u, v)), (n, 3) to (n,)."""
+        check_states(x, "Surface", (3,))
         u, v, z = x.unbind(1)
         return (z - self.height(u, v)).abs()
 

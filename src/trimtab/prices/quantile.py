@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
-from functools import lru_cache
 from math import isqrt
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trimtab.core.native import compiled_function
 from trimtab.core.record import Rollout
 from trimtab.prices.explore import Run, spread_budgets
 from trimtab.prices.thresholds import Adaptive, Thresholds
@@ -56,23 +51,8 @@ def quantile_table(defects: Tensor, budget: int) -> Tensor:
     order = np.argsort(values)  # among equal values any order will do: only values are read off
     table = np.full((T, budget + 1), -np.inf)
     table[:, 0] = np.inf
-    (_walk if _compiled() is None else _walk_compiled)(table, values[order], order, n)
+    _walk(table, values[order], order, n)
     return torch.from_numpy(table)
-
-
-@lru_cache(maxsize=1)
-def _compiled() -> Any:
-    """The compiled walk, or None where it cannot be had or is not wanted; it makes the table twice as fast."""
-    return compiled_function(
-        Path(__file__).with_name("quantile.c"), "quantile_table", [*[ctypes.c_int64] * 3, *[ctypes.c_void_p] * 3]
-    )
-
-
-def _walk_compiled(table: NDArray[np.float64], pool: NDArray[np.float64], order: NDArray[np.int64], n: int) -> None:
-    """As `_walk`."""
-    arrays = (pool, order.astype(np.int64, copy=False), table)
-    if _compiled()(len(table), n, table.shape[1] - 1, *(array.ctypes.data for array in arrays)):
-        raise MemoryError(f"no memory for the prices of {len(table)} steps and {n} rollouts")
 
 
 def _walk(table: NDArray[np.float64], pool: NDArray[np.float64], order: NDArray[np.int64], n: int) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from trimtab.constraints.obstacles.batched import Effort, project_paths, segments, violations
 from trimtab.constraints.obstacles.geometry import Obstacles, gaps, penetration, scattered_circles
-from trimtab.constraints.obstacles.native import can_be_read, summed_depths
+from trimtab.constraints.states import check_states
 from trimtab.core.constraint import Projection
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class AvoidObstacles:
     def defect(self, x: Tensor) -> Tensor:
         """Summed penetration over segments and obstacles: (n, C, W) to (n,)."""
         self._check(x)
-        total = (summed_depths if can_be_read(x) else _summed_depths)(self.obstacles, x)
+        total = _summed_depths(self.obstacles, x)
         if self.defect_counts_outside:
             total = total + (x[:, :2].abs() - 1).clamp(min=0).square().sum(1).sqrt().sum(1)
         return total
@@ -161,20 +161,17 @@ class AvoidObstacles:
 
     def _check(self, x: Tensor) -> None:
         """Refuse states that do not fit this constraint."""
-        if x.ndim != 3 or x.shape[1] < 2 or x.shape[2] < 2 or not x.is_floating_point():
+        samples = len(self.start) if self.start.ndim == 2 else None
+        check_states(x, "AvoidObstacles", ("C", "W"), samples=samples)
+        if x.shape[1] < 2 or x.shape[2] < 2:
             raise ValueError(
-                "trajectories must be floating point (n, C, W) with x and y in channels 0 and 1 and at least two "
-                f"waypoints, got {tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}"
-            )
-        if self.start.ndim == 2 and len(x) != len(self.start):
-            raise ValueError(
-                f"this constraint has starts and goals for {len(self.start)} samples but was given {len(x)} "
-                "trajectories; select its rows with take(rows)"
+                "trajectories are (n, C, W) with x and y in channels 0 and 1 and at least two waypoints: got "
+                f"{tuple(x.shape)}"
             )
 
 
 def _summed_depths(obstacles: Obstacles, x: Tensor) -> Tensor:
-    """`obstacles_native.summed_depths` in torch: for any device and dtype, and with derivatives."""
+    """How deep trajectories are in all obstacles together, (n, C, W) to (n,)."""
     n, _, W = x.shape
     if not len(obstacles):
         return x.new_zeros(n)

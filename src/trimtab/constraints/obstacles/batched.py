@@ -6,8 +6,8 @@ a half-plane, and the quadratic problem over those half-planes is solved in its 
 Waypoint pairs look redundant beside segment pairs, but without them a segment much shorter than an obstacle spins.
 Pairs of all samples lie in one flat list; each sample stops on its own test and leaves the batch when it is done.
 
-This file is the search in torch, for any device. On a CPU with a C compiler the same search runs compiled
-(`obstacles_native`), since most of its time is the cost of small calls.
+This file is the search in torch, for any device. On a CPU the same search runs compiled where it was built with the
+package (`compiled`), since most of its time is the cost of small calls.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from trimtab.constraints.obstacles.compiled import compiled_search, search_paths
 from trimtab.constraints.obstacles.geometry import Obstacles, contacts, gaps
-from trimtab.constraints.obstacles.native import compiled_search, search_paths
 from trimtab.constraints.obstacles.roadmap import route
 
 __all__ = ["Effort", "Solution", "nearest_paths", "project_paths", "segments", "violations"]

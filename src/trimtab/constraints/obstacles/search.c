@@ -1,26 +1,17 @@
-/* The local search of obstacles_batched.nearest_paths, one sample after another.
+/* The local search of batched.nearest_paths, one sample after another.
 
    The same steps in the same order as there, where each is explained; in double precision throughout. In torch a round
    is some hundreds of calls of a few microseconds each, whatever the number of samples; here it costs what its
    arithmetic costs. */
 
+#include "search.h"
+
 #include <math.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define TINY 1e-12    /* squared length below which a segment is a point */
 #define CENTRED 1e-7  /* distance from a centre below which there is no direction away from it */
-
-typedef struct {
-    int64_t rounds, sweeps, stale, patience;
-    double aim, first_damping, step, reach, damping, stiffening, settled, hopeless, leap;
-} Effort;
-
-typedef struct {
-    int64_t waypoints, n_circles, n_boxes;
-    const double *circles, *boxes; /* rows of x, y, r; rows of xmin, ymin, xmax, ymax */
-} Map;
 
 /* The half-plane that the point (1 - t) a + t b of a segment must stay in: nx x + ny y >= edge. */
 typedef struct {
@@ -260,11 +251,10 @@ static void search(const Map *map, const Effort *e, const double *qx, const doub
     }
 }
 
-/* Search from the paths in `path`, (2, n, W), near `proposal`, (2, n, W); the best ones found are left in `path`.
-   Returns 0, or 1 if there is no memory. */
 int nearest_paths(int64_t n, const Map *map, const Effort *effort, const double *proposal, double *path,
                   double *violation, int64_t *rounds) {
-    int64_t W = map->waypoints, pairs = (map->n_circles + map->n_boxes) * (W - 1);
+    int64_t W = map->waypoints, m = map->n_circles + map->n_boxes, pairs = m * (W - 1);
+    if (m > INT64_MAX / (int64_t)(4 * sizeof(Pair)) / W) return 1; /* the sizes below would overflow */
     double *block = malloc((12 * W + 3 * pairs) * sizeof(double));
     Work w = {.pairs = malloc((2 * pairs + 1) * sizeof(Pair))};
     int failed = block == NULL || w.pairs == NULL;

@@ -4,44 +4,24 @@ The projection is a batched Gauss–Newton iteration on the conditions for a nea
 the field, its Hessian is one number a moment, and the products with its Jacobian are sums over cells; so each iteration
 needs one system of TIMES - 1 equations a sample, and the curvature of the balance can be used at no further cost. All
 of it but the step itself is written in means over the cells of the field, of its square and of its product with the
-field to be near to, so that there are few passes over the fields. On a CPU with a C compiler it runs compiled, since in
-torch the calls cost more than the sums.
+field to be near to, so that there are few passes over the fields.
 """
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from trimtab.constraints.states import check_states
 from trimtab.core.constraint import Projection
-from trimtab.core.native import compiled_function
 from trimtab.domains.reaction_flow.equation import CELLS, GROWTH, TIMES, Conditions, cumulative_rule, mass_imbalance
 
 __all__ = ["MassBalance"]
 
 _LEAST_CURVATURE = 0.05  # of the Lagrangian; less would let a step run away
-
-
-class _Balance(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_int64) for name in ("moments", "cells", "most_iterations")),
-        *((name, ctypes.c_double) for name in ("tolerance", "least_curvature")),
-        ("rule", ctypes.c_void_p),
-    ]
-
-
-@lru_cache(maxsize=1)
-def _compiled() -> Any:
-    """The compiled search, or None where it cannot be had or is not wanted; it is several times as fast."""
-    return compiled_function(
-        Path(__file__).with_name("projection.c"), "project", [ctypes.c_int64, *[ctypes.c_void_p] * 6]
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,8 +56,7 @@ class MassBalance:
         x = torch.cat([given.initial[:, None], u[:, 1:].double()], dim=1)
         rule = GROWTH * cumulative_rule().to(x)[1:, 1:]
         state = _begin(x, given, rule)
-        compiled = u.device.type == "cpu" and _compiled() is not None
-        field, converged, iterations = (self._search_compiled if compiled else self._search)(state, rule)
+        field, converged, iterations = self._search(state, rule)
         return Projection(torch.cat([x[:, :1], field], dim=1).to(u.dtype), converged, iterations)
 
     def take(self, rows: Tensor) -> MassBalance:
@@ -85,11 +64,7 @@ class MassBalance:
         return MassBalance(self.conditions.take(rows), self.tolerance, self.most_iterations)
 
     def _conditions_like(self, u: Tensor) -> Conditions:
-        if u.shape[1:] != (TIMES, CELLS) or len(u) != len(self.conditions.inflow):
-            raise ValueError(
-                f"expected fields ({len(self.conditions.inflow)}, {TIMES}, {CELLS}), one for each of the given "
-                f"conditions: got {tuple(u.shape)}"
-            )
+        check_states(u, "MassBalance", (TIMES, CELLS), samples=len(self.conditions.inflow))
         return Conditions(self.conditions.initial.to(u), self.conditions.inflow.to(u))
 
     def _search(self, state: _State, rule: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -109,17 +84,6 @@ class MassBalance:
                 if len(rows) == 0:
                     break
         field[rows] = state.field
-        return field, converged, iterations
-
-    def _search_compiled(self, state: _State, rule: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """As `_search`, compiled."""
-        field, given, aim, rule = (x.contiguous() for x in (state.field, state.given, state.aim, rule))
-        n, moments, cells = field.shape
-        converged, iterations = torch.empty(n, dtype=torch.bool), torch.empty(n, dtype=torch.int64)
-        balance = _Balance(moments, cells, self.most_iterations, self.tolerance, _LEAST_CURVATURE, rule.data_ptr())
-        tensors = (field, given, aim, converged, iterations)
-        if _compiled()(n, ctypes.byref(balance), *(x.data_ptr() for x in tensors)):
-            raise MemoryError("no memory to project onto the mass balance")
         return field, converged, iterations
 
     def _iterate(self, state: _State, rule: Tensor) -> tuple[_State, Tensor]:

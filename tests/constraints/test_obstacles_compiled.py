@@ -1,11 +1,7 @@
-"""The compiled search and defect: the same steps as in torch, which does them where there is no compiler."""
+"""The compiled search takes the same steps as torch, which does them where it was not built; and the defect."""
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,30 +13,15 @@ from torch import Tensor
 from obstacle_cases import MAPS, SIGMAS, distance, proposals
 from trimtab.constraints.obstacles import AvoidObstacles, Obstacles
 from trimtab.constraints.obstacles import batched as obstacles_batched
-from trimtab.constraints.obstacles import native as obstacles_native
 from trimtab.constraints.obstacles.batched import Effort, nearest_paths
-from trimtab.constraints.obstacles.native import compiled_depths, compiled_search, search_paths
+from trimtab.constraints.obstacles.compiled import compiled_search, search_paths
 
-needs_compiler = pytest.mark.skipif(compiled_search() is None, reason="there is no C compiler")
-
-
-@pytest.fixture
-def anew() -> Iterator[None]:
-    """Look for the compiler again, and once more when the test is over."""
-    compiled_search.cache_clear(), compiled_depths.cache_clear()
-    yield
-    compiled_search.cache_clear(), compiled_depths.cache_clear()
+needs_build = pytest.mark.skipif(compiled_search() is None, reason="the package was built without a C compiler")
 
 
 @pytest.fixture
 def in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(obstacles_batched, "compiled_search", lambda: None)
-    monkeypatch.setattr(obstacles_native, "compiled_depths", lambda _: None)
-
-
-def defect_in_torch(avoid: AvoidObstacles, x: Tensor) -> Tensor:
-    """States that autograd follows are looked at in torch."""
-    return avoid.defect(x.clone().requires_grad_()).detach()
 
 
 def searched(name: str, level: int, effort: Effort) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
@@ -50,7 +31,7 @@ def searched(name: str, level: int, effort: Effort) -> tuple[Tensor, tuple[Tenso
     return q, nearest_paths(*arguments), search_paths(*arguments)
 
 
-@needs_compiler
+@needs_build
 @pytest.mark.parametrize("name", list(MAPS))
 @pytest.mark.parametrize("level", [2, 4, 6, 8, 9])
 @pytest.mark.parametrize("leap", [0.7, torch.inf])
@@ -63,7 +44,7 @@ def test_both_take_the_same_steps(name: str, level: int, leap: float) -> None:
     assert torch.equal(its_violation <= 1e-4, violation <= 1e-4)
 
 
-@needs_compiler
+@needs_build
 def test_one_round_agrees_to_rounding() -> None:
     for name in MAPS:
         _, (path, violation, _), (compiled, its_violation, its_rounds) = searched(name, 5, Effort(rounds=1))
@@ -72,7 +53,7 @@ def test_one_round_agrees_to_rounding() -> None:
         assert int(its_rounds.max()) == 1
 
 
-@needs_compiler
+@needs_build
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_not_one_bit_depends_on_the_batch(dtype: torch.dtype) -> None:
     x, avoid = proposals(MAPS["both"], 12, 0.05, seed=3, dtype=dtype)
@@ -106,20 +87,6 @@ def looks(draw: st.DrawFn) -> tuple[AvoidObstacles, Tensor]:
     return AvoidObstacles(Obstacles(circles, boxes), free, free, defect_counts_outside=outside), x
 
 
-@needs_compiler
-@settings(deadline=None, max_examples=200)
-@given(looks())
-def test_both_defects_agree_to_rounding(case: tuple[AvoidObstacles, Tensor]) -> None:
-    avoid, x = case
-    defect = avoid.defect(x)
-    assert defect.dtype == x.dtype
-    assert defect.shape == (len(x),)
-    # Subtracting coordinates of size s loses their last bits, on each of the segments and obstacles.
-    size = (1 + float(x[:, :2].abs().max())) * x.shape[2] * (1 + len(avoid.obstacles))
-    torch.testing.assert_close(defect, defect_in_torch(avoid, x), atol=4 * torch.finfo(x.dtype).eps * size, rtol=0)
-
-
-@needs_compiler
 @settings(deadline=None, max_examples=50)
 @given(looks(), st.randoms(use_true_random=False))
 def test_not_one_bit_of_a_defect_depends_on_batch_or_layout(case: tuple[AvoidObstacles, Tensor], random: Any) -> None:
@@ -135,14 +102,13 @@ def test_not_one_bit_of_a_defect_depends_on_batch_or_layout(case: tuple[AvoidObs
 
 @pytest.mark.parametrize("name", list(MAPS))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("look", [AvoidObstacles.defect, defect_in_torch])
-def test_no_defect_hides_a_waypoint_that_is_not_finite(name: str, dtype: torch.dtype, look: Any) -> None:
+def test_no_defect_hides_a_waypoint_that_is_not_finite(name: str, dtype: torch.dtype) -> None:
     x, avoid = proposals(MAPS[name], 12, 0.3, seed=2, waypoints=40, dtype=dtype)
-    before = look(avoid, x)
+    before = avoid.defect(x)
     for k, bad in enumerate([torch.nan, torch.inf, -torch.inf]):
         x[k, 0, 17] = x[3 + k, 1, 39] = x[6 + k, 0, 0] = bad
         x[9, 2, 5] = bad  # no position
-    defect = look(avoid, x)
+    defect = avoid.defect(x)
     assert bool(defect[:9].isnan().all())
     assert torch.equal(defect[9:], before[9:])
 
@@ -163,7 +129,7 @@ def test_a_defect_can_be_mapped() -> None:
     torch.testing.assert_close(torch.func.vmap(avoid.defect)(several)[1], avoid.defect(several[1]))
 
 
-def test_a_dtype_it_is_not_compiled_for_is_looked_at_in_torch() -> None:
+def test_half_precision_is_looked_at_too() -> None:
     x, avoid = proposals(MAPS["both"], 4, 0.1, seed=1)
     defect = avoid.defect(x.bfloat16())
     assert defect.dtype == torch.bfloat16
@@ -180,56 +146,3 @@ def test_without_it_projections_are_free_too(name: str, level: int) -> None:
     assert float(distance(avoid.project(answer.x).x, answer.x).max()) <= avoid.tolerance
     rows = torch.tensor([5, 1])
     torch.testing.assert_close(avoid.take(rows).project(x[rows]).x, answer.x[rows], atol=1e-9, rtol=0)
-
-
-@needs_compiler
-@pytest.mark.usefixtures("anew")
-def test_it_is_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert compiled_search() is not None
-    (made,) = (tmp_path / "trimtab").iterdir()  # and nothing else is left there
-    before = made.stat().st_mtime_ns
-    compiled_search.cache_clear()
-    assert compiled_search() is not None
-    assert made.stat().st_mtime_ns == before
-
-
-@pytest.mark.usefixtures("anew")
-@pytest.mark.parametrize(
-    ("name", "value"), [("TRIMTAB_NATIVE", "0"), ("CC", "no-such-compiler"), ("CC", "false"), ("CC", "true")]
-)
-def test_it_does_without(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, value: str) -> None:
-    if value in ("true", "false") and shutil.which(value) is None:
-        pytest.skip(f"there is no command {value}")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv(name, value)
-    assert compiled_search() is None
-    assert compiled_depths(torch.float64) is None
-    x, avoid = proposals(MAPS["circles"], 2, 0.02, seed=1, waypoints=8)
-    assert torch.equal(avoid.defect(x), defect_in_torch(avoid, x))
-    assert bool(avoid.free(avoid.project(x).x).all())
-
-
-@needs_compiler
-@pytest.mark.usefixtures("anew")
-def test_a_compiler_may_be_given_with_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("CC", f"{os.environ.get('CC') or 'cc'} -g")
-    assert compiled_search() is not None
-
-
-@pytest.mark.usefixtures("anew")
-def test_a_cache_that_cannot_be_written_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "trimtab").write_text("a file where the directory should be")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert compiled_search() is None
-
-
-@pytest.mark.usefixtures("anew")
-def test_a_user_without_a_home_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def homeless() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(Path, "home", homeless)
-    assert compiled_search() is None

@@ -1,0 +1,91 @@
+"""What states a constraint takes, and how their numbers reach code that is not torch.
+
+Every `project` and `defect` checks its states here before anything else, and whatever leaves torch (numpy, DAQP,
+CasADi, the compiled search) gets its numbers from `host_array`, which hands over memory that is known to be there.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+__all__ = ["check_states", "host_array"]
+
+
+def check_states(
+    x: Any,
+    of: str,
+    event: tuple[int | str, ...] | None = None,
+    *,
+    numbers: int | None = None,
+    samples: int | None = None,
+) -> None:
+    r"""Refuse what is no batch of states, (n, \*event) floats, or does not fit the constraint.
+
+    Args:
+        x: What came.
+        of: The constraint's name, for the message.
+        event: The shape of one state; a letter stands for any length. None for any shape.
+        numbers: How many numbers one state has, flattened; None for any.
+        samples: How many samples the constraint has data for; None if it has none.
+
+    Example:
+        >>> import torch
+        >>> check_states(torch.zeros(5, 3), "Ball", (3,))
+        >>> check_states(torch.zeros(5, 2), "Ball", (3,))
+        Traceback (most recent call last):
+        ValueError: Ball takes states of shape (n, 3), one row per sample: got (5, 2)
+    """
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{of} takes states as a torch tensor, one row per sample: got {type(x).__name__}")
+    if not x.is_floating_point():
+        raise ValueError(f"{of} takes floating-point states: got {x.dtype}; convert them with x.float()")
+    if x.layout != torch.strided or x.is_meta or (type(x) is Tensor and x._is_zerotensor()):
+        raise ValueError(f"{of} takes states with memory of their own: got {_kind(x)}")
+    shape = x.shape
+    if event is None:
+        fits = len(shape) >= 2
+    else:
+        fits = len(shape) == 1 + len(event)
+        fits = fits and all(isinstance(e, str) or e == k for e, k in zip(event, shape[1:], strict=True))
+    fits = fits and 0 not in shape[1:]
+    if fits and numbers is not None:
+        fits = prod(shape[1:]) == numbers
+    if not fits:
+        wanted = "*event" if event is None else ", ".join(map(str, event))
+        more = "" if numbers is None else f" with {numbers} numbers each"
+        raise ValueError(f"{of} takes states of shape (n, {wanted}){more}, one row per sample: got {tuple(shape)}")
+    if samples is not None and shape[0] != samples:
+        raise ValueError(
+            f"{of} has data for {samples} samples but was given {shape[0]} states; data has one row per sample, and "
+            "take(rows) selects some"
+        )
+
+
+def host_array(x: Tensor) -> NDArray[np.float64]:
+    """The numbers of a tensor as a C-contiguous float64 array in host memory, which may be the tensor's own."""
+    try:
+        if x.dtype is torch.float64 and x.is_cpu and x.is_contiguous() and not x.requires_grad:
+            return x.numpy()  # the usual case in one call
+        return np.ascontiguousarray(x.detach().to("cpu", torch.float64).numpy())
+    except (RuntimeError, TypeError, NotImplementedError) as error:
+        raise ValueError(
+            f"this constraint works outside of torch and needs numbers in memory: got {_kind(x)}, which has none to "
+            "read; give it an ordinary tensor, outside of torch.func and torch.compile"
+        ) from error
+
+
+def _kind(x: Tensor) -> str:
+    """In a few words, what tensor this is."""
+    if type(x) not in (Tensor, torch.nn.Parameter):
+        return f"a {type(x).__name__}"
+    if x.is_meta:
+        return "a tensor on the meta device"
+    if x.layout != torch.strided:
+        return f"a tensor of layout {x.layout}"
+    return "a tensor without storage"
