@@ -28,7 +28,7 @@ from trimtab.core.record import Rollout
 from trimtab.core.schedule import corrections
 from trimtab.prices.own_scale import last_corrections
 from trimtab.prices.price_file import load_price
-from trimtab.report.table import Cell, Table
+from trimtab.report.formats import Cell, Table
 from trimtab.schedules.style import label_of
 from trimtab.studies.config import Study, budget_name
 from trimtab.studies.rows import read_timing

@@ -20,7 +20,7 @@ from _page import HERE, renew
 from trimtab.domains import domain
 from trimtab.domains.pdm import load_model
 from trimtab.domains.pdm.quality import figure, sample, trajectory_quality, validate
-from trimtab.report.table import Cell, Table
+from trimtab.report.formats import Cell, Table
 
 INNER = (5, 25, 100)
 DRAWN = 12

@@ -9,6 +9,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from trimtab.report.page import write_page
+from trimtab.studies.run_files import RunFiles
+
 KEYS = (
     "terminal",
     "stepwise",
@@ -150,10 +153,10 @@ def _page(domains: tuple[str, ...]) -> dict[str, Any]:
 
 
 def write_toy_run(folder: Path, domains: tuple[str, ...] = ("so3", "terrain", "pdm")) -> Path:
-    """Fill a run directory with `summary.json` (NaN included, as Python writes it), `page.json` and a file of rows."""
-    (folder / "rows").mkdir(parents=True)
+    """Fill a run directory with `summary.json` (NaN included, as Python writes it), files of rows and the page."""
+    folder.mkdir(parents=True)
+    files = RunFiles(folder)
     for name in domains:
-        (folder / "rows" / f"{name}.parquet").write_bytes(b"")
-    (folder / "summary.json").write_text(json.dumps(_summary(domains)), encoding="utf-8")
-    (folder / "page.json").write_text(json.dumps(_page(domains)), encoding="utf-8")
-    return folder
+        files.put(f"rows/{name}.parquet", b"")
+    files.put("summary.json", json.dumps(_summary(domains)))
+    return write_page(files, _summary(domains), _page(domains))

@@ -43,14 +43,20 @@ def finished(study: Study) -> Path:
     return finish(Path(folder.name) / "run", study)
 
 
-def finish(directory: Path, study: Study = SMALL, engine: str = "serial", workers: int | None = None) -> Path:
+def finish(
+    directory: Path,
+    study: Study = SMALL,
+    engine: str = "serial",
+    workers: int | None = None,
+    factories: dict[str, str] | None = None,
+) -> Path:
     """Run a study to its rows."""
     with Store(directory, study, "resume") as store:
-        run_study(store, engine, workers)
+        run_study(store, engine, workers, factories=factories)
         write_rows(store)
     return directory
 
 
 def row_hashes(directory: Path) -> dict[str, str]:
     """What must be the same to the byte in every run of the same study."""
-    return {path.name: sha256(path.read_bytes()).hexdigest() for path in sorted((directory / "rows").iterdir())}
+    return {path.name: sha256(path.read_bytes()).hexdigest() for path in sorted((directory / "rows").glob("*.parquet"))}

@@ -9,9 +9,10 @@ import pytest
 
 from study_runs import SWEPT, finished
 from trimtab.report.figures import write_figures
-from trimtab.report.tables import Cell, Table, all_tables, write_tables
+from trimtab.report.study_tables import Cell, Table, all_tables, write_tables
 from trimtab.schedules.style import look_of
 from trimtab.studies.reported import reported
+from trimtab.studies.run_files import RunFiles
 from trimtab.studies.summary import write_summary
 
 SHARED = Path(__file__).parents[3] / "shared" / "paper" / "reported.json"
@@ -19,7 +20,7 @@ SHARED = Path(__file__).parents[3] / "shared" / "paper" / "reported.json"
 
 @pytest.fixture
 def run():
-    write_summary(finished(SWEPT))
+    write_summary(RunFiles(finished(SWEPT)))
     return finished(SWEPT)
 
 
@@ -68,7 +69,7 @@ def test_a_table_in_its_three_formats():
 
 
 def test_every_table_is_written_in_every_format(run, summary):
-    written = write_tables(run, summary)
+    written = write_tables(RunFiles(run), summary)
     assert len(written) == 3 * len(all_tables(summary)) == 15
     for path in written:
         assert path.stat().st_size > 0
@@ -122,7 +123,7 @@ def test_a_domain_with_settings_of_its_own_is_not_compared_with_the_papers(summa
 
 
 def test_domains_the_paper_does_not_have_stand_alone(summary):
-    summary["domains"] = {"reaction-flow": summary["domains"]["terrain"]}
+    summary["domains"] = {"reaction-flow": summary["domains"]["terrain"] | {"label": "Reaction-Flow"}}
     for table in all_tables(summary)[:2]:
         assert [row[:2] for row in table.rows] == [["Reaction-Flow", "here"]]
         assert "paper's" not in " ".join(table.notes)
@@ -162,7 +163,7 @@ def test_figures_are_drawn_for_what_there_is(run, summary, monkeypatch):
     for domain in summary["domains"].values():
         domain["schedules"]["hindsight"] = domain["schedules"]["adaptive:paper"]
         domain["schedules"]["periodic"]["0.25"]["nepe"] = {"mean": None, "se": None, "n": 0}
-    drawn = {path.name: path.read_text() for path in write_figures(run, summary)}
+    drawn = {path.name: path.read_text() for path in write_figures(RunFiles(run), summary)}
     assert set(drawn) == {"nepe.svg", "endpoint.svg", "title.svg", "regime.svg", "where-it-helps.svg"}
     colours = {name: {key for key in look_keys if look_of(key).colour.lower() in svg} for name, svg in drawn.items()}
     assert colours["nepe.svg"] == {"terminal", "stepwise", "periodic", "adaptive:paper", "hindsight"}

@@ -66,13 +66,25 @@ def test_a_finished_run_is_not_run_again(whole, monkeypatch):
 def test_a_damaged_or_missing_result_is_made_again(whole, tmp_path):
     copytree(whole, tmp_path / "run")
     work = sorted((tmp_path / "run" / "work").glob("*.json"))
+    damaged = [work[0], next(path for path in (tmp_path / "run" / "work").glob("*.safetensors"))]
     work[0].write_text(work[0].read_text()[:50])
+    damaged[1].write_bytes(b"")
+    edited = work[-1].read_text().replace('"path_error": ', '"path_error": 1')
+    assert edited != work[-1].read_text()
+    work[-1].write_text(edited)
     next((tmp_path / "run" / "thresholds").iterdir()).unlink()
     next((tmp_path / "run" / "traces").iterdir()).unlink()
     (tmp_path / "run" / "rows" / "so3.parquet").unlink()
-    finish(tmp_path / "run", SHORT)
+    said: list[str] = []
+    with Store(tmp_path / "run", SHORT, "resume", say=said.append) as store:
+        run_study(store, "serial")
+        write_rows(store)
     assert row_hashes(tmp_path / "run") == row_hashes(whole)
     assert len(list((tmp_path / "run" / "thresholds").iterdir())) == 1
+    for path in (*damaged, work[-1]):  # named, kept, and made again
+        assert [line for line in said if line.startswith(f"{path}: not what the run wrote")]
+        assert path.with_name(f"{path.name}.set-aside-1").exists()
+        assert store.files.intact(path.relative_to(tmp_path / "run").as_posix())
 
 
 # ------------------------------------------------------------------ never the wrong rows
@@ -93,8 +105,8 @@ def test_changed_code_is_refused(tmp_path, monkeypatch):
 def test_a_task_kept_by_other_code_counts_as_unfinished(tmp_path):
     broken_off(tmp_path / "run", 3)
     path = sorted((tmp_path / "run" / "work").glob("*.json"))[0]
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"identity": "other"}))
     with Store(tmp_path / "run", SHORT, "resume") as store:
+        store.files.put(f"work/{path.name}", json.dumps(json.loads(path.read_text()) | {"identity": "other"}))
         assert len(store.finished(study_tasks(SHORT))) == 2
 
 
@@ -170,9 +182,15 @@ def test_two_processes_cannot_work_in_one_directory(tmp_path):
 
 def test_what_a_killed_writer_left_behind_is_cleared(tmp_path):
     broken_off(tmp_path / "run", 1)
-    (tmp_path / "run" / "work" / ".x.json.abc.tmp").write_text("half")
+    kept = next((tmp_path / "run" / "work").glob("*.json"))
+    mine = [tmp_path / "run" / ".git" / ".swap.tmp", tmp_path / "run" / "work" / ".x.json.abc.tmp"]
+    mine[0].parent.mkdir()
+    for path in mine:
+        path.write_text("not of this run")
+    kept.with_name(f".{kept.name}.part").write_text("half")
     with Store(tmp_path / "run", SHORT, "resume"):
-        assert not list((tmp_path / "run").rglob(".*.tmp"))
+        assert not list((tmp_path / "run").rglob(".*.part"))
+    assert all(path.read_text() == "not of this run" for path in mine)
 
 
 # ------------------------------------------------------------------ what goes wrong, and what is shown

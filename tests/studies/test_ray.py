@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from study_runs import SHORT, finish, finished, row_hashes
 from trimtab.studies.engine import run_study
 from trimtab.studies.rows import write_rows
 from trimtab.studies.store import Store
-from trimtab.studies.usercode import Source, version_of
+from trimtab.studies.usercode import Source, record_of
 
 ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'trimtab[ray]'")
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
@@ -56,9 +55,10 @@ def test_a_sampler_of_ones_own_from_the_working_directory_gives_the_same_rows(tm
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     source = Source.of_user("sampler_for_ray:make", {"radius": 0.4}, "mine")
-    own = {"factory": source.factory, "settings": json.loads(source.settings), "code": version_of(source)}
-    study = replace(SHORT, domains=("mine",), samplers={"mine": own})
+    study = replace(SHORT, domains=("mine",), samplers={"mine": record_of(source)})
+    mine = {"mine": source.factory}
     try:
-        assert row_hashes(finish(tmp_path / "ray", study, "ray", 1)) == row_hashes(finish(tmp_path / "here", study))
+        here = finish(tmp_path / "here", study, factories=mine)
+        assert row_hashes(finish(tmp_path / "ray", study, "ray", 1, mine)) == row_hashes(here)
     finally:
         ray.shutdown()

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import io
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ import torch
 from study_runs import SMALL, SWEPT, finished, row_hashes
 from trimtab.core.metrics import nepe
 from trimtab.studies.errors import StudyError
-from trimtab.studies.rows import COLUMNS, SWEEP, read_rows, write_parquet
+from trimtab.studies.rows import COLUMNS, SWEEP, parquet_bytes, read_rows, rows_in
 
 
 @pytest.fixture
@@ -64,23 +66,23 @@ def test_the_sweep_has_rows_of_its_own(swept):
     assert set(row_hashes(swept)) == {"terrain.parquet", "terrain-ridge.parquet", "kappa-sweep.parquet"}
 
 
-def test_writing_is_the_same_to_the_byte_and_missing_numbers_are_null(tmp_path):
+def test_writing_is_the_same_to_the_byte_and_missing_numbers_are_null():
     rows = [{"a": 1.5, "b": "x"}, {"b": "y"}]
-    for name in ("first", "second"):
-        write_parquet(tmp_path / name, rows, {"a": "float64", "b": "string"})
-    assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
     from pyarrow.parquet import read_table
 
-    assert read_table(tmp_path / "first").to_pydict() == {"a": [1.5, None], "b": ["x", "y"]}
+    first, second = (parquet_bytes(rows, {"a": "float64", "b": "string"}) for _ in range(2))
+    assert first == second
+    assert read_table(io.BytesIO(first)).to_pydict() == {"a": [1.5, None], "b": ["x", "y"]}
 
 
 def test_rows_of_an_unfinished_run_or_another_version_are_refused(tmp_path):
     with pytest.raises(StudyError, match="not finished"):
         read_rows(tmp_path, "so3")
-    (tmp_path / "rows").mkdir()
-    write_parquet(tmp_path / "rows" / "so3.parquet", [{"seed": 1}], {"seed": "int64"})
     with pytest.raises(StudyError, match="missing"):
-        read_rows(tmp_path, "so3")
+        rows_in(parquet_bytes([{"seed": 1}], {"seed": "int64"}), "so3.parquet")
+    text = dict.fromkeys(COLUMNS, "string")
+    with pytest.raises(StudyError, match="'kappa'"):
+        rows_in(parquet_bytes([dict.fromkeys(COLUMNS, "a")], text), "so3.parquet")
 
 
 def test_seconds_are_kept_apart_from_the_rows(small):

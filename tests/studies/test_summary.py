@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from study_runs import SMALL, SWEPT, finished
 from trimtab.core.metrics import Summary
 from trimtab.studies.rows import COLUMNS, Rows, read_rows
+from trimtab.studies.run_files import RunFiles
 from trimtab.studies.summary import domain_summary, paired, relative_improvement, summary_schema, write_summary
 
 positive = st.lists(st.tuples(st.floats(0.01, 10), st.floats(0.01, 10)), min_size=2, max_size=20)
@@ -117,7 +118,7 @@ def test_rows_that_are_not_pairs_are_refused():
 @pytest.mark.parametrize("name", ["small", "swept"])
 def test_summaries_follow_the_schema(name, request):
     directory = request.getfixturevalue(name)
-    result = write_summary(directory)
+    result = write_summary(RunFiles(directory))
     jsonschema.Draft202012Validator.check_schema(summary_schema())
     jsonschema.validate(result, summary_schema())
     assert json.loads((directory / "summary.json").read_text()) == result
@@ -138,14 +139,14 @@ def test_summaries_follow_the_schema(name, request):
     ],
 )
 def test_the_schema_notices_what_is_wrong(small, break_it):
-    result = write_summary(small)
+    result = write_summary(RunFiles(small))
     break_it(result)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(result, summary_schema())
 
 
 def test_a_summary_is_that_of_its_rows(small):
-    result = write_summary(small)["domains"]["so3"]
+    result = write_summary(RunFiles(small))["domains"]["so3"]
     rows = read_rows(small, "so3")
     values = rows.where(schedule="periodic", budget=0.25)["state_error"]
     got = result["schedules"]["periodic"]["0.25"]["state_error"]

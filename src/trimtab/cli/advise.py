@@ -7,9 +7,10 @@ import json
 import sys
 from pathlib import Path
 
+from trimtab.cli.command import Command
 from trimtab.cli.source import add_seeds, add_source, domain_and_source, refuse_existing, seeds_from
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["COMMAND"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,3 +73,17 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.plot is not None:
         print(f"drawn {advice.plot(arguments.plot)}", file=sys.stderr)
     return 0
+
+
+COMMAND = Command(
+    "should I bother? which schedule and budget for a sampler",
+    "From a few rollouts of a sampler: is timing worth anything, which schedule and budget to take, what is lost "
+    "and what is saved. Half of the rollouts calibrate, the other half measures.",
+    "examples:\n"
+    "  trimtab advise --sampler package.module:factory                      NEPE within 0.1\n"
+    "  trimtab advise --sampler package.module:factory --tolerance 0.05 --plot advice.png\n"
+    "  trimtab advise --sampler package.module:factory --seconds 0.5 --save price.safetensors\n"
+    "  trimtab advise --domain so3 --cost projections\n",
+    add_arguments,
+    run,
+)

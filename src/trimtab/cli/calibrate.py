@@ -6,13 +6,14 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trimtab.cli.command import Command
 from trimtab.cli.source import add_seeds, add_source, domain_and_source, refuse_existing, seeds_from
 
 if TYPE_CHECKING:
     from trimtab.core.schedule import Budget
     from trimtab.prices.calibration import Price
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["COMMAND", "parse_budget"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,3 +97,15 @@ def _show_expected(price: Price) -> None:
         budget = round(share * price.n_steps)
         if 0 < budget <= price.budget:
             print(f"  B = {budget:4d} (B/T = {budget / price.n_steps:.2f}): {expected[budget] / expected[0]:.1%}")
+
+
+COMMAND = Command(
+    "estimate the price of a correction for a sampler",
+    "Run a sampler on held-out seeds, estimate what a correction is worth at every step and budget, and write a "
+    "price file that a schedule can be made of.",
+    "examples:\n"
+    "  trimtab calibrate --sampler package.module:factory --out price.safetensors\n"
+    "  trimtab calibrate --sampler package.module:factory --config settings.toml --method planned\n",
+    add_arguments,
+    run,
+)

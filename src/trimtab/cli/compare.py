@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from trimtab.cli.command import Command
+from trimtab.cli.running import add_running, run_and_report
 from trimtab.cli.source import add_seeds, add_source, domain_and_source
 
-__all__ = ["add_arguments", "run", "table_of"]
+if TYPE_CHECKING:
+    from trimtab.studies.run_files import RunFiles
+
+__all__ = ["COMMAND", "table_of"]
 
 BUDGETS = (0.0, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
 SCHEDULES = ("terminal", "stepwise", "periodic", "adaptive:dp", "planned", "adaptive:paper")
@@ -37,21 +41,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_seeds(parser, "--seeds", 16, "number of evaluation rollouts")
     add_seeds(parser, "--calibration-seeds", 64, "number of calibration rollouts")
-    parser.add_argument(
-        "--engine", metavar="E", default="local", help="local (processes; the default), ray (a cluster), serial"
-    )
-    parser.add_argument("--workers", metavar="N", type=int, help="processes to use; one a core if not given")
-    again = parser.add_mutually_exclusive_group()
-    again.add_argument("--resume", action="store_true", help="go on with the unfinished run in DIR")
-    again.add_argument("--overwrite", action="store_true", help="remove the run in DIR and start again")
+    add_running(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
-    from trimtab.cli.main import run_and_report
     from trimtab.studies.config import CALIBRATION_SEED, Study
     from trimtab.studies.schedules import schedule_key
-    from trimtab.studies.usercode import version_of
+    from trimtab.studies.usercode import record_of
 
     for key in arguments.schedules:
         schedule_key(key)
@@ -78,25 +75,19 @@ def run(arguments: argparse.Namespace) -> int:
         table_budget=min(between, key=lambda budget: abs(budget - 0.25)),
         example_seeds=min(2, arguments.seeds),
         kappa_domains=(),
-        samplers={
-            source.name: {
-                "factory": source.factory,
-                "settings": json.loads(source.settings),
-                "code": version_of(source),
-            }
-        },
+        samplers={source.name: record_of(source)},
     )
     directory: Path = arguments.out or Path("runs") / source.name
-    return run_and_report(directory, study, arguments, show)
+    factories = {source.name: source.factory} if source.factory else None
+    return run_and_report(directory, study, arguments, show, factories)
 
 
-def show(directory: Path) -> None:
+def show(files: RunFiles) -> None:
     """Write the report of a run directory, and print what matters."""
     from trimtab.report import write_report
 
-    written = write_report(directory)
-    summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
-    print(table_of(summary))
+    written = write_report(files)
+    print(table_of(files.read_json("summary.json")))
     print(f"{len(written)} files written; open {written[0]}")
 
 
@@ -124,3 +115,15 @@ def _cell(value: dict[str, Any]) -> str:
     if value["mean"] is None:
         return "n/a"
     return f"{value['mean']:.3f}" + ("" if value["se"] is None else f" ± {value['se']:.3f}")
+
+
+COMMAND = Command(
+    "compare schedules on a sampler: rows, tables, figures, page",
+    "Run schedules x budgets x seeds on a sampler, paired by seed, and write the same rows, tables, figures and "
+    "page as a study of the paper.",
+    "examples:\n"
+    "  trimtab compare --sampler package.module:factory\n"
+    "  trimtab compare --sampler package.module:factory --budgets 0.1 0.2 0.3 --seeds 64 --out runs/mine\n",
+    add_arguments,
+    run,
+)

@@ -7,7 +7,9 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-__all__ = ["add_arguments", "run"]
+from trimtab.cli.command import Command
+
+__all__ = ["COMMAND"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,3 +76,14 @@ def _stages(arguments: argparse.Namespace) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         figure(load_model(path), folder / "samples.png", min(24, arguments.pairs), arguments.inner_steps)
         tell(f"drew {folder / 'samples.png'}")
+
+
+COMMAND = Command(
+    "make the trajectory model anew: plan data, train, validate, draw",
+    "Make the trajectory model that ships with trimtab. Training that was stopped goes on where it was.",
+    "examples:\n"
+    "  trimtab train-pdm all --folder run         the shipped weights are run/model.safetensors\n"
+    "  trimtab train-pdm validate --shipped       samples beside planned trajectories\n",
+    add_arguments,
+    run,
+)

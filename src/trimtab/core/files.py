@@ -1,50 +1,213 @@
-"""Reading and writing files: atomically, with checked metadata, and nothing is ever unpickled."""
+"""Reading and writing files: atomically and durably, within stated limits, and nothing is ever unpickled.
+
+Every file that the package writes is put in place by `write_atomically`, every JSON text it reads goes through
+`parse_json`, and every name that becomes part of a path through `plain_name`; SECURITY.md states what follows.
+"""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
-import tempfile
+import re
+import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import safe_open
+from safetensors.torch import save
 from torch import Tensor
 
 from trimtab._version import __version__
 
-__all__ = ["load_tensors", "save_tensors", "write_atomically"]
+__all__ = [
+    "DEEPEST",
+    "LARGEST",
+    "load_tensors",
+    "parse_json",
+    "plain_name",
+    "read_bytes",
+    "read_json",
+    "save_tensors",
+    "sha256",
+    "tensor_bytes",
+    "write_atomically",
+]
 
 _FORMAT = "trimtab"
 
+DEEPEST = 64
+"""Brackets within brackets in a JSON text."""
 
-def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], None]) -> None:
-    """Let `write` fill a temporary file beside `path`, then put it in place in one step.
+LARGEST = 256 * 2**20
+"""Bytes of a JSON text."""
 
-    A reader sees the old file or the new one, never half of one; when writing fails, the old one stays.
+LONGEST_NAME = 120
+"""Characters of a name that becomes part of a path."""
+
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@=+-]*")
+_DEVICES = re.compile(r"(?i)(con|prn|aux|nul|com\d|lpt\d)(\..*)?")  # Windows takes these for devices in any folder
+
+
+# ------------------------------------------------------------------ names
+
+
+def plain_name(name: object, what: str = "a name") -> str:
+    """The name itself if it may become part of a path: the one rule for all that come from files or options.
+
+    Letters, digits and `. _ @ = + -`, beginning with a letter or digit, at most 120 characters, none that a system
+    takes for a device. So a path made of such names stays where it was begun.
+
+    Example:
+        >>> plain_name("so3@kappa=0.3")
+        'so3@kappa=0.3'
+        >>> plain_name("x/../escaped", "a schedule")
+        Traceback (most recent call last):
+        ...
+        ValueError: a schedule cannot be 'x/../escaped': it becomes part of a file name, so expected letters, digits and . _ @ = + -, a letter or digit first, at most 120 characters; choose another name
+    """  # noqa: E501
+    good = (
+        isinstance(name, str) and len(name) <= LONGEST_NAME and _PLAIN.fullmatch(name) and not _DEVICES.fullmatch(name)
+    )
+    if not good:
+        raise ValueError(
+            f"{what} cannot be {str(name)[:80]!r}: it becomes part of a file name, so expected letters, digits and "
+            f". _ @ = + -, a letter or digit first, at most {LONGEST_NAME} characters; choose another name"
+        )
+    return str(name)
+
+
+# ------------------------------------------------------------------ writing
+
+
+def sha256(data: bytes) -> str:
+    """The checksum of some bytes, as text."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def write_atomically(
+    path: str | os.PathLike[str],
+    write: Callable[[Path], None] | bytes,
+    temporary: Path | None = None,
+) -> None:
+    """Fill a temporary file beside `path`, wait until the disk has it, then put it in place in one step.
+
+    A reader sees the old file or the new one, never half of one, even after a power failure; when writing fails, the
+    old one stays.
+
+    Args:
+        path: Where to.
+        write: Fills the file it is given, or the bytes to fill it with.
+        temporary: The file to fill, which must be in the same folder and not exist; a new name if None.
     """
     path = Path(path)
     if path.exists() and not path.is_file():  # a directory, a device: nothing to put another file in the place of
         raise FileExistsError(errno.EEXIST, "there is something that is not an ordinary file", str(path))
+    part = temporary or path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     except OSError as error:  # about the file that was asked for, not the temporary one
         raise type(error)(error.errno, f"{error.strerror} (no file can be made in {path.parent})", str(path)) from error
-    os.close(handle)
     try:
-        write(Path(temporary))
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes private files; a result is an ordinary one
-        os.replace(temporary, path)
+        if isinstance(write, bytes):
+            part.write_bytes(write)
+        else:
+            write(part)
+        _reach_disk(part)
+        os.replace(part, path)
+        _reach_disk(path.parent)
     except BaseException as error:
-        Path(temporary).unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno and error.filename in (None, temporary):  # say which file it is
+        part.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno and error.filename in (None, str(part)):  # say which file it is
             raise type(error)(error.errno, error.strerror, str(path)) from error
         raise
+
+
+def _reach_disk(path: Path) -> None:
+    """Wait until the disk has a file, or the names in a folder."""
+    if path.is_dir():
+        if not hasattr(os, "O_DIRECTORY"):  # a system whose folders cannot be opened
+            return
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    else:
+        handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that knows no such thing, as some pipes'
+            raise
+    finally:
+        os.close(handle)
+
+
+# ------------------------------------------------------------------ reading
+
+
+def read_bytes(path: str | os.PathLike[str], largest: int = LARGEST) -> bytes:
+    """A file of at most `largest` bytes; a larger one is refused before it is read."""
+    path = Path(path)
+    size = path.stat().st_size
+    if size > largest:
+        raise ValueError(f"{path}: has {size} bytes, at most {largest} are read")
+    return path.read_bytes()
+
+
+def read_json(path: str | os.PathLike[str], largest: int = LARGEST) -> Any:
+    """What a JSON file says, within the limits; anything else is a ValueError that names the file."""
+    return parse_json(read_bytes(path, largest), str(path))
+
+
+def parse_json(text: str | bytes, source: str = "JSON") -> Any:
+    """What a JSON text says; one that is damaged, too large or nested too deeply is a ValueError.
+
+    Args:
+        text: UTF-8 if bytes.
+        source: What to call it in errors, e.g. the path.
+
+    Example:
+        >>> parse_json('{"seeds": [1, 2]}')
+        {'seeds': [1, 2]}
+        >>> parse_json("[" * 100_000)
+        Traceback (most recent call last):
+        ...
+        ValueError: JSON: nested more than 64 deep; expected JSON as trimtab writes it
+    """
+    if len(text) > LARGEST:
+        raise ValueError(f"{source}: has {len(text)} characters, at most {LARGEST} are read")
+    try:
+        string = text.decode("utf-8") if isinstance(text, bytes) else text
+        if _deepest(string) > DEEPEST:
+            raise ValueError(f"nested more than {DEEPEST} deep; expected JSON as trimtab writes it")
+        return json.loads(string)
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError is one
+        empty = "it is empty" if not text else str(error)
+        raise ValueError(f"{source}: {empty}" if "nested" in empty else f"{source}: not JSON ({empty})") from error
+
+
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
+
+
+def _deepest(text: str) -> int:
+    """How deep brackets are nested outside of strings; found without recursion."""
+    deepest = depth = 0
+    for found in _BRACKETS.finditer(text):
+        if found[0] in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif found[0] in "]}":
+            depth -= 1
+    return deepest
+
+
+# ------------------------------------------------------------------ tensors
+
+
+def tensor_bytes(kind: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> bytes:
+    """Tensors and JSON facts as the bytes of one safetensors file; see `save_tensors`."""
+    metadata = {"format": _FORMAT, "kind": kind, "version": __version__, "facts": json.dumps(dict(facts))}
+    return save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, metadata)
 
 
 def save_tensors(
@@ -58,12 +221,7 @@ def save_tensors(
         tensors: By name.
         facts: Anything JSON can hold.
     """
-    metadata = {"format": _FORMAT, "kind": kind, "version": __version__, "facts": json.dumps(dict(facts))}
-    flat = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    try:
-        write_atomically(path, lambda file: save_file(flat, file, metadata))
-    except SafetensorError as error:  # a full disk, for one; whatever was there before still is
-        raise OSError(f"{path}: could not be written ({error})") from error
+    write_atomically(path, tensor_bytes(kind, tensors, facts))
 
 
 def load_tensors(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -78,8 +236,9 @@ def load_tensors(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Ten
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
-    except SafetensorError as error:
+            if metadata.get("format") == _FORMAT:
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
+    except Exception as error:  # the reader raises what it likes for damaged files: its own error, KeyError, OSError
         raise ValueError(
             f"{path}: not a trimtab {kind} file, or a truncated one ({error}); save it again with trimtab"
         ) from error
@@ -88,7 +247,7 @@ def load_tensors(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Ten
     if metadata.get("kind") != kind:
         raise ValueError(f"{path}: holds {metadata.get('kind')!r}, expected {kind!r}")
     try:
-        facts = dict(json.loads(metadata["facts"]))
+        facts = dict(parse_json(metadata["facts"]))
     except (KeyError, ValueError, TypeError) as error:
         raise ValueError(f"{path}: its metadata cannot be read ({error}); save it again with trimtab") from error
     facts["version"] = metadata.get("version", "unknown")

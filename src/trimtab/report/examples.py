@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from trimtab._version import __version__
-from trimtab.domains import Domain
 from trimtab.schedules.style import label_of, look_of
+from trimtab.studies.about import read_about
 from trimtab.studies.config import Study, budget_name
 from trimtab.studies.reported import reported_beside
 from trimtab.studies.rows import Rows, read_rows
+from trimtab.studies.run_files import RunFiles
 from trimtab.studies.schedules import KEYS
-from trimtab.studies.store import trace_path, write_text
-from trimtab.studies.tasks import made_domain, runner, schedules_of, study_tasks
+from trimtab.studies.store import trace_name
+from trimtab.studies.tasks import runner, schedules_of, study_tasks
 from trimtab.studies.traces import Trace
-from trimtab.studies.views import view_of
 
-__all__ = ["obstacles_of", "surface_of", "traces_of", "write_examples"]
-
-_HILLY = ("terrain", "terrain-ridge")
+__all__ = ["examples", "traces_of"]
 
 _METRICS = {
     "nepe": (
@@ -38,11 +34,12 @@ _METRICS = {
 }
 
 
-def write_examples(directory: Path, summary: dict[str, Any]) -> Path:
-    """Write page.json of a run directory."""
+def examples(files: RunFiles, summary: dict[str, Any]) -> dict[str, Any]:
+    """What page.json of a run directory says."""
     config = {name: value for name, value in summary["config"].items() if name != "code"}
     study = Study.from_facts(config)
-    page = {
+    said = read_about(files, study.domains)
+    return {
         "version": 1,
         "title": "Correction schedules compared",
         "preset": study.preset,
@@ -54,39 +51,36 @@ def write_examples(directory: Path, summary: dict[str, Any]) -> Path:
             for key in study.schedules
         ],
         "metrics": [{"key": key, "label": label, "summary": text} for key, (label, text) in _METRICS.items()],
-        "domains": {name: _domain(directory, study, name) for name in study.domains},
+        "domains": {name: _domain(files, study, name, said[name]) for name in study.domains},
     }
-    path = directory / "page.json"
-    write_text(path, json.dumps(page, allow_nan=False, separators=(",", ":")))
-    return path
 
 
-def _domain(directory: Path, study: Study, name: str) -> dict[str, Any]:
-    made, view, rows = made_domain(name, origin=study.origin(name)), view_of(name), read_rows(directory, name)
-    examples: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for (schedule, budget), trace in traces_of(directory, study, name).items():
+def _domain(files: RunFiles, study: Study, name: str, said: Mapping[str, Any]) -> dict[str, Any]:
+    rows = read_rows(files.directory, name)
+    kept: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for (schedule, budget), trace in traces_of(files, study, name).items():
         numbers = rows.where(schedule=schedule, budget=budget)
         listed = [_example(trace, i, numbers) for i in range(len(trace.seeds))]
-        examples.setdefault(schedule, {})[budget_name(budget)] = listed
+        kept.setdefault(schedule, {})[budget_name(budget)] = listed
     tables = {table: reported_beside(table, name, study.samplers) for table in ("table1", "win_rates")}
     return {
-        "label": view.label,
-        "summary": made.summary,
+        "label": said["label"],
+        "summary": said["summary"],
         "n_steps": int(rows["n_steps"][0]),
-        "settings": dict(made.settings),
+        "settings": said["settings"],
         "seeds": list(range(study.example_seeds)),
-        "path": {"title": view.title, "labels": list(view.axes)},
-        "surface": _surface(made),
-        "obstacles": obstacles_of(made),
+        "path": said["path"],
+        "surface": _coarser(said["surface"]),
+        "obstacles": said["obstacles"],
         "paper": tables if any(tables.values()) else None,
-        "examples": examples,
+        "examples": kept,
     }
 
 
-def traces_of(directory: Path, study: Study, name: str) -> dict[tuple[str, float], Trace]:
+def traces_of(files: RunFiles, study: Study, name: str) -> dict[tuple[str, float], Trace]:
     """The example rollouts of a domain by schedule and budget."""
     kept = {
-        (task.schedule, budget): Trace.load(trace_path(directory, task, budget))
+        (task.schedule, budget): Trace.load(files.checked(trace_name(task, budget)))
         for task in study_tasks(study)
         if task.domain == name and task.kappa is None and task.examples
         for budget in task.budgets
@@ -113,34 +107,11 @@ def _example(trace: Trace, i: int, rows: Rows) -> dict[str, Any]:
     } | {metric: _rounded(row.tensor(metric))[0] for metric in ("nepe", "path_error", "endpoint")}
 
 
-def obstacles_of(made: Domain) -> list[list[float]] | None:
-    """The circles [x, y, r] that a domain's paths must stay out of; None where there are none."""
-    obstacles = getattr(made.problem([0]).constraint, "obstacles", None)
-    circles = getattr(obstacles, "circles", None)
-    return None if circles is None else [[round(value, 4) for value in circle] for circle in circles.tolist()]
-
-
-def surface_of(
-    made: Domain,
-    points: int = 61,
-    u_range: tuple[float, float] = (-2.0, 2.0),
-    v_range: tuple[float, float] = (-1.6, 1.6),
-) -> tuple[Tensor, Tensor, Tensor] | None:
-    """A terrain's height field: u (points,), v (points,) and z (points, points) by v and u; None for other domains."""
-    height = getattr(made.problem([0]).constraint, "height", None) if made.name in _HILLY else None
-    if height is None:
-        return None
-    u = torch.linspace(*u_range, points, dtype=torch.float64)
-    v = torch.linspace(*v_range, points, dtype=torch.float64)
-    return u, v, height(u.repeat(points), v.repeat_interleave(points)).reshape(points, points)
-
-
-def _surface(made: Domain) -> dict[str, Any] | None:
-    surface = surface_of(made)
+def _coarser(surface: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """A surface with half as many points along each side, which is enough for the page."""
     if surface is None:
         return None
-    u, v, z = surface
-    return {"x": _rounded(u), "y": _rounded(v), "z": [_rounded(line) for line in z]}
+    return {"x": surface["x"][::2], "y": surface["y"][::2], "z": [line[::2] for line in surface["z"][::2]]}
 
 
 def _rounded(values: Tensor) -> list[float | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,15 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.core.files import write_atomically
-from trimtab.domains import Domain
-from trimtab.report.examples import obstacles_of, surface_of, traces_of
+from trimtab.report.examples import traces_of
+from trimtab.report.formats import domain_label
 from trimtab.report.pdm_figure import trajectories
 from trimtab.schedules.style import COLUMN, PAGE, figure_style, label_of, look_of
+from trimtab.studies.about import read_about
 from trimtab.studies.config import Study
-from trimtab.studies.tasks import made_domain
+from trimtab.studies.run_files import RunFiles
 from trimtab.studies.traces import Trace
-from trimtab.studies.views import view_of
 
 __all__ = ["write_figures"]
 
@@ -37,50 +37,45 @@ _DOMAIN_LOOKS = {
 _OTHER_DOMAIN = ("#CC79A7", "D", True)
 
 
-def write_figures(directory: Path, summary: Summary) -> list[Path]:
+def write_figures(files: RunFiles, summary: Summary) -> list[Path]:
     """Draw every figure a run has the numbers for into `figures/`."""
     study = Study.from_facts({name: value for name, value in summary["config"].items() if name != "code"})
+    said = read_about(files, study.domains)
     figures: dict[str, Draw] = {
         "nepe": lambda plt: frontier(plt, summary, "nepe", "NEPE"),
         "endpoint": lambda plt: frontier(plt, summary, "endpoint", "endpoint distance"),
     }
     examples: dict[str, dict[tuple[str, float], Trace]] = {
-        name: traces_of(directory, study, name)
+        name: traces_of(files, study, name)
         for name in ("terrain", "terrain-ridge")
-        if name in study.domains and study.example_seeds
+        if name in study.domains and study.example_seeds and said[name].get("surface")
     }
     if examples:
         hilly = "terrain-ridge" if "terrain-ridge" in examples else "terrain"
-        ground = made_domain(hilly, origin=study.origin(hilly))
-        figures["title"] = lambda plt: title(plt, ground, examples[hilly], study)
-        figures["regime"] = lambda plt: regime(plt, examples, study)
+        figures["title"] = lambda plt: title(plt, said[hilly]["surface"], examples[hilly], study)
+        figures["regime"] = lambda plt: regime(plt, summary, examples, study)
     if "pdm" in study.domains and study.example_seeds:
-        kept = traces_of(directory, study, "pdm")
-        circles = obstacles_of(made_domain("pdm", origin=study.origin("pdm"))) or []
+        kept = traces_of(files, study, "pdm")
+        circles = said["pdm"].get("obstacles") or []
         figures["trajectories"] = lambda plt: trajectories(plt, kept, circles, study)
     swept = [cell["improvement"] for kappas in summary.get("kappa", {}).values() for cell in kappas.values()]
     for key in swept[0] if swept else ():
         name = "where-it-helps" + ("" if key == "adaptive:paper" else f"-{key.replace(':', '-')}")
         figures[name] = lambda plt, key=key: where_it_helps(plt, summary, key)  # type: ignore[misc]
-    folder = directory / "figures"
-    folder.mkdir(exist_ok=True)
     written = []
     for name, draw in figures.items():
         with figure_style() as plt:
             figure = draw(plt)
             for ending, metadata in _FORMATS.items():
-                written.append(folder / f"{name}.{ending}")
-                _save(figure, written[-1], metadata)
+                written.append(files.put(f"figures/{name}.{ending}", _drawn(figure, name, ending, metadata)))
     return written
 
 
-def _save(figure: Any, path: Path, metadata: dict[str, Any]) -> None:
-    crop = None if path.stem == "title" else "tight"  # the title's axes are larger than the page on purpose
-
-    def write(file: Path) -> None:
-        figure.savefig(file, format=path.suffix[1:], metadata=metadata, bbox_inches=crop, pad_inches=0.03)
-
-    write_atomically(path, write)
+def _drawn(figure: Any, name: str, ending: str, metadata: dict[str, Any]) -> bytes:
+    crop = None if name == "title" else "tight"  # the title's axes are larger than the page on purpose
+    file = io.BytesIO()
+    figure.savefig(file, format=ending, metadata=metadata, bbox_inches=crop, pad_inches=0.03)
+    return file.getvalue()
 
 
 # ------------------------------------------------------------------ the cost-accuracy frontier
@@ -98,7 +93,7 @@ def frontier(plt: Any, summary: Summary, metric: str, label: str) -> Any:
     for axis, (name, content) in zip(axes.flat, domains.items(), strict=False):
         for key, by_budget in content["schedules"].items():
             _curve(axis, key, by_budget, metric)
-        axis.set_title(view_of(name).label)
+        axis.set_title(domain_label(summary, name))
         axis.set_xlim(-0.02, 1.02)
         axis.set_ylim(bottom=min(0.0, axis.get_ylim()[0]))
     for axis in axes.flat[len(domains) :]:
@@ -139,7 +134,7 @@ def _curve(axis: Any, key: str, by_budget: Mapping[str, Any], metric: str) -> No
 # ------------------------------------------------------------------ the title figure
 
 
-def title(plt: Any, ground: Domain, traces: Mapping[tuple[str, float], Trace], study: Study) -> Any:
+def title(plt: Any, ground: Mapping[str, Any], traces: Mapping[tuple[str, float], Trace], study: Study) -> Any:
     """One seed's path over the terrain under terminal, stepwise and adaptive correction."""
     shown = [("terminal", 0.0), ("stepwise", 1.0), (_method(study), study.table_budget)]
     paths = {which: traces[which].path[:, 0].numpy() for which in shown}
@@ -169,14 +164,12 @@ def title(plt: Any, ground: Domain, traces: Mapping[tuple[str, float], Trace], s
     return figure
 
 
-def _draw_surface(axis: Any, ground: Domain, low: NDArray[Any], high: NDArray[Any]) -> None:
+def _draw_surface(axis: Any, ground: Mapping[str, Any], low: NDArray[Any], high: NDArray[Any]) -> None:
     """The terrain around the paths, which lie between the corners `low` and `high`."""
     room = 0.25
-    surface = surface_of(
-        ground, 110, (float(low[0]) - room, float(high[0]) + room), (float(low[1]) - room, float(high[1]) + room)
-    )
-    assert surface is not None
-    u, v, z = (part.numpy() for part in surface)
+    u, v, z = (np.asarray(ground[name], dtype=float) for name in ("x", "y", "z"))
+    near_u, near_v = ((c >= low[i] - room) & (c <= high[i] + room) for i, c in enumerate((u, v)))
+    u, v, z = u[near_u], v[near_v], z[near_v][:, near_u]
     shades = {"cmap": "Greys", "vmin": z.min() - 0.2, "vmax": z.max() + 1.6 * np.ptp(z)}
     axis.plot_surface(
         *np.meshgrid(u, v), z, rcount=110, ccount=110, lw=0, antialiased=False, alpha=0.8, zorder=1, rasterized=True,
@@ -199,7 +192,7 @@ def _method(study: Study) -> str:
 # ------------------------------------------------------------------ volatile and homogeneous
 
 
-def regime(plt: Any, examples: Mapping[str, Mapping[tuple[str, float], Trace]], study: Study) -> Any:
+def regime(plt: Any, summary: Summary, examples: Mapping[str, Mapping[tuple[str, float], Trace]], study: Study) -> Any:
     """State error over time with projection ticks: where defect is concentrated, and where it is not."""
     names = [name for name in ("terrain-ridge", "terrain") if name in examples]
     words = {"terrain-ridge": "volatile", "terrain": "homogeneous"}
@@ -220,7 +213,7 @@ def regime(plt: Any, examples: Mapping[str, Mapping[tuple[str, float], Trace]], 
             if which[0] != "terminal":
                 at = steps[trace.projected[:, 0].numpy()]
                 lower.vlines(at, place - 0.42, place + 0.42, color=look.colour, lw=0.9)
-        upper.set_title(f"{view_of(name).label} ({words[name]})")
+        upper.set_title(f"{domain_label(summary, name)} ({words[name]})")
         lower.set_ylim(2.6, 0.4)
         lower.set_yticks([1, 2], [label_of(which[0]) for which in keys[1:]] if column == 0 else ["", ""])
         lower.grid(False)
@@ -255,7 +248,7 @@ def where_it_helps(plt: Any, summary: Summary, key: str) -> Any:
         errors = np.array([gain["se"] or 0.0 for _, _, gain in points])
         line = "-" if filled else (0, (3, 1))
         pulls, concentrations = ([point[i] for point in points] for i in (0, 1))
-        left.errorbar(pulls, ratios, errors, ls=line, lw=1.1, elinewidth=0.7, label=view_of(name).label, **look)
+        left.errorbar(pulls, ratios, errors, ls=line, lw=1.1, elinewidth=0.7, label=domain_label(summary, name), **look)
         right.errorbar(concentrations, ratios, errors, ls="none", elinewidth=0.7, **look)
         best, worst = min(best, *(ratios - errors)), max(worst, *(ratios + errors))
     for axis in (left, right):

@@ -16,7 +16,7 @@ from pathlib import Path
 from sys import byteorder
 from typing import Any
 
-from trimtab.core.files import write_atomically
+from trimtab.studies.run_files import RunFiles
 
 __all__ = ["page_html", "write_page"]
 
@@ -29,28 +29,17 @@ LIMIT = 3_000_000
 _LEVELS = 65534  # numbers become 0..65534 between their least and greatest; 65535 stands for "none"
 
 
-def write_page(run_dir: Path) -> Path:
-    """Write `report.html` into a finished run directory, and say where it is.
+def write_page(files: RunFiles, summary: Mapping[str, Any], page: Mapping[str, Any]) -> Path:
+    """Write `page.json` and `report.html` into a run directory, and say where the page is.
 
     Args:
-        run_dir: Holds `summary.json` and, for the example rollouts, `page.json`; see docs/studies.md. Without
-            `page.json` the page shows the figures and tables alone.
+        files: Of the run directory.
+        summary: The contents of `summary.json`.
+        page: The contents of `page.json`, the example rollouts; see docs/studies.md.
     """
-    run_dir = Path(run_dir)
-    summary = _read(run_dir / "summary.json")
-    if summary is None:
-        raise ValueError(
-            f"{run_dir}: no summary.json; a run directory of `trimtab reproduce` was expected (run it first, or give "
-            "the directory it printed)"
-        )
-    html = page_html(summary, _read(run_dir / "page.json") or {}, _links(run_dir))
-    out = run_dir / "report.html"
-
-    def write(file: Path) -> None:
-        file.write_text(html, encoding="utf-8")
-
-    write_atomically(out, write)
-    return out
+    files.put("page.json", json.dumps(page, allow_nan=False, separators=(",", ":")))
+    links = {"name": files.directory.resolve().name, "files": _links(files)}
+    return files.put("report.html", page_html(summary, page, links))
 
 
 def page_html(summary: Mapping[str, Any], page: Mapping[str, Any], links: Mapping[str, Any] | None = None) -> str:
@@ -73,22 +62,11 @@ def page_html(summary: Mapping[str, Any], page: Mapping[str, Any], links: Mappin
     return html
 
 
-def _read(path: Path) -> dict[str, Any] | None:
-    if not path.is_file():
-        return None
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: not JSON ({error}); run `trimtab report` on a complete run") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path}: expected a JSON object, got {type(content).__name__}")
-    return content
-
-
-def _links(run_dir: Path) -> dict[str, Any]:
-    patterns = ("rows/*.parquet", "tables/*.csv", "figures/*.pdf", "summary.json", "page.json", "run.json")
-    found = [p.relative_to(run_dir).as_posix() for pattern in patterns for p in sorted(run_dir.glob(pattern))]
-    return {"name": run_dir.resolve().name, "files": found}
+def _links(files: RunFiles) -> list[str]:
+    """The run's files that the page leads to; those alone that the run itself wrote."""
+    folders = (("rows/", ".parquet"), ("tables/", ".csv"), ("figures/", ".pdf"))
+    found = [name for folder, ending in folders for name in files.names(folder) if name.endswith(ending)]
+    return found + [name for name in ("summary.json", "page.json", "run.json") if files.path(name).is_file()]
 
 
 # ------------------------------------------------------------------ packing

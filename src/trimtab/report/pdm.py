@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.domains import SYNTHETIC
-from trimtab.report.table import Cell, Table
+from trimtab.report.formats import Cell, Table, domain_label
 from trimtab.schedules.style import label_of
 from trimtab.studies.config import budget_name
 from trimtab.studies.reported import reported
 from trimtab.studies.rows import read_timing
-from trimtab.studies.views import view_of
 
 __all__ = ["cost", "projected_diffusion", "quality"]
 
@@ -72,7 +71,7 @@ def quality(summary: Summary) -> list[Table]:
         tables.append(
             Table(
                 f"quality-{name}",
-                f"{view_of(name).label}: final states in their own right",
+                f"{domain_label(summary, name)}: final states in their own right",
                 columns,
                 rows,
                 [
@@ -104,7 +103,7 @@ def cost(directory: Path, summary: Summary) -> list[Table]:
             rollouts = sum(task["rollouts"] for task in mine)
             parts = [sum(task[f"seconds_{part}"] for task in mine) / rollouts for part in _PARTS]
             made = sum(task["rows_projection"] for task in mine) / rollouts
-            rows.append([view_of(name).label, label_of(key), at, Cell(made), *map(Cell, (*parts, sum(parts)))])
+            rows.append([domain_label(summary, name), label_of(key), at, Cell(made), *map(Cell, (*parts, sum(parts)))])
     if not rows:
         return []
     heads = [f"s {part}" for part in _PARTS]

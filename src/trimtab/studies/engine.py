@@ -53,7 +53,13 @@ class Pool(Protocol):
         ...
 
 
-def run_study(store: Store, engine: str = "local", workers: int | None = None, stream: TextIO | None = None) -> None:
+def run_study(
+    store: Store,
+    engine: str = "local",
+    workers: int | None = None,
+    stream: TextIO | None = None,
+    factories: Mapping[str, str] | None = None,
+) -> None:
     """Run whatever a store's study still lacks.
 
     Args:
@@ -61,8 +67,10 @@ def run_study(store: Store, engine: str = "local", workers: int | None = None, s
         engine: A name in `ENGINES`.
         workers: Number of processes; None is one a core (or all the cluster has).
         stream: Where to show progress; None shows nothing.
+        factories: The code of domains that are not built in, "package.module:factory" by name. What the record of a
+            run says of code is never followed.
     """
-    tasks = study_tasks(store.study)
+    tasks = study_tasks(store.study, factories)
     done = store.finished(tasks)
     begin = perf_counter()
     complete = False

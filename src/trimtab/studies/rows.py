@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trimtab.core.errors import missing_extra
-from trimtab.core.files import write_atomically
 from trimtab.core.metrics import nepe
+from trimtab.studies.about import ABOUT
 from trimtab.studies.config import Study
 from trimtab.studies.errors import StudyError
+from trimtab.studies.run_files import RunFiles
 from trimtab.studies.schedules import schedule_key
 from trimtab.studies.store import Store
 from trimtab.studies.tasks import runner, schedules_of, study_tasks
@@ -134,19 +137,20 @@ def _pair(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def write_rows(store: Store) -> None:
     """Join the rows of a finished study and write them, and the timing beside them."""
-    folder = store.directory / "rows"
-    folder.mkdir(exist_ok=True)
     for name, rows in join_rows(store).items():
         judged = dict.fromkeys((column for row in rows for column in row if column.startswith(QUALITY)), "float64")
-        write_parquet(folder / f"{name}.parquet", rows, COLUMNS | judged)
-    timing = [store.timing(task) for task in study_tasks(store.study)]
+        store.files.put(f"rows/{name}.parquet", parquet_bytes(rows, COLUMNS | judged))
+    tasks = study_tasks(store.study)
+    said = {task.domain: store.about(task) for task in tasks if task.describes}
+    store.files.put(ABOUT, json.dumps({name: said[name] for name in store.study.domains}, indent=1) + "\n")
+    timing = [store.timing(task) for task in tasks]
     columns = dict.fromkeys((name for row in timing for name in row), "float64")
     columns |= {"task": "string", "domain": "string", "schedule": "string"}
-    write_parquet(store.directory / "timing.parquet", timing, columns)
+    store.files.put("timing.parquet", parquet_bytes(timing, columns))
 
 
-def write_parquet(path: Path, rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> None:
-    """Write rows with these columns and Arrow types; a missing number is null."""
+def parquet_bytes(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> bytes:
+    """Rows with these columns and Arrow types as a Parquet file; a missing number is null."""
     arrow, parquet = _arrow()
     types = {"string": arrow.string(), "float64": arrow.float64(), "int64": arrow.int64(), "bool": arrow.bool_()}
     schema = arrow.schema([(name, types[kind]) for name, kind in columns.items()])
@@ -156,7 +160,9 @@ def write_parquet(path: Path, rows: Iterable[Mapping[str, Any]], columns: Mappin
         for name, kind in columns.items()
     }
     table = arrow.Table.from_pydict(data, schema=schema)
-    write_atomically(path, lambda file: parquet.write_table(table, file, compression="zstd"))
+    file = io.BytesIO()
+    parquet.write_table(table, file, compression="zstd")
+    return file.getvalue()
 
 
 def _cast(value: Any, kind: str) -> Any:
@@ -164,26 +170,46 @@ def _cast(value: Any, kind: str) -> Any:
 
 
 def read_rows(directory: Path, name: str) -> Rows:
-    """The rows of one file of a run directory, without `.parquet`."""
+    """The rows of one file of a run directory, without `.parquet`; they must be what the run wrote."""
+    files = RunFiles(directory)
+    file = f"rows/{name}.parquet"
+    return rows_in(files.read(file), str(files.path(file)))
+
+
+def rows_in(data: bytes, source: str) -> Rows:
+    """The rows of a Parquet file; anything else is a StudyError that names the source."""
     pyarrow, parquet = _arrow()
-    path = directory / "rows" / f"{name}.parquet"
-    if not path.is_file():
-        raise StudyError(f"{path}: no such file; the run is not finished (go on with --resume)")
+    types = {
+        "string": pyarrow.string(),
+        "float64": pyarrow.float64(),
+        "int64": pyarrow.int64(),
+        "bool": pyarrow.bool_(),
+    }
     try:
-        table = parquet.read_table(path)
-    except pyarrow.ArrowInvalid as error:
-        raise StudyError(f"{path}: cannot be read ({error}); the run's --resume writes it again") from error
-    missing: Sequence[str] = [column for column in COLUMNS if column not in table.column_names]
-    if missing:
-        raise StudyError(f"{path}: not rows of this version, {missing} missing")
+        table = parquet.read_table(io.BytesIO(data))
+        table.validate(full=True)
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise StudyError(f"{source}: cannot be read ({error}); the run's --resume writes it again") from error
     judged = [column for column in table.column_names if column.startswith(QUALITY)]
-    return Rows({column: table.column(column).to_numpy() for column in (*COLUMNS, *judged)})
+    wanted = COLUMNS | dict.fromkeys(judged, "float64")
+    wrong = [
+        column
+        for column, kind in wanted.items()
+        if table.column_names.count(column) != 1 or table.column(column).type != types[kind]
+    ]
+    if wrong or not len(table):
+        raise StudyError(
+            f"{source}: not rows of this version, {wrong or 'all'} missing; the run's --resume writes them"
+        )
+    return Rows({column: table.column(column).to_numpy() for column in wanted})
 
 
 def read_timing(directory: Path) -> list[dict[str, Any]]:
     """Seconds, calls and rows handled, one entry a task; none if the run has no timing."""
-    path = directory / "timing.parquet"
-    return list(_arrow()[1].read_table(path).to_pylist()) if path.is_file() else []
+    files = RunFiles(directory)
+    if not files.path("timing.parquet").is_file():
+        return []
+    return list(_arrow()[1].read_table(io.BytesIO(files.read("timing.parquet"))).to_pylist())
 
 
 def _arrow() -> tuple[Any, Any]:

@@ -4,35 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-from collections.abc import Iterable
+import os
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from trimtab._version import __version__
-from trimtab.core.files import write_atomically
+from trimtab.core.files import parse_json, read_bytes
 from trimtab.studies.config import Study
 from trimtab.studies.errors import StudyError
+from trimtab.studies.machine import machine_facts
+from trimtab.studies.run_files import SUMS, RunFiles
 from trimtab.studies.tasks import Task, code_version
 from trimtab.studies.work import Result
 
-__all__ = ["Store", "identity_of", "read_run", "trace_path", "write_text"]
+__all__ = ["RUN", "Store", "identity_of", "open_run", "read_run", "study_of", "trace_name"]
 
+RUN = "run.json"
 _FORMAT = "trimtab-run"
-_OURS = (
-    "work",
-    "thresholds",
-    "rows",
-    "timing.parquet",
-    "traces",
-    "tables",
-    "figures",
-    "summary.json",
-    "page.json",
-    "report.html",
-    "run.json",
-)
+_LOCK = ".lock"
 
 
 def identity_of(study: Study) -> str:
@@ -42,19 +33,35 @@ def identity_of(study: Study) -> str:
 
 
 def read_run(directory: Path) -> dict[str, Any]:
-    """The facts of a run directory, from its run.json."""
-    path = directory / "run.json"
+    """The facts of a run directory, from its run.json: data, none of which names code that will be run."""
+    path = directory / RUN
     if not path.is_file():
         raise StudyError(
             f"{directory}: not a run directory (it has no run.json); make one with `trimtab reproduce` or `compare`"
         )
     try:
-        facts = json.loads(path.read_text())
+        facts = parse_json(read_bytes(path), str(path))
     except ValueError as error:
-        raise StudyError(f"{path}: cannot be read ({error})") from error
+        raise StudyError(
+            f"{error}; the command that made the run, with --resume, sets it aside and writes it again"
+        ) from error
     if not isinstance(facts, dict) or facts.get("format") != _FORMAT:
         raise StudyError(f"{path}: not written by trimtab")
+    for name, kind in (("config", dict), ("identity", str), ("code", str), ("seconds", int | float)):
+        if not isinstance(facts.get(name), kind):
+            raise StudyError(
+                f"{path}: has no usable {name!r} (got {facts.get(name)!r}); the command that made the run, with "
+                "--resume, sets it aside and writes it again"
+            )
     return facts
+
+
+def study_of(directory: Path) -> Study:
+    """The study that a run directory holds."""
+    try:
+        return Study.from_facts(read_run(directory)["config"])
+    except (ValueError, TypeError) as error:
+        raise StudyError(f"{directory / RUN}: its configuration cannot be used ({error})") from error
 
 
 class Store:
@@ -63,77 +70,131 @@ class Store:
     Attributes:
         directory: Where it is.
         study: What is run in it.
+        files: What the run has put there.
     """
 
-    def __init__(self, directory: Path, study: Study, mode: Literal["new", "resume", "overwrite"] = "new") -> None:
+    def __init__(
+        self,
+        directory: Path,
+        study: Study,
+        mode: Literal["new", "resume", "overwrite"] = "new",
+        *,
+        mix_machines: bool = False,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
         """Claim a directory.
 
         Args:
             directory: Made if missing. One that holds anything but a run of ours is refused.
             study: What will be run.
             mode: What to do with a run that is there already: "new" refuses it, "resume" goes on with it if study and
-                code are the same and refuses it otherwise, "overwrite" removes it.
+                code are the same and refuses it otherwise, "overwrite" removes what it wrote.
+            mix_machines: Whether to go on with a run of a machine whose arithmetic may differ in the last bits, and to
+                keep results of such workers; run.json then says so.
+            say: Told of what is found damaged, one line each.
         """
         self.directory = directory
         self.study = study
         self.identity = identity_of(study)
+        self.mix_machines = mix_machines
         _refuse_foreign(directory)
         _make_writable(directory)
         self._lock = _locked(directory)
         try:
+            self.files = RunFiles(directory, say) if say else RunFiles(directory)
+            self.machines: list[dict[str, Any]] = []
             self._claim(mode)
         except BaseException:
             self._lock.close()
             raise
 
     def _claim(self, mode: str) -> None:
-        there = (self.directory / "run.json").exists()
+        there = (self.directory / RUN).exists() or self.files.listed
         if there and mode == "overwrite":
-            for name in _OURS:  # run.json last: until then it is a run of ours
-                _remove(self.directory / name)
+            self.files.remove_all(last=RUN)
         elif there and mode == "resume":
-            self._refuse_changes(read_run(self.directory))
+            self._go_on()
         elif there:
             raise StudyError(
                 f"{self.directory} holds a run already: go on with it by --resume, replace it by --overwrite, or "
                 "choose another directory with --out"
             )
-        for leftover in self.directory.rglob(".*.tmp"):  # of a process that was killed while it wrote
-            leftover.unlink(missing_ok=True)
-        if not (self.directory / "run.json").exists():  # first of all: it makes the directory ours
+        self.files.tidy()
+        if self.machines:  # those whose results are here: better refused now than after the first task
+            self._note_machine(machine_facts())
+        if not (self.directory / RUN).exists():
             self._write_facts(complete=False, seconds=0.0)
-        for name in ("work", "thresholds", "traces"):
-            (self.directory / name).mkdir(exist_ok=True)
+
+    def _go_on(self) -> None:
+        """Refuse a run of something else; a run.json that cannot be read is set aside, the study being known."""
+        try:
+            facts = read_run(self.directory)
+        except StudyError:
+            if not self.files.listed:  # then nothing says that this is a run of ours
+                raise
+            if os.path.lexists(self.directory / RUN):
+                self.files.set_aside(RUN)
+            return
+        self._refuse_changes(facts)
+        kept = facts.get("machines")
+        self.machines = [m for m in kept if isinstance(m, dict)] if isinstance(kept, list) else []
 
     def _refuse_changes(self, facts: dict[str, Any]) -> None:
-        if facts.get("identity") == self.identity:
+        if facts["identity"] == self.identity:
             return
-        old, new = facts.get("config", {}), self.study.facts()
+        old, new = facts["config"], json.loads(json.dumps(self.study.facts()))
         changed = [f"{name} was {old.get(name)}, now {new[name]}" for name in new if old.get(name) != new[name]]
-        what = "; ".join(changed) or f"the code or a library was {facts.get('code')}, now {code_version()}"
+        what = "; ".join(changed) or f"the code or a library was {facts['code']}, now {code_version()}"
         raise StudyError(
             f"{self.directory} was run with something else, and its rows cannot be mixed with new ones ({what}); "
             "start again with --overwrite or in another directory with --out"
         )
 
+    def _note_machine(self, facts: dict[str, Any]) -> None:
+        """Refuse another machine than those whose results are here, unless mixing was asked for."""
+        if facts in self.machines:
+            return
+        if self.machines and not self.mix_machines:
+            old = self.machines[0]
+            changed = [f"{n} was {old.get(n)}, now {facts[n]}" for n in facts if facts[n] != old.get(n)]
+            raise StudyError(
+                f"{self.directory}: the results here were made on a machine that may compute other last bits "
+                f"({'; '.join(changed)}); go on there, or with --mix-machines, which run.json will say"
+            )
+        self.machines.append(facts)
+
     def _write_facts(self, complete: bool, seconds: float) -> None:
         facts = {
             "format": _FORMAT,
-            "version": 1,
+            "version": 2,
             "trimtab": __version__,
             "identity": self.identity,
             "code": code_version(),
             "config": self.study.facts(),
+            "machines": self.machines,
             "complete": complete,
             "seconds": seconds,
         }
-        write_text(self.directory / "run.json", json.dumps(facts, indent=2) + "\n")
+        self.files.put(RUN, json.dumps(facts, indent=2) + "\n")
 
     # -------------------------------------------------------------- finished tasks
 
     def finished(self, tasks: Iterable[Task]) -> set[str]:
-        """Names of those tasks whose results are here, whole and of this very code and study."""
-        return {task.name for task in tasks if self._kept(task.name) is not None and self._files_present(task)}
+        """Names of those tasks whose results are here, whole and of this very code and study.
+
+        A result that is not what was written is set aside, and its task is not finished.
+        """
+        return {task.name for task in tasks if self._is_finished(task)}
+
+    def _is_finished(self, task: Task) -> bool:
+        whole = True
+        for name in [_work(task.name), *_files_of(task)]:
+            there = os.path.lexists(self.files.path(name))
+            if there and not self.files.intact(name):
+                self.files.set_aside(name)
+                there = False
+            whole = whole and there
+        return whole and self._kept(task)["identity"] == self.identity
 
     def keep(self, task: Task, result: Result) -> None:
         """Keep a finished task. Its own file comes last: a task without it is not finished."""
@@ -142,55 +203,51 @@ class Store:
                 f"a worker runs other code ({result.code}) than this process ({code_version()}): the source or the "
                 "libraries differ, or changed since the start"
             )
+        if result.machine not in self.machines:
+            self._note_machine(result.machine)
+            self._write_facts(complete=False, seconds=self._seconds())
         if result.shared is not None:
-            _write(self._shared(task), result.shared)
+            self.files.put(_shared(task), result.shared)
         for budget, data in result.traces.items():
-            _write(trace_path(self.directory, task, budget), data)
-        kept = {"identity": self.identity, "task": task.name, "rows": result.rows, "timing": result.timing}
-        write_text(self._work(task.name), json.dumps(kept))
+            self.files.put(trace_name(task, budget), data)
+        kept = {
+            "identity": self.identity,
+            "task": task.name,
+            "machine": self.machines.index(result.machine),
+            "rows": result.rows,
+            "timing": result.timing,
+            "about": result.about,
+        }
+        self.files.put(_work(task.name), json.dumps(kept))
 
     def rows(self, task: Task) -> list[dict[str, Any]]:
         """The rows of a finished task."""
-        kept = self._kept(task.name)
-        assert kept is not None, f"{task.name} is not finished"
-        return list(kept["rows"])
+        return list(self._kept(task)["rows"])
 
     def timing(self, task: Task) -> dict[str, Any]:
         """The timing of a finished task."""
-        kept = self._kept(task.name)
-        assert kept is not None, f"{task.name} is not finished"
-        return dict(kept["timing"])
+        return dict(self._kept(task)["timing"])
+
+    def about(self, task: Task) -> dict[str, Any] | None:
+        """What a finished task says of its domain, if it does."""
+        said: dict[str, Any] | None = self._kept(task)["about"]
+        return said
 
     def shared(self, task: Task) -> bytes:
         """The file of a finished task that others need."""
-        return self._shared(task).read_bytes()
+        return self.files.read(_shared(task))
 
-    def _kept(self, name: str) -> dict[str, Any] | None:
-        try:
-            kept = json.loads(self._work(name).read_text())
-        except (FileNotFoundError, ValueError):  # a file cut short by a power failure is an unfinished task
-            return None
-        return kept if isinstance(kept, dict) and kept.get("identity") == self.identity else None
-
-    def _files_present(self, task: Task) -> bool:
-        shares = task.kind != "rollout" or task.schedule == "stepwise"
-        files = [self._shared(task)] if shares else []
-        files += [trace_path(self.directory, task, budget) for budget in task.budgets if task.examples]
-        return all(path.is_file() for path in files)
-
-    def _work(self, name: str) -> Path:
-        return self.directory / "work" / f"{name}.json"
-
-    def _shared(self, task: Task) -> Path:
-        folder = "thresholds" if task.kind == "calibrate" else "work"
-        return self.directory / folder / f"{task.name}.safetensors"
+    def _kept(self, task: Task) -> dict[str, Any]:
+        return dict(self.files.read_json(_work(task.name)))
 
     # -------------------------------------------------------------- the end of a session
 
+    def _seconds(self) -> float:
+        return float(read_run(self.directory)["seconds"])
+
     def add_seconds(self, seconds: float, complete: bool) -> None:
         """Book the wall clock of a session, and whether every task is done."""
-        before = float(read_run(self.directory).get("seconds", 0.0))
-        self._write_facts(complete, before + seconds)
+        self._write_facts(complete, self._seconds() + seconds)
 
     def __enter__(self) -> Self:
         """The store itself."""
@@ -198,22 +255,68 @@ class Store:
 
     def __exit__(self, *_: object) -> None:
         """Let go of the directory."""
-        self._lock.close()
+        _let_go(self.files, self._lock)
 
 
-def trace_path(directory: Path, task: Task, budget: float) -> Path:
-    """Where a task's example rollouts at one of its budgets are in a run directory."""
-    return directory / "traces" / f"{task.name_at(budget)}.safetensors"
+class open_run:  # noqa: N801  (used like the built-in `open`)
+    """The files of a run directory that is there, locked while they are written; use it as a context manager."""
+
+    def __init__(self, directory: Path, say: Callable[[str], None] | None = None) -> None:
+        """Refuse what is no run directory."""
+        read_run(directory)
+        self._lock = _locked(directory)
+        try:
+            self._files = RunFiles(directory, say) if say else RunFiles(directory)
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def __enter__(self) -> RunFiles:
+        """What the run has put there."""
+        return self._files
+
+    def __exit__(self, *_: object) -> None:
+        """Let go of the directory."""
+        _let_go(self._files, self._lock)
+
+
+def _let_go(files: RunFiles, lock: Any) -> None:
+    try:
+        with suppress(OSError):  # a full disk, for one: then the list stays as long as it is
+            files.tidy()
+    finally:
+        lock.close()
+
+
+def _work(name: str) -> str:
+    return f"work/{name}.json"
+
+
+def _shared(task: Task) -> str:
+    folder = "thresholds" if task.kind == "calibrate" else "work"
+    return f"{folder}/{task.name}.safetensors"
+
+
+def trace_name(task: Task, budget: float) -> str:
+    """The file of a task's example rollouts at one of its budgets, in a run directory."""
+    return f"traces/{task.name_at(budget)}.safetensors"
+
+
+def _files_of(task: Task) -> list[str]:
+    """The files of a finished task besides its own."""
+    shares = task.kind != "rollout" or task.schedule == "stepwise"
+    shared = [_shared(task)] if shares else []
+    return shared + [trace_name(task, budget) for budget in task.budgets if task.examples]
 
 
 def _refuse_foreign(directory: Path) -> None:
-    """Anything in a directory but a run of ours is somebody else's; hidden files do not count."""
+    """Anything in a directory but a run of ours is somebody else's, hidden files too."""
     if not directory.is_dir():
         return
-    present = sorted(path.name for path in directory.iterdir() if not path.name.startswith("."))
-    if not present:
+    present = sorted(path.name for path in directory.iterdir() if path.name != _LOCK)
+    if not present or (SUMS in present and RunFiles(directory).listed):
         return
-    if "run.json" not in present:
+    if RUN not in present:
         some = ", ".join(present[:3]) + (", …" if len(present) > 3 else "")
         raise StudyError(
             f"{directory} is not empty and not a trimtab run (it holds {some}); nothing was touched: choose another "
@@ -234,7 +337,8 @@ def _make_writable(directory: Path) -> None:
 def _locked(directory: Path) -> Any:
     """An open, locked file; closing it, or dying, unlocks the directory."""
     try:
-        file = (directory / ".lock").open("a")
+        follow = getattr(os, "O_NOFOLLOW", 0)  # a link could lead to a file of somebody else's
+        file = os.fdopen(os.open(directory / _LOCK, os.O_CREAT | os.O_RDWR | follow, 0o666), "r+")
     except OSError as error:
         raise StudyError(f"{directory}: cannot be written to ({error.strerror}); choose another with --out") from error
     try:
@@ -249,23 +353,3 @@ def _locked(directory: Path) -> Any:
             f"{directory}: another process is working in it; wait for it, or choose another with --out"
         ) from error
     return file
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        with suppress(FileNotFoundError):
-            path.unlink()
-
-
-def write_text(path: Path, text: str) -> None:
-    """Put a text file in place in one step."""
-    _write(path, text.encode())
-
-
-def _write(path: Path, data: bytes) -> None:
-    def fill(file: Path) -> None:
-        file.write_bytes(data)
-
-    write_atomically(path, fill)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from importlib.resources import files
-from pathlib import Path
+from importlib import resources
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,11 @@ from torch import Tensor
 
 from trimtab._version import __version__
 from trimtab.core.metrics import Summary, improvement, summary, win_rate
-from trimtab.studies.config import Study, budget_name
+from trimtab.studies.about import read_about
+from trimtab.studies.config import budget_name
 from trimtab.studies.rows import SWEEP, Rows, read_rows
-from trimtab.studies.store import read_run, write_text
+from trimtab.studies.run_files import RunFiles
+from trimtab.studies.store import read_run, study_of
 from trimtab.studies.work import QUALITY
 
 __all__ = ["METRICS", "relative_improvement", "summarise", "summary_schema", "write_summary"]
@@ -27,23 +28,26 @@ COMPARED = ("nepe", "endpoint")
 BASELINE = "periodic"
 
 
-def write_summary(directory: Path) -> dict[str, Any]:
+def write_summary(files: RunFiles) -> dict[str, Any]:
     """Condense the rows of a run directory into its summary.json, and return what it says."""
-    result = summarise(directory)
-    write_text(directory / "summary.json", json.dumps(result, indent=1, allow_nan=False) + "\n")
+    result = summarise(files)
+    files.put("summary.json", json.dumps(result, indent=1, allow_nan=False) + "\n")
     return result
 
 
-def summarise(directory: Path) -> dict[str, Any]:
+def summarise(files: RunFiles) -> dict[str, Any]:
     """What summary.json holds, from the rows alone."""
-    run = read_run(directory)
-    study = Study.from_facts(run["config"])
+    directory = files.directory
+    run, study = read_run(directory), study_of(directory)
+    said = read_about(files, study.domains)
     result: dict[str, Any] = {
         "version": VERSION,
         "trimtab": __version__,
         "config": run["config"] | {"code": run["code"]},
         "seconds": run["seconds"],
-        "domains": {name: domain_summary(read_rows(directory, name)) for name in study.domains},
+        "domains": {
+            name: {"label": said[name]["label"]} | domain_summary(read_rows(directory, name)) for name in study.domains
+        },
     }
     if study.kappas and study.kappa_domains:
         result["kappa"] = sweep_summary(read_rows(directory, SWEEP))
@@ -169,7 +173,9 @@ def relative_improvement(method: Tensor, baseline: Tensor) -> Summary:
 
 def summary_schema() -> dict[str, Any]:
     """The JSON schema of summary.json."""
-    return dict(json.loads(files("trimtab.studies").joinpath("summary.schema.json").read_text(encoding="utf-8")))
+    return dict(
+        json.loads(resources.files("trimtab.studies").joinpath("summary.schema.json").read_text(encoding="utf-8"))
+    )
 
 
 def _json(value: Summary) -> dict[str, Any]:

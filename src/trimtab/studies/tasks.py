@@ -4,24 +4,35 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 import trimtab
-from trimtab.domains import SYNTHETIC, domain
+from trimtab.core.files import parse_json
+from trimtab.domains import DOMAINS, SYNTHETIC, domain
 from trimtab.domains.base import Domain
 from trimtab.studies.config import CALIBRATION_SEED, SWEPT, Study
 from trimtab.studies.errors import StudyError
 from trimtab.studies.schedules import schedule_key
 from trimtab.studies.usercode import Source, domain_from, version_of
 
-__all__ = ["EXPLORING", "Task", "code_version", "domain_of", "made_domain", "runner", "schedules_of", "study_tasks"]
+__all__ = [
+    "EXPLORING",
+    "Task",
+    "code_version",
+    "domain_of",
+    "made_domain",
+    "runner",
+    "schedules_of",
+    "source_of",
+    "study_tasks",
+]
 
 EXPLORING = ("dp", "planned", "value")
 """The calibration methods that look at rollouts corrected at random, which they share."""
@@ -43,7 +54,8 @@ class Task:
         stop: One past the last seed.
         kappa: The domain's restoring pull where it is swept; None leaves the domain's own.
         examples: How many of the seeds are kept to look at.
-        origin: Where the domain comes from, if it is not built in; see `Study.origin`.
+        origin: The record of the domain, if it is not a built-in one as it is; see `Study.origin`.
+        factory: The code that makes a domain which is not built in; "" where it is, or where none was named.
     """
 
     kind: Literal["explore", "calibrate", "rollout"]
@@ -55,6 +67,7 @@ class Task:
     kappa: float | None = None
     examples: int = 0
     origin: str = ""
+    factory: str = ""
 
     @property
     def problem(self) -> str:
@@ -77,6 +90,11 @@ class Task:
         return f"{self.problem}.{schedule}.{budget:.4f}{more}.{self.first}-{self.stop}"
 
     @property
+    def describes(self) -> bool:
+        """Whether it is the one task of its domain that says what reports need to know of it."""
+        return (self.kind, self.schedule, self.first, self.kappa) == ("rollout", "terminal", 0, None)
+
+    @property
     def seeds(self) -> range:
         """Of its rollouts."""
         return range(self.first, self.stop)
@@ -97,8 +115,14 @@ class Task:
         return needs
 
 
-def study_tasks(study: Study) -> list[Task]:
-    """All tasks of a study, those that others need first."""
+def study_tasks(study: Study, factories: Mapping[str, str] | None = None) -> list[Task]:
+    """All tasks of a study, those that others need first.
+
+    Args:
+        study: What is run.
+        factories: The code, "package.module:factory", of the domains that are not built in. It comes from whoever asks
+            for the run, never from a file; without it such tasks have names and no more.
+    """
     tasks: dict[str, Task] = {}
     for name in study.domains:
         for task in _tasks_of(study, name, None, study.budgets, study.seeds, study.example_seeds):
@@ -107,7 +131,9 @@ def study_tasks(study: Study) -> list[Task]:
         for kappa in study.kappas:
             for task in _tasks_of(study, name, kappa, (study.table_budget,), study.kappa_seeds, 0):
                 tasks.setdefault(task.name, task)
-    return sorted(tasks.values(), key=lambda task: len(task.needs))
+    named = factories or {}
+    made = [replace(task, factory=named.get(task.domain, "")) for task in tasks.values()]
+    return sorted(made, key=lambda task: len(task.needs))
 
 
 def _tasks_of(
@@ -164,30 +190,47 @@ def runner(schedule: str, budget: float) -> str:
 
 
 def domain_of(task: Task) -> Domain:
-    """The domain of a task, whose code must be what it was when the run began."""
-    if task.origin and (now := _version_of(task.domain, task.origin)) != (then := json.loads(task.origin)["code"]):
+    """The domain of a task, whose code must be named by the task and be what it was when the run began."""
+    if not task.origin:
+        return made_domain(task.domain, task.kappa)
+    record = parse_json(task.origin, f"the record of {task.domain}")
+    source = source_of(task.domain, record, task.factory)
+    now, then = _version_of(source), record.get("code")
+    if now != then:
         raise StudyError(
             f"{task.domain}: the sampler's code was {then} when the run began and is {now} now; old and new rows "
             "are not mixed: start again with --overwrite"
         )
-    return made_domain(task.domain, task.kappa, task.origin)
+    return domain_from(source)
+
+
+def source_of(name: str, record: Mapping[str, Any], factory: str = "") -> Source:
+    """Where a domain comes from, its settings by the record of a run and its code by the caller alone.
+
+    Args:
+        name: The domain's.
+        record: Of `Study.samplers`. What it says of code is compared, never followed.
+        factory: "package.module:factory" as it was named on the command line; "" if none was.
+    """
+    settings = json.dumps(record.get("settings", {}), sort_keys=True)
+    if name in DOMAINS:
+        return Source(name, "", settings)
+    if not factory:
+        raise StudyError(
+            f"{name} is a sampler of your own, and code is run only if this very call names it: go on with `trimtab "
+            f"compare --sampler {record.get('factory')} --name {name} --resume` and the options it was begun with"
+        )
+    return Source(name, factory, settings)
 
 
 @lru_cache(maxsize=32)
-def _version_of(name: str, origin: str) -> str:
-    return version_of(_source(name, origin))
-
-
-def _source(name: str, origin: str) -> Source:
-    facts = json.loads(origin)
-    return Source(name, facts["factory"], json.dumps(facts["settings"], sort_keys=True))
+def _version_of(source: Source) -> str:
+    return version_of(source)
 
 
 @lru_cache(maxsize=32)
-def made_domain(name: str, kappa: float | None = None, origin: str = "") -> Domain:
-    """A domain, made once a process: some load a model."""
-    if origin:
-        return domain_from(_source(name, origin))
+def made_domain(name: str, kappa: float | None = None) -> Domain:
+    """A built-in domain, made once a process: some load a model."""
     return domain(name) if kappa is None else domain(name, kappa=kappa)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from trimtab.core.files import load_tensors, save_tensors
+from trimtab.core.files import load_tensors, tensor_bytes
 from trimtab.core.record import Rollout
 from trimtab.studies.views import view_of
 
@@ -65,13 +65,21 @@ class Trace:
             along=None if along is None else along.double(),
         )
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write one safetensors file."""
+    def as_bytes(self) -> bytes:
+        """As one safetensors file."""
         tensors = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
-        save_tensors(path, "trace", tensors, {})
+        return tensor_bytes("trace", tensors, {})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Trace:
-        """Read what `save` wrote."""
+        """Read what `as_bytes` made; a file that is no trace is a ValueError."""
         tensors, _ = load_tensors(path, "trace")
-        return cls(**tensors)
+        names = {f.name for f in fields(cls)}
+        if not names - {"along"} <= set(tensors) <= names:
+            raise ValueError(f"{path}: holds {sorted(tensors)}, expected {sorted(names)}; go on with --resume")
+        trace = cls(**tensors)
+        steps, k = trace.defects.shape if trace.defects.ndim == 2 else (0, 0)
+        shapes = {"seeds": (k,), "projected": (steps, k), "closing": (k,), "state_error": (steps, k)}
+        if not k or any(getattr(trace, name).shape != shape for name, shape in shapes.items()) or trace.path.ndim != 3:
+            raise ValueError(f"{path}: its tensors do not fit each other; go on with --resume")
+        return trace

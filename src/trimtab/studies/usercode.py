@@ -13,7 +13,6 @@ import inspect
 import json
 import math
 import pkgutil
-import re
 import sys
 import tomllib
 import traceback
@@ -30,6 +29,7 @@ from trimtab.advice.diagnosis import euclidean
 from trimtab.core.constraint import Constraint, checked_projection, take_rows
 from trimtab.core.corrector import Sampler
 from trimtab.core.errors import unknown
+from trimtab.core.files import parse_json, plain_name, read_bytes
 from trimtab.core.fingerprint import fingerprint
 from trimtab.core.metrics import Distance
 from trimtab.core.noise import Noise, as_seeds
@@ -37,12 +37,17 @@ from trimtab.domains import DOMAINS, domain
 from trimtab.domains.base import Domain, Problem
 from trimtab.integrations.independence import check_independence, check_rows
 
-__all__ = ["Source", "domain_from", "load_factory", "probe", "read_settings", "version_of"]
+__all__ = ["Source", "domain_from", "load_factory", "probe", "read_settings", "record_of", "version_of"]
 
 _EXPECTED = (
     "expected (sampler, constraint), (sampler, constraint, distance), a trimtab.domains.Problem or a "
     "trimtab.domains.Domain"
 )
+
+
+_LARGEST_SETTINGS = 2**20  # bytes
+MOST_STEPS = 1_000_000
+"""Of a sampler; records are kept for every step, so more would not fit in memory."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ class Source:
 
     Attributes:
         name: The domain's name, also in file names.
-        factory: "package.module:factory".
+        factory: "package.module:factory"; "" for a built-in domain.
         settings: Keyword arguments of the factory, as JSON text.
     """
 
@@ -61,15 +66,14 @@ class Source:
 
     def __post_init__(self) -> None:
         """Refuse a name that files could not have."""
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
-            raise ValueError(f"a sampler's name is letters, digits, '.', '_' and '-': got {self.name!r}")
+        plain_name(self.name, "a sampler's name")
 
     @classmethod
     def built_in(cls, name: str, settings: Mapping[str, Any]) -> Source:
         """One of the library's own domains."""
         if name not in DOMAINS:
             raise unknown("domain", name, DOMAINS)
-        return cls(name, f"{DOMAINS[name]}:make", json.dumps(settings, sort_keys=True))
+        return cls(name, "", json.dumps(settings, sort_keys=True))
 
     @classmethod
     def of_user(cls, factory: str, settings: Mapping[str, Any], name: str | None = None) -> Source:
@@ -87,13 +91,13 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: settings are read from a .json or .toml file")
     if not path.is_file():
         raise ValueError(f"{path}: no such file; expected the factory's keyword arguments as JSON or TOML")
-    text = path.read_text(encoding="utf-8")
     try:
-        settings = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        text = read_bytes(path, _LARGEST_SETTINGS).decode("utf-8")
+        settings = parse_json(text) if path.suffix == ".json" else tomllib.loads(text)
         if not isinstance(settings, dict):
             raise ValueError(f"expected keyword arguments, got {type(settings).__name__}")
         json.dumps(settings)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"{path}: not usable as settings: {error}") from error
     return settings
 
@@ -174,13 +178,19 @@ def domain_from(source: Source) -> Domain:
     """Make the domain; once a process, since a factory may load a model."""
     settings = json.loads(source.settings)
     if source.name in DOMAINS:
-        return domain(source.name, **settings)
+        try:
+            made = domain(source.name, **settings)
+        except (TypeError, RuntimeError, OverflowError, MemoryError) as error:
+            raise ValueError(
+                f"{source.name}: cannot be made with the settings {source.settings}: {_short(error)}"
+            ) from error
+        return _of_usable_length(made)
     factory = load_factory(source.factory)
     takes_seeds = _check_settings(source.factory, factory, settings)
     if not takes_seeds:
         made = _call(source.factory, factory, settings)
         if isinstance(made, Domain):
-            return made
+            return _of_usable_length(made)
         sampler, constraint, distance = _parts(source.factory, made)
         problem = Problem(sampler, constraint)
         return Domain(source.name, _summary(factory), lambda seeds: problem, distance, settings)
@@ -194,6 +204,17 @@ def domain_from(source: Source) -> Domain:
     return Domain(source.name, _summary(factory), problem_for, distance, settings)
 
 
+def _of_usable_length(made: Domain) -> Domain:
+    check_steps(made.name, made.problem(as_seeds([0])).sampler.n_steps)
+    return made
+
+
+def check_steps(name: str, n_steps: object) -> None:
+    """Refuse a number of steps that is none, or more than can be recorded."""
+    if isinstance(n_steps, bool) or not isinstance(n_steps, int) or not 1 <= n_steps <= MOST_STEPS:
+        raise ValueError(f"{name}: n_steps must be a whole number from 1 to {MOST_STEPS}: got {n_steps!r}")
+
+
 def version_of(source: Source) -> str:
     """A hash of the factory's module and of what it makes, so that results of other code are told apart.
 
@@ -201,10 +222,16 @@ def version_of(source: Source) -> str:
     """
     problem = domain_from(source).problem(as_seeds([0]))
     digest = hashlib.sha256(fingerprint(problem.sampler, problem.constraint).encode())
-    file = inspect.getsourcefile(inspect.unwrap(load_factory(source.factory)))
-    if file is not None:
+    file = inspect.getsourcefile(inspect.unwrap(load_factory(source.factory))) if source.factory else None
+    if file is not None:  # a built-in domain's source is part of the version of the package
         digest.update(Path(file).read_bytes())
     return digest.hexdigest()[:16]
+
+
+def record_of(source: Source) -> dict[str, Any]:
+    """What the record of a run says of a domain with settings or code of its own; data to compare with, no more."""
+    code = {"factory": source.factory} if source.factory else {}
+    return code | {"settings": json.loads(source.settings), "code": version_of(source)}
 
 
 def _check_settings(spec: str, factory: Callable[..., Any], settings: Mapping[str, Any]) -> bool:
@@ -254,8 +281,7 @@ def _parts(spec: str, made: Any) -> tuple[Sampler, Constraint, Distance]:
                 f"the sampler that {spec} returned, {type(sampler).__name__}, has no {name} ({meaning}); a sampler has "
                 "n_steps, start(noise) and step(x, t, noise)"
             )
-    if isinstance(sampler.n_steps, bool) or not isinstance(sampler.n_steps, int) or sampler.n_steps < 1:
-        raise ValueError(f"{spec}: n_steps must be a whole number of at least 1: got {sampler.n_steps!r}")
+    check_steps(spec, sampler.n_steps)
     for name in ("project", "defect", "take"):
         if not callable(getattr(constraint, name, None)):
             hint = (

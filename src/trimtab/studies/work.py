@@ -26,8 +26,10 @@ from trimtab.core.schedule import Schedule, corrections
 from trimtab.domains.base import Domain
 from trimtab.prices.calibration import calibrate_runs
 from trimtab.prices.price_file import load_price
+from trimtab.studies.about import about
 from trimtab.studies.errors import StudyError
 from trimtab.studies.explored import explore, part_of, runs_from
+from trimtab.studies.machine import THREADS, machine_facts
 from trimtab.studies.schedules import Material, schedule_key
 from trimtab.studies.tasks import Task, code_version, domain_of
 from trimtab.studies.traces import Trace
@@ -48,15 +50,19 @@ class Result:
         rows: One a rollout, a function of the task and the code alone.
         timing: Seconds, calls and rows handled; differs from run to run.
         code: The version of the code that ran it.
+        machine: What its last bits depend on besides; see `machine_facts`.
         shared: A file that other tasks need: explored rollouts, prices, or the stepwise reference.
         traces: Files of example rollouts to look at, by budget.
+        about: What a report needs to know of the domain, from the one task of each domain that says it.
     """
 
     rows: list[dict[str, Any]]
     timing: dict[str, Any]
     code: str
+    machine: dict[str, Any]
     shared: bytes | None = None
     traces: dict[float, bytes] = field(default_factory=dict)
+    about: dict[str, Any] | None = None
 
 
 def run_task(task: Task, inputs: Mapping[str, bytes]) -> Result:
@@ -67,7 +73,12 @@ def run_task(task: Task, inputs: Mapping[str, bytes]) -> Result:
         inputs: The `shared` files of the tasks it needs, by the names `Task.needs` gives them.
     """
     begin = perf_counter()
-    result = {"explore": _explore, "calibrate": _calibrate, "rollout": _rollout}[task.kind](task, inputs)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(THREADS)
+    try:
+        result = {"explore": _explore, "calibrate": _calibrate, "rollout": _rollout}[task.kind](task, inputs)
+    finally:
+        torch.set_num_threads(threads)
     result.timing["seconds"] = perf_counter() - begin
     return result
 
@@ -75,7 +86,7 @@ def run_task(task: Task, inputs: Mapping[str, bytes]) -> Result:
 def _explore(task: Task, inputs: Mapping[str, bytes]) -> Result:
     run = explore(domain_of(task).problem, task.seeds)
     timing = _described(task) | {"rollouts": len(run.closing)} | _costs(run)
-    return Result([], timing, code_version(), shared=_as_bytes(run.save))
+    return Result([], timing, code_version(), machine_facts(), shared=_as_bytes(run.save))
 
 
 def _calibrate(task: Task, inputs: Mapping[str, bytes]) -> Result:
@@ -89,7 +100,7 @@ def _calibrate(task: Task, inputs: Mapping[str, bytes]) -> Result:
         method=method,
         fingerprint=fingerprint(problem.sampler, problem.constraint),
     )
-    return Result([], _described(task), code_version(), shared=_as_bytes(prices.save))
+    return Result([], _described(task), code_version(), machine_facts(), shared=_as_bytes(prices.save))
 
 
 def _rollout(task: Task, inputs: Mapping[str, bytes]) -> Result:
@@ -117,9 +128,10 @@ def _rollout(task: Task, inputs: Mapping[str, bytes]) -> Result:
             some = [row | {name: values[j] for name, values in judged.items()} for j, row in enumerate(some)]
         rows += some
         if task.examples:
-            traces[budget] = _as_bytes(Trace.of(task.domain, part, apart, task.examples).save)
+            traces[budget] = Trace.of(task.domain, part, apart, task.examples).as_bytes()
     shared = _as_bytes(run.save) if task.schedule == "stepwise" else None
-    return Result(rows, _described(task) | _costs(run), code_version(), shared, traces)
+    said = about(task.domain, made, problem.constraint) if task.describes else None
+    return Result(rows, _described(task) | _costs(run), code_version(), machine_facts(), shared, traces, said)
 
 
 def verify(task: Task, schedule: Schedule, run: Rollout, wanted: Tensor) -> None:

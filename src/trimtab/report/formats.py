@@ -5,11 +5,21 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-__all__ = ["Cell", "Table"]
+__all__ = ["Cell", "Table", "domain_label"]
+
+
+def domain_label(summary: Mapping[str, Any], domain: str) -> str:
+    """A domain as tables and figures name it.
+
+    Example:
+        >>> domain_label({"domains": {"so3": {"label": "SO(3)"}}}, "so3")
+        'SO(3)'
+    """
+    return str(summary["domains"].get(domain, {}).get("label", domain))
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trimtab.report.formats import Cell, Table, domain_label
 from trimtab.report.pdm import cost, projected_diffusion, quality
-from trimtab.report.table import Cell, Table
 from trimtab.schedules.style import label_of
 from trimtab.studies.config import budget_name
 from trimtab.studies.reported import reported, reported_beside
-from trimtab.studies.store import write_text
-from trimtab.studies.views import view_of
+from trimtab.studies.run_files import RunFiles
 
 __all__ = ["Cell", "Table", "all_tables", "write_tables"]
 
@@ -23,15 +22,12 @@ Summary = Mapping[str, Any]
 # ------------------------------------------------------------------ writing
 
 
-def write_tables(directory: Path, summary: Summary) -> list[Path]:
+def write_tables(files: RunFiles, summary: Summary) -> list[Path]:
     """Write every table of a summary into `tables/`, in three formats each."""
-    folder = directory / "tables"
-    folder.mkdir(exist_ok=True)
     written = []
-    for table in [*all_tables(summary), *cost(directory, summary)]:
+    for table in [*all_tables(summary), *cost(files.directory, summary)]:
         for ending, text in (("md", table.markdown()), ("csv", table.csv()), ("tex", table.latex())):
-            written.append(folder / f"{table.name}.{ending}")
-            write_text(written[-1], text)
+            written.append(files.put(f"tables/{table.name}.{ending}", text))
     return written
 
 
@@ -58,11 +54,11 @@ def fixed_budget(summary: Summary, key: str, name: str) -> Table:
     notes = []
     for domain, content in summary["domains"].items():
         ours = _ours_at(content, key, budget)
-        rows.append([view_of(domain).label, "here", *_six(ours)])
+        rows.append([domain_label(summary, domain), "here", *_six(ours)])
         paper = _paper(summary, "table1", domain) if beside else None
         if paper:
-            rows.append([view_of(domain).label, "paper", *_six(paper)])
-            notes += _differences(view_of(domain).label, ours, paper)
+            rows.append([domain_label(summary, domain), "paper", *_six(paper)])
+            notes += _differences(domain_label(summary, domain), ours, paper)
     columns = ["Domain", "Source"]
     for metric in ("endpoint", "NEPE"):
         columns += [f"periodic {metric}", f"{label} {metric}", f"Δ {metric}"]
@@ -166,11 +162,11 @@ def win_rates(summary: Summary, key: str, name: str) -> Table:
             "median_improvement": wins["median_improvement"],
             "n": wins["endpoint"]["n"],
         }
-        rows.append([view_of(domain).label, "here", *_four(ours)])
+        rows.append([domain_label(summary, domain), "here", *_four(ours)])
         paper = _paper(summary, "win_rates", domain) if beside else None
         if paper:
-            rows.append([view_of(domain).label, "paper", *_four(paper)])
-            notes += _win_differences(view_of(domain).label, ours, paper)
+            rows.append([domain_label(summary, domain), "paper", *_four(paper)])
+            notes += _win_differences(domain_label(summary, domain), ours, paper)
     budgets = summary["config"]["budgets"]
     most = sum(0 < budget < 1 for budget in budgets) / len(budgets)
     if beside and len(budgets) != reported()["budgets"]:
@@ -219,7 +215,7 @@ def concentration(summary: Summary) -> Table:
     for domain, content in summary["domains"].items():
         c = content["concentration"]
         gains = [_percent(_pair(content["improvement"][key][budget]["nepe"])) for key in keys]
-        rows.append([view_of(domain).label, Cell(c["mean"], c["se"]), *gains])
+        rows.append([domain_label(summary, domain), Cell(c["mean"], c["se"]), *gains])
     q = next(iter(summary["domains"].values()))["concentration"]["q"]
     return Table(
         "concentration",
@@ -243,7 +239,7 @@ def budget_usage(summary: Summary) -> Table:
                 spent = metrics["achieved_budget"]
                 off = max(off, abs(spent["mean"] - float(budget)))
                 rows.append(
-                    [view_of(domain).label, label_of(key), budget, Cell(spent["mean"], spent["se"]), spent["n"]]
+                    [domain_label(summary, domain), label_of(key), budget, Cell(spent["mean"], spent["se"]), spent["n"]]
                 )
     return Table(
         "budget-usage",
@@ -261,7 +257,7 @@ def degenerate(summary: Summary) -> Table:
     """How many values were left out, and how many projections failed."""
     rows: list[list[str | int | Cell]] = [
         [
-            view_of(domain).label,
+            domain_label(summary, domain),
             int(content["degenerate"]),
             int(summary["config"]["seeds"] - content["schedules"]["terminal"]["0.00"]["nepe"]["n"]),
             int(content["failures"]),

@@ -1,0 +1,94 @@
+"""What `compare` and `reproduce` share: the options of a run, running it, and telling how to go on."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trimtab.cli.command import INTERRUPTED, UsageError
+from trimtab.core.errors import unknown
+
+if TYPE_CHECKING:
+    from trimtab.studies.config import Study
+    from trimtab.studies.run_files import RunFiles
+
+__all__ = ["add_running", "run_and_report", "say"]
+
+
+def add_running(parser: argparse.ArgumentParser) -> None:
+    """Add --engine, --workers, --resume, --overwrite and --mix-machines."""
+    parser.add_argument(
+        "--engine", metavar="E", default="local", help="local (processes; the default), ray (a cluster), serial"
+    )
+    parser.add_argument("--workers", metavar="N", type=int, help="processes to use; one per core if not given")
+    again = parser.add_mutually_exclusive_group()
+    again.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on with the unfinished run in DIR; damaged or edited results are set aside and made again",
+    )
+    again.add_argument("--overwrite", action="store_true", help="remove what the run in DIR wrote and start again")
+    parser.add_argument(
+        "--mix-machines",
+        action="store_true",
+        help="also keep results of machines whose arithmetic may differ in the last bits; run.json says so",
+    )
+
+
+def say(line: str) -> None:
+    """Tell the person at the terminal, apart from the results."""
+    print(f"trimtab: {line}", file=sys.stderr)
+
+
+def run_and_report(
+    directory: Path,
+    study: Study,
+    arguments: argparse.Namespace,
+    report: Callable[[RunFiles], None],
+    factories: Mapping[str, str] | None = None,
+) -> int:
+    """Run what a study still lacks and report on it; engine, workers, resume and overwrite are as the options say.
+
+    Args:
+        directory: Of the run.
+        study: What is run.
+        arguments: With the options of `add_running`.
+        report: Writes the report of a finished run.
+        factories: The user's own code by domain, as this command line names it.
+    """
+    from trimtab.studies.engine import ENGINES, run_study
+    from trimtab.studies.rows import write_rows
+    from trimtab.studies.store import Store
+
+    if arguments.engine not in ENGINES:
+        raise unknown("engine", arguments.engine, ENGINES)
+    if arguments.workers is not None and arguments.workers < 1:
+        raise UsageError(f"--workers must be at least 1: got {arguments.workers}")
+    mode = "resume" if arguments.resume else "overwrite" if arguments.overwrite else "new"
+    try:
+        with Store(directory, study, mode, mix_machines=arguments.mix_machines, say=say) as store:  # type: ignore[arg-type]
+            run_study(store, arguments.engine, arguments.workers, sys.stderr, factories)
+            write_rows(store)
+            print("writing tables, figures and the page …", file=sys.stderr)
+            report(store.files)
+    except KeyboardInterrupt:
+        kept = len(list((directory / "work").glob("*.json")))
+        print(
+            f"\ntrimtab: stopped; {kept} finished tasks are kept. Go on with: "
+            f"{_again(arguments.command, directory, factories)}",
+            file=sys.stderr,
+        )
+        return INTERRUPTED
+    return 0
+
+
+def _again(command: str, directory: Path, factories: Mapping[str, str] | None) -> str:
+    """The command that goes on; code of the user's own has to be named by every command that runs it."""
+    where = f"--out {shlex.quote(str(directory))} --resume"
+    if not factories:
+        return f"trimtab {command} {where}"
+    return f"the same command and --resume (trimtab {command} --sampler {next(iter(factories.values()))} … {where})"
