@@ -6,6 +6,8 @@ the state before. Projecting such a point would be work thrown away, or would be
 
 from __future__ import annotations
 
+import copy
+import inspect
 from typing import Any
 
 import torch
@@ -21,6 +23,11 @@ def refuse_unusable(scheduler: Any) -> None:
             raise ValueError(
                 f"{name} has no {method} to hook into; write the loop yourself and call trimtab.Corrector in it"
             )
+    if _steps_tokens(scheduler):
+        raise ValueError(
+            f"{name} steps integer tokens, which have no distance to a feasible set and no projection; wrap takes "
+            "schedulers of floating-point states"
+        )
     if hasattr(scheduler, "undo_step"):
         raise ValueError(
             f"{name} also goes backwards (undo_step), so that its steps cannot be counted ahead; write the loop "
@@ -34,21 +41,25 @@ def refuse_unusable(scheduler: Any) -> None:
         )
 
 
-def first_call(scheduler: Any, timestep: Any) -> int:
-    """The position in `scheduler.timesteps` of a run's first call, which is not 0 in image-to-image pipelines."""
+def first_call(scheduler: Any, timestep: Any) -> int | None:
+    """The position in `scheduler.timesteps` of a run's first call, which is not 0 in image-to-image pipelines.
+
+    None if the timestep is not among them: such a step belongs to no run.
+    """
     if hasattr(scheduler, "_init_step_index"):
-        if scheduler.step_index is None:
-            scheduler._init_step_index(timestep)
-        return int(scheduler.step_index)
+        probe = copy.copy(scheduler)  # asking must not change what its `step` does (HeliosScheduler's never asks)
+        if probe.step_index is None:
+            try:
+                probe._init_step_index(timestep)
+            except (IndexError, ValueError):
+                return None
+        return int(probe.step_index)
     timesteps = scheduler.timesteps
+    if timesteps is None:  # not set up yet, as its `step` will say
+        return None
     now = torch.as_tensor(timestep).flatten()[:1].to(timesteps.device)
     found = (timesteps == now).nonzero()
-    if len(found) == 0:
-        raise ValueError(
-            f"timestep {now.item():g} is not one of the {len(timesteps)} timesteps of {type(scheduler).__name__}; "
-            "were they changed by hand after set_timesteps?"
-        )
-    return int(found[0])
+    return int(found[0]) if len(found) else None
 
 
 def step_ends(scheduler: Any, first: int = 0) -> list[bool]:
@@ -58,7 +69,7 @@ def step_ends(scheduler: Any, first: int = 0) -> list[bool]:
         scheduler: After `set_timesteps`.
         first: The position of the run's first call.
     """
-    n = len(scheduler.timesteps) - first
+    n = max(1, len(scheduler.timesteps) - _names_its_end(scheduler) - first)
     ends = [True] * n
     if _predicts_then_corrects(scheduler):
         ends = [call % 2 == 1 for call in range(n)]
@@ -69,6 +80,17 @@ def step_ends(scheduler: Any, first: int = 0) -> list[bool]:
         orders = [*scheduler.order_list, 1]
         ends = [orders[first + call + 1] == 1 for call in range(n)]
     return [*ends[:-1], True]
+
+
+def _names_its_end(scheduler: Any) -> bool:
+    """Whether the last of the timesteps is where the run ends, and no call is made at it."""
+    return any(cls.__name__ in ("SCMScheduler", "DDPMWuerstchenScheduler") for cls in type(scheduler).__mro__)
+
+
+def _steps_tokens(scheduler: Any) -> bool:
+    """Whether the scheduler declares its states to be integers."""
+    sample = inspect.signature(scheduler.step).parameters.get("sample")
+    return sample is not None and "LongTensor" in str(sample.annotation)
 
 
 def _predicts_then_corrects(scheduler: Any) -> bool:

@@ -60,6 +60,8 @@ class CleanPrediction:
 
 def clean_prediction(scheduler: Any, timestep: Any) -> CleanPrediction:
     """The relation at this call of the scheduler, before its `step`."""
+    if hasattr(scheduler, "_init_step_index") and scheduler.step_index is None:
+        scheduler._init_step_index(timestep)
     config = scheduler.config
     kind = getattr(config, "prediction_type", None)
     if _is_flow_match(scheduler):

@@ -29,12 +29,25 @@ class Settings:
         """Arguments as in `wrap`."""
         self.constraint, self.schedule, self.options = constraint, schedule, options
         self.target, self.history = target, history
-        self.warned = False
+        self.warned = self.warned_outside = False
         self.record: Rollout | None = None
 
     def corrector(self, n_steps: int) -> Corrector | Handed:
         """What corrects the states of one run."""
         return Corrector(self.constraint, self.schedule, n_steps, **self.options)
+
+    def warn_outside(self, scheduler: Any, timestep: Any) -> None:
+        """Say once that a step outside the scheduler's timesteps is not corrected."""
+        if self.warned_outside:
+            return
+        self.warned_outside = True
+        warnings.warn(
+            f"timestep {timestep} is not one of the {len(scheduler.timesteps)} timesteps of "
+            f"{type(scheduler).__name__}: such a step belongs to no run and is not corrected. If a whole loop runs "
+            "like this, give its timesteps to set_timesteps, or write trimtab.Corrector into the loop",
+            RuntimeWarning,
+            stacklevel=4,
+        )
 
     def last_rollout(self) -> Rollout:
         """The record, or why there is none."""

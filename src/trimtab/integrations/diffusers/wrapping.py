@@ -52,7 +52,9 @@ def wrap(
 
     The scheduler stays what it was: `isinstance`, config, `save_pretrained`, signatures, copies. Its `rollout`
     is the record of the last complete run, by itself or by any copy a pipeline made of it. T is the number of steps
-    of the run (`num_inference_steps`, or fewer in image-to-image pipelines).
+    of the run (`num_inference_steps`, or fewer in image-to-image pipelines). A single step at a timestep outside
+    `timesteps` belongs to no run: it is made, not corrected, and a warning says so. Schedulers of integer tokens are
+    refused.
 
     Args:
         thing: A pipeline, which gets a new `scheduler` and is returned; or a scheduler, which is left alone and of
@@ -176,6 +178,11 @@ class ProjectionCallback(PipelineCallback):
             first = (
                 scheduler.step_index - 1 if hasattr(scheduler, "_init_step_index") else first_call(scheduler, timestep)
             )
+            if first is None:
+                raise ValueError(
+                    f"timestep {timestep} is not one of the {len(scheduler.timesteps)} timesteps of "
+                    f"{type(scheduler).__name__}; were they changed by hand after set_timesteps?"
+                )
             # a pipeline may stop before its scheduler's last timestep (denoising_end)
             ends = step_ends(scheduler, first)
             self._gate.begin(scheduler, [*ends[: getattr(pipeline, "num_timesteps", len(ends)) - 1], True])
@@ -210,7 +217,12 @@ def _projecting_class(plain: type, settings: Settings) -> type:
         given = _Given(names, args, kwargs)
         gate = _gate_of(self)
         if not gate.running:
-            gate.begin(self, step_ends(self, first_call(self, given["timestep"])))
+            first = first_call(self, given["timestep"])
+            if first is None:
+                answer = plain.step(self, *args, **kwargs)  # type: ignore[attr-defined]
+                settings.warn_outside(self, given["timestep"])
+                return answer
+            gate.begin(self, step_ends(self, first))
         clean = settings.target == "clean" and not gate.last_call
         if clean:
             given["model_output"] = _rewritten(self, gate, given)
