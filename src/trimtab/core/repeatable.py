@@ -1,0 +1,108 @@
+"""Whether a `run` gives the same batch twice: what every comparison of schedules on the same noise rests on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trimtab.core.record import Rollout
+from trimtab.core.schedule import Schedule
+
+__all__ = ["check_repeatable"]
+
+
+def check_repeatable(run: Callable[[Schedule], Rollout], schedule: Schedule) -> Rollout:
+    """Run one batch twice, and complain if the two differ by more than rounding.
+
+    Args:
+        run: `run(schedule)` runs a loop once, always with the same seeds, and returns `corrector.rollout`.
+        schedule: Any; one that never projects is the cheapest.
+
+    Returns:
+        The record of the first of the two runs, which need not be made again.
+
+    Raises:
+        TypeError: If `run` does not return a record.
+        ValueError: If it is not repeatable; says where the runs part, and which global generator was drawn from.
+
+    Example:
+        >>> import torch, trimtab as tt
+        >>> ball = tt.as_constraint(lambda x: x.clamp(-1, 1), lambda x: (x.abs() - 1).clamp(min=0).amax(dim=1))
+        >>> def run(schedule):
+        ...     corrector = tt.Corrector(ball, schedule, n_steps=5)
+        ...     for t in range(5):
+        ...         corrector(3 * torch.randn(4, 2), t)
+        ...     return corrector.rollout
+        >>> check_repeatable(run, tt.Terminal())
+        Traceback (most recent call last):
+        ValueError: run is not repeatable: called twice with one schedule, 4 of 4 samples came out differently...
+    """
+    before = _global_states()
+    first = _record(run(schedule))
+    moved = [name for name, state in _global_states().items() if state != before[name]]
+    second = _record(run(schedule))
+    if first.defects.shape != second.defects.shape:
+        raise ValueError(
+            f"run is not repeatable: called twice with one schedule, it made {tuple(first.defects.shape)} and then "
+            f"{tuple(second.defects.shape)} (steps, samples); each call must run the same batch"
+        )
+    apart = _apart(first.defects, second.defects)  # (T, n)
+    differs = apart.any(dim=0)
+    if isinstance(first.final, Tensor) and isinstance(second.final, Tensor):
+        differs = differs | _apart(first.final, second.final).reshape(len(differs), -1).any(dim=1)
+    if not bool(differs.any()):
+        return first
+    sample = int(differs.nonzero()[0])
+    steps = apart[:, sample].nonzero().flatten().tolist()
+    where = f"sample {sample}, from step {steps[0]} on" if steps else f"sample {sample}, in its final state"
+    raise ValueError(
+        f"run is not repeatable: called twice with one schedule, {int(differs.sum())} of {len(differs)} samples came "
+        f"out differently (first: {where}). Schedules are compared on the same noise, so that each call must begin "
+        f"with the same seeds. {_advice(moved)}"
+    )
+
+
+def _record(answer: object) -> Rollout:
+    if not isinstance(answer, Rollout):
+        raise TypeError(
+            f"run(schedule) must return the record of its run, corrector.rollout: got {type(answer).__name__}"
+        )
+    return answer
+
+
+def _apart(a: Tensor, b: Tensor) -> Tensor:
+    """Where two runs differ by more than a kernel's rounding on another day would explain."""
+    close = torch.finfo(a.dtype).eps ** 0.5
+    return ~torch.isclose(a, b.to(a), rtol=close, atol=close * float(a.nan_to_num().abs().max()), equal_nan=True)
+
+
+_SEEDING = {
+    "torch": "torch.manual_seed(seed), or a torch.Generator made in run and passed to every draw",
+    "numpy": "numpy.random.seed(seed), or better a numpy.random.default_rng(seed) made in run",
+    "random": "random.seed(seed), or a random.Random(seed) made in run",
+}
+
+
+def _global_states() -> dict[str, object]:
+    legacy = np.random.get_state(legacy=True)
+    assert isinstance(legacy, tuple)
+    return {
+        "torch": torch.get_rng_state().numpy().tobytes(),
+        "numpy": (legacy[1].tobytes(), legacy[2:]),
+        "random": random.getstate(),
+    }
+
+
+def _advice(moved: list[str]) -> str:
+    if not moved:
+        return (
+            "No global generator (torch, numpy, random) was drawn from: look for a generator made outside run, which "
+            "goes on from call to call, for data taken in another order, and for kernels that are not deterministic"
+        )
+    return " ".join(
+        f"The global generator of {name} was drawn from: begin run with {_SEEDING[name]}." for name in moved
+    )
