@@ -33,7 +33,7 @@ CLAIM = "sampling with 25% of the projections"
 
 
 @dataclass(frozen=True, eq=False)
-class AsPDM:
+class AsPDM(tt.Constraint):
     """The IPOPT projection as Projected Diffusion Models runs it: each call builds the program anew."""
 
     avoid: AvoidObstacles

@@ -25,8 +25,7 @@ import trimtab as tt
 from _page import HERE, renew
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Rollout
-from trimtab.core.schedule import corrections
-from trimtab.prices.own_scale import last_corrections
+from trimtab.core.schedule import corrections, last_corrections
 from trimtab.prices.price_file import load_price
 from trimtab.report.formats import Cell, Table
 from trimtab.schedules.style import label_of

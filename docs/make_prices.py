@@ -21,11 +21,11 @@ import torch
 
 import trimtab as tt
 from trimtab.core import metrics
+from trimtab.core.schedule import last_corrections
 from trimtab.domains import SYNTHETIC
 from trimtab.experimental.lookahead import LookAhead
 from trimtab.limits.online_bound import online_limit
 from trimtab.prices.calibration import calibrate_runs, cost_to_go
-from trimtab.prices.own_scale import last_corrections
 from trimtab.schedules.style import look_of
 
 HERE = Path(__file__).parent

@@ -39,7 +39,7 @@ def row_norm(x: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Sphere:
+class Sphere(tt.Constraint):
     """The unit sphere."""
 
     def project(self, x: Tensor) -> Tensor:
@@ -53,7 +53,7 @@ class Sphere:
 
 
 @dataclass(frozen=True, eq=False)
-class Ball:
+class Ball(tt.Constraint):
     """A ball for each sample, with a radius of its own."""
 
     radius: Tensor
@@ -81,7 +81,7 @@ CONSTRAINTS = {
 
 
 @dataclass(frozen=True, eq=False)
-class Solver:
+class Solver(tt.Constraint):
     """The sphere by a solver that counts its iterations and fails on states with a large first coordinate."""
 
     limit: float = 1.5

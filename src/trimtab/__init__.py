@@ -13,11 +13,13 @@ from trimtab._version import __version__
 if TYPE_CHECKING:
     from trimtab.advice.recommend import advise
     from trimtab.advice.result import Advice
-    from trimtab.core.constraint import Constraint, Projection, ProjectionError, Retry, as_constraint
-    from trimtab.core.corrector import Corrector, Sampler, rollout
-    from trimtab.core.ledger import replay
+    from trimtab.core.applied import ProjectionError, Retry
+    from trimtab.core.constraint import Constraint, Projection, as_constraint
+    from trimtab.core.corrector import Corrector
     from trimtab.core.noise import Noise
     from trimtab.core.record import Rollout
+    from trimtab.core.replay import replay
+    from trimtab.core.rollout import Sampler, rollout
     from trimtab.core.schedule import Moment, Schedule
     from trimtab.domains import domain
     from trimtab.limits.hindsight import hindsight
@@ -32,10 +34,13 @@ _HOME = {
     "advice.recommend": ("advise",),
     "advice.result": ("Advice",),
     "prices.calibration": ("calibrate", "calibrate_runs", "thresholds_from_runs"),
-    "core.constraint": ("Constraint", "Projection", "ProjectionError", "Retry", "as_constraint"),
+    "core.applied": ("ProjectionError", "Retry"),
+    "core.constraint": ("Constraint", "Projection", "as_constraint"),
     "domains": ("domain",),
-    "core.ledger": ("replay",),
-    "core.corrector": ("Corrector", "Sampler", "rollout"),
+    "core.corrector": ("Corrector",),
+    "core.problem": ("Problem",),
+    "core.replay": ("replay",),
+    "core.rollout": ("Sampler", "rollout"),
     "core.noise": ("Noise",),
     "limits.hindsight": ("hindsight",),
     "prices.plan": ("Plan", "Planned"),
@@ -60,6 +65,7 @@ __all__ = [
     "Periodic",
     "Plan",
     "Planned",
+    "Problem",
     "Projection",
     "ProjectionError",
     "RandomTimes",

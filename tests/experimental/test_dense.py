@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from trimtab.core.constraint import Projection
+from trimtab.core.constraint import Constraint, Projection
 from trimtab.experimental import dense
 from trimtab.experimental.dense import dense_pays
 
 
 @dataclass
-class Clocked:
+class Clocked(Constraint):
     """A projection that takes some time for a call and some for each row, on a clock of its own."""
 
     a_call: float

@@ -9,11 +9,10 @@ import torch
 
 import trimtab as tt
 from cases import Sphere, Walk
-from trimtab.core.schedule import Moment
+from trimtab.core.schedule import Moment, last_corrections
 from trimtab.experimental.learn_value import Branch, Labels, counterfactuals, fit, gather, learn
 from trimtab.experimental.value import FEATURES, Value, close_decisions, observed
 from trimtab.prices.explore import Explore
-from trimtab.prices.own_scale import last_corrections
 
 CALIBRATION, EVALUATION = range(1000, 1064), range(256)
 
@@ -160,16 +159,14 @@ def test_what_is_observed_does_not_depend_on_batch_mates_or_on_the_future(burst_
     value, left, price = untrained(burst_table), torch.full((5,), 4), torch.ones(5, dtype=torch.float64)
     last = last_corrections(projected)
     for t in (0, 1, 17, 39):
-        seen = observed(Moment(t, 40, defects[t], left, None, (defects, projected), None, last[t], {}), price, value)
+        seen = observed(Moment(t, 40, defects, projected, left, last[t]), price, value)
         assert seen.isfinite().all()
         later = defects.clone()
         later[t + 1 :] = 9.0
-        again = observed(Moment(t, 40, defects[t], left, None, (later, projected), None, last[t], {}), price, value)
+        again = observed(Moment(t, 40, later, projected, left, last[t]), price, value)
         assert torch.equal(seen, again)
-        one = (defects[:, 2:3], projected[:, 2:3])
-        alone = observed(
-            Moment(t, 40, defects[t, 2:3], left[2:3], None, one, None, last[t, 2:3], {}), price[2:3], value
-        )
+        one = Moment(t, 40, defects[:, 2:3], projected[:, 2:3], left[2:3], last[t, 2:3])
+        alone = observed(one, price[2:3], value)
         assert torch.equal(alone[0], seen[2])
 
 

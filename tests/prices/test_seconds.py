@@ -29,7 +29,7 @@ class Drift:
 
 
 @dataclass(frozen=True, eq=False)
-class Slow:
+class Slow(tt.Constraint):
     """Zero, by a solver whose iterations grow with the defect to some power."""
 
     power: float = 2.0

@@ -22,7 +22,7 @@ HEAD = """
 import torch
 import trimtab as tt
 
-class Walk:
+class Walk(tt.Constraint):
     n_steps = 6
     def start(self, noise):
         return noise.normal(-1, (2,))
@@ -64,16 +64,17 @@ def test_a_factory_may_return_a_pair_a_triple_a_problem_or_a_domain(write):
     bodies = {
         "return Walk(), disc": 5.0,  # Euclidean
         "return Walk(), disc, lambda a, b: (a - b)[:, 0].abs()": 3.0,
-        "from trimtab.domains import Problem; return Problem(Walk(), disc)": 5.0,
+        "from trimtab.domains import Problem; return Problem(Walk(), disc, [0])": 5.0,
         "from trimtab.domains import Domain, Problem\n"
-        "    return Domain('d', 's', lambda seeds: Problem(Walk(), disc), lambda a, b: (a - b)[:, 1].abs())": 4.0,
+        "    return Domain('d', 's', lambda seeds: Problem(Walk(), disc, seeds),"
+        " lambda a, b: (a - b)[:, 1].abs())": 4.0,
     }
     a, b = torch.zeros(1, 2), torch.tensor([[3.0, 4.0]])
     for body, expected in bodies.items():
         domain = made(write(f"def make():\n    {body}"))
         probe(domain, range(3), whole=True)
         assert float(domain.distance(a, b)) == expected
-        run = tt.rollout(*vars(domain.problem(range(4))).values(), tt.Periodic(2), range(4))
+        run = domain.problem(range(4)).rollout(tt.Periodic(2))
         assert run.spent.tolist() == [2] * 4
 
 
@@ -158,11 +159,11 @@ def test_split_gives_module_and_factory():
         ("def make(): return disc, Walk()", {}, "constraint first"),
         ("def make(): return object(), disc", {}, "object, has no n_steps"),
         ("def make():\n    w = Walk(); w.n_steps = 2.5\n    return w, disc", {}, "n_steps must be a whole number"),
-        ("def make(): return Walk(), lambda x: x", {}, r"has no project.*as_constraint"),
+        ("def make(): return Walk(), lambda x: x", {}, r"does not derive from trimtab.Constraint.*as_constraint"),
         (
             "def make():\n    class C:\n        project = defect = lambda s, x: x\n    return Walk(), C()",
             {},
-            "take.rows.",
+            "does not derive from trimtab.Constraint",
         ),
         ("def make(): return Walk(), disc, 3", {}, "distance must be a function"),
         ("def make(radius): return Walk(), disc", {}, "needs radius: .*--config"),
@@ -207,7 +208,7 @@ def test_samples_that_influence_each_other_late_are_found_by_the_whole_check(wri
 
 def test_rows_that_cannot_be_selected_are_explained(write):
     spec = write("""
-        class Fixed:
+        class Fixed(tt.Constraint):
             radius = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
             def project(self, x):
                 return x * (self.radius[:, None] / x.norm(dim=1, keepdim=True)).clamp(max=1)

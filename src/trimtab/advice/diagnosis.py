@@ -14,10 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trimtab.core.constraint import Constraint, checked_projection, take_rows
-from trimtab.core.corrector import Sampler, rollout
+from trimtab.core.applied import checked_projection
+from trimtab.core.constraint import Constraint
 from trimtab.core.metrics import Distance, endpoint_distance, euclidean
 from trimtab.core.record import Rollout
+from trimtab.core.rollout import Sampler, rollout, take_rows
 from trimtab.prices.explore import Run
 from trimtab.schedules import Fixed, Periodic
 

@@ -24,13 +24,13 @@ from trimtab.advice.diagnosis import (
 from trimtab.advice.result import Advice, Measured
 from trimtab.advice.trials import KINDS, Bench, Cost, Trial
 from trimtab.advice.words import findings_of
-from trimtab.core.constraint import Constraint, take_rows
-from trimtab.core.corrector import Sampler, rollout
+from trimtab.core.constraint import Constraint
 from trimtab.core.errors import unknown
 from trimtab.core.fingerprint import fingerprint
 from trimtab.core.metrics import Distance, top_mass
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Rollout
+from trimtab.core.rollout import Sampler, rollout, take_rows
 from trimtab.prices.calibration import Price
 from trimtab.prices.explore import Run
 from trimtab.schedules import Terminal

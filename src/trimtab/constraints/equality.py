@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trimtab.constraints.rows import row_norm, row_product
 from trimtab.constraints.states import check_states
-from trimtab.core.constraint import Projection
+from trimtab.core.constraint import Constraint, Projection
 
 __all__ = ["NonlinearEquality"]
 
@@ -18,7 +18,7 @@ _HALVINGS = 12
 
 
 @dataclass(frozen=True, eq=False)
-class NonlinearEquality:
+class NonlinearEquality(Constraint):
     r"""Solutions of equations g(y) = 0, such as conservation laws: argmin over them of norm(y - x), locally.
 
     Each step is the shortest one that solves the linearised equations, halved until the equations are solved better

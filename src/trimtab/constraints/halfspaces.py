@@ -14,13 +14,13 @@ from trimtab.constraints.daqp import daqp_is_there, nearest_by_daqp
 from trimtab.constraints.dual_active_set import nearest_points
 from trimtab.constraints.rows import apply_matrix
 from trimtab.constraints.states import check_states, host_array
-from trimtab.core.constraint import Projection
+from trimtab.core.constraint import Constraint, Projection
 
 __all__ = ["HalfSpaces"]
 
 
 @dataclass(frozen=True, eq=False)
-class HalfSpaces:
+class HalfSpaces(Constraint):
     r"""Points on the right side of planes: argmin over A y <= b of norm(y - x), with states flattened to d numbers.
 
     A quadratic program, solved for its multipliers by a dual active-set method. On the host DAQP does it sample by

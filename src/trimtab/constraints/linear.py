@@ -10,12 +10,13 @@ from torch import Tensor
 
 from trimtab.constraints.rows import apply_matrix, row_norm
 from trimtab.constraints.states import check_states
+from trimtab.core.constraint import Constraint
 
 __all__ = ["AffineEquality", "Box", "Simplex"]
 
 
 @dataclass(frozen=True, eq=False)
-class AffineEquality:
+class AffineEquality(Constraint):
     r"""Solutions of linear equations: argmin over A y = b of norm(y - x), with states flattened to d numbers.
 
     Attributes:
@@ -82,7 +83,7 @@ class AffineEquality:
 
 
 @dataclass(frozen=True, eq=False)
-class Box:
+class Box(Constraint):
     r"""Coordinates between bounds: argmin over low <= y <= high of norm(y - x).
 
     Attributes:
@@ -127,7 +128,7 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Simplex:
+class Simplex(Constraint):
     """Shares of a whole: argmin over y >= 0 with sum(y) = total of norm(y - x), with states flattened.
 
     Attributes:

@@ -16,7 +16,7 @@ __all__ = ["SE3", "pose_distance"]
 
 
 @dataclass(frozen=True, eq=False)
-class SE3:
+class SE3(Constraint):
     """Poses [A | p]: states (n, 3, 4), A a rotation and p free or in a set of its own.
 
     Attributes:

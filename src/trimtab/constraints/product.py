@@ -34,7 +34,7 @@ class Part:
 
 
 @dataclass(frozen=True, eq=False)
-class Product:
+class Product(Constraint):
     """A constraint for each of several parts of the state; coordinates in no part are free.
 
     Attributes:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trimtab.constraints.states import check_states, host_array
-from trimtab.core.constraint import Projection
+from trimtab.core.constraint import Constraint, Projection
 from trimtab.core.errors import missing_extra
 
 __all__ = ["NonlinearProgram"]
@@ -29,7 +29,7 @@ Inequalities = Callable[..., Any]
 
 
 @dataclass(frozen=True, eq=False)
-class NonlinearProgram:
+class NonlinearProgram(Constraint):
     r"""States with g(y, p) <= 0, h(y, p) = 0 and lower <= y <= upper: the nearest to x, locally, by IPOPT.
 
     Attributes:

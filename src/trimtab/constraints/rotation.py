@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from trimtab.constraints.states import check_states
+from trimtab.core.constraint import Constraint
 
 __all__ = ["SO3", "multiply", "nearest_rotation", "rotation_angle", "rotation_defect", "transpose_multiply"]
 
@@ -196,7 +197,7 @@ def rotation_angle(a: Tensor, b: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class SO3:
+class SO3(Constraint):
     """Rotation matrices: states (n, 3, 3), polar projection, orthogonality and determinant defect.
 
     Example:

@@ -10,12 +10,13 @@ from torch import Tensor
 
 from trimtab.constraints.rows import by_row, row_norm
 from trimtab.constraints.states import check_states
+from trimtab.core.constraint import Constraint
 
 __all__ = ["Ball", "Sphere"]
 
 
 @dataclass(frozen=True, eq=False)
-class Sphere:
+class Sphere(Constraint):
     r"""Points at one distance from a centre: argmin over norm(y - centre) = radius of norm(y - x).
 
     Attributes:
@@ -53,7 +54,7 @@ class Sphere:
 
 
 @dataclass(frozen=True, eq=False)
-class Ball:
+class Ball(Constraint):
     r"""Points no farther than a radius from a centre: argmin over norm(y - centre) <= radius of norm(y - x).
 
     Attributes:

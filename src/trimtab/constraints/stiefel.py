@@ -9,12 +9,13 @@ from torch import Tensor
 
 from trimtab.constraints.rows import row_norm, row_product
 from trimtab.constraints.states import check_states
+from trimtab.core.constraint import Constraint
 
 __all__ = ["Stiefel"]
 
 
 @dataclass(frozen=True)
-class Stiefel:
+class Stiefel(Constraint):
     """Frames: states (n, p, q) with q <= p orthonormal columns, projected to the polar factor, the nearest frame.
 
     Example:

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from trimtab.constraints.states import check_states
+from trimtab.core.constraint import Constraint
 
 __all__ = ["Surface"]
 
 
 @dataclass(frozen=True)
-class Surface:
+class Surface(Constraint):
     """Points on a height field: states (n, 3) as u, v, z with z = height(u, v), projected vertically.
 
     Attributes:

@@ -1,27 +1,23 @@
-"""What a constraint is, and what happens when one of its projections fails.
-
-A constraint is a projection onto the feasible set, a cheap *defect* (how far from feasible) and a way to select
-rows, so that data belonging to each sample (a start, a goal) follows the samples that are projected.
-"""
+"""What a constraint is: a way to a feasible set, and a cheap number that tells how far from it a state is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from trimtab.core.every_step import all_finite
+from trimtab.core.states import Form
 
-__all__ = ["Constraint", "Projection", "ProjectionError", "Retry", "as_constraint", "take_rows"]
+__all__ = ["Constraint", "Improvement", "Projection", "as_constraint", "residual_norm"]
 
 
 class Projection(NamedTuple):
     """The answer of a projection that can fail: states, and an outcome for each sample.
 
-    A projection that cannot fail may return the bare tensor instead.
+    A projection that cannot fail may return the bare states instead.
 
     Attributes:
         x: The projected states, (n, *event).
@@ -30,72 +26,126 @@ class Projection(NamedTuple):
         residual: `defect(x)` of the returned states, (n,), if the solver knows it; saves measuring it again.
     """
 
-    x: Tensor
+    x: Any
     converged: Tensor | None = None
     iterations: Tensor | None = None
     residual: Tensor | None = None
 
 
-@runtime_checkable
-class Constraint(Protocol):
-    """A feasible set M: how to reach it and how far from it a state is."""
+class Improvement(NamedTuple):
+    """The answer of one iteration of a solver.
 
-    def project(self, x: Tensor) -> Tensor | Projection:
-        """Feasible states near `x`: (n, *event) to (n, *event), same dtype and device."""
-        ...
+    Attributes:
+        x: The improved states, (n, *event).
+        defect: `defect(x)`, (n,).
+        done: Whether the solver has nothing left to do, (n,) bool.
+        state: What the solver carries to its next iteration: None, or tensors with one row per sample in a tuple.
+    """
 
-    def defect(self, x: Tensor) -> Tensor:
+    x: Any
+    defect: Tensor
+    done: Tensor
+    state: tuple[Tensor, ...] | None = None
+
+
+class Constraint:
+    """A feasible set M: how to reach it and how far from it a state is.
+
+    Derive from it and give `project` and `defect`, or make one of plain functions with `as_constraint`.
+
+    Attributes:
+        needs: The names of what `project` and `defect` want to know beside the states, handed to them by keyword:
+            "t" (the step), "previous" (the state before the update), or anything the loop passes to its corrector,
+            such as `corrector(x, t, sigma=0.3)`. A number is shared by all samples; an array has one row per sample
+            and follows row selection.
+        defect_is_projection: Whether measuring a defect costs a projection; each look is then counted as one.
+        is_projection: Whether `project` leads onto the feasible set, so that projecting twice changes nothing. A
+            correction that only lowers an energy says False.
+        improves: Whether `improve` is there.
+    """
+
+    needs: tuple[str, ...] = ()
+    defect_is_projection: bool = False
+    is_projection: bool = True
+    improves: bool = False
+
+    def project(self, x: Any, *args: Any, **context: Any) -> Any:
+        """Feasible states near `x`: (n, *event) to (n, *event), same kind, dtype and device; or a `Projection`."""
+        raise NotImplementedError(f"{type(self).__name__} must say how to reach the feasible set: def project(self, x)")
+
+    def defect(self, x: Any, *args: Any, **context: Any) -> Any:
         """How far each state is from feasible: (n, *event) to (n,), at least 0, and 0 on M."""
-        ...
+        raise NotImplementedError(f"{type(self).__name__} must say how far a state is off: def defect(self, x)")
 
-    def take(self, rows: Tensor) -> Constraint:
-        """The same constraint for the samples `rows`, a (k,) index tensor."""
-        ...
+    def take(self, rows: Tensor) -> Self:
+        """The same constraint for the samples `rows`, a (k,) index tensor; itself if it has no data per sample."""
+        return self
+
+    def improve(self, x: Any, state: tuple[Tensor, ...] | None, **context: Any) -> Improvement:
+        """One iteration of the solver on states (n, *event); `state` is None at the first."""
+        raise NotImplementedError(f"{type(self).__name__} has no iterations of its own: its projection is one unit")
 
 
 @dataclass(frozen=True, eq=False)
-class _Functions:
-    """A constraint made of plain functions; `data` are tensors with one row a sample."""
+class _Functions(Constraint):
+    """A constraint made of plain functions; `data` are tensors with one row per sample."""
 
-    project_function: Callable[..., Tensor | Projection]
-    defect_function: Callable[..., Tensor] | None
+    project_function: Callable[..., Any]
+    defect_function: Callable[..., Any] | None
     data: tuple[Tensor, ...] = field(default=(), metadata={"per_sample": True})
+    needs: tuple[str, ...] = ()
+    is_projection: bool = True
 
     @property
-    def defect_is_projection(self) -> bool:
+    def defect_is_projection(self) -> bool:  # type: ignore[override]
         return self.defect_function is None
 
-    def project(self, x: Tensor) -> Tensor | Projection:
-        return self.project_function(x, *self._data_for(x))
+    def project(self, x: Any, *args: Any, **context: Any) -> Any:
+        return self.project_function(x, *self._data_for(x), **context)
 
-    def defect(self, x: Tensor) -> Tensor:
+    def defect(self, x: Any, *args: Any, **context: Any) -> Any:
         if self.defect_function is not None:
-            return self.defect_function(x, *self._data_for(x))
-        answer = self.project(x.clone())  # a projection may work in place
-        projected = answer.x if isinstance(answer, Projection) else answer
-        residual: Tensor = torch.linalg.vector_norm((x - projected).flatten(1), dim=1)
-        return residual
+            return self.defect_function(x, *self._data_for(x), **context)
+        form = Form(x)
+        leaves = form.leaves(x)
+        answer = self.project(form.state(tuple(leaf.clone() for leaf in leaves)), **context)  # it may work in place
+        projected = form.leaves(answer.x if isinstance(answer, Projection) else answer)
+        return residual_norm(leaves, projected)
 
-    def _data_for(self, x: Tensor) -> tuple[Tensor, ...]:
-        for d in self.data:
-            if d.shape[0] != x.shape[0]:
-                raise ValueError(
-                    f"this constraint has data for {d.shape[0]} samples but was given {x.shape[0]} states; data has "
-                    "one row a sample, and take(rows) selects some"
-                )
+    def _data_for(self, x: Any) -> tuple[Tensor, ...]:
+        if self.data:
+            n = len(x) if isinstance(x, Tensor) else Form(x).n
+            for d in self.data:
+                if d.shape[0] != n:
+                    raise ValueError(
+                        f"this constraint has data for {d.shape[0]} samples but was given {n} states; data has one row "
+                        "per sample, and take(rows) selects some"
+                    )
         return self.data
 
     def take(self, rows: Tensor) -> _Functions:
         if not self.data:
             return self
         data = tuple(d[rows] for d in self.data)
-        return _Functions(self.project_function, self.defect_function, data)
+        return _Functions(self.project_function, self.defect_function, data, self.needs, self.is_projection)
+
+
+def residual_norm(before: Iterable[Tensor], after: Iterable[Tensor]) -> Tensor:
+    """How far each sample's leaves moved, (n,): the Euclidean norm over all of them."""
+    squares = [
+        (a - b).flatten(1).square().sum(dim=1) if a.ndim > 1 else (a - b) ** 2
+        for a, b in zip(before, after, strict=True)
+    ]
+    return torch.stack(squares).sum(dim=0).sqrt()
 
 
 def as_constraint(
-    project: Callable[..., Tensor | Projection],
-    defect: Callable[..., Tensor] | None = None,
+    project: Callable[..., Any],
+    defect: Callable[..., Any] | None = None,
     data: tuple[Tensor, ...] = (),
+    *,
+    needs: tuple[str, ...] = (),
+    is_projection: bool = True,
 ) -> Constraint:
     """Make a constraint of plain functions.
 
@@ -104,7 +154,9 @@ def as_constraint(
         defect: `defect(x, *data)` returns (n,) distances to feasibility. Without one, the defect is the
             projection residual `norm(x - project(x))`: correct, but then every look at a state costs a
             projection, each is counted as one, and scheduling saves nothing.
-        data: Tensors with one row a sample, handed to both functions; they follow row selection.
+        data: Tensors with one row per sample, handed to both functions; they follow row selection.
+        needs: What both functions want to know beside the states, by keyword; see `Constraint`.
+        is_projection: False for a correction that does not end on a feasible set, such as a few steps down an energy.
 
     Example:
         >>> import torch
@@ -115,172 +167,10 @@ def as_constraint(
     """
     for name, f in (("project", project), ("defect", defect)):
         if f is not None and not callable(f):
-            raise ValueError(f"{name} must be a function of the states, got {type(f).__name__}")
+            raise TypeError(f"{name} must be a function of the states: got {type(f).__name__}")
     if not isinstance(data, tuple | list) or not all(isinstance(d, Tensor) and d.ndim for d in data):
-        raise ValueError(f"data is a tuple of tensors with one row a sample: got {data!r}")
-    return _Functions(project, defect, tuple(data))
-
-
-def take_rows(thing: Any, rows: Tensor) -> Any:
-    """`thing.take(rows)` where the thing has data for each sample, the thing itself where it has none."""
-    take = getattr(thing, "take", None)
-    return thing if take is None else take(rows)
-
-
-# ------------------------------------------------------------------ failed projections
-
-
-class ProjectionError(RuntimeError):
-    """A projection failed, or its answer cannot be used."""
-
-
-Then = Literal["keep", "revert", "raise"]
-
-
-@dataclass(frozen=True)
-class Retry:
-    """Try a failed projection again, `tries` times at the most, and `then` do what the plain policy says.
-
-    Each try starts from the solver's last state where that is no worse than the proposal, so that a
-    deterministic solver does not just fail the same way again.
-    """
-
-    tries: int = 2
-    then: Then = "keep"
-
-    def __post_init__(self) -> None:
-        """Refuse a policy that would retry for ever or do nothing known in the end."""
-        if isinstance(self.tries, bool) or not isinstance(self.tries, int) or self.tries < 1:
-            raise ValueError(f"Retry: tries must be a whole number of at least 1, got {self.tries!r}")
-        if self.then not in get_args(Then):
-            raise ValueError(f"Retry: then must be one of {get_args(Then)}, got {self.then!r}")
-
-
-OnFailure = Literal["keep", "revert", "raise", "retry"] | Retry
-
-
-def tries_and_last_resort(policy: OnFailure) -> tuple[int, Then]:
-    """How often to try a failed projection again, and what to do if it still fails.
-
-    Example:
-        >>> tries_and_last_resort("revert"), tries_and_last_resort(Retry(3))
-        ((0, 'revert'), (3, 'keep'))
-    """
-    if policy == "retry":
-        policy = Retry()
-    if isinstance(policy, Retry):
-        return policy.tries, policy.then
-    if policy in get_args(Then):
-        return 0, policy
-    raise ValueError(f"on_failure must be 'keep', 'revert', 'raise', 'retry' or Retry(n), got {policy!r}")
-
-
-def checked_projection(constraint: Constraint, x: Tensor, finite: bool = True) -> Projection:
-    """`constraint.project(x)` with its answer checked: shape, dtype, device, outcomes.
-
-    Args:
-        constraint: The constraint for exactly the rows of `x`.
-        x: States, (n, *event).
-        finite: Also refuse NaN and inf where it converged, which waits for the device.
-    """
-    answer = constraint.project(x)
-    if isinstance(answer, Tensor):
-        answer = Projection(answer)
-    elif isinstance(answer, Projection):
-        _check_outcomes(answer, x.shape[:1])
-    else:
-        raise ProjectionError(f"project must return a Tensor or a Projection, got {type(answer).__name__}")
-    y = answer.x
-    if not isinstance(y, Tensor) or y.shape != x.shape or y.dtype != x.dtype or y.device != x.device:
-        came = _describe(y) if isinstance(y, Tensor) else repr(y)
-        raise ProjectionError(
-            f"project must keep shape, dtype and device: it was given {_describe(x)} and returned {came}"
-        )
-    if finite and not all_finite(y):
-        bad = ~y.flatten(1).isfinite().all(dim=1)
-        if answer.converged is not None:
-            bad &= answer.converged
-        if bool(bad.any()):
-            raise ProjectionError(
-                f"project returned NaN or inf for {int(bad.sum())} of {len(x)} finite states (first: row "
-                f"{int(bad.nonzero()[0])} of the selected ones) and did not report them as failed; return a "
-                "Projection with converged=False for states it cannot handle"
-            )
-    return answer
-
-
-def _check_outcomes(answer: Projection, shape: torch.Size) -> None:
-    """Refuse outcomes that are not one a sample, or not of their kind."""
-    for name, outcome in zip(answer._fields[1:], answer[1:], strict=True):
-        if outcome is None:
-            continue
-        if not isinstance(outcome, Tensor) or outcome.shape != shape:
-            came = tuple(outcome.shape) if isinstance(outcome, Tensor) else repr(outcome)
-            raise ProjectionError(
-                f"project must report {name} as a tensor with one number a sample, shape ({shape[0]},), got {came}"
-            )
-        if name == "converged" and outcome.dtype != torch.bool:
-            raise ProjectionError(f"project must report converged as bool, got {outcome.dtype}")
-
-
-def recover(constraint: Constraint, x: Tensor, answer: Projection, tries: int, then: Then) -> Projection:
-    """Deal with the rows of `answer` that failed: try again, then keep, revert or raise.
-
-    "keep" keeps a failed row's state only where it is finite and no farther from feasible than the proposal;
-    otherwise the proposal itself stays. `converged` tells in every case which rows failed.
-
-    Args:
-        constraint: The constraint for exactly the rows of `x`.
-        x: The proposals, (n, *event).
-        answer: What the first projection of `x` returned.
-        tries: How many more times failed rows are tried.
-        then: What to do with rows that still fail.
-    """
-    assert answer.converged is not None
-    y, converged = answer.x.clone(), answer.converged.clone()
-    iterations = None if answer.iterations is None else answer.iterations.clone()
-
-    failed = (~converged).nonzero().squeeze(1)
-    there = constraint.take(failed)
-    proposal = x[failed]
-    defect = there.defect(proposal)
-    best, best_defect = _better(y[failed], proposal, there, defect)
-    for _ in range(tries):
-        again = checked_projection(there, best)
-        best, best_defect = _better(again.x, best, there, best_defect)
-        ok = torch.ones_like(failed, dtype=torch.bool) if again.converged is None else again.converged
-        best = torch.where(_rowwise(ok, best), again.x, best)
-        y[failed], converged[failed] = best, ok
-        if iterations is not None and again.iterations is not None:
-            iterations[failed] += again.iterations
-        still = (~ok).nonzero().squeeze(1)
-        failed, proposal, there = failed[still], proposal[still], there.take(still)
-        best, best_defect = best[still], best_defect[still]
-        if len(failed) == 0:
-            break
-    if len(failed) and then == "raise":
-        raise ProjectionError(
-            f"the projection failed for {len(failed)} of {len(x)} selected states after {tries + 1} tries (first: "
-            f"row {int(failed[0])}); on_failure='keep', 'revert' or Retry(n) carries on instead"
-        )
-    if len(failed):
-        y[failed] = proposal if then == "revert" else best
-    return Projection(y, converged, iterations)
-
-
-def _better(new: Tensor, old: Tensor, constraint: Constraint, old_defect: Tensor) -> tuple[Tensor, Tensor]:
-    """Of two states a row, the one nearer to feasible; a state that is not finite is never the one."""
-    finite = new.flatten(1).isfinite().all(dim=1)
-    usable = torch.where(_rowwise(finite, new), new, old)
-    defect = constraint.defect(usable)
-    better = finite & (defect <= old_defect)
-    return torch.where(_rowwise(better, new), usable, old), torch.where(better, defect, old_defect)
-
-
-def _rowwise(mask: Tensor, like: Tensor) -> Tensor:
-    """A (n,) mask shaped to broadcast over the events of `like`."""
-    return mask.reshape(-1, *([1] * (like.ndim - 1)))
-
-
-def _describe(x: Tensor) -> str:
-    return f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')} on {x.device}"
+        kinds = [type(d).__name__ for d in data] if isinstance(data, tuple | list) else type(data).__name__
+        raise TypeError(f"data is a tuple of tensors with one row per sample: got {kinds}")
+    if not isinstance(needs, tuple | list) or not all(isinstance(name, str) and name.isidentifier() for name in needs):
+        raise TypeError(f"needs is a tuple of names, as in needs=('sigma',): got {needs!r}")
+    return _Functions(project, defect, tuple(data), tuple(needs), is_projection)

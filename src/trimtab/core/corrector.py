@@ -1,115 +1,43 @@
-"""The one loop: propose, look at the defect, decide, project.
+"""Algorithm 1: propose, look at the defect, decide, correct.
 
-`rollout` drives a sampler; `Corrector` is the same thing for a loop that is not ours, one call a step. Both go
-through `Corrector.__call__`, and every decision through `Ledger.decide`.
+Read `Corrector.__call__`: it is one pass of the paper's loop. The decision `s >= lambda[t, b]` is the schedule's
+(`trimtab.prices.thresholds.Adaptive.decide`), `b > 0` is the ledger's (`Ledger.spend`), and everything that steps a
+sampler comes through here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from threading import get_ident
+from time import perf_counter
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from trimtab.core.constraint import Constraint, OnFailure, tries_and_last_resort
-from trimtab.core.ledger import Ledger, replay
-from trimtab.core.noise import Noise, as_seeds
-from trimtab.core.record import Rollout
-from trimtab.core.run import Run
+from trimtab.core.applied import NOTHING, Applied, Context, OnFailure, Outcome, recover, tries_and_last_resort
+from trimtab.core.constraint import Constraint
+from trimtab.core.groups import Groups, as_groups
+from trimtab.core.ledger import Ledger
+from trimtab.core.noise import as_seeds
+from trimtab.core.record import Closing, Rollout
 from trimtab.core.schedule import Moment, Schedule, as_schedule, corrections
+from trimtab.core.states import Form, Leaves, all_finite, finite_rows, put_rows, rowwise, take_leaves
 
-__all__ = ["Corrector", "Ledger", "Sampler", "replay", "rollout"]
-
-
-class Sampler(Protocol):
-    """Proposes the next state from the current one."""
-
-    @property
-    def n_steps(self) -> int:
-        """T, the number of update locations at which a projection could be applied."""
-        ...
-
-    def start(self, noise: Noise) -> Tensor:
-        """Initial states, (n, *event)."""
-        ...
-
-    def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
-        """Proposals after update t, (n, *event)."""
-        ...
-
-
-def rollout(
-    sampler: Sampler,
-    constraint: Constraint,
-    schedule: Schedule | Callable[[Moment], Tensor],
-    seeds: Iterable[int] | Tensor,
-    *,
-    on_failure: OnFailure = "keep",
-    keep_states: bool = False,
-    dense: bool = False,
-    measure_defects: bool = True,
-    device: torch.device | str | None = None,
-) -> Rollout:
-    """Run a sampler with projections on schedule.
-
-    Args:
-        sampler: Proposes; noise is float64 unless the sampler has a `dtype` of its own.
-        constraint: Projects and measures defects.
-        schedule: Decides; a schedule value or any function of a `Moment`.
-        seeds: One a sample; its noise depends on nothing else.
-        on_failure: What a failed projection does: "keep" (the solver's state, unless it is worse than the proposal),
-            "revert" (the proposal), "raise", "retry" or `Retry(n)`.
-        keep_states: Keep the states along the path, (T + 1, n, *event). Off, memory is O(T n) numbers.
-        dense: Project the whole batch and keep the chosen rows: more work but no host synchronisation, which pays
-            on an accelerator when the projection is cheap.
-        measure_defects: Off, no defect is evaluated, which only schedules that do not look at them allow; worth it
-            where a look costs a projection. The record then holds NaN.
-        device: Where to run.
-
-    Example:
-        >>> import trimtab as tt
-        >>> problem = tt.domain("so3").problem(range(4))
-        >>> run = tt.rollout(problem.sampler, problem.constraint, tt.Periodic(0.25), range(4))
-        >>> run.projected.sum(dim=0).tolist() == [run.n_steps // 4] * 4
-        True
-    """
-    for name in ("n_steps", "start", "step"):
-        if not hasattr(sampler, name):
-            raise ValueError(
-                f"a sampler has n_steps, start(noise) and step(x, t, noise); {type(sampler).__name__} has no {name} "
-                "(it comes first, then the constraint; a loop of your own can call a Corrector instead)"
-            )
-    seeds = as_seeds(seeds, device)
-    refuse_overlap(schedule, seeds)
-    noise = Noise(seeds, getattr(sampler, "dtype", torch.float64))
-    corrector = Corrector(
-        constraint,
-        schedule,
-        sampler.n_steps,
-        seeds=seeds,
-        on_failure=on_failure,
-        keep_states=keep_states,
-        dense=dense,
-        measure_defects=measure_defects,
-    )
-    with torch.no_grad(), corrector:
-        x = sampler.start(noise)
-        corrector.begin(x)
-        for t in range(sampler.n_steps):
-            x = corrector(sampler.step(x, t, noise), t)
-    return corrector.rollout
+__all__ = ["Corrector"]
 
 
 class Corrector:
-    """Corrects proposals on schedule, one call a step, in any loop.
+    """Corrects proposals on schedule, one call per step, in any loop.
 
     After `n_steps` calls a run is complete: the last call has made the result feasible, `rollout` holds the record,
     and the next call begins a new run. Used as a context manager, leaving the block early or calling once too often
     is an error; passing `t` checks every call. Samples must not influence each other and keep their rows.
 
+    A run belongs to the thread that began it: a call from another one is refused. Give each thread a corrector.
     float16 and bfloat16 states are measured and projected in float32. No gradient flows through a correction.
 
     Example:
@@ -130,68 +58,231 @@ class Corrector:
         schedule: Schedule | Callable[[Moment], Tensor],
         n_steps: int,
         *,
+        closing: Closing = "free",
         seeds: Iterable[int] | Tensor | None = None,
+        groups: Groups | Tensor | Sequence[int] | None = None,
         on_failure: OnFailure = "keep",
         keep_states: bool = False,
         dense: bool = False,
-        measure_defects: bool = True,
+        measure_defects: bool | None = None,
         on_step: Callable[[int, dict[str, float]], None] | None = None,
     ) -> None:
-        """Arguments as in `rollout`; `on_step(t, numbers)` is called after each step, for logging."""
-        if isinstance(n_steps, bool) or not isinstance(n_steps, int | np.integer) or n_steps < 1:
-            raise ValueError(f"n_steps must be a whole number of at least 1: got {n_steps!r}")
-        for name in ("project", "defect", "take"):
-            if not callable(getattr(constraint, name, None)):
-                raise ValueError(
-                    f"a constraint needs project, defect and take; {type(constraint).__name__} has no {name} "
-                    "(plain functions can be wrapped: trimtab.as_constraint(project, defect))"
-                )
-        self.n_steps = int(n_steps)
-        self.schedule = as_schedule(schedule)
+        """Make a corrector for a loop of `n_steps` updates.
+
+        Args:
+            constraint: Projects and measures defects; a `Constraint` or what `as_constraint` makes of functions.
+            schedule: Decides; a schedule value or any function of a `Moment`.
+            n_steps: T, how many times the loop calls.
+            closing: How a run ends. "paid": the last step corrects every sample, and each budget keeps one correction
+                back for it. "free": a sample that the last step left alone is projected apart from its budget, as the
+                paper counts. "none": it ends as it is, for corrections that are no projections.
+            seeds: One per sample, where the loop knows them.
+            groups: One label per row; rows with the same label are decided on and corrected together.
+            on_failure: What a failed projection does: "keep" (the solver's state, unless it is worse than the
+                proposal), "revert" (the proposal), "raise", "retry" or `Retry(n)`.
+            keep_states: Keep the states along the path. Off, memory is O(T n) numbers.
+            dense: Project the whole batch and keep the chosen rows: more work but no host synchronisation, which pays
+                on an accelerator when the projection is cheap.
+            measure_defects: Whether to evaluate defects; by default where the schedule looks at them. Off, the record
+                holds NaN.
+            on_step: `on_step(t, numbers)` is called after each step, for logging.
+        """
+        if isinstance(n_steps, bool) or not isinstance(n_steps, int | np.integer) or not 1 <= n_steps < 2**31:
+            raise ValueError(f"n_steps must be a whole number from 1 to 2^31 - 1: got {n_steps!r}")
+        if not isinstance(constraint, Constraint):
+            raise TypeError(
+                f"a constraint derives from trimtab.Constraint: got {type(constraint).__name__} (plain functions can "
+                "be wrapped: trimtab.as_constraint(project, defect))"
+            )
+        if closing not in get_args(Closing):
+            raise ValueError(f"closing must be 'paid', 'free' or 'none': got {closing!r}")
+        self.constraint, self.schedule, self.n_steps = constraint, as_schedule(schedule), int(n_steps)
+        if self.schedule.closing not in ("", closing):
+            raise ValueError(
+                f"the schedule's prices were made for closing={self.schedule.closing!r}, this run has "
+                f"closing={closing!r}; calibrate with the one that is used"
+            )
+        self.closing: Closing = closing
         self.seeds = None if seeds is None else as_seeds(seeds)
-        self.keep_states = keep_states
-        self.dense = dense
-        self.measure_defects = measure_defects
-        if not measure_defects and getattr(self.schedule, "looks_at_defects", True):
+        self.groups = as_groups(groups)
+        self.keep_states, self.dense, self.on_step = keep_states, dense, on_step
+        self.measure_defects = True if measure_defects is None else measure_defects
+        if not self.measure_defects and self.schedule.looks_at_defects:
             raise ValueError(
                 f"{type(self.schedule).__name__} decides by defects, which measure_defects=False would not give it; "
                 "leave it on, or use a schedule that fixes its times beforehand (Periodic, Planned, Fixed)"
             )
-        self.on_step = on_step
-        self.constraint = constraint
         self.tries, self.then = tries_and_last_resort(on_failure)
-        self._run: Run | None = None
+        self._ledger: Ledger | None = None
         self._strict = False
-        corrections(getattr(self.schedule, "budget", 1.0), n_steps)  # an impossible budget is refused at once
+        self._thread = 0
+        self._previous: Leaves | None = None
+        corrections(self.schedule.budget, self.n_steps)  # an impossible budget is refused at once
+
+    # -------------------------------------------------------------- Algorithm 1, one pass of its loop
+
+    def __call__(self, proposal: Any, t: int | None = None, **context: Any) -> Any:
+        """The state to go on with: corrected where the schedule says so, the proposal elsewhere.
+
+        Args:
+            proposal: The state after the loop's own update, (n, *event), or a tree of such arrays. Not modified.
+            t: The step, if the loop wants the count checked; 0 begins a new run.
+            **context: What the constraint needs to know beside the state, such as `sigma=0.3`; see `Constraint.needs`.
+        """
+        ledger = self._at(proposal, t)
+        with torch.no_grad(), _exact_arithmetic(ledger.form):
+            x, constraint = self._look(ledger, proposal, context)
+            ledger.broken = True  # until the step is whole: nothing may be decided, and paid for, twice
+            if ledger.ends_paid:
+                wanted = torch.ones_like(ledger.left, dtype=torch.bool)
+            else:
+                wanted = ledger.schedule.decide(ledger.moment(proposal, context))
+            chosen = ledger.spend(wanted)
+            x = self._correct(ledger, constraint, x, chosen)
+            if self.closing == "free" and ledger.t == self.n_steps - 1:
+                x = self._close(ledger, constraint, x, ~chosen)
+        return self._finish(ledger, x, proposal)
+
+    def _look(self, ledger: Ledger, proposal: Any, context: dict[str, Any]) -> tuple[Leaves, Applied]:
+        """Measure the defects of the proposals; refuse what cannot be states of this run, or distances."""
+        ledger.updates.count(ledger.returned_at, ledger.n)
+        try:
+            x = ledger.form.widened(ledger.form.leaves(proposal))
+            constraint = self._applied(ledger, context)
+            check = not self.dense
+            if not self.measure_defects:
+                if check and not all_finite(x):
+                    ledger.refuse_rows(~finite_rows(x), "the sampler proposed NaN or inf")
+                return x, constraint
+            before = tuple(leaf.clone() for leaf in x) if check and ledger.t == 0 else None
+            try:
+                defect = constraint.defect(x)
+            except Exception:
+                ledger.refuse_rows(~finite_rows(x), "the sampler proposed NaN or inf")  # if so, it is the reason
+                raise
+            sound = ledger.look(defect, check)
+            if check and not (sound and all_finite(x)):
+                ledger.refuse_rows(~finite_rows(x), "the sampler proposed NaN or inf")
+                seen = ledger.defects[ledger.t]
+                ledger.refuse_rows(~((seen >= 0) & seen.isfinite()), "the defect is negative, NaN or inf")
+            if before is not None and not all(torch.equal(a, b) for a, b in zip(before, x, strict=True)):
+                raise ValueError(
+                    "defect changed the states it was given; it must leave them as they are (copy them first)"
+                )
+            return x, constraint
+        except BaseException:
+            ledger.returned_at = perf_counter()  # the step may be made again, and its update is counted from here
+            raise
+
+    def _correct(self, ledger: Ledger, constraint: Applied, x: Leaves, chosen: Tensor) -> Leaves:
+        """Project the chosen rows and write down what is left of their defects: the states to go on with."""
+        if self.dense:
+            answer = self._project(constraint, x)
+            ledger.keep_outcome(answer, None, chosen)
+            left = self._residual(constraint, answer)
+            ledger.keep(torch.where(chosen, left, ledger.defects[ledger.t]), None, check=False)
+            return tuple(torch.where(rowwise(chosen, a), a, b) for a, b in zip(answer.x, x, strict=True))
+        rows = chosen.nonzero().squeeze(1)
+        if len(rows) == 0:
+            return x
+        everyone = len(rows) == ledger.n
+        begin = perf_counter()
+        some, some_x = (constraint, x) if everyone else (constraint.take(rows), take_leaves(x, rows))
+        gathering = perf_counter() - begin
+        answer = self._project(some, some_x)
+        ledger.keep_outcome(answer, None if everyone else rows, chosen)
+        if not ledger.keep(self._residual(some, answer), None if everyone else rows, check=self.measure_defects):
+            kept = ledger.residuals[ledger.t]
+            ledger.refuse_rows(~((kept >= 0) & kept.isfinite()), "the defect after projecting is negative, NaN or inf")
+        if everyone:
+            return answer.x
+        begin = perf_counter()
+        x = put_rows(x, rows, answer.x)
+        ledger.projections.seconds += gathering + perf_counter() - begin  # what projecting some rows costs
+        return x
+
+    def _close(self, ledger: Ledger, constraint: Applied, x: Leaves, open_rows: Tensor) -> Leaves:
+        """The closing projection of the rows that the last step left alone, apart from the budget."""
+        rows = open_rows.nonzero().squeeze(1)
+        ledger.closed |= open_rows
+        if len(rows) == 0:
+            return x
+        answer = self._project(constraint.take(rows), take_leaves(x, rows))
+        if answer.converged is not None:
+            ledger.closing_failed[rows] = ~answer.converged
+        return put_rows(x, rows, answer.x)
+
+    def _project(self, constraint: Applied, x: Leaves) -> Outcome:
+        """The projection of rows, failed ones dealt with as the policy says."""
+        answer = constraint.project(x, finite=not self.dense)
+        if answer.converged is not None and not bool(answer.converged.all()):
+            answer = recover(constraint, x, answer, self.tries, self.then)
+        return answer
+
+    def _residual(self, constraint: Applied, answer: Outcome) -> Tensor:
+        """The defect of projected states: what the solver reports, else measured.
+
+        Where measuring is projecting, it is 0, as a projection of a projected state changes nothing.
+        """
+        if answer.residual is not None:
+            return answer.residual
+        if not self.measure_defects:
+            return torch.full((constraint.n,), torch.nan, device=answer.x[0].device)
+        if self.constraint.defect_is_projection and self.constraint.is_projection:
+            return torch.zeros(constraint.n, device=answer.x[0].device)
+        return constraint.defect(answer.x)
+
+    def _finish(self, ledger: Ledger, x: Leaves, proposal: Any) -> Any:
+        """Close the books of the step; the states as the loop keeps them."""
+        if not ledger.form.exact:
+            x = ledger.form.narrowed(x)
+        if self.keep_states:
+            ledger.states.append(tuple(leaf.detach().clone() for leaf in x))
+        if self.dense and ledger.t == self.n_steps - 1:
+            # without synchronising at every step, bad numbers are found at the end
+            bad = ~finite_rows(x)
+            if self.measure_defects:
+                bad |= ~(ledger.defects + ledger.residuals).isfinite().all(dim=0)
+            ledger.refuse_rows(bad, "the sampler proposed, or the projection returned, NaN or inf")
+        t, ledger.t, ledger.broken = ledger.t, ledger.t + 1, False
+        if ledger.complete:
+            ledger.final = tuple(leaf.detach().clone() for leaf in x)
+        if "previous" in self.constraint.needs:
+            self._previous = tuple(leaf.detach().clone() for leaf in x)
+        if self.on_step is not None:
+            numbers = {"defect": ledger.defects, "residual": ledger.residuals, "projected": ledger.projected}
+            self.on_step(t, {name: float(values[t].double().mean()) for name, values in numbers.items()})
+        ledger.returned_at = perf_counter()
+        return ledger.form.state(x)
 
     # -------------------------------------------------------------- the life of a run
 
     @property
     def t(self) -> int:
         """The step the next call corrects."""
-        return 0 if self._run is None or self._run.complete else self._run.t
+        return 0 if self._ledger is None or self._ledger.complete else self._ledger.t
 
     @property
     def rollout(self) -> Rollout:
         """The record of the last run; an error while it is not complete."""
-        if self._run is None or not self._run.complete:
-            done = 0 if self._run is None else self._run.t
+        if self._ledger is None or not self._ledger.complete:
+            done = 0 if self._ledger is None else self._ledger.t
             raise RuntimeError(
                 f"the corrector was called {done} of {self.n_steps} times; a rollout is complete, and feasible, after "
                 f"all {self.n_steps} (is n_steps the number of updates of your loop?)"
             )
-        return self._run.record()
+        return self._ledger.record()
 
     @property
     def projected(self) -> Tensor:
-        """Which samples the last call projected, (n,) bool; a closing projection is not among them."""
-        if self._run is None or self._run.t == 0:
+        """Which samples the last call projected, (n,) bool; a closing projection that is free is not among them."""
+        if self._ledger is None or self._ledger.t == 0:
             raise RuntimeError("the corrector has not been called yet in this run")
-        return self._run.ledger.projected[self._run.t - 1]
+        return self._ledger.projected[self._ledger.t - 1].clone()
 
     def reset(self) -> None:
         """Forget an unfinished run, so that the next call begins a new one."""
-        self._run = None
+        self._ledger = self._previous = None
 
     def __enter__(self) -> Self:
         """Begin a run that must be complete at the end of the block."""
@@ -207,65 +298,81 @@ class Corrector:
         if error is None:
             self.rollout  # noqa: B018  (raises when there were too few calls)
 
-    def begin(self, x: Tensor) -> None:
+    def begin(self, x: Any) -> None:
         """Begin a run with the initial states `x`, (n, *event). Optional: the first call does it too."""
-        self._run = Run(self, x, initial=x)
+        self._begin(x)
+        assert self._ledger is not None
+        leaves = self._ledger.form.leaves(x)
+        self._previous = tuple(leaf.detach().clone() for leaf in leaves)
+        if self.keep_states:
+            self._ledger.states.append(self._previous)
 
-    # -------------------------------------------------------------- Algorithm 1, one pass of its loop
+    def _begin(self, x: Any) -> Ledger:
+        ledger = Ledger(Form(x), self.schedule, self.n_steps, self.closing, self.seeds, self.groups)
+        if not self.measure_defects:
+            ledger.defects.fill_(torch.nan)
+            ledger.residuals.fill_(torch.nan)
+        self._ledger, self._previous, self._thread = ledger, None, get_ident()
+        return ledger
 
-    def __call__(self, proposal: Tensor, t: int | None = None) -> Tensor:
-        """The state to go on with: projected where the schedule says so, the proposal elsewhere.
-
-        Args:
-            proposal: The state after the loop's own update, (n, *event). Not modified.
-            t: The step, if the loop wants the count checked; 0 begins a new run.
-        """
-        if torch.is_grad_enabled():
-            with torch.no_grad():
-                return self(proposal, t)
-        run = self._at(proposal, t)
-        x = proposal.float() if proposal.dtype in (torch.float16, torch.bfloat16) else proposal
-        with run.exact_arithmetic:
-            defect = run.look(x)
-            run.broken = True  # until the step is whole: nothing may be decided, and paid for, twice
-            chosen = run.ledger.decide(run.t, defect, proposal)
-            x = run.correct(x, defect, chosen)
-            if run.t == self.n_steps - 1:  # a rollout ends feasible, whatever the schedule spent
-                x = run.close(x, ~chosen)
-        return run.finish_step(x if x.dtype == proposal.dtype else x.to(proposal.dtype))
-
-    def _at(self, proposal: Tensor, t: int | None) -> Run:
-        run = self._run
-        if run is not None and run.broken:
+    def _at(self, proposal: Any, t: int | None) -> Ledger:
+        """The books of the run that this call belongs to; refuse a call that belongs to none."""
+        ledger = self._ledger
+        if ledger is not None and not ledger.complete and self._thread not in (0, get_ident()):
+            raise RuntimeError(
+                f"this corrector's run was begun by another thread (it is at step {ledger.t} of {self.n_steps}); a run "
+                "belongs to one thread: give each thread a corrector of its own"
+            )
+        if ledger is not None and ledger.broken:
             if t != 0:
                 raise RuntimeError(
-                    f"step {run.t} of {self.n_steps} failed half-way, and the run cannot go on; begin a new one with "
-                    "t = 0 or after reset()"
+                    f"step {ledger.t} of {self.n_steps} failed half-way, and the run cannot go on; begin a new one "
+                    "with t = 0 or after reset()"
                 )
-            run = None
-        if run is None or (run.complete and not self._strict) or (t == 0 and run.t != 0):
-            if run is not None and not run.complete:
+            ledger = None
+        if ledger is None or (ledger.complete and not self._strict) or (t == 0 and ledger.t != 0):
+            if ledger is not None and not ledger.complete:
                 raise RuntimeError(
-                    f"a new run begins at t = 0, but the last one was called only {run.t} of {self.n_steps} times; "
+                    f"a new run begins at t = 0, but the last one was called only {ledger.t} of {self.n_steps} times; "
                     "call reset() first if that was meant"
                 )
-            run = self._run = Run(self, proposal, initial=None)
-        if run.complete:
+            ledger = self._begin(proposal)
+        if ledger.complete:
             raise RuntimeError(
                 f"the corrector was called more than n_steps = {self.n_steps} times in one run; is n_steps the number "
                 "of updates of your loop?"
             )
-        if t is not None and t != run.t:
-            raise RuntimeError(f"the corrector expected step {run.t} of {self.n_steps} next, got t = {t}")
-        return run
+        if t is not None and t != ledger.t:
+            raise RuntimeError(f"the corrector expected step {ledger.t} of {self.n_steps} next: got t = {t}")
+        return ledger
+
+    def _applied(self, ledger: Ledger, context: dict[str, Any]) -> Applied:
+        """The constraint for this step, told what it needs to know."""
+        # where the defect is the projection residual, looking at a state is projecting it
+        looks = ledger.projections if self.constraint.defect_is_projection else ledger.looks
+        needs = self.constraint.needs
+        told = NOTHING
+        if needs:
+            known = {"t": ledger.t, **context}
+            if self._previous is not None:
+                known["previous"] = ledger.form.state(ledger.form.widened(self._previous))
+            missing = [name for name in needs if name not in known]
+            if missing:
+                hint = (
+                    "call corrector.begin(x) with the initial state"
+                    if missing == ["previous"]
+                    else (f"call corrector(x, t, {missing[0]}=…)")
+                )
+                raise ValueError(f"the constraint needs {', '.join(missing)} at step {ledger.t}: {hint}")
+            told = Context({name: known[name] for name in needs}, ledger.n)
+        return Applied(self.constraint, ledger.form, ledger.n, ledger.projections, looks, told)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy belongs to whichever thread calls it first."""
+        return vars(self) | {"_thread": 0}
 
 
-def refuse_overlap(schedule: Any, seeds: Tensor) -> None:
-    """Calibration and evaluation never share a seed."""
-    used = getattr(schedule, "calibration_seeds", ())
-    shared = sorted(set(used) & set(seeds.tolist())) if used else []
-    if shared:
-        raise ValueError(
-            f"{len(shared)} seeds were used to calibrate this schedule and cannot be used to evaluate it (first: "
-            f"{shared[:5]}); take others"
-        )
+def _exact_arithmetic(form: Form) -> Any:
+    """The caller's autocast must not round a projection to half precision."""
+    kind = form.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()

@@ -1,219 +1,255 @@
-"""The books of a run: what was decided, what is left, and the one place where decisions are made."""
+"""The books of one run: what was seen, what was decided, what was spent, and what it all cost."""
 
 from __future__ import annotations
 
-import ctypes
-import math
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Hashable, Mapping
+from time import perf_counter
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from trimtab.core.every_step import Books, all_finite, compiled
-from trimtab.core.record import Rollout
-from trimtab.core.schedule import Moment, Schedule, as_schedule, corrections
-from trimtab.prices.own_scale import OwnScale
-from trimtab.prices.thresholds import Adaptive, Thresholds
+from trimtab.core.applied import Meter, Outcome
+from trimtab.core.groups import Groups
+from trimtab.core.record import Closing, Rollout
+from trimtab.core.schedule import Moment, Schedule, corrections
+from trimtab.core.states import Form, Leaves
 
-__all__ = ["Ledger", "ledger_for", "replay"]
+__all__ = ["Ledger"]
 
 
 class Ledger:
-    """The running state of the decisions of one run, and the one place where they are made."""
+    """The running state of one run.
 
-    _pointing: ClassVar[tuple[str, ...]] = ("seen", "masks")
+    Decisions are about *units*: samples, or groups of them. `defects`, `residuals` and `projected` have one column per
+    sample; `seen`, `decided`, `left` and `last` one per unit. Without groups the two are the same tensors.
 
-    def __init__(self, schedule: Schedule, n_steps: int, n: int, like: Tensor, seeds: Tensor | None) -> None:
-        """Start with the schedule's whole budget; `like` gives device and dtype of the defects."""
-        budget = corrections(getattr(schedule, "budget", 1.0), n_steps)
-        if isinstance(budget, Tensor) and len(budget) != n:
-            raise ValueError(f"the schedule has budgets for {len(budget)} samples, but the batch has {n}")
-        self.schedule = schedule.to(like.device) if hasattr(schedule, "to") else schedule
-        self.n_steps = n_steps
-        self.seeds = seeds
-        self.left = torch.empty(n, dtype=torch.int64, device=like.device)
-        self.left[:] = budget if isinstance(budget, Tensor) else int(budget)
-        self.last = torch.zeros_like(self.left)
-        self.defects = torch.empty(n_steps, n, dtype=like.dtype, device=like.device)
+    On the host the few numbers of a step are read and written through numpy views of the same memory, since a call of
+    torch costs several times the work it does there. Whatever is written below works on both.
+    """
+
+    def __init__(
+        self,
+        form: Form,
+        schedule: Schedule,
+        n_steps: int,
+        closing: Closing,
+        seeds: Tensor | None = None,
+        groups: Groups | None = None,
+    ) -> None:
+        """Begin with the schedule's whole budget."""
+        n, device = form.n, form.device
+        if seeds is not None and len(seeds) != n:
+            raise ValueError(f"{len(seeds)} seeds were given for a batch of {n}")
+        if groups is not None and len(groups.labels) != n:
+            raise ValueError(f"{len(groups.labels)} group labels were given for a batch of {n}")
+        self.form, self.n, self.n_steps, self.closing, self.seeds, self.groups = (
+            form,
+            n,
+            n_steps,
+            closing,
+            seeds,
+            groups,
+        )
+        units = n if groups is None else groups.n
+        self.schedule = schedule.to(device)
+        self.t = 0
+        self.broken = False  # whether a step failed when its decisions were made already
+
+        self.defects = torch.empty(n_steps, n, dtype=form.dtype, device=device)
         self.residuals = torch.empty_like(self.defects)
-        self.projected = torch.zeros(n_steps, n, dtype=torch.bool, device=like.device)
-        self.memory: dict[str, Tensor] = {}
+        self.projected = torch.zeros(n_steps, n, dtype=torch.bool, device=device)
+        self.failed = torch.zeros_like(self.projected)
+        self.iterations = torch.zeros(n_steps, n, dtype=torch.int32, device=device)
+        self.closed = torch.zeros(n, dtype=torch.bool, device=device)
+        self.closing_failed = torch.zeros_like(self.closed)
+        self.left = torch.empty(units, dtype=torch.int64, device=device)
+        self.left[:] = torch.as_tensor(_budget(schedule, n_steps, units, closing), device=device)
+        self.last, self.spent = torch.zeros_like(self.left), torch.zeros_like(self.left)
+        self.seen, self.decided = self.defects, self.projected
+        self.unit_seeds = seeds
+        if groups is not None:
+            self.seen = torch.empty(n_steps, units, dtype=form.dtype, device=device)
+            self.decided = torch.zeros(n_steps, units, dtype=torch.bool, device=device)
+            self.unit_seeds = None if seeds is None else seeds[groups.first_row]
+        self.memo: dict[Hashable, Any] = {}
+        self.updates, self.looks, self.projections = Meter(), Meter(), Meter()
+        self.states: list[Leaves] = []
+        self.final: Leaves | None = None
+        self.began_at = self.returned_at = perf_counter()
         self._open()
 
     def _open(self) -> None:
-        """Find the books of each step in those of all."""
-        self.seen, self.masks = self.defects.unbind(), self.projected.unbind()
+        """Find the row of each step in the books, and the numpy views of what is written at every step."""
+        self._seen, self._rows_seen, self._rows_kept = (
+            self.seen.unbind(),
+            self.defects.unbind(),
+            self.residuals.unbind(),
+        )
+        self._chosen = self.decided.unbind()
+        self._left, self._last, self._spent, self._decided = map(
+            _array, (self.left, self.last, self.spent, self.decided)
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy needs: nothing that points into the books of this ledger."""
-        return {name: value for name, value in vars(self).items() if name not in self._pointing}
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Go on where the other one was."""
         vars(self).update(state)
+        if self.groups is None:
+            self.seen, self.decided = self.defects, self.projected
         self._open()
 
-    def look(self, t: int, x: Tensor, defect: Tensor, check: bool = True) -> bool:
-        """Book the defects of the proposals `x` of step t, (n,): the residuals of all that is not projected.
+    @property
+    def complete(self) -> bool:
+        """Whether all steps were made."""
+        return self.t == self.n_steps
 
-        Returns:
-            Whether all states are finite, and all defects finite and at least 0; True if not asked to check.
-        """
-        _check_shape(defect, self.left.shape[0])
-        self.defects[t] = self.residuals[t] = defect
-        return not check or (_sound(self.defects[t]) and all_finite(x))
+    @property
+    def kept_back(self) -> int:
+        """How many corrections are kept for the last step, which corrects every sample if its closing is paid."""
+        return int(self.closing == "paid" and self.t < self.n_steps - 1)
 
-    def decide(self, t: int, defect: Tensor, proposal: Tensor | None) -> Tensor:
-        """Ask the schedule which samples to project after step t, and book what that spends.
+    @property
+    def ends_paid(self) -> bool:
+        """Whether this is the last step, and the budget pays for correcting every sample."""
+        return self.closing == "paid" and self.t == self.n_steps - 1
 
-        Args:
-            t: The step.
-            defect: As booked, `seen[t]`, (n,): what a replay of the record would see.
-            proposal: The states before the decision, if there are any to show.
+    # -------------------------------------------------------------- one step
 
-        Returns:
-            (n,) bool; never a sample with no budget left.
-        """
-        record = (self.defects, self.projected)
-        now = Moment(t, self.n_steps, defect, self.left, proposal, record, self.seeds, self.last, self.memory)
-        chosen = self.schedule.decide(now)
-        if not isinstance(chosen, Tensor) or chosen.dtype != torch.bool or chosen.shape != defect.shape:
-            came = f"{tuple(chosen.shape)} of {chosen.dtype}" if isinstance(chosen, Tensor) else repr(chosen)
-            raise ValueError(f"a schedule must decide with a ({len(defect)},) bool tensor: got {came} at t = {t}")
-        return self.spend(t, chosen)
-
-    def spend(self, t: int, chosen: Tensor) -> Tensor:
-        """Spend a correction of each chosen sample that has one left, (n,) bool to (n,) bool."""
-        mask = self.masks[t].copy_(chosen & (self.left > 0))
-        self.left -= mask.long()
-        self.last.masked_fill_(mask, t + 1)
-        return mask
-
-    def rows(self, t: int) -> Tensor:
-        """The samples chosen at step t, as indices (k,)."""
-        return self.masks[t].nonzero().squeeze(1)
-
-    def keep(self, t: int, residual: Tensor, rows: Tensor | None = None, check: bool = True) -> bool:
-        """Book the residuals of the states projected after step t: of all samples, (n,), or of some rows, (k,).
+    def look(self, defect: Tensor, check: bool = True) -> bool:
+        """Write down the defects of the proposals, (n,): the residuals of all that is not corrected.
 
         Returns:
             Whether all are finite and at least 0; True if not asked to check.
         """
-        _check_shape(residual, (self.left if rows is None else rows).shape[0])
-        self.residuals[t, slice(None) if rows is None else rows] = residual.to(self.residuals)
-        return not check or _sound(self.residuals[t])
+        row = self._rows_seen[self.t]
+        row.copy_(defect)
+        self._rows_kept[self.t].copy_(row)
+        if self.groups is not None:
+            self._seen[self.t].copy_(self.groups.together(row))
+        return not check or _sound(row)
 
+    def moment(self, proposal: Any, context: Mapping[str, Any] | None = None, defect: Tensor | None = None) -> Moment:
+        """What the schedule may see of this step."""
+        return Moment(
+            self.t,
+            self.n_steps,
+            self.seen,
+            self.decided,
+            self.left,
+            self.last,
+            spent=self.spent,
+            seeds=self.unit_seeds,
+            proposal=proposal,
+            context=context,
+            defect=defect,
+            kept_back=self.kept_back,
+            memo=self.memo,
+        )
 
-def _check_shape(defect: Any, n: int) -> None:
-    """Refuse what a constraint says of n states if it is not one float for each."""
-    if not isinstance(defect, Tensor) or defect.shape != (n,) or not defect.is_floating_point():
-        came = f"{tuple(defect.shape)} of {defect.dtype}" if isinstance(defect, Tensor) else repr(defect)
-        raise ValueError(f"defect must return one number a sample, ({n},) floats: got {came}")
+    def spend(self, wanted: Any) -> Tensor:
+        """Spend one correction of each unit that is wanted and can pay, (units,) bool to (n,) bool.
 
-
-def _sound(booked: Tensor) -> bool:
-    """Whether all are finite and at least 0. What is booked is looked at: a large number may have become inf."""
-    return bool(((booked >= 0) & (booked < math.inf)).all())  # NaN is neither
-
-
-class _CompiledLedger(Ledger):
-    """The same books in host memory, kept by compiled functions: the same bits in a fraction of the time."""
-
-    _pointing = (*Ledger._pointing, "marks", "books", "tables", "address", "_look", "_decide", "_spend", "_keep")
-
-    def __init__(
-        self, schedule: Schedule, n_steps: int, n: int, like: Tensor, seeds: Tensor | None, numbers: int
-    ) -> None:
-        """As a `Ledger`, for a batch whose states are so many numbers."""
-        self.dtype, self.n, self.count, self.numbers = like.dtype, n, 0, numbers
-        self.every, self.nobody = torch.arange(n), torch.arange(0)
-        self.totals = torch.empty(n, dtype=torch.float64)
-        super().__init__(schedule, n_steps, n, like, seeds)
-
-    def _open(self) -> None:
-        """Show the compiled functions where the books lie."""
-        super()._open()
-        self.marks = self.projected.numpy()
-        self.books = Books(self.n, self.dtype == torch.float64, self.numbers)
-        self.priced = type(self.schedule) is Adaptive and self._enter_prices(self.schedule)
-        for name in ("defects", "residuals", "projected", "left", "last", "totals"):
-            setattr(self.books, name, getattr(self, name).data_ptr())
-        self.address = ctypes.addressof(self.books)
-        self._look, self._decide, self._spend, self._keep = map(compiled, ("look", "decide", "spend", "keep"))
-
-    def _enter_prices(self, schedule: Adaptive) -> bool:
-        """Show the compiled functions the prices: whether they can be used."""
-        schedule.check_steps(self.n_steps)
-        prices, own = schedule.thresholds, schedule.thresholds.own_scale
-        if type(prices) is not Thresholds or type(own) not in (OwnScale, type(None)):
-            return False  # a derived one may price otherwise
-        self.tables = [prices.table.contiguous()]
-        if own is not None:
-            self.tables.append(own.by_step)
-            self.books.typical, self.books.kinds = own.by_step.data_ptr(), own.by_step.shape[1]
-            self.books.prior = own.prior
-        self.books.prices, self.books.columns = self.tables[0].data_ptr(), prices.budget + 1
-        return all(table.dtype == torch.float64 for table in self.tables)
-
-    def _can_read(self, x: Tensor) -> bool:
-        """Whether the compiled functions can read these numbers where they lie."""
-        return x.dtype is self.dtype and x.is_cpu and x.is_contiguous()
-
-    def _can_read_row(self, x: Any, n: int) -> bool:
-        """Whether they can, and the numbers are (n,)."""
-        return type(x) is Tensor and x.ndim == 1 and x.numel() == n and self._can_read(x)
-
-    def look(self, t: int, x: Tensor, defect: Tensor, check: bool = True) -> bool:
-        """Checks in any case: it costs nothing here."""
-        if self._can_read(x) and self._can_read_row(defect, self.n):
-            return bool(self._look(self.address, t, x.data_ptr(), defect.data_ptr()))
-        return super().look(t, x, defect)
-
-    def decide(self, t: int, defect: Tensor, proposal: Tensor | None) -> Tensor:
-        """Schedules that are a table of prices are not even asked."""
-        if not self.priced:
-            return super().decide(t, defect, proposal)
-        self.count = self._decide(self.address, t)
-        return self.masks[t]
-
-    def spend(self, t: int, chosen: Tensor) -> Tensor:
-        """As a `Ledger`."""
-        mask = self.masks[t].copy_(chosen)
-        self.count = self._spend(self.address, t)
+        With a paid closing, the last correction of each is kept back for the last step, which corrects all.
+        """
+        if not isinstance(wanted, Tensor) or wanted.dtype != torch.bool or wanted.shape != self.left.shape:
+            came = f"{tuple(wanted.shape)} of {wanted.dtype}" if isinstance(wanted, Tensor) else repr(wanted)
+            raise ValueError(
+                f"a schedule must decide with a ({len(self.left)},) bool tensor: got {came} at t = {self.t}"
+            )
+        chosen = _array(wanted) & (self._left > self.kept_back)
+        self._decided[self.t] |= chosen
+        self._left -= 1 * chosen
+        self._spent += 1 * chosen
+        self._last += (self.t + 1 - self._last) * chosen
+        mask = self._chosen[self.t]
+        if self.groups is not None:
+            mask = self.projected[self.t] = self.groups.per_row(mask)
         return mask
 
-    def rows(self, t: int) -> Tensor:
-        """Of the last step."""
-        if self.count in (0, self.n):
-            return self.every if self.count else self.nobody
-        return torch.from_numpy(self.marks[t].nonzero()[0])
+    def keep(self, residual: Tensor, rows: Tensor | None, check: bool = True) -> bool:
+        """Write down what corrections left of the defect: of all samples, (n,), or of some rows, (k,).
 
-    def keep(self, t: int, residual: Tensor, rows: Tensor | None = None, check: bool = True) -> bool:
-        """As a `Ledger`."""
-        k = self.n if rows is None else rows.shape[0]
-        if not self._can_read_row(residual, k):
-            return super().keep(t, residual, rows, check)
-        sound = self._keep(self.address, t, residual.data_ptr(), None if rows is None else rows.data_ptr(), k)
-        return not check or bool(sound)
+        Returns:
+            Whether all are finite and at least 0; True if not asked to check.
+        """
+        kept = self._rows_kept[self.t]
+        if rows is None:
+            kept.copy_(residual)
+        else:
+            kept.index_copy_(0, rows, residual.to(kept.dtype))
+        return not check or _sound(kept)
+
+    def keep_outcome(self, answer: Outcome, rows: Tensor | None, chosen: Tensor) -> None:
+        """Write down which corrections failed and how many iterations they took."""
+        where: Any = slice(None) if rows is None else rows
+        if answer.converged is not None:
+            self.failed[self.t, where] = ~answer.converged
+            self.failed[self.t] &= chosen
+        if answer.iterations is not None:
+            self.iterations[self.t, where] = answer.iterations.to(torch.int32)
+
+    # -------------------------------------------------------------- the record
+
+    def refuse_rows(self, bad: Tensor, what: str) -> None:
+        """Say which samples are bad, if any are."""
+        if bool(bad.any()):
+            rows = bad.nonzero().squeeze(1)
+            seed = "" if self.seeds is None else f", seed {int(self.seeds[rows[0]])}"
+            raise ValueError(
+                f"{what} for {len(rows)} of {self.n} samples at step {self.t} of {self.n_steps} (first: sample "
+                f"{int(rows[0])}{seed}); expected finite states and finite defects of at least 0"
+            )
+
+    def record(self) -> Rollout:
+        """The record of the whole run."""
+        assert self.final is not None
+        meters = {"update": self.updates, "defect": self.looks, "projection": self.projections}
+        seconds = {kind: meter.seconds for kind, meter in meters.items()}
+        seconds["scheduling"] = self.returned_at - self.began_at - sum(seconds.values())
+        stacked = tuple(torch.stack(leaf) for leaf in zip(*self.states, strict=True))
+        return Rollout(
+            final=self.form.state(self.final),
+            defects=self.defects,
+            residuals=self.residuals,
+            projected=self.projected,
+            closing=self.closed,
+            failed=self.failed,
+            closing_failed=self.closing_failed,
+            iterations=self.iterations,
+            seeds=self.seeds,
+            states=self.form.state(stacked) if stacked else None,
+            seconds=seconds,
+            calls={kind: meter.calls for kind, meter in meters.items()},
+            rows={kind: meter.rows for kind, meter in meters.items()},
+            closing_rule=self.closing,
+            groups=self.groups,
+        )
 
 
-def ledger_for(schedule: Schedule, n_steps: int, n: int, like: Tensor, seeds: Tensor | None, numbers: int) -> Ledger:
-    """The ledger of a run whose defects are like `like` and whose batch of states is so many numbers."""
-    if like.is_cpu and like.dtype in (torch.float32, torch.float64) and compiled("look"):
-        return _CompiledLedger(schedule, n_steps, n, like, seeds, numbers)
-    return Ledger(schedule, n_steps, n, like, seeds)
+def _budget(schedule: Schedule, n_steps: int, units: int, closing: Closing) -> int | Tensor:
+    """What each unit may spend, checked."""
+    budget = corrections(schedule.budget, n_steps)
+    if isinstance(budget, Tensor) and len(budget) != units:
+        raise ValueError(f"the schedule has budgets for {len(budget)} samples, but the batch has {units}")
+    if closing == "paid" and int(torch.as_tensor(budget).min()) < 1:
+        raise ValueError(
+            f"a budget of {schedule.budget} leaves nothing for the closing projection, which is one; give at least 1, "
+            "or closing='free' to count as the paper does, or closing='none' to end as the sampler does"
+        )
+    return budget
 
 
-def replay(schedule: Schedule | Callable[[Moment], Tensor], record: Rollout) -> Tensor:
-    """What the schedule decides on the defects of a recorded run, (T, n) bool.
+def _array(x: Tensor) -> Any:
+    """The numbers where they lie: through numpy on the host, the tensor itself elsewhere."""
+    return x.numpy() if x.is_cpu else x
 
-    Equal to `record.projected` exactly if that schedule is the one that ran (for schedules that look at states, which
-    a record does not hold, this cannot be told).
-    """
-    T, n = record.defects.shape
-    ledger = ledger_for(as_schedule(schedule), T, n, record.defects, record.seeds, numbers=n)
-    for t in range(T):
-        ledger.look(t, record.defects[t], record.defects[t])
-        ledger.decide(t, ledger.seen[t], None)
-    return ledger.projected
+
+def _sound(values: Tensor) -> bool:
+    """Whether all are finite and at least 0. What was written down is looked at: a large number may have become inf."""
+    found = _array(values)
+    return bool(found.min() >= 0) and bool(found.max() < np.inf)  # NaN is neither

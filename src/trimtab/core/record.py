@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
 from torch import Tensor
 
 from trimtab.core.files import load_tensors, save_tensors
+from trimtab.core.groups import Groups
+from trimtab.core.states import Form
 
-__all__ = ["Rollout"]
+__all__ = ["Closing", "Rollout"]
 
-_FACTS = ("seconds", "calls", "rows")
+Closing = Literal["paid", "free", "none"]
+"""How a run ends: with a projection that the budget pays for, one apart from it (as the paper counts), or none."""
+
+_FACTS = ("seconds", "calls", "rows", "closing_rule")
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,10 +27,10 @@ class Rollout:
     Attributes:
         final: Final states, feasible, (n, *event).
         defects: Of the proposals, before the decision, (T, n).
-        residuals: Of the states kept, after the decision, (T, n); what path error adds up. The closing projection is
-            not credited here, so that no schedule gains by leaving the last step to it.
+        residuals: Of the states kept, after the decision, (T, n); what path error adds up. A closing projection that is
+            apart from the budget is not credited here, so that no schedule gains by leaving the last step to it.
         projected: Which samples were projected after which step, (T, n) bool.
-        closing: Which samples needed the closing projection, (n,) bool; apart from the budget.
+        closing: Which samples had a closing projection apart from the budget, (n,) bool.
         failed: Where a projection of the rollout failed, (T, n) bool.
         closing_failed: Where the closing projection failed, (n,) bool.
         iterations: Solver iterations, (T, n), 0 where nothing was projected or nothing was counted.
@@ -35,9 +40,11 @@ class Rollout:
         calls: Calls by kind: update, defect, projection.
         rows: Samples handled by kind; `rows["projection"]` is the true number of projections, closing, retries and
             residual defects included.
+        closing_rule: How the run ended: "paid", "free" or "none"; see `Corrector`.
+        groups: Which samples were decided on together, if any were.
     """
 
-    final: Tensor
+    final: Any
     defects: Tensor
     residuals: Tensor
     projected: Tensor
@@ -46,10 +53,21 @@ class Rollout:
     closing_failed: Tensor
     iterations: Tensor
     seeds: Tensor | None
-    states: Tensor | None
+    states: Any
     seconds: dict[str, float]
     calls: dict[str, int]
     rows: dict[str, int]
+    closing_rule: Closing = "paid"
+    groups: Groups | None = None
+
+    def __repr__(self) -> str:
+        """One line."""
+        T, n = self.projected.shape
+        spent = self.spent.double().mean().item()
+        return (
+            f"Rollout(T={T}, n={n}, {spent:.4g} projections per sample, {self.closing.double().mean().item():.4g} "
+            f"apart from the budget, {sum(self.seconds.values()):.3g} s)"
+        )
 
     @property
     def n_steps(self) -> int:
@@ -61,29 +79,79 @@ class Rollout:
         """Corrections spent by each sample, (n,) int64; `spent / n_steps` is the achieved budget."""
         return self.projected.sum(dim=0)
 
+    @property
+    def paid(self) -> Tensor:
+        """Projections paid for by each sample, (n,) int64, the closing one included wherever it was made."""
+        return self.spent + self.closing
+
+    def grouped(self) -> Rollout:
+        """The record with one column per group, as decisions were made; itself where there are no groups."""
+        if self.groups is None:
+            return self
+        together, first = self.groups.together, self.groups.first_row
+        return replace(
+            self,
+            defects=together(self.defects),
+            residuals=together(self.residuals),
+            **{name: getattr(self, name)[:, first] for name in ("projected", "failed", "iterations")},
+            **{name: getattr(self, name)[first] for name in ("closing", "closing_failed")},
+            seeds=None if self.seeds is None else self.seeds[first],
+            groups=None,
+        )
+
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write one safetensors file."""
-        tensors = {
-            f.name: value for f in fields(self) if f.name not in _FACTS and (value := getattr(self, f.name)) is not None
-        }
-        save_tensors(path, "rollout", tensors, {name: getattr(self, name) for name in _FACTS})
+        """Write one safetensors file; the arrays of a tree of states are kept by name."""
+        tensors = {name: getattr(self, name) for name in _TENSORS} | _named("final", self.final)
+        if self.seeds is not None:
+            tensors["seeds"] = self.seeds
+        if self.states is not None:
+            tensors |= _named("states", self.states)
+        facts: dict[str, Any] = {name: getattr(self, name) for name in _FACTS}
+        if self.groups is not None:
+            tensors["groups"], facts["group_defect"] = self.groups.labels, self.groups.defect
+        save_tensors(path, "rollout", tensors, facts)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Rollout:
-        """Read what `save` wrote; a truncated, foreign or inconsistent file is refused."""
+        """Read what `save` wrote; a truncated, foreign or inconsistent file is refused.
+
+        A tree of states comes back as a dictionary of its arrays by name.
+        """
         tensors, facts = load_tensors(path, "rollout")
-        wanted = {f.name for f in fields(cls)} - set(_FACTS)
-        missing = wanted - {"seeds", "states"} - set(tensors)
-        if missing or set(_FACTS) - set(facts):
-            raise ValueError(f"{path}: not a whole rollout, {sorted(missing | (set(_FACTS) - set(facts)))} missing")
+        final, states = _unnamed("final", tensors), _unnamed("states", tensors)
+        missing = {*_TENSORS} - set(tensors) | set(_FACTS) - set(facts) | (set() if final is not None else {"final"})
+        if missing:
+            raise ValueError(f"{path}: not a whole rollout, {sorted(missing)} missing")
+        if facts["closing_rule"] not in get_args(Closing):
+            raise ValueError(f"{path}: closing_rule must be one of {get_args(Closing)}: got {facts['closing_rule']!r}")
         for name, shape in _shapes(tensors["projected"].shape).items():
             if name in tensors and tensors[name].shape[: len(shape)] != shape:
                 raise ValueError(f"{path}: not a whole rollout, {name} is {tuple(tensors[name].shape)} and not {shape}")
-        values: dict[str, Any] = {name: tensors.get(name) for name in wanted} | {name: facts[name] for name in _FACTS}
-        return cls(**values)
+        groups = Groups(tensors["groups"], facts.get("group_defect", "sum")) if "groups" in tensors else None
+        known: dict[str, Any] = {name: tensors[name] for name in _TENSORS} | {name: facts[name] for name in _FACTS}
+        return cls(final=final, states=states, seeds=tensors.get("seeds"), groups=groups, **known)
+
+
+_TENSORS = ("defects", "residuals", "projected", "closing", "failed", "closing_failed", "iterations")
+
+
+def _named(what: str, state: Any) -> dict[str, Tensor]:
+    """The arrays of a state by name, as a file keeps them."""
+    form = Form(state)
+    if form.single:
+        return {what: form.leaves(state)[0]}
+    return {f"{what}/{name}": leaf for name, leaf in zip(form.names, form.leaves(state), strict=True)}
+
+
+def _unnamed(what: str, tensors: dict[str, Tensor]) -> Any:
+    """What `_named` kept; a tree as a dictionary."""
+    if what in tensors:
+        return tensors[what]
+    tree = {name.partition("/")[2]: leaf for name, leaf in tensors.items() if name.startswith(f"{what}/")}
+    return tree or None
 
 
 def _shapes(shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
     """What tensors of a record of (T, n) decisions begin with."""
-    per_sample = dict.fromkeys(("final", "closing", "closing_failed", "seeds"), tuple(shape[1:]))
+    per_sample = dict.fromkeys(("final", "closing", "closing_failed", "seeds", "groups"), tuple(shape[1:]))
     return per_sample | dict.fromkeys(("defects", "residuals", "projected", "failed", "iterations"), tuple(shape[:2]))

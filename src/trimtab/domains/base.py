@@ -8,19 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
-from trimtab.core.constraint import Constraint
-from trimtab.core.corrector import Sampler
 from trimtab.core.metrics import Distance
+from trimtab.core.problem import Problem
 
 __all__ = ["Domain", "Problem"]
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A sampler and a constraint, made for certain seeds."""
-
-    sampler: Sampler
-    constraint: Constraint
 
 
 @dataclass(frozen=True)

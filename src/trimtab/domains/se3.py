@@ -69,14 +69,15 @@ def make(**settings: Any) -> Domain:
     """The domain `se3`; settings are the fields of `Chain`."""
     chain = Chain(**settings)
     sampler, constraint = PoseChain(chain), SE3(Sphere(), ALPHA)
+    distance = partial(pose_distance, alpha=ALPHA)
 
     def problem(seeds: Iterable[int] | Tensor) -> Problem:
-        return Problem(sampler, constraint)
+        return Problem(sampler, constraint, seeds, distance)
 
     return Domain(
         name="se3",
         summary="poses on a viewing sphere, position and orientation attracting each other",
         problem=problem,
-        distance=partial(pose_distance, alpha=ALPHA),
+        distance=distance,
         settings=chain.settings(),
     )

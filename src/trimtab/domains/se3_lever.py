@@ -59,14 +59,15 @@ def make(*, lever: float = 1.0, **settings: Any) -> Domain:
     """The domain `se3-lever`; settings are `lever` and the fields of `Chain`."""
     chain = Chain(**settings)
     sampler, constraint = LeverChain(PoseChain(chain), lever), SE3(Sphere(), ALPHA)
+    distance = partial(pose_distance, alpha=ALPHA)
 
     def problem(seeds: Iterable[int] | Tensor) -> Problem:
-        return Problem(sampler, constraint)
+        return Problem(sampler, constraint, seeds, distance)
 
     return Domain(
         name="se3-lever",
         summary="se3 where errors of the rotation displace the position, amplified",
         problem=problem,
-        distance=partial(pose_distance, alpha=ALPHA),
+        distance=distance,
         settings=chain.settings() | {"lever": lever},
     )

@@ -84,7 +84,7 @@ def make(**settings: Any) -> Domain:
     sampler, constraint = RotationChain(chain), SO3()
 
     def problem(seeds: Iterable[int] | Tensor) -> Problem:
-        return Problem(sampler, constraint)
+        return Problem(sampler, constraint, seeds, rotation_distance)
 
     return Domain(
         name="so3",

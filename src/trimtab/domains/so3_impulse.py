@@ -73,7 +73,7 @@ def make(*, bursts: int = 4, width: int = 2, strength: float = 0.15, **settings:
     sampler, constraint = ImpulseChain(RotationChain(chain), Impulses(bursts, width, strength)), SO3()
 
     def problem(seeds: Iterable[int] | Tensor) -> Problem:
-        return Problem(sampler, constraint)
+        return Problem(sampler, constraint, seeds, rotation_distance)
 
     return Domain(
         name="so3-impulse",

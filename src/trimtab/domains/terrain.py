@@ -135,7 +135,7 @@ def walk(name: str, summary: str, chain: Chain, terrain: Terrain, **settings: An
     sampler, constraint = WalkChain(chain, terrain), Surface(terrain.height)
 
     def problem(seeds: Iterable[int] | Tensor) -> Problem:
-        return Problem(sampler, constraint)
+        return Problem(sampler, constraint, seeds, euclidean_distance)
 
     return Domain(name, summary, problem, euclidean_distance, chain.settings() | settings)
 

@@ -15,7 +15,9 @@ can still be a worse schedule than the table. So the two are compared before one
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,10 +25,9 @@ from torch import Tensor
 from trimtab.core.metrics import summary
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.record import Rollout
-from trimtab.core.schedule import Budget, Moment
+from trimtab.core.schedule import Moment, Schedule, last_corrections
 from trimtab.experimental.value import Value, basis, close_decisions, observed
 from trimtab.prices.explore import Explore, Run, spread_budgets
-from trimtab.prices.own_scale import last_corrections
 from trimtab.prices.planned import mean_defects
 from trimtab.prices.thresholds import Thresholds
 
@@ -43,7 +44,7 @@ _SEED = 100  # of exploration, other than the table's own
 
 
 @dataclass(frozen=True, eq=False)
-class Branch:
+class Branch(Schedule):
     """Explore up to one step of each sample's own, decide there as told, and follow the price table from then on.
 
     Attributes:
@@ -56,16 +57,17 @@ class Branch:
     at: Tensor
     correct: bool
 
-    @property
-    def budget(self) -> Budget:
-        """As explored with."""
-        return self.explore.budget
+    budget: Any = None
+
+    def __post_init__(self) -> None:
+        """Spend what is explored with."""
+        object.__setattr__(self, "budget", self.explore.budget)
 
     def decide(self, now: Moment) -> Tensor:
         """By the one of the three that it is time for."""
         assert self.explore.thresholds is not None
-        explored = self.explore.decide(now._replace(memory=dict(now.memory)))  # running sums go on once a step
-        by_price = now.defect >= self.explore.thresholds.price(now)
+        explored = self.explore.decide(now)
+        by_price = now.defect >= self.explore.thresholds.price(now, now.budget_left)
         forced = torch.full_like(by_price, self.correct)
         after = torch.where(self.at == now.t, forced, by_price)
         return torch.where(self.at > now.t, explored, after)
@@ -152,10 +154,10 @@ def counterfactuals(run: Run, value: Value, explore: Explore, base: Rollout, see
     at = torch.full((n,), T)
     left = torch.as_tensor(explore.budget).expand(n).clone()
     seen: list[tuple[Tensor, Tensor]] = []
-    record, last, memory = (base.defects, base.projected), last_corrections(base.projected), dict[str, Tensor]()
+    last, memo = last_corrections(base.projected), dict[Hashable, Any]()
     for t in range(T):
-        now = Moment(t, T, base.defects[t], left, None, record, None, last[t], memory)
-        price = value.thresholds.price(now)
+        now = Moment(t, T, base.defects, base.projected, left, last[t], memo=memo)
+        price = value.thresholds.price(now, left)
         at[(at == T) & (start <= t) & close_decisions(now.defect, price)] = t
         seen.append((observed(now, price, value), price))
         left = left - base.projected[t].long()

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from trimtab.core.constraint import Constraint, take_rows
-from trimtab.core.corrector import Sampler
+from trimtab.core.constraint import Constraint
 from trimtab.core.noise import Noise
-from trimtab.core.schedule import Budget, Moment, corrections
+from trimtab.core.rollout import Sampler, take_rows
+from trimtab.core.schedule import Budget, Moment, Schedule, corrections
 from trimtab.experimental.value import close_decisions
 from trimtab.limits.online_bound import fresh_seeds
 from trimtab.prices.dynamic import CostToGo
@@ -27,7 +27,7 @@ __all__ = ["LookAhead"]
 
 
 @dataclass(frozen=True, eq=False)
-class LookAhead:
+class LookAhead(Schedule):
     """Decide close calls of a price table by simulation; follow the table elsewhere.
 
     The noise it simulates with is its own, never the rollout's.
@@ -72,7 +72,7 @@ class LookAhead:
 
     def decide(self, now: Moment) -> Tensor:
         """By the table where the defect is far from its price, by simulation where it is close."""
-        price = self.thresholds.price(now)
+        price = self.thresholds.price(now, now.budget_left)
         chosen = now.defect >= price
         rows = close_decisions(now.defect, price).nonzero().squeeze(1)
         if len(rows) == 0 or now.t == now.n_steps - 1:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trimtab._version import __version__
 from trimtab.core.files import load_tensors, save_tensors
-from trimtab.core.schedule import Budget, Moment, corrections
+from trimtab.core.schedule import Budget, Moment, Schedule, corrections
 from trimtab.prices.own_scale import OwnScale
 from trimtab.prices.thresholds import Thresholds
 
@@ -128,7 +128,7 @@ _TENSORS = ("expected", "center", "spread", "weights")
 
 
 @dataclass(frozen=True, eq=False)
-class ValueSchedule:
+class ValueSchedule(Schedule):
     """Project where correcting now has a positive advantage; far from the table's price, where the table says so."""
 
     value: Value
@@ -156,7 +156,7 @@ class ValueSchedule:
             raise ValueError(
                 f"the value was learned for T = {value.n_steps} steps and cannot be used for T = {now.n_steps}"
             )
-        price = value.thresholds.price(now)
+        price = value.thresholds.price(now, now.budget_left)
         by_price = now.defect >= price
         close = close_decisions(now.defect, price)
         if not bool(close.any()):

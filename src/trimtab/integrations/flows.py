@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from trimtab.core.constraint import Constraint, Projection
-from trimtab.core.corrector import Sampler
 from trimtab.core.errors import missing_extra, unknown
 from trimtab.core.noise import Noise
+from trimtab.core.rollout import Sampler
 
 __all__ = ["Evaluations", "FlowSampler", "OdeSampler", "Targeted", "with_target"]
 
@@ -309,14 +309,14 @@ class _CleanFlow:
 
 
 @dataclass(frozen=True, eq=False)
-class _OnClean:
+class _OnClean(Constraint):
     """A constraint on the second of each pair."""
 
     constraint: Constraint
 
     @property
-    def defect_is_projection(self) -> bool:
-        return bool(getattr(self.constraint, "defect_is_projection", False))
+    def defect_is_projection(self) -> bool:  # type: ignore[override]
+        return self.constraint.defect_is_projection
 
     def project(self, pairs: Tensor) -> Tensor | Projection:
         x, clean = pairs.unbind(dim=1)
@@ -326,7 +326,8 @@ class _OnClean:
         return torch.stack([x, answer], dim=1)
 
     def defect(self, pairs: Tensor) -> Tensor:
-        return self.constraint.defect(pairs[:, 1])
+        defect: Tensor = self.constraint.defect(pairs[:, 1])
+        return defect
 
     def take(self, rows: Tensor) -> _OnClean:
         return _OnClean(self.constraint.take(rows))

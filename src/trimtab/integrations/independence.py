@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.core.constraint import Constraint, checked_projection, take_rows
-from trimtab.core.corrector import Sampler
+from trimtab.core.applied import checked_projection
+from trimtab.core.constraint import Constraint
 from trimtab.core.noise import Noise, as_seeds
+from trimtab.core.rollout import Sampler, take_rows
 
 __all__ = ["check_independence", "check_rows"]
 

@@ -13,9 +13,9 @@ from math import comb
 import torch
 from torch import Tensor
 
-from trimtab.core.constraint import Constraint, take_rows
-from trimtab.core.corrector import Sampler, rollout
+from trimtab.core.constraint import Constraint
 from trimtab.core.record import Rollout
+from trimtab.core.rollout import Sampler, rollout, take_rows
 from trimtab.prices.planned import cheapest_times, gap_costs
 from trimtab.schedules import Fixed
 

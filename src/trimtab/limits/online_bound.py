@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from trimtab.core.constraint import Constraint, take_rows
-from trimtab.core.corrector import Sampler, rollout
+from trimtab.core.constraint import Constraint
 from trimtab.core.noise import Draw, Noise
+from trimtab.core.rollout import Sampler, rollout, take_rows
 from trimtab.prices.dynamic import CostToGo
 from trimtab.prices.transitions import occupancy
 from trimtab.schedules import Fixed

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from trimtab.core.constraint import Constraint
-from trimtab.core.corrector import Sampler, rollout
 from trimtab.core.errors import unknown
 from trimtab.core.fingerprint import fingerprint
 from trimtab.core.metrics import Distance, summary
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Rollout
+from trimtab.core.rollout import Sampler, rollout
 from trimtab.core.schedule import Budget, Schedule, corrections
 from trimtab.experimental.learn_value import learn
 from trimtab.experimental.value import Value

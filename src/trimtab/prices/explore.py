@@ -22,7 +22,7 @@ _COINS = 1 << 33  # a stream of noise of its own
 
 
 @dataclass(frozen=True, eq=False)
-class Explore:
+class Explore(Schedule):
     """Follow a price table, but decide a share of the time at random; with no table, always at random.
 
     Random decisions spend the budget left evenly over the steps to go, so that every budget is met exactly and what
@@ -44,12 +44,11 @@ class Explore:
         """Two coins for each sample: whether to explore, and if so, whether to correct."""
         seeds = now.seeds if now.seeds is not None else torch.arange(len(now.defect), device=now.defect.device)
         coins = uniform_numbers(seeds, range(now.t, now.t + 1), (2,), _COINS + self.seed)[0]
-        to_go = now.n_steps - now.t
-        at_random = coins[:, 1] * to_go < now.budget_left
+        at_random = coins[:, 1] * now.steps_to_go < now.spendable
         if self.thresholds is None:
             return at_random
         known = now.budget_left.clamp(max=self.thresholds.budget)  # budgets may be spread beyond the table
-        by_price = now.defect >= self.thresholds.price(now._replace(budget_left=known))
+        by_price = now.defect >= self.thresholds.price(now, known)
         return torch.where(coins[:, 0] < self.share, at_random, by_price)
 
     def to(self, device: torch.device) -> Explore:

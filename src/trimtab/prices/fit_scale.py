@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from trimtab.core.record import Rollout
-from trimtab.prices.own_scale import OwnScale, last_corrections
+from trimtab.core.schedule import last_corrections
+from trimtab.prices.own_scale import OwnScale
 from trimtab.prices.planned import mean_defects
 
 __all__ = ["fit_own_scale"]

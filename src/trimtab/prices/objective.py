@@ -20,7 +20,7 @@ from torch import Tensor
 from trimtab.core.errors import unknown
 from trimtab.core.metrics import Distance, endpoint_distance, state_error
 from trimtab.core.noise import uniform_numbers
-from trimtab.core.schedule import Moment
+from trimtab.core.schedule import Moment, Schedule
 from trimtab.prices.explore import Run
 from trimtab.schedules import Stepwise
 
@@ -67,7 +67,7 @@ def describe(objective: Objective) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Skip:
+class Skip(Schedule):
     """Project at every step but those of one window for each sample.
 
     Attributes:

@@ -15,9 +15,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from trimtab.core.schedule import Moment
+from trimtab.core.schedule import Moment, last_corrections
 
-__all__ = ["OwnScale", "last_corrections"]
+__all__ = ["OwnScale"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,11 +56,13 @@ class OwnScale:
         return (self.prior + relative.cumsum(dim=0)) / (self.prior + torch.arange(1, T + 1)[:, None])
 
     def now(self, now: Moment) -> Tensor:
-        """The scale of each sample in the middle of a rollout, (n,); the running sum is kept in the run's memory."""
-        typical = self.by_step[now.t].take(now.last)
-        total: Tensor = (now.memory["scale"] if now.t else self.prior) + now.defect / typical
-        now.memory["scale"] = total  # a new one, not the old one changed: a copy of the memory must stay as it was
-        return total / (self.prior + now.t + 1)
+        """The scale of each sample in the middle of a rollout, (n,)."""
+        return now.running_sum(self._relative) / (self.prior + now.t + 1)
+
+    def _relative(self, t: int, defect: Tensor, last: Tensor) -> Tensor:
+        """A step's defects in typical ones; the prior counts with the first step."""
+        relative = defect / self.by_step[t].take(last)
+        return relative if t else self.prior + relative
 
     @cached_property
     def by_step(self) -> Tensor:
@@ -70,10 +72,3 @@ class OwnScale:
     def to(self, device: torch.device) -> OwnScale:
         """The same on `device`."""
         return OwnScale(self.typical.to(device), self.prior)
-
-
-def last_corrections(projected: Tensor) -> Tensor:
-    """1 + the step after which each sample was last corrected before each step, 0 for never: (T, n) to (T, n)."""
-    steps = torch.arange(1, len(projected) + 1, device=projected.device)
-    at = torch.where(projected, steps[:, None], 0).cummax(dim=0).values
-    return torch.cat([torch.zeros_like(at[:1]), at[:-1]])

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trimtab._version import __version__
 from trimtab.core.files import load_tensors, save_tensors
-from trimtab.core.schedule import Budget, Moment, corrections
+from trimtab.core.schedule import Budget, Moment, Schedule, corrections
 
 __all__ = ["Plan", "Planned"]
 
@@ -77,7 +77,7 @@ class Plan:
 
 
 @dataclass(frozen=True, eq=False)
-class Planned:
+class Planned(Schedule):
     """Project all samples at planned times."""
 
     plan: Plan

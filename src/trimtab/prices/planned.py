@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core.record import Rollout
-from trimtab.prices.own_scale import last_corrections
+from trimtab.core.schedule import last_corrections
 
 __all__ = ["cheapest_times", "gap_costs", "mean_defects", "planned_masks"]
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.record import Rollout
-from trimtab.core.schedule import Moment
+from trimtab.core.schedule import Moment, Schedule
 from trimtab.prices.explore import Explore, Run, spread_budgets
 from trimtab.prices.fit_scale import fit_own_scale
 from trimtab.prices.own_scale import OwnScale
@@ -214,7 +214,7 @@ class TimedPrices:
 
 
 @dataclass(frozen=True, eq=False)
-class Seconds:
+class Seconds(Schedule):
     """Project where the benefit is worth the time, within a budget of seconds for each sample.
 
     What was spent is worked out from the defects of the projections made, so it is what the cost predicts and not what
@@ -283,7 +283,7 @@ class Seconds:
 
 
 @dataclass(frozen=True, eq=False)
-class _Near:
+class _Near(Schedule):
     """Follow a schedule, but correct at random a share of the time, as far as its seconds go."""
 
     schedule: Seconds

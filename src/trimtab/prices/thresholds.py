@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trimtab._version import __version__
 from trimtab.core.files import load_tensors, save_tensors
-from trimtab.core.schedule import Budget, Moment, corrections
+from trimtab.core.schedule import Budget, Moment, Schedule, corrections
 from trimtab.prices.own_scale import OwnScale
 
 __all__ = ["Adaptive", "Thresholds"]
@@ -31,6 +31,7 @@ class Thresholds:
         version: Of the library that made it.
         notes: Anything else worth keeping, JSON only.
         own_scale: Where samples differ in scale, how to tell; prices are multiplied by it.
+        closing: The accounting they were made for, "paid" or "free"; "" for any.
 
     Example:
         >>> import torch
@@ -47,6 +48,7 @@ class Thresholds:
     version: str = __version__
     notes: Mapping[str, Any] = field(default_factory=dict)
     own_scale: OwnScale | None = None
+    closing: str = ""
 
     def __post_init__(self) -> None:
         """Refuse a table no schedule could use."""
@@ -81,9 +83,9 @@ class Thresholds:
         """The schedule for a budget, at most the table's own."""
         return Adaptive(self, budget)
 
-    def price(self, now: Moment) -> Tensor:
-        """What a correction costs each sample now, (n,)."""
-        price = self.table[now.t].take(now.budget_left)
+    def price(self, now: Moment, left: Tensor) -> Tensor:
+        """What a correction costs each sample now with so many left, (n,) and (n,) int64."""
+        price = self.table[now.t].take(left)
         return price if self.own_scale is None else price * self.own_scale.now(now)
 
     def to(self, device: torch.device) -> Thresholds:
@@ -95,7 +97,7 @@ class Thresholds:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file."""
         tensors = {"table": self.table}
-        facts = {name: getattr(self, name) for name in ("method", "seeds", "objective", "fingerprint")}
+        facts = {name: getattr(self, name) for name in ("method", "seeds", "objective", "fingerprint", "closing")}
         if self.own_scale is not None:
             tensors["typical"], facts["prior"] = self.own_scale.typical, self.own_scale.prior
         save_tensors(path, "thresholds", tensors, facts | {"notes": dict(self.notes)})
@@ -113,8 +115,8 @@ class Thresholds:
 
 
 @dataclass(frozen=True, eq=False)
-class Adaptive:
-    """Algorithm 1 of the paper: project where the defect reaches the price of a correction.
+class Adaptive(Schedule):
+    """Algorithm 1 of the paper: correct where the defect reaches the price of a correction.
 
     Attributes:
         thresholds: The price table, usually from `calibrate`.
@@ -122,7 +124,7 @@ class Adaptive:
     """
 
     thresholds: Thresholds
-    budget: Budget | None = None
+    budget: Any = None
 
     def __post_init__(self) -> None:
         """Check the budget against the table."""
@@ -140,19 +142,22 @@ class Adaptive:
         """Seeds this schedule must not be evaluated on."""
         return self.thresholds.seeds
 
-    def decide(self, now: Moment) -> Tensor:
-        """Where s_t >= lambda[t, b]."""
-        self.check_steps(now.n_steps)
-        return now.defect >= self.thresholds.price(now)
+    @property
+    def closing(self) -> str:
+        """The accounting the prices were made for."""
+        return self.thresholds.closing
 
-    def check_steps(self, n_steps: int) -> None:
-        """Refuse a rollout of another length than the table was calibrated for."""
-        if n_steps != self.thresholds.n_steps:
+    def decide(self, now: Moment) -> Tensor:
+        """Where b > 0 and s >= lambda[t, b], with b what is left of this schedule's own budget."""
+        if now.n_steps != self.thresholds.n_steps:
             raise ValueError(
                 f"the thresholds were calibrated for T = {self.thresholds.n_steps} steps and cannot be used for "
-                f"T = {n_steps}; calibrate again"
+                f"T = {now.n_steps}; calibrate again"
             )
+        left = (self.budget - now.spent).clamp(min=0)  # column 0 of the table is inf: b > 0
+        return now.defect >= self.thresholds.price(now, left)
 
     def to(self, device: torch.device) -> Adaptive:
         """The same schedule with its table on `device`."""
-        return replace(self, thresholds=self.thresholds.to(device))
+        budget = self.budget.to(device) if isinstance(self.budget, Tensor) else self.budget
+        return replace(self, thresholds=self.thresholds.to(device), budget=budget)

@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 from trimtab.core.record import Rollout
-from trimtab.prices.own_scale import OwnScale, last_corrections
+from trimtab.core.schedule import last_corrections
+from trimtab.prices.own_scale import OwnScale
 
 __all__ = ["MEMORY", "NODES", "Steps", "occupancy", "one_step"]
 

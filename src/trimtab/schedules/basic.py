@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from trimtab.core.noise import uniform_numbers
-from trimtab.core.schedule import Budget, Moment, corrections
+from trimtab.core.schedule import Budget, Moment, Schedule, corrections
 
 __all__ = ["Fixed", "FixedThreshold", "Periodic", "RandomTimes", "Stepwise", "Terminal"]
 
 
 @dataclass(frozen=True)
-class Terminal:
+class Terminal(Schedule):
     """Never project during the rollout; only the closing projection makes the result feasible."""
 
     budget: int = field(default=1, init=False, repr=False)
@@ -30,7 +30,7 @@ class Terminal:
 
 
 @dataclass(frozen=True)
-class Stepwise:
+class Stepwise(Schedule):
     """Project every sample after every update."""
 
     budget: float = field(default=1.0, init=False, repr=False)
@@ -42,7 +42,7 @@ class Stepwise:
 
 
 @dataclass(frozen=True, eq=False)
-class Periodic:
+class Periodic(Schedule):
     """Project at evenly spread steps, exactly `budget` of them, the last at the last step."""
 
     budget: Budget
@@ -56,7 +56,7 @@ class Periodic:
 
 
 @dataclass(frozen=True, eq=False)
-class Fixed:
+class Fixed(Schedule):
     """Replay a mask: project sample i after step t where `mask[t, i]` (or `mask[t]`, for all samples alike).
 
     `Fixed.at` takes the steps themselves.
@@ -118,7 +118,7 @@ class Fixed:
 
 
 @dataclass(frozen=True, eq=False)
-class FixedThreshold:
+class FixedThreshold(Schedule):
     """Project wherever the defect reaches one fixed value, until the budget is gone (a control)."""
 
     value: float
@@ -135,7 +135,7 @@ class FixedThreshold:
 
 
 @dataclass(frozen=True, eq=False)
-class RandomTimes:
+class RandomTimes(Schedule):
     """Project at random steps, exactly `budget` of them, each sample at its own (a control, and exploration).
 
     Selection sampling: with b corrections left and k steps to go, project with probability b / k. Every set of
@@ -150,7 +150,7 @@ class RandomTimes:
         """A coin for each sample, from its seed, this schedule's seed and the step."""
         seeds = now.seeds if now.seeds is not None else torch.zeros_like(now.budget_left)
         coin = uniform_numbers(seeds, range(now.t, now.t + 1), (), _RANDOM_TIMES + self.seed)[0]
-        return coin * (now.n_steps - now.t) < now.budget_left
+        return coin * now.steps_to_go < now.spendable
 
 
 _RANDOM_TIMES = 1 << 32  # a stream far from those the samplers use

@@ -9,9 +9,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from trimtab.core.corrector import rollout
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Rollout
+from trimtab.core.rollout import rollout
 from trimtab.core.schedule import Moment, Schedule
 from trimtab.domains.base import Problem
 from trimtab.prices.explore import Explore, Run, spread_budgets
@@ -77,17 +77,16 @@ def _same(one: Schedule, other: Schedule) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class _SideBySide:
+class _SideBySide(Schedule):
     """Several schedules without a memory, each for `n` samples, one after the other."""
 
     schedules: tuple[Schedule, ...]
     n: int
-    calibration_seeds = ()
 
     @property
     def budget(self) -> Tensor:
         """Of every sample, (n times the number of schedules,)."""
-        return torch.cat([torch.as_tensor(getattr(s, "budget", 0)).expand(self.n) for s in self.schedules])
+        return torch.cat([torch.as_tensor(s.budget).expand(self.n) for s in self.schedules])
 
     def decide(self, now: Moment) -> Tensor:
         """Each schedule for its own samples."""
@@ -95,14 +94,5 @@ class _SideBySide:
         ends = range(0, len(now.defect) + 1, self.n)
         decided = []
         for schedule, (low, high) in zip(self.schedules, pairwise(ends), strict=True):
-            some = slice(low, high)
-            mine = now._replace(
-                defect=now.defect[some],
-                budget_left=now.budget_left[some],
-                proposal=None,
-                record=(now.record[0][:, some], now.record[1][:, some]),
-                seeds=now.seeds[some],
-                last=now.last[some],
-            )
-            decided.append(schedule.decide(mine))
+            decided.append(schedule.decide(now.take(slice(low, high))))
         return torch.cat(decided)

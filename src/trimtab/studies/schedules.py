@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trimtab.core.constraint import take_rows
 from trimtab.core.errors import unknown
+from trimtab.core.rollout import take_rows
 from trimtab.core.schedule import Schedule
 from trimtab.domains.base import Problem
 from trimtab.limits.hindsight import hindsight

@@ -26,13 +26,14 @@ import torch
 from torch import Tensor
 
 from trimtab.advice.diagnosis import euclidean
-from trimtab.core.constraint import Constraint, checked_projection, take_rows
-from trimtab.core.corrector import Sampler
+from trimtab.core.applied import checked_projection
+from trimtab.core.constraint import Constraint
 from trimtab.core.errors import unknown
 from trimtab.core.files import parse_json, plain_name, read_bytes
 from trimtab.core.fingerprint import fingerprint
 from trimtab.core.metrics import Distance
 from trimtab.core.noise import Noise, as_seeds
+from trimtab.core.rollout import Sampler, take_rows
 from trimtab.domains import DOMAINS, domain
 from trimtab.domains.base import Domain, Problem
 from trimtab.integrations.independence import check_independence, check_rows
@@ -192,13 +193,15 @@ def domain_from(source: Source) -> Domain:
         if isinstance(made, Domain):
             return _of_usable_length(made)
         sampler, constraint, distance = _parts(source.factory, made)
-        problem = Problem(sampler, constraint)
-        return Domain(source.name, _summary(factory), lambda seeds: problem, distance, settings)
+
+        def same_for_all(seeds: Iterable[int] | Tensor) -> Problem:
+            return Problem(sampler, constraint, seeds, distance)
+
+        return Domain(source.name, _summary(factory), same_for_all, distance, settings)
 
     def problem_for(seeds: Iterable[int] | Tensor) -> Problem:
         answer = _call(source.factory, factory, settings | {"seeds": as_seeds(seeds)})
-        sampler, constraint, _ = _parts(source.factory, answer)
-        return Problem(sampler, constraint)
+        return Problem(*_parts(source.factory, answer)[:2], seeds, distance)
 
     _, _, distance = _parts(source.factory, _call(source.factory, factory, settings | {"seeds": as_seeds([0])}))
     return Domain(source.name, _summary(factory), problem_for, distance, settings)
@@ -266,7 +269,7 @@ def _summary(factory: Callable[..., Any]) -> str:
 
 def _parts(spec: str, made: Any) -> tuple[Sampler, Constraint, Distance]:
     if isinstance(made, Problem):
-        made = (made.sampler, made.constraint)
+        made = (made.sampler, made.constraint, made.distance)
     if isinstance(made, Domain):
         raise ValueError(f"{spec} takes seeds and returned a Domain; a Domain makes its problems from seeds itself")
     if not isinstance(made, tuple | list) or len(made) not in (2, 3):
@@ -282,16 +285,11 @@ def _parts(spec: str, made: Any) -> tuple[Sampler, Constraint, Distance]:
                 "n_steps, start(noise) and step(x, t, noise)"
             )
     check_steps(spec, sampler.n_steps)
-    for name in ("project", "defect", "take"):
-        if not callable(getattr(constraint, name, None)):
-            hint = (
-                "take(rows) selects the samples that are projected; a constraint without data of its own returns itself"
-                if name == "take"
-                else "plain functions can be wrapped: trimtab.as_constraint(project, defect)"
-            )
-            raise ValueError(
-                f"the constraint that {spec} returned, {type(constraint).__name__}, has no {name}(…): {hint}"
-            )
+    if not isinstance(constraint, Constraint):
+        raise ValueError(
+            f"the constraint that {spec} returned, {type(constraint).__name__}, does not derive from "
+            "trimtab.Constraint; plain functions can be wrapped: trimtab.as_constraint(project, defect)"
+        )
     distance = made[2] if len(made) == 3 else euclidean
     if not callable(distance):
         raise ValueError(f"{spec}: the distance must be a function of two batches of states: got {distance!r}")

@@ -17,11 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trimtab.core.corrector import replay, rollout
 from trimtab.core.fingerprint import fingerprint
 from trimtab.core.metrics import Distance, endpoint_distance, path_error, top_mass
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Rollout
+from trimtab.core.replay import replay
+from trimtab.core.rollout import rollout
 from trimtab.core.schedule import Schedule, corrections
 from trimtab.domains.base import Domain
 from trimtab.prices.calibration import calibrate_runs

@@ -21,7 +21,7 @@ from torch import Tensor
 from trimtab.constraints.obstacles.batched import Effort, project_paths, segments, violations
 from trimtab.constraints.obstacles.geometry import Obstacles, gaps, penetration, scattered_circles
 from trimtab.constraints.states import check_states
-from trimtab.core.constraint import Projection
+from trimtab.core.constraint import Constraint, Projection
 
 if TYPE_CHECKING:
     from trimtab.constraints.obstacles.ipopt import IpoptPaths
@@ -40,7 +40,7 @@ def _converted(obstacles: Obstacles, dtype: torch.dtype, device: torch.device) -
 
 
 @dataclass(frozen=True, eq=False)
-class AvoidObstacles:
+class AvoidObstacles(Constraint):
     """Trajectories whose segments keep out of obstacles, with the first and last waypoint fixed.
 
     States are (n, C, W) with C at least 2: channels 0 and 1 are the positions x and y of W waypoints; other channels

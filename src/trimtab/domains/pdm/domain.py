@@ -93,7 +93,7 @@ def make(
             eligible_from=eligible_from,
         )
         constraint = AvoidObstacles(obstacles, starts, goals, backend=backend, workers=workers)  # type: ignore[arg-type]
-        return Problem(sampler, constraint)
+        return Problem(sampler, constraint, seeds, path_distance)
 
     settings: dict[str, Any] = {
         "checkpoint": checkpoint,

@@ -20,7 +20,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from trimtab.core.constraint import Projection
+from trimtab.core.constraint import Constraint, Projection
 from trimtab.core.errors import unknown
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.domains.base import Domain, Problem
@@ -78,7 +78,7 @@ class CleanFlow:
 
 
 @dataclass(frozen=True, eq=False)
-class CleanBalance:
+class CleanBalance(Constraint):
     """The constraint of `CleanFlow`: `MassBalance` of the clean field; the noise is left alone."""
 
     balance: MassBalance
@@ -125,8 +125,8 @@ def make(steps: int = 100, target: Target = "clean", tolerance: float = 1e-6) ->
     def problem(seeds: Iterable[int] | Tensor) -> Problem:
         balance = MassBalance(given_conditions(seeds)[0], tolerance)
         if target == "clean":
-            return Problem(CleanFlow(n_steps=steps), CleanBalance(balance))
-        return Problem(StateFlow(n_steps=steps), balance)
+            return Problem(CleanFlow(n_steps=steps), CleanBalance(balance), seeds, field_distance)
+        return Problem(StateFlow(n_steps=steps), balance, seeds, field_distance)
 
     return Domain(
         "reaction-flow",

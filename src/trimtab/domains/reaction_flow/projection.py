@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from trimtab.constraints.states import check_states
-from trimtab.core.constraint import Projection
+from trimtab.core.constraint import Constraint, Projection
 from trimtab.domains.reaction_flow.equation import CELLS, GROWTH, TIMES, Conditions, cumulative_rule, mass_imbalance
 
 __all__ = ["MassBalance"]
@@ -25,7 +25,7 @@ _LEAST_CURVATURE = 0.05  # of the Lagrangian; less would let a step run away
 
 
 @dataclass(frozen=True, eq=False)
-class MassBalance:
+class MassBalance(Constraint):
     """Fields u, (n, TIMES, CELLS), with the given initial profile and the balance of mass at all later moments.
 
     Attributes:

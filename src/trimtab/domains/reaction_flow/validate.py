@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from trimtab.core.constraint import as_constraint
-from trimtab.core.corrector import rollout
 from trimtab.core.files import write_atomically
 from trimtab.core.metrics import nepe, path_error, summary
 from trimtab.core.record import Rollout
+from trimtab.core.rollout import rollout
 from trimtab.core.schedule import Schedule
 from trimtab.domains.base import Domain
 from trimtab.domains.reaction_flow.domain import Target, field_distance, given_conditions, make
@@ -100,7 +100,8 @@ def free_samples(count: int) -> Tensor:
     """Fields of the flow with no constraint at all, (count, TIMES, CELLS)."""
     nothing = as_constraint(lambda x: x, lambda x: x.new_zeros(len(x)))
     sampler = make(target="state").problem(range(count)).sampler
-    return rollout(sampler, nothing, Terminal(), range(count)).final
+    fields: Tensor = rollout(sampler, nothing, Terminal(), range(count)).final
+    return fields
 
 
 def own_error(fields: Tensor) -> Tensor:

@@ -1,0 +1,295 @@
+"""A constraint as a run applies it: in the loop's own kind of arrays, with the context it needs, timed and checked.
+
+Here, too, is what happens when a projection fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from trimtab.core.constraint import Constraint, Improvement, Projection
+from trimtab.core.states import Form, Leaves, all_finite, as_tensor, finite_rows, rowwise, take_leaves
+
+__all__ = ["Applied", "Meter", "OnFailure", "Outcome", "ProjectionError", "Retry", "checked_projection", "recover"]
+
+
+class ProjectionError(RuntimeError):
+    """A projection failed, or its answer cannot be used."""
+
+
+class Meter:
+    """Seconds, calls and rows of one kind of work."""
+
+    __slots__ = ("calls", "rows", "seconds")
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self.seconds, self.calls, self.rows = 0.0, 0, 0
+
+    def count(self, begin: float, rows: int) -> None:
+        """Count a call that began at `begin` and ends now."""
+        self.seconds += perf_counter() - begin
+        self.calls += 1
+        self.rows += rows
+
+
+class Outcome(NamedTuple):
+    """What a projection answered, in leaves; the rest as in `Projection`."""
+
+    x: Leaves
+    converged: Tensor | None = None
+    iterations: Tensor | None = None
+    residual: Tensor | None = None
+
+
+class Context:
+    """What the loop tells a constraint beside the states: shared values, and arrays with one row per sample."""
+
+    def __init__(self, values: Mapping[str, Any], n: int) -> None:
+        """Tell the two apart; refuse what is neither."""
+        self.shared: dict[str, Any] = {}
+        self.per_sample: dict[str, tuple[Form, Leaves]] = {}
+        for name, value in values.items():
+            if value is None or isinstance(value, bool | int | float | str) or getattr(value, "ndim", None) == 0:
+                self.shared[name] = value
+                continue
+            try:
+                form = Form(value, floats=False)
+            except (TypeError, ValueError) as error:
+                raise TypeError(f"{name} must be a number or hold one row per sample: {error}") from error
+            if form.n != n:
+                raise ValueError(f"{name} must be a number or hold one row per sample: {form.n} rows for {n} samples")
+            self.per_sample[name] = form, form.leaves(value)
+
+    def take(self, rows: Tensor) -> Context:
+        """For some of the rows."""
+        some = Context(self.shared, 0)
+        some.per_sample = {name: (form, take_leaves(leaves, rows)) for name, (form, leaves) in self.per_sample.items()}
+        return some
+
+    def values(self) -> dict[str, Any]:
+        """By name, as a constraint takes them."""
+        return self.shared | {name: form.state(leaves) for name, (form, leaves) in self.per_sample.items()}
+
+
+NOTHING = Context({}, 0)
+
+
+class Applied:
+    """The constraint for n samples of a run."""
+
+    def __init__(
+        self, constraint: Constraint, form: Form, n: int, projections: Meter, looks: Meter, context: Context = NOTHING
+    ) -> None:
+        """Made by the run for its batch, and by `take` for some of its rows."""
+        self.constraint, self.form, self.n = constraint, form, n
+        self.projections, self.looks, self.context = projections, looks, context
+        self.told = {} if context is NOTHING else context.values()
+
+    def project(self, x: Leaves, finite: bool = True) -> Outcome:
+        """The projection of states, its answer checked: shape, dtype, outcomes.
+
+        Args:
+            x: States, (n, …) each.
+            finite: Also refuse NaN and inf where it converged, which waits for the device.
+        """
+        begin = perf_counter()
+        copy = self.form.state(tuple(leaf.clone() for leaf in x))  # a projection may work in place
+        answer = self.constraint.project(copy, **self.told)
+        self.projections.count(begin, self.n)
+        whole = answer if isinstance(answer, Projection) else Projection(answer)
+        outcome = Outcome(self._leaves(whole.x, x), *(self._outcome(name, whole) for name in whole._fields[1:]))
+        if finite and not all_finite(outcome.x):
+            bad = ~finite_rows(outcome.x)
+            if outcome.converged is not None:
+                bad &= outcome.converged
+            if bool(bad.any()):
+                raise ProjectionError(
+                    f"project returned NaN or inf for {int(bad.sum())} of {self.n} finite states (first: row "
+                    f"{int(bad.nonzero()[0])} of the selected ones) and did not report them as failed; return a "
+                    "Projection with converged=False for states it cannot handle"
+                )
+        return outcome
+
+    def improve(self, x: Leaves, state: tuple[Tensor, ...] | None) -> Improvement:
+        """One iteration of the solver."""
+        begin = perf_counter()
+        copy = self.form.state(tuple(leaf.clone() for leaf in x))
+        answer = self.constraint.improve(copy, state, **self.told)
+        self.projections.count(begin, self.n)
+        return answer._replace(x=self._leaves(answer.x, x), defect=self._one_each("defect", answer.defect))
+
+    def defect(self, x: Leaves) -> Tensor:
+        """How far each state is from feasible, (n,) floats."""
+        begin = perf_counter()
+        defect = self.constraint.defect(self.form.state(x), **self.told)
+        self.looks.count(begin, self.n)
+        return self._one_each("defect", defect)
+
+    def take(self, rows: Tensor) -> Applied:
+        """For some of the rows."""
+        context = NOTHING if self.context is NOTHING else self.context.take(rows)
+        return Applied(self.constraint.take(rows), self.form, len(rows), self.projections, self.looks, context)
+
+    def _leaves(self, y: Any, x: Leaves) -> Leaves:
+        try:
+            found = self.form.leaves(y, self.n, wide=True)
+        except (TypeError, ValueError) as error:
+            raise ProjectionError(
+                f"project must return states as it was given them, with the same shape and dtype: {error}"
+            ) from error
+        for before, after in zip(x, found, strict=True):
+            if after.device != before.device:
+                raise ProjectionError(
+                    f"project must keep the device: {before.device} went in, {after.device} came back"
+                )
+        return found
+
+    def _one_each(self, name: str, values: Any) -> Tensor:
+        """One float per sample, as a tensor."""
+        if not isinstance(values, Tensor):
+            values = _from_array(values)
+        if not isinstance(values, Tensor) or values.shape != (self.n,) or not values.is_floating_point():
+            came = f"{tuple(values.shape)} of {values.dtype}" if isinstance(values, Tensor) else type(values).__name__
+            raise ValueError(f"{name} must return one number per sample, ({self.n},) floats: got {came}")
+        if values.device != self.form.device:
+            raise ValueError(f"{name} must return numbers on {self.form.device}, as the states: got {values.device}")
+        return values
+
+    def _outcome(self, name: str, answer: Projection) -> Tensor | None:
+        value = getattr(answer, name)
+        if value is None:
+            return None
+        outcome = value if isinstance(value, Tensor) else _from_array(value)
+        if not isinstance(outcome, Tensor) or outcome.shape != (self.n,):
+            came = tuple(outcome.shape) if isinstance(outcome, Tensor) else type(value).__name__
+            raise ProjectionError(
+                f"project must report {name} with one entry per sample, shape ({self.n},): got {came}"
+            )
+        if name == "converged" and outcome.dtype != torch.bool:
+            raise ProjectionError(f"project must report converged as bool: got {outcome.dtype}")
+        return outcome
+
+
+def _from_array(values: Any) -> Any:
+    """A numpy or JAX array as a tensor; anything else as it is."""
+    return as_tensor(values) if hasattr(values, "__dlpack__") else values
+
+
+def checked_projection(constraint: Constraint, x: Any, **context: Any) -> Projection:
+    """`constraint.project(x)` outside a run, with its answer checked."""
+    form = Form(x)
+    applied = Applied(constraint, form, form.n, Meter(), Meter(), Context(context, form.n) if context else NOTHING)
+    answer = applied.project(form.leaves(x))
+    return Projection(form.state(answer.x), *answer[1:])
+
+
+# ------------------------------------------------------------------ failed projections
+
+Then = Literal["keep", "revert", "raise"]
+
+
+@dataclass(frozen=True)
+class Retry:
+    """Try a failed projection again, `tries` times at the most, and `then` do what the plain policy says.
+
+    Each try starts from the solver's last state where that is no worse than the proposal, so that a
+    deterministic solver does not just fail the same way again.
+    """
+
+    tries: int = 2
+    then: Then = "keep"
+
+    def __post_init__(self) -> None:
+        """Refuse a policy that would retry for ever or do nothing known in the end."""
+        if isinstance(self.tries, bool) or not isinstance(self.tries, int) or self.tries < 1:
+            raise ValueError(f"Retry: tries must be a whole number of at least 1: got {self.tries!r}")
+        if self.then not in get_args(Then):
+            raise ValueError(f"Retry: then must be one of {get_args(Then)}: got {self.then!r}")
+
+
+OnFailure = Literal["keep", "revert", "raise", "retry"] | Retry
+
+
+def tries_and_last_resort(policy: OnFailure) -> tuple[int, Then]:
+    """How often to try a failed projection again, and what to do if it still fails.
+
+    Example:
+        >>> tries_and_last_resort("revert"), tries_and_last_resort(Retry(3))
+        ((0, 'revert'), (3, 'keep'))
+    """
+    if policy == "retry":
+        policy = Retry()
+    if isinstance(policy, Retry):
+        return policy.tries, policy.then
+    if isinstance(policy, str) and policy in get_args(Then):
+        return 0, policy
+    raise ValueError(f"on_failure must be 'keep', 'revert', 'raise', 'retry' or Retry(n): got {policy!r}")
+
+
+def recover(applied: Applied, x: Leaves, answer: Outcome, tries: int, then: Then) -> Outcome:
+    """Deal with the rows of `answer` that failed: try again, then keep, revert or raise.
+
+    "keep" keeps a failed row's state only where it is finite and no farther from feasible than the proposal;
+    otherwise the proposal itself stays. `converged` tells in every case which rows failed.
+
+    Args:
+        applied: The constraint for exactly the rows of `x`.
+        x: The proposals.
+        answer: What the first projection of `x` returned.
+        tries: How many more times failed rows are tried.
+        then: What to do with rows that still fail.
+    """
+    assert answer.converged is not None
+    y, converged = tuple(leaf.clone() for leaf in answer.x), answer.converged.clone()
+    iterations = None if answer.iterations is None else answer.iterations.clone()
+
+    failed = (~converged).nonzero().squeeze(1)
+    there, proposal = applied.take(failed), take_leaves(x, failed)
+    best, best_defect = _better(take_leaves(y, failed), proposal, there, there.defect(proposal))
+    for _ in range(tries):
+        again = there.project(best)
+        best, best_defect = _better(again.x, best, there, best_defect)
+        ok = torch.ones_like(failed, dtype=torch.bool) if again.converged is None else again.converged
+        best = _where(ok, again.x, best)
+        _write(y, failed, best)
+        converged[failed] = ok
+        if iterations is not None and again.iterations is not None:
+            iterations[failed] += again.iterations
+        still = (~ok).nonzero().squeeze(1)
+        failed, proposal, there = failed[still], take_leaves(proposal, still), there.take(still)
+        best, best_defect = take_leaves(best, still), best_defect[still]
+        if len(failed) == 0:
+            break
+    if len(failed) and then == "raise":
+        raise ProjectionError(
+            f"the projection failed for {len(failed)} of {applied.n} selected states after {tries + 1} tries (first: "
+            f"row {int(failed[0])}); on_failure='keep', 'revert' or Retry(n) carries on instead"
+        )
+    if len(failed):
+        _write(y, failed, proposal if then == "revert" else best)
+    return Outcome(y, converged, iterations)
+
+
+def _better(new: Leaves, old: Leaves, applied: Applied, old_defect: Tensor) -> tuple[Leaves, Tensor]:
+    """Of two states of each row, the one nearer to feasible; a state that is not finite is never the one."""
+    finite = finite_rows(new)
+    usable = _where(finite, new, old)
+    defect = applied.defect(usable)
+    better = finite & (defect <= old_defect)
+    return _where(better, usable, old), torch.where(better, defect, old_defect)
+
+
+def _where(mask: Tensor, first: Leaves, second: Leaves) -> Leaves:
+    return tuple(torch.where(rowwise(mask, a), a, b) for a, b in zip(first, second, strict=True))
+
+
+def _write(leaves: Leaves, rows: Tensor, some: Leaves) -> None:
+    for leaf, part in zip(leaves, some, strict=True):
+        leaf[rows] = part

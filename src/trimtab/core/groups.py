@@ -1,0 +1,87 @@
+"""Rows that are decided on and corrected together: one decision, one budget, one projection call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["Groups", "as_groups"]
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Which rows of a batch belong together.
+
+    Attributes:
+        labels: One whole number per row, (n,); rows with the same label are one group. Groups are counted in the order
+            of their labels.
+        defect: What the defect of a group is: the "sum" of its rows' defects, or the "largest" of them.
+
+    Example:
+        >>> import torch
+        >>> robots = Groups(torch.tensor([0, 0, 1, 1]), defect="largest")
+        >>> robots.n, robots.together(torch.tensor([1.0, 2.0, 0.0, 5.0]))
+        (2, tensor([2., 5.]))
+    """
+
+    labels: Tensor
+    defect: Literal["sum", "largest"] = "sum"
+
+    def __post_init__(self) -> None:
+        """Refuse labels that are not one whole number per row."""
+        labels = self.labels
+        if not isinstance(labels, Tensor) or labels.ndim != 1 or labels.is_floating_point() or len(labels) == 0:
+            came = f"{tuple(labels.shape)} of {labels.dtype}" if isinstance(labels, Tensor) else type(labels).__name__
+            raise ValueError(f"groups are labels, one whole number per row in an (n,) tensor: got {came}")
+        if self.defect not in ("sum", "largest"):
+            raise ValueError(f"the defect of a group is the 'sum' or the 'largest' of its rows': got {self.defect!r}")
+
+    @cached_property
+    def of_row(self) -> Tensor:
+        """The group of each row, (n,) from 0 to G - 1."""
+        found: Tensor = torch.unique(self.labels, return_inverse=True)[1]
+        return found
+
+    @cached_property
+    def n(self) -> int:
+        """G, the number of groups."""
+        return int(self.of_row.max()) + 1
+
+    @cached_property
+    def first_row(self) -> Tensor:
+        """The first row of each group, (G,)."""
+        rows = torch.arange(len(self.labels), device=self.labels.device)
+        first = torch.full((self.n,), len(rows), device=rows.device)
+        return first.scatter_reduce(0, self.of_row, rows, "amin")
+
+    def together(self, values: Tensor) -> Tensor:
+        """One value per group of values per row, (…, n) to (…, G)."""
+        out = torch.zeros(*values.shape[:-1], self.n, dtype=values.dtype, device=values.device)
+        how = "sum" if self.defect == "sum" else "amax"
+        return out.scatter_reduce(-1, self.of_row.expand_as(values), values, how, include_self=how == "sum")
+
+    def per_row(self, values: Tensor) -> Tensor:
+        """The value of its group for each row, (…, G) to (…, n)."""
+        return values[..., self.of_row]
+
+    def take(self, rows: Tensor) -> Groups:
+        """Of some rows; a group must come whole."""
+        some = self.of_row[rows]
+        sizes = self.of_row.bincount()
+        taken = some.bincount(minlength=self.n)
+        if bool(((taken > 0) & (taken != sizes)).any()):
+            raise ValueError("rows of a group belong together: these rows split one; take whole groups")
+        return Groups(self.labels[rows], self.defect)
+
+
+def as_groups(groups: Groups | Tensor | Sequence[int] | None) -> Groups | None:
+    """Groups from labels, or none."""
+    if groups is None or isinstance(groups, Groups):
+        return groups
+    return Groups(groups if isinstance(groups, Tensor) else torch.from_numpy(np.asarray(groups)))

@@ -1,0 +1,83 @@
+"""A sampler, a constraint and the seeds they were made for, in one value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trimtab.core.constraint import Constraint
+from trimtab.core.groups import as_groups
+from trimtab.core.metrics import Distance, euclidean
+from trimtab.core.noise import as_seeds
+from trimtab.core.record import Rollout
+from trimtab.core.rollout import Sampler, rollout, take_rows
+from trimtab.core.schedule import Moment, Schedule
+
+__all__ = ["Problem"]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What is sampled: a sampler and a constraint, and the seeds they were made for.
+
+    Attributes:
+        sampler: Proposes.
+        constraint: Projects and measures defects.
+        seeds: One per sample, (n,); a range or a list will do.
+        distance: Between two states, (n, *event) twice to (n,); Euclidean unless told otherwise.
+        groups: One label per sample where samples are decided on together.
+
+    Example:
+        >>> import trimtab as tt
+        >>> problem = tt.domain("so3").problem(range(4))
+        >>> problem.n_steps, problem.rollout(tt.Periodic(0.25)).spent.tolist()
+        (100, [25, 25, 25, 25])
+    """
+
+    sampler: Sampler
+    constraint: Constraint
+    seeds: Any
+    distance: Distance = euclidean
+    groups: Any = None
+
+    def __post_init__(self) -> None:
+        """Read seeds and groups."""
+        object.__setattr__(self, "seeds", as_seeds(self.seeds))
+        object.__setattr__(self, "groups", as_groups(self.groups))
+
+    def __len__(self) -> int:
+        """The number of samples."""
+        return len(self.seeds)
+
+    @property
+    def n_steps(self) -> int:
+        """T."""
+        return self.sampler.n_steps
+
+    def rollout(self, schedule: Schedule | Callable[[Moment], Tensor], **options: Any) -> Rollout:
+        """Run it on a schedule; options are those of `Corrector`."""
+        groups = {} if self.groups is None else {"groups": self.groups}
+        return rollout(self.sampler, self.constraint, schedule, self.seeds, **groups, **options)
+
+    def take(self, rows: Tensor) -> Problem:
+        """The same problem for some of its samples, a (k,) index tensor."""
+        groups = None if self.groups is None else self.groups.take(rows)
+        return replace(
+            self,
+            sampler=take_rows(self.sampler, rows),
+            constraint=self.constraint.take(rows),
+            seeds=self.seeds[rows],
+            groups=groups,
+        )
+
+    def halves(self) -> tuple[Problem, Problem]:
+        """Two problems of half the samples each, groups kept whole."""
+        units = torch.arange(len(self)) if self.groups is None else self.groups.of_row.cpu()
+        count = len(self) if self.groups is None else self.groups.n
+        return tuple(  # type: ignore[return-value]
+            self.take(part.nonzero().squeeze(1)) for part in (units < count // 2, units >= count // 2)
+        )

@@ -1,0 +1,98 @@
+"""Run a sampler with corrections on schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from trimtab.core.constraint import Constraint
+from trimtab.core.corrector import Corrector
+from trimtab.core.noise import Noise, as_seeds
+from trimtab.core.record import Rollout
+from trimtab.core.schedule import Moment, Schedule, as_schedule
+
+__all__ = ["Sampler", "refuse_overlap", "rollout", "take_rows"]
+
+
+class Sampler(Protocol):
+    """Proposes the next state from the current one.
+
+    A sampler may have two more things. `dtype` is the dtype of its noise, float64 otherwise. `take(rows)` gives the
+    sampler of some of the samples, for samplers whose data differs from sample to sample.
+    """
+
+    @property
+    def n_steps(self) -> int:
+        """T, the number of update locations at which a projection could be applied."""
+        ...
+
+    def start(self, noise: Noise) -> Any:
+        """Initial states, (n, *event)."""
+        ...
+
+    def step(self, x: Any, t: int, noise: Noise) -> Any:
+        """Proposals after update t, (n, *event)."""
+        ...
+
+
+def rollout(
+    sampler: Sampler,
+    constraint: Constraint,
+    schedule: Schedule | Callable[[Moment], Tensor],
+    seeds: Iterable[int] | Tensor,
+    *,
+    device: torch.device | str | None = None,
+    **options: Any,
+) -> Rollout:
+    """Run a sampler with corrections on schedule.
+
+    Args:
+        sampler: Proposes; noise is float64 unless the sampler has a `dtype` of its own.
+        constraint: Projects and measures defects.
+        schedule: Decides; a schedule value or any function of a `Moment`.
+        seeds: One per sample; its noise depends on nothing else.
+        device: Where to run.
+        **options: As in `Corrector`: `closing`, `groups`, `on_failure`, `keep_states`, `dense`, `measure_defects`.
+
+    Example:
+        >>> import trimtab as tt
+        >>> problem = tt.domain("so3").problem(range(4))
+        >>> run = tt.rollout(problem.sampler, problem.constraint, tt.Periodic(0.25), range(4))
+        >>> run.projected.sum(dim=0).tolist() == [run.n_steps // 4] * 4
+        True
+    """
+    for name in ("n_steps", "start", "step"):
+        if not hasattr(sampler, name):
+            raise TypeError(
+                f"a sampler has n_steps, start(noise) and step(x, t, noise); {type(sampler).__name__} has no {name} "
+                "(it comes first, then the constraint; a loop of your own can call a Corrector instead)"
+            )
+    seeds = as_seeds(seeds, device)
+    refuse_overlap(as_schedule(schedule), seeds)
+    noise = Noise(seeds, getattr(sampler, "dtype", torch.float64))
+    with torch.no_grad(), Corrector(constraint, schedule, sampler.n_steps, seeds=seeds, **options) as corrector:
+        x = sampler.start(noise)
+        corrector.begin(x)
+        for t in range(sampler.n_steps):
+            x = corrector(sampler.step(x, t, noise), t)
+    return corrector.rollout
+
+
+def refuse_overlap(schedule: Schedule, seeds: Tensor) -> None:
+    """Calibration and evaluation never share a seed."""
+    used = schedule.calibration_seeds
+    shared = sorted(set(used) & set(seeds.tolist())) if used else []
+    if shared:
+        raise ValueError(
+            f"{len(shared)} seeds were used to calibrate this schedule and cannot be used to evaluate it (first: "
+            f"{shared[:5]}); take others"
+        )
+
+
+def take_rows(sampler: Any, rows: Tensor) -> Any:
+    """The sampler of some of the samples: itself, unless it has data per sample and `take(rows)`."""
+    take = getattr(sampler, "take", None)
+    return sampler if take is None else take(rows)

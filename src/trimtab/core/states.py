@@ -1,0 +1,219 @@
+"""States of any kind: an array or a tree of arrays, in torch, numpy or JAX, with the samples along the first dimension.
+
+Inside the loop a state is the tuple of its leaves as torch tensors. They share the memory of what came in: numpy and
+JAX arrays are read through DLPack or the buffer protocol, and answers go back in the same kind and the same tree.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.utils.dlpack
+from torch import Tensor
+
+__all__ = ["Form", "Leaves", "all_finite", "as_tensor", "finite_rows", "put_rows", "rowwise", "take_leaves"]
+
+Leaves = tuple[Tensor, ...]
+"""The arrays of a state as tensors, (n, …) each."""
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+class Form:
+    """How a loop keeps its states: the tree, and the kind, shape and dtype of each leaf.
+
+    Example:
+        >>> import numpy as np
+        >>> form = Form({"position": np.zeros((4, 3)), "charge": np.ones(4)})
+        >>> form.n, [tuple(leaf.shape) for leaf in form.leaves({"position": np.ones((4, 3)), "charge": np.ones(4)})]
+        (4, [(4, 3), (4,)])
+    """
+
+    def __init__(self, state: Any, *, floats: bool = True) -> None:
+        """Look at the first state of a run; refuse what cannot be one.
+
+        Args:
+            state: One array or a tree of arrays.
+            floats: Whether there must be floats among them.
+        """
+        found: list[Any] = []
+        self.tree = _tree(state, found)
+        self.names = _names(self.tree)
+        leaves = tuple(map(as_tensor, found))
+        if not leaves:
+            raise ValueError("states must hold at least one array with one row per sample: got an empty tree")
+        for name, leaf in zip(self.names, leaves, strict=True):
+            if leaf.ndim < 1 or len(leaf) == 0 or len(leaf) != len(leaves[0]):
+                raise ValueError(
+                    f"states must have one row per sample, at least one, the same number in every array: {name} is "
+                    f"{tuple(leaf.shape)} of {leaf.dtype}"
+                )
+        if floats and not any(leaf.is_floating_point() for leaf in leaves):
+            raise ValueError(
+                f"states must be floats with one row per sample: got {tuple(leaves[0].shape)} of {leaves[0].dtype} "
+                "(integer tokens have no distance to a feasible set)"
+            )
+        self.single = isinstance(state, Tensor)
+        self.n, self.device = len(leaves[0]), leaves[0].device
+        self.shapes, self.dtypes = [leaf.shape for leaf in leaves], [leaf.dtype for leaf in leaves]
+        self.wide = [torch.float32 if dtype in _HALF else dtype for dtype in self.dtypes]
+        self.exact = self.wide == self.dtypes
+        self.dtype = torch.float64 if torch.float64 in self.dtypes else torch.float32
+
+    def leaves(self, state: Any, n: int | None = None, *, wide: bool = False) -> Leaves:
+        """The arrays of a state of this form as tensors; a state of another form is refused.
+
+        Args:
+            state: As the loop keeps it.
+            n: How many samples it is to have, if not all.
+            wide: Whether half-precision arrays are in float32, as constraints see them.
+        """
+        if self.single:
+            if not isinstance(state, Tensor):
+                raise TypeError(f"states must be torch tensors as at the first step: got {type(state).__name__}")
+            found: Leaves = (state,)
+        else:
+            parts: list[Any] = []
+            tree = _tree(state, parts)
+            if tree != self.tree:
+                raise TypeError(f"states must be the tree {self.names} as at the first step: got {_names(tree)}")
+            found = tuple(map(as_tensor, parts))
+        for leaf, shape, dtype, name in zip(
+            found, self.shapes, self.wide if wide else self.dtypes, self.names, strict=True
+        ):
+            if leaf.dtype is not dtype or (leaf.shape != shape if n is None else leaf.shape != (n, *shape[1:])):
+                wanted = tuple(shape) if n is None else (n, *shape[1:])
+                raise ValueError(
+                    f"{name} is {tuple(leaf.shape)} of {leaf.dtype} where {wanted} of {dtype} was expected, as at the "
+                    "first step"
+                )
+        return found
+
+    def state(self, leaves: Leaves) -> Any:
+        """The leaves as the loop keeps its states."""
+        return leaves[0] if self.single else _built(self.tree, iter(leaves))
+
+    def widened(self, leaves: Leaves) -> Leaves:
+        """Half-precision leaves in float32, in which they are measured and projected."""
+        return tuple(leaf.float() if leaf.dtype in _HALF else leaf for leaf in leaves)
+
+    def narrowed(self, leaves: Leaves) -> Leaves:
+        """The leaves in the loop's own dtypes again."""
+        return tuple(leaf.to(dtype) for leaf, dtype in zip(leaves, self.dtypes, strict=True))
+
+
+class Node(NamedTuple):
+    """A branch of a tree of states: the type that holds it, the keys, and what is below each; None is a leaf."""
+
+    kind: Any
+    keys: tuple[Any, ...] = ()
+    below: tuple[Node, ...] = ()
+
+
+def _tree(state: Any, found: list[Any]) -> Node:
+    """The tree of a state; its arrays are collected in `found`."""
+    if isinstance(state, Tensor | np.ndarray) or _is_jax(state):
+        found.append(state)
+        return Node("torch" if isinstance(state, Tensor) else "numpy" if isinstance(state, np.ndarray) else "jax")
+    if isinstance(state, dict):
+        keys, parts = tuple(state), tuple(state.values())
+    elif isinstance(state, list | tuple):
+        keys, parts = tuple(getattr(state, "_fields", range(len(state)))), tuple(state)
+    elif is_dataclass(state) and not isinstance(state, type):
+        keys = tuple(f.name for f in fields(state))
+        parts = tuple(getattr(state, key) for key in keys)
+    else:
+        raise TypeError(
+            "states must be a torch tensor, a numpy or JAX array, or a tuple, list, dict or dataclass of those: got "
+            f"{type(state).__name__}"
+        )
+    return Node(type(state), keys, tuple(_tree(part, found) for part in parts))
+
+
+def _names(tree: Node, above: str = "") -> list[str]:
+    """The name of each leaf: its keys, joined by dots."""
+    if isinstance(tree.kind, str):
+        return [above or "the state"]
+    inside = f"{above}." if above else ""
+    return [name for key, node in zip(tree.keys, tree.below, strict=True) for name in _names(node, f"{inside}{key}")]
+
+
+def _built(tree: Node, leaves: Iterator[Tensor]) -> Any:
+    """A tree of that form with these leaves, each as an array of its kind."""
+    if isinstance(tree.kind, str):
+        leaf = next(leaves)
+        if tree.kind == "numpy":
+            return leaf.numpy()
+        return sys.modules["jax"].dlpack.from_dlpack(leaf.contiguous()) if tree.kind == "jax" else leaf
+    parts = [_built(node, leaves) for node in tree.below]
+    if issubclass(tree.kind, dict) or is_dataclass(tree.kind):
+        named = dict(zip(tree.keys, parts, strict=True))
+        return named if issubclass(tree.kind, dict) else tree.kind(**named)
+    return tree.kind(*parts) if hasattr(tree.kind, "_fields") else tree.kind(parts)
+
+
+def _is_jax(x: Any) -> bool:
+    jax = sys.modules.get("jax")
+    if jax is None or not isinstance(x, jax.Array):
+        return False
+    if isinstance(x, jax.core.Tracer):
+        raise TypeError(
+            "a Corrector cannot be called inside jit, vmap or scan: which rows it projects depends on values that are "
+            "not there yet while JAX traces. Call it between jitted steps, or use "
+            "trimtab.integrations.jax.decision_function, a pure function of the same table that traces"
+        )
+    return True
+
+
+def as_tensor(x: Any) -> Tensor:
+    """The same memory as a tensor, wherever that can be had."""
+    if isinstance(x, Tensor):
+        return x
+    if isinstance(x, np.ndarray):
+        try:
+            return torch.from_numpy(
+                x if x.flags.writeable and x.dtype.isnative else np.array(x, x.dtype.newbyteorder("="))
+            )
+        except (TypeError, ValueError) as error:  # dtypes torch does not know, negative strides
+            if x.dtype.kind in "fiub":
+                return torch.from_numpy(np.ascontiguousarray(x))
+            raise TypeError(f"states must hold numbers: got a numpy array of {x.dtype}") from error
+    tensor: Tensor = torch.utils.dlpack.from_dlpack(x)
+    return tensor
+
+
+# ------------------------------------------------------------------ rows of leaves
+
+
+def take_leaves(leaves: Leaves, rows: Tensor) -> Leaves:
+    """The rows (k,) of every leaf."""
+    return tuple(leaf.index_select(0, rows) for leaf in leaves)
+
+
+def put_rows(leaves: Leaves, rows: Tensor, some: Leaves) -> Leaves:
+    """New leaves with the rows (k,) replaced."""
+    return tuple(leaf.index_copy(0, rows, part) for leaf, part in zip(leaves, some, strict=True))
+
+
+def rowwise(mask: Tensor, like: Tensor) -> Tensor:
+    """A (n,) mask shaped to broadcast over the events of `like`."""
+    return mask.reshape(-1, *([1] * (like.ndim - 1)))
+
+
+def all_finite(leaves: Leaves) -> bool:
+    """Whether every number is finite."""
+    # one reduction without a mask in the usual case; the exact test only if it trips
+    return all(
+        bool(leaf.sum().isfinite()) or bool(leaf.isfinite().all()) for leaf in leaves if leaf.is_floating_point()
+    )
+
+
+def finite_rows(leaves: Leaves) -> Tensor:
+    """Which samples have finite numbers only, (n,) bool."""
+    good = [leaf.reshape(len(leaf), -1).isfinite().all(dim=1) for leaf in leaves]
+    return torch.stack(good).all(dim=0)
