@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PRESET ?= quick
 EXTRAS := studies,ipopt,qp,ray,diffusers,flows,azula,jax,bench,site,release,dev
 
-.PHONY: reproduce test install lint docs site figures bench clean
+.PHONY: reproduce test install lint docs site wheel-test figures bench clean
 
 reproduce: install
 	$(BIN)/trimtab reproduce --preset $(PRESET)
@@ -31,6 +31,11 @@ docs: install
 
 site: install
 	$(BIN)/python docs/site build/site
+
+wheel-test: install
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python -m pytest tests/packaging
 
 figures: install
 	$(BIN)/python docs/make_prices.py

@@ -13,7 +13,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Choose": ("choose-a-schedule.md", "advise.md", "cli.md"),
     "Understand": ("prices.md", "domains.md", "pdm.md", "reaction-flow.md", "notation.md"),
     "Reproduce": ("studies.md", "summary.md", "performance.md"),
-    "Extend": ("architecture.md", "dependencies.md"),
+    "Extend": ("contributing.md", "architecture.md", "dependencies.md"),
+    "About": ("changelog.md", "security.md", "code_of_conduct.md"),
 }
 REST = "Understand"  # where a page goes that is not named above
 ALONE = {"api": "API"}  # folders that are sections
