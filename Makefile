@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PRESET ?= quick
-EXTRAS := studies,ipopt,qp,ray,diffusers,flows,azula,jax,bench,site,release,dev
+EXTRAS := studies,ipopt,grid,qp,ray,diffusers,flows,azula,jax,bench,site,release,dev
 
 .PHONY: reproduce test install lint docs site wheel-test figures bench clean
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from trimtab._version import __version__
-from trimtab.cli import advise, calibrate, compare, domains, report, reproduce, train
+from trimtab.cli import advise, calibrate, compare, domains, report, reproduce, train, train_grid
 from trimtab.cli.command import BAD_INPUT, INTERRUPTED, Command, UsageError
 from trimtab.core.errors import unknown
 from trimtab.studies.errors import StudyError
@@ -25,6 +25,7 @@ COMMANDS: dict[str, Command] = {
     "reproduce": reproduce.COMMAND,
     "report": report.COMMAND,
     "train-pdm": train.COMMAND,
+    "train-grid": train_grid.COMMAND,
     "domains": domains.COMMAND,
 }
 """By name; a new command is a file and an entry here."""

@@ -26,6 +26,7 @@ DOMAINS: dict[str, str] = {
     "terrain-ridge": "trimtab.domains.terrain_ridge",
     "pdm": "trimtab.domains.pdm.domain",
     "reaction-flow": "trimtab.domains.reaction_flow.domain",
+    "grid": "trimtab.domains.grid.domain",
 }
 """Where each domain's `make` is; imported when asked for, since some load a model."""
 

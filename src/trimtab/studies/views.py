@@ -55,6 +55,12 @@ def _positions(x: Tensor) -> Tensor:
     return x[:, :2].transpose(1, 2)
 
 
+def _loadings(x: Tensor) -> Tensor:
+    from trimtab.domains.grid.view import line_profile  # which needs the extra `grid`
+
+    return line_profile(x)
+
+
 def _last_profile(x: Tensor) -> Tensor:
     field = x[:, 0] if x.ndim == 4 else x  # the clean field, where states are pairs of it and the noise
     cells = field.shape[-1]
@@ -73,6 +79,7 @@ _VIEWS = {
     "reaction-flow": View(
         "Reaction-Flow", "the final field at its last moment, along x", ("x", "u"), _last_profile, final=True
     ),
+    "grid": View("Grid", "the load of every line of the final point", ("line", "loading"), _loadings, final=True),
 }
 
 

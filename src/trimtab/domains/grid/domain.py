@@ -1,0 +1,81 @@
+"""AC operating points of a power grid from a learned flow, with the total demand given.
+
+The flow knows the cheapest operating points of the grid for random demand. A sample's own total demand enters through
+the constraint only. As the guess of the clean point is an operating point at all times and the state of the flow is
+mostly noise at first, it is the clean point that is projected: the state of the sampler is the pair of that guess and
+the noise it implies. The next point of the flow is between the two, so an uncorrected step is exactly Euler's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from trimtab.core.noise import Noise, as_seeds
+from trimtab.domains.base import Domain, Problem
+from trimtab.domains.grid.case import load_grid
+from trimtab.domains.grid.constraint import limits
+from trimtab.domains.grid.data import given_demand
+from trimtab.domains.grid.model import Model, load_model, shipped_model
+from trimtab.domains.grid.quality import judge
+
+__all__ = ["GridFlow", "make"]
+
+
+@dataclass(frozen=True, eq=False)
+class GridFlow:
+    """Euler steps of the flow; a state is the pair (clean operating point, noise), (n, 2, d), in per unit."""
+
+    model: Model
+    n_steps: int = 50
+    dtype: torch.dtype = torch.float64  # power has to balance to more digits than float32 has
+
+    def start(self, noise: Noise) -> Tensor:
+        """Gaussian noise; the clean point is the mean of all until the first step replaces it."""
+        first = self.model.restore(noise.normal(-1, self.model.mean.shape))
+        return torch.stack([self.model.mean.expand_as(first), first], dim=1)
+
+    def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
+        """The model's clean point and noise at the point of the flow between those of `x`."""
+        tau = t / self.n_steps
+        clean, first = self.model.standardise(x).unbind(dim=1)
+        between = torch.lerp(first, clean, tau)
+        velocity = self.model.velocity(between, tau)
+        return self.model.restore(torch.stack([between + (1 - tau) * velocity, between - tau * velocity], dim=1))
+
+
+def make(case: str = "case14", steps: int = 50, model: str | None = None, workers: int = 1) -> Domain:
+    """The domain `grid`.
+
+    Args:
+        case: The IEEE grid, "case14" or "case30".
+        steps: T, Euler steps of the flow.
+        model: Weights of `trimtab train-grid`; those shipped for the case by default.
+        workers: Processes of the projection; 0 is one a core.
+    """
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise ValueError(f"steps must be a whole number of at least 1: got {steps!r}")
+    grid = load_grid(case)
+    trained = shipped_model(case) if model is None else load_model(Path(model))
+    if trained.case != case or len(trained.mean) != grid.dimension:
+        raise ValueError(f"{model}: weights for {trained.case}, but the grid is {case}; train for it, or name it")
+    sampler = GridFlow(trained, steps)
+
+    def problem(seeds: Iterable[int] | Tensor) -> Problem:
+        return Problem(sampler, limits(grid, trained, given_demand(grid, as_seeds(seeds)), workers))
+
+    def distance(a: Tensor, b: Tensor) -> Tensor:
+        return ((a - b)[:, 0] / trained.scale).square().mean(dim=1).sqrt()
+
+    return Domain(
+        name="grid",
+        summary=f"AC operating points of a power grid ({case}) from a learned flow, with the total demand given",
+        problem=problem,
+        distance=distance,
+        settings={"case": case, "steps": steps} | ({} if model is None else {"model": model}),
+        quality=judge,
+    )
