@@ -9,10 +9,12 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
+from obstacle_cases import MAPS, free_points
 from trimtab.constraints import (
     SE3,
     SO3,
     AffineEquality,
+    AvoidObstacles,
     Ball,
     Box,
     HalfSpaces,
@@ -25,7 +27,11 @@ from trimtab.constraints import (
     Stiefel,
     Surface,
 )
+from trimtab.constraints.obstacles.compiled import compiled_search
 from trimtab.core.constraint import Constraint
+from trimtab.core.noise import Noise, as_seeds
+from trimtab.domains.reaction_flow.equation import CELLS, TIMES, draw_conditions
+from trimtab.domains.reaction_flow.projection import MassBalance
 
 N = 9
 
@@ -39,14 +45,16 @@ class Case:
         event: Shape of a state.
         tolerance: Largest defect after projection in float64; float32 is allowed the same number of its own digits.
         nearest: Whether the projection is the nearest point, and not just a feasible one.
-        dtypes: What it is for.
+        to_the_bit: Whether a sample's numbers are the same in any batch; otherwise they are to rounding.
+        draw: Makes states of (seed, scale), (N, *event) float64, where not any numbers will do.
     """
 
     make: Callable[[], Constraint]
     event: tuple[int, ...]
     tolerance: float = 1e-13
     nearest: bool = True
-    dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64)
+    to_the_bit: bool = True
+    draw: Callable[[int, float], Tensor] | None = None
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:
@@ -116,5 +124,43 @@ if find_spec("casadi") is not None:
     )
 
 
+def trajectories(name: str) -> Case:
+    """A map of `obstacle_cases` between fixed ends, and bent and noisy ways from one end to the other."""
+    start, goal = (ends.to(torch.float64) for ends in free_points(MAPS[name], 2 * N, _generator(1)).chunk(2))
+
+    def draw(seed: int, scale: float) -> Tensor:
+        share = torch.linspace(0, 1, 17, dtype=torch.float64)
+        straight = start[:, :, None] * (1 - share) + goal[:, :, None] * share
+        x = (straight + 0.1 * scale * numbers(N, 2, 17, seed=seed)).clamp(-1, 1)
+        x[:, :, 0], x[:, :, -1] = start, goal
+        return torch.cat([x, numbers(N, 1, 17, seed=seed + 1)], dim=1)
+
+    return Case(
+        lambda: AvoidObstacles(MAPS[name], start, goal),
+        (3, 17),
+        1e-3,
+        nearest=False,
+        to_the_bit=compiled_search() is not None,
+        draw=draw,
+    )
+
+
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+for _name in MAPS:
+    CASES[f"trajectories, {_name}"] = trajectories(_name)
+CASES["mass balance"] = Case(
+    lambda: MassBalance(draw_conditions(Noise(as_seeds(range(N))))[0], tolerance=1e-9),
+    (TIMES, CELLS),
+    1e-9,
+    nearest=False,
+    to_the_bit=False,
+    draw=lambda seed, scale: 0.5 + 0.3 * scale * numbers(N, TIMES, CELLS, seed=seed),
+)
+
+
 def states(case: Case, dtype: torch.dtype = torch.float64, seed: int = 5, scale: float = 1.5) -> Tensor:
-    return (scale * numbers(N, *case.event, seed=seed)).to(dtype)
+    drawn = scale * numbers(N, *case.event, seed=seed) if case.draw is None else case.draw(seed, scale)
+    return drawn.to(dtype)

@@ -82,14 +82,16 @@ def test_no_feasible_state_is_nearer_than_the_projection(name, seed):
 
 @every_case
 @every_dtype
-def test_a_sample_alone_equals_the_sample_in_a_batch_to_the_last_bit(name, dtype):
+def test_a_sample_alone_equals_the_sample_in_a_batch(name, dtype):
+    """To the last bit where that is promised, else to rounding."""
     case = CASES[name]
     constraint, x = case.make(), states(case, dtype)
     whole, defect = project(constraint, x).x, constraint.defect(x)
     for rows in [torch.tensor([i]) for i in range(N)] + [torch.tensor([3, 1]), torch.arange(N).flip(0)]:
         some = constraint.take(rows)
-        assert torch.equal(project(some, x[rows]).x, whole[rows])
-        assert torch.equal(some.defect(x[rows]), defect[rows])
+        off = 0.0 if case.to_the_bit else 64 * torch.finfo(dtype).eps
+        torch.testing.assert_close(project(some, x[rows]).x, whole[rows], rtol=off, atol=off)
+        torch.testing.assert_close(some.defect(x[rows]), defect[rows], rtol=off, atol=off)
 
 
 @every_case

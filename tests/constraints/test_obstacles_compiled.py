@@ -53,20 +53,6 @@ def test_one_round_agrees_to_rounding() -> None:
         assert int(its_rounds.max()) == 1
 
 
-@needs_build
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_not_one_bit_depends_on_the_batch(dtype: torch.dtype) -> None:
-    x, avoid = proposals(MAPS["both"], 12, 0.05, seed=3, dtype=dtype)
-    whole = avoid.project(x)
-    rows = torch.tensor([7, 2, 11])
-    part = avoid.take(rows).project(x[rows])
-    assert part.x.dtype == dtype
-    assert torch.equal(part.x, whole.x[rows])
-    assert part.iterations is not None
-    assert whole.iterations is not None
-    assert torch.equal(part.iterations, whole.iterations[rows])
-
-
 @st.composite
 def looks(draw: st.DrawFn) -> tuple[AvoidObstacles, Tensor]:
     """Circles and boxes anywhere, and paths that jump, rest, touch and go through centres."""

@@ -1,4 +1,3 @@
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -72,15 +71,6 @@ def test_a_field_that_is_not_finite_fails_alone():
     assert torch.equal(balance.take(torch.tensor([4])).project(u[4:5]).iterations, answer.iterations[4:5])
 
 
-def test_rows_do_not_depend_on_their_batch():
-    balance, u = wild(range(5), 0.5)
-    rows = torch.tensor([3, 0])
-    whole, some = balance.project(u), balance.take(rows).project(u[rows])
-    torch.testing.assert_close(some.x, whole.x[rows], rtol=0, atol=1e-12)
-    assert torch.equal(some.iterations, whole.iterations[rows])
-    torch.testing.assert_close(balance.take(rows).defect(u[rows]), balance.defect(u)[rows], rtol=0, atol=1e-14)
-
-
 def test_a_projection_cut_short_says_so_for_each_sample():
     conditions, nu = draw_conditions(Noise(as_seeds(range(4)), torch.float64), 1)
     balance = MassBalance(conditions, most_iterations=2)
@@ -90,19 +80,3 @@ def test_a_projection_cut_short_says_so_for_each_sample():
     assert answer.converged.tolist() == [True, True, False, False]
     assert answer.iterations.tolist()[2:] == [2, 2]
     assert answer.x.isfinite().all()
-
-
-def test_single_precision_stays_single_and_feasible():
-    balance, u = wild(range(4), 0.5)
-    balance = MassBalance(balance.conditions)
-    answer = balance.project(u.float())
-    assert answer.x.dtype == torch.float32
-    assert answer.converged.all()
-    assert balance.defect(answer.x).max() <= balance.tolerance
-
-
-@pytest.mark.parametrize("shape", [(3, TIMES, CELLS), (2, TIMES, CELLS - 1), (2, CELLS, TIMES)])
-def test_fields_of_another_shape_are_refused(shape):
-    balance, _ = wild(range(2), 0.1)
-    with pytest.raises(ValueError, match=r"MassBalance (takes|has)"):
-        balance.defect(torch.zeros(shape, dtype=torch.float64))

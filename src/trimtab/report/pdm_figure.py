@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from trimtab.constraints.obstacles.geometry import Obstacles, gaps
 from trimtab.schedules.style import PAGE, label_of, look_of
 from trimtab.studies.config import Study
 from trimtab.studies.traces import Trace
@@ -93,8 +95,6 @@ def _draw_raster(axis: Any, trace: Trace, seed: int, colour: str) -> None:
 
 def colliding(path: NDArray[Any], circles: NDArray[Any]) -> NDArray[Any]:
     """Which segments of a path (w, 2) enter a circle of (m, 3): (w - 1,) bool."""
-    start, run = path[:-1, None], np.diff(path, axis=0)[:, None]
-    towards = circles[None, :, :2] - start
-    share = (towards * run).sum(-1) / np.maximum((run * run).sum(-1), 1e-12)
-    nearest = np.linalg.norm(towards - np.clip(share, 0, 1)[..., None] * run, axis=-1)
-    return np.asarray((nearest < circles[:, 2] - _TOLERANCE).any(axis=1))
+    ends = torch.from_numpy(np.ascontiguousarray(path.T, dtype=np.float64))
+    gap = gaps(Obstacles(torch.from_numpy(circles.astype(np.float64))), ends[:, :-1], ends[:, 1:])
+    return np.asarray((gap < -_TOLERANCE).any(dim=0))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Contacts", "Obstacles", "contacts", "gaps", "penetration", "scattered_circles"]
+__all__ = ["Contacts", "Obstacles", "contacts", "from_segment", "gaps", "penetration", "scattered_circles"]
 
 _TINY = 1e-12  # squared length below which a segment is a point
 _CENTRED = 1e-7  # distance from a centre below which there is no direction away from it
@@ -83,6 +83,27 @@ def _first(mask: Tensor) -> int:
     return int(mask.nonzero()[0, 0])
 
 
+def from_segment(a: Tensor, b: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Where on segments the nearest point to (x, y) is, as a share of the way from a to b, and the way on from there.
+
+    This is the one place where a segment meets a point; `search.c` and the symbols of `ipopt` say the same in their own
+    languages.
+
+    Args:
+        a: One end of each segment, (2, …).
+        b: The other end, (2, …).
+        x: Of the points, broadcast against the segments.
+        y: Likewise.
+
+    Returns:
+        The share t in [0, 1], and x and y less the coordinates of (1 - t) a + t b.
+    """
+    ux, uy = b - a
+    dx, dy = x - a[0], y - a[1]
+    t = (torch.addcmul(dx * ux, dy, uy) * (1 / (ux * ux + uy * uy).clamp(min=_TINY))).clamp(0, 1)
+    return t, torch.addcmul(dx, t, ux, value=-1), torch.addcmul(dy, t, uy, value=-1)
+
+
 def gaps(obstacles: Obstacles, a: Tensor, b: Tensor) -> Tensor:
     """The signed gap between each segment and each obstacle: minus the depth where they overlap.
 
@@ -94,13 +115,8 @@ def gaps(obstacles: Obstacles, a: Tensor, b: Tensor) -> Tensor:
     Returns:
         Gaps, (m, N). For a circle the gap is the distance; outside a box it is a lower bound of it.
     """
-    (ax, ay), (bx, by) = a, b
-    ux, uy = bx - ax, by - ay
-    inverse = 1 / (ux * ux + uy * uy).clamp(min=_TINY)
     cx, cy, r = obstacles.circles.T.unsqueeze(2)
-    dx, dy = cx - ax, cy - ay
-    t = (torch.addcmul(dx * ux, dy, uy) * inverse).clamp(0, 1)
-    dx, dy = torch.addcmul(dx, t, ux, value=-1), torch.addcmul(dy, t, uy, value=-1)
+    _, dx, dy = from_segment(a, b, cx, cy)
     gap: Tensor = torch.addcmul(dx * dx, dy, dy).sqrt() - r
     if not obstacles.n_boxes:
         return gap
@@ -169,17 +185,14 @@ def contacts(obstacles: Obstacles, which: Tensor, a: Tensor, b: Tensor) -> Conta
 
 def _circle_contacts(circles: Tensor, a: Tensor, b: Tensor) -> Contacts:
     cx, cy, r = circles
-    ux, uy = b - a
-    dx, dy = a[0] - cx, a[1] - cy
-    t = (-(dx * ux + dy * uy) / (ux * ux + uy * uy).clamp(min=_TINY)).clamp(0, 1)
-    dx, dy = dx + t * ux, dy + t * uy
+    t, dx, dy = from_segment(a, b, cx, cy)
     distance = (dx * dx + dy * dy).sqrt()
     # Through the centre there is no direction away from it: take the segment's normal, for a point the x axis.
     centred = distance < _CENTRED
     inverse = 1 / distance.clamp(min=_CENTRED)
     normal_x, normal_y, is_point = _normal(a, b)
-    nx = torch.where(centred, normal_x.masked_fill(is_point, 1.0), dx * inverse)
-    ny = torch.where(centred, normal_y.masked_fill(is_point, 0.0), dy * inverse)
+    nx = torch.where(centred, normal_x.masked_fill(is_point, 1.0), -dx * inverse)
+    ny = torch.where(centred, normal_y.masked_fill(is_point, 0.0), -dy * inverse)
     return Contacts(distance - r, t, nx, ny, nx * cx + ny * cy + r)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from trimtab.constraints.obstacles.geometry import from_segment
 from trimtab.core.noise import Noise
 
 from .maps import clearance
@@ -66,12 +67,10 @@ def hits(positions: Tensor, circles: Tensor, margin: float = 0.0) -> Tensor:
     Returns:
         (n, k - 1) bool.
     """
-    a, b = positions[:, :-1, None], positions[:, 1:, None]
-    circles = circles.to(positions.dtype).reshape(-1, 1, circles.shape[-2], 3)
-    along = b - a
-    share = ((circles[..., :2] - a) * along).sum(-1) / along.square().sum(-1).clamp(min=1e-12)
-    near = a + share.clamp(0, 1)[..., None] * along
-    touched: Tensor = (near - circles[..., :2]).norm(dim=-1) < circles[..., 2] + margin
+    a, b = (ends.movedim(-1, 0)[..., None] for ends in (positions[:, :-1], positions[:, 1:]))
+    x, y, radius = circles.to(positions.dtype).reshape(-1, 1, circles.shape[-2], 3).unbind(-1)
+    _, dx, dy = from_segment(a, b, x, y)
+    touched: Tensor = torch.hypot(dx, dy) < radius + margin
     return touched.any(dim=2)
 
 

@@ -45,6 +45,7 @@ class MassBalance(Constraint):
         An error of the initial profile counts at its cells; a mass that is off by c counts as c at all cells of its
         moment. Without growth, this is exactly the root-mean-square distance to the set.
         """
+        self._check(u)
         conditions = self._conditions_like(u)
         profile = (u[:, 0] - conditions.initial).square().mean(dim=1)
         mass = mass_imbalance(u, conditions).square().sum(dim=1)
@@ -52,6 +53,7 @@ class MassBalance(Constraint):
 
     def project(self, u: Tensor) -> Projection:
         """A nearest field of the set (a stationary one), with its outcome for each sample."""
+        self._check(u)
         given = self._conditions_like(u.double())
         x = torch.cat([given.initial[:, None], u[:, 1:].double()], dim=1)
         rule = GROWTH * cumulative_rule().to(x)[1:, 1:]
@@ -63,8 +65,10 @@ class MassBalance(Constraint):
         """The set of the samples `rows`."""
         return MassBalance(self.conditions.take(rows), self.tolerance, self.most_iterations)
 
-    def _conditions_like(self, u: Tensor) -> Conditions:
+    def _check(self, u: Tensor) -> None:
         check_states(u, "MassBalance", (TIMES, CELLS), samples=len(self.conditions.inflow))
+
+    def _conditions_like(self, u: Tensor) -> Conditions:
         return Conditions(self.conditions.initial.to(u), self.conditions.inflow.to(u))
 
     def _search(self, state: _State, rule: Tensor) -> tuple[Tensor, Tensor, Tensor]:
