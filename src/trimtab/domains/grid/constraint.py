@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from trimtab.constraints.program import NonlinearProgram
-from trimtab.core.constraint import Projection
+from trimtab.core.constraint import Constraint, Projection
 from trimtab.domains.grid.case import Grid
 from trimtab.domains.grid.model import Model
 from trimtab.domains.grid.power import violation
@@ -38,7 +38,7 @@ class StandardConditions:
 
 
 @dataclass(frozen=True, eq=False)
-class OperatingLimits:
+class OperatingLimits(Constraint):
     """States (n, 2, d), the clean operating point and the noise it was made from; only the first is constrained.
 
     `project` moves the operating point to the nearest feasible one with the demand asked for, where each number counts

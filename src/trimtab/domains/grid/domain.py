@@ -65,11 +65,11 @@ def make(case: str = "case14", steps: int = 50, model: str | None = None, worker
         raise ValueError(f"{model}: weights for {trained.case}, but the grid is {case}; train for it, or name it")
     sampler = GridFlow(trained, steps)
 
-    def problem(seeds: Iterable[int] | Tensor) -> Problem:
-        return Problem(sampler, limits(grid, trained, given_demand(grid, as_seeds(seeds)), workers))
-
     def distance(a: Tensor, b: Tensor) -> Tensor:
         return ((a - b)[:, 0] / trained.scale).square().mean(dim=1).sqrt()
+
+    def problem(seeds: Iterable[int] | Tensor) -> Problem:
+        return Problem(sampler, limits(grid, trained, given_demand(grid, as_seeds(seeds)), workers), seeds, distance)
 
     return Domain(
         name="grid",
