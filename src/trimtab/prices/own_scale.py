@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core.schedule import Moment, last_corrections
+from trimtab.prices.resample import resampled_typical
 
 __all__ = ["OwnScale"]
 
@@ -68,6 +69,10 @@ class OwnScale:
     def by_step(self) -> Tensor:
         """`typical` with one row a step, (T, T + 1)."""
         return self.typical.T.contiguous()
+
+    def resample(self, n_steps: int) -> OwnScale:
+        """For another number of steps; the prior stays the same share of the run."""
+        return OwnScale(resampled_typical(self.typical, n_steps), self.prior * n_steps / self.typical.shape[1])
 
     def to(self, device: torch.device) -> OwnScale:
         """The same on `device`."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from trimtab._version import __version__
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.schedule import Budget, Moment, Schedule, corrections
+from trimtab.prices.resample import Keep, resampled_masks
 
 __all__ = ["Plan", "Planned"]
 
@@ -61,6 +62,11 @@ class Plan:
         """The schedule for a budget."""
         return Planned(self, budget)
 
+    def resample(self, n_steps: int, keep: Keep = "count") -> Plan:
+        """The same plan for another number of steps; see `Thresholds.resample`."""
+        notes = {**self.notes, "resampled_from": self.n_steps}
+        return replace(self, masks=resampled_masks(self.masks, n_steps, keep), fingerprint="", notes=notes)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file."""
         facts = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("masks", "version")}
@@ -100,7 +106,8 @@ class Planned(Schedule):
         """The plan's step t."""
         if now.n_steps != self.plan.n_steps:
             raise ValueError(
-                f"the plan was made for T = {self.plan.n_steps} steps and cannot be used for T = {now.n_steps}"
+                f"the plan was made for T = {self.plan.n_steps} steps and cannot be used for T = {now.n_steps}; "
+                f"plan again, or use plan.resample({now.n_steps})"
             )
         due = self.plan.masks[:, now.t]
         return due[self.budget] if isinstance(self.budget, Tensor) else due[int(self.budget)].expand_as(now.defect)

@@ -14,6 +14,7 @@ from trimtab._version import __version__
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.schedule import Budget, Moment, Schedule, corrections
 from trimtab.prices.own_scale import OwnScale
+from trimtab.prices.resample import Keep, resampled_table
 
 __all__ = ["Adaptive", "Thresholds"]
 
@@ -88,6 +89,29 @@ class Thresholds:
         price = self.table[now.t].take(left)
         return price if self.own_scale is None else price * self.own_scale.now(now)
 
+    def resample(self, n_steps: int, keep: Keep = "count") -> Thresholds:
+        """The same prices for another number of steps; what that loses is in docs/prices.md.
+
+        Args:
+            n_steps: S.
+            keep: What a budget of S steps stands for: the same "count" of corrections of T steps, where there is a
+                number of events in a run that need one, or the same "share", where every step adds its own noise.
+
+        Example:
+            >>> import trimtab as tt
+            >>> problem = tt.domain("so3").problem(range(1000, 1016))
+            >>> price = tt.calibrate(problem.sampler, problem.constraint, range(1000, 1016), budget=0.5)
+            >>> price.resample(50).n_steps, price.resample(50).budget
+            (50, 50)
+        """
+        return replace(
+            self,
+            table=resampled_table(self.table, n_steps, keep),
+            own_scale=self.own_scale and self.own_scale.resample(n_steps),
+            fingerprint="",  # of a sampler with another number of steps
+            notes={**self.notes, "resampled_from": self.n_steps},
+        )
+
     def to(self, device: torch.device) -> Thresholds:
         """The same prices on `device`."""
         if self.table.device == device:
@@ -152,7 +176,7 @@ class Adaptive(Schedule):
         if now.n_steps != self.thresholds.n_steps:
             raise ValueError(
                 f"the thresholds were calibrated for T = {self.thresholds.n_steps} steps and cannot be used for "
-                f"T = {now.n_steps}; calibrate again"
+                f"T = {now.n_steps}; calibrate again, or use price.resample({now.n_steps})"
             )
         left = (self.budget - now.spent).clamp(min=0)  # column 0 of the table is inf: b > 0
         return now.defect >= self.thresholds.price(now, left)
