@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from dataclasses import dataclass, replace
 
 import pytest
@@ -332,3 +333,12 @@ def test_wrong_use_is_explained(change, complaint):
     arguments = {"sampler": GUSTY, "constraint": LINE, "seeds": SEEDS} | change
     with pytest.raises(ValueError, match=complaint):
         advise(**arguments)
+
+
+def test_in_a_notebook_advice_shows_the_recommendation_and_what_was_tried(gusty):
+    cells = re.findall(r"<td>(.*?)</td>", gusty._repr_html_())
+    assert cells[cells.index("schedule") + 1] == gusty.kind
+    assert cells[cells.index("corrections") + 1] == f"{gusty.budget} of {gusty.measured.n_steps}"
+    assert gusty._repr_html_().count('stroke-width="1.8"') == len({trial.kind for trial in gusty.measured.trials})
+    assert repr(gusty).startswith(f"Advice({gusty.kind}, {gusty.budget} of {gusty.measured.n_steps} corrections")
+    assert "tensor" not in repr(gusty)

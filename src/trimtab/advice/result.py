@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from trimtab.advice.diagnosis import Effects, Interval, Stability
 from trimtab.advice.trials import Cost, Kind, Trial
 from trimtab.advice.words import Finding, words_of
+from trimtab.core import show
 from trimtab.core.schedule import Schedule
 from trimtab.prices.calibration import Price
 
@@ -106,6 +108,26 @@ class Advice:
     def __str__(self) -> str:
         """In words."""
         return words_of(self)
+
+    def __repr__(self) -> str:
+        """The recommendation in one line; `print` tells all."""
+        return (
+            f"Advice({self.kind}, {self.budget} of {self.measured.n_steps} corrections, loss {self.loss}, "
+            f"saves {self.saving.mean:.0%} of the {self.measured.unit}; print it for the reasons)"
+        )
+
+    def _repr_html_(self) -> str:
+        """The recommendation, what was tried and the reasons, in a notebook."""
+        m = self.measured
+        facts = [("schedule", self.kind), ("corrections", f"{self.budget} of {m.n_steps}"), ("loss", str(self.loss))]
+        facts += [("saved", f"{self.saving.mean:.0%} of the {m.unit}"), ("warnings", ", ".join(self.failure_modes))]
+        kinds = dict.fromkeys(trial.kind for trial in m.trials)
+        lines: dict[str, list[tuple[float, float]]] = {
+            kind: [(float(trial.budget), trial.nepe.mean) for trial in m.of(kind)] for kind in kinds
+        }
+        drawing = show.draw(lines, "corrections", "loss (NEPE)")
+        reasons = f"<details><summary>In words</summary><pre>{escape(str(self))}</pre></details>"
+        return show.panel(f"Advice: {self.reason}", show.table(facts), drawing, reasons)
 
     def facts(self) -> dict[str, Any]:
         """As JSON."""

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 from torch import Tensor
 
+from trimtab.core import show
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.groups import Groups
 from trimtab.core.states import Form
@@ -68,6 +69,24 @@ class Rollout:
             f"Rollout(T={T}, n={n}, {spent:.4g} projections per sample, {self.closing.double().mean().item():.4g} "
             f"apart from the budget, {sum(self.seconds.values()):.3g} s)"
         )
+
+    def _repr_html_(self) -> str:
+        """What was spent and when, in a notebook."""
+        T, n = self.projected.shape
+        facts: list[tuple[str, object]] = [("steps", T), ("samples", n)]
+        facts += [("projections per sample", self.paid.double().mean().item() if n else 0.0)]
+        facts += [(f"{kind}, seconds", seconds) for kind, seconds in self.seconds.items()]
+        failed = int(self.failed.sum() + self.closing_failed.sum())
+        facts += [("failed projections", failed)] if failed else []
+        mean = {name: getattr(self, name).double().mean(dim=1).tolist() for name in ("defects", "residuals")}
+        lines = {
+            "defect proposed": list(enumerate(mean["defects"])),
+            "defect kept": list(enumerate(mean["residuals"])),
+        }
+        bars = list(enumerate(self.projected.double().mean(dim=1).tolist()))
+        note = "<p>Mean over samples; bars: share of the samples that were projected.</p>"
+        drawing = show.draw(lines, "step", "defect", bars) if n else ""
+        return show.panel("Rollout", show.table(facts), drawing + note if drawing else "")
 
     @property
     def n_steps(self) -> int:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from trimtab._version import __version__
+from trimtab.core import show
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.schedule import Budget, Moment, Schedule, corrections
 from trimtab.prices.resample import Keep, resampled_masks
@@ -47,6 +48,21 @@ class Plan:
             raise ValueError(f"a plan is (B + 1, T) bool with B <= T: got {tuple(masks.shape)} of {masks.dtype}")
         if not torch.equal(masks.sum(dim=1).cpu(), torch.arange(len(masks))):
             raise ValueError("row b of a plan must hold exactly b steps")
+
+    def __repr__(self) -> str:
+        """One line."""
+        return (
+            f"Plan(T={self.n_steps}, budgets up to {self.budget}, objective={self.objective!r}, "
+            f"{len(self.seeds)} calibration seeds)"
+        )
+
+    def _repr_html_(self) -> str:
+        """The times of some budgets, in a notebook."""
+        budgets = dict.fromkeys(max(1, round(share * self.budget)) for share in (0.1, 0.25, 0.5))
+        times = {b: self.masks[b].nonzero().flatten().tolist() for b in budgets if b <= self.budget}
+        rows = [(b, ", ".join(map(str, steps))) for b, steps in times.items()]
+        facts = [("objective", self.objective), ("steps", self.n_steps), ("calibration seeds", len(self.seeds))]
+        return show.panel("Planned times", show.table(facts), show.table(rows, ("budget", "projects after steps")))
 
     @property
     def n_steps(self) -> int:

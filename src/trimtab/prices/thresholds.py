@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from trimtab._version import __version__
+from trimtab.core import show
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.schedule import Budget, Moment, Schedule, corrections
 from trimtab.prices.own_scale import OwnScale
@@ -69,6 +70,23 @@ class Thresholds:
             raise ValueError("column 0 of a threshold table must be +inf: with no budget left nothing can be spent")
         if self.own_scale is not None:
             self.own_scale.check_steps(len(table))
+
+    def __repr__(self) -> str:
+        """One line."""
+        return (
+            f"Thresholds(T={self.n_steps}, budgets up to {self.budget}, method={self.method!r}, "
+            f"objective={self.objective!r}, {len(self.seeds)} calibration seeds)"
+        )
+
+    def _repr_html_(self) -> str:
+        """What they were made from, and the prices at some budgets, in a notebook."""
+        facts = [("method", self.method), ("objective", self.objective), ("steps", self.n_steps)]
+        facts += [("largest budget", self.budget), ("calibration seeds", len(self.seeds))]
+        lefts = dict.fromkeys(max(1, round(share * self.budget)) for share in (0.05, 0.25, 0.5, 1.0))
+        lines = {f"{b} left": list(enumerate(self.table[:, b].tolist())) for b in lefts if b <= self.budget}
+        note = "<p>Project where the defect is at least the price; no line: always, or never.</p>"
+        drawing = show.draw(lines, "step", "price")
+        return show.panel("Prices of a correction", show.table(facts), drawing + note if drawing else "")
 
     @property
     def n_steps(self) -> int:

@@ -1,8 +1,10 @@
-"""Showing how far a study is: a bar on a terminal, lines elsewhere."""
+"""Showing how far a study is: a bar on a terminal and in a notebook, lines elsewhere."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from time import monotonic
 from typing import Any, Protocol, TextIO
 
@@ -22,7 +24,7 @@ class Progress(Protocol):
 
 
 def progress_on(stream: TextIO | None, total: int, done: int) -> Progress:
-    """A bar if the stream is a terminal, a line now and then if not, nothing if there is no stream.
+    """A bar if the stream is a terminal or in a notebook, a line now and then if not, nothing if there is no stream.
 
     Args:
         stream: Usually sys.stderr.
@@ -31,7 +33,16 @@ def progress_on(stream: TextIO | None, total: int, done: int) -> Progress:
     """
     if stream is None:
         return _Silent()
-    return _Bar(stream, total, done) if stream.isatty() else Lines(stream, total, done)
+    if stream.isatty() or in_notebook():
+        return _Bar(stream, total, done)
+    return Lines(stream, total, done)
+
+
+def in_notebook() -> bool:
+    """Whether this is a notebook that can draw a bar: a kernel of Jupyter, with its widgets."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return type(shell).__name__ == "ZMQInteractiveShell" and find_spec("ipywidgets") is not None
 
 
 class _Silent:
@@ -44,7 +55,7 @@ class _Silent:
 
 class _Bar:
     def __init__(self, stream: TextIO, total: int, done: int) -> None:
-        from tqdm import tqdm
+        from tqdm.auto import tqdm  # drawn by widgets in a notebook, by characters on a terminal
 
         self.bar: Any = tqdm(
             total=total, initial=done, file=stream, unit="task", desc="study", dynamic_ncols=True, smoothing=0.1

@@ -1,0 +1,102 @@
+"""What values show of themselves in a notebook and on a terminal."""
+
+from __future__ import annotations
+
+import math
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import trimtab as tt
+from trimtab.core import show
+from trimtab.prices.plan import Plan
+from trimtab.prices.thresholds import Thresholds
+
+points = st.lists(st.tuples(st.floats(-1e9, 1e9), st.floats()), max_size=30)
+
+
+def parsed(html: str) -> ElementTree.Element:
+    """The HTML that is made here is well-formed XML, too."""
+    return ElementTree.fromstring(f"<body>{html}</body>")
+
+
+@given(st.dictionaries(st.text("ab<&\"'", min_size=1, max_size=4), points, max_size=4))
+def test_any_points_make_a_drawing_within_its_frame(lines):
+    drawn = show.draw(lines, "x", "y")
+    finite = [p for line in lines.values() for p in line if all(map(math.isfinite, p))]
+    assert bool(drawn) == bool(finite)
+    if not finite:
+        return
+    svg = parsed(drawn)[0]
+    numbers = [
+        float(number)
+        for path in svg.iter("path")
+        for pair in path.get("d", "").replace("M", " ").replace("L", " ").split()
+        if "V" not in pair
+        for number in pair.split(",")
+    ]
+    assert all(0 <= number <= 420 for number in numbers)
+
+
+def test_a_line_is_broken_where_a_point_is_missing():
+    drawn = show.draw({"a": [(0, 1.0), (1, 2.0), (2, math.inf), (3, 1.0), (4, 2.0)]}, "x", "y")
+    (path,) = [p.get("d", "") for p in parsed(drawn).iter("path") if p.get("stroke") in show.COLOURS]
+    assert path.count("M") == 2
+    assert path.count("L") == 2
+
+
+@given(st.text(), st.text())
+def test_text_cannot_become_markup(title, cell):
+    tags, words = [], []
+
+    class Read(HTMLParser):
+        def handle_starttag(self, tag, attrs):
+            tags.append(tag)
+
+        def handle_data(self, data):
+            words.append(data)
+
+    reader = Read()
+    reader.feed(show.panel(title, show.table([(cell, 1.0)])))
+    reader.close()
+    assert tags == ["div", "p", "strong", "div", "div", "table", "tbody", "tr", "td", "td"]
+    assert "".join(words) == title + cell + "1"
+
+
+@pytest.fixture(scope="module")
+def run():
+    problem = tt.domain("so3", n_steps=20).problem(range(8))
+    return tt.rollout(problem.sampler, problem.constraint, tt.Periodic(0.25), range(8))
+
+
+def test_a_rollout_shows_what_was_spent_and_when(run):
+    html = run._repr_html_()
+    body = parsed(html)
+    cells = [cell.text for cell in body.iter("td")]
+    assert cells[cells.index("steps") + 1] == "20"
+    assert cells[cells.index("samples") + 1] == "8"
+    assert cells[cells.index("projections per sample") + 1] == show.figure_of(float(run.paid.double().mean()))
+    assert len(list(body.iter("rect"))) == int(run.projected.any(dim=1).sum())
+    assert "script" not in html
+
+
+def test_prices_show_their_lines_where_they_are_finite():
+    table = torch.tensor([[torch.inf, 0.5, 0.25], [torch.inf, 0.4, -torch.inf], [torch.inf, 0.3, -torch.inf]])
+    prices = Thresholds(table, method="dp", seeds=(1, 2))
+    body = parsed(prices._repr_html_())
+    lines = [p.get("d", "") for p in body.iter("path") if p.get("stroke") in show.COLOURS]
+    assert [line.count("L") + line.count("M") for line in lines] == [3, 1]
+    assert repr(prices) == "Thresholds(T=3, budgets up to 2, method='dp', objective='path', 2 calibration seeds)"
+    assert "tensor" not in repr(prices.at(1))
+
+
+def test_a_plan_shows_its_times():
+    plan = Plan(torch.tensor([[0, 0, 0], [0, 1, 0], [1, 1, 0], [1, 1, 1]], dtype=torch.bool))
+    cells = [cell.text for cell in parsed(plan._repr_html_()).iter("td")]
+    assert cells[cells.index("1") + 1] == "1"
+    assert cells[cells.index("2") + 1] == "0, 1"
+    assert "tensor" not in repr(plan)
