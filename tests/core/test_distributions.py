@@ -106,6 +106,26 @@ def test_blocks_and_batches_change_nothing(measure, monkeypatch):
     assert float(sets[1]) == pytest.approx(float(distance.relabelled(*pooled(x + 1, y))[0]), rel=1e-9)
 
 
+def test_no_block_of_pairs_is_larger_than_its_limit(monkeypatch):
+    sizes = []
+
+    def seen(x, y):
+        sizes.append((len(x), len(y)))
+        return torch.cdist(x, y)
+
+    monkeypatch.setattr(set_distances, "_BLOCK", 16)
+    pool, labels = pooled(drawn(70, 3), drawn(50, 3, seed=1))
+    set_distances._pair_sums(pool, labels, seen)
+    assert max(max(size) for size in sizes) == 16
+    assert sum(a * b for a, b in sizes) < 0.6 * 120**2  # each pair once, not twice
+
+
+def test_arrays_are_samples_too():
+    x, y = drawn(20, 2), drawn(20, 2, seed=1)
+    assert energy_distance(x.numpy(), y.numpy()) == energy_distance(x, y)
+    assert compare_samples(x, y.numpy(), shift=0.0) == compare_samples(x, y, shift=0.0)
+
+
 def test_sets_of_one_point():
     same = torch.ones(4, 2)
     assert energy_distance(same, same) == sliced_wasserstein(same, same) == kernel_distance(same, same) == 0

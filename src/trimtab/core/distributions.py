@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,10 +21,10 @@ from trimtab.core.set_distances import SetDistance, Sliced, as_rows, pooled, set
 
 __all__ = ["Fidelity", "Samples", "compare_samples", "smallest_shift"]
 
-Samples = Tensor | Rollout
+Samples = Tensor | np.ndarray | Rollout
 """A set of samples: (n, *event), or a rollout, whose final states are meant."""
 
-Embedding = Callable[[Tensor], Tensor]
+Embedding = Callable[[Any], Tensor]
 
 _NAMES = {"energy": "energy distance", "sliced": "sliced Wasserstein distance", "kernel": "squared kernel distance"}
 _AT_MOST = 128  # samples of a set in the simulation of shifts; more are scaled up to
@@ -114,7 +116,7 @@ def compare_samples(
         floor: A second set of full projection with at least as many samples, independent of the reference: what two
             sets of it show is then measured on them alone. It may share seeds with `samples`.
         embed: From states to numbers in which a Euclidean distance is meant, (k, \*event) to (k, …); by default the
-            entries of the state. Rotations as matrices need none.
+            entries of the state. Rotations as matrices need none; entries in unlike units do.
         relabellings: Ways of dealing the samples into two sets, the actual one included: p is at least 1 over it.
         seed: Of the relabellings, directions and simulated shifts.
         shift: As `smallest_shift` found it earlier for this reference and these sizes, to save its time.

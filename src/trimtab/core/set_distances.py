@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -267,8 +268,9 @@ def pooled(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat([x, y]), (torch.arange(len(x) + len(y), device=x.device) < len(x))[None]
 
 
-def as_rows(x: Tensor) -> Tensor:
+def as_rows(x: Tensor | np.ndarray) -> Tensor:
     """A set of samples as (n, d) float64."""
+    x = torch.from_numpy(x) if isinstance(x, np.ndarray) else x
     if not isinstance(x, Tensor) or x.ndim == 0 or len(x) < 2:
         came = f"a tensor of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
         raise ValueError(f"a set of samples is a tensor (n, *event) with n of at least 2: got {came}")
