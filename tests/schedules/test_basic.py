@@ -34,6 +34,20 @@ def test_the_budget_of_a_mask_pays_for_the_closing_projection_where_the_last_ste
     assert tt.Fixed(torch.tensor([[True, False], [False, True]])).budget.tolist() == [2, 1]
 
 
+@pytest.mark.parametrize("T", [1, 2, 3, 10])
+def test_a_mask_is_replayed_whole_whether_its_closing_is_paid_or_free(T):
+    masks = torch.arange(2**T)[:, None] >> torch.arange(T) & 1 if T < 4 else torch.eye(T, dtype=torch.int64)
+    mask = masks.T.bool()  # every one there is, or each single step
+    for closing in ("paid", "free", "none"):
+        corrector = tt.Corrector(Sphere(), tt.Fixed(mask), T, closing=closing)
+        for _ in range(T):
+            corrector(torch.ones(mask.shape[1], 3))
+        decided = corrector.rollout.projected
+        assert torch.equal(decided[:-1], mask[:-1])
+        assert closing == "paid" or torch.equal(decided[-1], mask[-1])
+        assert closing != "paid" or torch.equal(decided.sum(dim=0), tt.Fixed(mask).budget)
+
+
 @pytest.mark.parametrize(
     ("steps", "message"),
     [([12], "step 12 is not one of T = 12, 0 to 11"), ([-13], "step -13"), ([0.5], "got 0.5"), ([True], "got True")],

@@ -187,10 +187,10 @@ class RandomRamp(Schedule):
             weights = torch.arange(1.0, now.n_steps + 1, device=now.defect.device)
         elif len(weights) != now.n_steps:
             raise ValueError(f"RandomRamp has weights for {len(weights)} steps, but this rollout has {now.n_steps}")
-        left, to_go = now.budget_left, now.n_steps - now.t
+        left, to_go = now.spendable, now.steps_to_go
         seeds = now.seeds if now.seeds is not None else torch.zeros_like(left)
         coin = uniform_numbers(seeds, range(now.t, now.t + 1), (), _RANDOM_RAMP + self.seed)[0]
-        ahead = weights[now.t :].double().sum()
+        ahead = weights[now.t : now.t + to_go].double().sum()
         return (coin * ahead < left * weights[now.t].double()) | (left >= to_go)
 
     def to(self, device: torch.device) -> RandomRamp:
