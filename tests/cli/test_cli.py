@@ -137,6 +137,7 @@ def trajectories(tmp_path_factory):
     circles = [[0.0, 0.0, 0.3], [0.5, 0.5, 0.2], [-0.5, -0.4, 0.2]]
     (folder / "map.json").write_text(json.dumps(circles))
     options = ("--preset", "tiny", "--only", "pdm", "--inner-steps", "1", "--circles", str(folder / "map.json"))
+    options += ("--eligible-from", "0", "--defect", "colliding-segments")
     numbers = ("--seeds", "4", "--calibration-seeds", "6")
     run = trimtab("reproduce", *options, *numbers, "--out", str(folder / "run"))
     out, log = run.communicate()
@@ -155,7 +156,8 @@ def test_trajectories_have_their_own_table_and_figure(trajectories):
     assert content["n_steps"] == 10
     assert "hindsight" not in content["schedules"]
     assert content["quality"]["stepwise"]["1.00"]["collision_free"] == {"mean": 1.0, "se": 0.0, "n": 4}
-    assert summary["config"]["samplers"]["pdm"]["settings"]["inner_steps"] == 1
+    settings = summary["config"]["samplers"]["pdm"]["settings"]
+    assert (settings["inner_steps"], settings["eligible_from"], settings["defect"]) == (1, 0, "colliding-segments")
     assert (summary["config"]["seeds"], summary["config"]["calibration_seeds"]) == (4, 6)
 
 

@@ -38,7 +38,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     pdm.add_argument("--checkpoint", metavar="FILE", help="weights of a public PDM checkpoint or of your own training")
     pdm.add_argument("--circles", metavar="FILE", help="a JSON list of obstacles, each [x, y, r]")
     pdm.add_argument(
-        "--eligible-from", metavar="LEVEL", type=int, help="first noise level whose updates may be corrected; 0 is all"
+        "--eligible-from",
+        metavar="LEVEL",
+        type=int,
+        help="first noise level whose updates may be corrected (default 6, as in PDM's code; 0 is all)",
+    )
+    pdm.add_argument(
+        "--defect",
+        metavar="SCORE",
+        help="what schedules look at: segment-depth (the default), waypoint-depth, colliding-segments or residual",
     )
     pdm.add_argument("--inner-steps", metavar="L", type=int, help="Langevin updates per noise level")
     add_running(parser)
@@ -85,7 +93,7 @@ def _with_seeds(study: Study, seeds: int | None, calibration_seeds: int | None) 
 
 def _with_pdm_settings(study: Study, arguments: argparse.Namespace) -> Study:
     """The study with the trajectory sampler as the options have it."""
-    names = ("checkpoint", "circles", "eligible_from", "inner_steps")
+    names = ("checkpoint", "circles", "eligible_from", "inner_steps", "defect")
     settings = {name: value for name in names if (value := getattr(arguments, name)) is not None}
     if not settings:
         return study
@@ -117,7 +125,7 @@ COMMAND = Command(
     "  trimtab reproduce --preset paper --only so3 se3    two of them\n"
     "  trimtab reproduce --preset paper --resume          go on where it was stopped\n"
     "  trimtab reproduce --only pdm                       the learned trajectory sampler\n"
-    "  trimtab reproduce --only pdm --checkpoint FILE --circles FILE --eligible-from 6\n"
+    "  trimtab reproduce --only pdm --checkpoint FILE --circles FILE --eligible-from 0\n"
     "  RAY_ADDRESS=auto trimtab reproduce --preset large --engine ray\n",
     add_arguments,
     run,

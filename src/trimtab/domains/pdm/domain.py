@@ -16,6 +16,7 @@ from trimtab.core.noise import as_seeds
 from trimtab.domains.base import Domain, Problem
 from trimtab.domains.pdm import AnnealedLangevin, extra_circles, load_model, shipped_map, start_goal_pairs
 from trimtab.domains.pdm.quality import trajectory_quality
+from trimtab.domains.pdm.scores import scored_paths
 
 __all__ = ["judge", "load_map", "make", "path_distance"]
 
@@ -59,8 +60,10 @@ def judge(x: Tensor, constraint: AvoidObstacles) -> dict[str, Tensor]:
 def make(
     checkpoint: str | None = None,
     circles: str | None = None,
-    eligible_from: int = 0,
+    eligible_from: int = 6,
     inner_steps: int | None = None,
+    defect: str = "segment-depth",
+    effective_from: int | None = None,
     backend: str = "batched",
     workers: int = 1,
 ) -> Domain:
@@ -71,8 +74,13 @@ def make(
         circles: A JSON file with the map; the first shipped map by default, with six more circles that turn up only in
             the constraint. As in PDM's experiments the model does not know of those: a model that does is nearly
             collision-free by itself, and leaves little to correct.
-        eligible_from: First noise level whose updates may be corrected; PDM's own code uses 6, the paper counts all.
+        eligible_from: First noise level whose updates may be corrected, and T counts those alone. PDM's own code
+            projects from level 6 on, and there corrections last; 0 makes all of them eligible, as the paper counts.
         inner_steps: Langevin updates a level; the model's own number by default.
+        defect: What schedules look at and path errors add up: "segment-depth", "waypoint-depth", "colliding-segments"
+            or "residual"; see `trimtab.domains.pdm.scores`.
+        effective_from: First noise level at which a projection does anything; below it one is paid for and changes
+            nothing, which is how PDM's code behaves if every update is taken to be eligible.
         backend: "batched" or "ipopt".
         workers: Processes of the "ipopt" backend.
     """
@@ -92,7 +100,11 @@ def make(
             inner_steps=inner_steps,
             eligible_from=eligible_from,
         )
-        constraint = AvoidObstacles(obstacles, starts, goals, backend=backend, workers=workers)  # type: ignore[arg-type]
+        constraint = scored_paths(
+            AvoidObstacles(obstacles, starts, goals, backend=backend, workers=workers),  # type: ignore[arg-type]
+            defect,
+            0 if effective_from is None else max(0, effective_from - eligible_from) * sampler.updates_a_level,
+        )
         return Problem(sampler, constraint, seeds, path_distance)
 
     settings: dict[str, Any] = {
@@ -100,6 +112,8 @@ def make(
         "circles": circles,
         "eligible_from": eligible_from,
         "inner_steps": inner_steps,
+        "defect": defect,
+        "effective_from": effective_from,
         "backend": backend,
     }
     return Domain(

@@ -26,6 +26,8 @@ __all__ = [
 SHIPPED_SEEDS = (0, 1, 2, 3)
 """Seeds of the maps that experiments run on; the shipped model never saw them in training."""
 
+_ATTEMPTS, _SAME_LUCK = 32, 8  # pairs a seed may try, and how many of them with the same random numbers for the planner
+
 
 def random_map(seed: int, count: int = 16, radius: tuple[float, float] = (0.09, 0.16), gap: float = 0.14) -> Tensor:
     """A map of circles thrown one after another, each kept if it leaves room around the ones before.
@@ -144,14 +146,16 @@ def start_goal_pairs(
         raise ValueError(f"circles must be one map of rows (x, y, radius), (m, 3): got {tuple(circles.shape)}")
     ends = torch.empty(n, 2, 2, dtype=torch.float64)
     open_rows = torch.arange(n)
-    for attempt in range(8):
+    for attempt in range(_ATTEMPTS):
         draw = noise.take(open_rows)
         tries = (draw.uniform(attempt, (256, 2, 2), stream=2) * 2 - 1) * extent
         clear = clearance(tries.flatten(1, 2), circles).reshape(len(draw.seeds), -1, 2).amin(dim=2) >= room
         good = clear & ((tries[:, :, 0] - tries[:, :, 1]).norm(dim=-1) >= apart)
         first = good.int().argmax(dim=1)
         pair = tries[torch.arange(len(first)), first]
-        path = rrt_connect(draw, pair[:, 0], pair[:, 1], circles.expand(len(first), -1, -1), room / 2)
+        # A planner can be out of luck with its random numbers, whatever the pair: later attempts get other ones.
+        luck = draw if attempt < _SAME_LUCK else Noise(draw.seeds + (attempt << 32))
+        path = rrt_connect(luck, pair[:, 0], pair[:, 1], circles.expand(len(first), -1, -1), room / 2)
         fine = good.any(dim=1) & path.solved
         ends[open_rows[fine]] = pair[fine]
         open_rows = open_rows[~fine]

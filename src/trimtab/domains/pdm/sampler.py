@@ -82,16 +82,20 @@ class AnnealedLangevin:
         self.model.check_circles(self.circles, len(self.starts))
 
     @property
+    def updates_a_level(self) -> int:
+        """L, filled in."""
+        assert self.inner_steps is not None
+        return self.inner_steps
+
+    @property
     def n_steps(self) -> int:
         """Updates offered for correction: inner steps times eligible levels."""
-        assert self.inner_steps is not None
-        return self.inner_steps * (self.model.settings.levels - self.eligible_from)
+        return self.updates_a_level * (self.model.settings.levels - self.eligible_from)
 
     @property
     def skipped(self) -> int:
         """Updates made inside `start`, before the first eligible level."""
-        assert self.inner_steps is not None
-        return self.inner_steps * self.eligible_from
+        return self.updates_a_level * self.eligible_from
 
     @torch.no_grad()
     def start(self, noise: Noise) -> Tensor:
@@ -119,8 +123,7 @@ class AnnealedLangevin:
 
     def level(self, t: int) -> int:
         """Noise level of update location `t`."""
-        assert self.inner_steps is not None
-        return self.eligible_from + t // self.inner_steps
+        return self.eligible_from + t // self.updates_a_level
 
     def pin(self, x: Tensor) -> Tensor:
         """A copy of `x` with the first waypoint at the start and the last at the goal, both at rest."""
