@@ -9,7 +9,7 @@ import torch
 
 import trimtab as tt
 from cases import Sphere, Walk
-from trimtab.core.schedule import Moment, last_corrections
+from trimtab.core.schedule import Moment
 from trimtab.experimental.learn_value import Branch, Labels, counterfactuals, fit, gather, learn
 from trimtab.experimental.value import FEATURES, Value, close_decisions, observed
 from trimtab.prices.explore import Explore
@@ -157,15 +157,14 @@ def test_what_is_observed_does_not_depend_on_batch_mates_or_on_the_future(burst_
     defects = torch.rand(40, 5, generator=generator, dtype=torch.float64) + 0.1
     projected = torch.rand(40, 5, generator=generator) < 0.3
     value, left, price = untrained(burst_table), torch.full((5,), 4), torch.ones(5, dtype=torch.float64)
-    last = last_corrections(projected)
     for t in (0, 1, 17, 39):
-        seen = observed(Moment(t, 40, defects, projected, left, last[t]), price, value)
+        seen = observed(Moment.of_record(t, defects, projected, left + projected[:t].sum(dim=0)), price, value)
         assert seen.isfinite().all()
         later = defects.clone()
         later[t + 1 :] = 9.0
-        again = observed(Moment(t, 40, later, projected, left, last[t]), price, value)
+        again = observed(Moment.of_record(t, later, projected, left + projected[:t].sum(dim=0)), price, value)
         assert torch.equal(seen, again)
-        one = Moment(t, 40, defects[:, 2:3], projected[:, 2:3], left[2:3], last[t, 2:3])
+        one = Moment.of_record(t, defects[:, 2:3], projected[:, 2:3], left[2:3] + projected[:t, 2:3].sum(dim=0))
         alone = observed(one, price[2:3], value)
         assert torch.equal(alone[0], seen[2])
 

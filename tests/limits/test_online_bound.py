@@ -145,6 +145,6 @@ def test_look_ahead_refuses_what_it_cannot_do(walk):
     with pytest.raises(ValueError, match="more than"):
         LookAhead(sampler, ball, tt.Thresholds(cost.table[:, :3]), cost, 4)
     price, nothing = cost.table[0, 4].expand(2), torch.zeros(12, 2)
-    now = Moment(0, 12, price.expand(12, 2), nothing.bool(), torch.tensor([4, 4]), torch.tensor([0, 0]))
+    now = Moment.of_record(0, price.expand(12, 2), nothing.bool(), 4)
     with pytest.raises(ValueError, match="knows its seeds"):
         LookAhead(sampler, ball, table, cost, 4).decide(now)

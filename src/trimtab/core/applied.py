@@ -92,30 +92,29 @@ class Applied:
         self.projections, self.looks, self.context = projections, looks, context
         self.told = {} if context is NOTHING else context.values()
 
-    def project(self, x: Leaves, finite: bool = True) -> Outcome:
-        """The projection of states, its answer checked: shape, dtype, outcomes.
-
-        Args:
-            x: States, (n, …) each.
-            finite: Also refuse NaN and inf where it converged, which waits for the device.
-        """
+    def project(self, x: Leaves) -> Outcome:
+        """The projection of states (n, …), its answer checked: kind, shape, dtype, outcomes."""
         begin = perf_counter()
         copy = self.form.state(tuple(leaf.clone() for leaf in x))  # a projection may work in place
         answer = self.constraint.project(copy, **self.told)
         self.projections.count(begin, self.n)
-        whole = answer if isinstance(answer, Projection) else Projection(answer)
-        outcome = Outcome(self._leaves(whole.x, x), *(self._outcome(name, whole) for name in whole._fields[1:]))
-        if finite and not all_finite(outcome.x):
-            bad = ~finite_rows(outcome.x)
-            if outcome.converged is not None:
-                bad &= outcome.converged
-            if bool(bad.any()):
-                raise ProjectionError(
-                    f"project returned NaN or inf for {int(bad.sum())} of {self.n} finite states (first: row "
-                    f"{int(bad.nonzero()[0])} of the selected ones) and did not report them as failed; return a "
-                    "Projection with converged=False for states it cannot handle"
-                )
-        return outcome
+        if not isinstance(answer, Projection):
+            return Outcome(self._leaves(answer, x))
+        return Outcome(self._leaves(answer.x, x), *(self._outcome(name, answer) for name in Projection._fields[1:]))
+
+    def refuse_bad_answers(self, answer: Outcome) -> None:
+        """Refuse NaN and inf of a projection that did not report them as failed."""
+        if all_finite(answer.x):
+            return
+        bad = ~finite_rows(answer.x)
+        if answer.converged is not None:
+            bad &= answer.converged
+        if bool(bad.any()):
+            raise ProjectionError(
+                f"project returned NaN or inf for {int(bad.sum())} of {self.n} finite states (first: row "
+                f"{int(bad.nonzero()[0])} of the selected ones) and did not report them as failed; return a "
+                "Projection with converged=False for states it cannot handle"
+            )
 
     def improve(self, x: Leaves, state: tuple[Tensor, ...] | None) -> Improvement:
         """One iteration of the solver."""
@@ -187,6 +186,7 @@ def checked_projection(constraint: Constraint, x: Any, **context: Any) -> Projec
     form = Form(x)
     applied = Applied(constraint, form, form.n, Meter(), Meter(), Context(context, form.n) if context else NOTHING)
     answer = applied.project(form.leaves(x))
+    applied.refuse_bad_answers(answer)
     return Projection(form.state(answer.x), *answer[1:])
 
 
@@ -255,6 +255,7 @@ def recover(applied: Applied, x: Leaves, answer: Outcome, tries: int, then: Then
     best, best_defect = _better(take_leaves(y, failed), proposal, there, there.defect(proposal))
     for _ in range(tries):
         again = there.project(best)
+        there.refuse_bad_answers(again)
         best, best_defect = _better(again.x, best, there, best_defect)
         ok = torch.ones_like(failed, dtype=torch.bool) if again.converged is None else again.converged
         best = _where(ok, again.x, best)

@@ -8,7 +8,6 @@ sampler comes through here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from threading import get_ident
 from time import perf_counter
 from types import TracebackType
@@ -25,7 +24,7 @@ from trimtab.core.ledger import Ledger
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Closing, Rollout
 from trimtab.core.schedule import Moment, Schedule, as_schedule, corrections
-from trimtab.core.states import Form, Leaves, all_finite, finite_rows, put_rows, rowwise, take_leaves
+from trimtab.core.states import Form, Leaves, all_finite, finite_rows, put_rows, rowwise, take_leaves, true_rows
 
 __all__ = ["Corrector"]
 
@@ -129,12 +128,15 @@ class Corrector:
             t: The step, if the loop wants the count checked; 0 begins a new run.
             **context: What the constraint needs to know beside the state, such as `sigma=0.3`; see `Constraint.needs`.
         """
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                return self(proposal, t, **context)
         ledger = self._at(proposal, t)
-        with torch.no_grad(), _exact_arithmetic(ledger.form):
+        with ledger.exact_arithmetic:
             x, constraint = self._look(ledger, proposal, context)
             ledger.broken = True  # until the step is whole: nothing may be decided, and paid for, twice
             if ledger.ends_paid:
-                wanted = torch.ones_like(ledger.left, dtype=torch.bool)
+                wanted: Any = torch.ones_like(ledger.budget, dtype=torch.bool)
             else:
                 wanted = ledger.schedule.decide(ledger.moment(proposal, context))
             chosen = ledger.spend(wanted)
@@ -182,7 +184,7 @@ class Corrector:
             left = self._residual(constraint, answer)
             ledger.keep(torch.where(chosen, left, ledger.defects[ledger.t]), None, check=False)
             return tuple(torch.where(rowwise(chosen, a), a, b) for a, b in zip(answer.x, x, strict=True))
-        rows = chosen.nonzero().squeeze(1)
+        rows = true_rows(chosen)
         if len(rows) == 0:
             return x
         everyone = len(rows) == ledger.n
@@ -192,7 +194,8 @@ class Corrector:
         answer = self._project(some, some_x)
         ledger.keep_outcome(answer, None if everyone else rows, chosen)
         if not ledger.keep(self._residual(some, answer), None if everyone else rows, check=self.measure_defects):
-            kept = ledger.residuals[ledger.t]
+            some.refuse_bad_answers(answer)
+            kept = torch.where(chosen, ledger.residuals[ledger.t], 0.0)
             ledger.refuse_rows(~((kept >= 0) & kept.isfinite()), "the defect after projecting is negative, NaN or inf")
         if everyone:
             return answer.x
@@ -214,7 +217,9 @@ class Corrector:
 
     def _project(self, constraint: Applied, x: Leaves) -> Outcome:
         """The projection of rows, failed ones dealt with as the policy says."""
-        answer = constraint.project(x, finite=not self.dense)
+        answer = constraint.project(x)
+        if not self.dense and (answer.residual is not None or not self.measure_defects):
+            constraint.refuse_bad_answers(answer)  # else the defect that is measured next tells
         if answer.converged is not None and not bool(answer.converged.all()):
             answer = recover(constraint, x, answer, self.tries, self.then)
         return answer
@@ -370,9 +375,3 @@ class Corrector:
     def __getstate__(self) -> dict[str, Any]:
         """A copy belongs to whichever thread calls it first."""
         return vars(self) | {"_thread": 0}
-
-
-def _exact_arithmetic(form: Form) -> Any:
-    """The caller's autocast must not round a projection to half precision."""
-    kind = form.device.type
-    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from contextlib import nullcontext
 from time import perf_counter
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from trimtab.core.applied import Meter, Outcome
 from trimtab.core.groups import Groups
 from trimtab.core.record import Closing, Rollout
-from trimtab.core.schedule import Moment, Schedule, corrections
+from trimtab.core.schedule import Books, Moment, Schedule, as_array, corrections
 from trimtab.core.states import Form, Leaves
 
 __all__ = ["Ledger"]
@@ -23,7 +24,7 @@ class Ledger:
     """The running state of one run.
 
     Decisions are about *units*: samples, or groups of them. `defects`, `residuals` and `projected` have one column per
-    sample; `seen`, `decided`, `left` and `last` one per unit. Without groups the two are the same tensors.
+    sample; `seen`, `decided`, `budget`, `spent` and `last` one per unit. Without groups the two are the same tensors.
 
     On the host the few numbers of a step are read and written through numpy views of the same memory, since a call of
     torch costs several times the work it does there. Whatever is written below works on both.
@@ -64,9 +65,9 @@ class Ledger:
         self.iterations = torch.zeros(n_steps, n, dtype=torch.int32, device=device)
         self.closed = torch.zeros(n, dtype=torch.bool, device=device)
         self.closing_failed = torch.zeros_like(self.closed)
-        self.left = torch.empty(units, dtype=torch.int64, device=device)
-        self.left[:] = torch.as_tensor(_budget(schedule, n_steps, units, closing), device=device)
-        self.last, self.spent = torch.zeros_like(self.left), torch.zeros_like(self.left)
+        self.budget = torch.empty(units, dtype=torch.int64, device=device)
+        self.budget[:] = torch.as_tensor(_budget(schedule, n_steps, units, closing), device=device)
+        self.spent, self.last = torch.zeros_like(self.budget), torch.zeros_like(self.budget)
         self.seen, self.decided = self.defects, self.projected
         self.unit_seeds = seeds
         if groups is not None:
@@ -77,6 +78,9 @@ class Ledger:
         self.updates, self.looks, self.projections = Meter(), Meter(), Meter()
         self.states: list[Leaves] = []
         self.final: Leaves | None = None
+        kind = device.type  # the caller's autocast must not round a projection to half precision
+        autocast = torch.is_autocast_enabled(kind)
+        self.exact_arithmetic: Any = torch.autocast(kind, enabled=False) if autocast else nullcontext()
         self.began_at = self.returned_at = perf_counter()
         self._open()
 
@@ -88,9 +92,12 @@ class Ledger:
             self.residuals.unbind(),
         )
         self._chosen = self.decided.unbind()
-        self._left, self._last, self._spent, self._decided = map(
-            _array, (self.left, self.last, self.spent, self.decided)
+        self._spent, self._last, self._decided, self._kept = map(
+            as_array, (self.spent, self.last, self.decided, self.residuals)
         )
+        books = (self.seen, self.decided, self.budget, self.spent, self.last, self.unit_seeds)
+        self._books = Books(*(None if part is None else _for_reading(part) for part in books))
+        self._limit = as_array(self.budget - int(self.closing == "paid"))  # what may be spent before the last step
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy needs: nothing that points into the books of this ledger."""
@@ -121,33 +128,28 @@ class Ledger:
     # -------------------------------------------------------------- one step
 
     def look(self, defect: Tensor, check: bool = True) -> bool:
-        """Write down the defects of the proposals, (n,): the residuals of all that is not corrected.
+        """Write down the defects of the proposals, (n,).
 
         Returns:
             Whether all are finite and at least 0; True if not asked to check.
         """
         row = self._rows_seen[self.t]
         row.copy_(defect)
-        self._rows_kept[self.t].copy_(row)
         if self.groups is not None:
             self._seen[self.t].copy_(self.groups.together(row))
         return not check or _sound(row)
 
-    def moment(self, proposal: Any, context: Mapping[str, Any] | None = None, defect: Tensor | None = None) -> Moment:
+    def moment(self, proposal: Any, context: Mapping[str, Any], defect: Tensor | None = None) -> Moment:
         """What the schedule may see of this step."""
         return Moment(
             self.t,
             self.n_steps,
-            self.seen,
-            self.decided,
-            self.left,
-            self.last,
-            spent=self.spent,
-            seeds=self.unit_seeds,
+            self._books,
             proposal=proposal,
             context=context,
             defect=defect,
             kept_back=self.kept_back,
+            asked=self.schedule,
             memo=self.memo,
         )
 
@@ -156,16 +158,16 @@ class Ledger:
 
         With a paid closing, the last correction of each is kept back for the last step, which corrects all.
         """
-        if not isinstance(wanted, Tensor) or wanted.dtype != torch.bool or wanted.shape != self.left.shape:
-            came = f"{tuple(wanted.shape)} of {wanted.dtype}" if isinstance(wanted, Tensor) else repr(wanted)
-            raise ValueError(
-                f"a schedule must decide with a ({len(self.left)},) bool tensor: got {came} at t = {self.t}"
-            )
-        chosen = _array(wanted) & (self._left > self.kept_back)
-        self._decided[self.t] |= chosen
-        self._left -= 1 * chosen
-        self._spent += 1 * chosen
-        self._last += (self.t + 1 - self._last) * chosen
+        able = self._spent < (self._books.budget if self.t == self.n_steps - 1 else self._limit)  # b > 0
+        if isinstance(wanted, Tensor) and isinstance(able, np.ndarray):
+            wanted = wanted.cpu().numpy()
+        if type(wanted) is not type(able) or wanted.dtype != able.dtype or wanted.shape != able.shape:
+            came = f"{tuple(wanted.shape)} of {wanted.dtype}" if hasattr(wanted, "dtype") else repr(wanted)
+            raise ValueError(f"a schedule must decide with a ({len(able)},) bool tensor: got {came} at t = {self.t}")
+        chosen = wanted & able
+        self._decided[self.t] = chosen
+        self._spent += chosen
+        self._last[chosen] = self.t + 1
         mask = self._chosen[self.t]
         if self.groups is not None:
             mask = self.projected[self.t] = self.groups.per_row(mask)
@@ -177,12 +179,11 @@ class Ledger:
         Returns:
             Whether all are finite and at least 0; True if not asked to check.
         """
-        kept = self._rows_kept[self.t]
         if rows is None:
-            kept.copy_(residual)
+            self._kept[self.t] = as_array(residual)
         else:
-            kept.index_copy_(0, rows, residual.to(kept.dtype))
-        return not check or _sound(kept)
+            self._kept[self.t, as_array(rows)] = as_array(residual)
+        return not check or _sound(self.residuals[self.t] if rows is None else residual.to(self.residuals.dtype))
 
     def keep_outcome(self, answer: Outcome, rows: Tensor | None, chosen: Tensor) -> None:
         """Write down which corrections failed and how many iterations they took."""
@@ -215,7 +216,7 @@ class Ledger:
         return Rollout(
             final=self.form.state(self.final),
             defects=self.defects,
-            residuals=self.residuals,
+            residuals=torch.where(self.projected, self.residuals, self.defects),  # what was left alone keeps its defect
             projected=self.projected,
             closing=self.closed,
             failed=self.failed,
@@ -244,12 +245,18 @@ def _budget(schedule: Schedule, n_steps: int, units: int, closing: Closing) -> i
     return budget
 
 
-def _array(x: Tensor) -> Any:
-    """The numbers where they lie: through numpy on the host, the tensor itself elsewhere."""
-    return x.numpy() if x.is_cpu else x
+def _for_reading(x: Tensor) -> Any:
+    """The numbers where they lie, not to be written to where that can be had."""
+    array = as_array(x)
+    if isinstance(array, np.ndarray):
+        array = array.view()
+        array.flags.writeable = False
+    return array
 
 
 def _sound(values: Tensor) -> bool:
     """Whether all are finite and at least 0. What was written down is looked at: a large number may have become inf."""
-    found = _array(values)
-    return bool(found.min() >= 0) and bool(found.max() < np.inf)  # NaN is neither
+    if not values.is_cpu:
+        return bool(((values >= 0) & (values < torch.inf)).all())
+    found = values.numpy()
+    return bool(np.minimum.reduce(found) >= 0) and bool(np.maximum.reduce(found) < np.inf)  # NaN is neither

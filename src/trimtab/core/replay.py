@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,16 +24,14 @@ def replay(schedule: Schedule | Callable[[Moment], Tensor], record: Rollout) -> 
     asked = as_schedule(schedule).to(record.defects.device)
     groups, record = record.groups, record.grouped()
     T, n = record.defects.shape
-    left = torch.as_tensor(corrections(asked.budget, T)).expand(n).clone().to(record.defects.device)
-    decided = torch.zeros(T, n, dtype=torch.bool, device=left.device)
-    last = torch.zeros_like(left)
-    paid = record.closing_rule == "paid"
+    budget = torch.as_tensor(corrections(asked.budget, T)).expand(n).to(record.defects.device)
+    decided = torch.zeros(T, n, dtype=torch.bool, device=budget.device)
+    paid, memo = record.closing_rule == "paid", dict[Hashable, Any]()
     for t in range(T):
-        now = Moment(t, T, record.defects, decided, left, last, seeds=record.seeds, kept_back=int(paid and t < T - 1))
         if paid and t == T - 1:
             decided[t] = True
             break
-        decided[t] = asked.decide(now) & (left > int(paid))
-        left = torch.where(decided[t], left - 1, left)
-        last = torch.where(decided[t], t + 1, last)
+        now = Moment.of_record(t, record.defects, decided, budget, seeds=record.seeds, kept_back=int(paid), memo=memo)
+        wanted = torch.as_tensor(asked.decide(now))
+        decided[t] = wanted & (decided[:t].sum(dim=0) < budget - int(paid))
     return decided if groups is None else groups.per_row(decided)

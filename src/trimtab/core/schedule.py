@@ -9,13 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Budget", "Moment", "Schedule", "as_schedule", "corrections", "last_corrections", "most_corrections"]
+__all__ = [
+    "Books",
+    "Budget",
+    "Moment",
+    "Schedule",
+    "as_array",
+    "as_schedule",
+    "corrections",
+    "last_corrections",
+    "most_corrections",
+]
 
 Budget = int | float | Tensor
 """A whole number counts corrections, a float is a fraction of T, an integer tensor (n,) is a count per sample."""
@@ -59,6 +70,26 @@ def most_corrections(budget: Budget, n_steps: int) -> int:
     return int(torch.as_tensor(corrections(budget, n_steps)).max())
 
 
+class Books(NamedTuple):
+    """What a run has written down so far, as arrays: numpy on the host, tensors elsewhere.
+
+    Attributes:
+        defects: Of all steps, (T, n), filled in up to now.
+        projected: Decisions of all steps, (T, n) bool, filled in up to the step before.
+        budget: What each sample began with, (n,) int64.
+        spent: What each has spent, (n,) int64.
+        last: 1 + the step after which each was last corrected, 0 for never, (n,) int64.
+        seeds: (n,), if the loop knows them.
+    """
+
+    defects: Any
+    projected: Any
+    budget: Any
+    spent: Any
+    last: Any
+    seeds: Any = None
+
+
 class Moment:
     """What a schedule may look at when it decides.
 
@@ -72,23 +103,19 @@ class Moment:
         context: What the loop passed with this step by name, such as a noise level.
     """
 
-    __slots__ = ("_defect", "_kept_back", "_memo", "_record", "_sample", "context", "n_steps", "proposal", "t")
+    __slots__ = ("_asked", "_books", "_defect", "_kept_back", "_memo", "context", "n_steps", "proposal", "t")
 
     def __init__(
         self,
         t: int,
         n_steps: int,
-        defects: Tensor,
-        projected: Tensor,
-        budget_left: Tensor,
-        last: Tensor,
+        books: Books,
         *,
-        spent: Tensor | None = None,
-        seeds: Tensor | None = None,
         proposal: Any = None,
-        context: Mapping[str, Any] | None = None,
-        defect: Tensor | None = None,
+        context: Mapping[str, Any] = MappingProxyType({}),
+        defect: Any = None,
         kept_back: int = 0,
+        asked: Schedule | None = None,
         memo: dict[Hashable, Any] | None = None,
     ) -> None:
         """Made by the loop.
@@ -96,24 +123,48 @@ class Moment:
         Args:
             t: The step.
             n_steps: T.
-            defects: Of all steps, (T, n), filled in up to now.
-            projected: Decisions of all steps, (T, n) bool, filled in up to the step before.
-            budget_left: (n,) int64.
-            last: 1 + the step after which each sample was last corrected, 0 for never, (n,) int64.
-            spent: (n,) int64; counted from `projected` if not given.
-            seeds: (n,), if the loop knows them.
+            books: What was written down so far.
             proposal: See the class.
             context: See the class.
             defect: Of the present states, (n,), where that is no longer the proposal's.
             kept_back: How many corrections of each sample's budget belong to the closing projection.
+            asked: The schedule of the run, whose budget it is.
             memo: Sums that go on from step to step, kept by the run.
         """
-        self.t, self.n_steps = t, n_steps
-        self.proposal, self.context = proposal, context or {}
-        self._defect = defects[t] if defect is None else defect
-        self._record, self._sample = (defects, projected), (budget_left, last, spent, seeds)
-        self._kept_back = kept_back
+        self.t, self.n_steps, self.proposal, self.context = t, n_steps, proposal, context
+        self._books, self._kept_back, self._asked = books, kept_back, asked
+        self._defect = books.defects[t] if defect is None else defect
         self._memo: dict[Hashable, Any] = {} if memo is None else memo
+
+    @classmethod
+    def of_record(
+        cls,
+        t: int,
+        defects: Tensor,
+        projected: Tensor,
+        budget: int | Tensor,
+        *,
+        seeds: Tensor | None = None,
+        kept_back: int = 0,
+        memo: dict[Hashable, Any] | None = None,
+    ) -> Moment:
+        """The moment of step t in a recorded run.
+
+        Args:
+            t: The step.
+            defects: (T, n).
+            projected: (T, n) bool, of which the first t rows are read.
+            budget: A number, or one per sample, (n,).
+            seeds: (n,), if known.
+            kept_back: See `Moment`.
+            memo: See `Moment`.
+        """
+        before = projected[:t]
+        last = last_corrections(projected[: t + 1])[t]
+        began = torch.as_tensor(budget, device=defects.device).expand(defects.shape[1])
+        books = (defects, projected, began, before.sum(dim=0), last, seeds)
+        arrays = Books(*(None if part is None else as_array(part) for part in books))
+        return cls(t, len(defects), arrays, kept_back=kept_back, memo=memo)
 
     def __len__(self) -> int:
         """The number of samples."""
@@ -122,17 +173,17 @@ class Moment:
     @property
     def defect(self) -> Tensor:
         """Of the proposals, (n,)."""
-        return self._defect.clone()
+        return _copied(self._defect)
 
     @property
     def budget_left(self) -> Tensor:
         """Corrections each sample may still spend, (n,) int64."""
-        return self._sample[0].clone()
+        return _copied(self._books.budget - self._books.spent)
 
     @property
     def spendable(self) -> Tensor:
         """Corrections each sample may spend before the closing projection, (n,) int64."""
-        return self._sample[0] - self._kept_back
+        return _copied(self._books.budget - self._books.spent - self._kept_back)
 
     @property
     def steps_to_go(self) -> int:
@@ -142,58 +193,54 @@ class Moment:
     @property
     def spent(self) -> Tensor:
         """Corrections each sample has spent so far, (n,) int64."""
-        spent = self._sample[2]
-        return self._record[1][: self.t].sum(dim=0) if spent is None else spent.clone()
+        return _copied(self._books.spent)
 
     @property
     def last(self) -> Tensor:
         """1 + the step after which each sample was last corrected, 0 for never, (n,) int64."""
-        return self._sample[1].clone()
+        return _copied(self._books.last)
 
     @property
     def since(self) -> Tensor:
         """Updates since each sample was last corrected (or began), (n,), at least 1."""
-        return self.t + 1 - self._sample[1]
+        return _copied(self.t + 1 - self._books.last)
 
     @property
     def seeds(self) -> Tensor | None:
         """Each sample's seed, (n,), where the loop knows it."""
-        seeds = self._sample[3]
-        return None if seeds is None else seeds.clone()
+        return None if self._books.seeds is None else _copied(self._books.seeds)
 
     @property
     def defects(self) -> Tensor:
         """All defects so far, the present one last, (t + 1, n)."""
-        return self._record[0][: self.t + 1].clone()
+        return _copied(self._books.defects[: self.t + 1])
 
     @property
     def projected(self) -> Tensor:
         """All decisions so far, (t, n) bool."""
-        return self._record[1][: self.t].clone()
+        return _copied(self._books.projected[: self.t])
+
+    def arrays(self, schedule: Schedule) -> tuple[Any, Any]:
+        """The defects s and what is left of a schedule's own budget b, (n,) each, to be read at no cost.
+
+        They are numpy arrays on the host and tensors elsewhere, whose operators are the same. The budget is the
+        schedule's own, which is not the run's if it was asked by another schedule.
+        """
+        books = self._books
+        if schedule is self._asked:
+            return self._defect, books.budget - books.spent
+        budget = as_array(schedule.budget) if isinstance(schedule.budget, Tensor) else schedule.budget
+        return self._defect, (budget - books.spent).clip(min=0)
 
     def take(self, rows: slice) -> Moment:
         """The same moment for some of the samples; the proposal is left out."""
-        left, last, spent, seeds = (None if part is None else part[rows] for part in self._sample)
-        assert left is not None
-        assert last is not None
-        defects, projected = (part[:, rows] for part in self._record)
+        defects, projected, *each = self._books
+        some = Books(defects[:, rows], projected[:, rows], *(None if part is None else part[rows] for part in each))
         memo = self._memo.setdefault((rows.start, rows.stop), {})
-        return Moment(
-            self.t,
-            self.n_steps,
-            defects,
-            projected,
-            left,
-            last,
-            spent=spent,
-            seeds=seeds,
-            context=self.context,
-            kept_back=self._kept_back,
-            memo=memo,
-        )
+        return Moment(self.t, self.n_steps, some, context=self.context, kept_back=self._kept_back, memo=memo)
 
-    def running_sum(self, term: RunningTerm) -> Tensor:
-        """The sum of `term(u, defect, last)` over all steps u up to now, (n,).
+    def running_sum(self, term: Callable[[int, Any, Any], Any]) -> Any:
+        """The sum of `term(u, defect, last)` over all steps u up to now, (n,), an array as in `arrays`.
 
         It depends on the record alone. What was summed up to the step before is remembered by the run under the term
         itself, so that two schedules with different terms do not disturb each other.
@@ -202,23 +249,29 @@ class Moment:
             term: `term(u, defect, last)` of step u, (n,), with the defects (n,) of that step and 1 + the step of the
                 last correction before it (n,).
         """
-        done: int
-        total: Tensor | None
+        books, t = self._books, self.t
         done, total = self._memo.get(term, (-1, None))
-        if done == self.t and total is not None:
-            return total.clone()
-        now = term(self.t, self._record[0][self.t], self._sample[1])
-        if done != self.t - 1 or total is None:  # nothing was summed before, or steps were left out
-            last = last_corrections(self._record[1][: self.t + 1])
-            for u in range(self.t):
-                earlier = term(u, self._record[0][u], last[u])
-                total = earlier if u == 0 or total is None else total + earlier
-        total = now if self.t == 0 or total is None else total + now
-        self._memo[term] = (self.t, total)
-        return total.clone()
+        if done == t:
+            return total
+        if done != t - 1:  # nothing was summed before, or steps were left out
+            last = as_array(last_corrections(torch.as_tensor(books.projected[: t + 1])))
+            total = None
+            for u in range(t):
+                earlier = term(u, books.defects[u], last[u])
+                total = earlier if total is None else total + earlier
+        now = term(t, books.defects[t], books.last)
+        total = now if total is None else total + now  # a new one: what was remembered stays as it was
+        self._memo[term] = (t, total)
+        return total
 
 
-RunningTerm = Callable[[int, Tensor, Tensor], Tensor]
+def as_array(x: Tensor) -> Any:
+    """The numbers where they lie: through numpy on the host, the tensor itself elsewhere."""
+    return x.numpy() if x.is_cpu else x
+
+
+def _copied(x: Any) -> Tensor:
+    return torch.from_numpy(x.copy()) if isinstance(x, np.ndarray) else x.clone()
 
 
 def last_corrections(projected: Tensor) -> Tensor:
@@ -251,8 +304,8 @@ class Schedule:
         """Any."""
         return ""
 
-    def decide(self, now: Moment) -> Tensor:
-        """The samples to correct, (n,) bool. Samples with no budget left are left out afterwards."""
+    def decide(self, now: Moment) -> Any:
+        """The samples to correct, (n,) bool; samples with no budget left are left out afterwards."""
         raise NotImplementedError(f"{type(self).__name__} must say which samples to correct: def decide(self, now)")
 
     def to(self, device: torch.device) -> Self:

@@ -6,6 +6,7 @@ JAX arrays are read through DLPack or the buffer protocol, and answers go back i
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
@@ -16,7 +17,17 @@ import torch
 import torch.utils.dlpack
 from torch import Tensor
 
-__all__ = ["Form", "Leaves", "all_finite", "as_tensor", "finite_rows", "put_rows", "rowwise", "take_leaves"]
+__all__ = [
+    "Form",
+    "Leaves",
+    "all_finite",
+    "as_tensor",
+    "finite_rows",
+    "put_rows",
+    "rowwise",
+    "take_leaves",
+    "true_rows",
+]
 
 Leaves = tuple[Tensor, ...]
 """The arrays of a state as tensors, (n, …) each."""
@@ -77,6 +88,8 @@ class Form:
             if not isinstance(state, Tensor):
                 raise TypeError(f"states must be torch tensors as at the first step: got {type(state).__name__}")
             found: Leaves = (state,)
+            if n is None and not wide and state.shape == self.shapes[0] and state.dtype is self.dtypes[0]:
+                return found  # the usual case
         else:
             parts: list[Any] = []
             tree = _tree(state, parts)
@@ -200,17 +213,33 @@ def put_rows(leaves: Leaves, rows: Tensor, some: Leaves) -> Leaves:
     return tuple(leaf.index_copy(0, rows, part) for leaf, part in zip(leaves, some, strict=True))
 
 
+def true_rows(mask: Tensor) -> Tensor:
+    """The rows where a mask (n,) is true, (k,) int64."""
+    if mask.is_cpu:
+        return torch.from_numpy(mask.numpy().nonzero()[0])
+    return mask.nonzero().squeeze(1)
+
+
 def rowwise(mask: Tensor, like: Tensor) -> Tensor:
     """A (n,) mask shaped to broadcast over the events of `like`."""
     return mask.reshape(-1, *([1] * (like.ndim - 1)))
 
 
 def all_finite(leaves: Leaves) -> bool:
-    """Whether every number is finite."""
-    # one reduction without a mask in the usual case; the exact test only if it trips
-    return all(
-        bool(leaf.sum().isfinite()) or bool(leaf.isfinite().all()) for leaf in leaves if leaf.is_floating_point()
-    )
+    """Whether every number is finite: one reduction in the usual case, the exact test only if it trips."""
+    return all(not leaf.is_floating_point() or _all_finite(leaf) for leaf in leaves)
+
+
+def _all_finite(leaf: Tensor) -> bool:
+    if leaf.is_cpu and leaf.is_contiguous() and leaf.dtype in (torch.float32, torch.float64):
+        try:
+            flat = leaf.detach().numpy().ravel()
+            total = np.dot(flat, flat)
+        except (RuntimeError, TypeError):  # no storage of its own
+            total = leaf.sum()
+    else:
+        total = leaf.sum()
+    return math.isfinite(total) or bool(leaf.isfinite().all())
 
 
 def finite_rows(leaves: Leaves) -> Tensor:

@@ -25,7 +25,7 @@ from torch import Tensor
 from trimtab.core.metrics import summary
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.record import Rollout
-from trimtab.core.schedule import Moment, Schedule, last_corrections
+from trimtab.core.schedule import Moment, Schedule, as_array
 from trimtab.experimental.value import Value, basis, close_decisions, observed
 from trimtab.prices.explore import Explore, Run, spread_budgets
 from trimtab.prices.planned import mean_defects
@@ -67,7 +67,8 @@ class Branch(Schedule):
         """By the one of the three that it is time for."""
         assert self.explore.thresholds is not None
         explored = self.explore.decide(now)
-        by_price = now.defect >= self.explore.thresholds.price(now, now.budget_left)
+        s, b = now.arrays(self)
+        by_price = torch.as_tensor(s >= self.explore.thresholds.price(now, b))
         forced = torch.full_like(by_price, self.correct)
         after = torch.where(self.at == now.t, forced, by_price)
         return torch.where(self.at > now.t, explored, after)
@@ -154,10 +155,10 @@ def counterfactuals(run: Run, value: Value, explore: Explore, base: Rollout, see
     at = torch.full((n,), T)
     left = torch.as_tensor(explore.budget).expand(n).clone()
     seen: list[tuple[Tensor, Tensor]] = []
-    last, memo = last_corrections(base.projected), dict[Hashable, Any]()
+    memo = dict[Hashable, Any]()
     for t in range(T):
-        now = Moment(t, T, base.defects, base.projected, left, last[t], memo=memo)
-        price = value.thresholds.price(now, left)
+        now = Moment.of_record(t, base.defects, base.projected, torch.as_tensor(explore.budget), memo=memo)
+        price = torch.as_tensor(value.thresholds.price(now, as_array(left)))
         at[(at == T) & (start <= t) & close_decisions(now.defect, price)] = t
         seen.append((observed(now, price, value), price))
         left = left - base.projected[t].long()

@@ -72,7 +72,7 @@ class LookAhead(Schedule):
 
     def decide(self, now: Moment) -> Tensor:
         """By the table where the defect is far from its price, by simulation where it is close."""
-        price = self.thresholds.price(now, now.budget_left)
+        price = torch.as_tensor(self.thresholds.price(now, now.arrays(self)[1]))
         chosen = now.defect >= price
         rows = close_decisions(now.defect, price).nonzero().squeeze(1)
         if len(rows) == 0 or now.t == now.n_steps - 1:

@@ -156,7 +156,7 @@ class ValueSchedule(Schedule):
             raise ValueError(
                 f"the value was learned for T = {value.n_steps} steps and cannot be used for T = {now.n_steps}"
             )
-        price = value.thresholds.price(now, now.budget_left)
+        price = torch.as_tensor(value.thresholds.price(now, now.arrays(self)[1]))
         by_price = now.defect >= price
         close = close_decisions(now.defect, price)
         if not bool(close.any()):

@@ -47,8 +47,8 @@ class Explore(Schedule):
         at_random = coins[:, 1] * now.steps_to_go < now.spendable
         if self.thresholds is None:
             return at_random
-        known = now.budget_left.clamp(max=self.thresholds.budget)  # budgets may be spread beyond the table
-        by_price = now.defect >= self.thresholds.price(now, known)
+        s, b = now.arrays(self)
+        by_price = torch.as_tensor(s >= self.thresholds.price(now, b.clip(max=self.thresholds.budget)))  # may be beyond
         return torch.where(coins[:, 0] < self.share, at_random, by_price)
 
     def to(self, device: torch.device) -> Explore:

@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from trimtab.core.schedule import Moment, last_corrections
+from trimtab.core.schedule import Moment, as_array, last_corrections
 from trimtab.prices.resample import resampled_typical
 
 __all__ = ["OwnScale"]
@@ -56,13 +57,13 @@ class OwnScale:
         relative = defects / self.typical[last_corrections(projected), torch.arange(T)[:, None]]
         return (self.prior + relative.cumsum(dim=0)) / (self.prior + torch.arange(1, T + 1)[:, None])
 
-    def now(self, now: Moment) -> Tensor:
-        """The scale of each sample in the middle of a rollout, (n,)."""
+    def now(self, now: Moment) -> Any:
+        """The scale of each sample in the middle of a rollout, (n,), an array as in `Moment.arrays`."""
         return now.running_sum(self._relative) / (self.prior + now.t + 1)
 
-    def _relative(self, t: int, defect: Tensor, last: Tensor) -> Tensor:
+    def _relative(self, t: int, defect: Any, last: Any) -> Any:
         """A step's defects in typical ones; the prior counts with the first step."""
-        relative = defect / self.by_step[t].take(last)
+        relative = defect / self._by_step[t].take(last)
         return relative if t else self.prior + relative
 
     @cached_property
@@ -73,6 +74,10 @@ class OwnScale:
     def resample(self, n_steps: int) -> OwnScale:
         """For another number of steps; the prior stays the same share of the run."""
         return OwnScale(resampled_typical(self.typical, n_steps), self.prior * n_steps / self.typical.shape[1])
+
+    @cached_property
+    def _by_step(self) -> Any:
+        return as_array(self.by_step)
 
     def to(self, device: torch.device) -> OwnScale:
         """The same on `device`."""

@@ -259,7 +259,7 @@ class Seconds(Schedule):
         takes = prices.cost(torch.full_like(now.defect, now.t), now.defect)
         nodes, gain = prices.nodes[now.t], prices.gain[now.t]
         row = (left / prices.seconds * (len(gain) - 1)).ceil().long().clamp(0, len(gain) - 1)
-        own = 1.0 if prices.own_scale is None else prices.own_scale.now(now)
+        own = 1.0 if prices.own_scale is None else torch.as_tensor(prices.own_scale.now(now))
         defect = (now.defect.double() / own).clamp(float(nodes[0]), float(nodes[-1]))
         right = torch.searchsorted(nodes, defect).clamp(1, len(nodes) - 1)
         share = (defect - nodes[right - 1]) / (nodes[right] - nodes[right - 1])

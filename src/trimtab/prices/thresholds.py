@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from trimtab._version import __version__
 from trimtab.core import show
 from trimtab.core.files import load_tensors, save_tensors
-from trimtab.core.schedule import Budget, Moment, Schedule, corrections
+from trimtab.core.schedule import Budget, Moment, Schedule, as_array, corrections
 from trimtab.prices.own_scale import OwnScale
 from trimtab.prices.resample import Keep, resampled_table
 
@@ -98,13 +99,18 @@ class Thresholds:
         """The largest budget the table serves."""
         return self.table.shape[1] - 1
 
+    @cached_property
+    def _prices(self) -> Any:
+        """The table where it is read: as a numpy array on the host."""
+        return as_array(self.table)
+
     def at(self, budget: Budget) -> Adaptive:
         """The schedule for a budget, at most the table's own."""
         return Adaptive(self, budget)
 
-    def price(self, now: Moment, left: Tensor) -> Tensor:
-        """What a correction costs each sample now with so many left, (n,) and (n,) int64."""
-        price = self.table[now.t].take(left)
+    def price(self, now: Moment, left: Any) -> Any:
+        """What a correction costs each sample now with so many left, (n,) int64 to (n,): arrays as in `Moment`."""
+        price = self._prices[now.t].take(left)
         return price if self.own_scale is None else price * self.own_scale.now(now)
 
     def resample(self, n_steps: int, keep: Keep = "count") -> Thresholds:
@@ -189,15 +195,15 @@ class Adaptive(Schedule):
         """The accounting the prices were made for."""
         return self.thresholds.closing
 
-    def decide(self, now: Moment) -> Tensor:
+    def decide(self, now: Moment) -> Any:
         """Where b > 0 and s >= lambda[t, b], with b what is left of this schedule's own budget."""
         if now.n_steps != self.thresholds.n_steps:
             raise ValueError(
                 f"the thresholds were calibrated for T = {self.thresholds.n_steps} steps and cannot be used for "
                 f"T = {now.n_steps}; calibrate again, or use price.resample({now.n_steps})"
             )
-        left = (self.budget - now.spent).clamp(min=0)  # column 0 of the table is inf: b > 0
-        return now.defect >= self.thresholds.price(now, left)
+        s, b = now.arrays(self)
+        return s >= self.thresholds.price(now, b)  # where b is 0 the price is inf
 
     def to(self, device: torch.device) -> Adaptive:
         """The same schedule with its table on `device`."""
