@@ -124,6 +124,11 @@ def test_arrays_are_samples_too():
     x, y = drawn(20, 2), drawn(20, 2, seed=1)
     assert energy_distance(x.numpy(), y.numpy()) == energy_distance(x, y)
     assert compare_samples(x, y.numpy(), shift=0.0) == compare_samples(x, y, shift=0.0)
+    trees = [{"position": z[:, :1], "charge": z[:, 1]} for z in (x, y)]
+    assert compare_samples(*trees, shift=0.0) == compare_samples(x, y, shift=0.0)
+    assert compare_samples(*trees, embed=lambda tree: tree["position"], shift=0.0) == (
+        compare_samples(x[:, 0], y[:, 0], shift=0.0)
+    )
 
 
 def test_sets_of_one_point():
@@ -237,10 +242,9 @@ def test_states_can_be_embedded():
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        ((torch.zeros(1, 2), torch.zeros(5, 2)), {}, r"n of at least 2: got a tensor of shape \(1, 2\)"),
+        ((torch.zeros(1, 2), torch.zeros(5, 2)), {}, "at least 2, one along the first dimension each: got 1"),
         ((torch.zeros(4, 2), torch.zeros(5, 3)), {}, "same shape: got 2 and 3 numbers"),
         ((torch.zeros(4, 2), torch.full((5, 2), torch.nan)), {}, "5 of 5 samples are not finite"),
-        (([1.0, 2.0], torch.zeros(5)), {}, "got list"),
         ((torch.zeros(4), torch.zeros(5)), {"measure": "enrgy"}, "unknown measure 'enrgy'; did you mean 'energy'"),
         ((torch.zeros(4), torch.zeros(5)), {"relabellings": 5}, "at least 20"),
         ((torch.zeros(4), torch.zeros(5)), {"floor": torch.zeros(3)}, "at least as many samples as are compared, 4"),
@@ -249,6 +253,11 @@ def test_states_can_be_embedded():
 def test_what_cannot_be_compared_is_refused(arguments, options, message):
     with pytest.raises(ValueError, match=message):
         compare_samples(*arguments, **options)
+
+
+def test_what_is_no_set_of_samples_is_refused():
+    with pytest.raises(TypeError, match="states must be a torch tensor, a numpy or JAX array"):
+        compare_samples([1.0, 2.0], torch.zeros(5))
 
 
 def test_bad_options_of_single_distances_are_refused():

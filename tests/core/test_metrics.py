@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -35,6 +37,24 @@ def test_distances_are_euclidean_unless_another_is_given(runs):
     assert torch.equal(metrics.state_error(run, step), metrics.state_error(run, step, metrics.euclidean))
     poses = torch.arange(12.0).reshape(2, 3, 2)
     assert torch.equal(metrics.euclidean(poses, torch.zeros_like(poses)), poses.flatten(1).norm(dim=1))
+
+
+def test_distances_of_trees_add_up_their_squares(runs):
+    a = {"x": torch.tensor([[3.0], [0.0]]), "y": np.array([4.0, 2.0])}
+    b = {"x": torch.zeros(2, 1), "y": np.zeros(2)}
+    assert metrics.euclidean(a, b).tolist() == [5.0, 2.0]
+    run, step = (
+        replace(r, final=(r.final[:, :1], r.final[:, 1:]), states=(r.states[..., :1], r.states[..., 1:]))
+        for r in (runs["periodic"], runs["step"])
+    )
+    for measure in (metrics.endpoint_distance, metrics.state_error):
+        assert torch.allclose(measure(run, step), measure(runs["periodic"], runs["step"]), rtol=1e-14)
+
+
+def test_a_path_without_its_initial_state_has_the_same_error(runs):
+    run, step = runs["periodic"], runs["step"]
+    shorter = replace(run, states=run.states[1:])
+    assert torch.equal(metrics.state_error(shorter, step), metrics.state_error(run, step))
 
 
 def test_sums_over_the_path_do_not_depend_on_the_batch():

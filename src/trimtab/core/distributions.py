@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,8 +20,8 @@ from trimtab.core.set_distances import SetDistance, Sliced, as_rows, pooled, set
 
 __all__ = ["Fidelity", "Samples", "compare_samples", "smallest_shift"]
 
-Samples = Tensor | np.ndarray | Rollout
-"""A set of samples: (n, *event), or a rollout, whose final states are meant."""
+Samples = Any
+"""A set of samples: (n, *event), as an array or a tree of arrays, or a rollout, whose final states are meant."""
 
 Embedding = Callable[[Any], Tensor]
 

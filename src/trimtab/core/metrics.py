@@ -6,13 +6,15 @@ All of them work on unrounded values of paired rollouts: the same seed in every 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from trimtab.core.record import Rollout
+from trimtab.core.states import Form
 
 __all__ = [
     "Summary",
@@ -30,19 +32,28 @@ __all__ = [
     "win_rate",
 ]
 
-Distance = Callable[[Tensor, Tensor], Tensor]
-"""(n, *event) and (n, *event) to (n,): the domain's rho."""
+Distance = Callable[[Any, Any], Tensor]
+"""States (n, *event) twice, as the loop keeps them, to (n,): the domain's rho."""
 
 
-def euclidean(a: Tensor, b: Tensor) -> Tensor:
+def euclidean(a: Any, b: Any) -> Tensor:
     r"""The plain distance of states, (n, \*event) twice to (n,): the default wherever a distance may be given.
+
+    Args:
+        a: An array, or a tree of arrays, whose squared distances add up.
+        b: Of the same form.
 
     Example:
         >>> import torch
         >>> euclidean(torch.zeros(2, 2, 2), torch.ones(2, 2, 2))
         tensor([2., 2.])
     """
-    distance: Tensor = torch.linalg.vector_norm((a - b).flatten(1), dim=1)
+    form = Form(a, floats=False)
+    parts = [
+        torch.linalg.vector_norm((x - y).flatten(1), dim=1) if x.ndim > 1 else (x - y).abs()
+        for x, y in zip(form.leaves(a), form.leaves(b), strict=True)
+    ]
+    distance: Tensor = parts[0] if len(parts) == 1 else torch.linalg.vector_norm(torch.stack(parts), dim=0)
     return distance
 
 
@@ -62,8 +73,8 @@ def state_error(run: Rollout, stepwise: Rollout, distance: Distance = euclidean)
     _paired(run, stepwise)
     if run.states is None or stepwise.states is None:
         raise ValueError("state error needs the states along the path: run both rollouts with keep_states=True")
-    steps = range(1, len(run.states))
-    return _sum_over_steps(torch.stack([distance(run.states[t], stepwise.states[t]) for t in steps]))
+    ours, theirs = _last_states(run.states, run.n_steps), _last_states(stepwise.states, run.n_steps)
+    return _sum_over_steps(torch.stack([distance(a, b) for a, b in zip(ours, theirs, strict=True)]))
 
 
 def nepe(path: Tensor, stepwise: Tensor, terminal: Tensor, tolerance: float = 1e-9) -> Tensor:
@@ -162,10 +173,20 @@ def _sum_over_steps(x: Tensor) -> Tensor:
     return x.cumsum(dim=0)[-1]
 
 
+def _last_states(states: Any, count: int) -> Iterator[Any]:
+    """The last so many of the states along a path, one after the other: the initial one may or may not be kept."""
+    if isinstance(states, Tensor):
+        yield from states[-count:]
+        return
+    form = Form(states, floats=False)
+    leaves = form.leaves(states)
+    for t in range(-count, 0):
+        yield form.state(tuple(leaf[t] for leaf in leaves))
+
+
 def _paired(run: Rollout, other: Rollout) -> None:
-    if run.final.shape != other.final.shape:
-        raise ValueError(
-            f"paired rollouts have the same shape: got {tuple(run.final.shape)} and {tuple(other.final.shape)}"
-        )
+    ours, theirs = ([tuple(shape) for shape in Form(r.final, floats=False).shapes] for r in (run, other))
+    if ours != theirs:
+        raise ValueError(f"paired rollouts have the same shape: got {ours} and {theirs}")
     if run.seeds is not None and other.seeds is not None and not torch.equal(run.seeds, other.seeds):
         raise ValueError("paired rollouts share their seeds, in the same order; these do not")

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from trimtab.core.errors import unknown
+from trimtab.core.states import Form
 
 __all__ = [
     "MEASURES",
@@ -52,7 +52,7 @@ class SetDistance(Protocol):
 # ------------------------------------------------------------------ the three
 
 
-def energy_distance(x: Tensor, y: Tensor) -> float:
+def energy_distance(x: Any, y: Any) -> float:
     r"""The energy distance sqrt(2 E|X - Y| - E|X - X'| - E|Y - Y'|) of two sets, in the units of the samples.
 
     Args:
@@ -67,7 +67,7 @@ def energy_distance(x: Tensor, y: Tensor) -> float:
     return _of_two("energy", x, y)
 
 
-def sliced_wasserstein(x: Tensor, y: Tensor, directions: int = _DIRECTIONS, seed: int = 0) -> float:
+def sliced_wasserstein(x: Any, y: Any, directions: int = _DIRECTIONS, seed: int = 0) -> float:
     r"""The mean over random directions of the Wasserstein distance of order 1 along them, in the units of the samples.
 
     Args:
@@ -88,7 +88,7 @@ def sliced_wasserstein(x: Tensor, y: Tensor, directions: int = _DIRECTIONS, seed
     return float(found.relabelled(*pooled(x, y))[0])
 
 
-def kernel_distance(x: Tensor, y: Tensor, bandwidth: float | None = None) -> float:
+def kernel_distance(x: Any, y: Any, bandwidth: float | None = None) -> float:
     r"""The squared maximum mean discrepancy under a Gaussian kernel, unbiased: at no difference it is 0 on average.
 
     Args:
@@ -268,20 +268,19 @@ def pooled(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat([x, y]), (torch.arange(len(x) + len(y), device=x.device) < len(x))[None]
 
 
-def as_rows(x: Tensor | np.ndarray) -> Tensor:
-    """A set of samples as (n, d) float64."""
-    x = torch.from_numpy(x) if isinstance(x, np.ndarray) else x
-    if not isinstance(x, Tensor) or x.ndim == 0 or len(x) < 2:
-        came = f"a tensor of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
-        raise ValueError(f"a set of samples is a tensor (n, *event) with n of at least 2: got {came}")
-    x = torch.view_as_real(x) if x.is_complex() else x
-    rows = x.detach().reshape(len(x), -1).double()
+def as_rows(x: Any) -> Tensor:
+    """A set of samples, an array or a tree of arrays, as (n, d) float64."""
+    form = Form(x, floats=False)
+    if form.n < 2:
+        raise ValueError(f"a set of samples has at least 2, one along the first dimension each: got {form.n}")
+    leaves = (torch.view_as_real(leaf) if leaf.is_complex() else leaf for leaf in form.leaves(x))
+    rows = torch.cat([leaf.detach().reshape(form.n, -1).double() for leaf in leaves], dim=1)
     if not bool(rows.isfinite().all()):
         bad = int((~rows.isfinite().all(dim=1)).sum())
         raise ValueError(f"{bad} of {len(rows)} samples are not finite; leave them out, and say how many they were")
     return rows
 
 
-def _of_two(measure: str, x: Tensor, y: Tensor) -> float:
+def _of_two(measure: str, x: Any, y: Any) -> float:
     pool, labels = pooled(as_rows(x), as_rows(y))
     return float(set_distance(measure, pool).relabelled(pool, labels)[0])
