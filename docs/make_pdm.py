@@ -31,7 +31,7 @@ from trimtab.report.formats import Cell, Table
 from trimtab.schedules.style import label_of
 from trimtab.studies.config import Study, budget_name
 from trimtab.studies.rows import read_timing
-from trimtab.studies.schedules import KEYS, Material
+from trimtab.studies.schedules import STUDY_SCHEDULES, Ingredients
 from trimtab.studies.tasks import made_domain
 
 RUNS = {
@@ -125,11 +125,16 @@ def run_again(run: Path, study: Study, summary: Mapping[str, Any]) -> dict[str, 
     problem = made_domain("pdm", origin=study.origin("pdm")).problem(seeds)
     found = {}
     for key in summary["domains"]["pdm"]["schedules"]:
-        method = KEYS[key].calibration
+        entry = STUDY_SCHEDULES[key]
+        method = entry.calibration
         price = None if method is None else load_price(run / "thresholds" / f"pdm.calibration-{method}.safetensors")
-        budget = KEYS[key].only_budget if KEYS[key].only_budget is not None else study.table_budget
+        budget = (
+            STUDY_SCHEDULES[key].only_budget if STUDY_SCHEDULES[key].only_budget is not None else study.table_budget
+        )
         count = int(corrections(budget, problem.sampler.n_steps))
-        schedule = KEYS[key].build(Material(problem, as_seeds(seeds), price), torch.full((len(seeds),), count))
+        schedule = STUDY_SCHEDULES[key].build(
+            Ingredients(problem, as_seeds(seeds), price), torch.full((len(seeds),), count)
+        )
         begin, clock = process_time(), perf_counter()
         record = tt.rollout(problem.sampler, problem.constraint, schedule, seeds)
         found[key] = Again(record, process_time() - begin, perf_counter() - clock)
@@ -140,7 +145,7 @@ def spending(again: Mapping[str, Again], at: str) -> Table:
     """When the schedules spend their budget."""
     rows: list[Row] = []
     for key, (record, _, _) in again.items():
-        if KEYS[key].calibration is not None:
+        if STUDY_SCHEDULES[key].calibration is not None:
             spent = record.projected.double().cumsum(dim=0) / record.spent
             by = [spent[round(share * record.n_steps) - 1] for share in (0.25, 0.5, 0.75, 0.9)]
             rows.append([label_of(key), *(Cell(float(x.mean()), float(x.std() / len(x) ** 0.5)) for x in by)])

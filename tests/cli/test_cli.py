@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -15,6 +16,7 @@ import pytest
 from study_runs import finish, row_hashes
 from trimtab import __version__
 from trimtab.cli.main import COMMANDS, main
+from trimtab.core.files import save_tensors
 from trimtab.studies.config import preset
 from trimtab.studies.summary import summary_schema
 
@@ -231,6 +233,65 @@ def test_bad_input_is_one_clear_line(words, message, tmp_path, monkeypatch, caps
     assert captured.err.count("\n") == 1
     assert captured.out == ""
     assert list(tmp_path.iterdir()) == []
+
+
+def _price_of_endless_seeds(folder: Path) -> None:
+    import torch
+
+    facts = {"method": "dp", "seeds": [1, math.inf], "objective": "path", "fingerprint": "", "notes": {}}
+    save_tensors(folder / "price.safetensors", "thresholds", {"table": torch.ones(2, 2)}, facts)
+
+
+def _cut_checkpoint(folder: Path) -> None:
+    import torch
+
+    torch.save({"a": torch.ones(100)}, folder / "whole.pt")
+    data = (folder / "whole.pt").read_bytes()
+    (folder / "cut.pt").write_bytes(data[: len(data) // 2])
+    (folder / "changed.pt").write_bytes(data.replace(b"torch", b"tOrch"))
+
+
+@pytest.mark.parametrize(
+    ("make", "words", "message"),
+    [
+        ('{"kappa": "0.4"}', ["advise", "--domain", "so3", "--config"], "cannot be made with the settings"),
+        ('{"kappa": [' + "[" * 100_000, ["advise", "--domain", "so3", "--config"], "nested more than 64 deep"),
+        ('{"kappa": 1e400}', ["advise", "--domain", "so3", "--config"], "kappa"),
+        ('{"n_steps": 2147483648}', ["advise", "--domain", "so3", "--config"], "n_steps"),
+        ('{"n_steps": 1e9}', ["advise", "--domain", "so3", "--config"], "n_steps"),
+        ("\xff{}", ["advise", "--domain", "so3", "--config"], "not usable as settings"),
+        (_price_of_endless_seeds, ["advise", "--domain", "so3", "--price", "price.safetensors"], "not a usable"),
+        (_cut_checkpoint, ["reproduce", "--only", "pdm", "--checkpoint", "cut.pt"], "not a PyTorch checkpoint"),
+        (_cut_checkpoint, ["reproduce", "--only", "pdm", "--checkpoint", "changed.pt"], "changed.pt"),
+    ],
+)
+def test_a_bad_file_is_one_clear_line(make, words, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    if callable(make):
+        make(tmp_path)
+    else:
+        (tmp_path / "settings.json").write_text(make, encoding="latin-1")
+        words = [*words, "settings.json"]
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1, said
+    assert message in said
+    assert "not foreseen" not in said
+
+
+def test_a_disk_that_fills_up_while_figures_are_drawn_is_one_clear_line(killed_and_resumed, monkeypatch, capsys):
+    run = killed_and_resumed["run"]
+    before = (run / "figures" / "nepe.svg").read_bytes()
+
+    def full(path, *_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr("trimtab.studies.run_files.write_atomically", full)
+    assert main(["report", str(run)]) == 2
+    said = capsys.readouterr().err
+    assert "No space left on device" in said
+    assert said.count("\n") == 1
+    assert (run / "figures" / "nepe.svg").read_bytes() == before
 
 
 def test_a_foreign_directory_is_refused(tmp_path, capsys):

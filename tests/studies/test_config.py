@@ -6,7 +6,7 @@ import pytest
 
 from trimtab.domains import DOMAINS
 from trimtab.studies.config import CALIBRATION_SEED, PRESETS, Study, preset
-from trimtab.studies.schedules import KEYS, schedule_key
+from trimtab.studies.schedules import STUDY_SCHEDULES, study_schedule
 from trimtab.studies.tasks import study_tasks
 
 
@@ -21,7 +21,7 @@ def test_the_paper_preset_is_the_papers_protocol():
 @pytest.mark.parametrize("study", PRESETS.values(), ids=PRESETS)
 def test_presets_name_things_that_exist_and_keep_calibration_apart(study: Study):
     assert set(study.domains) | set(study.kappa_domains) <= set(DOMAINS)
-    assert set(study.schedules) <= set(KEYS)
+    assert set(study.schedules) <= set(STUDY_SCHEDULES)
     assert study.seeds <= CALIBRATION_SEED
     assert study.kappa_seeds <= CALIBRATION_SEED
     assert Study.from_facts(study.facts()) == study
@@ -48,7 +48,7 @@ def test_tasks_cover_every_rollout_once_and_need_only_each_other(study: Study):
         for seed in task.seeds
     ]
     assert len(set(rollouts)) == len(rollouts)
-    on_grid = sum(KEYS[key].only_budget is None for key in study.schedules)
+    on_grid = sum(STUDY_SCHEDULES[key].only_budget is None for key in study.schedules)
     at_ends = len(study.schedules) - on_grid
     inside = sum(0 < budget < 1 for budget in study.budgets)  # at the ends terminal and stepwise rollouts stand for all
     a_domain = study.seeds * (on_grid * inside + at_ends)
@@ -81,6 +81,6 @@ def test_unknown_names_suggest_the_nearest():
     with pytest.raises(ValueError, match="did you mean 'paper'"):
         preset("papre")
     with pytest.raises(ValueError, match="did you mean 'periodic'"):
-        schedule_key("perodic")
+        study_schedule("perodic")
     with pytest.raises(ValueError, match="unknown settings"):
         Study.from_facts({"preset": "x", "colour": "red"})

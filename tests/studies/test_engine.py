@@ -7,11 +7,13 @@ from dataclasses import replace
 from shutil import copytree
 
 import pytest
+import torch
 
 from study_runs import SHORT, finish, finished, row_hashes
 from trimtab.studies import engine, tasks, work
 from trimtab.studies.engine import run_study
 from trimtab.studies.errors import StudyError
+from trimtab.studies.machine import machine_facts
 from trimtab.studies.progress import Lines
 from trimtab.studies.rows import write_rows
 from trimtab.studies.store import Store
@@ -121,8 +123,10 @@ def test_a_worker_with_other_code_is_refused(tmp_path, monkeypatch):
 
 def test_the_code_version_is_that_of_what_rows_depend_on(tmp_path, monkeypatch):
     package = tmp_path / "trimtab"
-    (package / "report").mkdir(parents=True)
-    (package / "loop.py").write_text("one")
+    for room in ("report", "cli", "advice", "core", "studies"):
+        (package / room).mkdir(parents=True)
+    (package / "core" / "loop.py").write_text("one")
+    (package / "studies" / "work.py").write_text("one")
     monkeypatch.setattr(tasks.trimtab, "__file__", str(package / "__init__.py"))
 
     def version() -> str:
@@ -130,12 +134,36 @@ def test_the_code_version_is_that_of_what_rows_depend_on(tmp_path, monkeypatch):
 
     first = version()
     (package / "report" / "figures.py").write_text("drawn otherwise")
-    (package / "cli.py").write_text("said otherwise")
+    for name in (
+        "cli/main.py",
+        "advice/words.py",
+        "studies/summary.py",
+        "studies/engine.py",
+        "core/errors.py",
+        "new.py",
+    ):
+        (package / name).write_text("said otherwise")
     assert version() == first
-    (package / "loop.py").write_text("two")
+    (package / "core" / "loop.py").write_text("two")
     second = version()
-    (package / "weights.safetensors").write_bytes(b"data counts too")
-    assert len({first, second, version()}) == 3
+    (package / "core" / "weights.safetensors").write_bytes(b"data counts too")
+    third = version()
+    (package / "studies" / "work.py").write_text("two")
+    assert len({first, second, third, version()}) == 4
+
+
+def test_every_module_that_a_task_uses_is_part_of_the_code_version():
+    """Those of this room are listed one by one, so that none is forgotten."""
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, trimtab.studies.work; print(*sorted(n for n in sys.modules if n.startswith('trimtab.studies.')))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    names = {name.rpartition(".")[2] for name in loaded}
+    beside_rows = {"about", "errors", "machine", "run_files", "traces"}  # what reports draw, and how results are kept
+    assert names - beside_rows == set(tasks.ROW_MAKING_STUDIES)
 
 
 # ------------------------------------------------------------------ the directory
@@ -250,3 +278,41 @@ def test_the_wall_clock_of_all_sessions_is_added_up(tmp_path):
     second = json.loads((tmp_path / "run" / "run.json").read_text())
     assert second["complete"]
     assert second["seconds"] > first["seconds"] > 0
+
+
+# ------------------------------------------------------------------ other machines
+
+
+def test_the_record_says_what_the_last_bits_depend_on(whole):
+    [machine] = json.loads((whole / "run.json").read_text())["machines"]
+    assert machine["torch_instructions"] == torch.backends.cpu.get_cpu_capability()
+    assert machine["threads"] == 1
+    assert {"processor", "numpy_instructions", "dtype", "torch", "numpy"} <= set(machine)
+
+
+def test_results_of_another_machine_are_mixed_only_on_request_and_the_record_says_so(whole, tmp_path, monkeypatch):
+    broken_off(tmp_path / "run", 2)
+    other = machine_facts() | {"torch_instructions": "of another processor"}
+    for place in ("store", "work"):
+        monkeypatch.setattr(f"trimtab.studies.{place}.machine_facts", lambda: other)
+    with pytest.raises(StudyError, match=r"torch_instructions was .*, now of another processor.*--mix-machines"):
+        Store(tmp_path / "run", SHORT, "resume")
+    with Store(tmp_path / "run", SHORT, "resume", mix_machines=True) as store:
+        run_study(store, "serial")
+    facts = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert [machine["torch_instructions"] for machine in facts["machines"]][1:] == ["of another processor"]
+    made_by = [json.loads(path.read_text())["machine"] for path in (tmp_path / "run" / "work").glob("*.json")]
+    assert (made_by.count(0), made_by.count(1)) == (2, len(study_tasks(SHORT)) - 2)
+
+
+def test_a_worker_on_another_machine_is_refused(tmp_path, monkeypatch):
+    ran = []
+
+    def elsewhere(task, inputs):
+        ran.append(task)
+        result = work.run_task(task, inputs)
+        return replace(result, machine=result.machine | {"dtype": "other"}) if len(ran) > 1 else result
+
+    monkeypatch.setattr(engine, "run_task", elsewhere)
+    with pytest.raises(StudyError, match="dtype was float32, now other"):
+        finish(tmp_path / "run", SHORT)

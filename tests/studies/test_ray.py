@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from study_runs import SHORT, finish, finished, row_hashes
 from trimtab.studies.engine import run_study
+from trimtab.studies.errors import StudyError
 from trimtab.studies.rows import write_rows
 from trimtab.studies.store import Store
 from trimtab.studies.usercode import Source, record_of
@@ -62,3 +64,14 @@ def test_a_sampler_of_ones_own_from_the_working_directory_gives_the_same_rows(tm
         assert row_hashes(finish(tmp_path / "ray", study, "ray", 1, mine)) == row_hashes(here)
     finally:
         ray.shutdown()
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_a_cluster_that_cannot_be_reached_is_a_clear_error(answers, tmp_path, monkeypatch):
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        if answers:  # something is there, but no Ray
+            server.listen()
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{server.getsockname()[1]}")
+        with Store(tmp_path / "run", SHORT) as store, pytest.raises(StudyError, match="RAY_ADDRESS=127"):
+            run_study(store, "ray")

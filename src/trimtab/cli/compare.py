@@ -47,11 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
     from trimtab.studies.config import CALIBRATION_SEED, Study
-    from trimtab.studies.schedules import schedule_key
+    from trimtab.studies.schedules import study_schedule
     from trimtab.studies.usercode import record_of
 
     for key in arguments.schedules:
-        schedule_key(key)
+        study_schedule(key)
     if arguments.calibration_seeds < FEWEST:
         raise ValueError(
             f"{arguments.calibration_seeds} calibration rollouts are too few: give --calibration-seeds of at least "

@@ -25,6 +25,7 @@ from trimtab._version import __version__
 __all__ = [
     "DEEPEST",
     "LARGEST",
+    "UNUSABLE",
     "load_tensors",
     "parse_json",
     "plain_name",
@@ -43,6 +44,9 @@ DEEPEST = 64
 
 LARGEST = 256 * 2**20
 """Bytes of a JSON text."""
+
+UNUSABLE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What building something from the contents of a file raises if the file says what it cannot mean."""
 
 LONGEST_NAME = 120
 """Characters of a name that becomes part of a path."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from trimtab._version import __version__
-from trimtab.core.files import load_tensors, save_tensors
+from trimtab.core.files import UNUSABLE, load_tensors, save_tensors
 from trimtab.core.schedule import Budget, Moment, Schedule, corrections
 from trimtab.prices.own_scale import OwnScale
 from trimtab.prices.thresholds import Thresholds
@@ -115,7 +115,7 @@ class Value:
             table = Thresholds(tensors["table"], "dp", own_scale=own_scale)
             parts: dict[str, Any] = {name: tensors[name] for name in _TENSORS}
             return cls(table, **parts, **facts | {"seeds": tuple(map(int, facts["seeds"]))})
-        except (KeyError, TypeError, ValueError) as error:
+        except UNUSABLE as error:
             raise ValueError(f"{path}: not a usable value: {error}") from error
 
     def to(self, device: torch.device) -> Value:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trimtab._version import __version__
 from trimtab.core import show
-from trimtab.core.files import load_tensors, save_tensors
+from trimtab.core.files import UNUSABLE, load_tensors, save_tensors
 from trimtab.core.schedule import Budget, Moment, Schedule, corrections
 from trimtab.prices.resample import Keep, resampled_masks
 
@@ -94,7 +94,7 @@ class Plan:
         tensors, facts = load_tensors(path, "plan")
         try:
             return cls(tensors["masks"], **facts | {"seeds": tuple(map(int, facts["seeds"]))})
-        except (KeyError, TypeError, ValueError) as error:
+        except UNUSABLE as error:
             raise ValueError(f"{path}: not a usable plan: {error}") from error
 
 

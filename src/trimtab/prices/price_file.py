@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
 from trimtab.experimental.value import Value
 from trimtab.prices.plan import Plan
@@ -30,7 +30,7 @@ def load_price(path: str | os.PathLike[str]) -> Thresholds | Plan | Value:
         try:
             with safe_open(path, framework="pt") as file:
                 kind = (file.metadata() or {}).get("kind", "")
-        except SafetensorError:
+        except Exception:
             pass  # Thresholds.load says what is wrong with it
     if kind == "plan":
         return Plan.load(path)

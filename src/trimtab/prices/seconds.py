@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.core.files import load_tensors, save_tensors
+from trimtab.core.files import UNUSABLE, load_tensors, save_tensors
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Moment, Schedule
@@ -209,7 +209,7 @@ class TimedPrices:
             cost = SolverCost(tensors["coefficients"], (low, high), facts["seconds_per_iteration"], len(nodes))
             own_scale = OwnScale(tensors["typical"], facts["prior"]) if "prior" in facts else None
             return cls(nodes, gain, facts["seconds"], cost, tuple(facts["seeds"]), own_scale)
-        except (KeyError, TypeError, ValueError) as error:
+        except UNUSABLE as error:
             raise ValueError(f"{path}: not usable prices of seconds: {error}") from error
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from trimtab._version import __version__
 from trimtab.core import show
-from trimtab.core.files import load_tensors, save_tensors
+from trimtab.core.files import UNUSABLE, load_tensors, save_tensors
 from trimtab.core.schedule import Budget, Moment, Schedule, as_array, corrections
 from trimtab.prices.own_scale import OwnScale
 from trimtab.prices.resample import Keep, resampled_table
@@ -158,7 +158,7 @@ class Thresholds:
             prior = facts.pop("prior", None)
             own_scale = None if prior is None else OwnScale(tensors["typical"], prior)
             return cls(tensors["table"], **facts | {"seeds": tuple(map(int, facts["seeds"])), "own_scale": own_scale})
-        except (KeyError, TypeError, ValueError) as error:
+        except UNUSABLE as error:
             raise ValueError(f"{path}: not a usable threshold table: {error}") from error
 
 

@@ -14,9 +14,9 @@ from trimtab.studies.config import Study, budget_name
 from trimtab.studies.reported import reported_beside
 from trimtab.studies.rows import Rows, read_rows
 from trimtab.studies.run_files import RunFiles
-from trimtab.studies.schedules import KEYS
+from trimtab.studies.schedules import STUDY_SCHEDULES
 from trimtab.studies.store import trace_name
-from trimtab.studies.tasks import runner, schedules_of, study_tasks
+from trimtab.studies.tasks import schedules_of, stand_in, study_tasks
 from trimtab.studies.traces import Trace
 
 __all__ = ["examples", "traces_of"]
@@ -47,7 +47,7 @@ def examples(files: RunFiles, summary: dict[str, Any]) -> dict[str, Any]:
         "table_budget": budget_name(study.table_budget),
         "budgets": [budget_name(budget) for budget in study.budgets],
         "schedules": [
-            {"key": key, "label": label_of(key), "colour": look_of(key).colour, "summary": KEYS[key].summary}
+            {"key": key, "label": label_of(key), "colour": look_of(key).colour, "summary": STUDY_SCHEDULES[key].summary}
             for key in study.schedules
         ],
         "metrics": [{"key": key, "label": label, "summary": text} for key, (label, text) in _METRICS.items()],
@@ -89,9 +89,9 @@ def traces_of(files: RunFiles, study: Study, name: str) -> dict[tuple[str, float
         (key, budget)
         for key in schedules_of(study, name)
         for budget in study.budgets
-        if kept and KEYS[key].only_budget is None
+        if kept and STUDY_SCHEDULES[key].only_budget is None
     ]
-    return kept | {(key, budget): kept[runner(key, budget), budget] for key, budget in wanted}
+    return kept | {(key, budget): kept[stand_in(key, budget), budget] for key, budget in wanted}
 
 
 def _example(trace: Trace, i: int, rows: Rows) -> dict[str, Any]:

@@ -9,6 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from trimtab.core.files import plain_name
+from trimtab.report.escape import csv_text, latex_text, markdown_text
+
 __all__ = ["Cell", "Table", "domain_label"]
 
 
@@ -71,9 +74,10 @@ class Table:
 
     def markdown(self) -> str:
         """As Markdown."""
-        lines = [f"## {self.title}", "", _pipes(self.columns), _pipes(["---"] * len(self.columns))]
-        lines += [_pipes([_marked(cell, "**{}**") for cell in row]) for row in self.rows]
-        return "\n".join([*lines, "", *(f"- {note}" for note in self.notes)]).rstrip() + "\n"
+        head = [markdown_text(column) for column in self.columns]
+        lines = [f"## {markdown_text(self.title)}", "", _pipes(head), _pipes(["---"] * len(self.columns))]
+        lines += [_pipes([_marked(cell, "**{}**", markdown_text) for cell in row]) for row in self.rows]
+        return "\n".join([*lines, "", *(f"- {markdown_text(note)}" for note in self.notes)]).rstrip() + "\n"
 
     def csv(self) -> str:
         """As CSV: numbers in full, each standard error in a column of its own."""
@@ -81,19 +85,23 @@ class Table:
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(
-            [h for name, two in zip(self.columns, wide, strict=True) for h in ([name, f"{name} SE"] if two else [name])]
+            [
+                csv_text(head)
+                for name, two in zip(self.columns, wide, strict=True)
+                for head in ([name, f"{name} SE"] if two else [name])
+            ]
         )
         for row in self.rows:
             line: list[object] = []
             for cell, two in zip(row, wide, strict=True):
                 line += [cell.mean, cell.se] if isinstance(cell, Cell) else [cell, None] if two else [cell]
-            writer.writerow(["" if value is None else value for value in line])
+            writer.writerow(["" if value is None else csv_text(value) for value in line])
         return out.getvalue()
 
     def latex(self) -> str:
         """As LaTeX, for the booktabs package."""
-        head = " & ".join(_tex(column) for column in self.columns)
-        body = [" & ".join(_marked(cell, "\\textbf{{{}}}", _tex) for cell in row) + r" \\" for row in self.rows]
+        head = " & ".join(latex_text(column) for column in self.columns)
+        body = [" & ".join(_marked(cell, "\\textbf{{{}}}", latex_text) for cell in row) + r" \\" for row in self.rows]
         lines = [
             r"\begin{table}",
             r"\centering",
@@ -105,8 +113,8 @@ class Table:
             *body,
             r"\bottomrule",
             r"\end{tabular}",
-            rf"\caption{{{_tex(self.title)}. {_tex(' '.join(self.notes))}}}",
-            rf"\label{{tab:{self.name}}}",
+            rf"\caption{{{latex_text(self.title)}. {latex_text(' '.join(self.notes))}}}",
+            rf"\label{{tab:{plain_name(self.name, 'the name of a table')}}}",
             r"\end{table}",
         ]
         return "\n".join(lines) + "\n"
@@ -116,25 +124,6 @@ def _pipes(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _plain(text: str) -> str:
-    return text
-
-
-def _marked(cell: str | int | Cell, bold: str, escape: Callable[[str], str] = _plain) -> str:
+def _marked(cell: str | int | Cell, bold: str, escape: Callable[[str], str]) -> str:
     text = escape(str(cell))
     return bold.format(text) if isinstance(cell, Cell) and cell.bold else text
-
-
-_TEX = {
-    "%": r"\%",
-    "&": r"\&",
-    "_": r"\_",
-    "±": r"$\pm$",
-    "Δ": r"$\Delta$",
-    "#": r"\#",
-    "κ": r"$\kappa$",
-}
-
-
-def _tex(text: str) -> str:
-    return "".join(_TEX.get(letter, letter) for letter in text)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from trimtab.core.errors import missing_extra
-from trimtab.studies.schedules import KEYS
 
 __all__ = ["COLUMN", "PAGE", "Look", "figure_style", "label_of", "look_of"]
 
@@ -40,6 +39,7 @@ _LOOKS = {
     "planned": Look("#56B4E9", "h", (0, (5, 1, 1, 1))),
     "hindsight": Look("#5D3A9B", "*", (0, (2, 1))),
 }
+_LABELS = {f"adaptive:{method}": f"adaptive ({method})" for method in ("paper", "on-policy", "dp", "value")}
 _SPARE = ("#8C564B", "#1B7837", "#999933", "#4D4D4D")
 
 
@@ -50,7 +50,7 @@ def look_of(key: str) -> Look:
 
 def label_of(key: str) -> str:
     """A schedule as figures and tables name it."""
-    return KEYS[key].label if key in KEYS else key
+    return _LABELS.get(key, key)
 
 
 @contextmanager

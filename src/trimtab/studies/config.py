@@ -40,7 +40,7 @@ class Study:
     Attributes:
         preset: The name it goes by.
         domains: Keys of `trimtab.domains.DOMAINS`.
-        schedules: Keys of `trimtab.studies.schedules.KEYS`.
+        schedules: Keys of `trimtab.studies.schedules.STUDY_SCHEDULES`.
         budgets: Fractions of T, ascending.
         seeds: Number of evaluation seeds, 0 to seeds - 1.
         block: Seeds a task; a task is one batched rollout.

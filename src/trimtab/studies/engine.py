@@ -17,13 +17,14 @@ from concurrent.futures.process import BrokenProcessPool
 from graphlib import TopologicalSorter
 from multiprocessing.connection import wait as wait_for
 from time import perf_counter
-from typing import Any, Protocol, TextIO
+from typing import Protocol, TextIO
 
 import torch
 
-from trimtab.core.errors import missing_extra, unknown
+from trimtab.core.errors import unknown
 from trimtab.studies.errors import StudyError
 from trimtab.studies.progress import progress_on
+from trimtab.studies.ray_pool import RayPool
 from trimtab.studies.store import Store
 from trimtab.studies.tasks import Task, study_tasks
 from trimtab.studies.work import Result, run_task
@@ -197,61 +198,6 @@ def _begin_worker() -> None:
         os._exit(1)
 
     threading.Thread(target=follow, daemon=True).start()
-
-
-class RayPool:
-    """A Ray cluster: the one that `RAY_ADDRESS` names or this process has joined, else one on this machine."""
-
-    def __init__(self, workers: int | None = None) -> None:
-        """Join the cluster; `workers` limits how many tasks run at once."""
-        try:
-            import ray
-        except ImportError as error:
-            raise missing_extra("ray", "ray", "the ray engine") from error
-        self.ray: Any = ray
-        self.joined = not ray.is_initialized()
-        if self.joined:
-            local = {} if "RAY_ADDRESS" in os.environ else {"num_cpus": workers, "include_dashboard": False}
-            self.ray.init(log_to_driver=False, logging_level="error", **local)
-        self.capacity = workers or 2 * max(1, int(self.ray.cluster_resources().get("CPU", 1)))
-        # a lost node is not the task's fault: it runs again elsewhere; a task that kills its worker ends the study
-        self.remote: Any = ray.remote(num_cpus=1, max_retries=5)(_run_remotely)
-        self.running: dict[Any, Task] = {}
-        self.inputs: dict[str, Any] = {}
-
-    def submit(self, task: Task, inputs: Mapping[str, bytes]) -> None:
-        """Hand it to the cluster; what several tasks need is sent once."""
-        references = []
-        for role in inputs:
-            name = task.needs[role].name
-            if name not in self.inputs:
-                self.inputs[name] = self.ray.put(inputs[role])
-            references.append(self.inputs[name])
-        self.running[self.remote.remote(task, list(inputs), *references)] = task
-
-    def next(self) -> tuple[Task, Result]:
-        """Whichever is done."""
-        done, _ = self.ray.wait(list(self.running), num_returns=1)
-        task = self.running.pop(done[0])
-        try:
-            return task, self.ray.get(done[0])
-        except self.ray.exceptions.RayTaskError as error:
-            raise error.as_instanceof_cause() from None
-        except self.ray.exceptions.RayError as error:
-            raise StudyError(f"{task.name} was lost by the Ray cluster ({type(error).__name__})") from error
-
-    def close(self) -> None:
-        """Cancel what is running, and leave a cluster that was joined here."""
-        for reference in self.running:
-            self.ray.cancel(reference, force=True)
-        self.running.clear()
-        if self.joined:
-            self.ray.shutdown()
-
-
-def _run_remotely(task: Task, roles: list[str], *inputs: bytes) -> Result:
-    torch.set_num_threads(1)
-    return run_task(task, dict(zip(roles, inputs, strict=True)))
 
 
 ENGINES: dict[str, Callable[[int | None], Pool]] = {"local": LocalPool, "ray": RayPool, "serial": SerialPool}

@@ -20,9 +20,9 @@ from trimtab.studies.about import ABOUT
 from trimtab.studies.config import Study
 from trimtab.studies.errors import StudyError
 from trimtab.studies.run_files import RunFiles
-from trimtab.studies.schedules import schedule_key
+from trimtab.studies.schedules import study_schedule
 from trimtab.studies.store import Store
-from trimtab.studies.tasks import runner, schedules_of, study_tasks
+from trimtab.studies.tasks import schedules_of, stand_in, study_tasks
 from trimtab.studies.work import QUALITY
 
 __all__ = ["SWEEP", "Rows", "join_rows", "read_rows", "read_timing", "write_rows"]
@@ -110,8 +110,8 @@ def join_rows(store: Store) -> dict[str, list[dict[str, Any]]]:
 
 def _at_the_ends(study: Study, row: dict[str, Any], budgets: Sequence[float], swept: bool) -> list[dict[str, Any]]:
     """The rows that a terminal or stepwise rollout stands for: those of all schedules with no or all of the budget."""
-    ends = [budget for budget in budgets if runner("any", budget) == row["schedule"]]
-    on_grid = [key for key in schedules_of(study, row["domain"], swept) if schedule_key(key).only_budget is None]
+    ends = [budget for budget in budgets if stand_in("any", budget) == row["schedule"]]
+    on_grid = [key for key in schedules_of(study, row["domain"], swept) if study_schedule(key).only_budget is None]
     return [row | {"schedule": key, "budget": budget} for key in on_grid for budget in ends]
 
 

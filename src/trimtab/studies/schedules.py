@@ -1,7 +1,7 @@
 """The schedules a study compares, by key.
 
-A new one is an entry in `KEYS`: a sentence, how to build it for a budget, and what it must be calibrated with, if
-anything. Everything else (tasks, rows, summaries, tables, figures) goes by the key.
+A new one is an entry in `STUDY_SCHEDULES`: a sentence, how to build it for a budget, and what it must be calibrated
+with, if anything. Everything else (tasks, rows, summaries, tables, figures) goes by the key.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from trimtab.limits.hindsight import hindsight
 from trimtab.prices.calibration import Price
 from trimtab.schedules import Fixed, Periodic, Stepwise, Terminal
 
-__all__ = ["KEYS", "Key", "Material", "schedule_key"]
+__all__ = ["STUDY_SCHEDULES", "Ingredients", "StudySchedule", "study_schedule"]
 
 
 @dataclass(frozen=True, eq=False)
-class Material:
+class Ingredients:
     """What a schedule may be built from.
 
     Attributes:
@@ -45,11 +45,10 @@ class Material:
 
 
 @dataclass(frozen=True)
-class Key:
+class StudySchedule:
     """How a study builds one of its schedules.
 
     Attributes:
-        label: As figures and tables name it.
         summary: One sentence.
         build: The schedule for budgets, a number of corrections for each sample, (n,).
         calibration: The `method` of `calibrate` whose prices it needs; None for none.
@@ -57,86 +56,76 @@ class Key:
         cheap_only: Whether it runs so many rollouts that only the synthetic domains can afford it.
     """
 
-    label: str
     summary: str
-    build: Callable[[Material, Tensor], Schedule]
+    build: Callable[[Ingredients, Tensor], Schedule]
     calibration: str | None = None
     only_budget: float | None = None
     cheap_only: bool = False
 
 
-def _priced(label: str, summary: str, method: str, cheap_only: bool = False) -> Key:
+def _priced(summary: str, method: str, cheap_only: bool = False) -> StudySchedule:
     """A schedule made of the price that a method of `calibrate` finds."""
-    return Key(label, summary, lambda material, budgets: material.prices.at(budgets), method, cheap_only=cheap_only)
+    return StudySchedule(summary, lambda given, budgets: given.prices.at(budgets), method, cheap_only=cheap_only)
 
 
-KEYS: dict[str, Key] = {
-    "terminal": Key(
-        "terminal",
+STUDY_SCHEDULES: dict[str, StudySchedule] = {
+    "terminal": StudySchedule(
         "No projection during the rollout, one at its end.",
-        lambda material, budgets: Terminal(),
+        lambda given, budgets: Terminal(),
         only_budget=0.0,
     ),
-    "stepwise": Key(
-        "stepwise",
+    "stepwise": StudySchedule(
         "A projection after every update: the reference.",
-        lambda material, budgets: Stepwise(),
+        lambda given, budgets: Stepwise(),
         only_budget=1.0,
     ),
-    "periodic": Key(
-        "periodic",
+    "periodic": StudySchedule(
         "Projections at evenly spread steps.",
-        lambda material, budgets: Periodic(budgets),
+        lambda given, budgets: Periodic(budgets),
     ),
     "adaptive:paper": _priced(
-        "adaptive (paper)",
         "A projection where the defect reaches the paper's price, a quantile of uncorrected rollouts' future defects.",
         "paper",
     ),
     "adaptive:dp": _priced(
-        "adaptive (dp)",
         "A projection where the defect reaches the price that a dynamic program found on calibration rollouts.",
         "dp",
     ),
     "adaptive:on-policy": _priced(
-        "adaptive (on-policy)",
         "The paper's rule, its prices calibrated on rollouts of the policy itself.",
         "on-policy",
     ),
     "adaptive:value": _priced(
-        "adaptive (value)",
         "The dynamic program's prices, changed where a learned advantage of correcting now was seen to do better.",
         "value",
         cheap_only=True,
     ),
     "planned": _priced(
-        "planned",
         "Projections at the best steps of calibration rollouts, the same for all samples; no defect is looked at.",
         "planned",
     ),
-    "hindsight": Key(
-        "hindsight",
+    "hindsight": StudySchedule(
         "The best steps of each rollout, found afterwards: the limit, not a method.",
-        lambda material, budgets: Fixed(_hindsight_mask(material, budgets)),
+        lambda given, budgets: Fixed(_hindsight_mask(given, budgets)),
         cheap_only=True,
     ),
 }
 """By the names used in rows, summaries and figures."""
 
 
-def _hindsight_mask(material: Material, budgets: Tensor) -> Tensor:
-    problem = material.problem
+def _hindsight_mask(given: Ingredients, budgets: Tensor) -> Tensor:
+    problem = given.problem
     mask = torch.zeros(problem.sampler.n_steps, len(budgets), dtype=torch.bool)
     for budget in sorted(set(budgets.tolist())):
         rows = (budgets == budget).nonzero().squeeze(1)
         sampler, constraint = take_rows(problem.sampler, rows), problem.constraint.take(rows)
         # one round of branching finds nearly all there is to find; see tests/test_oracle.py
-        mask[:, rows] = hindsight(sampler, constraint, material.seeds[rows], budget, rounds=1, tries=2)
+        mask[:, rows] = hindsight(sampler, constraint, given.seeds[rows], budget, rounds=1, tries=2)
     return mask
 
 
-def schedule_key(name: str) -> Key:
+def study_schedule(name: str) -> StudySchedule:
     """A key by name."""
-    if name not in KEYS:
-        raise unknown("schedule", name, KEYS)
-    return KEYS[name]
+    if name not in STUDY_SCHEDULES:
+        raise unknown("schedule", name, STUDY_SCHEDULES)
+    return STUDY_SCHEDULES[name]

@@ -19,7 +19,7 @@ from trimtab.domains import DOMAINS, SYNTHETIC, domain
 from trimtab.domains.base import Domain
 from trimtab.studies.config import CALIBRATION_SEED, SWEPT, Study
 from trimtab.studies.errors import StudyError
-from trimtab.studies.schedules import schedule_key
+from trimtab.studies.schedules import study_schedule
 from trimtab.studies.usercode import Source, domain_from, version_of
 
 __all__ = [
@@ -28,9 +28,9 @@ __all__ = [
     "code_version",
     "domain_of",
     "made_domain",
-    "runner",
     "schedules_of",
     "source_of",
+    "stand_in",
     "study_tasks",
 ]
 
@@ -80,7 +80,7 @@ class Task:
         if self.kind == "explore":
             return f"{self.problem}.explored"
         if self.kind == "calibrate":
-            return f"{self.problem}.calibration-{schedule_key(self.schedule).calibration}"
+            return f"{self.problem}.calibration-{study_schedule(self.schedule).calibration}"
         several = "" if len(self.budgets) == 1 else f"-{self.budgets[-1]:.4f}"
         return self.name_at(self.budgets[0], several)
 
@@ -105,12 +105,12 @@ class Task:
         if self.kind == "explore":
             return {}
         if self.kind == "calibrate":
-            explores = schedule_key(self.schedule).calibration in EXPLORING
+            explores = study_schedule(self.schedule).calibration in EXPLORING
             return {"explored": replace(self, kind="explore")} if explores else {}
         needs = {}
         if self.schedule != "stepwise":
             needs["reference"] = replace(self, schedule="stepwise", budgets=(1.0,), examples=0)
-        if schedule_key(self.schedule).calibration is not None:
+        if study_schedule(self.schedule).calibration is not None:
             needs["thresholds"] = replace(self, kind="calibrate")
         return needs
 
@@ -142,7 +142,7 @@ def _tasks_of(
     origin = study.origin(name)
     last = CALIBRATION_SEED + study.calibration_seeds
     for schedule in schedules_of(study, name, swept=kappa is not None):
-        key = schedule_key(schedule)
+        key = study_schedule(schedule)
         if key.calibration is not None:
             calibrate = Task("calibrate", name, schedule, (1.0,), CALIBRATION_SEED, last, kappa, origin=origin)
             yield from (*calibrate.needs.values(), calibrate)
@@ -159,7 +159,7 @@ def schedules_of(study: Study, name: str, swept: bool = False) -> list[str]:
     return [
         key
         for key in study.schedules
-        if (name in SYNTHETIC or not schedule_key(key).cheap_only) and (key in SWEPT or not swept)
+        if (name in SYNTHETIC or not study_schedule(key).cheap_only) and (key in SWEPT or not swept)
     ]
 
 
@@ -170,14 +170,14 @@ def _groups(study: Study, name: str, budgets: tuple[float, ...]) -> list[tuple[f
     timed, by itself.
     """
     alone = () if name in SYNTHETIC else (study.table_budget,)
-    inside = [budget for budget in budgets if runner("any", budget) == "any"]
+    inside = [budget for budget in budgets if stand_in("any", budget) == "any"]
     others = [budget for budget in inside if budget not in alone]
     size = max(1, _ROLLOUTS // study.block)
     groups = [tuple(others[i : i + size]) for i in range(0, len(others), size)]
     return [(budget,) for budget in inside if budget in alone] + groups
 
 
-def runner(schedule: str, budget: float) -> str:
+def stand_in(schedule: str, budget: float) -> str:
     """The schedule whose run stands for a schedule at a budget.
 
     With no budget every schedule is terminal correction and with all of it every schedule is stepwise correction, so
@@ -234,16 +234,23 @@ def made_domain(name: str, kappa: float | None = None) -> Domain:
     return domain(name) if kappa is None else domain(name, kappa=kappa)
 
 
-_NO_EFFECT_ON_ROWS = ("cli.py", "__main__.py", "report")
+ROW_MAKERS = ("core", "schedules", "constraints", "prices", "limits", "experimental", "domains", "integrations")
+"""The rooms whose code decides what is in a row."""
+
+ROW_MAKING_STUDIES = ("config", "explored", "schedules", "tasks", "usercode", "views", "work")
+"""And the modules of this one; words, figures, advice, the engines and the command line change no row."""
+
+_WORDS = ("core/errors.py", "core/files.py", "schedules/style.py")  # how things are said, kept and drawn
 
 
 @lru_cache(maxsize=1)
 def code_version() -> str:
-    """A hash of everything in the package that rows could depend on, and of the libraries that compute them."""
+    """A hash of the code that makes rows, by an allow-list of rooms and modules, and of the libraries it uses."""
     root = Path(trimtab.__file__).parent
     digest = hashlib.sha256(f"torch {torch.__version__} numpy {np.__version__}".encode())
-    for path in sorted(root.rglob("*")):
+    rooms = [path for room in ROW_MAKERS for path in (root / room).rglob("*")]
+    for path in sorted([*rooms, *(root / "studies" / f"{name}.py" for name in ROW_MAKING_STUDIES)]):
         parts = path.relative_to(root).parts
-        if path.is_file() and "__pycache__" not in parts and parts[0] not in _NO_EFFECT_ON_ROWS:
+        if path.is_file() and "__pycache__" not in parts and "/".join(parts) not in _WORDS:
             digest.update("/".join(parts).encode() + hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()[:16]

@@ -31,7 +31,7 @@ from trimtab.studies.about import about
 from trimtab.studies.errors import StudyError
 from trimtab.studies.explored import explore, part_of, runs_from
 from trimtab.studies.machine import THREADS, machine_facts
-from trimtab.studies.schedules import Material, schedule_key
+from trimtab.studies.schedules import Ingredients, study_schedule
 from trimtab.studies.tasks import Task, code_version, domain_of
 from trimtab.studies.traces import Trace
 
@@ -93,7 +93,7 @@ def _explore(task: Task, inputs: Mapping[str, bytes]) -> Result:
 def _calibrate(task: Task, inputs: Mapping[str, bytes]) -> Result:
     problem = domain_of(task).problem(task.seeds)
     known = _from_bytes(Rollout.load, inputs["explored"]) if "explored" in inputs else None
-    method = schedule_key(task.schedule).calibration
+    method = study_schedule(task.schedule).calibration
     assert method is not None
     prices = calibrate_runs(
         runs_from(known, problem, task.seeds),
@@ -112,7 +112,7 @@ def _rollout(task: Task, inputs: Mapping[str, bytes]) -> Result:
     prices = _from_bytes(load_price, inputs["thresholds"]) if "thresholds" in inputs else None
     counts = [int(corrections(budget, problem.sampler.n_steps)) for budget in task.budgets]
     wanted = torch.tensor(counts).repeat_interleave(n)
-    schedule = schedule_key(task.schedule).build(Material(problem, seeds, prices), wanted)
+    schedule = study_schedule(task.schedule).build(Ingredients(problem, seeds, prices), wanted)
     run = rollout(problem.sampler, problem.constraint, schedule, seeds, keep_states=True)
     verify(task, schedule, run, wanted)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.resources import as_file, files
@@ -11,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from trimtab.core.files import load_tensors, save_tensors
+from trimtab.core.files import UNUSABLE, load_tensors, save_tensors
 
 from .model import Model, Prior, Settings
 from .network import PDM_ARCHITECTURE, Architecture, RefineNet
@@ -71,7 +70,7 @@ def _load_own(path: Path) -> Model:
         settings = Settings(**facts["settings"])
         about = dict(facts["about"])
         prior = Prior(tensors["prior.modes"], tensors["prior.variances"]) if "prior.modes" in tensors else None
-    except (KeyError, TypeError) as error:
+    except UNUSABLE as error:
         raise ValueError(f"{path}: the model's metadata is damaged ({error!r}); save it again") from error
     return Model(_filled(architecture, weights, path), settings, about, prior)
 
@@ -79,7 +78,7 @@ def _load_own(path: Path) -> Model:
 def _load_pdm(path: Path) -> Model:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError) as error:
+    except Exception as error:  # the reader raises what it likes for damaged files
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise ValueError(
             f"{path} is not a PyTorch checkpoint of plain tensors ({reason}): it may be cut short, of another "

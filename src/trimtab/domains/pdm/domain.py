@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from trimtab.constraints.obstacles import AvoidObstacles
 from trimtab.constraints.obstacles.geometry import Obstacles
+from trimtab.core.files import read_json
 from trimtab.core.noise import as_seeds
 from trimtab.domains.base import Domain, Problem
 from trimtab.domains.pdm import AnnealedLangevin, extra_circles, load_model, shipped_map, start_goal_pairs
@@ -27,7 +27,7 @@ def load_map(path: str | Path) -> Tensor:
     The named lists are joined, so that a map and the obstacles added to it can stand in one file.
     """
     try:
-        content = json.loads(Path(path).read_text())
+        content = read_json(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: cannot be read as a map ({error}); expected JSON circles [x, y, r]") from error
     if isinstance(content, dict):

@@ -1,0 +1,74 @@
+"""Imports point one way: a room may use those before it, never those after it, not even inside a function."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import trimtab
+
+ROOT = Path(trimtab.__file__).parent
+ORDER = (
+    ("core",),
+    ("schedules",),
+    ("constraints", "prices"),
+    ("advice", "limits"),
+    ("experimental",),
+    ("domains", "integrations"),
+    ("studies",),
+    ("report",),
+    ("cli",),
+)
+LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
+STILL_WRONG = {
+    ("core/ledger.py", "prices"),  # goes with the compiled ledger
+    ("prices/calibration.py", "experimental"),  # the learned value, a method of `calibrate`
+    ("prices/price_file.py", "experimental"),
+}
+ANYWHERE = {"_version"}  # no room of its own, and imports nothing
+
+
+def room_of(path: Path) -> str:
+    first = path.relative_to(ROOT).parts[0]
+    return first if (ROOT / first).is_dir() else ""
+
+
+def imports_of(path: Path) -> list[tuple[int, str]]:
+    """The rooms a file imports from, with the lines; lazy imports and those for type checkers count too."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            module = node.module or "" if node.level == 0 else ""  # a relative one stays in its room
+            assert node.level <= len(path.relative_to(ROOT).parts) - 1, f"{path}:{node.lineno}: leaves its room"
+            names = [f"{module}.{alias.name}" for alias in node.names] if module == "trimtab" else [module]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        found += [(node.lineno, name.split(".")[1]) for name in names if name.startswith("trimtab.")]
+    return found
+
+
+def test_every_room_has_its_place():
+    rooms = {path.name for path in ROOT.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert rooms == set(LEVEL)
+
+
+def test_imports_point_one_way():
+    wrong = []
+    for path in sorted(ROOT.rglob("*.py")):
+        room = room_of(path)
+        for line, other in imports_of(path):
+            if not room or other == room or other in ANYWHERE:  # the package's front door may lead anywhere
+                continue
+            if (path.relative_to(ROOT).as_posix(), other) in STILL_WRONG:
+                continue
+            if other not in LEVEL or LEVEL[other] >= LEVEL[room]:
+                wrong.append(f"{path.relative_to(ROOT)}:{line}: {room} imports {other}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_commands_know_nothing_of_the_command_line_s_entrance():
+    for path in (ROOT / "cli").glob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        assert path.name == "main.py" or "trimtab.cli.main" not in text, path
