@@ -32,6 +32,7 @@ from trimtab.schedules.style import label_of
 from trimtab.studies.config import Study, budget_name
 from trimtab.studies.rows import read_timing
 from trimtab.studies.schedules import STUDY_SCHEDULES, Ingredients
+from trimtab.studies.store import read_run
 from trimtab.studies.tasks import made_domain
 
 RUNS = {
@@ -186,6 +187,7 @@ def cost(again: Mapping[str, Again]) -> Table:
 
 def said_of(run: Path, summary: Mapping[str, Any]) -> str:
     """What was run, and what it took."""
+    seconds = read_run(run)["seconds"]
     config, found = summary["config"], summary["domains"]["pdm"]
     settings = config["samplers"].get("pdm", {}).get("settings", {})
     timing = [task for task in read_timing(run) if task.get("rows_defect")]
@@ -197,7 +199,7 @@ def said_of(run: Path, summary: Mapping[str, Any]) -> str:
         f"Preset `{config['preset']}`: {config['seeds']} evaluation seeds, each with a start and goal of its own, "
         f"{config['calibration_seeds']} calibration seeds, levels from {settings.get('eligible_from', 0)} on, "
         f"T = {found['n_steps']}, {found['failures']} projections failed. The run took "
-        f"{summary['seconds'] / 60:.0f} minutes. Looking at a defect took {look / step:.1%} of an update's time "
+        f"{seconds / 60:.0f} minutes. Looking at a defect took {look / step:.1%} of an update's time "
         f"({1e3 * look:.3f} of {1e3 * step:.2f} ms a sample)."
     )
 

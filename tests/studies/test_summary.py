@@ -128,8 +128,7 @@ def test_summaries_follow_the_schema(name, request):
 @pytest.mark.parametrize(
     "break_it",
     [
-        lambda s: s.pop("seconds"),
-        lambda s: s.update(version=2),
+        lambda s: s.update(version=1),
         lambda s: s["domains"]["so3"]["schedules"].pop("terminal"),
         lambda s: s["domains"]["so3"]["schedules"]["periodic"]["0.25"].pop("state_error"),
         lambda s: s["domains"]["so3"]["schedules"]["periodic"].update({"25%": {}}),

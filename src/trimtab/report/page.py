@@ -16,6 +16,7 @@ from pathlib import Path
 from sys import byteorder
 from typing import Any
 
+from trimtab.core.files import read_json
 from trimtab.studies.run_files import RunFiles
 
 __all__ = ["page_html", "write_page"]
@@ -38,7 +39,9 @@ def write_page(files: RunFiles, summary: Mapping[str, Any], page: Mapping[str, A
         page: The contents of `page.json`, the example rollouts; see docs/studies.md.
     """
     files.put("page.json", json.dumps(page, allow_nan=False, separators=(",", ":")))
-    links = {"name": files.directory.resolve().name, "files": _links(files)}
+    run = files.path("run.json")
+    seconds = read_json(run).get("seconds") if run.is_file() else None
+    links = {"name": files.directory.resolve().name, "files": _links(files), "seconds": seconds}
     return files.put("report.html", page_html(summary, page, links))
 
 

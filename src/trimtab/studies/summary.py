@@ -21,7 +21,7 @@ from trimtab.studies.work import QUALITY
 
 __all__ = ["METRICS", "relative_improvement", "summarise", "summary_schema", "write_summary"]
 
-VERSION = 1
+VERSION = 2
 Q = 0.2
 METRICS = ("nepe", "endpoint", "path_error", "state_error", "achieved_budget")
 COMPARED = ("nepe", "endpoint")
@@ -44,7 +44,6 @@ def summarise(files: RunFiles) -> dict[str, Any]:
         "version": VERSION,
         "trimtab": __version__,
         "config": run["config"] | {"code": run["code"]},
-        "seconds": run["seconds"],
         "domains": {
             name: {"label": said[name]["label"]} | domain_summary(read_rows(directory, name)) for name in study.domains
         },

@@ -135,7 +135,7 @@ function writeRun() {
   const config = SUMMARY.config ?? {};
   const facts = [
     ['run', LINKS.name], ['preset', PAGE.preset ?? config.preset], ['trimtab', PAGE.trimtab ?? SUMMARY.trimtab],
-    ['time', isNumber(SUMMARY.seconds) ? `${number(SUMMARY.seconds, 1)} seconds` : null],
+    ['time', isNumber(LINKS.seconds) ? `${number(LINKS.seconds, 1)} seconds` : null],
     ['domains', DOMAINS.join(', ')], ['schedules', SCHEDULES.map((s) => s.key).join(', ')],
   ].filter(([, v]) => v != null);
   const files = LINKS.files ?? [];
