@@ -1,0 +1,170 @@
+"""Corrections in a loop with no known end: a rate instead of a budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trimtab.core.applied import OnFailure
+from trimtab.core.constraint import Constraint
+from trimtab.core.corrector import Corrector
+from trimtab.core.groups import Groups, as_groups
+from trimtab.core.schedule import Moment, Schedule, as_schedule
+
+__all__ = ["Stream"]
+
+_ROUNDING = 1e-9  # ten tenths of a token are one
+
+
+class Stream:
+    """Corrects the states of a loop with no known end: at most `rate` corrections per step in the long run.
+
+    Each sample has a bucket of at most `burst` tokens, full at the beginning. Every step adds `rate` of one, a
+    correction takes one, and without a whole one there is none: k steps see at most `burst + rate * k` corrections of a
+    sample, whatever its defects do. Every step is a run of its own to a `Corrector`, so that constraints, context,
+    trees, groups and failures are as there; there is no last step, and no closing projection.
+
+    The schedule decides on a `Moment` of one step. `now.context` also has "tokens" and "since", the steps since each
+    sample was last corrected (or began), (n,) each; `trimtab.prices.stationary` calibrates a price that reads them.
+
+    Example:
+        >>> import torch, trimtab as tt
+        >>> from trimtab.core.stream import Stream
+        >>> ball = tt.as_constraint(lambda x: x / x.norm(dim=1, keepdim=True).clamp(min=1),
+        ...                         lambda x: (x.norm(dim=1) - 1).clamp(min=0))
+        >>> stream = Stream(ball, lambda now: now.defect > 0.05, rate=0.1, burst=2)
+        >>> x = torch.zeros(3, 2)
+        >>> for _ in range(1000):
+        ...     x = stream(x + 0.3)
+        >>> stream.steps, bool((stream.spent <= 2 + 0.1 * 1000).all())
+        (1000, True)
+    """
+
+    def __init__(
+        self,
+        constraint: Constraint,
+        schedule: Schedule | Callable[[Moment], Tensor],
+        rate: float,
+        burst: float = 1.0,
+        *,
+        groups: Groups | Tensor | Sequence[int] | None = None,
+        on_failure: OnFailure = "keep",
+        on_step: Callable[[int, dict[str, float]], None] | None = None,
+    ) -> None:
+        """Make a corrector for a loop that may go on for ever.
+
+        Args:
+            constraint: As in `Corrector`.
+            schedule: When a correction is worth a token; a schedule value or a function of a `Moment`.
+            rate: Corrections per step in the long run, above 0 and at most 1.
+            burst: How many may be saved up, at least 1.
+            groups: As in `Corrector`.
+            on_failure: As in `Corrector`.
+            on_step: As in `Corrector`, with the number of the step.
+        """
+        if not (isinstance(rate, int | float) and 0 < rate <= 1):
+            raise ValueError(f"rate is corrections per step, above 0 and at most 1: got {rate!r}")
+        if not (isinstance(burst, int | float) and 1 <= burst < math.inf):
+            raise ValueError(f"burst is how many corrections may be saved up, at least 1 and finite: got {burst!r}")
+        if "t" in constraint.needs:
+            raise ValueError(
+                "the constraint needs 't', the step of a run, and a stream has no runs; call it by another name and "
+                "pass it, as in stream(x, time=…)"
+            )
+        self.rate, self.burst = float(rate), float(burst)
+        self.steps = 0
+        self._bucket = _Bucket(as_schedule(schedule), float(burst))
+        self._corrector = Corrector(
+            constraint,
+            self._bucket,
+            1,
+            closing="none",
+            groups=as_groups(groups),
+            on_failure=on_failure,
+            on_step=None if on_step is None else lambda t, numbers: on_step(self.steps, numbers),
+        )
+        self._needs_previous = "previous" in constraint.needs
+
+    def begin(self, x: Any) -> None:
+        """Begin anew with the initial states `x`: full buckets. Needed by constraints that need "previous"."""
+        self.steps = 0
+        self._bucket.empty()
+        self._corrector.begin(x)
+
+    def __call__(self, proposal: Any, **context: Any) -> Any:
+        """The state to go on with: corrected where the schedule wants it and there is a token, the proposal elsewhere.
+
+        Args:
+            proposal: The state after the loop's own update, (n, *event), or a tree of such arrays. Not modified.
+            **context: As in `Corrector`.
+        """
+        x = self._corrector(proposal, **context)
+        self._bucket.settle(self._decided(), self.rate)
+        self.steps += 1
+        if self._needs_previous:
+            self._corrector.begin(x)
+        return x
+
+    @property
+    def tokens(self) -> Tensor:
+        """What each sample (or group) has saved up, (n,)."""
+        return self._bucket.now("tokens").clone()
+
+    @property
+    def spent(self) -> Tensor:
+        """Corrections each sample (or group) has had, (n,) int64."""
+        return self._bucket.now("spent").clone()
+
+    @property
+    def projected(self) -> Tensor:
+        """Which samples the last call corrected, (n,) bool."""
+        return self._corrector.projected
+
+    def _decided(self) -> Tensor:
+        """Which samples, or groups, were corrected."""
+        projected, groups = self._corrector.projected, self._corrector.groups
+        return projected if groups is None else projected[groups.first_row]
+
+
+class _Bucket(Schedule):
+    """What each sample may spend at this step: one correction, or none."""
+
+    def __init__(self, schedule: Schedule, burst: float) -> None:
+        self.schedule, self.burst = schedule, burst
+        self.books: dict[str, Tensor] = {}
+
+    def empty(self) -> None:
+        self.books = {}
+
+    def now(self, name: str) -> Tensor:
+        if not self.books:
+            raise RuntimeError("the stream has not been called yet")
+        return self.books[name]
+
+    @property
+    def budget(self) -> Any:
+        return (self.books["tokens"] >= 1 - _ROUNDING).long() if self.books else 1
+
+    def decide(self, now: Moment) -> Tensor:
+        if not self.books:
+            n, device = len(now), now.defect.device
+            self.books = {
+                "tokens": torch.full((n,), self.burst, dtype=torch.float64, device=device),
+                "since": torch.ones(n, dtype=torch.int64, device=device),
+                "spent": torch.zeros(n, dtype=torch.int64, device=device),
+            }
+        seen = {name: self.books[name].clone() for name in ("tokens", "since")}
+        now.context = {**now.context, **seen}
+        wanted: Tensor = self.schedule.decide(now)
+        return wanted
+
+    def settle(self, corrected: Tensor, rate: float) -> None:
+        """After a step: take what was spent, add what came in."""
+        books = self.books
+        books["tokens"] = (books["tokens"] - corrected.double() + rate).clamp(max=self.burst)
+        books["since"] = torch.where(corrected, 1, books["since"] + 1)
+        books["spent"] = books["spent"] + corrected

@@ -1,0 +1,127 @@
+"""A loop with no known end: never more than the rate and the burst allow, and otherwise as a corrector."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import trimtab as tt
+from cases import Ball, Sphere
+from trimtab.core.stream import Stream
+
+
+def walk(stream, steps, n=4, seed=0):
+    """Corrections of each step, (steps, n)."""
+    generator = torch.Generator().manual_seed(seed)
+    x, seen = torch.zeros(n, 3, dtype=torch.float64), []
+    for _ in range(steps):
+        x = stream(0.9 * x + torch.randn(x.shape, generator=generator, dtype=x.dtype))
+        seen.append(stream.projected)
+    return torch.stack(seen)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.floats(0.02, 1.0), st.floats(1.0, 6.0), st.floats(0.0, 2.0), st.integers(0, 99))
+def test_never_more_than_the_rate_and_the_burst(rate, burst, threshold, seed):
+    stream = Stream(Sphere(), lambda now: now.defect >= threshold, rate, burst)
+    projected = walk(stream, 60, seed=seed)
+    done = torch.cat([torch.zeros(1, 4), projected.double().cumsum(dim=0)])
+    for k in range(1, 61):  # in any stretch of k steps
+        assert (done[k:] - done[:-k]).max() <= burst + rate * k + 1e-6
+    assert torch.equal(stream.spent, projected.sum(dim=0))
+    assert (stream.tokens <= burst).all()
+    assert (stream.tokens >= -1e-6).all()
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.25, 1 / 3, 1.0])
+def test_what_is_always_wanted_comes_at_the_rate(rate):
+    projected = walk(Stream(Sphere(), lambda now: torch.ones_like(now.defect, dtype=torch.bool), rate), 301)
+    assert projected.sum(dim=0).tolist() == [int(300 * rate + 1e-6) + 1] * 4
+    assert projected[:: round(1 / rate)].all()
+
+
+def test_every_sample_has_its_own_bucket_and_is_told_of_it():
+    told = []
+
+    def by_row(now):
+        told.append(now.context)
+        return torch.tensor([True, False])
+
+    stream = Stream(Sphere(), by_row, rate=0.5, burst=2)
+    x = torch.ones(2, 3, dtype=torch.float64)
+    for _ in range(4):
+        stream(x)
+    assert [c["tokens"].tolist() for c in told] == [[2, 2], [1.5, 2], [1, 2], [0.5, 2]]
+    assert [c["since"].tolist() for c in told] == [[1, 1], [1, 2], [1, 3], [1, 4]]
+    assert stream.spent.tolist() == [3, 0]
+
+
+def test_corrections_are_those_of_a_corrector():
+    """With all the tokens it wants, a stream does what a corrector without a closing projection does."""
+    constraint, schedule = Ball(torch.tensor([0.5, 1.0, 1.5, 2.0])), tt.FixedThreshold(0.3, 1.0)
+    corrector = tt.Corrector(constraint, schedule, 40, closing="none")
+    stream = Stream(constraint, lambda now: now.defect >= 0.3, rate=1.0)
+    generator = torch.Generator().manual_seed(1)
+    x = y = torch.zeros(4, 3, dtype=torch.float64)
+    for t in range(40):
+        noise = torch.randn(x.shape, generator=generator, dtype=x.dtype)
+        x, y = corrector(x + noise, t), stream(y + noise)
+        assert torch.equal(x, y)
+
+
+def test_a_filter_on_the_state_before():
+    """A control barrier: the next state may be at most so much nearer to the wall than the one before."""
+    limit = tt.as_constraint(
+        lambda x, previous: torch.maximum(x, 0.8 * previous),
+        lambda x, previous: (0.8 * previous - x).clamp(min=0).amax(dim=1),
+        needs=("previous",),
+    )
+    stream = Stream(limit, lambda now: now.defect > 0, rate=1.0)
+    x = torch.ones(3, 1, dtype=torch.float64)
+    stream.begin(x)
+    for k in range(1, 6):
+        x = stream(x - 0.5)
+        torch.testing.assert_close(x, torch.full_like(x, 0.8**k))
+
+
+def test_groups_share_a_bucket():
+    stream = Stream(Sphere(), lambda now: now.defect > 0, rate=0.25, groups=[0, 0, 1, 1])
+    projected = walk(stream, 20)
+    assert torch.equal(projected[:, 0], projected[:, 1])
+    assert torch.equal(projected[:, 2], projected[:, 3])
+    assert stream.spent.shape == (2,)
+    assert torch.equal(stream.spent, projected[:, [0, 2]].sum(dim=0))
+
+
+def test_numpy_states():
+    ball = tt.as_constraint(lambda x: np.clip(x, -1, 1), lambda x: (np.abs(x) - 1).clip(min=0).max(axis=1))
+    stream = Stream(ball, lambda now: now.defect > 0, rate=1.0)
+    x = stream(np.full((2, 3), 5.0))
+    assert isinstance(x, np.ndarray)
+    assert x.max() == 1
+
+
+def test_beginning_anew_fills_the_buckets():
+    numbers = []
+    stream = Stream(Sphere(), lambda now: now.defect >= 0, rate=0.1, on_step=lambda t, seen: numbers.append(t))
+    first = walk(stream, 5)
+    stream.begin(torch.zeros(4, 3, dtype=torch.float64))
+    assert torch.equal(walk(stream, 5), first)
+    assert numbers == [0, 1, 2, 3, 4] * 2
+
+
+@pytest.mark.parametrize("bad", [{"rate": 0}, {"rate": 1.5}, {"rate": 0.1, "burst": 0.5}, {"rate": "often"}])
+def test_impossible_rates_are_refused(bad):
+    with pytest.raises(ValueError, match=r"rate is|burst is"):
+        Stream(Sphere(), lambda now: now.defect > 0, **bad)
+
+
+def test_a_step_of_a_run_is_not_to_be_had():
+    timed = tt.as_constraint(lambda x, t: x, lambda x, t: x[:, 0] * 0, needs=("t",))
+    with pytest.raises(ValueError, match="a stream has no runs"):
+        Stream(timed, lambda now: now.defect > 0, rate=0.1)
+    with pytest.raises(RuntimeError, match="not been called"):
+        Stream(Sphere(), lambda now: now.defect > 0, rate=0.1).spent  # noqa: B018
