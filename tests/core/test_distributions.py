@@ -229,6 +229,12 @@ def test_rollouts_are_compared_on_different_seeds_only():
         compare_samples(samples, run(tt.Stepwise(), range(30)))
 
 
+def test_rows_of_a_group_are_not_taken_for_independent_samples():
+    together = tt.rollout(Walk(), Sphere(), tt.Stepwise(), range(30), groups=[i // 3 for i in range(30)])
+    with pytest.raises(ValueError, match="one row per group"):
+        compare_samples(together, tt.rollout(Walk(), Sphere(), tt.Stepwise(), range(100, 130)))
+
+
 def test_states_can_be_embedded():
     angles = drawn(200, 1), drawn(200, 1, seed=1) + 2 * math.pi
 

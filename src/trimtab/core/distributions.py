@@ -252,6 +252,11 @@ def _relabelled(n: int, m: int, count: int, seed: int) -> Tensor:
 
 
 def _rows(samples: Samples, embed: Embedding | None) -> Tensor:
+    if isinstance(samples, Rollout) and samples.groups is not None:
+        raise ValueError(
+            "the rows of a group are not independent samples, and a p-value would count them as such; give the final "
+            "states with one row per group: all of its rows side by side, or one of them"
+        )
     states = samples.final if isinstance(samples, Rollout) else samples
     return as_rows(states if embed is None else embed(states))
 
