@@ -77,15 +77,16 @@ def run(quick: bool) -> list[dict[str, Any]]:
         def whole(measure: str = measure) -> object:
             return compare_samples(x, y, measure=measure)
 
-        seconds = compare({"ours": whole}, repeats=1 if quick else 3, warmup=0).seconds["ours"]
+        # on the processor: what else the machine does would count double in a single run of some seconds
+        seconds = compare({"ours": whole}, repeats=1 if quick else 3, warmup=0).processor["ours"]
         rows.append(
             {
                 "claim": f"{measure}: {n} samples compared, with p-value and smallest shift",
-                "against": "the clock",
+                "against": "ten seconds",
                 "ratio": sorted(seconds)[len(seconds) // 2],
                 "low": min(seconds),
                 "high": max(seconds),
-                "unit": "s",
+                "unit": "s of one processor",
                 "target": "<= 10",
                 "inputs": f"{n} and {n} samples of {d} numbers, 200 relabellings, float64",
             }
