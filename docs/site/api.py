@@ -57,6 +57,8 @@ def public_names(source: Path) -> list[Name]:
         for export in sorted(map(str, module.exports or ())):
             if export.startswith("__"):
                 continue
+            if export not in module.members:
+                raise ValueError(f"{module.path} declares {export}, which type checkers cannot find there")
             target = module[export]
             path = target.final_target.path if target.is_alias else target.path
             if path.startswith(f"{PACKAGE}."):  # a name of another library is described there

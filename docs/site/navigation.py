@@ -8,8 +8,13 @@ from pathlib import Path
 __all__ = ["navigation", "title_of"]
 
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "Start": ("index.md", "quickstart.md"),
-    "Wrap your loop": ("wrap-your-sampler.md", "integrations.md", "constraints.md"),
+    "Start": ("index.md", "quickstart.md", "notebooks/your_loop.md"),
+    "Wrap your loop": (
+        "wrap-your-sampler.md",
+        "integrations.md",
+        "notebooks/diffusers_pipeline.md",
+        "constraints.md",
+    ),
     "Choose": ("choose-a-schedule.md", "advise.md", "cli.md"),
     "Understand": ("prices.md", "domains.md", "pdm.md", "reaction-flow.md", "notation.md"),
     "Reproduce": ("studies.md", "summary.md", "performance.md"),

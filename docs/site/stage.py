@@ -12,9 +12,11 @@ from collections.abc import Iterable
 from io import BytesIO
 from pathlib import Path
 
+import nbformat
 from PIL import Image
 
 from api import api_pages
+from notebooks import execute, markdown
 
 __all__ = ["stage"]
 
@@ -48,11 +50,21 @@ class Stage:
         self.pages = {path: str(path.relative_to(docs).as_posix()) for path in _visible(docs, "*.md")}
         for path in sorted(self.root.glob("*.md")):
             self.pages[path] = PAGES_AT_ROOT.get(path.name, path.name.lower())
+        self.notebooks = sorted((self.root / "notebooks").glob("*.py"))
+        self.pages |= {path: f"notebooks/{path.stem}.md" for path in self.notebooks}
 
     def write(self) -> None:
         """Pages, assets, the API reference, and then every file that some page linked to."""
         for path, name in self.pages.items():
-            self._put(name, self._relinked(path.read_text(encoding="utf-8"), path, name))
+            if path.suffix == ".md":
+                self._put(name, self._relinked(path.read_text(encoding="utf-8"), path, name))
+        for path in self.notebooks:
+            done = execute(path, self.root)
+            for cell in done.cells:
+                if cell.cell_type == "markdown":
+                    cell.source = self._relinked(cell.source, path, self.pages[path])
+            self._put(self.pages[path], markdown(done, f"{path.stem}.ipynb"))
+            self._put(f"notebooks/{path.stem}.ipynb", nbformat.writes(done))
         for path in _visible(self.root / "docs", "*"):
             if path.suffix in ASSETS:
                 self._copy(path, self._place(path))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trimtab.core.constraint import Constraint, Projection, as_constraint
     from trimtab.core.corrector import Corrector
     from trimtab.core.noise import Noise
+    from trimtab.core.problem import Problem
     from trimtab.core.record import Rollout
     from trimtab.core.replay import replay
     from trimtab.core.rollout import Sampler, rollout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import shutil
 import subprocess
@@ -16,25 +17,40 @@ from typing import Any
 
 import pytest
 
+filelock = pytest.importorskip("filelock")
 ROOT = Path(__file__).parents[2]
 BUILDER = ROOT / "docs" / "site"
 LAPTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 
-for needed in ("zensical", "mkdocstrings", "latex2mathml", "nbclient"):
+nbclient = pytest.importorskip("nbclient", reason="notebooks are run with nbclient: pip install 'trimtab[site]'")
+nbformat = pytest.importorskip("nbformat", reason="notebooks are run with nbclient: pip install 'trimtab[site]'")
+for needed in ("zensical", "mkdocstrings", "latex2mathml"):
     pytest.importorskip(needed, reason=f"the site is built with {needed}: pip install 'trimtab[site]'")
 
 
-def build(project: Path, out: Path) -> subprocess.CompletedProcess[str]:
+def build(project: Path, out: Path, shared: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(project / "docs" / "site"), str(out)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    kept = os.environ | {"TRIMTAB_NOTEBOOK_CACHE": str(shared / "notebooks")}
+    return subprocess.run(command, env=kept, capture_output=True, text=True, timeout=900, check=False)
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("built") / "site"
-    done = build(ROOT, out)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "arning" not in done.stdout + done.stderr
+def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """A folder that all processes of a test run share."""
+    here = tmp_path_factory.getbasetemp()
+    return here if worker_id == "master" else here.parent
+
+
+@pytest.fixture(scope="module")
+def site(shared: Path) -> Path:
+    """The site, built once in a test run, by whichever process is first."""
+    out, done = shared / "site", shared / "site-is-there"
+    with filelock.FileLock(shared / "site.lock"):
+        if not done.exists():
+            built = build(ROOT, out, shared)
+            assert built.returncode == 0, built.stdout + built.stderr
+            assert "arning" not in built.stdout + built.stderr
+            done.touch()
     return out
 
 
@@ -117,13 +133,13 @@ def test_a_link_to_no_file_of_the_project_fails_the_build(tmp_path: Path, part: 
         part("stage").stage(tmp_path / "project", tmp_path / "staged")
 
 
-def test_a_missing_place_or_name_fails_the_build(tmp_path: Path) -> None:
+def test_a_missing_place_or_name_fails_the_build(tmp_path: Path, site: Path, shared: Path) -> None:
     project = tmp_path / "project"
     shutil.copytree(ROOT, project, ignore=shutil.ignore_patterns(".*", "__pycache__", "*.safetensors", "build", "runs"))
     page = project / "docs" / "quickstart.md"
     wrong = "[a](prices.md#no-such-place) [a][trimtab.NoSuchName]"
     page.write_text(page.read_text(encoding="utf-8") + f"\n{wrong}\n", encoding="utf-8")
-    done = build(project, tmp_path / "site")
+    done = build(project, tmp_path / "site", shared)
     assert done.returncode != 0
     said = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout + done.stderr)
     assert "anchor does not exist" in said
@@ -145,6 +161,26 @@ def test_built_pages_are_checked_for_links_and_hosts(tmp_path: Path, part: Any) 
 def test_a_page_that_is_named_and_missing_is_an_error(tmp_path: Path, part: Any) -> None:
     with pytest.raises(ValueError, match=r"quickstart\.md.*do not exist"):
         part("navigation").navigation(tmp_path)
+
+
+def test_notebooks_show_what_their_cells_gave(site: Path) -> None:
+    pages = sorted((ROOT / "notebooks").glob("*.py"))
+    assert {"your_loop", "diffusers_pipeline"} <= {path.stem for path in pages}
+    for path in pages:
+        page = (site / "notebooks" / f"{path.stem}.html").read_text(encoding="utf-8")
+        assert page.count('<div class="output">') >= 3
+        assert page.count('<svg viewBox="0 0 420') >= 2
+        notebook = nbformat.read(site / "notebooks" / f"{path.stem}.ipynb", as_version=4)
+        code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+        assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+
+
+def test_an_error_in_a_notebook_is_an_error_of_the_build(tmp_path: Path, part: Any) -> None:
+    path = tmp_path / "wrong.py"
+    path.write_text("# %% [markdown]\n# # Wrong\n\n# %%\n1 / 0\n", encoding="utf-8")
+    notebooks = part("notebooks")
+    with pytest.raises(nbclient.exceptions.CellExecutionError, match="ZeroDivisionError"):
+        notebooks.execute(path, tmp_path)
 
 
 def test_figures_are_light(site: Path) -> None:

@@ -83,7 +83,7 @@ class Thresholds:
         """What they were made from, and the prices at some budgets, in a notebook."""
         facts = [("method", self.method), ("objective", self.objective), ("steps", self.n_steps)]
         facts += [("largest budget", self.budget), ("calibration seeds", len(self.seeds))]
-        lefts = dict.fromkeys(max(1, round(share * self.budget)) for share in (0.05, 0.25, 0.5, 1.0))
+        lefts = dict.fromkeys(max(1, round(share * self.budget)) for share in (0.0, 0.05, 0.1, 0.25))
         lines = {f"{b} left": list(enumerate(self.table[:, b].tolist())) for b in lefts if b <= self.budget}
         note = "<p>Project where the defect is at least the price; no line: always, or never.</p>"
         drawing = show.draw(lines, "step", "price")
