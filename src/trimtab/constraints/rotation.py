@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from trimtab.constraints.states import check_states
 from trimtab.core.constraint import Constraint
+from trimtab.core.steady import arctan2, product
 
 __all__ = ["SO3", "multiply", "nearest_rotation", "rotation_angle", "rotation_defect", "transpose_multiply"]
 
@@ -25,8 +25,8 @@ _CYCLIC = np.array([3 * (i % 3) + j % 3 for i in range(5) for j in range(5)])
 def nearest_rotation(a: Tensor) -> Tensor:
     """The rotation nearest to each matrix, argmin over R in SO(3) of norm(R - A) with the Frobenius norm.
 
-    Computed in float64 by a closed form, and by a singular value decomposition for the few matrices where that is
-    not accurate: those for which the nearest rotation is hardly unique. Where it is not unique, as for 0, it is one
+    Computed in float64 by a closed form, and from quaternions for the few matrices where that is not accurate: those
+    for which the nearest rotation is hardly unique. Where it is not unique, as for 0, it is one
     of the nearest. No gradient flows through.
 
     Args:
@@ -54,7 +54,7 @@ def nearest_rotation(a: Tensor) -> Tensor:
         rotation = columns.T.to(f.dtype)
     if not bool(easy.all()):
         hard = (~easy).nonzero().squeeze(1)
-        rotation[hard] = _by_svd(f[hard].double().reshape(-1, 3, 3)).reshape(-1, 9).to(f.dtype)
+        rotation[hard] = _by_quaternion(f[hard].double().reshape(-1, 3, 3)).reshape(-1, 9).to(f.dtype)
     return rotation.to(a.dtype).reshape(a.shape)
 
 
@@ -68,9 +68,6 @@ def _on_cpu(f: Any) -> tuple[Any, Any]:
         The rotations, (n, 9), and whether each is accurate, (n,) bool.
     """
     n = len(f)
-    if n == 1:  # sums over a single column are added up in another order
-        rotation, easy = _on_cpu(np.repeat(f, 2, axis=0))
-        return rotation[:1], easy[:1]
     rotation, easy = np.empty_like(f), np.empty(n, dtype=bool)
 
     def solve(low: int, high: int) -> None:
@@ -96,7 +93,8 @@ def _closed_form(xp: Any, f: Any) -> tuple[Any, Any]:
 
         R = ((k + a) A + s cof(A) - A AᵀA) / (k s - det A).
 
-    An error in s changes R by a symmetric factor only, R (I + S), so that one Newton-Schulz step removes it.
+    An error in s changes R by a symmetric factor only, R (I + S), so that one Newton-Schulz step removes it. All
+    operations are exactly rounded ones (see `core.steady`): no cosine, no sum of unstated order.
 
     Args:
         xp: The module numpy or torch.
@@ -110,57 +108,121 @@ def _closed_form(xp: Any, f: Any) -> tuple[Any, Any]:
     A = cyclic[:3, :3]
     cofactor = cyclic[1:4, 1:4] * cyclic[2:5, 2:5]
     cofactor -= cyclic[1:4, 2:5] * cyclic[2:5, 1:4]
-    a, b, det = xp.einsum(_INNER, A, A), xp.einsum(_INNER, cofactor, cofactor), xp.einsum(_INNER, A, cofactor) / 3
+    a, b, det = _inner(A, A), _inner(cofactor, cofactor), _inner(A, cofactor) / 3
 
     # the squared singular values are the roots of the cubic x³ - a x² + b x - det², all real
     spread = xp.abs(a * a - 3 * b) + _SMALLEST
     root = xp.sqrt(spread)
-    turn = xp.arccos(xp.clip((a * (2 * spread - 3 * b) + 27 * det * det) / (2 * spread * root), -1, 1)) / 3
-    third, root = a / 3, root * (2 / 3)
-    s = xp.sqrt(third + root * xp.cos(turn))
-    s += xp.sqrt(xp.abs(third + root * xp.cos(turn - _THIRD)))  # where rounding leaves a root below 0
-    s += xp.copysign(xp.sqrt(xp.abs(third + root * xp.cos(turn + _THIRD))), det)
+    turn = (a * (2 * spread - 3 * b) + 27 * det * det) / (2 * spread * root)  # the cosine of three times an angle
+    cosine = _cosine_of_third(xp, turn.clip(-1.0, 1.0))
+    sine = xp.sqrt(3 * xp.abs(1 - cosine * cosine))
+    third, root = a / 3, root / 3
+    s = xp.sqrt(third + 2 * root * cosine)
+    s += xp.sqrt(xp.abs(third + root * (sine - cosine)))  # where rounding leaves a root below 0
+    s += xp.copysign(xp.sqrt(xp.abs(third - root * (sine + cosine))), det)
 
-    # a root of the cubic is known to half the digits only where it is 0 or nearly double: one step of Newton's method
-    k = (s * s - a) / 2
-    slope = k * s - det
+    # the cosine is known to seven digits, and a root of the cubic to half of those where it is 0 or nearly double
+    for _ in range(3):  # steps of Newton's method
+        k = (s * s - a) / 2
+        slope = k * s - det
+        s -= (k * k - 2 * det * s - b) / (2 * slope)
     unique = slope > _UNIQUE * a * s
-    s -= (k * k - 2 * det * s - b) / (2 * slope)
     k = (s * s - a) / 2
     R = (k + a) * A
     cofactor *= s
     R += cofactor
-    R -= xp.einsum("ijn,jkn->ikn", A, xp.einsum("jin,jkn->ikn", A, A))
+    R -= product(A, product(A.swapaxes(0, 1), A))
     R /= k * s - det
-    strain = xp.einsum("jin,jkn->ikn", R, R)
+    strain = product(R.swapaxes(0, 1), R)
     for i in range(3):
         strain[i, i] -= 1
-    good = unique & (xp.einsum(_INNER, strain, strain) < _HARD)
+    good = unique & (_inner(strain, strain) < _HARD)
     strain *= 0.5
-    R -= xp.einsum("ijn,jkn->ikn", R, strain)
+    R -= product(R, strain)
     return R.reshape(9, n), good
 
 
 _SMALLEST = 1e-200  # keeps 0 / 0 away where all singular values are equal
 _UNIQUE = 1e-4  # share of its size below which the denominator, the product of s_i + s_j, is called 0
-_THIRD = 2 * math.pi / 3
-_INNER = "ijn,ijn->n"
 _CACHED = 8192  # matrices whose intermediate results stay in a processor's cache
 
 
-def _by_svd(a: Tensor) -> Tensor:
-    """Nearest rotations from singular vectors, (n, 3, 3)."""
-    u, _, vh = torch.linalg.svd(a)
-    flip = torch.linalg.det(u) * torch.linalg.det(vh) < 0
-    u = torch.cat([u[..., :2], torch.where(flip[:, None, None], -u[..., 2:], u[..., 2:])], dim=2)
-    return multiply(u, vh)
+def _inner(a: Any, b: Any) -> Any:
+    """The sum of the products of entries, (3, 3, n) twice to (n,)."""
+    products = a * b
+    rows = products[0] + products[1] + products[2]
+    return rows[0] + rows[1] + rows[2]
+
+
+def _cosine_of_third(xp: Any, x: Any) -> Any:
+    """cos(arccos(x) / 3) for x in [-1, 1], in [1/2, 1], to about 1e-6 (n,).
+
+    As a function of the cosine of the half angle, sqrt((1 + x) / 2), it is smooth up to both ends; a polynomial through
+    its values at Chebyshev points is enough, as Newton's method follows.
+    """
+    half = xp.sqrt((1 + x) / 2)
+    value = _THIRD[-1] * half + _THIRD[-2]
+    for coefficient in _THIRD[-3::-1]:
+        value *= half
+        value += coefficient
+    return value
+
+
+_THIRD = (
+    0.500000026,
+    0.577346917,
+    -0.111038511,
+    0.0528414091,
+    -0.0302353976,
+    0.0160472804,
+    -0.00608934568,
+    0.00112763624,
+)
+
+
+def _by_quaternion(a: Tensor) -> Tensor:
+    """Nearest rotations of matrices for which they are hardly unique, (n, 3, 3).
+
+    The rotation by the unit quaternion q has tr(RᵀA) = qᵀ N q with a symmetric 4×4 matrix N whose entries are sums of
+    those of A, so the nearest one is the eigenvector of the largest eigenvalue. Jacobi's method finds it by exactly
+    rounded operations, in a fixed number of sweeps: no row waits for another one to converge.
+    """
+    size = a.abs().amax(dim=(1, 2), keepdim=True)
+    (xx, xy, xz), (yx, yy, yz), (zx, zy, zz) = (a / torch.where(size == 0, 1.0, size)).permute(1, 2, 0)
+    entries = [xx + yy + zz, zy - yz, xz - zx, yx - xy, xx - yy - zz, xy + yx, zx + xz]
+    entries += [yy - xx - zz, yz + zy, zz - xx - yy]
+    N = torch.stack(entries)[torch.tensor(_SYMMETRIC)]
+    V = torch.eye(4, dtype=a.dtype, device=a.device)[..., None].repeat(1, 1, len(a))
+    for p, q in _PAIRS * _SWEEPS:
+        cross = N[p, q]
+        slope = (N[q, q] - N[p, p]) / torch.where(cross == 0, 1.0, 2 * cross)
+        t = torch.copysign(1 / (slope.abs() + (slope * slope + 1).sqrt()), slope)
+        t = torch.where(cross == 0, 0.0, t)
+        c = 1 / (t * t + 1).sqrt()
+        s = t * c
+        N[p], N[q] = c * N[p] - s * N[q], s * N[p] + c * N[q]
+        N[:, p], N[:, q] = c * N[:, p] - s * N[:, q], s * N[:, p] + c * N[:, q]
+        V[:, p], V[:, q] = c * V[:, p] - s * V[:, q], s * V[:, p] + c * V[:, q]
+    best = N.diagonal(dim1=0, dim2=1).argmax(dim=1)
+    w, x, y, z = V[:, best, torch.arange(len(a), device=a.device)]
+    ww, wx, wy, wz, xx, xy, xz, yy, yz, zz = w * w, w * x, w * y, w * z, x * x, x * y, x * z, y * y, y * z, z * z
+    rows = [ww + xx - yy - zz, 2 * (xy - wz), 2 * (xz + wy)]
+    rows += [2 * (xy + wz), ww - xx + yy - zz, 2 * (yz - wx)]
+    rows += [2 * (xz - wy), 2 * (yz + wx), ww - xx - yy + zz]
+    rotation: Tensor = torch.stack(rows) / (ww + xx + yy + zz)
+    return rotation.T.reshape(-1, 3, 3)
+
+
+_SYMMETRIC = ((0, 1, 2, 3), (1, 4, 5, 6), (2, 5, 7, 8), (3, 6, 8, 9))
+_PAIRS = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
+_SWEEPS = 8  # convergence is quadratic: five do for random matrices, and N is exact to the last bits long before eight
 
 
 def multiply(a: Tensor, b: Tensor) -> Tensor:
     """The product of matrices, (…, i, 3) and (…, 3, k) to (…, i, k), written out as a sum of three.
 
-    A batched product may round differently in batches of different size, and a sample must not notice its
-    batch-mates.
+    A batched product may round differently in batches of different size (see `core.steady`), and a sample must not
+    notice its batch-mates.
     """
     return a[..., :, 0:1] * b[..., 0:1, :] + a[..., :, 1:2] * b[..., 1:2, :] + a[..., :, 2:3] * b[..., 2:3, :]
 
@@ -176,14 +238,16 @@ def rotation_defect(a: Tensor) -> Tensor:
         return rotation_defect(a.reshape(-1, 3, 3)).reshape(a.shape[:-2])
     if a.ndim == 3 and len(a) > _CACHED and a.is_cpu:
         return torch.cat([rotation_defect(part) for part in torch.split(a, _CACHED)])
-    x, y, z = a.movedim((-2, -1), (0, 1)).contiguous().unbind(1)  # columns; the batch last, where the sums run fast
+    rows = a.movedim((-2, -1), (0, 1)).contiguous()  # the batch last, where the sums run fast
+    x, y, z = rows.unbind(1)
     # the six entries of AᵀA - I that differ, from products of columns; all at once, since small batches are all calls
     products = torch.stack([x, y, z, x, x, y]) * torch.stack([x, y, z, y, z, z])
     gram = products[:, 0] + products[:, 1] + products[:, 2]
     gram[:3] -= 1
     xx, yy, zz, xy, xz, yz = (gram * gram).unbind(0)
     squares = xx + yy + zz + 2 * (xy + xz + yz)
-    volume: Tensor = torch.linalg.cross(x, y, dim=0) * z
+    cyclic = torch.cat([rows, rows[:2]])
+    volume = (cyclic[1:4, 0] * cyclic[2:5, 1] - cyclic[2:5, 0] * cyclic[1:4, 1]) * z
     return squares.sqrt() + (volume[0] + volume[1] + volume[2] - 1).abs()
 
 
@@ -193,7 +257,8 @@ def rotation_angle(a: Tensor, b: Tensor) -> Tensor:
     # atan2 keeps its accuracy near 0 and near pi, where arccos of the trace loses half the digits
     x, y, z = r[..., 2, 1] - r[..., 1, 2], r[..., 0, 2] - r[..., 2, 0], r[..., 1, 0] - r[..., 0, 1]
     sine = (x * x + y * y + z * z).sqrt()
-    return torch.atan2(sine, r[..., 0, 0] + r[..., 1, 1] + r[..., 2, 2] - 1)
+    angle: Tensor = arctan2(sine, r[..., 0, 0] + r[..., 1, 1] + r[..., 2, 2] - 1)
+    return angle
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from trimtab.core.steady import sum_rows
+
 __all__ = ["apply_matrix", "by_row", "row_norm", "row_product"]
 
 
 def row_norm(x: Tensor) -> Tensor:
     """The Euclidean norm of each row, (n, d) to (n,)."""
-    return (x * x).sum(dim=1).sqrt()
+    return sum_rows(x * x).sqrt()
 
 
 def by_row(values: Tensor, like: Tensor) -> Tensor:

@@ -6,8 +6,8 @@ touched.
 
 The numbers come from the SplitMix64 finaliser used as a counter-based generator: seed, step and stream are mixed
 into a key for each sample, and the i-th number of a draw is the mix of the i-th multiple of the golden gamma
-counted from that key. Normals are the inverse normal distribution function of those uniforms. Both are computed
-element by element, so a number never depends on where in a batch it stands, down to the last bit.
+counted from that key. Normals are the inverse normal distribution function of those uniforms, made of exactly rounded
+operations (`core.steady`), so a number never depends on where in a batch it stands, down to the last bit.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+
+from trimtab.core.steady import normal_quantile
 
 __all__ = ["Noise", "as_seeds"]
 
@@ -145,5 +147,5 @@ def uniform_numbers(seeds: Tensor, steps: range, event: tuple[int, ...], stream:
 
 def _normal(seeds: Tensor, steps: range, event: tuple[int, ...], stream: int) -> Tensor:
     """(len(steps), n, *event) float64, standard normal."""
-    normal: Tensor = torch.special.ndtri(uniform_numbers(seeds, steps, event, stream))
+    normal: Tensor = normal_quantile(uniform_numbers(seeds, steps, event, stream))
     return normal

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
+
+import torch
+
+from trimtab.core.steady import exp, log
 
 __all__ = ["Chain"]
 
@@ -42,8 +47,14 @@ class Chain:
 
     def noise(self, t: int) -> float:
         """The standard deviation of the noise of step t."""
-        done = t / max(1, self.n_steps - 1)
-        return float(self.noise_start ** (1 - done) * self.noise_end**done)
+        return self._levels[t]
+
+    @cached_property
+    def _levels(self) -> list[float]:
+        done = torch.arange(self.n_steps, dtype=torch.float64) / max(1, self.n_steps - 1)
+        fall = log(torch.tensor([self.noise_end / self.noise_start], dtype=torch.float64))
+        levels: list[float] = (self.noise_start * exp(done * fall)).tolist()
+        return levels
 
     def settings(self) -> dict[str, Any]:
         """The settings by name."""

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from trimtab.constraints.pose import SE3, pose_distance
-from trimtab.constraints.rotation import multiply, nearest_rotation, transpose_multiply
+from trimtab.constraints.rotation import nearest_rotation
 from trimtab.constraints.sphere import Sphere
 from trimtab.core.noise import Noise
+from trimtab.core.steady import batch_first, batch_last, product, sqrt, stack
 from trimtab.domains.base import Domain, Problem
 from trimtab.domains.langevin import Chain
 from trimtab.domains.so3 import rotation_pull, rotation_score
@@ -47,22 +48,23 @@ class PoseChain:
 
     def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
         """Proposals, (n, 3, 4)."""
-        a, p = x[..., :3], x[..., 3:]
+        pose = batch_last(x)
+        a, p = pose[:, :3], pose[:, 3]
         drift, kappa = self.chain.drift, self.chain.kappa
-        radius = transpose_multiply(p, p).sqrt().clamp(min=_TINY)
+        radius = sqrt(p[0] * p[0] + p[1] * p[1] + p[2] * p[2]).clip(_TINY)
         towards = p / radius
+        axis = a[:, 2]
 
-        score = rotation_score(a)
-        score = torch.cat([score[..., :2], score[..., 2:] + towards], dim=2)
-        turn = transpose_multiply(a, score)
-        turn = (turn - turn.transpose(1, 2)) / 2
-        rotation = multiply(a, drift * turn + kappa * rotation_pull(a))
+        turn = rotation_score(a)
+        facing = product(a.swapaxes(0, 1), towards[:, None])[:, 0]  # the same, in the frame of the body
+        turn = stack([turn[:, 0], turn[:, 1], turn[:, 2] + facing]).swapaxes(0, 1)
+        turn = (turn - turn.swapaxes(0, 1)) / 2
+        rotation = product(a, drift * turn + kappa * rotation_pull(a))
 
-        axis = a[..., 2:]
-        along = axis - towards * transpose_multiply(towards, axis)
-        position = drift * along + kappa * (1 - radius) * towards
+        position = drift * (axis - towards * facing[2]) + kappa * (1 - radius) * towards
 
-        return x + torch.cat([rotation, position], dim=2) + self.chain.noise(t) * noise.normal(t, (3, 4))
+        motion = stack([rotation[:, 0], rotation[:, 1], rotation[:, 2], position]).swapaxes(0, 1)
+        return batch_first(pose + motion + self.chain.noise(t) * batch_last(noise.normal(t, (3, 4))))
 
 
 def make(**settings: Any) -> Domain:

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from trimtab.constraints.pose import SE3, pose_distance
-from trimtab.constraints.rotation import multiply
 from trimtab.constraints.sphere import Sphere
 from trimtab.core.noise import Noise
+from trimtab.core.steady import batch_first, batch_last, product
 from trimtab.domains.base import Domain, Problem
 from trimtab.domains.langevin import Chain
 from trimtab.domains.se3 import ALPHA, PoseChain
@@ -50,9 +49,10 @@ class LeverChain:
 
     def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
         """Proposals, (n, 3, 4)."""
-        a = x[..., :3]
-        tip = self.lever * multiply(a, -rotation_pull(a)[..., 2:])
-        return self.base.step(x, t, noise) + torch.cat([torch.zeros_like(a), tip], dim=2)
+        a = batch_last(x[..., :3])
+        proposal = self.base.step(x, t, noise)
+        proposal[..., 3] -= self.lever * batch_first(product(a, rotation_pull(a)[:, 2:])[:, 0])
+        return proposal
 
 
 def make(*, lever: float = 1.0, **settings: Any) -> Domain:

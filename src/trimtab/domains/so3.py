@@ -6,48 +6,44 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from trimtab.constraints.rotation import (
-    SO3,
-    multiply,
-    nearest_rotation,
-    rotation_angle,
-    transpose_multiply,
-)
+from trimtab.constraints.rotation import SO3, nearest_rotation, rotation_angle
 from trimtab.core.noise import Noise
+from trimtab.core.steady import Array, batch_first, batch_last, logistic, product
 from trimtab.domains.base import Domain, Problem
 from trimtab.domains.langevin import Chain
 
 __all__ = ["RotationChain", "make", "rotation_distance", "rotation_pull", "rotation_score"]
 
-# The modes are the identity and the third of a turn about (1, 1, 1), which permutes the axes: rotations that are far
-# apart (120°) and written in zeros and ones.
-_FIRST = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
-_SECOND = ((0.0, 0.0, 1.0), (1.0, 0.0, 0.0), (0.0, 1.0, 0.0))
+# The modes are the identity F and the third of a turn about (1, 1, 1), G, which permutes the axes: rotations that are
+# far apart (120°) and written in zeros and ones.
+_TURNED = [1, 2, 0]  # the row of the one in each column of G
 _CONCENTRATION = 2.0
 
 
-def rotation_score(a: Tensor) -> Tensor:
-    """The ambient gradient of the log density of two matrix Fisher modes, up to scale, (n, 3, 3) to (n, 3, 3).
+def rotation_score(a: Array) -> Array:
+    """Aᵀ times the ambient gradient of the log density of two matrix Fisher modes, up to scale, (3, 3, n) to (3, 3, n).
 
     The density is exp(c tr(FᵀA)) + exp(c tr(GᵀA)); its gradient is a weighted mean of F and G, the weights being the
     share of each mode at A.
     """
-    first, second = a.new_tensor(_FIRST), a.new_tensor(_SECOND)
-    traces = [a[:, i, i] - a[:, (i + 1) % 3, i] for i in range(3)]  # tr(FᵀA) - tr(GᵀA), entry by entry
-    weight = (_CONCENTRATION * (traces[0] + traces[1] + traces[2])).sigmoid()[:, None, None]
-    return second + weight * (first - second)
+    turned = a[_TURNED]
+    traces = [a[i, i] - turned[i, i] for i in range(3)]  # tr(FᵀA) - tr(GᵀA), entry by entry
+    weight = logistic(_CONCENTRATION * (traces[0] + traces[1] + traces[2]))
+    return (turned + weight * (a - turned)).swapaxes(0, 1)
 
 
-def rotation_pull(a: Tensor) -> Tensor:
-    """Towards SO(3): -(AᵀA - I) / 2, to be multiplied by A from the left, (n, 3, 3) to (n, 3, 3).
+def rotation_pull(a: Array) -> Array:
+    """Towards SO(3): -(AᵀA - I) / 2, to be multiplied by A from the left, (3, 3, n) to (3, 3, n).
 
     For A = R (I + S) with a small symmetric S, A times this is -R S to first order: the way to the nearest rotation,
     with no projection.
     """
-    return (torch.eye(3, dtype=a.dtype, device=a.device) - transpose_multiply(a, a)) / 2
+    pull = product(a.swapaxes(0, 1), a) * -0.5
+    for i in range(3):
+        pull[i, i] += 0.5
+    return pull
 
 
 @dataclass(frozen=True)
@@ -67,10 +63,11 @@ class RotationChain:
 
     def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
         """Proposals, (n, 3, 3)."""
-        turn = transpose_multiply(x, rotation_score(x))
-        turn = (turn - turn.transpose(1, 2)) / 2
-        motion = multiply(x, self.chain.drift * turn + self.chain.kappa * rotation_pull(x))
-        return x + motion + self.chain.noise(t) * noise.normal(t, (3, 3))
+        a = batch_last(x)
+        turn = rotation_score(a)
+        turn = (turn - turn.swapaxes(0, 1)) / 2
+        motion = product(a, self.chain.drift * turn + self.chain.kappa * rotation_pull(a))
+        return batch_first(a + motion + self.chain.noise(t) * batch_last(noise.normal(t, (3, 3))))
 
 
 def rotation_distance(a: Tensor, b: Tensor) -> Tensor:

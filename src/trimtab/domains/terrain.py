@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from trimtab.constraints.surface import Surface
 from trimtab.core.noise import Noise
+from trimtab.core.steady import Array, batch_first, batch_last, exp, logistic, sin_cos, sqrt, stack
 from trimtab.domains.base import Domain, Problem
 from trimtab.domains.langevin import Chain
 
@@ -46,28 +48,24 @@ class Terrain:
 
     def height(self, u: Tensor, v: Tensor) -> Tensor:
         """The surface above each point of the map, (n,)."""
-        z = 0.3 * (1.5 * u).sin() * (1.2 * v).cos() + 0.15 * (0.8 * u + 1.7 * v).sin()
-        for ridge in self.ridges:
-            z = z + ridge.height * _profile(ridge, u, v)[1]
-        return z
+        return batch_first(self.height_and_slope(batch_last(u), batch_last(v), slope=False)[0])
 
-    def slope(self, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Derivatives of the height by u and by v, (n,) each."""
-        diagonal = 0.15 * (0.8 * u + 1.7 * v).cos()
-        by_u = 0.45 * (1.5 * u).cos() * (1.2 * v).cos() + 0.8 * diagonal
-        by_v = -0.36 * (1.5 * u).sin() * (1.2 * v).sin() + 1.7 * diagonal
-        for ridge in self.ridges:
-            across, profile = _profile(ridge, u, v)
-            fall = (-ridge.height / ridge.width) * across * profile
-            by_u = by_u + ridge.normal[0] * fall
-            by_v = by_v + ridge.normal[1] * fall
-        return by_u, by_v
-
-
-def _profile(ridge: Ridge, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Distance from the crest in widths, and the height there as a share of the crest's."""
-    across = (ridge.normal[0] * u + ridge.normal[1] * v - ridge.offset) / ridge.width
-    return across, (-0.5 * across * across).exp()
+    def height_and_slope(self, u: Array, v: Array, slope: bool = True) -> tuple[Array, Array, Array]:
+        """The height and its derivatives by u and by v, (n,) each; without the derivatives they are None."""
+        (sin_u, sin_v, sin_d), (cos_u, cos_v, cos_d) = sin_cos(stack([1.5 * u, 1.2 * v, 0.8 * u + 1.7 * v]))
+        z = 0.3 * sin_u * cos_v + 0.15 * sin_d
+        by_u = 0.45 * cos_u * cos_v + 0.12 * cos_d if slope else None
+        by_v = 0.255 * cos_d - 0.36 * sin_u * sin_v if slope else None
+        if self.ridges:  # the distance from each crest in widths, and the height there as a share of the crest's
+            across = stack([(r.normal[0] * u + r.normal[1] * v - r.offset) / r.width for r in self.ridges])
+            profile = exp(-0.5 * across * across)
+            for i, ridge in enumerate(self.ridges):
+                z = z + ridge.height * profile[i]
+                if slope:
+                    fall = (-ridge.height / ridge.width) * across[i] * profile[i]
+                    by_u = by_u + ridge.normal[0] * fall
+                    by_v = by_v + ridge.normal[1] * fall
+        return z, by_u, by_v
 
 
 @dataclass(frozen=True)
@@ -94,34 +92,34 @@ class WalkChain:
 
     def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
         """Proposals, (n, 3)."""
-        u, v, z = x.unbind(1)
-        by_u, by_v = self.terrain.slope(u, v)
-        score_u, score_v, score_z = self._score(x).unbind(1)
+        point = batch_last(x)
+        u, v, z = point
+        height, by_u, by_v = self.terrain.height_and_slope(u, v)
+        score_u, score_v, score_z = self._score(point)
         pace_u = self.chain.drift * (score_u + by_u * score_z)
         pace_v = self.chain.drift * (score_v + by_v * score_z)
         # (-by_u, -by_v, 1) is normal to the surface below the point: one Gauss-Newton step is this far along it
-        above = z - self.terrain.height(u, v)
-        back = self.chain.kappa * above / (1 + by_u * by_u + by_v * by_v)
-        motion = [pace_u + back * by_u, pace_v + back * by_v, by_u * pace_u + by_v * pace_v - back]
-        return x + torch.stack(motion, dim=1) + self.chain.noise(t) * noise.normal(t, (3,))
+        back = self.chain.kappa * (z - height) / (1 + by_u * by_u + by_v * by_v)
+        motion = stack([pace_u + back * by_u, pace_v + back * by_v, by_u * pace_u + by_v * pace_v - back])
+        return batch_first(point + motion + self.chain.noise(t) * batch_last(noise.normal(t, (3,))))
 
-    def _score(self, x: Tensor) -> Tensor:
-        """Towards the modes, each weighted by its share at x, (n, 3); of length about 1 far from them."""
-        places = x.new_tensor(_PLACES)
-        heights = self.terrain.height(places[:, 0], places[:, 1])
-        (first, near), (second, far) = (
-            _towards(x, torch.cat([place, height[None]])) for place, height in zip(places, heights, strict=True)
-        )
-        weight = (_CONCENTRATION * (far - near)).sigmoid()[:, None]
-        return second + weight * (first - second)
+    @cached_property
+    def _places(self) -> list[tuple[float, float, float]]:
+        """The modes, on the surface."""
+        u, v = torch.tensor(_PLACES, dtype=torch.float64).T
+        return [(*place, z) for place, z in zip(_PLACES, self.terrain.height(u, v).tolist(), strict=True)]
+
+    def _score(self, point: Array) -> Array:
+        """Towards the modes, each weighted by its share at the point, (3, n); of length about 1 far from them."""
+        (first, near), (second, far) = (_towards(point, place) for place in self._places)
+        return second + logistic(_CONCENTRATION * (far - near)) * (first - second)
 
 
-def _towards(x: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
-    """Direction from each point to a place, (n, 3), and softened distance, (n,)."""
-    gap = place - x
-    du, dv, dz = gap.unbind(1)
-    distance = (du * du + dv * dv + dz * dz + _SOFTENING**2).sqrt()
-    return gap / distance[:, None], distance
+def _towards(point: Array, place: tuple[float, float, float]) -> tuple[Array, Array]:
+    """Direction from each point to a place, (3, n), and softened distance, (n,)."""
+    du, dv, dz = (to - at for to, at in zip(place, point, strict=True))
+    distance = sqrt(du * du + dv * dv + dz * dz + _SOFTENING * _SOFTENING)
+    return stack([du, dv, dz]) / distance, distance
 
 
 def euclidean_distance(a: Tensor, b: Tensor) -> Tensor:

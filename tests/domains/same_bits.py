@@ -1,0 +1,69 @@
+"""A sample's rollout in batches of many sizes and orders: run in processes of their own by `test_same_bits`.
+
+Prints, as JSON, the cases in which some bit of a sample depended on its batch, and a digest of all samples' rollouts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import torch
+
+import trimtab as tt
+from trimtab.domains import SYNTHETIC, domain
+
+CASES = {name: {} for name in SYNTHETIC}
+SIZES = (1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 64, 65)
+LARGE = 9001  # enough numbers for torch to divide among its threads
+STEPS = 5
+
+
+def adaptive(defects: torch.Tensor) -> tt.Adaptive:
+    """Prices that about half of these defects, (T, n), reach."""
+    table = defects.sort(dim=1).values[:, defects.shape[1] // 2, None].repeat(1, 4)
+    table[:, 0] = torch.inf
+    return tt.Adaptive(tt.Thresholds(table, method="by hand"))
+
+
+def bits(problem, schedule, seeds, distance):
+    """Everything a rollout is judged by, each (n, …)."""
+    run = tt.rollout(problem.sampler, problem.constraint, schedule, seeds, keep_states=True)
+    apart = distance(run.states[STEPS // 2], run.final)
+    return run.final, run.defects.T, run.residuals.T, run.projected.T, apart
+
+
+def main() -> None:
+    """Compare every batch with the rows of one of 65 samples, or of 9,001."""
+    shuffled = torch.Generator().manual_seed(0)
+    differing, digest = [], hashlib.sha256()
+    for name, settings in CASES.items():
+        made = domain(name, **{"n_steps": STEPS} | settings)
+        problem = made.problem(range(LARGE))
+        free = tt.rollout(problem.sampler, problem.constraint, tt.Terminal(), range(65))
+        schedules = {
+            "random times": tt.RandomTimes(0.5, seed=3),
+            "periodic": tt.Periodic(0.25),
+            "adaptive": adaptive(free.defects),
+        }
+        for kind, schedule in schedules.items():
+            torch.set_num_threads(1)
+            whole = bits(problem, schedule, range(65), made.distance)
+            for part in whole:
+                digest.update(part.contiguous().numpy().tobytes())
+            batches = [(n, torch.randperm(65, generator=shuffled)[:n]) for n in SIZES]
+            for threads in (1, 2):
+                torch.set_num_threads(threads)
+                for n, rows in batches:
+                    alone = bits(problem, schedule, rows, made.distance)
+                    if not all(map(torch.equal, alone, (part[rows] for part in whole))):
+                        differing.append(f"{name}, {kind}, {n} samples, {threads} threads")
+            if kind == "adaptive":
+                large = bits(problem, schedule, range(LARGE), made.distance)
+                if not all(map(torch.equal, (part[:65] for part in large), whole)):
+                    differing.append(f"{name}, {kind}, {LARGE} samples, 2 threads")
+    print(json.dumps({"differing": differing, "digest": digest.hexdigest()}))
+
+
+if __name__ == "__main__":
+    main()
