@@ -39,11 +39,14 @@ _STEP = _signed(0xD1342543DE82EF95)  # an odd multiplier of its own, so that ste
 _STREAM = _signed(0xAF251AF3B0F025B5)
 
 
-def _mix(z: Tensor) -> Tensor:
-    """SplitMix64's finaliser, (…) int64 to (…) int64; multiplication wraps, shifts are logical."""
-    z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * _MIX_1
-    z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * _MIX_2
-    return z ^ ((z >> 31) & 0x1FFFFFFFF)
+def _mix(z: Any) -> Any:
+    """SplitMix64's finaliser in place, (…) int64 to (…) int64; multiplication wraps, shifts are logical."""
+    z ^= (z >> 30) & 0x3FFFFFFFF
+    z *= _MIX_1
+    z ^= (z >> 27) & 0x1FFFFFFFFF
+    z *= _MIX_2
+    z ^= (z >> 31) & 0x1FFFFFFFF
+    return z
 
 
 def as_seeds(seeds: Iterable[int] | Tensor, device: torch.device | str | None = None) -> Tensor:
@@ -135,14 +138,20 @@ _BLOCK_NUMBERS = 1 << 16
 
 def uniform_numbers(seeds: Tensor, steps: range, event: tuple[int, ...], stream: int) -> Tensor:
     """(len(steps), n, *event) float64 in (0, 1)."""
-    salts = [_signed(t * _STEP) for t in steps]
-    key = _mix(seeds * _GAMMA + torch.tensor(salts, device=seeds.device)[:, None])
+    host = seeds.is_cpu  # where numpy's calls cost a third of torch's
+    xp: Any = np if host else torch
+    place = {} if host else {"device": seeds.device}
+    salts = xp.asarray([[_signed(t * _STEP)] for t in steps], dtype=xp.int64, **place)
+    key = _mix((seeds.numpy() if host else seeds) * _GAMMA + salts)
     key = _mix(key + _signed(stream * _STREAM))
-    count = torch.arange(1, math.prod(event) + 1, device=seeds.device)
+    count = xp.arange(1, math.prod(event) + 1, dtype=xp.int64, **place)
     bits = _mix(key[..., None] + count * _GAMMA)
     # 52 bits, centred in their cells: never 0 or 1, symmetric about a half
-    cells = ((bits >> 12) & 0xFFFFFFFFFFFFF).to(torch.float64)
-    return cells.add_(0.5).mul_(2.0**-52).reshape(len(steps), len(seeds), *event)
+    cells = xp.asarray((bits >> 12) & 0xFFFFFFFFFFFFF, dtype=xp.float64)
+    cells += 0.5
+    cells *= 2.0**-52
+    numbers: Tensor = torch.from_numpy(cells) if host else cells
+    return numbers.reshape(len(steps), len(seeds), *event)
 
 
 def _normal(seeds: Tensor, steps: range, event: tuple[int, ...], stream: int) -> Tensor:
