@@ -129,3 +129,15 @@ SCHEDULES = {
 def correct(x, constraint=None, schedule=None, n_steps=1, **options):
     """What a corrector makes of one batch of proposals, by default on the sphere after every step."""
     return tt.Corrector(constraint or Sphere(), schedule or tt.Stepwise(), n_steps, **options)(x)
+
+
+def allowance(together: Tensor, apart: Tensor) -> float:
+    """How far apart a network's samples may be that ought to be the same, from how far apart its bare ones are.
+
+    A network's kernels depend on the batch size and on the processor, so that no number written here would hold
+    everywhere. The bare sampler's own states, (n, …), in one batch and in several, show what rounding does on this
+    machine; 50 times that, since corrections on the way change how rounding grows, and at least 50 roundings of the
+    largest number, in case the bare ones happen to agree.
+    """
+    least = torch.finfo(together.dtype).eps * float(together.abs().max())
+    return 50 * max(float((together - apart).abs().max()), least)

@@ -7,10 +7,12 @@ import pytest
 import torch
 
 import trimtab as tt
+from cases import allowance
 from trimtab.constraints.obstacles import AvoidObstacles, Obstacles
 from trimtab.domains import domain
 from trimtab.domains.pdm import AnnealedLangevin, load_model
 from trimtab.domains.pdm.domain import load_map
+from trimtab.domains.pdm.quality import sample
 
 WALL = [[0.0, -1.0 + 0.1 * i, 0.08] for i in range(21)]
 
@@ -59,7 +61,9 @@ def test_samples_whose_projection_fails_are_counted_and_none_is_lost() -> None:
     alone = tt.rollout(
         sampler.take(torch.tensor([1])), constraint.take(torch.tensor([1])), tt.Periodic(0.3), torch.tensor([1])
     )
-    torch.testing.assert_close(alone.final, run.final[1:], atol=1e-5, rtol=0)
+    one = torch.tensor([1])
+    allowed = allowance(sample(sampler, range(2))[1:], sample(sampler.take(one), one))
+    torch.testing.assert_close(alone.final, run.final[1:], atol=allowed, rtol=0)
 
 
 @pytest.mark.parametrize("text", ["[[0, 0]]", "[1, 2]", '{"a": 3}', "not json"])
