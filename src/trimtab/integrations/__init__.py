@@ -7,6 +7,8 @@ Everything here drives the same `Corrector` as the built-in rollout. Each module
 - `trimtab.integrations.azula`: `wrap` any sampler of azula;
 - `trimtab.integrations.torchdiffeq`: `odeint` with corrections at step ends;
 - `trimtab.integrations.flow_matching`: `ProjectedODESolver`, an `ODESolver` that projects;
+- `trimtab.integrations.jax`: decisions inside `jit`, from the same table;
+- `trimtab.integrations.diffrax`: diffrax's solvers, stepped with corrections;
 - `trimtab.integrations.flows`: velocity models by Euler, Heun or RK4, or by torchdiffeq in segments;
 - `trimtab.integrations.manifolds`: flow_matching and geoopt manifolds as constraints;
 - `trimtab.integrations.independence`: is a sample's result really its own?

@@ -1,0 +1,83 @@
+"""diffrax's solvers, stepped one interval at a time, with corrections at step ends and never at stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from trimtab.core.constraint import Constraint
+from trimtab.core.corrector import Corrector
+from trimtab.core.errors import missing_extra
+from trimtab.core.record import Rollout
+from trimtab.core.schedule import Moment, Schedule
+
+try:
+    import diffrax
+    import equinox
+    import jax.numpy as jnp
+except ImportError as error:
+    raise missing_extra("diffrax", "jax", "trimtab.integrations.diffrax") from error
+
+__all__ = ["diffeqsolve"]
+
+
+def diffeqsolve(
+    terms: Any,
+    solver: Any,
+    times: Any,
+    y0: Any,
+    constraint: Constraint,
+    schedule: Schedule | Callable[[Moment], Tensor],
+    *,
+    args: Any = None,
+    **options: Any,
+) -> tuple[Any, Rollout]:
+    """Step a solver of diffrax from time to time, with projections on schedule after each step.
+
+    The step is jitted; decisions are made between steps, and a solver that carries its last slope along is told where
+    a projection has made it stale. Steps are those of `times`: one step size for all samples is no influence of one on
+    another, as an adaptive one would be. For decisions inside `jit`, see `trimtab.integrations.jax`.
+
+    Args:
+        terms: As in `diffrax.diffeqsolve`, of states with the samples along the first dimension.
+        solver: Any solver of diffrax that takes fixed steps, such as `diffrax.Heun()` or `diffrax.Tsit5()`.
+        times: Step ends with the beginning, (T + 1,).
+        y0: Initial states, (n, *event), or a tree of such arrays.
+        constraint: On the states, as JAX arrays.
+        schedule: When to project.
+        args: As in `diffrax.diffeqsolve`.
+        **options: Of `Corrector`: seeds, groups, closing, on_failure, keep_states, ….
+
+    Returns:
+        The final states, and the record.
+
+    Example:
+        >>> import diffrax, jax.numpy as jnp, trimtab as tt
+        >>> sphere = tt.as_constraint(lambda x: x / jnp.linalg.norm(x, axis=1, keepdims=True),
+        ...                           lambda x: jnp.abs(jnp.linalg.norm(x, axis=1) - 1))
+        >>> term = diffrax.ODETerm(lambda t, y, args: y[:, ::-1])
+        >>> y, record = diffeqsolve(term, diffrax.Tsit5(), jnp.linspace(0, 1, 11), jnp.array([[0.6, 0.8]]), sphere,
+        ...                         tt.Periodic(2))
+        >>> record.n_steps, record.spent.tolist(), bool(jnp.abs(jnp.linalg.norm(y, axis=1) - 1).max() < 1e-6)
+        (10, [2], True)
+    """
+    times = jnp.asarray(times)
+    if times.ndim != 1 or len(times) < 2:
+        raise ValueError(f"times are the step ends with the beginning, (T + 1,) with T >= 1: got shape {times.shape}")
+    corrector = Corrector(constraint, schedule, len(times) - 1, **options)
+    advance = equinox.filter_jit(solver.step)
+    state = solver.init(terms, times[0], times[1], y0, args)
+    y, changed = y0, False
+    with corrector:
+        corrector.begin(y0)
+        for k in range(len(times) - 1):
+            y, _, _, state, result = advance(
+                terms, times[k], times[k + 1], y, args, state, made_jump=jnp.asarray(changed)
+            )
+            if not bool(result == diffrax.RESULTS.successful):
+                raise RuntimeError(f"step {k} of {len(times) - 1} of {type(solver).__name__} failed: {result}")
+            y = corrector(y, k)
+            changed = bool(corrector.projected.any())
+    return y, corrector.rollout
