@@ -11,6 +11,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Start": ("index.md", "quickstart.md", "notebooks/your_loop.md"),
     "Wrap your loop": (
         "wrap-your-sampler.md",
+        "your-loop.md",
         "integrations.md",
         "notebooks/diffusers_pipeline.md",
         "constraints.md",

@@ -234,7 +234,8 @@ def _all_finite(leaf: Tensor) -> bool:
     if leaf.is_cpu and leaf.is_contiguous() and leaf.dtype in (torch.float32, torch.float64):
         try:
             flat = leaf.detach().numpy().ravel()
-            total = np.dot(flat, flat)
+            with np.errstate(over="ignore", invalid="ignore"):  # a large number is no reason to warn
+                total = np.dot(flat, flat)
         except (RuntimeError, TypeError):  # no storage of its own
             total = leaf.sum()
     else:
