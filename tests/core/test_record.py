@@ -7,7 +7,7 @@ import torch
 
 import trimtab as tt
 from cases import Sphere, Walk
-from trimtab.core.files import load_tensors, save_tensors
+from trimtab.core.files import load_tensors, save_tensors, tensor_bytes
 
 TENSORS = ("final", "defects", "residuals", "projected", "closing", "failed", "closing_failed", "iterations", "seeds")
 
@@ -34,3 +34,16 @@ def test_states_along_the_path_survive_their_file(tmp_path):
     run = tt.rollout(Walk(), Sphere(), tt.Periodic(0.5), range(4), keep_states=True)
     run.save(tmp_path / "run.safetensors")
     assert torch.equal(tt.Rollout.load(tmp_path / "run.safetensors").states, run.states)
+
+
+def test_the_same_record_is_the_same_file_to_the_byte_and_an_edited_one_is_refused(tmp_path):
+    tensors, facts = {"b": torch.rand(3), "a": torch.ones(2, 2).bool()}, {"x": 1, "a": [1.5]}
+    written = {tensor_bytes("rollout", tensors, facts) for _ in range(20)}
+    assert len(written) == 1
+    [data] = written
+    for i in (9, len(data) // 2, len(data) - 1):
+        (tmp_path / "edited").write_bytes(data[:i] + bytes([data[i] ^ 1]) + data[i + 1 :])
+        with pytest.raises(ValueError, match=r"edited: "):
+            load_tensors(tmp_path / "edited", "rollout")
+    (tmp_path / "whole").write_bytes(data)
+    assert load_tensors(tmp_path / "whole", "rollout")[1]["a"] == [1.5]

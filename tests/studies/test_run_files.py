@@ -87,6 +87,13 @@ def test_a_directory_of_hidden_files_is_not_empty(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [".config", ".git"]
 
 
+def test_a_run_killed_at_its_very_beginning_can_begin_again(tmp_path):
+    (tmp_path / ".lock").touch()
+    (tmp_path / f".{SUMS}.part").write_text("half")
+    with Store(tmp_path, SHORT, "resume"):
+        assert not (tmp_path / f".{SUMS}.part").exists()
+
+
 def test_overwriting_removes_what_the_run_wrote_and_nothing_else(run):
     mine = {"notes.txt": "a", "rows/mine.csv": "b", ".git/.swap.tmp": "c", "tables/.draft.tmp": "d", "work/x.json": "e"}
     for name, text in mine.items():

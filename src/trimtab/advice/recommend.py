@@ -25,7 +25,7 @@ from trimtab.advice.result import Advice, Measured
 from trimtab.advice.trials import KINDS, Bench, Cost, Trial
 from trimtab.advice.words import findings_of
 from trimtab.core.constraint import Constraint
-from trimtab.core.errors import unknown
+from trimtab.core.errors import real_number, unknown
 from trimtab.core.fingerprint import fingerprint
 from trimtab.core.metrics import Distance, top_mass
 from trimtab.core.noise import as_seeds
@@ -159,7 +159,7 @@ def _tolerance(tolerance: float | None, seconds: float | None, cost: str) -> flo
     if cost not in ("seconds", "projections"):
         raise unknown("cost", str(cost), ("seconds", "projections"))
     for name, value in (("tolerance", tolerance), ("seconds", seconds)):
-        if value is not None and not 0 < value < math.inf:
+        if value is not None and not 0 < real_number(value, name) < math.inf:
             raise ValueError(f"{name} must be a number above 0: got {value!r}")
     return 0.1 if tolerance is None and seconds is None else tolerance
 
@@ -180,6 +180,8 @@ def _refuse_too_few(rollouts: int, n_steps: int) -> None:
 def _refuse_foreign_price(price: Price | None, n_steps: int) -> None:
     if price is None:
         return
+    if not isinstance(price, Price):
+        raise TypeError(f"price must be one that calibrate or load_price made: got {price!r:.60}")
     if price.n_steps != n_steps:
         raise ValueError(
             f"the price was calibrated for T = {price.n_steps} steps, this sampler has {n_steps}; calibrate again"

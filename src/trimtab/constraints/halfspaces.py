@@ -15,6 +15,7 @@ from trimtab.constraints.dual_active_set import nearest_points
 from trimtab.constraints.rows import apply_matrix
 from trimtab.constraints.states import check_states, host_array
 from trimtab.core.constraint import Constraint, Projection
+from trimtab.core.errors import of_type
 
 __all__ = ["HalfSpaces"]
 
@@ -48,6 +49,8 @@ class HalfSpaces(Constraint):
 
     def __post_init__(self) -> None:
         """Refuse shapes that are no planes."""
+        for name, value in (("A", self.A), ("b", self.b)):
+            of_type(value, Tensor, f"HalfSpaces's {name}")
         if self.A.ndim != 2 or not self.A.numel() or self.b.ndim not in (1, 2) or self.b.shape[-1] != len(self.A):
             raise ValueError(
                 "HalfSpaces needs A of shape (m, d) and b of shape (m,) or (n, m): got "

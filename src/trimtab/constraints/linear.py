@@ -11,6 +11,7 @@ from torch import Tensor
 from trimtab.constraints.rows import apply_matrix, row_norm
 from trimtab.constraints.states import check_states
 from trimtab.core.constraint import Constraint
+from trimtab.core.errors import of_type
 
 __all__ = ["AffineEquality", "Box", "Simplex"]
 
@@ -34,11 +35,15 @@ class AffineEquality(Constraint):
 
     def __post_init__(self) -> None:
         """Refuse equations that fit together in no way."""
+        for name, value in (("A", self.A), ("b", self.b)):
+            of_type(value, Tensor, f"AffineEquality's {name}")
         if self.A.ndim != 2 or not self.A.numel() or self.b.ndim not in (1, 2) or self.b.shape[-1] != len(self.A):
             raise ValueError(
                 "AffineEquality needs A of shape (m, d) and b of shape (m,) or (n, m): got "
                 f"{tuple(self.A.shape)} and {tuple(self.b.shape)}"
             )
+        if not bool(self.A.isfinite().all() & self.b.isfinite().all()):
+            raise ValueError("AffineEquality needs finite A and b: got NaN or inf")
         b = self.b.double()
         left = b - b @ (self.A.double() @ self._pseudo_inverse).T
         if float(left.abs().amax()) > 1e-6 * (1 + float(b.abs().amax())):
@@ -101,8 +106,12 @@ class Box(Constraint):
 
     def __post_init__(self) -> None:
         """Refuse a box with nothing in it."""
-        low, high = torch.as_tensor(self.low), torch.as_tensor(self.high)
-        if not bool((low <= high).all()):
+        try:
+            low, high = torch.as_tensor(self.low), torch.as_tensor(self.high)
+            sound = low.numel() and high.numel() and bool((low <= high).all())
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise TypeError(f"the ends of a box are numbers or tensors: got {self.low!r} and {self.high!r}") from error
+        if not sound:
             raise ValueError(f"a box needs low <= high everywhere: got low = {self.low}, high = {self.high}")
 
     def project(self, x: Tensor) -> Tensor:

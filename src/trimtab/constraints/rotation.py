@@ -12,6 +12,7 @@ from torch import Tensor
 
 from trimtab.constraints.states import check_states
 from trimtab.core.constraint import Constraint
+from trimtab.core.errors import of_type
 from trimtab.core.steady import arctan2, product
 
 __all__ = ["SO3", "multiply", "nearest_rotation", "rotation_angle", "rotation_defect", "transpose_multiply"]
@@ -42,6 +43,7 @@ def nearest_rotation(a: Tensor) -> Tensor:
                 [0., 1., 0.],
                 [0., 0., 1.]])
     """
+    of_type(a, Tensor, "nearest_rotation's matrices")
     if a.shape[-2:] != (3, 3) or not a.is_floating_point():
         raise ValueError(f"nearest_rotation needs floats of shape (…, 3, 3): got {tuple(a.shape)} of {a.dtype}")
     f = a.detach().reshape(-1, 9)

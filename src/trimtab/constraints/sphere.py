@@ -11,6 +11,7 @@ from torch import Tensor
 from trimtab.constraints.rows import by_row, row_norm
 from trimtab.constraints.states import check_states
 from trimtab.core.constraint import Constraint
+from trimtab.core.errors import real_number
 
 __all__ = ["Ball", "Sphere"]
 
@@ -103,5 +104,5 @@ def _to_state(away: Tensor, x: Tensor, centre: Tensor | None) -> Tensor:
 
 
 def _check_radius(radius: float) -> None:
-    if not (math.isfinite(radius) and radius > 0):
+    if not (math.isfinite(real_number(radius, "a radius")) and radius > 0):
         raise ValueError(f"a radius is a number above 0: got {radius!r}")

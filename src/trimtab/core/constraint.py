@@ -166,7 +166,7 @@ def as_constraint(
         tensor([4., 0.])
     """
     for name, f in (("project", project), ("defect", defect)):
-        if f is not None and not callable(f):
+        if not callable(f) and (f is not None or name == "project"):
             raise TypeError(f"{name} must be a function of the states: got {type(f).__name__}")
     if not isinstance(data, tuple | list) or not all(isinstance(d, Tensor) and d.ndim for d in data):
         kinds = [type(d).__name__ for d in data] if isinstance(data, tuple | list) else type(data).__name__

@@ -1,14 +1,17 @@
-"""Errors for names nobody knows."""
+"""Errors for what cannot be meant: unknown names, and values of another kind than expected."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from difflib import get_close_matches
+from numbers import Integral, Real
+from typing import TypeVar
 
-__all__ = ["missing_extra", "unknown"]
+__all__ = ["missing_extra", "of_type", "real_number", "unknown", "whole_number"]
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> ValueError:
+def unknown(kind: str, name: object, known: Iterable[str]) -> ValueError:
     """The error for an unknown name, with the nearest known one.
 
     Example:
@@ -16,9 +19,63 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> ValueError:
         ValueError("unknown domain 'sO3'; did you mean 'so3'? Known: so3, se3")
     """
     known = list(known)
-    near = get_close_matches(name.lower(), known, n=1)
+    near = get_close_matches(str(name).lower(), known, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else "."
     return ValueError(f"unknown {kind} {name!r}{hint} Known: {', '.join(known)}")
+
+
+Kind = TypeVar("Kind")
+
+
+def of_type(value: object, kind: type[Kind], what: str, hint: str = "") -> Kind:
+    """The value itself if it is of that type.
+
+    Example:
+        >>> of_type("x", int, "a seed", "give a whole number")
+        Traceback (most recent call last):
+        ...
+        TypeError: a seed must be of type int: got 'x' of type str; give a whole number
+    """
+    if not isinstance(value, kind):
+        came = f"{value!r:.60} of type {type(value).__name__}"
+        raise TypeError(f"{what} must be of type {kind.__name__}: got {came}{'; ' if hint else ''}{hint}")
+    return value
+
+
+def real_number(value: object, what: str, least: float = -math.inf, most: float = math.inf) -> float:
+    """The value as a float, if it is a real number in a range; NaN is none.
+
+    Example:
+        >>> real_number(1, "kappa", 0, 1)
+        1.0
+        >>> real_number("0.4", "kappa", 0, 1)
+        Traceback (most recent call last):
+        ...
+        TypeError: kappa must be a number: got '0.4' of type str
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{what} must be a number: got {value!r:.60} of type {type(value).__name__}")
+    if value != value:
+        raise ValueError(f"{what} must be a number: got NaN")
+    if not least <= float(value) <= most:
+        raise ValueError(f"{what} must be a number from {least:g} to {most:g}: got {value!r}")
+    return float(value)
+
+
+def whole_number(value: object, what: str, least: int = 1, most: int = 2**31 - 1) -> int:
+    """The value as an int, if it is a whole number in a range.
+
+    Example:
+        >>> whole_number(0, "n_steps")
+        Traceback (most recent call last):
+        ...
+        ValueError: n_steps must be a whole number from 1 to 2147483647: got 0
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{what} must be a whole number: got {value!r:.60} of type {type(value).__name__}")
+    if not least <= int(value) <= most:
+        raise ValueError(f"{what} must be a whole number from {least} to {most}: got {value!r}")
+    return int(value)
 
 
 def missing_extra(package: str, extra: str, purpose: str) -> ImportError:

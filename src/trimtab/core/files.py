@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -26,6 +27,7 @@ __all__ = [
     "DEEPEST",
     "LARGEST",
     "UNUSABLE",
+    "as_path",
     "load_tensors",
     "parse_json",
     "plain_name",
@@ -37,7 +39,8 @@ __all__ = [
     "write_atomically",
 ]
 
-_FORMAT = "trimtab"
+_FORMAT = "trimtab-2"
+_WITHOUT_CHECKSUM = "trimtab"  # as the shipped weights and older files have it
 
 DEEPEST = 64
 """Brackets within brackets in a JSON text."""
@@ -51,6 +54,7 @@ UNUSABLE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeErro
 LONGEST_NAME = 120
 """Characters of a name that becomes part of a path."""
 
+_LONGEST_PATH = 4000
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@=+-]*")
 _DEVICES = re.compile(r"(?i)(con|prn|aux|nul|com\d|lpt\d)(\..*)?")  # Windows takes these for devices in any folder
 
@@ -149,6 +153,17 @@ def _reach_disk(path: Path) -> None:
 # ------------------------------------------------------------------ reading
 
 
+def as_path(path: object) -> Path:
+    """The path of a file; anything that cannot be one is a TypeError."""
+    if not isinstance(path, str | os.PathLike) or isinstance(os.fspath(path), bytes):
+        raise TypeError(f"expected the path of a file, a str or a pathlib.Path: got {path!r:.60}")
+    if len(str(path)) > _LONGEST_PATH:
+        raise ValueError(
+            f"expected the path of a file: got {len(str(path))} characters, beginning with {str(path)[:40]!r}"
+        )
+    return Path(path)
+
+
 def read_bytes(path: str | os.PathLike[str], largest: int = LARGEST) -> bytes:
     """A file of at most `largest` bytes; a larger one is refused before it is read."""
     path = Path(path)
@@ -211,7 +226,25 @@ def _deepest(text: str) -> int:
 def tensor_bytes(kind: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> bytes:
     """Tensors and JSON facts as the bytes of one safetensors file; see `save_tensors`."""
     metadata = {"format": _FORMAT, "kind": kind, "version": __version__, "facts": json.dumps(dict(facts))}
-    return save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, metadata)
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    return _in_order(save(plain, metadata | {"sha256": _checksum(metadata, plain)}))
+
+
+def _in_order(data: bytes) -> bytes:
+    """A safetensors file with its header in alphabetical order: the library's own order differs from call to call."""
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.dumps(json.loads(data[8:end]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)  # tensors begin at a multiple of eight bytes
+    return len(header).to_bytes(8, "little") + header + data[end:]
+
+
+def _checksum(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    """Of everything a file says: its metadata but this, and the names, types, shapes and numbers of its tensors."""
+    digest = hashlib.sha256(json.dumps({k: v for k, v in sorted(metadata.items()) if k != "sha256"}).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def save_tensors(
@@ -234,22 +267,24 @@ def load_tensors(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Ten
     Returns:
         The tensors by name, and the facts (with the writing version under "version").
     """
-    path = Path(path)
+    path = as_path(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; expected a trimtab {kind} file")
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            if metadata.get("format") == _FORMAT:
+            if metadata.get("format") in (_FORMAT, _WITHOUT_CHECKSUM):
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
     except Exception as error:  # the reader raises what it likes for damaged files: its own error, KeyError, OSError
         raise ValueError(
             f"{path}: not a trimtab {kind} file, or a truncated one ({error}); save it again with trimtab"
         ) from error
-    if metadata.get("format") != _FORMAT:
+    if metadata.get("format") not in (_FORMAT, _WITHOUT_CHECKSUM):
         raise ValueError(f"{path}: a safetensors file, but not one written by trimtab; expected a {kind} file")
     if metadata.get("kind") != kind:
         raise ValueError(f"{path}: holds {metadata.get('kind')!r}, expected {kind!r}")
+    if metadata["format"] == _FORMAT and metadata.get("sha256") != _checksum(metadata, tensors):
+        raise ValueError(f"{path}: damaged or edited, its checksum is another; save it again with trimtab")
     try:
         facts = dict(parse_json(metadata["facts"]))
     except (KeyError, ValueError, TypeError) as error:

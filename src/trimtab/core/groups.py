@@ -84,4 +84,9 @@ def as_groups(groups: Groups | Tensor | Sequence[int] | None) -> Groups | None:
     """Groups from labels, or none."""
     if groups is None or isinstance(groups, Groups):
         return groups
-    return Groups(groups if isinstance(groups, Tensor) else torch.from_numpy(np.asarray(groups)))
+    if not isinstance(groups, Tensor):
+        labels = np.asarray(groups)
+        if labels.ndim != 1 or labels.dtype.kind not in "iu":
+            raise TypeError(f"groups are whole numbers, one label per row: got {groups!r:.60}")
+        groups = torch.from_numpy(labels)
+    return Groups(groups)

@@ -121,6 +121,8 @@ class Noise:
 
     def _draw(self, draw: Draw, t: int, event: tuple[int, ...], stream: int) -> Tensor:
         """One step's numbers, cut from a block of steps: for small states the calls cost more than the numbers."""
+        if not isinstance(event, tuple) or not all(type(side) is int and side >= 0 for side in event):
+            raise ValueError(f"the shape of one sample's draw is a tuple of whole numbers: got {event!r}")
         size = len(self.seeds) * math.prod(event)
         steps = 1 if t < 0 else max(1, min(_BLOCK_STEPS, _BLOCK_NUMBERS // max(size, 1)))
         first = t - t % steps

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab.core.errors import of_type
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Moment, Schedule, as_schedule, corrections
 
@@ -21,6 +22,7 @@ def replay(schedule: Schedule | Callable[[Moment], Tensor], record: Rollout) -> 
     a record does not hold, this cannot be told). It shares nothing with the loop but the schedule: each moment is
     built from the record alone.
     """
+    of_type(record, Rollout, "the record to replay on", "rollout(…) returns one")
     asked = as_schedule(schedule).to(record.defects.device)
     groups, record = record.groups, record.grouped()
     T, n = record.defects.shape

@@ -59,6 +59,10 @@ class Form:
         if not leaves:
             raise ValueError("states must hold at least one array with one row per sample: got an empty tree")
         for name, leaf in zip(self.names, leaves, strict=True):
+            if leaf.layout is not torch.strided or leaf.is_meta:
+                raise ValueError(
+                    f"states must be dense arrays with numbers in them: {name} is {leaf.layout} on {leaf.device}"
+                )
             if leaf.ndim < 1 or len(leaf) == 0 or len(leaf) != len(leaves[0]):
                 raise ValueError(
                     f"states must have one row per sample, at least one, the same number in every array: {name} is "

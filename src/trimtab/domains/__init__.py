@@ -41,7 +41,7 @@ def domain(name: str, **settings: object) -> Domain:
         >>> domain("so3", kappa=0.5).name
         'so3'
     """
-    if name not in DOMAINS:
+    if not isinstance(name, str) or name not in DOMAINS:
         raise unknown("domain", name, DOMAINS)
     make = import_module(DOMAINS[name]).make
     known = _settings_of(make)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from trimtab.core.errors import real_number
 from trimtab.core.steady import exp, log
 
 __all__ = ["Chain"]
@@ -35,6 +36,8 @@ class Chain:
         """Refuse settings that make no chain."""
         if isinstance(self.n_steps, bool) or not isinstance(self.n_steps, int) or self.n_steps < 1:
             raise ValueError(f"n_steps must be a whole number of at least 1: got {self.n_steps!r}")
+        for name in ("kappa", "drift", "noise_start", "noise_end"):
+            real_number(getattr(self, name), name)
         if not 0 <= self.kappa <= 1:
             raise ValueError(f"kappa is the share of the defect pulled back in a step, in [0, 1]: got {self.kappa!r}")
         if not self.drift >= 0:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core.constraint import Constraint
+from trimtab.core.errors import whole_number
 from trimtab.core.record import Rollout
 from trimtab.core.rollout import Sampler, rollout, take_rows
 from trimtab.prices.planned import cheapest_times, gap_costs
@@ -62,6 +63,7 @@ def hindsight(
         batch: Rollouts run together.
     """
     T, n = sampler.n_steps, len(seeds)
+    whole_number(budget, f"a budget of corrections in T = {T} steps", 0, T)
 
     def cost(masks: Tensor, rows: Tensor) -> Tensor:
         """The objective of the samples `rows` under their masks (T, m), (m,)."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core.constraint import Constraint
-from trimtab.core.errors import unknown
+from trimtab.core.errors import of_type, unknown
 from trimtab.core.fingerprint import fingerprint
 from trimtab.core.metrics import Distance, summary
 from trimtab.core.noise import as_seeds
@@ -117,8 +117,10 @@ def calibrate_runs(
         distance: See `calibrate`.
         fingerprint: Of whatever the loop samples, if it should be kept with the price.
     """
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise unknown("method", method, METHODS)
+    if isinstance(budget, Tensor) and budget.ndim:
+        raise ValueError(f"calibrate takes the largest budget wanted, one number: got {tuple(budget.shape)} of them")
     most = int(torch.as_tensor(corrections(budget, n_steps)).max())
     if objective != "path" and method not in ("dp", "planned"):
         raise ValueError(
@@ -160,7 +162,9 @@ def thresholds_from_runs(runs: Iterable[Rollout], budget: Budget = 1.0) -> Thres
         >>> tt.thresholds_from_runs([corrector.rollout], budget=0.25).budget
         2
     """
-    runs = list(runs)
+    if not isinstance(runs, Iterable):
+        raise TypeError(f"runs to calibrate from are a list of rollouts: got {runs!r:.60}")
+    runs = [of_type(run, Rollout, "a run to calibrate from", "rollout(…) returns one") for run in runs]
     if not runs:
         raise ValueError("no runs to calibrate from: give the rollouts of at least one run with Terminal()")
     lengths = sorted({run.n_steps for run in runs})

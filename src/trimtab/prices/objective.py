@@ -41,6 +41,8 @@ def as_mix(objective: Objective) -> dict[str, float]:
         >>> as_mix("path"), as_mix({"path": 1, "endpoint": 2})
         ({'path': 1.0}, {'path': 1.0, 'endpoint': 2.0})
     """
+    if not isinstance(objective, str | Mapping):
+        raise TypeError(f"an objective is a name or a mix of them, as in {{'path': 1.0}}: got {objective!r:.60}")
     given: Mapping[str, float] = {objective: 1.0} if isinstance(objective, str) else objective
     mix = {name: float(weight) for name, weight in given.items()}
     for name, weight in mix.items():

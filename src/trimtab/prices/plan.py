@@ -12,6 +12,7 @@ from torch import Tensor
 
 from trimtab._version import __version__
 from trimtab.core import show
+from trimtab.core.errors import of_type
 from trimtab.core.files import UNUSABLE, load_tensors, save_tensors
 from trimtab.core.schedule import Budget, Moment, Schedule, corrections
 from trimtab.prices.resample import Keep, resampled_masks
@@ -43,7 +44,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         """Refuse masks that do not keep their budgets."""
-        masks = self.masks
+        masks = of_type(self.masks, Tensor, "the masks of a plan")
         if masks.dtype != torch.bool or masks.ndim != 2 or 0 in masks.shape or len(masks) - 1 > masks.shape[1]:
             raise ValueError(f"a plan is (B + 1, T) bool with B <= T: got {tuple(masks.shape)} of {masks.dtype}")
         if not torch.equal(masks.sum(dim=1).cpu(), torch.arange(len(masks))):

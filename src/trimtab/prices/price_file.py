@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from safetensors import safe_open
 
+from trimtab.core.files import as_path
 from trimtab.experimental.value import Value
 from trimtab.prices.plan import Plan
 from trimtab.prices.thresholds import Thresholds
@@ -24,7 +24,7 @@ def load_price(path: str | os.PathLike[str]) -> Thresholds | Plan | Value:
         ...     load_price(f"{folder}/price.safetensors").budget
         1
     """
-    path = Path(path)
+    path = as_path(path)
     kind = ""
     if path.is_file():
         try:

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trimtab.core.errors import of_type, whole_number
 from trimtab.core.record import Rollout
 from trimtab.prices.explore import Run, spread_budgets
 from trimtab.prices.thresholds import Adaptive, Thresholds
@@ -40,11 +41,11 @@ def quantile_table(defects: Tensor, budget: int) -> Tensor:
                 [inf, 2., -inf],
                 [inf, -inf, -inf]], dtype=torch.float64)
     """
+    of_type(defects, Tensor, "calibration defects")
     if defects.ndim != 2 or 0 in defects.shape:
         raise ValueError(f"calibration defects are (T, n) with T, n >= 1: got {tuple(defects.shape)}")
     T, n = defects.shape
-    if not 0 <= budget <= T:
-        raise ValueError(f"a budget of {budget} corrections does not fit T = {T} steps")
+    whole_number(budget, f"a budget of corrections in T = {T} steps", 0, T)
     values = defects.detach().cpu().double().numpy().ravel()
     if np.isnan(values).any():
         raise ValueError("calibration defects have NaN; a rollout that produced NaN cannot calibrate anything")

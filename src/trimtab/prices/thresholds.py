@@ -13,6 +13,7 @@ from torch import Tensor
 
 from trimtab._version import __version__
 from trimtab.core import show
+from trimtab.core.errors import of_type
 from trimtab.core.files import UNUSABLE, load_tensors, save_tensors
 from trimtab.core.schedule import Budget, Moment, Schedule, as_array, corrections
 from trimtab.prices.own_scale import OwnScale
@@ -176,7 +177,7 @@ class Adaptive(Schedule):
 
     def __post_init__(self) -> None:
         """Check the budget against the table."""
-        limit = self.thresholds.budget
+        limit = of_type(self.thresholds, Thresholds, "the prices of Adaptive", "calibrate(…) makes them").budget
         b = limit if self.budget is None else corrections(self.budget, self.thresholds.n_steps)
         if (int(b.max()) if isinstance(b, Tensor) else b) > limit:
             raise ValueError(

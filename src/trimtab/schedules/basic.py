@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
@@ -11,10 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trimtab.core.errors import real_number, whole_number
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.schedule import Budget, Moment, Schedule, corrections
 
 __all__ = ["Fixed", "FixedThreshold", "Periodic", "RandomTimes", "Stepwise", "Terminal"]
+
+
+MOST_STEPS = 10_000_000
+"""Of a mask: more would be a mistake for something else."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,9 @@ class Fixed(Schedule):
             >>> Fixed.at([3, -1], n_steps=5).mask
             tensor([False, False, False,  True,  True])
         """
+        whole_number(n_steps, "n_steps", most=MOST_STEPS)
+        if not isinstance(steps, Iterable):
+            raise TypeError(f"Fixed.at takes a list of steps: got {steps!r}")
         listed = list(steps)
         wrong = [step for step in listed if isinstance(step, bool) or not isinstance(step, int | np.integer)]
         if wrong:
@@ -126,8 +134,7 @@ class FixedThreshold(Schedule):
 
     def __post_init__(self) -> None:
         """Refuse a threshold that is not a number."""
-        if self.value != self.value:
-            raise ValueError("FixedThreshold: the value is NaN; give a number (inf never projects)")
+        real_number(self.value, "the value of FixedThreshold")
 
     def decide(self, now: Moment) -> Tensor:
         """Where the defect is at least the value."""

@@ -15,9 +15,12 @@ from typing import Any
 from trimtab.core.files import parse_json, plain_name, read_bytes, sha256, write_atomically
 from trimtab.studies.errors import StudyError
 
-__all__ = ["SUMS", "RunFiles"]
+__all__ = ["SUMS", "SUMS_PART", "RunFiles"]
 
 SUMS = "SHA256SUMS"
+SUMS_PART = f".{SUMS}.part"
+"""What the list is filled as, before it is put in place: all that a run killed at its very beginning leaves behind."""
+
 _HEAD = "# trimtab-run: files of this run and their checksums; sha256sum --check reads it"
 _LINE = re.compile(r"([0-9a-f]{64})  (\S+)")
 _LARGEST = 4 * 2**30  # bytes of one file of a run
@@ -64,7 +67,9 @@ class RunFiles:
             _part(self.path(name)).unlink(missing_ok=True)
         self._sums = {name: sums[-1:] for name, sums in self._sums.items()}
         lines = [_HEAD, *(f"{sums[-1]}  {name}" for name, sums in self._sums.items())]
-        write_atomically(self.directory / SUMS, ("\n".join(lines) + "\n").encode())
+        part = self.directory / SUMS_PART
+        part.unlink(missing_ok=True)
+        write_atomically(self.directory / SUMS, ("\n".join(lines) + "\n").encode(), temporary=part)
         self.listed = True
 
     # -------------------------------------------------------------- one file

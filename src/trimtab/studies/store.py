@@ -15,7 +15,7 @@ from trimtab.core.files import parse_json, read_bytes
 from trimtab.studies.config import Study
 from trimtab.studies.errors import StudyError
 from trimtab.studies.machine import machine_facts
-from trimtab.studies.run_files import SUMS, RunFiles
+from trimtab.studies.run_files import SUMS, SUMS_PART, RunFiles
 from trimtab.studies.tasks import Task, code_version
 from trimtab.studies.work import Result
 
@@ -313,7 +313,7 @@ def _refuse_foreign(directory: Path) -> None:
     """Anything in a directory but a run of ours is somebody else's, hidden files too."""
     if not directory.is_dir():
         return
-    present = sorted(path.name for path in directory.iterdir() if path.name != _LOCK)
+    present = sorted(path.name for path in directory.iterdir() if path.name not in (_LOCK, SUMS_PART))
     if not present or (SUMS in present and RunFiles(directory).listed):
         return
     if RUN not in present:

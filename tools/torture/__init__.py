@@ -1,0 +1,1 @@
+"""Attacks on trimtab, and the record of how it stood them."""
