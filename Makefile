@@ -41,6 +41,7 @@ figures: install
 	$(BIN)/python docs/make_prices.py
 	$(BIN)/python docs/make_choose.py
 	$(BIN)/python docs/make_domains.py
+	$(BIN)/python docs/make_gallery.py
 
 bench: install
 	$(BIN)/python benchmarks

@@ -8,7 +8,7 @@ from pathlib import Path
 __all__ = ["navigation", "title_of"]
 
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "Start": ("index.md", "quickstart.md", "notebooks/your_loop.md"),
+    "Start": ("index.md", "quickstart.md", "notebooks/your_loop.md", "gallery.md"),
     "Wrap your loop": (
         "wrap-your-sampler.md",
         "your-loop.md",

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from trimtab.domains import DOMAINS
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -30,3 +32,16 @@ def test_snippets_run(page, tmp_path, monkeypatch):
 def test_links_lead_somewhere(page):
     missing = [link for link in LINK.findall(CODE.sub("", page.read_text())) if not (page.parent / link).exists()]
     assert not missing
+
+
+def test_every_domain_integration_and_example_is_in_the_gallery():
+    gallery = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
+    shown = set(re.findall(r"\]\(\.\./(?:src/trimtab/)?([^)]+)\)", gallery))
+    homes = {path.removeprefix("trimtab.").replace(".", "/") + ".py" for path in DOMAINS.values()}
+    assert homes - shown == set()
+    assert {f"examples/{p.name}" for p in (ROOT / "examples").glob("*.py")} - shown == set()
+    helpers = {"__init__", "independence", "loggers"}  # these help with a sampler, and are none
+    wanted = {p for p in (ROOT / "src" / "trimtab" / "integrations").glob("*.py") if p.stem not in helpers}
+    assert {f"integrations/{p.name}" for p in wanted} - shown == set()
+    pictures = {p.name for p in (ROOT / "docs" / "images" / "gallery").iterdir()}
+    assert set(re.findall(r"images/gallery/([^)]+)\)", gallery)) == pictures

@@ -183,6 +183,14 @@ def test_an_error_in_a_notebook_is_an_error_of_the_build(tmp_path: Path, part: A
         notebooks.execute(path, tmp_path)
 
 
+def test_formulas_of_a_page_are_drawn_without_scripts(site: Path) -> None:
+    page = (site / "notation.html").read_text(encoding="utf-8")
+    written = (ROOT / "docs" / "notation.md").read_text(encoding="utf-8")
+    assert page.count('display="block"') == written.count("\n$$\n") / 2 > 0
+    assert "arithmatex" not in page
+    assert "\\frac" not in page
+
+
 def test_figures_are_light(site: Path) -> None:
     heavy = {path.name: path.stat().st_size for path in site.rglob("*.png") if path.stat().st_size > 250_000}
     assert not heavy
