@@ -1,6 +1,10 @@
 """A loop of one's own for the command line, with one added line.
 
-Run it: `trimtab advise --sampler examples.my_loop:make --cost projections` (or `calibrate`, or `compare`)
+In the folder where this file lies, which may be any of yours:
+
+    trimtab advise --sampler my_loop:make --cost projections
+
+or `calibrate`, or `compare`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """A sampler of your own in ten lines, for the command line.
 
-Points walk at random, with a push every 15 steps, and must stay in a disc. From this repository's root:
+Points walk at random, with a push every 15 steps, and must stay in a disc. In the folder where this file lies, which may
+be any of yours:
 
-    trimtab advise    --sampler examples.my_sampler:make --cost projections
-    trimtab calibrate --sampler examples.my_sampler:make
-    trimtab compare   --sampler examples.my_sampler:make
+    trimtab advise    --sampler my_sampler:make --cost projections
+    trimtab calibrate --sampler my_sampler:make
+    trimtab compare   --sampler my_sampler:make
 """
 
 from __future__ import annotations

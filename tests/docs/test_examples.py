@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -56,6 +57,36 @@ def test_an_example_runs_and_its_numbers_make_sense(script, tmp_path):
         assert others
         assert max(others) < errors["terminal"]
         assert errors["stepwise"] < 1e-3
+
+
+@pytest.mark.parametrize("name", ["my_sampler", "my_loop"])
+def test_a_factory_works_in_a_folder_of_the_users(name, tmp_path):
+    """As its text says: copied anywhere, named by the file alone."""
+    source = ROOT / "examples" / f"{name}.py"
+    assert f"trimtab advise {'   ' if name == 'my_sampler' else ''}--sampler {name}:make" in source.read_text()
+    shutil.copy(source, tmp_path)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "trimtab",
+            "calibrate",
+            "--sampler",
+            f"{name}:make",
+            "--seeds",
+            "16",
+            "--out",
+            "price.st",
+        ],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "price.st").stat().st_size > 0
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: p.stem)
