@@ -1,7 +1,7 @@
 """A sampler of your own in ten lines, for the command line.
 
-Points walk at random, with a push every 15 steps, and must stay in a disc. In the folder where this file lies, which may
-be any of yours:
+Points walk at random, with a push every 15 steps, and must stay in a disc. In the folder where this file lies, which
+may be any of yours:
 
     trimtab advise    --sampler my_sampler:make --cost projections
     trimtab calibrate --sampler my_sampler:make

@@ -109,3 +109,19 @@ def test_a_subclass_with_a_step_of_its_own():
     wrapped = wrap(plain, Sphere(), tt.Stepwise())
     assert (Sphere().defect(wrapped(start(plain))) < 1e-12).all()
     assert wrapped.rollout.projected.all()
+
+
+@pytest.mark.parametrize("name", ["DDIMSampler", "zABSampler"])
+def test_a_constraint_may_ask_for_the_noise_level(name):
+    asked = []
+
+    def project(x, time, sigma):
+        asked.append((time, sigma))
+        return x
+
+    needy = tt.as_constraint(project, lambda x, time, sigma: x[:, 0] * 0, needs=("time", "sigma"))
+    plain = make(name)
+    wrap(plain, needy, tt.Stepwise())(start(plain))
+    times = plain.timesteps[1:]
+    assert [time for time, _ in asked] == times.tolist()
+    assert [sigma for _, sigma in asked] == pytest.approx(plain.denoiser.schedule(times)[1].tolist())

@@ -22,6 +22,7 @@ from diffusers_cases import (
     diffusers,
     generate,
     quiet,
+    run_alone,
     stable_pipeline,
     unet,
     vae,
@@ -318,7 +319,7 @@ def test_bad_use_is_explained(stable):
         project = staticmethod(lambda x: x)
         defect = staticmethod(lambda x: torch.zeros(len(x)))
 
-    with pytest.raises(ValueError, match="Bare has no take"):
+    with pytest.raises(TypeError, match=r"derives from trimtab\.Constraint: got Bare"):
         wrap(stable, Bare(), tt.Stepwise())
     scheduler = wrap(SCHEDULERS["DDIM"](), box(), tt.Stepwise())
     scheduler.set_timesteps(5)
@@ -334,3 +335,20 @@ def test_bad_use_is_explained(stable):
     edm.set_timesteps(5)
     with pytest.raises(ValueError, match="does not know how EDMEulerScheduler"):
         edm.step(LATENTS, edm.timesteps[0], LATENTS)
+
+
+@pytest.mark.parametrize("name", ["Euler", "DPMSolverMultistep", "DEIS"])
+def test_a_constraint_may_ask_for_the_noise_level_and_the_state_before(name):
+    asked = []
+
+    def project(x, timestep, sigma, previous):
+        asked.append((timestep, sigma))
+        assert previous.shape == x.shape
+        return x
+
+    needs = ("timestep", "sigma", "previous")
+    needy = tt.as_constraint(project, lambda x, timestep, sigma, previous: x.flatten(1)[:, 0] * 0, needs=needs)
+    scheduler = wrap(SCHEDULERS[name](), needy, tt.Stepwise(), history="restart")
+    run_alone(scheduler)
+    assert [timestep for timestep, _ in asked] == pytest.approx(scheduler.timesteps.tolist())
+    assert [sigma for _, sigma in asked] == pytest.approx(scheduler.sigmas[1:].tolist())

@@ -31,7 +31,7 @@ TOKENS = {
     "VQDiffusionScheduler",
 }
 OTHERWISE_REFUSED = {
-    "KarrasVeScheduler": "needs 2 calls a step",
+    "KarrasVeScheduler": "needs 2 calls per step",
     "RePaintScheduler": "also goes backwards",
     "ScoreSdeVeScheduler": "has no step",
     "ScoreSdeVpScheduler": "has no step",

@@ -6,6 +6,7 @@ import gc
 import threading
 import time
 
+import numpy as np
 import pytest
 import torch
 
@@ -54,6 +55,21 @@ def test_it_can_be_calibrated_and_advised_on():
     assert torch.equal(price.table, ours.table)
 
 
+def test_states_of_any_kind():
+    ball = tt.as_constraint(
+        lambda s: {"x": np.clip(s["x"], -1, 1), "age": s["age"]}, lambda s: (np.abs(s["x"]) - 1).clip(min=0).max(axis=1)
+    )
+
+    def walking(correct, seeds):
+        state = {"x": np.zeros((len(seeds), 2)), "age": np.zeros(len(seeds))}
+        for t in range(T):
+            state = correct({"x": state["x"] + 0.3 * seeds.numpy()[:, None], "age": state["age"] + 1}, t)
+
+    run = tt.rollout(LoopSampler(walking, T), ball, tt.Periodic(3), range(3))
+    assert run.final["x"].tolist() == [[0, 0], [1, 1], [1, 1]]
+    assert run.final["age"].tolist() == [T] * 3
+
+
 def test_runs_may_be_interleaved():
     sampler, seeds = LoopSampler(loop, T), torch.arange(3)
     first, second = Noise(seeds, torch.float64), Noise(seeds + 7, torch.float64)
@@ -93,12 +109,12 @@ def test_a_wrong_number_of_steps_is_explained(n_steps):
     ("call", "complaint"),
     [
         (lambda correct: correct(torch.zeros(2, 3, 3), 4), "for step 4, but step 0 of 12 is next"),
-        (lambda correct: correct([1.0]), "a tensor: got list"),
+        (lambda correct: correct([1.0]), "a tuple, list, dict or dataclass of those: got float"),
         (lambda correct: 1 / 0, "division by zero"),
     ],
 )
 def test_errors_of_the_loop_come_out_where_it_was_called(call, complaint):
-    with pytest.raises((ValueError, ZeroDivisionError), match=complaint):
+    with pytest.raises((ValueError, TypeError, ZeroDivisionError), match=complaint):
         tt.rollout(LoopSampler(lambda correct, seeds: call(correct), T), CONSTRAINT, tt.Terminal(), range(2))
     assert not waiting()
 

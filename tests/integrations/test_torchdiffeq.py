@@ -126,6 +126,19 @@ def test_a_solver_goes_on_with_the_step_size_it_had(method):
     assert ours < len(asked) - ours
 
 
+@pytest.mark.parametrize("method", ["rk4", "dopri5"])
+def test_a_constraint_may_ask_for_the_time_and_the_state_before(method):
+    asked = []
+
+    def project(x, time, previous):
+        asked.append(time)
+        return torch.maximum(x, 0.5 * previous)
+
+    needy = tt.as_constraint(project, lambda x, time, previous: x[:, 0] * 0, needs=("time", "previous"))
+    odeint(swirl, start(), times(), needy, tt.Stepwise(), method=method)
+    assert asked == times()[1:].tolist()
+
+
 def test_contradictory_options_are_refused():
     options = {"step_size": 0.1, "grid_constructor": lambda f, y, t: t}
     with pytest.raises(ValueError, match="not both"):

@@ -35,7 +35,8 @@ def wrap(
 
     Args:
         sampler: Any sampler of `azula.sample`, or a subclass with a `step` of its own.
-        constraint: On the states, (n, *event).
+        constraint: On the states, (n, *event). It may need "time", "alpha" and "sigma", those of the states, and
+            "previous".
         schedule: When to project.
         **options: Of `Corrector`: seeds, on_failure, keep_states, dense, on_step, ….
 
@@ -99,12 +100,22 @@ class ProjectedSampler(Sampler):  # type: ignore[misc]
             self.corrector.begin(x)
             if _loop_of(loop) is Sampler.__call__:
                 # azula's plain loop looks its step up on the sampler
-                loop.step = lambda *args, **more: self.corrector(self.plain.step(*args, **more))
+                loop.step = self._step
                 x = loop(x, **kwargs)
             else:
-                ends = loop.denoiser = _StepEnds(loop.denoiser, self.corrector)
-                x = self.corrector(loop(x, **kwargs), ends.calls - 1)
+                ends = loop.denoiser = _StepEnds(loop.denoiser, self._correct)
+                x = self._correct(loop(x, **kwargs), self.timesteps[-1])
+                assert ends.calls == self.corrector.n_steps
         return x
+
+    def _step(self, x_t: Tensor, t: Tensor, s: Tensor, **kwargs: Any) -> Tensor:
+        return self._correct(self.plain.step(x_t, t, s, **kwargs), s)
+
+    def _correct(self, x: Tensor, time: Tensor) -> Tensor:
+        """Correct the states (n, *event) of a time; the constraint may ask for it and for its noise level."""
+        alpha, sigma = self.denoiser.schedule(time)
+        corrected: Tensor = self.corrector(x, time=float(time), alpha=float(alpha), sigma=float(sigma))
+        return corrected
 
 
 class _StepEnds:
@@ -114,13 +125,13 @@ class _StepEnds:
     denoiser, about the very tensor the loop goes on with: overwriting it is correcting the end of the step before.
     """
 
-    def __init__(self, denoiser: Any, corrector: Corrector) -> None:
-        self.denoiser, self.corrector, self.calls = denoiser, corrector, 0
+    def __init__(self, denoiser: Any, correct: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self.denoiser, self.correct, self.calls = denoiser, correct, 0
         self.schedule = denoiser.schedule
 
     def __call__(self, x: Tensor, t: Tensor, **kwargs: Any) -> Any:
         if self.calls > 0:  # the first question is about the initial state, which belongs to the caller
-            x.copy_(self.corrector(x, self.calls - 1))
+            x.copy_(self.correct(x, t))
         self.calls += 1
         return self.denoiser(x, t, **kwargs)
 

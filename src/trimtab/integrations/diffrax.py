@@ -45,7 +45,7 @@ def diffeqsolve(
         solver: Any solver of diffrax that takes fixed steps, such as `diffrax.Heun()` or `diffrax.Tsit5()`.
         times: Step ends with the beginning, (T + 1,).
         y0: Initial states, (n, *event), or a tree of such arrays.
-        constraint: On the states, as JAX arrays.
+        constraint: On the states, as JAX arrays. It may need "time", that of the states, and "previous".
         schedule: When to project.
         args: As in `diffrax.diffeqsolve`.
         **options: Of `Corrector`: seeds, groups, closing, on_failure, keep_states, ….
@@ -78,6 +78,6 @@ def diffeqsolve(
             )
             if not bool(result == diffrax.RESULTS.successful):
                 raise RuntimeError(f"step {k} of {len(times) - 1} of {type(solver).__name__} failed: {result}")
-            y = corrector(y, k)
+            y = corrector(y, k, time=float(times[k + 1]))
             changed = bool(corrector.projected.any())
     return y, corrector.rollout

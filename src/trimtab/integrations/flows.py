@@ -95,7 +95,7 @@ class FlowSampler(_Flow):
     """A velocity model stepped by a fixed-step solver.
 
     Attributes:
-        method: "euler" (1 evaluation a step), "heun" (2) or "rk4" (4).
+        method: "euler" (1 evaluation per step), "heun" (2) or "rk4" (4).
 
     Example:
         >>> import torch, trimtab as tt
@@ -148,7 +148,7 @@ class Evaluations(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class OdeSampler(_Flow):
-    """A velocity model integrated by torchdiffeq, one segment a step.
+    """A velocity model integrated by torchdiffeq, one segment per step.
 
     An adaptive solver begins each segment with a new guess of its step size; `count_evaluations` tells what that
     costs. It also takes one step size for the whole batch: here the error of the worst sample rules, so that every

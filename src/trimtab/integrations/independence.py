@@ -1,7 +1,8 @@
 """Is a sample's result its own? A batch of one against a batch of many.
 
-Decisions a sample are worth something only if its batch-mates have no influence on it. Batch normalisation in training
-mode, a norm taken over the whole batch, one step size for all, or noise drawn for the batch break that silently.
+Decisions per sample are worth something only if its batch-mates have no influence on it. Batch normalisation in
+training mode, a norm taken over the whole batch, one step size for all, or noise drawn for the batch break that
+silently.
 """
 
 from __future__ import annotations

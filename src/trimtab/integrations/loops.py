@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 
 from trimtab.core.noise import Noise
+from trimtab.core.states import Form
 
 __all__ = ["Correct", "LoopSampler"]
 
-Correct = Callable[..., Tensor]
-"""`correct(x)` or `correct(x, t)`: the state to go on with, (n, *event) to (n, *event)."""
+Correct = Callable[..., Any]
+"""`correct(x)` or `correct(x, t)`: the state to go on with, (n, *event) to (n, *event), or a tree of such arrays."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +55,7 @@ class LoopSampler:
     _running: dict[int, _Running] = field(default_factory=dict, init=False, repr=False, metadata={"per_sample": True})
     _checked: list[bool] = field(default_factory=list, init=False, repr=False, metadata={"per_sample": True})
 
-    def start(self, noise: Noise) -> Tensor:
+    def start(self, noise: Noise) -> Any:
         """Begin a run of the loop; its first proposals stand for the initial states, (n, *event)."""
         running = _Running(self.loop, noise.seeds, self.n_steps)
         self._running[id(noise)] = running
@@ -62,7 +63,7 @@ class LoopSampler:
         weakref.finalize(noise, _give_up, self._running, id(noise))
         return running.first
 
-    def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
+    def step(self, x: Any, t: int, noise: Noise) -> Any:
         """Let the loop go on with `x` to its next call, (n, *event)."""
         running = self._running[id(noise)]
         proposal = running.first if t == 0 else running.go_on(x)
@@ -80,18 +81,18 @@ class _Running:
     def __init__(self, loop: Callable[[Correct, Tensor], Any], seeds: Tensor, n_steps: int) -> None:
         """Run the loop to its first call."""
         self.n_steps, self.calls = n_steps, 0
-        self.proposals: SimpleQueue[Tensor | BaseException | None] = SimpleQueue()
-        self.answers: SimpleQueue[Tensor | None] = SimpleQueue()
+        self.proposals: SimpleQueue[Any] = SimpleQueue()
+        self.answers: SimpleQueue[Any] = SimpleQueue()
         self.thread = Thread(target=self._work, args=(loop, seeds), name="trimtab loop", daemon=True)
         self.thread.start()
         self.first = self._next()
 
-    def go_on(self, x: Tensor) -> Tensor:
+    def go_on(self, x: Any) -> Any:
         """Give the loop its state, and wait for the next proposal."""
         self.answers.put(x)
         return self._next()
 
-    def run_out(self, x: Tensor) -> None:
+    def run_out(self, x: Any) -> None:
         """Let the loop come to its end, which must be without another call."""
         self.answers.put(x)
         if self._received() is not None:
@@ -105,7 +106,7 @@ class _Running:
         if self.thread is not current_thread():
             self.thread.join()
 
-    def _next(self) -> Tensor:
+    def _next(self) -> Any:
         proposal = self._received()
         if proposal is None:
             raise ValueError(
@@ -114,7 +115,7 @@ class _Running:
             )
         return proposal
 
-    def _received(self) -> Tensor | None:
+    def _received(self) -> Any:
         received = self.proposals.get()
         if isinstance(received, BaseException):
             raise received
@@ -130,9 +131,8 @@ class _Running:
         except BaseException as error:
             self.proposals.put(error)
 
-    def _correct(self, x: Tensor, t: int | None = None) -> Tensor:
-        if not isinstance(x, Tensor):
-            raise ValueError(f"correct takes the loop's states, a tensor: got {type(x).__name__}")
+    def _correct(self, x: Any, t: int | None = None) -> Any:
+        Form(x)  # refuses what can be no state
         if t is not None and int(t) != self.calls:
             raise ValueError(f"the loop called correct for step {t}, but step {self.calls} of {self.n_steps} is next")
         self.calls += 1

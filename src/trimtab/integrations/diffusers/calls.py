@@ -36,7 +36,7 @@ def refuse_unusable(scheduler: Any) -> None:
     order = getattr(scheduler, "order", 1)
     if order > 1 and not _predicts_then_corrects(scheduler):
         raise ValueError(
-            f"{name} needs {order} calls a step and does not say which of them ends one; use another scheduler, or "
+            f"{name} needs {order} calls per step and does not say which of them ends one; use another scheduler, or "
             "write the loop yourself and call trimtab.Corrector at the ends of its steps"
         )
 

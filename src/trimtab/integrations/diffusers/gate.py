@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from trimtab.core.constraint import Constraint, as_constraint
@@ -69,7 +70,7 @@ class Handed:
         """Before a run."""
         self.correct = correct
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, **context: Any) -> Tensor:
         """The states to go on with, (n, *event); which of them were projected is told from the outside."""
         y = self.correct(x)
         self.projected = (y != x).flatten(1).any(dim=1)
@@ -141,10 +142,19 @@ class Gate:
         """Whether the present call is the run's last."""
         return self.call == len(self.ends) - 1
 
-    def correct(self, scheduler: Any, x: Tensor) -> Tensor:
-        """The states, or clean samples, to go on with, (n, *event)."""
+    def show(self, x: Tensor) -> None:
+        """Show the initial states, (n, *event), where the constraint wants to know what was before an update."""
+        if isinstance(self.corrector, Corrector) and "previous" in self.settings.constraint.needs:
+            self.corrector.begin(x)
+
+    def correct(self, scheduler: Any, x: Tensor, timestep: Any) -> Tensor:
+        """The states, or clean samples, to go on with, (n, *event); the constraint may ask for the noise level."""
         assert self.corrector is not None
-        y = self.corrector(x)
+        context: dict[str, Any] = {"timestep": float(torch.as_tensor(timestep).flatten()[0])}
+        step_index = getattr(scheduler, "step_index", None)
+        if step_index is not None and hasattr(scheduler, "sigmas"):
+            context["sigma"] = float(scheduler.sigmas[min(int(step_index), len(scheduler.sigmas) - 1)])
+        y = self.corrector(x, **context)
         if self.has_history and not self.last_call:
             self.stale = self.corrector.projected
             self.warn_once(scheduler)

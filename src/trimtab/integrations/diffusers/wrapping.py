@@ -61,7 +61,8 @@ def wrap(
             which a projecting copy is returned. Some pipelines rebuild the scheduler they are given
             (`DDIMPipeline`), so wrap the pipeline rather than what goes into it.
         constraint: On the latents the scheduler steps, (n, *event); per-sample data has one row for each image,
-            images of one prompt next to each other.
+            images of one prompt next to each other. It may need "timestep", that of the step just made, "sigma", the
+            noise level of the latents, with schedulers that keep `sigmas`, and "previous".
         schedule: When to project.
         target: "state" projects what a step returns. "clean" projects the clean sample the model predicts, and
             rewrites the model output to predict the projected one; at the last step, where the two are the same
@@ -192,7 +193,7 @@ class ProjectionCallback(PipelineCallback):
                 "show; use trimtab.integrations.diffusers.wrap instead"
             )
         if self._gate.ends_step:
-            callback_kwargs["latents"] = self._gate.correct(pipeline.scheduler, callback_kwargs["latents"])
+            callback_kwargs["latents"] = self._gate.correct(pipeline.scheduler, callback_kwargs["latents"], timestep)
         self._gate.advance()
         return callback_kwargs
 
@@ -223,6 +224,8 @@ def _projecting_class(plain: type, settings: Settings) -> type:
                 settings.warn_outside(self, given["timestep"])
                 return answer
             gate.begin(self, step_ends(self, first))
+            if settings.target == "state":
+                gate.show(given["sample"])
         clean = settings.target == "clean" and not gate.last_call
         if clean:
             given["model_output"] = _rewritten(self, gate, given)
@@ -231,7 +234,7 @@ def _projecting_class(plain: type, settings: Settings) -> type:
         answer = plain.step(self, *given.args, **given.kwargs)  # type: ignore[attr-defined]
         gate.stale = None
         if gate.ends_step and not clean:
-            answer = _replace_state(answer, lambda x: gate.correct(self, x))
+            answer = _replace_state(answer, lambda x: gate.correct(self, x, given["timestep"]))
         gate.advance()
         return answer
 
@@ -299,7 +302,7 @@ def _rewritten(scheduler: Any, gate: Gate, given: _Given) -> Tensor:
         prediction, variance = output.split(x.shape[1], dim=1)
     relation = clean_prediction(scheduler, given["timestep"])
     assert gate.corrector is not None
-    clean = gate.correct(scheduler, relation.clean(prediction, x))
+    clean = gate.correct(scheduler, relation.clean(prediction, x), given["timestep"])
     changed = gate.corrector.projected.reshape(-1, *([1] * (x.ndim - 1)))
     rewritten = torch.where(changed, relation.model_output(clean, x).to(output.dtype), prediction)
     return rewritten if variance is None else torch.cat([rewritten, variance], dim=1)
