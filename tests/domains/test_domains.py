@@ -13,7 +13,8 @@ from trimtab.constraints.rotation import rotation_defect
 from trimtab.core.metrics import path_error, top_mass
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.core.steady import batch_first, batch_last
-from trimtab.domains import SYNTHETIC, domain
+from trimtab.domains import FLOWS, SYNTHETIC, base_of, domain
+from trimtab.domains.flow import Flow
 from trimtab.domains.langevin import Chain
 from trimtab.domains.so3 import rotation_pull
 from trimtab.domains.terrain import Ridge, Terrain
@@ -21,6 +22,7 @@ from trimtab.domains.terrain import Ridge, Terrain
 SEEDS = range(8)
 BASES = {"so3-impulse": "so3", "se3-lever": "se3", "terrain-ridge": "terrain"}
 every_domain = pytest.mark.parametrize("name", SYNTHETIC)
+every_dynamics = pytest.mark.parametrize("name", [*SYNTHETIC, *FLOWS])
 
 
 def run(name, schedule, seeds=SEEDS, keep_states=False, **settings):
@@ -197,3 +199,67 @@ def test_starting_rotations_are_uniform():
 def test_unknown_settings_are_told_from_those_there_are(name, setting, meant):
     with pytest.raises(ValueError, match=f"unknown setting of {name} '{setting}'; did you mean '{meant}'"):
         domain(name, **{setting: 1})
+
+
+# ------------------------------------------------------------------ flows
+
+
+@every_dynamics
+def test_settings_make_the_same_domain_again(name):
+    made = domain(name)
+    again = domain(base_of(name), **json.loads(json.dumps(dict(made.settings))))
+    assert again.settings == made.settings
+    runs = [each.problem(range(4)).rollout(tt.Periodic(0.25)) for each in (made, again)]
+    assert torch.equal(runs[0].final, runs[1].final)
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_a_flow_starts_and_ends_on_the_set_and_leaves_it_between(name):
+    problem = domain(name).problem(SEEDS)
+    record = problem.rollout(tt.Terminal(), keep_states=True)
+    assert (problem.constraint.defect(record.states[0]) <= 1e-14).all()
+    assert (problem.constraint.defect(record.final) <= 1e-14).all()
+    assert (record.defects > 1e-5).double().mean() > 0.9
+
+
+@every_domain
+def test_a_flow_keeps_what_a_chain_forgets(name):
+    """Two starts 1e-6 apart stay apart in a flow, and meet where there are modes to fall into."""
+    kept = {}
+    for key in (name, f"{name}-flow"):
+        sampler = domain(key, **{"noise": 0.0} if key != name else {}).problem(SEEDS).sampler
+        noise = Noise(as_seeds(SEEDS))
+        x = sampler.start(noise)
+        y = x + 1e-6 * torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=x.dtype)
+        constraint, distance = domain(key).problem(SEEDS).constraint, domain(key).distance
+        y = constraint.project(y)
+        begin = distance(x, y)
+        for t in range(sampler.n_steps):
+            x, y = (constraint.project(sampler.step(state, t, noise)) for state in (x, y))
+        kept[key] = (distance(x, y) / begin).median()
+    assert kept[f"{name}-flow"] > 0.3
+    assert kept[f"{name}-flow"] > 2 * kept[name]
+
+
+def test_speeds_add_up_to_the_arc_and_grow_with_the_ramp():
+    for ramp in (0.0, 1.0, 2.5):
+        flow = Flow(n_steps=50, arc=3.0, ramp=ramp)
+        speeds = [flow.speed(t) for t in range(50)]
+        assert sum(speeds) == pytest.approx(3.0, rel=1e-3)
+        assert speeds == sorted(speeds)
+        assert speeds[40] / speeds[4] == pytest.approx((40.5 / 4.5) ** ramp)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"dynamics": "flow", "kappa": 1.5}, r"in \[0, 1\]: got 1.5"),
+        ({"dynamics": "flow", "arc": -1.0}, "arc must be at least 0: got -1.0"),
+        ({"dynamics": "flow", "drift": 0.1}, "unknown setting of so3 'drift'"),
+        ({"dynamics": "flw"}, "unknown dynamics 'flw'; did you mean 'flow'"),
+        ({"arc": 1.0}, "unknown setting of so3 'arc'"),
+    ],
+)
+def test_settings_that_make_no_flow_are_explained(settings, message):
+    with pytest.raises(ValueError, match=message):
+        domain("so3", **settings)

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trimtab.constraints.obstacles import AvoidObstacles, Obstacles
+from trimtab.domains.pdm.domain import _positions
+from trimtab.domains.reaction_flow.domain import _last_profile
 from trimtab.report.pdm_figure import colliding
-from trimtab.studies.views import view_of
 
 CIRCLES = torch.tensor([[0.2, 0.1, 0.3], [-0.5, -0.5, 0.2]], dtype=torch.float64)
 
@@ -26,9 +27,9 @@ def test_a_path_has_colliding_segments_just_where_its_defect_says_so(seed):
 
 def test_a_trajectory_is_drawn_as_its_positions_and_a_field_as_its_last_profile():
     x = torch.arange(2 * 4 * 5, dtype=torch.float64).reshape(2, 4, 5)
-    assert torch.equal(view_of("pdm").points(x), torch.stack([x[:, 0], x[:, 1]], dim=2))
+    assert torch.equal(_positions(x), torch.stack([x[:, 0], x[:, 1]], dim=2))
     pairs = torch.randn(3, 2, 6, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    drawn = view_of("reaction-flow").points(pairs)
-    assert torch.equal(drawn, view_of("reaction-flow").points(pairs[:, 0]))
+    drawn = _last_profile(pairs)
+    assert torch.equal(drawn, _last_profile(pairs[:, 0]))
     assert torch.equal(drawn[..., 1], pairs[:, 0, -1])
     np.testing.assert_allclose(drawn[0, :, 0], (np.arange(8) + 0.5) / 8)

@@ -7,15 +7,28 @@ is a module and a line in `DOMAINS`.
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable
-from dataclasses import fields
-from importlib import import_module
+from dataclasses import fields, replace
+from functools import cache
+from importlib import import_module, resources
 
 from trimtab.core.errors import unknown
-from trimtab.domains.base import Domain, Problem
+from trimtab.domains.base import Domain, Problem, View
+from trimtab.domains.flow import Flow
 from trimtab.domains.langevin import Chain
 
-__all__ = ["DOMAINS", "SYNTHETIC", "Domain", "Problem", "domain"]
+__all__ = ["DOMAINS", "DYNAMICS", "FLOWS", "SYNTHETIC", "VARIANTS", "Domain", "Problem", "View", "base_of", "domain"]
+
+SYNTHETIC = ("so3", "se3", "terrain", "so3-impulse", "se3-lever", "terrain-ridge")
+"""The six controlled domains of the paper, in its order."""
+
+DYNAMICS: dict[str, tuple[str, type]] = {"langevin": ("make", Chain), "flow": ("make_flow", Flow)}
+"""What `dynamics=` of a synthetic domain may be: the function of its module that makes it, and what that hands on."""
+
+VARIANTS = ("flow", "ramp", "replica")
+"""Endings of the names of synthetic domains that flow, as in `so3-flow`: at constant speed, at a speed that grows in
+proportion to time, and with the settings fitted to the paper's tables (`replica.json`)."""
 
 DOMAINS: dict[str, str] = {
     "so3": "trimtab.domains.so3",
@@ -30,21 +43,34 @@ DOMAINS: dict[str, str] = {
 }
 """Where each domain's `make` is; imported when asked for, since some load a model."""
 
-SYNTHETIC = ("so3", "se3", "terrain", "so3-impulse", "se3-lever", "terrain-ridge")
-"""The six controlled domains of the paper, in its order."""
+FLOWS = tuple(f"{name}-{variant}" for variant in VARIANTS for name in SYNTHETIC)
+"""The synthetic domains with flow dynamics, by their own names."""
+
+DOMAINS |= {name: DOMAINS[name.rpartition("-")[0]] for name in FLOWS}
 
 
 def domain(name: str, **settings: object) -> Domain:
-    """Make a domain by name; `settings` are those of its module's `make`.
+    """Make a domain by name; `settings` are those of its module's `make`, or `make_flow` where `dynamics="flow"`.
 
     Example:
         >>> domain("so3", kappa=0.5).name
         'so3'
+        >>> domain("so3-ramp").settings["ramp"], domain("so3", dynamics="flow").settings["ramp"]
+        (1.0, 0.0)
     """
     if not isinstance(name, str) or name not in DOMAINS:
         raise unknown("domain", name, DOMAINS)
-    make = import_module(DOMAINS[name]).make
-    known = _settings_of(make)
+    base, variant = base_of(name), name.rpartition("-")[2]
+    if base != name:
+        made = domain(base, **_settings_of_variant(base, variant) | settings)
+        return replace(made, name=name, view=replace(made.looks, label=f"{made.looks.label} {variant}"))
+    module = import_module(DOMAINS[name])
+    dynamics = settings.pop("dynamics", "langevin") if hasattr(module, "make_flow") else "langevin"
+    if dynamics not in DYNAMICS:
+        raise unknown("dynamics", str(dynamics), DYNAMICS)
+    maker, handed_on = DYNAMICS[str(dynamics)]
+    make = getattr(module, maker)
+    known = [*_settings_of(make, handed_on), *(["dynamics"] if hasattr(module, "make_flow") else [])]
     for setting in settings:
         if setting not in known:
             raise unknown(f"setting of {name}", setting, known)
@@ -53,8 +79,33 @@ def domain(name: str, **settings: object) -> Domain:
     return made
 
 
-def _settings_of(make: Callable[..., Domain]) -> list[str]:
-    """The names of a domain's settings; those that `make` hands on are a chain's."""
+def base_of(name: str) -> str:
+    """The synthetic domain that a name with a variant's ending stands for; any other name as it is.
+
+    Example:
+        >>> base_of("se3-lever-replica"), base_of("se3-lever")
+        ('se3-lever', 'se3-lever')
+    """
+    base, _, variant = name.rpartition("-")
+    return base if base in SYNTHETIC and variant in VARIANTS else name
+
+
+def _settings_of(make: Callable[..., Domain], handed_on: type) -> list[str]:
+    """The names of a domain's settings, those that `make` hands on among them."""
     parameters = inspect.signature(make).parameters.values()
     own = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
-    return own if len(own) == len(parameters) else own + [field.name for field in fields(Chain)]
+    return own if len(own) == len(parameters) else own + [field.name for field in fields(handed_on)]
+
+
+def _settings_of_variant(base: str, variant: str) -> dict[str, object]:
+    """What a synthetic domain is made with under a name of its own."""
+    own: dict[str, dict[str, object]] = {"flow": {}, "ramp": {"ramp": 1.0}, "replica": _replica()[base]}
+    return {"dynamics": "flow"} | own[variant]
+
+
+@cache
+def _replica() -> dict[str, dict[str, object]]:
+    """Settings fitted to the paper's tables in sample, 59 numbers for 54: such dynamics exist, no more."""
+    text = resources.files("trimtab.domains").joinpath("replica.json").read_text(encoding="utf-8")
+    fitted: dict[str, dict[str, object]] = json.loads(text)
+    return fitted

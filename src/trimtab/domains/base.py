@@ -11,7 +11,33 @@ from torch import Tensor
 from trimtab.core.metrics import Distance
 from trimtab.core.problem import Problem
 
-__all__ = ["Domain", "Problem"]
+__all__ = ["Domain", "Problem", "View"]
+
+
+def _first_two(x: Tensor) -> Tensor:
+    return x.flatten(1)[:, :2]
+
+
+@dataclass(frozen=True)
+class View:
+    r"""How a domain's states become points: in the plane or in space, or the final state as a whole.
+
+    Attributes:
+        label: The domain as tables and figures name it.
+        title: What is drawn.
+        axes: Names of the two or three coordinates.
+        points: (m, \*event) to (m, len(axes)); of a whole state, to (m, w, len(axes)).
+        final: Whether a state is a path of its own (a trajectory, a profile): the final one is drawn then, and not
+            how the states follow each other.
+        ground: The ranges of the first two coordinates over which the surface is drawn that the states lie on.
+    """
+
+    label: str
+    title: str = "the first two numbers of the state"
+    axes: tuple[str, ...] = ("first", "second")
+    points: Callable[[Tensor], Tensor] = _first_two
+    final: bool = False
+    ground: tuple[tuple[float, float], tuple[float, float]] | None = None
 
 
 @dataclass(frozen=True)
@@ -27,6 +53,7 @@ class Domain:
         settings: The parameters it was made with, JSON only.
         quality: Judges final states (n, *event), given the constraint they were made for: numbers by name, (n,) each,
             which studies keep beside the path metrics. None where there is nothing more to say.
+        view: What of its states is drawn, and its name in figures; None where `looks` may choose.
     """
 
     name: str
@@ -35,3 +62,9 @@ class Domain:
     distance: Distance
     settings: Mapping[str, Any] = field(default_factory=dict)
     quality: Callable[[Tensor, Any], dict[str, Tensor]] | None = None
+    view: View | None = None
+
+    @property
+    def looks(self) -> View:
+        """The view; of a domain that has none, the first two numbers of the state under its own name."""
+        return self.view or View(self.name)

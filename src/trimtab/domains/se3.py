@@ -15,12 +15,15 @@ from trimtab.constraints.rotation import nearest_rotation
 from trimtab.constraints.sphere import Sphere
 from trimtab.core.noise import Noise
 from trimtab.core.steady import batch_first, batch_last, product, sqrt, stack
-from trimtab.domains.base import Domain, Problem
+from trimtab.domains.base import Domain, Problem, View
+from trimtab.domains.flow import Flow
 from trimtab.domains.langevin import Chain
-from trimtab.domains.so3 import rotation_pull, rotation_score
+from trimtab.domains.so3 import RotationFlow, rotation_pull, rotation_score
+from trimtab.domains.so3_impulse import Impulses
 
-__all__ = ["PoseChain", "make"]
+__all__ = ["ALPHA", "VIEW", "PoseChain", "PoseFlow", "carried_pose", "make", "make_flow"]
 
+VIEW = View("SE(3)", "the translation of the pose", ("x", "y", "z"), lambda x: x[:, :, -1])
 ALPHA = 1.0  # one unit of length counts as one radian: the sphere has radius 1
 _TINY = 1e-12  # below this distance from the centre there is no direction away from it
 
@@ -67,6 +70,42 @@ class PoseChain:
         return batch_first(pose + motion + self.chain.noise(t) * batch_last(noise.normal(t, (3, 4))))
 
 
+@dataclass(frozen=True)
+class PoseFlow:
+    """The turning body of `so3`, which carries its position along: p' = p + arm speed A e₁. Positions are free.
+
+    Attributes:
+        base: The rotation.
+        arm: How far the position moves while the body turns by one radian about its own axis.
+        impulses: Bursts of noise on the rotation, if there are any.
+    """
+
+    base: RotationFlow = field(default_factory=RotationFlow)
+    arm: float = 1.0
+    impulses: Impulses | None = None
+
+    @property
+    def n_steps(self) -> int:
+        """T."""
+        return self.base.n_steps
+
+    def start(self, noise: Noise) -> Tensor:
+        """A rotation as in `so3`, at the origin, (n, 3, 4)."""
+        rotation = self.base.start(noise)
+        return torch.cat([rotation, torch.zeros_like(rotation[..., :1])], dim=2)
+
+    def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
+        """Proposals, (n, 3, 4)."""
+        pose = batch_last(x)
+        a, p = pose[:, :3], pose[:, 3]
+        turned = self.base.moved(a, t)
+        if self.impulses is not None:
+            turned = turned + batch_last(self.impulses.at(t, self.n_steps, noise))
+        carried = p + (self.arm * self.base.flow.speed(t)) * a[:, 0]
+        moved = stack([turned[:, 0], turned[:, 1], turned[:, 2], carried]).swapaxes(0, 1)
+        return batch_first(moved + self.base.flow.noise * batch_last(noise.normal(t, (3, 4))))
+
+
 def make(**settings: Any) -> Domain:
     """The domain `se3`; settings are the fields of `Chain`."""
     chain = Chain(**settings)
@@ -82,4 +121,23 @@ def make(**settings: Any) -> Domain:
         problem=problem,
         distance=distance,
         settings=chain.settings(),
+        view=VIEW,
+    )
+
+
+def carried_pose(name: str, summary: str, sampler: PoseFlow, view: View = VIEW, **settings: Any) -> Domain:
+    """A pose that flows as a domain, its position free."""
+    constraint, distance = SE3(alpha=ALPHA), partial(pose_distance, alpha=ALPHA)
+
+    def problem(seeds: Iterable[int] | Tensor) -> Problem:
+        return Problem(sampler, constraint, seeds, distance)
+
+    return Domain(name, summary, problem, distance, sampler.base.flow.settings() | settings, view=view)
+
+
+def make_flow(*, swing: float = 1.0, spread: float = 0.5, arm: float = 1.0, **settings: Any) -> Domain:
+    """The domain `se3` with `dynamics="flow"`; settings are those of `PoseFlow` and the fields of `Flow`."""
+    sampler = PoseFlow(RotationFlow(Flow(**settings), swing, spread), arm)
+    return carried_pose(
+        "se3", "a turning body that carries its position along", sampler, swing=swing, spread=spread, arm=arm
     )

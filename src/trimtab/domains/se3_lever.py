@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -14,11 +14,13 @@ from trimtab.constraints.sphere import Sphere
 from trimtab.core.noise import Noise
 from trimtab.core.steady import batch_first, batch_last, product
 from trimtab.domains.base import Domain, Problem
+from trimtab.domains.flow import Flow
 from trimtab.domains.langevin import Chain
-from trimtab.domains.se3 import ALPHA, PoseChain
-from trimtab.domains.so3 import rotation_pull
+from trimtab.domains.se3 import ALPHA, VIEW, PoseChain, PoseFlow, carried_pose
+from trimtab.domains.so3 import RotationFlow, rotation_pull
+from trimtab.domains.so3_impulse import Impulses
 
-__all__ = ["LeverChain", "make"]
+__all__ = ["LeverChain", "make", "make_flow"]
 
 
 @dataclass(frozen=True)
@@ -70,4 +72,22 @@ def make(*, lever: float = 1.0, **settings: Any) -> Domain:
         problem=problem,
         distance=distance,
         settings=chain.settings() | {"lever": lever},
+        view=replace(VIEW, label="SE(3)-Lever"),
     )
+
+
+def make_flow(
+    *,
+    bursts: int = 4,
+    width: int = 2,
+    strength: float = 0.15,
+    swing: float = 1.0,
+    spread: float = 0.5,
+    arm: float = 5.0,
+    **settings: Any,
+) -> Domain:
+    """The domain `se3-lever` with `dynamics="flow"`: `se3` with a longer arm and bursts of noise on the rotation."""
+    sampler = PoseFlow(RotationFlow(Flow(**settings), swing, spread), arm, Impulses(bursts, width, strength))
+    own = {"bursts": bursts, "width": width, "strength": strength, "swing": swing, "spread": spread, "arm": arm}
+    summary = "a body that carries its position along on a long arm, and is pushed at random times"
+    return carried_pose("se3-lever", summary, sampler, replace(VIEW, label="SE(3)-Lever"), **own)

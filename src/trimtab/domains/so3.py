@@ -11,10 +11,22 @@ from torch import Tensor
 from trimtab.constraints.rotation import SO3, nearest_rotation, rotation_angle
 from trimtab.core.noise import Noise
 from trimtab.core.steady import Array, batch_first, batch_last, logistic, product
-from trimtab.domains.base import Domain, Problem
+from trimtab.domains.base import Domain, Problem, View
+from trimtab.domains.flow import Flow, hat, rotation_of
 from trimtab.domains.langevin import Chain
 
-__all__ = ["RotationChain", "make", "rotation_distance", "rotation_pull", "rotation_score"]
+__all__ = [
+    "VIEW",
+    "RotationChain",
+    "RotationFlow",
+    "make",
+    "make_flow",
+    "rotation_distance",
+    "rotation_pull",
+    "rotation_score",
+]
+
+VIEW = View("SO(3)", "where the rotation takes the first axis", ("x", "y", "z"), lambda x: x[:, :, 0])
 
 # The modes are the identity F and the third of a turn about (1, 1, 1), G, which permutes the axes: rotations that are
 # far apart (120°) and written in zeros and ones.
@@ -70,6 +82,41 @@ class RotationChain:
         return batch_first(a + motion + self.chain.noise(t) * batch_last(noise.normal(t, (3, 3))))
 
 
+@dataclass(frozen=True)
+class RotationFlow:
+    """A body that turns about an axis of its own and about one fixed in space: A' = A + speed A hat(e₃ + c Aᵀe₁) + ….
+
+    Attributes:
+        flow: Speed, pull and noise.
+        swing: c, the rate of the turn about the fixed axis e₁; that about the body's own e₃ is 1.
+        spread: Standard deviation of the rotation vector the body starts with.
+    """
+
+    flow: Flow = field(default_factory=Flow)
+    swing: float = 1.0
+    spread: float = 0.5
+
+    @property
+    def n_steps(self) -> int:
+        """T."""
+        return self.flow.n_steps
+
+    def start(self, noise: Noise) -> Tensor:
+        """Rotations by normal rotation vectors, (n, 3, 3)."""
+        return rotation_of(self.spread * batch_last(noise.normal(-1, (3,))))
+
+    def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
+        """Proposals, (n, 3, 3)."""
+        a = batch_last(x)
+        return batch_first(self.moved(a, t) + self.flow.noise * batch_last(noise.normal(t, (3, 3))))
+
+    def moved(self, a: Array, t: int) -> Array:
+        """The rotations after step t without noise, (3, 3, n)."""
+        rate = self.swing * a[0]  # in the frame of the body
+        rate[2] += 1
+        return a + product(a, self.flow.speed(t) * hat(rate, a) + self.flow.kappa * rotation_pull(a))
+
+
 def rotation_distance(a: Tensor, b: Tensor) -> Tensor:
     """The angle between the rotations nearest to a and to b, (n, 3, 3) twice to (n,)."""
     return rotation_angle(nearest_rotation(a), nearest_rotation(b))
@@ -89,4 +136,23 @@ def make(**settings: Any) -> Domain:
         problem=problem,
         distance=rotation_distance,
         settings=chain.settings(),
+        view=VIEW,
+    )
+
+
+def make_flow(*, swing: float = 1.0, spread: float = 0.5, **settings: Any) -> Domain:
+    """The domain `so3` with `dynamics="flow"`; settings are those of `RotationFlow` and the fields of `Flow`."""
+    flow = Flow(**settings)
+    sampler, constraint = RotationFlow(flow, swing, spread), SO3()
+
+    def problem(seeds: Iterable[int] | Tensor) -> Problem:
+        return Problem(sampler, constraint, seeds, rotation_distance)
+
+    return Domain(
+        name="so3",
+        summary="a body that turns about an axis of its own and about a fixed one",
+        problem=problem,
+        distance=rotation_distance,
+        settings=flow.settings() | {"swing": swing, "spread": spread},
+        view=VIEW,
     )

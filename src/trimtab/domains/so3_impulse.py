@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -11,10 +11,11 @@ from torch import Tensor
 from trimtab.constraints.rotation import SO3
 from trimtab.core.noise import Noise
 from trimtab.domains.base import Domain, Problem
+from trimtab.domains.flow import Flow
 from trimtab.domains.langevin import Chain
-from trimtab.domains.so3 import RotationChain, rotation_distance
+from trimtab.domains.so3 import VIEW, RotationChain, RotationFlow, rotation_distance
 
-__all__ = ["ImpulseChain", "Impulses", "make"]
+__all__ = ["ImpulseChain", "Impulses", "make", "make_flow"]
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,9 @@ class Impulses:
 
 @dataclass(frozen=True)
 class ImpulseChain:
-    """The steps of `RotationChain`, and impulses on top of them."""
+    """The steps of another chain or flow of rotations, and impulses on top of them."""
 
-    base: RotationChain = field(default_factory=RotationChain)
+    base: RotationChain | RotationFlow = field(default_factory=RotationChain)
     impulses: Impulses = field(default_factory=Impulses)
 
     @property
@@ -81,4 +82,33 @@ def make(*, bursts: int = 4, width: int = 2, strength: float = 0.15, **settings:
         problem=problem,
         distance=rotation_distance,
         settings=chain.settings() | {"bursts": bursts, "width": width, "strength": strength},
+        view=replace(VIEW, label="SO(3)-Impulse"),
+    )
+
+
+def make_flow(
+    *,
+    bursts: int = 4,
+    width: int = 2,
+    strength: float = 0.15,
+    swing: float = 1.0,
+    spread: float = 0.5,
+    **settings: Any,
+) -> Domain:
+    """The domain `so3-impulse` with `dynamics="flow"`: the bursts of `make` on top of the flow of `so3`."""
+    flow = Flow(**settings)
+    sampler = ImpulseChain(RotationFlow(flow, swing, spread), Impulses(bursts, width, strength))
+    constraint = SO3()
+
+    def problem(seeds: Iterable[int] | Tensor) -> Problem:
+        return Problem(sampler, constraint, seeds, rotation_distance)
+
+    own = {"bursts": bursts, "width": width, "strength": strength, "swing": swing, "spread": spread}
+    return Domain(
+        name="so3-impulse",
+        summary="the turning body of so3 with short bursts of noise at random times",
+        problem=problem,
+        distance=rotation_distance,
+        settings=flow.settings() | own,
+        view=replace(VIEW, label="SO(3)-Impulse"),
     )

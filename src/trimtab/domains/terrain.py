@@ -13,10 +13,11 @@ from torch import Tensor
 from trimtab.constraints.surface import Surface
 from trimtab.core.noise import Noise
 from trimtab.core.steady import Array, batch_first, batch_last, exp, logistic, sin_cos, sqrt, stack
-from trimtab.domains.base import Domain, Problem
+from trimtab.domains.base import Domain, Problem, View
+from trimtab.domains.flow import Flow
 from trimtab.domains.langevin import Chain
 
-__all__ = ["Ridge", "Terrain", "WalkChain", "euclidean_distance", "make", "walk"]
+__all__ = ["Ridge", "Terrain", "WalkChain", "WalkFlow", "euclidean_distance", "make", "make_flow", "walk"]
 
 _PLACES = ((1.5, 0.7), (1.5, -0.7))  # where the modes are, as u, v
 _SOFTENING = 0.25  # within this distance of a mode the walk slows down
@@ -42,9 +43,17 @@ class Ridge:
 
 @dataclass(frozen=True)
 class Terrain:
-    """Smooth hills, and ridges on them if there are any."""
+    """Smooth hills, and ridges on them if there are any.
+
+    Attributes:
+        ridges: The crests.
+        hill: How many times as high as usual the hills are.
+        wave: How many times as short.
+    """
 
     ridges: tuple[Ridge, ...] = ()
+    hill: float = 1.0
+    wave: float = 1.0
 
     def height(self, u: Tensor, v: Tensor) -> Tensor:
         """The surface above each point of the map, (n,)."""
@@ -52,10 +61,11 @@ class Terrain:
 
     def height_and_slope(self, u: Array, v: Array, slope: bool = True) -> tuple[Array, Array, Array]:
         """The height and its derivatives by u and by v, (n,) each; without the derivatives they are None."""
-        (sin_u, sin_v, sin_d), (cos_u, cos_v, cos_d) = sin_cos(stack([1.5 * u, 1.2 * v, 0.8 * u + 1.7 * v]))
-        z = 0.3 * sin_u * cos_v + 0.15 * sin_d
-        by_u = 0.45 * cos_u * cos_v + 0.12 * cos_d if slope else None
-        by_v = 0.255 * cos_d - 0.36 * sin_u * sin_v if slope else None
+        a, b, steep = self.wave * u, self.wave * v, self.hill * self.wave
+        (sin_u, sin_v, sin_d), (cos_u, cos_v, cos_d) = sin_cos(stack([1.5 * a, 1.2 * b, 0.8 * a + 1.7 * b]))
+        z = self.hill * (0.3 * sin_u * cos_v + 0.15 * sin_d)
+        by_u = steep * (0.45 * cos_u * cos_v + 0.12 * cos_d) if slope else None
+        by_v = steep * (0.255 * cos_d - 0.36 * sin_u * sin_v) if slope else None
         if self.ridges:  # the distance from each crest in widths, and the height there as a share of the crest's
             across = stack([(r.normal[0] * u + r.normal[1] * v - r.offset) / r.width for r in self.ridges])
             profile = exp(-0.5 * across * across)
@@ -122,22 +132,74 @@ def _towards(point: Array, place: tuple[float, float, float]) -> tuple[Array, Ar
     return stack([du, dv, dz]) / distance, distance
 
 
+@dataclass(frozen=True)
+class WalkFlow:
+    """A walk straight across, which the height deflects: velocity (1, c z) on the map, along the tangent in space.
+
+    Off the surface the height is another, and so is the way. The pull is vertical, as the projection is.
+
+    Attributes:
+        flow: Speed, pull and noise.
+        terrain: What is walked over.
+        deflection: c.
+    """
+
+    flow: Flow = field(default_factory=Flow)
+    terrain: Terrain = field(default_factory=Terrain)
+    deflection: float = 1.0
+
+    @property
+    def n_steps(self) -> int:
+        """T."""
+        return self.flow.n_steps
+
+    def start(self, noise: Noise) -> Tensor:
+        """Points of the surface, u within 0.1 of half the way before the middle and v within ±1, (n, 3)."""
+        side, along = noise.uniform(-1, (2,)).unbind(1)
+        u, v = 0.2 * (side - 0.5) - self.flow.arc / 2, 2 * along - 1
+        return torch.stack([u, v, self.terrain.height(u, v)], dim=1)
+
+    def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
+        """Proposals, (n, 3)."""
+        point = batch_last(x)
+        u, v, z = point
+        height, by_u, by_v = self.terrain.height_and_slope(u, v)
+        du = self.flow.speed(t)
+        dv = du * self.deflection * z
+        dz = by_u * du + by_v * dv + self.flow.kappa * (height - z)
+        moved = stack([u + du, v + dv, z + dz])
+        return batch_first(moved + self.flow.noise * batch_last(noise.normal(t, (3,))))
+
+
 def euclidean_distance(a: Tensor, b: Tensor) -> Tensor:
     """Distance between points, (n, 3) twice to (n,)."""
     du, dv, dz = (a - b).unbind(1)
     return (du * du + dv * dv + dz * dz).sqrt()
 
 
-def walk(name: str, summary: str, chain: Chain, terrain: Terrain, **settings: Any) -> Domain:
-    """A walk over `terrain` as a domain."""
-    sampler, constraint = WalkChain(chain, terrain), Surface(terrain.height)
+def walk(name: str, summary: str, sampler: WalkChain | WalkFlow, **settings: Any) -> Domain:
+    """A walk as a domain."""
+    constraint = Surface(sampler.terrain.height)
 
     def problem(seeds: Iterable[int] | Tensor) -> Problem:
         return Problem(sampler, constraint, seeds, euclidean_distance)
 
-    return Domain(name, summary, problem, euclidean_distance, chain.settings() | settings)
+    dynamics = sampler.chain if isinstance(sampler, WalkChain) else sampler.flow
+    reach = 2.0 if isinstance(sampler, WalkChain) else sampler.flow.arc / 2 + 0.5
+    label = {"terrain": "Terrain", "terrain-ridge": "Terrain-Ridge"}.get(name, name)
+    view = View(label, "the path over the terrain", ("u", "v", "z"), lambda x: x, ground=((-reach, reach), (-1.6, 1.6)))
+    return Domain(name, summary, problem, euclidean_distance, dynamics.settings() | settings, view=view)
 
 
 def make(**settings: Any) -> Domain:
     """The domain `terrain`; settings are the fields of `Chain`."""
-    return walk("terrain", "points on smooth hills, walking to two places", Chain(**settings), Terrain())
+    return walk("terrain", "points on smooth hills, walking to two places", WalkChain(Chain(**settings), Terrain()))
+
+
+def make_flow(
+    *, deflection: float = 1.0, hill: float = 1.0, wave: float = 1.0, arc: float = 3.0, **settings: Any
+) -> Domain:
+    """The domain `terrain` with `dynamics="flow"`; settings are those of `WalkFlow`, hills and `Flow`."""
+    sampler = WalkFlow(Flow(arc=arc, **settings), Terrain((), hill, wave), deflection)
+    own = {"deflection": deflection, "hill": hill, "wave": wave}
+    return walk("terrain", "points that cross smooth hills and are deflected by them", sampler, **own)

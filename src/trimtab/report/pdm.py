@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trimtab.domains import SYNTHETIC
+from trimtab.domains import SYNTHETIC, base_of
 from trimtab.report.formats import Cell, Table, domain_label
 from trimtab.schedules.style import label_of
 from trimtab.studies.config import budget_name
@@ -85,7 +85,7 @@ def quality(summary: Summary) -> list[Table]:
 
 def cost(directory: Path, summary: Summary) -> list[Table]:
     """Projections and seconds by part of the learned samplers, from the timing of a run; none if there is none."""
-    learned = [name for name in summary["domains"] if name not in SYNTHETIC]
+    learned = [name for name in summary["domains"] if base_of(name) not in SYNTHETIC]
     timing = read_timing(directory) if learned else []
     rows: list[list[str | int | Cell]] = []
     for name in learned:

@@ -13,43 +13,39 @@ from torch import Tensor
 from trimtab.domains.base import Domain
 from trimtab.studies.errors import StudyError
 from trimtab.studies.run_files import RunFiles
-from trimtab.studies.views import view_of
 
 __all__ = ["ABOUT", "about", "read_about"]
 
 ABOUT = "domains.json"
 """The file of a run directory that says it, by domain."""
 
-_HILLY = ("terrain", "terrain-ridge")
 _GRID = 121  # heights along each side of a surface
-_U, _V = (-2.0, 2.0), (-1.6, 1.6)
 
 
-def about(name: str, made: Domain, constraint: Any) -> dict[str, Any]:
+def about(made: Domain, constraint: Any) -> dict[str, Any]:
     """Name, settings, what is drawn and the ground it is drawn on, as JSON.
 
     Args:
-        name: What the study calls the domain.
         made: The domain.
         constraint: Made for any seeds.
     """
-    view = view_of(name)
+    view = made.looks
     return {
         "label": view.label,
         "summary": made.summary,
         "settings": json.loads(json.dumps(dict(made.settings), default=str)),
         "path": {"title": view.title, "labels": list(view.axes)},
-        "surface": _surface(constraint) if name in _HILLY else None,
+        "surface": _surface(constraint, view.ground) if view.ground else None,
         "obstacles": _obstacles(constraint),
     }
 
 
-def _surface(constraint: Any) -> dict[str, Any] | None:
+def _surface(constraint: Any, ground: tuple[tuple[float, float], tuple[float, float]]) -> dict[str, Any] | None:
     """A height field: x (m,), y (m,) and z (m, m) by y and x."""
     height = getattr(constraint, "height", None)
     if height is None:
         return None
-    u, v = (torch.linspace(*ends, _GRID, dtype=torch.float64) for ends in (_U, _V))
+    u, v = (torch.linspace(*ends, _GRID, dtype=torch.float64) for ends in ground)
     z = height(u.repeat(_GRID), v.repeat_interleave(_GRID)).reshape(_GRID, _GRID)
     return {"x": _rounded(u), "y": _rounded(v), "z": [_rounded(line) for line in z]}
 

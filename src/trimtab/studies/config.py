@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from trimtab.core.errors import unknown
-from trimtab.domains import SYNTHETIC
+from trimtab.domains import FLOWS, SYNTHETIC
 
 __all__ = ["CALIBRATION_SEED", "PRESETS", "SWEPT", "Study", "budget_name", "preset"]
 
@@ -139,7 +139,7 @@ PRESETS: dict[str, Study] = {
         kappas=(0.0, 0.1, 0.3, 0.8),
         kappa_seeds=8,
     ),
-    "paper": Study("paper", kappas=_KAPPAS),
+    "paper": Study("paper", domains=(*SYNTHETIC, *FLOWS), kappas=_KAPPAS),
     "large": Study(
         "large", seeds=256, block=64, calibration_seeds=256, kappas=_KAPPAS, kappa_seeds=64, example_seeds=2
     ),

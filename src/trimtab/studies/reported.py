@@ -8,6 +8,8 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
+from trimtab.domains import base_of
+
 __all__ = ["reported", "reported_beside"]
 
 
@@ -28,7 +30,7 @@ def reported_beside(table: str, domain: str, samplers: Mapping[str, Mapping[str,
 
     Args:
         table: "table1" or "win_rates".
-        domain: By our name.
+        domain: By our name; the variants of a synthetic domain stand beside the same figures.
         samplers: Of the run's configuration.
 
     Example:
@@ -37,5 +39,5 @@ def reported_beside(table: str, domain: str, samplers: Mapping[str, Mapping[str,
     """
     if samplers.get(domain, {}).get("settings"):
         return None
-    found: dict[str, Any] | None = reported()[table].get(domain)
+    found: dict[str, Any] | None = reported()[table].get(base_of(domain))
     return found

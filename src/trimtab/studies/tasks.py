@@ -15,7 +15,7 @@ import torch
 
 import trimtab
 from trimtab.core.files import parse_json
-from trimtab.domains import DOMAINS, SYNTHETIC, domain
+from trimtab.domains import DOMAINS, SYNTHETIC, base_of, domain
 from trimtab.domains.base import Domain
 from trimtab.studies.config import CALIBRATION_SEED, SWEPT, Study
 from trimtab.studies.errors import StudyError
@@ -159,7 +159,7 @@ def schedules_of(study: Study, name: str, swept: bool = False) -> list[str]:
     return [
         key
         for key in study.schedules
-        if (name in SYNTHETIC or not study_schedule(key).cheap_only) and (key in SWEPT or not swept)
+        if (base_of(name) in SYNTHETIC or not study_schedule(key).cheap_only) and (key in SWEPT or not swept)
     ]
 
 
@@ -169,7 +169,7 @@ def _groups(study: Study, name: str, budgets: tuple[float, ...]) -> list[tuple[f
     What a rollout costs is reported at the table's budget for the samplers whose cost matters, so there it is run, and
     timed, by itself.
     """
-    alone = () if name in SYNTHETIC else (study.table_budget,)
+    alone = () if base_of(name) in SYNTHETIC else (study.table_budget,)
     inside = [budget for budget in budgets if stand_in("any", budget) == "any"]
     others = [budget for budget in inside if budget not in alone]
     size = max(1, _ROLLOUTS // study.block)
@@ -237,7 +237,7 @@ def made_domain(name: str, kappa: float | None = None) -> Domain:
 ROW_MAKERS = ("core", "schedules", "constraints", "prices", "limits", "experimental", "domains", "integrations")
 """The rooms whose code decides what is in a row."""
 
-ROW_MAKING_STUDIES = ("config", "explored", "schedules", "tasks", "usercode", "views", "work")
+ROW_MAKING_STUDIES = ("config", "explored", "schedules", "tasks", "usercode", "work")
 """And the modules of this one; words, figures, advice, the engines and the command line change no row."""
 
 _WORDS = ("core/errors.py", "core/files.py", "schedules/style.py")  # how things are said, kept and drawn

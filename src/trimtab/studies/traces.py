@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trimtab.core.files import load_tensors, tensor_bytes
 from trimtab.core.record import Rollout
-from trimtab.studies.views import view_of
+from trimtab.domains import View
 
 __all__ = ["Trace"]
 
@@ -43,11 +43,10 @@ class Trace:
     along: Tensor | None = None
 
     @classmethod
-    def of(cls, domain: str, run: Rollout, state_error: Tensor, k: int) -> Trace:
+    def of(cls, view: View, run: Rollout, state_error: Tensor, k: int) -> Trace:
         """Of the first k rollouts of a run with kept states and known seeds."""
         assert run.states is not None
         assert run.seeds is not None
-        view = view_of(domain)
         along = None
         if view.final:
             path = view.points(run.final[:k]).transpose(0, 1)

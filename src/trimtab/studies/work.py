@@ -129,9 +129,9 @@ def _rollout(task: Task, inputs: Mapping[str, bytes]) -> Result:
             some = [row | {name: values[j] for name, values in judged.items()} for j, row in enumerate(some)]
         rows += some
         if task.examples:
-            traces[budget] = Trace.of(task.domain, part, apart, task.examples).as_bytes()
+            traces[budget] = Trace.of(made.looks, part, apart, task.examples).as_bytes()
     shared = _as_bytes(run.save) if task.schedule == "stepwise" else None
-    said = about(task.domain, made, problem.constraint) if task.describes else None
+    said = about(made, problem.constraint) if task.describes else None
     return Result(rows, _described(task) | _costs(run), code_version(), machine_facts(), shared, traces, said)
 
 

@@ -13,7 +13,7 @@ from trimtab.constraints.obstacles import AvoidObstacles
 from trimtab.constraints.obstacles.geometry import Obstacles
 from trimtab.core.files import read_json
 from trimtab.core.noise import as_seeds
-from trimtab.domains.base import Domain, Problem
+from trimtab.domains.base import Domain, Problem, View
 from trimtab.domains.pdm import AnnealedLangevin, extra_circles, load_model, shipped_map, start_goal_pairs
 from trimtab.domains.pdm.quality import trajectory_quality
 from trimtab.domains.pdm.scores import scored_paths
@@ -55,6 +55,11 @@ def judge(x: Tensor, constraint: AvoidObstacles) -> dict[str, Tensor]:
         "roughness": found.roughness,
         "jump": found.jump,
     }
+
+
+def _positions(x: Tensor) -> Tensor:
+    """The way in the plane, (m, 4, w) to (m, w, 2)."""
+    return x[:, :2].transpose(1, 2)
 
 
 def make(
@@ -123,4 +128,5 @@ def make(
         distance=path_distance,
         quality=judge,
         settings={name: value for name, value in settings.items() if value is not None},
+        view=View("PDM", "the final trajectory among the obstacles", ("x", "y"), _positions, final=True),
     )

@@ -23,7 +23,7 @@ from torch import Tensor
 from trimtab.core.constraint import Constraint, Projection
 from trimtab.core.errors import unknown
 from trimtab.core.noise import Noise, as_seeds
-from trimtab.domains.base import Domain, Problem
+from trimtab.domains.base import Domain, Problem, View
 from trimtab.domains.reaction_flow.equation import Conditions, draw_conditions
 from trimtab.domains.reaction_flow.network import MEAN, SPREAD, FlowNetwork, shipped_network, start_field
 from trimtab.domains.reaction_flow.projection import MassBalance
@@ -109,6 +109,17 @@ def given_conditions(seeds: Iterable[int] | Tensor) -> tuple[Conditions, Tensor]
     return draw_conditions(Noise(as_seeds(seeds)), _CONDITIONS_STREAM)
 
 
+def _last_profile(x: Tensor) -> Tensor:
+    """Place and value of the field at its last moment, to (m, cells, 2)."""
+    field = x[:, 0] if x.ndim == 4 else x  # the clean field, where states are pairs of it and the noise
+    cells = field.shape[-1]
+    places = ((torch.arange(cells, dtype=x.dtype) + 0.5) / cells).expand(len(x), cells)
+    return torch.stack([places, field[:, -1]], dim=2)
+
+
+_VIEW = View("Reaction-Flow", "the final field at its last moment, along x", ("x", "u"), _last_profile, final=True)
+
+
 def make(steps: int = 100, target: Target = "clean", tolerance: float = 1e-6) -> Domain:
     """The domain.
 
@@ -134,4 +145,5 @@ def make(steps: int = 100, target: Target = "clean", tolerance: float = 1e-6) ->
         problem,
         field_distance,
         {"steps": steps, "target": target, "tolerance": tolerance},
+        view=_VIEW,
     )
