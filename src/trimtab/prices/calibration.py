@@ -141,7 +141,7 @@ def cost_to_go(run: Run, n_steps: int, budget: Budget = 1.0) -> CostToGo:
     """
     task = _Task(run, n_steps, int(torch.as_tensor(corrections(budget, n_steps)).max()), "path", None, "")
     task.enough(_LEAST)
-    return _tried(task, _explored(task, None)[0], None, None)[0]
+    return _tried(task, _explored(task, None)[0], None, None, keep_cost=True)[0]
 
 
 def thresholds_from_runs(runs: Iterable[Rollout], budget: Budget = 1.0) -> Thresholds:
@@ -288,13 +288,13 @@ def _explored(task: _Task, weights: Tensor | None) -> tuple[list[Rollout], OwnSc
     for k in range(_RANDOM_ROUNDS, _RANDOM_ROUNDS + _NEAR_POLICY_ROUNDS):
         own_scale = fit_own_scale([*runs, task.free])
         steps = one_step([*runs, task.free], own_scale).remembering(MEMORY)
-        near = Thresholds(solve(steps, task.budget, weights).table, own_scale=own_scale)
+        near = Thresholds(solve(steps, task.budget, weights, keep_cost=False).table, own_scale=own_scale)
         runs += task.explore(range(k, k + 1), near, _SHARE)
     return runs, fit_own_scale([*runs, task.free])
 
 
 def _tried(
-    task: _Task, runs: list[Rollout], weights: Tensor | None, own_scale: OwnScale | None
+    task: _Task, runs: list[Rollout], weights: Tensor | None, own_scale: OwnScale | None, keep_cost: bool = False
 ) -> tuple[CostToGo, float, Tensor]:
     """The solution, how much memory of a corrected defect it assumes, and what the calibration seeds cost by it, (n,).
 
@@ -304,7 +304,7 @@ def _tried(
     steps = one_step([*runs, task.free], own_scale)
     trials = []
     for memory in (MEMORY, 1.0):
-        solution = solve(steps.remembering(memory), task.budget, weights)
+        solution = solve(steps.remembering(memory), task.budget, weights, keep_cost=keep_cost)
         prices = Thresholds(solution.table, own_scale=own_scale)
         trials.append((solution, memory, task.cost(Adaptive(prices, task.trial_budgets), weights)))
     saved = summary(trials[0][2] - trials[1][2])

@@ -20,12 +20,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from trimtab.prices.transitions import NODES, Steps
 
 __all__ = ["CostToGo", "solve"]
+
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +40,7 @@ class CostToGo:
         table: lambda, (T, B + 1).
         expected: The expected objective of a whole rollout with b corrections, (B + 1,).
         nodes: Defects at which the cost to go is known, rising, (T, k).
-        cost: The expected objective from each step on, before its decision, (T, B + 1, k).
+        cost: The expected objective from each step on, before its decision, (T, B + 1, k); (0, B + 1, k) if not kept.
     """
 
     table: Tensor
@@ -45,41 +49,60 @@ class CostToGo:
     cost: Tensor
 
 
-def solve(steps: Steps, budget: int, weights: Tensor | None = None) -> CostToGo:
+def solve(steps: Steps, budget: int, weights: Tensor | None = None, *, keep_cost: bool = True) -> CostToGo:
     """Solve backward for the prices.
+
+    With a correction left for every step to go all of them are spent, and one row stands for all such budgets: at step
+    t the program has min(B, T - t) + 1 rows.
 
     Args:
         steps: What one step does to a defect (see `one_step`).
         budget: The largest budget, B.
         weights: What a unit of residual costs at each step, (T,); 1 for path error.
+        keep_cost: Whether to return the cost to go of every step, T (B + 1) k numbers; otherwise it is empty.
     """
     T, B = len(steps.scale), budget
-    unit = steps.scale if weights is None else weights.double() * steps.scale
-    left, settle = torch.arange(B + 1), 1 / steps.fresh_steps
-    table = torch.empty(T, B + 1, dtype=torch.float64)
-    costs = torch.empty(T, B + 1, NODES, dtype=torch.float64)
-    fresh, settled = torch.zeros(2, B + 1, NODES, dtype=torch.float64)  # cost to go from the next step on
+    unit = (steps.scale if weights is None else weights.double() * steps.scale).numpy()
+    nodes, residual = steps.nodes.numpy(), steps.residual.numpy()
+    alone, at_rest, corrected = (part.numpy() for part in (steps.alone, steps.settled, steps.corrected))
+    settle = 1 / steps.fresh_steps
+    table = np.full((T, B + 1), -np.inf)  # enough for all steps to go: spend
+    table[:, 0] = np.inf
+    costs = np.empty((T, B + 1, NODES) if keep_cost else (0, B + 1, NODES))
+    fresh, settled = np.zeros((2, 1, NODES))  # cost to go from the next step on, by budgets up to the steps to go
     for t in reversed(range(T)):
-        stay_fresh = stay_settled = unit[t] * steps.nodes[t].expand(B + 1, NODES)
-        go = unit[t] * steps.residual[t].expand(B + 1, NODES)
+        k = len(fresh)
+        stay_fresh = stay_settled = np.broadcast_to(unit[t] * nodes[t], (k, NODES))
+        go = np.broadcast_to(unit[t] * residual[t], (k, NODES))
         if t < T - 1:
-            stay_fresh = stay_fresh + torch.lerp(fresh, settled, settle) @ steps.alone[t].T
-            stay_settled = stay_settled + settled @ steps.settled[t].T
-            go = go + fresh @ steps.corrected[t].T
-        rate = (left / (T - t)).clamp(max=1)[:, None].double()
+            stay_fresh = stay_fresh + (fresh + settle * (settled - fresh)) @ alone[t].T
+            stay_settled = stay_settled + settled @ at_rest[t].T
+            go = go + fresh @ corrected[t].T
+        # in single precision, as every table so far was made
+        rate = (np.arange(min(B, T - t) + 1, dtype=np.float32) / np.float32(T - t)).astype(np.float64)[:, None]
         share = rate / (1 - (1 - rate) * (1 - settle))  # of fresh samples among those corrected at this rate
-        defects = steps.nodes[t] * steps.scale[t]
-        gain = torch.lerp(stay_settled, stay_fresh, share)[1:] - go[:-1]  # a correction leaves one fewer
-        table[t, 0] = torch.inf
-        table[t, 1:] = torch.where(left[1:] >= T - t, -torch.inf, _break_even(defects, gain))  # enough for all: spend
-        spend = defects >= table[t][:, None]
-        # row 0 never spends: what is rolled into it is not read
-        fresh, settled = (torch.where(spend, go.roll(1, dims=0), stay) for stay in (stay_fresh, stay_settled))
-        costs[t] = torch.lerp(settled, fresh, share)
-    return CostToGo(table, settled @ steps.start, steps.nodes * steps.scale[:, None], costs)
+        defects = nodes[t] * float(steps.scale[t])
+        mixed = stay_settled[1:] + share[1:k] * (stay_fresh[1:] - stay_settled[1:])
+        table[t, 1:k] = _break_even(defects, mixed - go[:-1])  # a correction leaves one fewer
+        spend = defects >= table[t, : len(share), None]
+        spend[0] = False
+        fresh, settled = (_decided(spend, go, stay) for stay in (stay_fresh, stay_settled))
+        if keep_cost:
+            costs[t, : len(share)] = settled + share * (fresh - settled)
+            costs[t, len(share) :] = fresh[-1]
+    expected = torch.from_numpy(settled) @ steps.start
+    return CostToGo(torch.from_numpy(table), expected, steps.nodes * steps.scale[:, None], torch.from_numpy(costs))
 
 
-def _break_even(defects: Tensor, gain: Tensor) -> Tensor:
+def _decided(spend: Array, go: Array, stay: Array) -> Array:
+    """What each budget costs before the decision: one correction fewer where it is spent, (rows, k)."""
+    new = np.empty(spend.shape)
+    new[: len(stay)] = stay
+    np.copyto(new[1:], go[: len(spend) - 1], where=spend[1:])
+    return new
+
+
+def _break_even(defects: Array, gain: Array) -> Array:
     """The defect from which on correcting pays, for each budget.
 
     The gain is an estimate and may cross zero more than once; the cut that loses least is taken, and its place between
@@ -92,11 +115,15 @@ def _break_even(defects: Tensor, gain: Tensor) -> Tensor:
     Returns:
         (B,), -inf where correcting always pays and +inf where it never does.
     """
-    from_here_up = gain.flip(1).cumsum(dim=1).flip(1)
-    best, cut = from_here_up.max(dim=1)
-    below = (cut - 1).clamp(min=0)
-    here, there = gain.gather(1, cut[:, None])[:, 0], gain.gather(1, below[:, None])[:, 0]
-    share = torch.where(here > there, here / (here - there), 0.0).clamp(0, 1)
-    price = torch.lerp(defects[cut], defects[below], share)
-    price = torch.where(cut == 0, -torch.inf, price)
-    return torch.where(best > 0, price, torch.inf)
+    rows = np.arange(len(gain))
+    from_here_up = gain[:, ::-1].cumsum(axis=1)
+    cut = from_here_up[:, ::-1].argmax(axis=1)
+    best = from_here_up[rows, from_here_up.shape[1] - 1 - cut]
+    below = np.maximum(cut - 1, 0)
+    here, there = gain[rows, cut], gain[rows, below]
+    between = here > there
+    share = np.divide(here, here - there, where=between, out=np.zeros(len(gain))).clip(0, 1)
+    price: Array = defects[cut] + share * (defects[below] - defects[cut])
+    price[cut == 0] = -np.inf
+    price[~(best > 0)] = np.inf
+    return price

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import last_corrections
 
-__all__ = ["cheapest_times", "gap_costs", "mean_defects", "planned_masks"]
+__all__ = ["cheapest_times", "gap_costs", "mean_defects", "planned_masks", "smoothed_means"]
 
 
 def planned_masks(runs: Sequence[Rollout], budget: int, weights: Tensor | None = None) -> Tensor:
@@ -50,31 +52,45 @@ def mean_defects(runs: Sequence[Rollout]) -> Tensor:
     cell = (steps[:, None] * (T + 1) + gap).flatten()
     total.view(-1).index_add_(0, cell, relative.flatten())
     count.view(-1).index_add_(0, cell, torch.ones_like(relative.flatten()))
-    mean = _kernel_mean(total, count)
+    mean = smoothed_means(total, count)
 
     out = torch.zeros(T + 1, T, dtype=torch.float64)
     alone, many = torch.where(never, relative, 0.0).sum(dim=1), never.sum(dim=1)
     free = torch.where(many > 0, alone / many.clamp(min=1), 0.0)
     # late steps that nobody reached uncorrected: as long a gap as any, as seen from the first steps
     out[0] = torch.where(many > 0, free, mean[steps, steps + 1])
-    for u in range(T):
-        out[1 : u + 1, u] = mean[u, u - steps[:u]]
+    gap = (steps - steps[:, None]).clamp(min=0)  # from a correction after step v, a row, to step u
+    out[1:] = torch.where(gap > 0, mean[steps, gap], 0.0)
     return out * scale
 
 
-def _kernel_mean(total: Tensor, count: Tensor) -> Tensor:
+def smoothed_means(total: Tensor, count: Tensor) -> Tensor:
     """Means over (step, gap) cells, smoothed over neighbouring steps and over gaps of similar length."""
     T = len(total)
     steps = torch.arange(T, dtype=torch.float64)
     gaps = torch.arange(T + 1, dtype=torch.float64).clamp(min=0.5).log()
-    near_step = (-0.5 * ((steps[:, None] - steps) / max(2.0, T / 10)) ** 2).exp()
-    near_gap = (-0.5 * ((gaps[:, None] - gaps) / 0.2) ** 2).exp()
-    far_step = (-0.5 * ((steps[:, None] - steps) / (T / 4)) ** 2).exp()
-    far_gap = (-0.5 * ((gaps[:, None] - gaps) / 0.5) ** 2).exp()
-    # the wide kernel has a small say, which decides only where the narrow one has seen next to nothing
-    weighted = near_step @ total @ near_gap.T + 1e-3 * (far_step @ total @ far_gap.T)
-    weight = near_step @ count @ near_gap.T + 1e-3 * (far_step @ count @ far_gap.T)
-    return weighted / weight.clamp(min=1e-300)
+    near = _gaussian(steps, max(2.0, T / 10)), _gaussian(gaps, 0.2)
+    far = _gaussian(steps, T / 4), _gaussian(gaps, 0.5)
+
+    def smooth(cells: Tensor) -> Tensor:
+        # the wide kernel has a small say, which decides only where the narrow one has seen next to nothing
+        narrow, wide = (a @ (a.T @ cells @ b) @ b.T for a, b in (near, far))
+        return narrow + 1e-3 * wide
+
+    return smooth(total) / smooth(count).clamp(min=1e-300)
+
+
+def _gaussian(x: Tensor, width: float) -> Tensor:
+    """A factor F, (n, r), with F Fᵀ = exp(-(x - x')² / 2 width²) to rounding, r in proportion to the range of x.
+
+    The kernel is the overlap of two Gaussians of width / √2, an integral over their common centre; the trapezoidal rule
+    with three points to a width makes an error below 1e-18. So smoothing T cells costs T r, not T².
+    """
+    spacing = width / 3
+    low, high = float(x.min()) - 4.5 * width, float(x.max()) + 4.5 * width
+    centres = torch.arange(low, high + spacing, spacing, dtype=x.dtype)
+    scale = (spacing / width) ** 0.5 * (2 / torch.pi) ** 0.25
+    return scale * (-(((x[:, None] - centres) / width) ** 2)).exp()
 
 
 def gap_costs(defects: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -106,18 +122,83 @@ def cheapest_times(costs: Tensor, budget: int) -> Tensor:
         (B + 1, T, n) bool.
     """
     n, T = len(costs), costs.shape[-1] - 1
+    if n == 1 and T > _LONG and costs.device.type == "cpu":
+        ends, origins = _walk_blocks(costs[0].double().numpy(), budget)
+        return torch.from_numpy(_traced(ends[:, None], origins[:, None]))
     to_step, to_end = costs[:, :, :T], costs[:, :, T]
     reached = torch.full((n, T + 1), torch.inf, dtype=costs.dtype, device=costs.device)
     reached[:, 0] = 0.0
-    samples = torch.arange(n, device=costs.device)
-    came_from: list[Tensor] = []
-    masks = torch.zeros(budget + 1, T, n, dtype=torch.bool, device=costs.device)
-    for b in range(1, budget + 1):
+    last, came_from = [torch.zeros(n, dtype=torch.int64)], []
+    for _ in range(budget):
         best, origin = (reached[:, :, None] + to_step).min(dim=1)
         reached = torch.nn.functional.pad(best, (1, 0), value=torch.inf)
-        came_from.append(origin)
-        row = (reached + to_end).argmin(dim=1)
-        for origin in reversed(came_from):
-            masks[b, row - 1, samples] = True
-            row = origin[samples, row - 1]
+        came_from.append(origin.cpu())
+        last.append((reached + to_end).argmin(dim=1).cpu())
+    origins = torch.stack(came_from) if came_from else torch.zeros(0, n, T, dtype=torch.int64)
+    return torch.from_numpy(_traced(torch.stack(last).numpy(), origins.numpy())).to(costs.device)
+
+
+def _traced(last: NDArray[np.int64], origins: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Masks from where every budget's way ends and where each correction comes from: all budgets walk back together.
+
+    Args:
+        last: The row of the last correction (0: none), (B + 1, n).
+        origins: The row before the (b + 1)-th correction at each step, (B, n, T).
+
+    Returns:
+        (B + 1, T, n).
+    """
+    B, n, T = origins.shape
+    masks = np.zeros((B + 1, T, n), dtype=np.bool_)
+    samples, row = np.arange(n), last[1:]
+    for back in range(B):  # the budgets b > back have a correction left to trace
+        budgets = np.arange(back, B)
+        masks[budgets[:, None] + 1, row - 1, samples] = True
+        row = origins[budgets[:, None] - back, samples, row - 1][1:]
     return masks
+
+
+_LONG = 200  # steps from which on one sample's gaps are searched in blocks
+_BLOCK = 64  # rows
+
+
+def _walk_blocks(costs: NDArray[np.float64], budget: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The forward pass of `cheapest_times` for one sample: last corrections, (B + 1,), and origins, (B, T).
+
+    The gap before a correction at step w may begin at any row. Rows are taken in blocks, and a block is looked into
+    only if the least cost to reach one of its rows and the least cost of a gap from one of them to w together are no more
+    than what the most promising block gives. Ties go to the earliest row, as everywhere.
+
+    Args:
+        costs: (T + 1, T + 1).
+        budget: B.
+    """
+    T = len(costs) - 1
+    blocks = -(-(T + 1) // _BLOCK)
+    gaps = np.full((T, blocks * _BLOCK), np.inf)
+    gaps[:, : T + 1] = costs[:, :T].T
+    gaps = gaps.reshape(T, blocks, _BLOCK)
+    least_gap = np.ascontiguousarray(gaps.min(axis=2))
+    reached = np.full(blocks * _BLOCK, np.inf)
+    reached[0] = 0.0
+    steps = np.arange(T)
+    last, origins = np.zeros(budget + 1, dtype=np.int64), np.zeros((budget, T), dtype=np.int64)
+    for b in range(budget):
+        rows, out = reached.reshape(blocks, _BLOCK), b // _BLOCK  # after b corrections the step is b at the least
+        bound = least_gap[b:, out:] + rows[out:].min(axis=1)
+        likely = bound.argmin(axis=1) + out
+        best = (gaps[steps[b:], likely] + rows[likely]).min(axis=1)
+        step, block = np.nonzero((bound <= best[:, None]) & np.isfinite(bound))  # by step, then by block
+        step, block = step + b, block + out
+        found = gaps[step, block] + rows[block]
+        place = found.argmin(axis=1)
+        value = found[np.arange(len(place)), place]
+        first = np.searchsorted(step, steps)
+        reachable = first < np.append(first[1:], len(step))
+        best = np.full(T, np.inf)
+        best[reachable] = np.minimum.reduceat(value, first[reachable]) if len(value) else best[reachable]
+        hit = np.flatnonzero(value == best[step])[::-1]  # of equal ones the earliest is written last
+        origins[b, step[hit]] = block[hit] * _BLOCK + place[hit]
+        reached[0], reached[1 : T + 1] = np.inf, best
+        last[b + 1] = (reached[: T + 1] + costs[:, T]).argmin()
+    return last, origins
