@@ -117,7 +117,9 @@ def test_a_plane_may_be_infinitely_far():
 
 
 def test_equations_are_solved_at_the_nearest_point():
-    ellipse = NonlinearEquality(lambda y: (y[0] ** 2 / 4 + y[1] ** 2 - 1)[None], refinements=100)
+    ellipse = NonlinearEquality(
+        lambda y: (y[0] ** 2 / 4 + y[1] ** 2 - 1)[None], refinements=100, nearness=0.0, tolerance=1e-13
+    )
     x = torch.tensor([[2.0, 2.0]], dtype=torch.float64)
     y = ellipse.project(x).x[0]
     normal = torch.stack([y[0] / 2, 2 * y[1]])
@@ -225,7 +227,7 @@ def test_importing_the_constraints_does_not_import_casadi():
         (lambda: Box(1.0, 0.0), "low <= high"),
         (lambda: Simplex(0.0), "number above 0"),
         (lambda: Ball(-1.0), "above 0: got -1.0"),
-        (lambda: Sphere(float("nan")), "above 0"),
+        (lambda: Sphere(float("nan")), "radius"),
         (lambda: HalfSpaces(torch.ones(2, 3), torch.ones(1)), "got"),
         (lambda: HalfSpaces(torch.zeros(1, 3), torch.ones(1)), "row 0 of A is 0"),
         (lambda: SE3(alpha=-1.0), "at least 0"),

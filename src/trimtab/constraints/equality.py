@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from trimtab.constraints.rows import row_norm, row_product
+from trimtab.constraints.gauss_newton import Equations, Iterate, advance, begin, closer, solve
+from trimtab.constraints.linearised import Factor, Linear, find_linear, linearise, pushing, step_matrix
+from trimtab.constraints.rows import row_norm
 from trimtab.constraints.states import check_states
-from trimtab.core.constraint import Constraint, Projection
+from trimtab.core.constraint import Constraint, Improvement, Projection
 
 __all__ = ["NonlinearEquality"]
 
-_HALVINGS = 12
+_TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-5}
+_LOOSE = 5e-2  # for half precision
+
+_SHRINK = {"fresh": 0.25, "frozen": 0.7, "none": 0.0}
+
+Jacobian = Literal["fresh", "frozen", "none"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,14 +32,23 @@ class NonlinearEquality(Constraint):
 
     Each step is the shortest one that solves the linearised equations, halved until the equations are solved better
     than before (Gauss-Newton with line search). That gives a solution near x; `refinements` steps along the set, each
-    brought back to it, then shorten the distance to x. Every sample stops for itself.
+    brought back to it, then shorten the distance to x. Every sample stops for itself. Equations that are linear are
+    found and factored once.
 
     Attributes:
         function: g for one sample, (\*event) to (m,), in torch operations; `function(x, *data)` where there is data.
-        data: Tensors with one row a sample, that belong to the samples.
-        tolerance: Norm of g at which a sample has converged. In float32 about 1e-5 is what can be had.
-        max_iterations: Gauss-Newton steps a sample at the most, before refinement and after each refinement.
-        refinements: Steps along the set.
+        data: Tensors with one row per sample, that belong to the samples.
+        tolerance: Norm of g at which a sample has converged; None is 1e-8 in float64 and 1e-5 in float32.
+        max_iterations: Gauss-Newton steps per sample at the most, before refinement and after each refinement.
+        refinements: Steps along the set at the most.
+        nearness: A sample is near enough when the next step along the set is shorter than this share of its distance.
+        jacobian: "fresh" takes it anew where a step with the last one would not make norm(g) four times smaller.
+            "frozen" keeps it unless norm(g) hardly falls: many cheap steps in place of few expensive ones. "none" never
+            makes the matrix: conjugate gradients with products of J, for states of very many numbers.
+        reference: A state, (\*event), where "frozen" takes one Jacobian for all samples and calls, with the first
+            sample's data; None takes each sample's where its projection begins.
+        vectorised: Whether the function may run under `torch.func.vmap`. A function that calls `torch.autograd.grad`
+            may not: then it runs sample by sample, with ordinary derivatives.
 
     Example:
         >>> import torch
@@ -41,35 +59,148 @@ class NonlinearEquality(Constraint):
 
     function: Callable[..., Tensor]
     data: tuple[Tensor, ...] = field(default=(), metadata={"per_sample": True})
-    tolerance: float = 1e-8
+    tolerance: float | None = None
     max_iterations: int = 30
     refinements: int = 3
+    nearness: float = 1e-2
+    jacobian: Jacobian = "fresh"
+    reference: Tensor | None = None
+    vectorised: bool = True
 
+    improves = True
+
+    def __post_init__(self) -> None:
+        """Refuse settings that no solver could use."""
+        if not callable(self.function):
+            raise ValueError(f"the function of NonlinearEquality is called with states: got {self.function!r}")
+        if self.tolerance is not None and not self.tolerance > 0:
+            raise ValueError(f"tolerance is a number above 0, or None for what the dtype allows: got {self.tolerance}")
+        if self.jacobian not in get_args(Jacobian):
+            raise ValueError(f"jacobian must be one of {get_args(Jacobian)}: got {self.jacobian!r}")
+        if self.reference is not None and self.jacobian != "frozen":
+            raise ValueError("a reference is where the frozen Jacobian is taken: give jacobian='frozen' with it")
+        if not self.vectorised and self.jacobian == "none":
+            raise ValueError("jacobian='none' needs a function that may run under torch.func: give vectorised=True")
+
+    # ------------------------------------------------------------------ what a constraint offers
+
+    @torch.no_grad()
     def project(self, x: Tensor) -> Projection:
         r"""Solutions near x, (n, \*event), with outcomes."""
         self._check(x)
-        flat = x.flatten(1)
-        iterations = torch.zeros(len(x), dtype=torch.int64, device=x.device)
-        every = torch.arange(len(x), device=x.device)
-        y, size = self._solve(flat, every, x.shape[1:], iterations)
-        moved = ((size <= self.tolerance) & (row_norm(y - flat) > 0)).nonzero().squeeze(1)
-        for _ in range(self.refinements if len(moved) else 0):
-            y[moved], size[moved] = self._nearer(y[moved], flat[moved], size[moved], moved, x.shape[1:], iterations)
-        return Projection(y.reshape(x.shape), size <= self.tolerance, iterations, size)
+        flat, rows = x.detach().flatten(1), torch.arange(len(x), device=x.device)
+        equations = self._equations(x)
+        spent = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+        y, size = solve(equations, flat, rows, None, self.max_iterations, spent)
+        failed = (size > equations.tolerance).nonzero().squeeze(1)
+        if len(failed) and equations.linear is not None:  # an equation may be straight in some places only
+            plain = self._equations(x, trust_linear=False)
+            y[failed], size[failed] = solve(plain, flat[failed], failed, None, self.max_iterations, spent)
+        moved = ((size <= equations.tolerance) & (row_norm(y - flat) > 0)).nonzero().squeeze(1)
+        for _ in range(self.refinements):
+            if len(moved) == 0:
+                break
+            y[moved], size[moved], more = closer(
+                equations, y[moved], size[moved], flat[moved], moved, self.nearness, self.max_iterations, spent
+            )
+            moved = moved[more]
+        return Projection(y.reshape(x.shape), size <= equations.tolerance, spent, size)
 
+    @torch.no_grad()
     def defect(self, x: Tensor) -> Tensor:
         r"""norm(g(x)), (n, \*event) to (n,)."""
         self._check(x)
-        return row_norm(self._called(torch.func.vmap(self.function), x, *self._data(slice(None), x)))
+        return row_norm(self._values(x.detach().flatten(1), slice(None), x.shape[1:]))
 
-    def _called(self, function: Callable[..., Tensor], x: Tensor, *data: Tensor) -> Tensor:
-        """The function's values, (n, m); an error in it is told with the shapes that it was called with."""
+    def take(self, rows: Tensor) -> NonlinearEquality:
+        """The same equations for some samples."""
+        if not self.data:
+            return self
+        taken = NonlinearEquality.__new__(NonlinearEquality)  # checked already, and what was found once stays
+        taken.__dict__.update(self.__dict__ | {"data": tuple(d[rows] for d in self.data)})
+        return taken
+
+    @torch.no_grad()
+    def improve(self, x: Tensor, state: tuple[Tensor, ...] | None = None, **context: Any) -> Improvement:
+        """One Gauss-Newton step with its line search; carries g and the factored Jacobian that is kept."""
+        self._check(x)
+        flat, rows = x.detach().flatten(1), torch.arange(len(x), device=x.device)
+        equations = self._equations(x)
+        if state is None:
+            now = begin(equations, flat, rows)
+        else:
+            kept = Factor(*state[1:]) if len(state) > 1 else None
+            now = Iterate(flat, state[0], row_norm(state[0]), torch.ones_like(rows, dtype=torch.bool), kept)
+        new = advance(equations, now, rows)
+        there = now.size <= equations.tolerance  # a solution stays what it is
+        y, g = torch.where(there[:, None], now.y, new.y), torch.where(there[:, None], now.g, new.g)
+        size = torch.where(there, now.size, new.size)
+        done = (size <= equations.tolerance) | ~new.fell
+        return Improvement(y.reshape(x.shape), size, done, (g, *(new.kept or ())))
+
+    # ------------------------------------------------------------------ g and its derivatives
+
+    def _equations(self, x: Tensor, trust_linear: bool = True) -> Equations:
+        event = x.shape[1:]
+        tolerance = _TOLERANCE.get(x.dtype, _LOOSE) if self.tolerance is None else self.tolerance
+        linear = self._linear_equations(x) if self.jacobian != "none" and trust_linear else None
+        bent = None if linear is None else ~linear.rows
+        equations = Equations(
+            lambda flat, rows: self._values(flat, rows, event),
+            lambda flat, rows: self._derivatives(flat, rows, event, bent),
+            linear,
+            tolerance,
+            _SHRINK[self.jacobian],
+            renew_once=self.jacobian == "fresh",
+            matrix_free=self.jacobian == "none",
+        )
+        return equations if self.reference is None else equations._replace(shared=self._shared(equations, x))
+
+    def _values(self, flat: Tensor, rows: Tensor | slice, event: torch.Size) -> Tensor:
+        """g, (k, m)."""
+        data = self._data(rows, flat)
+        if self.vectorised:
+            return self._called(lambda y: torch.func.vmap(self.function)(y, *data), flat, event)
+
+        def one_by_one(y: Tensor) -> Tensor:
+            with torch.enable_grad():
+                return torch.stack([self.function(*row).detach() for row in zip(y, *data, strict=True)])
+
+        return self._called(one_by_one, flat, event)
+
+    def _derivatives(self, flat: Tensor, rows: Tensor, event: torch.Size, which: Tensor | None) -> Tensor:
+        """The Jacobian, (k, q, d), of those equations that `which` (m,) names, or all."""
+        data = self._data(rows, flat)
+        if not self.vectorised:
+            found = [
+                torch.autograd.functional.jacobian(  # type: ignore[no-untyped-call]
+                    lambda s, own=own: self.function(s, *own), state.view(event)
+                )
+                for state, *own in zip(flat, *data, strict=True)
+            ]
+            jacobian = torch.stack(found).flatten(2)
+            return jacobian if which is None else jacobian[:, which]
+
+        # samples are independent: the pull-back of one equation of all of them is a row of every sample's matrix, and
+        # the push of one coordinate a column; whichever are fewer
+        g, pull_back = linearise(lambda y: self._values(y, rows, event), flat)
+        m, d = g.shape[1], flat.shape[1]
+        if which is None and m > 2 * d:
+            units = torch.eye(d, dtype=g.dtype, device=g.device)[:, None].expand(-1, len(flat), -1)
+            return torch.func.vmap(pushing(pull_back, g))(units).permute(1, 2, 0).contiguous()
+        units = torch.eye(m, dtype=g.dtype, device=g.device)
+        units = (units if which is None else units[which])[:, None].expand(-1, len(flat), -1)
+        return torch.func.vmap(pull_back)(units).transpose(0, 1).contiguous()
+
+    def _called(self, function: Callable[[Tensor], Tensor], flat: Tensor, event: torch.Size) -> Tensor:
+        """The function's answer, (k, m); an error in it is told with the shapes that it was called with."""
+        x = flat.reshape(len(flat), *event)
         try:
-            values = function(x, *data)
+            values = function(x)
         except (IndexError, RuntimeError, TypeError) as error:
             raise ValueError(
-                f"the function of NonlinearEquality failed on states {tuple(x.shape)}, one of shape "
-                f"{tuple(x.shape[1:])} at a time: {error}"
+                f"the function of NonlinearEquality failed on states {tuple(x.shape)}, one of shape {tuple(event)} at "
+                f"a time: {error} (a function that calls torch.autograd.grad itself needs vectorised=False)"
             ) from error
         if not isinstance(values, Tensor) or values.ndim != 2:
             came = tuple(values.shape[1:]) if isinstance(values, Tensor) else type(values).__name__
@@ -79,86 +210,47 @@ class NonlinearEquality(Constraint):
             )
         return values
 
-    def _check(self, x: Tensor) -> None:
-        check_states(x, "NonlinearEquality", samples=len(self.data[0]) if self.data else None)
-
-    def take(self, rows: Tensor) -> NonlinearEquality:
-        """The same equations for some samples."""
-        return replace(self, data=tuple(d[rows] for d in self.data)) if self.data else self
-
-    def _solve(self, start: Tensor, rows: Tensor, event: torch.Size, iterations: Tensor) -> tuple[Tensor, Tensor]:
-        """Gauss-Newton from `start`, (k, d), for the samples `rows`: solutions and norms of g; counts iterations."""
-        y = start.clone()
-        g = self._values(y, rows, event)
-        size = row_norm(g)
-        going = (size > self.tolerance).nonzero().squeeze(1)
-        for _ in range(self.max_iterations):
-            if len(going) == 0:
-                break
-            at, before = y[going], size[going]
-            step = -_shortest(self._jacobian(at, rows[going], event), g[going])
-            new, new_g, new_size, better = self._line_search(at, step, before, rows[going], event)
-            y[going], g[going], size[going] = new, new_g, new_size
-            iterations[rows[going]] += 1
-            going = going[better & (new_size > self.tolerance)]
-        return y, size
-
-    def _line_search(
-        self, at: Tensor, step: Tensor, before: Tensor, rows: Tensor, event: torch.Size
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Halve the step of each sample until norm(g) falls: the states, g, its norm, and whether it fell."""
-        new = at.clone()
-        new_g = self._values(at, rows, event)
-        new_size = before.clone()
-        better = torch.zeros_like(before, dtype=torch.bool)
-        left = torch.arange(len(at), device=at.device)
-        share = 1.0
-        for _ in range(_HALVINGS):
-            trial = at[left] + share * step[left]
-            g = self._values(trial, rows[left], event)
-            size = row_norm(g)
-            falls = size < (1 - 1e-4 * share) * before[left]  # NaN does not fall
-            chosen = left[falls]
-            new[chosen], new_g[chosen], new_size[chosen] = trial[falls], g[falls], size[falls]
-            better[chosen] = True
-            left = left[~falls]
-            if len(left) == 0:
-                break
-            share /= 2
-        return new, new_g, new_size, better
-
-    def _nearer(
-        self, y: Tensor, x: Tensor, size: Tensor, rows: Tensor, event: torch.Size, iterations: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """One step along the set towards x, brought back to the set; kept where it ends nearer and feasible."""
-        jacobian = self._jacobian(y, rows, event)
-        back = x - y
-        along = back - _shortest(jacobian, row_product(jacobian, back[:, :, None]).squeeze(2))
-        new, new_size = self._solve(y + along, rows, event, iterations)
-        nearer = (new_size <= self.tolerance) & (row_norm(new - x) < row_norm(back))
-        return torch.where(nearer[:, None], new, y), torch.where(nearer, new_size, size)
-
-    def _values(self, flat: Tensor, rows: Tensor, event: torch.Size) -> Tensor:
-        return self._called(torch.func.vmap(self.function), flat.reshape(-1, *event), *self._data(rows, flat))
-
-    def _jacobian(self, flat: Tensor, rows: Tensor, event: torch.Size) -> Tensor:
-        """(k, m, d)."""
-        jacobian = torch.func.vmap(torch.func.jacrev(self.function))
-        found: Tensor = jacobian(flat.reshape(-1, *event), *self._data(rows, flat))
-        return found.flatten(2)
-
     def _data(self, rows: Tensor | slice, like: Tensor) -> list[Tensor]:
         """The data of some samples, its floats in the dtype of the states."""
         return [d[rows].to(like) if d.is_floating_point() else d[rows].to(like.device) for d in self.data]
 
+    # ------------------------------------------------------------------ what is found once
 
-def _shortest(jacobian: Tensor, target: Tensor) -> Tensor:
-    """The shortest step s with J s = target, (k, m, d) and (k, m) to (k, d)."""
-    gram = row_product(jacobian, jacobian.transpose(1, 2))
-    # equations that repeat each other make the Gram matrix singular; the ridge is far below what a step must resolve
-    trace = gram.diagonal(dim1=1, dim2=2).sum(dim=1)
-    ridge = (torch.finfo(gram.dtype).eps * 8 * trace).clamp(min=torch.finfo(gram.dtype).tiny)
-    eye = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
-    factor, _ = torch.linalg.cholesky_ex(gram + ridge[:, None, None] * eye)
-    multipliers = torch.cholesky_solve(target[:, :, None], factor)
-    return row_product(jacobian.transpose(1, 2), multipliers).squeeze(2)
+    @cached_property
+    def _linear(self) -> dict[Any, Linear | None]:
+        """The linear equations, by shape, dtype and device of the states."""
+        return {}
+
+    @cached_property
+    def _at_reference(self) -> dict[Any, Tensor]:
+        """S at the reference, by dtype and device."""
+        return {}
+
+    def _linear_equations(self, x: Tensor) -> Linear | None:
+        """The equations whose gradients are the same at a few states and for all samples."""
+        key = (x.shape[1:], x.dtype, x.device)
+        if key not in self._linear:
+            flat, rows = x.detach().flatten(1), torch.arange(len(x), device=x.device)
+            drawn = torch.randn(2, flat.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+            places = [flat, *(place.to(x).expand_as(flat) for place in (drawn[:1], 3 * drawn[1:]))]
+            seen = [self._derivatives(place, rows, x.shape[1:], None) for place in places]
+            self._linear[key] = find_linear(torch.cat(seen)) if len(x) else None
+        return self._linear[key]
+
+    def _shared(self, equations: Equations, x: Tensor) -> Tensor | None:
+        """S at the reference, with the first sample's data, (d, m); made once."""
+        key = (x.dtype, x.device)
+        if key not in self._at_reference and len(x):
+            assert self.reference is not None
+            place, first = self.reference.to(x).reshape(1, -1), torch.zeros(1, dtype=torch.int64, device=x.device)
+            m = equations.values(place, first).shape[1]
+            self._at_reference[key] = step_matrix(equations.factor(place, first), equations.linear, m)
+        return self._at_reference.get(key)
+
+    def _check(self, x: Tensor) -> None:
+        check_states(x, "NonlinearEquality", samples=len(self.data[0]) if self.data else None)
+        if self.reference is not None and self.reference.shape != x.shape[1:]:
+            raise ValueError(
+                f"the reference of NonlinearEquality has shape {tuple(self.reference.shape)}, but states have "
+                f"{tuple(x.shape[1:])}"
+            )

@@ -90,7 +90,8 @@ def _gaussian(x: Tensor, width: float) -> Tensor:
     low, high = float(x.min()) - 4.5 * width, float(x.max()) + 4.5 * width
     centres = torch.arange(low, high + spacing, spacing, dtype=x.dtype)
     scale = (spacing / width) ** 0.5 * (2 / torch.pi) ** 0.25
-    return scale * (-(((x[:, None] - centres) / width) ** 2)).exp()
+    factor: Tensor = scale * (-(((x[:, None] - centres) / width) ** 2)).exp()
+    return factor
 
 
 def gap_costs(defects: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -123,8 +124,8 @@ def cheapest_times(costs: Tensor, budget: int) -> Tensor:
     """
     n, T = len(costs), costs.shape[-1] - 1
     if n == 1 and T > _LONG and costs.device.type == "cpu":
-        ends, origins = _walk_blocks(costs[0].double().numpy(), budget)
-        return torch.from_numpy(_traced(ends[:, None], origins[:, None]))
+        ends, before = _walk_blocks(costs[0].double().numpy(), budget)
+        return torch.from_numpy(_traced(ends[:, None], before[:, None]))
     to_step, to_end = costs[:, :, :T], costs[:, :, T]
     reached = torch.full((n, T + 1), torch.inf, dtype=costs.dtype, device=costs.device)
     reached[:, 0] = 0.0
@@ -166,8 +167,8 @@ def _walk_blocks(costs: NDArray[np.float64], budget: int) -> tuple[NDArray[np.in
     """The forward pass of `cheapest_times` for one sample: last corrections, (B + 1,), and origins, (B, T).
 
     The gap before a correction at step w may begin at any row. Rows are taken in blocks, and a block is looked into
-    only if the least cost to reach one of its rows and the least cost of a gap from one of them to w together are no more
-    than what the most promising block gives. Ties go to the earliest row, as everywhere.
+    only if the least cost to reach one of its rows and the least cost of a gap from one of them to w together are no
+    more than what the most promising block gives. Ties go to the earliest row, as everywhere.
 
     Args:
         costs: (T + 1, T + 1).
@@ -175,9 +176,9 @@ def _walk_blocks(costs: NDArray[np.float64], budget: int) -> tuple[NDArray[np.in
     """
     T = len(costs) - 1
     blocks = -(-(T + 1) // _BLOCK)
-    gaps = np.full((T, blocks * _BLOCK), np.inf)
-    gaps[:, : T + 1] = costs[:, :T].T
-    gaps = gaps.reshape(T, blocks, _BLOCK)
+    padded = np.full((T, blocks * _BLOCK), np.inf)
+    padded[:, : T + 1] = costs[:, :T].T
+    gaps = padded.reshape(T, blocks, _BLOCK)
     least_gap = np.ascontiguousarray(gaps.min(axis=2))
     reached = np.full(blocks * _BLOCK, np.inf)
     reached[0] = 0.0

@@ -1,0 +1,136 @@
+"""Shortest steps of linearised equations, for a whole batch at once: by a matrix that can be kept, and without one.
+
+The shortest s with J s = target is s = S target with S = Jᵀ (J Jᵀ)⁻¹, (d, m), which serves any number of targets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from trimtab.constraints.rows import apply_matrix, row_product
+
+__all__ = ["Factor", "Linear", "factored", "find_linear", "linearise", "matrix_free_steps", "pushing", "step_matrix"]
+
+Products = Callable[[Tensor], Tensor]
+
+
+class Linear(NamedTuple):
+    """The equations that do not bend: their rows of J are the same at every state and for every sample.
+
+    Attributes:
+        rows: Which equations, (m,) bool.
+        basis: An orthonormal basis of the span of their gradients, (r, d).
+        coordinates: Their shortest steps in coordinates of the basis, (r, p).
+    """
+
+    rows: Tensor
+    basis: Tensor
+    coordinates: Tensor
+
+
+def find_linear(jacobians: Tensor) -> Linear | None:
+    """Those equations whose gradients are the same in all the Jacobians given, (k, m, d), if there are any."""
+    rows = (jacobians == jacobians[0]).all(dim=2).all(dim=0)
+    if not bool(rows.any()) or not bool(jacobians.isfinite().all()):
+        return None
+    matrix = jacobians[0, rows].double()
+    u, s, vh = torch.linalg.svd(matrix, full_matrices=False)
+    full = s > torch.finfo(jacobians.dtype).eps * max(matrix.shape) * s.max()
+    return Linear(rows, vh[full].to(jacobians), (u[:, full] / s[full]).T.to(jacobians))
+
+
+class Factor(NamedTuple):
+    """A Jacobian of every sample, factored for shortest steps.
+
+    Only the equations that bend are factored. With C the bent rows' products with the linear ones' basis, the Gram
+    matrix of what is left of them outside its span is J Jᵀ - C Cᵀ.
+
+    Attributes:
+        jacobian: J of the equations that bend, (n, q, d).
+        cross: C, (n, q, r).
+        cholesky: Of J Jᵀ - C Cᵀ, (n, q, q).
+    """
+
+    jacobian: Tensor
+    cross: Tensor
+    cholesky: Tensor
+
+    def take(self, rows: Tensor) -> Factor:
+        """Of some samples."""
+        return Factor(*(part[rows] for part in self))
+
+    def steps(self, linear: Linear | None, target: Tensor) -> Tensor:
+        """The shortest steps that change g by `target`, (n, m) to (n, d)."""
+        if linear is None:
+            multipliers = torch.cholesky_solve(target[:, :, None], self.cholesky)
+            return row_product(self.jacobian.transpose(1, 2), multipliers).squeeze(2)
+        straight = apply_matrix(linear.coordinates, target[:, linear.rows])  # in coordinates of the basis
+        bent = target[:, ~linear.rows, None] - row_product(self.cross, straight[:, :, None])
+        multipliers = torch.cholesky_solve(bent, self.cholesky)
+        rest = straight - row_product(self.cross.transpose(1, 2), multipliers).squeeze(2)
+        step = row_product(self.jacobian.transpose(1, 2), multipliers).squeeze(2)
+        return step + row_product(linear.basis.T.expand(len(rest), -1, -1), rest[:, :, None]).squeeze(2)
+
+
+def factored(bent: Tensor, linear: Linear | None) -> Factor:
+    """Factor the Jacobian of the equations that bend, (n, q, d)."""
+    gram = row_product(bent, bent.transpose(1, 2))
+    cross = bent.new_zeros(len(bent), bent.shape[1], 0)
+    # equations that repeat each other make the Gram matrix singular; the ridge is far below what a step must resolve
+    trace = gram.diagonal(dim1=1, dim2=2).sum(dim=1)
+    ridge = (torch.finfo(gram.dtype).eps * 8 * trace).clamp(min=torch.finfo(gram.dtype).tiny)
+    if linear is not None:
+        cross = row_product(bent, linear.basis.T.expand(len(bent), -1, -1))
+        gram = gram - row_product(cross, cross.transpose(1, 2))
+    gram.diagonal(dim1=1, dim2=2).add_(ridge[:, None])
+    return Factor(bent, cross, torch.linalg.cholesky_ex(gram).L)
+
+
+def step_matrix(factor: Factor, linear: Linear | None, m: int) -> Tensor:
+    """S of the one sample of a factor, (d, m): what turns any target into its shortest step."""
+    identity = torch.eye(m, dtype=factor.jacobian.dtype, device=factor.jacobian.device)
+    return Factor(*(part.expand(m, -1, -1) for part in factor)).steps(linear, identity).T.contiguous()
+
+
+def linearise(function: Callable[[Tensor], Tensor], at: Tensor) -> tuple[Tensor, Products]:
+    """The function's values, (n, m), and products with the transpose of its Jacobian, (n, m) to (n, d)."""
+    found: Any = torch.func.vjp(function, at)
+    return found[0], lambda multipliers: found[1](multipliers)[0]
+
+
+def pushing(pull_back: Products, like: Tensor) -> Products:
+    """Products with J, (n, d) to (n, m), from those with Jᵀ: the derivative of a linear function is its transpose."""
+    return linearise(pull_back, torch.zeros_like(like))[1]
+
+
+def matrix_free_steps(function: Callable[[Tensor], Tensor], at: Tensor, target: Tensor, accuracy: float) -> Tensor:
+    """The shortest steps by conjugate gradients on J Jᵀ, with products of J only: memory in proportion to the states.
+
+    Args:
+        function: g for a batch, (n, d) to (n, m).
+        at: Where J is taken, (n, d).
+        target: (n, m).
+        accuracy: Residual, relative to the target, at which a sample's step is good enough.
+    """
+    _, pull_back = linearise(function, at)
+    push = pushing(pull_back, target)
+    step, residual = torch.zeros_like(at), target.clone()
+    direction, energy = residual, (residual * residual).sum(dim=1)
+    enough = accuracy**2 * energy
+    for _ in range(2 * target.shape[1] + 10):
+        back = pull_back(direction)
+        pushed = push(back)
+        curvature = (direction * pushed).sum(dim=1)
+        going = (energy > enough) & (curvature > 0)
+        if not bool(going.any()):
+            break
+        length = torch.where(going, energy / curvature.where(going, 1.0), 0.0)[:, None]
+        step, residual = step + length * back, residual - length * pushed
+        new = (residual * residual).sum(dim=1)
+        direction = residual + torch.where(going, new / energy.where(going, 1.0), 0.0)[:, None] * direction
+        energy = torch.where(going, new, energy)
+    return step

@@ -1,0 +1,138 @@
+"""Nonlinear equations: every way of solving them finds solutions, and says so where it does not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from constraint_cases import numbers, torus
+from trimtab.constraints import NonlinearEquality
+
+WAYS = {
+    "fresh": {},
+    "frozen": {"jacobian": "frozen", "max_iterations": 60},
+    "at a reference": {"jacobian": "frozen", "reference": torch.tensor([2.0, 0.3, 0.0]), "max_iterations": 60},
+    "matrix-free": {"jacobian": "none"},
+    "one by one": {"vectorised": False},
+}
+every_way = pytest.mark.parametrize("way", WAYS)
+
+
+@every_way
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_every_way_finds_solutions_to_what_the_dtype_allows(way, dtype):
+    x = numbers(20, 3, seed=1).to(dtype)
+    answer = NonlinearEquality(torus, **WAYS[way]).project(x)
+    assert answer.converged.all()
+    assert answer.x.dtype == dtype
+    assert NonlinearEquality(torus).defect(answer.x).max() <= (1e-5 if dtype == torch.float32 else 1e-8)
+
+
+@pytest.mark.parametrize(
+    "way", [way for way in WAYS if way != "at a reference"]
+)  # steps that are short there are longer elsewhere
+def test_ways_end_about_as_near(way):
+    x = numbers(20, 3, seed=1)
+    nearest = NonlinearEquality(torus, refinements=60, nearness=0.0).project(x).x
+    found = NonlinearEquality(torus, **WAYS[way]).project(x).x
+    assert ((found - x).norm(dim=1) <= 1.1 * (nearest - x).norm(dim=1) + 1e-6).all()
+
+
+@every_way
+def test_improving_until_done_solves_the_equations(way):
+    equations, x, state = NonlinearEquality(torus, **WAYS[way]), numbers(12, 3, seed=2), None
+    last = equations.defect(x)
+    for _ in range(80):
+        x, defect, done, state = equations.improve(x, state)
+        assert (defect <= last + 1e-12).all()
+        torch.testing.assert_close(defect, equations.defect(x))
+        assert all(len(part) == 12 for part in state)
+        last = defect
+        if done.all():
+            break
+    assert (last <= 1e-8).all()
+
+
+@settings(max_examples=20, deadline=None)
+@given(p=st.integers(0, 4), q=st.integers(0, 3), seed=st.integers(0, 1000))
+def test_linear_equations_among_others_make_no_difference(p, q, seed):
+    if p + q == 0:
+        return
+    A, B = numbers(p, 8, seed=seed), 0.2 * numbers(q, 8, 8, seed=seed + 1)
+
+    def equations(y, own):
+        return torch.cat([A @ y - own[:p], torch.einsum("qij,i,j->q", B, y, y) + y[:q] - own[p : p + q]])
+
+    x, own = numbers(5, 8, seed=seed + 2), 0.1 * numbers(5, 7, seed=seed + 3)
+    constraint = NonlinearEquality(equations, (own,), refinements=0)
+    answer = constraint.project(x)
+    linear = constraint._linear_equations(x)
+    assert int(0 if linear is None else linear.rows.sum()) == p
+    plain = NonlinearEquality(equations, (own,), refinements=0)
+    plain.__dict__["_linear"] = {(x.shape[1:], x.dtype, x.device): None}
+    expected = plain.project(x)
+    assert torch.equal(answer.converged, expected.converged)
+    torch.testing.assert_close(answer.x[answer.converged], expected.x[answer.converged], atol=1e-6, rtol=0)
+
+
+def test_an_equation_that_is_straight_in_most_places_is_solved_where_it_bends():
+    corner = NonlinearEquality(lambda y: torch.stack([(y[0] - 10).clamp(min=0) ** 2 + (y[1] - 1), y[1] - 1]))
+    x = torch.tensor([[12.0, 1.0], [3.0, 4.0]], dtype=torch.float64)
+    answer = corner.project(x)
+    assert corner.defect(answer.x[1:]) <= 1e-8
+    assert (corner.defect(answer.x) <= 1e-8).all() == answer.converged.all()
+
+
+def test_more_equations_than_unknowns_are_solved_where_they_agree():
+    matrix = numbers(9, 3)
+    many = NonlinearEquality(lambda y: matrix @ (y**3))
+    answer = many.project(numbers(4, 3, seed=1))
+    assert answer.converged.all()
+
+
+def test_states_of_many_numbers_need_no_matrix():
+    d = 20_000
+
+    def total_and_energy(y):
+        return torch.stack([y.sum() / d, (y * y).sum() / d - 1])
+
+    answer = NonlinearEquality(total_and_energy, jacobian="none", refinements=1).project(numbers(2, d) + 0.3)
+    assert answer.converged.all()
+
+
+def energy_gradient(y):
+    """A user's function that takes a derivative of its own."""
+    at = y if y.requires_grad else y.detach().requires_grad_()
+    (slope,) = torch.autograd.grad((at**4).sum() / 4 + (at * at).sum() / 2, at, create_graph=True)
+    return slope[:1] - 1
+
+
+def test_a_function_may_take_derivatives_of_its_own():
+    equations = NonlinearEquality(energy_gradient, vectorised=False)
+    with torch.no_grad():  # as in a corrector
+        answer = equations.project(numbers(3, 2))
+        assert equations.defect(answer.x).max() <= 1e-8
+    assert answer.converged.all()
+    with pytest.raises(ValueError, match="vectorised=False"):
+        NonlinearEquality(energy_gradient).defect(numbers(3, 2))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tolerance": 0.0}, "above 0"),
+        ({"jacobian": "sometimes"}, "must be one of"),
+        ({"reference": torch.zeros(3)}, "jacobian='frozen'"),
+        ({"jacobian": "none", "vectorised": False}, "vectorised=True"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        NonlinearEquality(torus, **settings)
+
+
+def test_a_reference_of_another_shape_is_refused():
+    with pytest.raises(ValueError, match=r"has shape \(2,\), but states have \(3,\)"):
+        NonlinearEquality(torus, jacobian="frozen", reference=torch.zeros(2)).project(numbers(2, 3))
