@@ -1,8 +1,8 @@
 """The pages of the API reference: one for each room, every public name once.
 
-Names are read from the source, never by importing it. A name is public if it stands in the `__all__` of the package,
-of a room, or, where a room declares none, of the room's modules. It is described on the page of the room that defines
-it, and named on the first page if it can be imported from the package itself.
+Names are read from the source, never by importing it. A name is public if it stands in the `__all__` of the package or
+of a room, or of a module that a room's `__all__` names. It is described on the page of the room that defines it, and
+named on the first page by the shortest way to import it.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ def public_names(source: Path) -> list[Name]:
     modules = [package]
     for room in rooms:
         if room.name not in HIDDEN:
-            modules += [room] if room.exports else _declaring(room)
+            modules += [room, *(room.modules[name] for name in map(str, room.exports or ()) if name in room.modules)]
     found: dict[str, Name] = {}
     for module in modules:
         for export in sorted(map(str, module.exports or ())):
-            if export.startswith("__"):
+            if export.startswith("__") or export in module.modules:
                 continue
             if export not in module.members:
                 raise ValueError(f"{module.path} declares {export}, which type checkers cannot find there")
@@ -93,11 +93,6 @@ def _overview(package: griffe.Module, names: list[Name]) -> str:
             lines.append(f"| [`{name.name}`]({name.room}.md#{name.path}) | {words} |")
         lines.append("")
     return "\n".join(lines)
-
-
-def _declaring(room: griffe.Module) -> list[griffe.Module]:
-    """Modules and packages right below a room that say what is public."""
-    return [module for name, module in room.modules.items() if module.exports and not name.startswith("_")]
 
 
 def _place(room: str) -> tuple[int, str]:

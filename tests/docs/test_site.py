@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -70,30 +71,26 @@ def part(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def declared() -> dict[int, tuple[str, str]]:
-    """Every object that a room, or a module of a room without a list of its own, declares public: where, and its name.
+    """Every object that the package, a room, or a module that a room names declares public: where, and its name.
 
     Objects are told apart by identity, so that one that can be imported from two places counts once.
     """
-    package = import_module("trimtab")
     rooms = sorted(p.name for p in (ROOT / "src" / "trimtab").iterdir() if (p / "__init__.py").exists())
-    modules = [package]
-    for room in rooms:
-        if room == "cli":
-            continue
-        module = import_module(f"trimtab.{room}")
-        if getattr(module, "__all__", None):
-            modules.append(module)
-            continue
-        folder = Path(module.__file__ or "").parent
-        names = sorted({p.stem for p in folder.glob("*.py")} | {p.parent.name for p in folder.glob("*/__init__.py")})
-        below = [import_module(f"trimtab.{room}.{name}") for name in names if not name.startswith("_")]
-        modules += [m for m in below if getattr(m, "__all__", None)]
+    modules = [import_module("trimtab"), *(import_module(f"trimtab.{room}") for room in rooms if room != "cli")]
+    for room in modules[1:]:
+        assert room.__all__, f"{room.__name__} does not say what is public"
+    named = [(room, name) for room in modules[1:] for name in room.__all__]
+    modules += [import_module(f"{room.__name__}.{name}") for room, name in named if is_module(room, name)]
     return {
         id(getattr(module, name)): (module.__name__, name)
         for module in modules
         for name in module.__all__
-        if not name.startswith("__")
+        if not name.startswith("__") and not is_module(module, name)
     }
+
+
+def is_module(package: ModuleType, name: str) -> bool:
+    return hasattr(package, "__path__") and find_spec(f"{package.__name__}.{name}") is not None
 
 
 def test_every_public_name_is_in_the_reference_exactly_once(site: Path) -> None:

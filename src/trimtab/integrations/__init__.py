@@ -14,3 +14,17 @@ Everything here drives the same `Corrector` as the built-in rollout. Each module
 - `trimtab.integrations.independence`: is a sample's result really its own?
 - `trimtab.integrations.loggers`: numbers of each step for TensorBoard, Weights & Biases, MLflow.
 """
+
+__all__ = [
+    "azula",
+    "diffrax",
+    "diffusers",
+    "flow_matching",
+    "flows",
+    "independence",
+    "jax",
+    "loggers",
+    "loops",
+    "manifolds",
+    "torchdiffeq",
+]
