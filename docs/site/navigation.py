@@ -17,8 +17,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "constraints.md",
     ),
     "Choose": ("choose-a-schedule.md", "advise.md", "cli.md"),
-    "Understand": ("prices.md", "domains.md", "pdm.md", "reaction-flow.md", "notation.md"),
-    "Reproduce": ("studies.md", "summary.md", "performance.md"),
+    "Understand": ("prices.md", "distributions.md", "related-work.md", "notation.md"),
+    "Reproduce": ("studies.md", "domains.md", "pdm.md", "reaction-flow.md", "summary.md", "performance.md"),
     "Extend": ("contributing.md", "architecture.md", "dependencies.md"),
     "About": ("changelog.md", "security.md", "code_of_conduct.md"),
 }
