@@ -8,6 +8,7 @@ from __future__ import annotations
 import trimtab as tt
 from _page import renew
 from trimtab.core.metrics import nepe, path_error
+from trimtab.prices.thresholds import Thresholds
 
 DOMAINS = ("so3", "se3", "terrain", "so3-impulse", "terrain-ridge")
 OLD, NEW, BUDGET = 100, (25, 50, 200), 0.25
@@ -15,11 +16,11 @@ CALIBRATION, EVALUATION = range(1000, 1064), range(128)
 HEAD = '| domain | steps | calibrated anew | `keep="count"` | `keep="share"` | periodic |'
 
 
-def price_for(domain: str, n_steps: int) -> tt.Thresholds:
+def price_for(domain: str, n_steps: int) -> Thresholds:
     """As `tt.calibrate` makes it, with budgets up to a half."""
     problem = tt.domain(domain, n_steps=n_steps).problem(CALIBRATION)
     price = tt.calibrate(problem.sampler, problem.constraint, CALIBRATION, 0.5)
-    assert isinstance(price, tt.Thresholds)
+    assert isinstance(price, Thresholds)
     return price
 
 

@@ -80,6 +80,20 @@ def test_rounding_is_no_difference():
         check_repeatable(runner(lambda x: torch.full_like(x, next(nudges))), tt.Terminal())
 
 
+def test_a_tree_of_arrays_is_looked_at_as_a_whole():
+    """What the defect does not show, the final states do."""
+    ages = iter([1.0, 2.0])
+    place = tt.as_constraint(lambda s: s, lambda s: s["x"].norm(dim=1))
+
+    def run(schedule):
+        corrector = tt.Corrector(place, schedule, 1)
+        corrector({"x": torch.ones(2, 3), "age": torch.full((2,), next(ages))})
+        return corrector.rollout
+
+    with pytest.raises(ValueError, match=r"2 of 2 samples.*sample 0, in its final state"):
+        check_repeatable(run, tt.Periodic(1))
+
+
 @pytest.mark.parametrize("answer", [torch.zeros(3), np.zeros(3), None])
 def test_what_is_no_record_is_told_of(answer):
     with pytest.raises(TypeError, match=f"corrector.rollout: got {type(answer).__name__}"):

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
+from trimtab.core.states import Form
 
 __all__ = ["check_repeatable"]
 
@@ -52,8 +53,9 @@ def check_repeatable(run: Callable[[Schedule], Rollout], schedule: Schedule) -> 
         )
     apart = _apart(first.defects, second.defects)  # (T, n)
     differs = apart.any(dim=0)
-    if isinstance(first.final, Tensor) and isinstance(second.final, Tensor):
-        differs = differs | _apart(first.final, second.final).reshape(len(differs), -1).any(dim=1)
+    form = Form(first.final, floats=False)
+    for a, b in zip(form.leaves(first.final), form.leaves(second.final), strict=True):
+        differs = differs | _apart(a, b).reshape(len(differs), -1).any(dim=1)
     if not bool(differs.any()):
         return first
     sample = int(differs.nonzero()[0])
@@ -76,6 +78,8 @@ def _record(answer: object) -> Rollout:
 
 def _apart(a: Tensor, b: Tensor) -> Tensor:
     """Where two runs differ by more than a kernel's rounding on another day would explain."""
+    if not a.is_floating_point():
+        return a != b
     close = torch.finfo(a.dtype).eps ** 0.5
     return ~torch.isclose(a, b.to(a), rtol=close, atol=close * float(a.nan_to_num().abs().max()), equal_nan=True)
 
