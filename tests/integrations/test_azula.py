@@ -116,7 +116,7 @@ def test_a_constraint_may_ask_for_the_noise_level(name):
     asked = []
 
     def project(x, time, sigma):
-        asked.append((time, sigma))
+        asked.append((float(time), float(sigma)))
         return x
 
     needy = tt.as_constraint(project, lambda x, time, sigma: x[:, 0] * 0, needs=("time", "sigma"))

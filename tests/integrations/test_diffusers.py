@@ -342,7 +342,7 @@ def test_a_constraint_may_ask_for_the_noise_level_and_the_state_before(name):
     asked = []
 
     def project(x, timestep, sigma, previous):
-        asked.append((timestep, sigma))
+        asked.append((float(timestep), float(sigma)))
         assert previous.shape == x.shape
         return x
 

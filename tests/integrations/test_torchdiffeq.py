@@ -131,7 +131,7 @@ def test_a_constraint_may_ask_for_the_time_and_the_state_before(method):
     asked = []
 
     def project(x, time, previous):
-        asked.append(time)
+        asked.append(float(time))
         return torch.maximum(x, 0.5 * previous)
 
     needy = tt.as_constraint(project, lambda x, time, previous: x[:, 0] * 0, needs=("time", "previous"))

@@ -114,7 +114,7 @@ class ProjectedSampler(Sampler):  # type: ignore[misc]
     def _correct(self, x: Tensor, time: Tensor) -> Tensor:
         """Correct the states (n, *event) of a time; the constraint may ask for it and for its noise level."""
         alpha, sigma = self.denoiser.schedule(time)
-        corrected: Tensor = self.corrector(x, time=float(time), alpha=float(alpha), sigma=float(sigma))
+        corrected: Tensor = self.corrector(x, time=time, alpha=alpha, sigma=sigma)
         return corrected
 
 

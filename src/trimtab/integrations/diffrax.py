@@ -78,6 +78,6 @@ def diffeqsolve(
             )
             if not bool(result == diffrax.RESULTS.successful):
                 raise RuntimeError(f"step {k} of {len(times) - 1} of {type(solver).__name__} failed: {result}")
-            y = corrector(y, k, time=float(times[k + 1]))
+            y = corrector(y, k, time=times[k + 1])
             changed = bool(corrector.projected.any())
     return y, corrector.rollout

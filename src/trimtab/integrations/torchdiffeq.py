@@ -117,7 +117,7 @@ class _Field:
     def callback_step(self, t0: Tensor, y0: Tensor, dt: Tensor) -> None:
         """Called by torchdiffeq at the beginning of each step, with the tensor it goes on with."""
         if self.began > 0:  # the first is the caller's own initial state
-            y0.copy_(self.correct(y0, self.began - 1, time=float(t0)))
+            y0.copy_(self.correct(y0, self.began - 1, time=t0))
             self.ends.append(y0.clone())
         self.began += 1
 
@@ -127,7 +127,7 @@ def _whole(func: Any, y0: Tensor, t: Tensor, grid: Tensor, correct: Corrector, *
     correct.begin(y0)
     solver["options"] = solver["options"] | {"grid_constructor": lambda func, y0, t: grid}
     path: Tensor = torchdiffeq.odeint(field, y0, t, **solver)
-    field.ends.append(correct(path[-1].clone(), field.began - 1, time=float(t[-1])))
+    field.ends.append(correct(path[-1].clone(), field.began - 1, time=t[-1]))
     for k, end in enumerate(field.ends, 1):  # torchdiffeq has reported proposals: it is told of corrections later
         path[t == grid[k]] = end
     return path
@@ -160,6 +160,6 @@ def _segments(func: Any, y0: Tensor, t: Tensor, correct: Corrector, **solver: An
                 options["first_step"] = field.dt
             options.setdefault("step_t", t[k + 1 : k + 2])  # end the segment with a step, not by interpolation
         proposal = torchdiffeq.odeint(field, y, t[k : k + 2], options=options, **solver)[-1]
-        y = correct(proposal, k, time=float(t[k + 1]))
+        y = correct(proposal, k, time=t[k + 1])
         path.append(y)
     return torch.stack(path)

@@ -150,10 +150,10 @@ class Gate:
     def correct(self, scheduler: Any, x: Tensor, timestep: Any) -> Tensor:
         """The states, or clean samples, to go on with, (n, *event); the constraint may ask for the noise level."""
         assert self.corrector is not None
-        context: dict[str, Any] = {"timestep": float(torch.as_tensor(timestep).flatten()[0])}
+        context: dict[str, Any] = {"timestep": torch.as_tensor(timestep).flatten()[0]}
         step_index = getattr(scheduler, "step_index", None)
         if step_index is not None and hasattr(scheduler, "sigmas"):
-            context["sigma"] = float(scheduler.sigmas[min(int(step_index), len(scheduler.sigmas) - 1)])
+            context["sigma"] = scheduler.sigmas[min(int(step_index), len(scheduler.sigmas) - 1)]
         y = self.corrector(x, **context)
         if self.has_history and not self.last_call:
             self.stale = self.corrector.projected
