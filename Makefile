@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PRESET ?= quick
 EXTRAS := studies,ipopt,grid,qp,ray,diffusers,flows,azula,jax,bench,site,release,dev
 
-.PHONY: reproduce test install lint docs site wheel-test figures bench clean
+.PHONY: reproduce test install lint docs site wheel-test figures bench torture clean
 
 reproduce: install
 	$(BIN)/trimtab reproduce --preset $(PRESET)
@@ -45,6 +45,9 @@ figures: install
 
 bench: install
 	$(BIN)/python benchmarks
+
+torture: install
+	$(BIN)/python -W ignore tools/torture
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis runs build dist

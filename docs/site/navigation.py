@@ -18,7 +18,15 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "Choose": ("choose-a-schedule.md", "advise.md", "cli.md"),
     "Understand": ("prices.md", "distributions.md", "related-work.md", "notation.md"),
-    "Reproduce": ("studies.md", "domains.md", "pdm.md", "reaction-flow.md", "summary.md", "performance.md"),
+    "Reproduce": (
+        "studies.md",
+        "domains.md",
+        "pdm.md",
+        "reaction-flow.md",
+        "summary.md",
+        "performance.md",
+        "reliability.md",
+    ),
     "Extend": ("contributing.md", "architecture.md", "dependencies.md"),
     "About": ("changelog.md", "security.md", "code_of_conduct.md"),
 }

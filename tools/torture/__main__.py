@@ -16,10 +16,10 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "reliability.json"
 PARTS = {  # how often, in full and with --quick
-    "inputs": (10_500, 1_500),
-    "mutations": (10_500, 1_000),
-    "kills": (100, 4),
-    "power": (100, 4),
+    "inputs": (10_500, 700),
+    "mutations": (10_500, 500),
+    "kills": (100, 3),
+    "power": (100, 3),
     "projections": (20, 4),
     "memory": (1_000_000, 20_000),
     "nodes": (10, 1),

@@ -266,7 +266,7 @@ TARGETS: dict[str, tuple[Callable[[Any], Any], Bad]] = {
     "Fixed.at steps": (lambda v: tt.Fixed.at(v, T), lambda r: r.choice([[T], [-T - 1], ["x"], [1.5], [None], 3, None, [True]])),
     "Fixed.at n_steps": (lambda v: tt.Fixed.at([0], v), steps),
     "Thresholds": (lambda v: tt.Thresholds(v), table),
-    "Thresholds.at": (lambda v: whole_run(prices().at(v)), budget),
+    "Thresholds.at": (lambda v: whole_run(prices().at(v)), lambda r: but_none(budget(r))),
     "Adaptive": (lambda v: whole_run(tt.Adaptive(prices(), v)), lambda r: but_none(budget(r))),
     "Adaptive prices": (lambda v: whole_run(tt.Adaptive(v, 1)), function),
     "Plan": (lambda v: tt.Plan(v), mask),

@@ -308,6 +308,9 @@ class Corrector:
         self._begin(x)
         assert self._ledger is not None
         leaves = self._ledger.form.leaves(x)
+        if not all_finite(leaves):
+            self.reset()
+            raise ValueError("the initial states have NaN or inf; begin with finite ones")
         self._previous = tuple(leaf.detach().clone() for leaf in leaves)
         if self.keep_states:
             self._ledger.states.append(self._previous)

@@ -63,7 +63,7 @@ class Form:
                 raise ValueError(
                     f"states must be dense arrays with numbers in them: {name} is {leaf.layout} on {leaf.device}"
                 )
-            if leaf.ndim < 1 or len(leaf) == 0 or len(leaf) != len(leaves[0]):
+            if leaf.ndim < 1 or leaf.numel() == 0 or len(leaf) != len(leaves[0]):
                 raise ValueError(
                     f"states must have one row per sample, at least one, the same number in every array: {name} is "
                     f"{tuple(leaf.shape)} of {leaf.dtype}"
@@ -92,7 +92,13 @@ class Form:
             if not isinstance(state, Tensor):
                 raise TypeError(f"states must be torch tensors as at the first step: got {type(state).__name__}")
             found: Leaves = (state,)
-            if n is None and not wide and state.shape == self.shapes[0] and state.dtype is self.dtypes[0]:
+            if (
+                n is None
+                and not wide
+                and state.shape == self.shapes[0]
+                and state.dtype is self.dtypes[0]
+                and not state.is_meta
+            ):
                 return found  # the usual case
         else:
             parts: list[Any] = []
@@ -103,6 +109,8 @@ class Form:
         for leaf, shape, dtype, name in zip(
             found, self.shapes, self.wide if wide else self.dtypes, self.names, strict=True
         ):
+            if leaf.is_meta:
+                raise ValueError(f"{name} is on the device 'meta' and holds no numbers; give states that do")
             if leaf.dtype is not dtype or (leaf.shape != shape if n is None else leaf.shape != (n, *shape[1:])):
                 wanted = tuple(shape) if n is None else (n, *shape[1:])
                 raise ValueError(

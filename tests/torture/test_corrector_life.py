@@ -1,0 +1,157 @@
+"""The life of a corrector in any order: begun, called, failed, reset, copied, pickled, called from other threads."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+import trimtab as tt
+
+T, N, BUDGET = 5, 3, 2
+
+
+class Disc(tt.Constraint):
+    """The unit disc, whose projection can be told to raise; it can be copied and pickled."""
+
+    def __init__(self) -> None:
+        self.raises = False
+
+    def project(self, x):
+        if self.raises:
+            raise ArithmeticError("told to")
+        return x / x.norm(dim=1, keepdim=True).clamp(min=1)
+
+    def defect(self, x):
+        return (x.norm(dim=1) - 1).clamp(min=0)
+
+    def take(self, rows):
+        return self
+
+
+class Life(RuleBasedStateMachine):
+    """The corrector beside what is expected of it: how many calls the run has had, and whether it is broken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.disc = Disc()
+        self.corrector = tt.Corrector(self.disc, tt.Periodic(BUDGET), T, closing="free")
+        self.made, self.broken, self.complete = 0, False, False
+
+    def call(self, x: torch.Tensor, t: int | None = None) -> torch.Tensor:
+        before = x.clone()
+        out = self.corrector(x, t)
+        assert torch.equal(x, before)
+        if t == 0 or self.complete or self.broken:
+            self.made, self.broken = 0, False
+        self.made += 1
+        self.complete = self.made == T
+        return out
+
+    @rule(scale=st.floats(0.1, 5), told=st.booleans())
+    def step(self, scale, told):
+        """The next call of the run, or the first of a new one; a broken run refuses it."""
+        x = torch.full((N, 2), scale)
+        t = (0 if self.complete else self.made) if told else None
+        if self.broken and t != 0:
+            with pytest.raises(RuntimeError, match="failed half-way"):
+                self.corrector(x, t)
+            return
+        out = self.call(x, t)
+        assert out.shape == x.shape
+        if self.complete:
+            assert float(out.norm(dim=1).max()) <= 1 + 1e-6
+
+    @rule(wrong=st.integers(-3, T + 3))
+    def step_out_of_turn(self, wrong):
+        """A call whose number is another one is refused, and changes nothing."""
+        expected = 0 if self.complete else self.made
+        if wrong in (0, expected) or self.broken:
+            return
+        with pytest.raises((RuntimeError, ValueError)):
+            self.corrector(torch.zeros(N, 2), wrong)
+
+    @rule(kind=st.sampled_from(["shape", "dtype", "nan", "text"]))
+    def bad_state(self, kind):
+        """A state that is none is refused, and the step can be made again."""
+        if self.broken or self.complete or self.made == 0:
+            return
+        bad = {
+            "shape": torch.zeros(N + 1, 2),
+            "dtype": torch.zeros(N, 2, dtype=torch.float64),
+            "nan": torch.full((N, 2), torch.nan),
+            "text": "x",
+        }[kind]
+        with pytest.raises((ValueError, TypeError, RuntimeError)):
+            self.corrector(bad)
+        assert self.corrector.t == self.made
+
+    @precondition(lambda self: not self.broken)
+    @rule()
+    def failing_projection(self):
+        """A projection that raises breaks the run, and the run alone."""
+        self.disc.raises = True
+        try:
+            self.call(torch.full((N, 2), 3.0), 0 if self.complete else self.made)
+        except ArithmeticError:
+            self.broken, self.complete = True, False
+        finally:
+            self.disc.raises = False
+
+    @rule()
+    def reset(self):
+        """An unfinished run is forgotten."""
+        self.corrector.reset()
+        self.made, self.broken, self.complete = 0, False, False
+
+    @rule()
+    def begin(self):
+        """A run may be begun by its initial states."""
+        self.corrector.begin(torch.zeros(N, 2))
+        self.made, self.broken, self.complete = 0, False, False
+
+    @rule(how=st.sampled_from([copy.copy, copy.deepcopy, lambda c: pickle.loads(pickle.dumps(c))]))
+    def go_on_with_a_copy(self, how):
+        """A copy knows where the corrector was, and making it changes nothing."""
+        twin = how(self.corrector)
+        assert twin.n_steps == T
+        assert twin.t == self.corrector.t
+        assert self.corrector.t == (0 if self.complete else self.made)
+
+    @precondition(lambda self: 0 < self.made < T and not self.broken)
+    @rule()
+    def call_from_another_thread(self):
+        """A run belongs to the thread that began it."""
+        caught = []
+
+        def call() -> None:
+            try:
+                self.corrector(torch.zeros(N, 2))
+            except RuntimeError as error:
+                caught.append(str(error))
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+        assert "thread" in caught[0]
+
+    @invariant()
+    def counts(self):
+        """It knows where it is, and a record is to be had of complete runs alone."""
+        if not self.broken:
+            assert self.corrector.t == (0 if self.complete else self.made)
+        if self.complete:
+            assert self.corrector.rollout.spent.tolist() == [BUDGET] * N
+        else:
+            with pytest.raises(RuntimeError, match="called"):
+                _ = self.corrector.rollout
+
+
+Life.TestCase.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+TestLife = Life.TestCase

@@ -1,0 +1,55 @@
+"""Memory over a million calls of one corrector, and over runs of a million samples."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import trimtab as tt
+from torture.inputs import ball
+
+T = 1000
+
+
+def resident() -> float:
+    """Megabytes of this process that are in memory."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def run(count: int, seed: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """`count` calls with one sample, then ten runs with `count` samples."""
+    del seed
+    corrector = tt.Corrector(ball(), tt.Periodic(0.1), T)
+    x = torch.zeros(1, 3)
+    calls: list[float] = []
+    for i in range(count):
+        x = corrector(x + 0.1)
+        if (i + 1) % max(1, count // 10) == 0:
+            gc.collect()
+            calls.append(round(resident(), 1))
+            say(f"{i + 1} of {count} calls, {calls[-1]} MB")
+    many: list[float] = []
+    for i in range(10):
+        corrector = tt.Corrector(ball(), tt.Periodic(2), 6)
+        x = torch.zeros(count, 3)
+        for _ in range(6):
+            x = corrector(x + 0.4)
+        assert corrector.rollout.spent.tolist()[:1] == [2]
+        del corrector, x
+        gc.collect()
+        many.append(round(resident(), 1))
+        say(f"{i + 1} of 10 runs of {count} samples, {many[-1]} MB")
+    return {
+        "calls": count,
+        "MB after each tenth of the calls": calls,
+        "samples": count,
+        "MB after each run of so many samples": many,
+        "growth after the first, calls": round(calls[-1] - calls[0], 1),
+        "growth after the first, samples": round(many[-1] - many[0], 1),
+    }

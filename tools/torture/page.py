@@ -1,0 +1,110 @@
+"""docs/reliability.md, the part that is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+BEGIN, END = "<!-- torture -->\n", "<!-- end torture -->\n"
+
+
+def write_page(results: Mapping[str, Any], page: Path) -> None:
+    """Put the results between the markers of the page."""
+    head, rest = page.read_text(encoding="utf-8").split(BEGIN)
+    tail = rest.split(END)[1]
+    page.write_text(f"{head}{BEGIN}{table(results)}\n{END}{tail}", encoding="utf-8")
+
+
+def table(results: Mapping[str, Any]) -> str:
+    """What was done, and what came of it; a part that was not run has no line."""
+    lines = ["| attack | how much | what came of it |", "|---|---|---|"]
+    for name, words in (
+        ("inputs", _inputs),
+        ("mutations", _mutations),
+        ("kills", _kills),
+        ("power", _power),
+        ("projections", _projections),
+        ("memory", _memory),
+        ("nodes", _nodes),
+    ):
+        if name in results:
+            lines.append("| " + " | ".join(words(results[name])) + " |")
+    machines = sorted({f"{found['machine']}, torch {found['torch']}" for found in results.values()})
+    took = sum(found["took"] for found in results.values())
+    return "\n".join([*lines, "", f"Measured on {'; '.join(machines)}, in {took / 60:.0f} minutes on a busy machine."])
+
+
+def _inputs(found: Mapping[str, Any]) -> tuple[str, str, str]:
+    clear = found["clear"] / found["inputs"]
+    return (
+        "bad arguments and answers for every public function",
+        f"{found['inputs']:,} inputs, {found['targets']} targets",
+        f"{clear:.2%} clear errors, {found['unclear']} unclear, {found['accepted']} accepted in silence, "
+        f"{found['crashes']} crashes",
+    )
+
+
+def _mutations(found: Mapping[str, Any]) -> tuple[str, str, str]:
+    return (
+        "damaged and forged files",
+        f"{found['files']:,} files, {found['formats']} formats",
+        f"{found['clear']:,} refused clearly, {found['said the same']} that still said the same, "
+        f"{found['another valid file']} that were another valid file, {found['unclear']} unclear, "
+        f"{found['accepted']} accepted in silence, {found['crashes']} crashes",
+    )
+
+
+def _kills(found: Mapping[str, Any]) -> tuple[str, str, str]:
+    phases = ", ".join(f"{phase} {number}" for phase, number in found["phases"].items())
+    return (
+        "`kill -9`, then `--resume`",
+        f"{found['kills']} kills spread over a run ({phases})",
+        f"{found['not resumed']} could not go on; of {found['files compared']} files each (rows, prices, traces, "
+        f"summary, tables, page data) {found['differing files']} differ from an undisturbed run",
+    )
+
+
+def _power(found: Mapping[str, Any]) -> tuple[str, str, str]:
+    damage = ", ".join(f"{kind} {number}" for kind, number in found["damage"].items())
+    return (
+        "power failures: a kill, then damage",
+        f"{found['failures']} failures ({damage})",
+        f"{found['not resumed']} could not go on, {found['differing files']} files differ; {found['files set aside']} "
+        "damaged files were set aside and made again",
+    )
+
+
+def _projections(found: Mapping[str, Any]) -> tuple[str, str, str]:
+    return (
+        "projections that fail, raise or answer NaN, every policy",
+        f"{found['runs']} runs, {found['share of projections that go wrong']:.0%} of projections",
+        f"{found['samples lost']} samples lost, {found['runs whose failures were counted wrongly']} runs with failures "
+        "counted wrongly; what is not reported as a failure stops the run with an error",
+    )
+
+
+def _memory(found: Mapping[str, Any]) -> tuple[str, str, str]:
+    calls, many = found["MB after each tenth of the calls"], found["MB after each run of so many samples"]
+    return (
+        "memory",
+        f"{found['calls']:,} calls of one corrector; ten runs of {found['samples']:,} samples",
+        f"{calls[0]:.0f} MB after the first tenth of the calls, {calls[-1]:.0f} MB after the last; {many[0]:.0f} MB "
+        f"after the first run, {many[-1]:.0f} MB after the last",
+    )
+
+
+def _nodes(found: Mapping[str, Any]) -> tuple[str, str, str]:
+    undisturbed, lost = found["seconds undisturbed"], found["seconds with a node lost"]
+    unreachable = max(
+        case["seconds, start of the process included"] for case in found["an unreachable cluster"].values()
+    )
+    longer = [seconds - undisturbed[0] for seconds in lost] or [0.0]
+    refused = "refused" if "other code" in found["a node with other code"] else "NOT refused"
+    return (
+        f"a Ray cluster of {found['nodes']} nodes that loses one",
+        f"{found['studies that lost one']} studies",
+        f"{found['not resumed']} failed, {found['differing files']} with other rows, prices or traces; "
+        f"{undisturbed[0]:.0f} s undisturbed, {min(longer):+.0f} to {max(longer):+.0f} s with a node lost; a node with "
+        f"other code: {refused}; an unreachable cluster: refused, at most {unreachable:.0f} s from the process's start",
+    )
