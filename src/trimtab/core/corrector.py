@@ -303,6 +303,32 @@ class Corrector:
         if error is None:
             self.rollout  # noqa: B018  (raises when there were too few calls)
 
+    def stop(self, x: Any, **context: Any) -> Any:
+        """End the run here, before its `n_steps` calls, as a loop does that has converged or given up.
+
+        The run is closed as it would have been at its last step: what the last call left alone is projected, paid for
+        by the correction that was kept back, or apart from the budget, or not at all. `rollout` is then the record of
+        the steps made, and says that more were planned.
+
+        Args:
+            x: The state the loop ends with, usually what the last call returned.
+            **context: What the constraint needs to know, as in a call.
+
+        Returns:
+            The final states.
+        """
+        ledger = self._ledger
+        if ledger is None or ledger.t == 0 or ledger.complete or ledger.broken:
+            raise RuntimeError("there is no run to stop: stop ends one that has begun and is not complete")
+        leaves = ledger.form.leaves(x)
+        if self.closing != "none":
+            with torch.no_grad(), ledger.exact_arithmetic:
+                constraint = self._applied(ledger, context)
+                wide = self._close(ledger, constraint, ledger.form.widened(leaves), ~ledger.projected[ledger.t - 1])
+            leaves = ledger.form.narrowed(wide)
+        ledger.stop(leaves)
+        return ledger.form.state(leaves)
+
     def begin(self, x: Any) -> None:
         """Begin a run with the initial states `x`, (n, *event). Optional: the first call does it too."""
         self._begin(x)

@@ -56,6 +56,7 @@ class Ledger:
         units = n if groups is None else groups.n
         self.schedule = schedule.to(device)
         self.t = 0
+        self.planned_steps: int | None = None  # if the run was stopped before
         self.broken = False  # whether a step failed when its decisions were made already
 
         self.defects = torch.empty(n_steps, n, dtype=form.dtype, device=device)
@@ -206,6 +207,15 @@ class Ledger:
                 f"{int(rows[0])}{seed}); expected finite states and finite defects of at least 0"
             )
 
+    def stop(self, final: Leaves) -> None:
+        """End the run after the steps made so far, with these states."""
+        self.planned_steps, self.n_steps = self.n_steps, self.t
+        for name in ("defects", "residuals", "projected", "failed", "iterations", "seen", "decided"):
+            setattr(self, name, getattr(self, name)[: self.t].clone())
+        self.final = tuple(leaf.detach().clone() for leaf in final)
+        if self.states:
+            self.states[-1] = self.final
+
     def record(self) -> Rollout:
         """The record of the whole run."""
         assert self.final is not None
@@ -229,6 +239,7 @@ class Ledger:
             rows={kind: meter.rows for kind, meter in meters.items()},
             closing_rule=self.closing,
             groups=self.groups,
+            planned_steps=self.planned_steps,
         )
 
 

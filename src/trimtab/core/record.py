@@ -43,6 +43,7 @@ class Rollout:
             residual defects included.
         closing_rule: How the run ended: "paid", "free" or "none"; see `Corrector`.
         groups: Which samples were decided on together, if any were.
+        planned_steps: How many steps there should have been, if the run was stopped before; None for a whole one.
     """
 
     final: Any
@@ -60,14 +61,16 @@ class Rollout:
     rows: dict[str, int]
     closing_rule: Closing = "paid"
     groups: Groups | None = None
+    planned_steps: int | None = None
 
     def __repr__(self) -> str:
         """One line."""
         T, n = self.projected.shape
         spent = self.spent.double().mean().item()
+        early = "" if self.planned_steps is None else f" of {self.planned_steps}"
         return (
-            f"Rollout(T={T}, n={n}, {spent:.4g} projections per sample, {self.closing.double().mean().item():.4g} "
-            f"apart from the budget, {sum(self.seconds.values()):.3g} s)"
+            f"Rollout(T={T}{early}, n={n}, {spent:.4g} projections per sample, "
+            f"{self.closing.double().mean().item():.4g} apart from the budget, {sum(self.seconds.values()):.3g} s)"
         )
 
     def _repr_html_(self) -> str:
@@ -126,6 +129,8 @@ class Rollout:
         if self.states is not None:
             tensors |= _named("states", self.states)
         facts: dict[str, Any] = {name: getattr(self, name) for name in _FACTS}
+        if self.planned_steps is not None:
+            facts["planned_steps"] = self.planned_steps
         if self.groups is not None:
             tensors["groups"], facts["group_defect"] = self.groups.labels, self.groups.defect
         save_tensors(path, "rollout", tensors, facts)
@@ -148,6 +153,7 @@ class Rollout:
                 raise ValueError(f"{path}: not a whole rollout, {name} is {tuple(tensors[name].shape)} and not {shape}")
         groups = Groups(tensors["groups"], facts.get("group_defect", "sum")) if "groups" in tensors else None
         known: dict[str, Any] = {name: tensors[name] for name in _TENSORS} | {name: facts[name] for name in _FACTS}
+        known["planned_steps"] = facts.get("planned_steps")
         return cls(final=final, states=states, seeds=tensors.get("seeds"), groups=groups, **known)
 
 

@@ -1,0 +1,88 @@
+"""A run that ends before its last step: closed as it would have been, with a record that says so."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import trimtab as tt
+from cases import Ball, Sphere
+from trimtab.core.record import Rollout
+from trimtab.schedules import FixedThreshold
+
+
+def stopped(closing, steps=5, schedule=None, **options):
+    """Five of twelve steps, and what the loop ended with."""
+    generator = torch.Generator().manual_seed(0)
+    corrector = tt.Corrector(Sphere(), schedule or FixedThreshold(0.4, 4), 12, closing=closing, **options)
+    x = torch.ones(6, 3, dtype=torch.float64)
+    for t in range(steps):
+        x = corrector(x + 0.3 * torch.randn(x.shape, generator=generator, dtype=x.dtype), t)
+    return corrector, corrector.stop(x), x
+
+
+@pytest.mark.parametrize("closing", ["paid", "free", "none"])
+def test_the_record_is_of_the_steps_made(closing):
+    corrector, final, before = stopped(closing, keep_states=True)
+    run = corrector.rollout
+    assert (run.n_steps, run.planned_steps) == (5, 12)
+    assert "T=5 of 12" in repr(run)
+    assert torch.equal(run.final, final)
+    for name in ("defects", "residuals", "projected", "failed", "iterations"):
+        assert getattr(run, name).shape == (5, 6), name
+    assert torch.equal(run.states[-1], final)
+    if closing == "none":
+        assert torch.equal(final, before)
+        assert not run.closing.any()
+    else:
+        assert (Sphere().defect(final) < 1e-12).all()
+        assert torch.equal(run.closing, ~run.projected[-1])
+
+
+def test_a_paid_closing_is_within_the_budget():
+    corrector, _, _ = stopped("paid")
+    assert (corrector.rollout.spent + corrector.rollout.closing <= 4).all()
+
+
+def test_the_steps_made_are_those_of_a_whole_run():
+    early = stopped("free")[0].rollout
+    generator = torch.Generator().manual_seed(0)
+    corrector = tt.Corrector(Sphere(), FixedThreshold(0.4, 4), 12, closing="free")
+    x = torch.ones(6, 3, dtype=torch.float64)
+    for t in range(12):
+        x = corrector(x + 0.3 * torch.randn(x.shape, generator=generator, dtype=x.dtype), t)
+    assert corrector.rollout.planned_steps is None
+    assert torch.equal(corrector.rollout.defects[:5], early.defects)
+    assert torch.equal(corrector.rollout.projected[:5], early.projected)
+
+
+def test_the_next_call_begins_a_new_run():
+    corrector, final, _ = stopped("free")
+    assert corrector.t == 0
+    for t in range(12):
+        final = corrector(final + 0.1, t)
+    assert corrector.rollout.n_steps == 12
+
+
+def test_a_block_may_be_left_after_a_stop():
+    with tt.Corrector(Ball(torch.ones(3)), tt.Periodic(4), 10, closing="free") as corrector:
+        x = corrector(torch.full((3, 2), 2.0), 0)
+        x = corrector.stop(x)
+    assert corrector.rollout.n_steps == 1
+
+
+def test_a_file_holds_it(tmp_path):
+    run = stopped("free")[0].rollout
+    run.save(tmp_path / "run.safetensors")
+    assert Rollout.load(tmp_path / "run.safetensors").planned_steps == 12
+
+
+def test_there_must_be_a_run_to_stop():
+    corrector = tt.Corrector(Sphere(), tt.Stepwise(), 2)
+    x = torch.ones(2, 3)
+    with pytest.raises(RuntimeError, match="no run to stop"):
+        corrector.stop(x)
+    corrector(x)
+    corrector(x)
+    with pytest.raises(RuntimeError, match="no run to stop"):
+        corrector.stop(x)
