@@ -23,11 +23,11 @@ class Walk:
     n_steps: int
     size: int
 
-    def start(self, noise: tt.Noise) -> Tensor:
+    def start(self, noise: tt.core.noise.Noise) -> Tensor:
         """Normal numbers."""
         return noise.normal(-1, (self.size,))
 
-    def step(self, x: Tensor, t: int, noise: tt.Noise) -> Tensor:
+    def step(self, x: Tensor, t: int, noise: tt.core.noise.Noise) -> Tensor:
         """A normal step."""
         return x + 0.1 * noise.normal(t, (self.size,))
 
@@ -38,8 +38,8 @@ SPHERE = tt.as_constraint(lambda x: x / x.norm(dim=1, keepdim=True), lambda x: (
 def seconds(n: int, steps: int, size: int, budget: float, repeats: int) -> float:
     """The best of several rollouts with an adaptive schedule: growth, not noise, is asked for."""
     sampler = Walk(steps, size)
-    prices = tt.calibrate(sampler, SPHERE, range(16), budget=budget, method="paper")
-    schedule = tt.Adaptive(prices, budget)
+    prices = tt.calibrate(tt.Problem(sampler, SPHERE, range(16)), budget=budget, method="paper", objective="path")
+    schedule = tt.prices.Adaptive(prices, budget)
     best = float("inf")
     for _ in range(repeats):
         begin = perf_counter()

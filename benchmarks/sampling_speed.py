@@ -57,7 +57,7 @@ class AsPDM(tt.Constraint):
         return AsPDM(self.avoid.take(rows))
 
 
-def problem(way: Way, seeds: range, inner: int) -> tuple[tt.Sampler, tt.Constraint]:
+def problem(way: Way, seeds: range, inner: int) -> tuple[tt.core.rollout.Sampler, tt.Constraint]:
     starts, goals = start_goal_pairs(seeds, shipped_map())
     sampler = AnnealedLangevin(load_model(), starts, goals, shipped_map(), inner, eligible_from=FIRST_LEVEL)
     backend: Literal["batched", "ipopt"] = "ipopt" if way == "once" else "batched"
@@ -76,7 +76,7 @@ class Cost:
     failed: int
 
 
-def timed(sampler: tt.Sampler, constraint: tt.Constraint, schedule: tt.Schedule, seeds: range) -> Cost:
+def timed(sampler: tt.core.rollout.Sampler, constraint: tt.Constraint, schedule: tt.Schedule, seeds: range) -> Cost:
     begin = perf_counter()
     done = tt.rollout(sampler, constraint, schedule, seeds)
     seconds = perf_counter() - begin

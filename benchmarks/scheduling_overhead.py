@@ -23,11 +23,11 @@ class Walk:
     n_steps: int
     step_seconds: float
 
-    def start(self, noise: tt.Noise) -> Tensor:
+    def start(self, noise: tt.core.noise.Noise) -> Tensor:
         """Normal numbers."""
         return noise.normal(-1, (3,))
 
-    def step(self, x: Tensor, t: int, noise: tt.Noise) -> Tensor:
+    def step(self, x: Tensor, t: int, noise: tt.core.noise.Noise) -> Tensor:
         """A normal step."""
         until = perf_counter() + self.step_seconds
         x = x + 0.1 * noise.normal(t, (3,))
@@ -50,7 +50,7 @@ def by_hand(sampler: Walk, prices: Tensor, seeds: Tensor) -> float:
     Returns:
         The seconds it took beside updates, defects and projections.
     """
-    noise = tt.Noise(seeds)
+    noise = tt.core.noise.Noise(seeds)
     x = sampler.start(noise)
     left = torch.full((len(seeds),), prices.shape[1] - 1)
     deciding = 0.0
@@ -74,8 +74,10 @@ def run(quick: bool) -> list[dict[str, Any]]:
     sphere = tt.as_constraint(onto_sphere, off_sphere)
     seeds = as_seeds(range(1000, 1000 + N))
     slow, fast = Walk(steps, 5e-3), Walk(steps, 0.0)
-    prices = tt.calibrate(fast, sphere, range(N), budget=min(BUDGET, steps), method="paper")
-    schedule = tt.Adaptive(prices)
+    prices = tt.calibrate(
+        tt.Problem(fast, sphere, range(N)), budget=min(BUDGET, steps), method="paper", objective="path"
+    )
+    schedule = tt.prices.Adaptive(prices)
 
     rows = []
     for sampler, name, target in ((slow, "5 ms", "<= 1.05"), (fast, "tiny", "")):
@@ -90,7 +92,9 @@ def run(quick: bool) -> list[dict[str, Any]]:
         rows.append(
             timing.row("scheduling overhead", of="ours", over="hand-written loop", target=target, inputs=inputs)
         )
-    default = tt.Adaptive(tt.calibrate(fast, sphere, range(N), budget=min(BUDGET, steps)))
+    default = tt.prices.Adaptive(
+        tt.calibrate(tt.Problem(fast, sphere, range(N)), budget=min(BUDGET, steps), objective="path")
+    )
     for name, price, target in (("the paper's price", schedule, "<= 25"), ("the default price", default, "")):
         own = [tt.rollout(fast, sphere, price, seeds).seconds["scheduling"] / steps * 1e6 for _ in range(3 * repeats)]
         rows.append(_microseconds(f"scheduling by {name}, all checks and records", own, target, steps))

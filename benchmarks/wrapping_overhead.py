@@ -137,9 +137,9 @@ def rows_on_one_thread(quick: bool) -> list[dict[str, Any]]:
     bare, wrapped = pipeline(), pipeline()
     wrap(wrapped, box, tt.Terminal())
     generate(wrapped)
-    prices = tt.thresholds_from_runs([wrapped.scheduler.rollout], budget=0.25)
-    wrap(wrapped, box, tt.Adaptive(prices))
-    callback = ProjectionCallback(box, tt.Adaptive(prices))
+    prices = tt.prices.paper_prices([wrapped.scheduler.rollout], budget=0.25)
+    wrap(wrapped, box, tt.prices.Adaptive(prices))
+    callback = ProjectionCallback(box, tt.prices.Adaptive(prices))
 
     def loop(callback: ProjectionCallback | None) -> None:
         """The pipeline's loop (DDIMPipeline itself has no hook for callbacks)."""

@@ -20,7 +20,7 @@ def advice_on(source: Source) -> Advice:
     """As `trimtab advise --cost projections` gives it."""
     domain, seeds = domain_from(source), range(FIRST_SEED, FIRST_SEED + 64)
     problem = domain.problem(seeds)
-    return advise(problem.sampler, problem.constraint, seeds, cost="projections", distance=domain.distance)
+    return advise(problem, cost="projections", distance=domain.distance)
 
 
 def row(source: Source, advice: Advice) -> str:

@@ -35,7 +35,7 @@ Picture = tuple[Draw, tt.Rollout]
 
 def priced(run: Run, held_out: Run, n_steps: int) -> tt.Rollout:
     """A run with prices that were calibrated on other noise."""
-    return run(tt.calibrate_runs(held_out, n_steps=n_steps, budget=BUDGET).at(BUDGET))
+    return run(tt.calibrate(held_out, budget=BUDGET, objective="path").at(BUDGET))
 
 
 # ------------------------------------------------------------------ domains

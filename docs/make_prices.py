@@ -25,7 +25,7 @@ from trimtab.core.schedule import last_corrections
 from trimtab.domains import SYNTHETIC
 from trimtab.experimental.lookahead import LookAhead
 from trimtab.limits.online_bound import online_limit
-from trimtab.prices.calibration import calibrate_runs, cost_to_go
+from trimtab.prices.calibration import cost_to_go
 from trimtab.schedules.style import look_of
 
 HERE = Path(__file__).parent
@@ -42,7 +42,7 @@ def calibrated(domain: tt.domains.Domain, method: str, count: int = 64) -> Any:
     """A price of a domain, from `count` calibration rollouts."""
     seeds = range(1_000_000, 1_000_000 + count)
     problem = domain.problem(seeds)
-    return tt.calibrate(problem.sampler, problem.constraint, seeds, method=method)
+    return tt.calibrate(problem, method=method, objective="path")
 
 
 class Evaluation:
@@ -80,8 +80,8 @@ def measure(job: Job) -> dict[str, Any]:
     at = BUDGETS.index(0.25)
     problem = domain.problem(seeds)
     B = tt.core.schedule.corrections(0.25, problem.sampler.n_steps)
-    mask = tt.hindsight(problem.sampler, problem.constraint, torch.tensor(seeds), int(B))
-    limit = metrics.path_error(tt.rollout(problem.sampler, problem.constraint, tt.Fixed(mask), seeds))
+    mask = tt.limits.hindsight.hindsight(problem.sampler, problem.constraint, torch.tensor(seeds), int(B))
+    limit = metrics.path_error(tt.rollout(problem.sampler, problem.constraint, tt.schedules.Fixed(mask), seeds))
     limit = metrics.nepe(limit, *evaluation.ends)
     return {
         "domain": name,
@@ -130,8 +130,10 @@ def reach(job: Job) -> dict[str, Any]:
     cost = cost_to_go(calibrate_on, T)
     by_table = run(calibrated(domain, "dp").at(B))
     value = calibrated(domain, "value")
-    ahead = LookAhead(problem.sampler, problem.constraint, tt.Thresholds(cost.table), cost, B, horizon=10, copies=64)
-    hindsight = tt.hindsight(problem.sampler, problem.constraint, torch.tensor(seeds), B)
+    ahead = LookAhead(
+        problem.sampler, problem.constraint, tt.prices.Thresholds(cost.table), cost, B, horizon=10, copies=64
+    )
+    hindsight = tt.limits.hindsight.hindsight(problem.sampler, problem.constraint, torch.tensor(seeds), B)
     errors = {
         "periodic": metrics.path_error(run(tt.Periodic(B))),
         "dp": metrics.path_error(by_table),
@@ -140,7 +142,7 @@ def reach(job: Job) -> dict[str, Any]:
         "limit": online_limit(
             problem.sampler, problem.constraint, torch.tensor(seeds), by_table.projected, cost, copies=64
         ),
-        "hindsight": metrics.path_error(run(tt.Fixed(hindsight))),
+        "hindsight": metrics.path_error(run(tt.schedules.Fixed(hindsight))),
     }
     gap = float((errors["periodic"] - errors["hindsight"]).mean())
     return {
@@ -159,7 +161,7 @@ def history(name: str) -> dict[str, Any]:
     seeds = range(1_000_000, 1_000_256)
     problem = tt.domain(name).problem(seeds)
     T = problem.sampler.n_steps
-    run = tt.rollout(problem.sampler, problem.constraint, tt.RandomTimes(torch.arange(256) * T // 512), seeds)
+    run = tt.rollout(problem.sampler, problem.constraint, tt.schedules.RandomTimes(torch.arange(256) * T // 512), seeds)
     defects = run.defects / run.defects.mean(dim=1, keepdim=True)
     kept = run.residuals / run.defects.mean(dim=1, keepdim=True)
     steps = torch.arange(T // 10, T - 1)
@@ -194,9 +196,7 @@ def objectives(job: Job) -> list[dict[str, Any]]:
     rivals = {"periodic": run(tt.Periodic(0.25)), "dp": run(calibrated(domain, "dp").at(0.25))}
     rows = []
     for objective, error in (("state", metrics.state_error), ("endpoint", metrics.endpoint_distance)):
-        price = tt.calibrate(
-            calibration.sampler, calibration.constraint, known, objective=objective, distance=domain.distance
-        )
+        price = tt.calibrate(calibration, objective=objective, distance=domain.distance)
         found = error(run(price.at(0.25)), stepwise, domain.distance)
         others = {m: error(rival, stepwise, domain.distance) for m, rival in rivals.items()}
         row = {"domain": name, "objective": objective, "batches": price.notes["batches"]}
@@ -223,7 +223,7 @@ def calibration_cost(name: str) -> list[dict[str, Any]]:
             return record
 
         began = time.process_time()
-        calibrate_runs(run, 250, method=method)
+        tt.calibrate(run, method=method, objective="path")
         beside = time.process_time() - began - sum(batches)
         rows.append({"domain": name, "method": method, "batches": len(batches), "beside": beside})
     return rows

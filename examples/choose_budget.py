@@ -21,7 +21,7 @@ def main() -> None:
     """Measure the benefit of each budget on rotations under a Langevin chain."""
     domain = tt.domain("so3")
     held_out, fresh = domain.problem(CALIBRATION), domain.problem(EVALUATION)
-    price = tt.calibrate(held_out.sampler, held_out.constraint, CALIBRATION, budget=max(BUDGETS))
+    price = tt.calibrate(held_out, budget=max(BUDGETS), objective="path")
 
     def run(schedule: tt.Schedule) -> tt.Rollout:
         return tt.rollout(fresh.sampler, fresh.constraint, schedule, EVALUATION)

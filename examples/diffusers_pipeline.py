@@ -52,7 +52,7 @@ def main() -> None:
         pipe(batch_size=IMAGES, num_inference_steps=STEPS, generator=generator, output_type="np")
         return pipe.scheduler.rollout
 
-    price = tt.calibrate_runs(lambda schedule: run(schedule, seed=1000), n_steps=STEPS, budget=0.25)
+    price = tt.calibrate(lambda schedule: run(schedule, seed=1000), budget=0.25, objective="path")
     schedules = {
         "terminal": tt.Terminal(),
         "periodic, 25% of steps": tt.Periodic(0.25),

@@ -77,7 +77,7 @@ def main() -> None:
     print(f"{'target':<8}{'schedule':<24}{'projections a sample':>22}{'path error':>20}")
     for target in ("state", "clean"):
         sampler, constraint, samples = with_target(flow, sphere, target)
-        price = tt.calibrate(sampler, constraint, range(1000, 1064), budget=0.2)
+        price = tt.calibrate(tt.Problem(sampler, constraint, range(1000, 1064)), budget=0.2, objective="path")
         schedules = {
             "terminal": tt.Terminal(),
             "periodic, 20% of steps": tt.Periodic(0.2),

@@ -20,11 +20,11 @@ class Walk:
 
     n_steps = 60
 
-    def start(self, noise: tt.Noise) -> torch.Tensor:
+    def start(self, noise: tt.core.noise.Noise) -> torch.Tensor:
         """All begin in the middle, (n, 2)."""
         return torch.zeros_like(noise.normal(-1, (2,)))
 
-    def step(self, x: torch.Tensor, t: int, noise: tt.Noise) -> torch.Tensor:
+    def step(self, x: torch.Tensor, t: int, noise: tt.core.noise.Noise) -> torch.Tensor:
         """A pull to the middle, noise, and now and then a push outwards, (n, 2)."""
         return 0.95 * x + (1.0 if t % 15 == 9 else 0.15) * noise.normal(t, (2,))
 

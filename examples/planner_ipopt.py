@@ -31,11 +31,11 @@ class Planner:
     dtype: torch.dtype = torch.float64
     signal: Tensor = field(default_factory=lambda: torch.linspace(0.02, 1.0, STEPS + 1, dtype=torch.float64))
 
-    def start(self, noise: tt.Noise) -> Tensor:
+    def start(self, noise: tt.core.noise.Noise) -> Tensor:
         """Noise."""
         return noise.normal(-1, (2, WAYPOINTS))
 
-    def step(self, x: Tensor, t: int, noise: tt.Noise) -> Tensor:
+    def step(self, x: Tensor, t: int, noise: tt.core.noise.Noise) -> Tensor:
         """One DDIM step towards the data, no noise added."""
         now, after = self.signal[t], self.signal[t + 1]
         line, covariance = _paths()
@@ -57,7 +57,7 @@ def main() -> None:
     """Compare schedules by what they cost and what they leave."""
     avoid = AvoidObstacles(DISCS, START, GOAL, backend="ipopt")
     planner = Planner()
-    price = tt.calibrate(planner, avoid, range(1000, 1016), budget=0.25)
+    price = tt.calibrate(tt.Problem(planner, avoid, range(1000, 1016)), budget=0.25, objective="path")
     schedules = {
         "terminal": tt.Terminal(),
         "periodic, 25% of steps": tt.Periodic(0.25),

@@ -69,7 +69,7 @@ def main() -> None:
             sample(corrector, seed, n)
         return corrector.rollout
 
-    price = tt.calibrate_runs(lambda schedule: run(schedule, seed=1000), n_steps=T, budget=0.25)
+    price = tt.calibrate(lambda schedule: run(schedule, seed=1000), budget=0.25, objective="path")
     schedules = {
         "terminal": tt.Terminal(),
         "periodic, 10% of steps": tt.Periodic(0.1),

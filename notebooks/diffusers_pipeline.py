@@ -70,7 +70,7 @@ stepwise
 # ## Calibrate on another seed, and pay for a quarter
 
 # %%
-price = tt.calibrate_runs(lambda schedule: run(schedule, seed=1000), n_steps=steps, budget=0.5)
+price = tt.calibrate(lambda schedule: run(schedule, seed=1000), budget=0.5, objective="path")
 price
 
 # %%

@@ -63,7 +63,7 @@ terminal
 # `t` with `b` corrections left, project where the defect is at least this.
 
 # %%
-price = tt.calibrate_runs(lambda schedule: sample(schedule, seed=1), n_steps=T)
+price = tt.calibrate(lambda schedule: sample(schedule, seed=1), objective="path")
 price
 
 # %% [markdown]
@@ -106,5 +106,5 @@ for name in ("periodic", "adaptive"):
 # %%
 with tempfile.TemporaryDirectory() as folder:
     price.save(Path(folder) / "price.safetensors")
-    again = tt.load_price(Path(folder) / "price.safetensors")
+    again = tt.load(Path(folder) / "price.safetensors")
 again

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+import free
 import trimtab as tt
+from trimtab.core.noise import Noise
 from trimtab.schedules import AboveNoise, AccumulatedDefect, Geometric, RandomRamp, Trigger, UntilBelow, Window
 
 
@@ -19,10 +21,10 @@ class Walk:
     event: tuple[int, ...] = (3,)
     dtype: torch.dtype = torch.float64
 
-    def start(self, noise: tt.Noise) -> Tensor:
+    def start(self, noise: Noise) -> Tensor:
         return noise.normal(-1, self.event)
 
-    def step(self, x: Tensor, t: int, noise: tt.Noise) -> Tensor:
+    def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
         return x - 0.1 * x.sin() + 0.3 * noise.normal(t, self.event)
 
 
@@ -102,8 +104,10 @@ class Solver(tt.Constraint):
 CALIBRATION_SEEDS = range(1000, 1016)
 
 
-def adaptive(sampler: Walk, budget: float) -> tt.Adaptive:
-    return tt.Adaptive(tt.calibrate(sampler, Sphere(), CALIBRATION_SEEDS, budget, method="paper"))
+def adaptive(sampler: Walk, budget: float) -> tt.prices.Adaptive:
+    return tt.prices.Adaptive(
+        free.calibrate(tt.Problem(sampler, Sphere(), CALIBRATION_SEEDS), budget, method="paper", objective="path")
+    )
 
 
 SCHEDULES = {
@@ -112,9 +116,9 @@ SCHEDULES = {
     "periodic": lambda sampler: tt.Periodic(0.25),
     "periodic-5": lambda sampler: tt.Periodic(5),
     "adaptive": lambda sampler: adaptive(sampler, 0.4),
-    "threshold": lambda sampler: tt.FixedThreshold(0.2, 4),
-    "random": lambda sampler: tt.RandomTimes(0.5, seed=3),
-    "fixed": lambda sampler: tt.Fixed(torch.arange(sampler.n_steps) % 3 == 0),
+    "threshold": lambda sampler: tt.schedules.FixedThreshold(0.2, 4),
+    "random": lambda sampler: tt.schedules.RandomTimes(0.5, seed=3),
+    "fixed": lambda sampler: tt.schedules.Fixed(torch.arange(sampler.n_steps) % 3 == 0),
     "window": lambda sampler: Window(0.25, 0.75),
     "geometric": lambda sampler: Geometric(4),
     "ramp": lambda sampler: RandomRamp(0.5, seed=2),
@@ -128,7 +132,7 @@ SCHEDULES = {
 
 def correct(x, constraint=None, schedule=None, n_steps=1, **options):
     """What a corrector makes of one batch of proposals, by default on the sphere after every step."""
-    return tt.Corrector(constraint or Sphere(), schedule or tt.Stepwise(), n_steps, **options)(x)
+    return free.Corrector(constraint or Sphere(), schedule or tt.Stepwise(), n_steps, **options)(x)
 
 
 def allowance(together: Tensor, apart: Tensor) -> float:

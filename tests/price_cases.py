@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
+import free
 import trimtab as tt
+from trimtab.core.noise import Noise
 
 CALIBRATION, EVALUATION = range(1000, 1048), range(48)
 
@@ -18,10 +20,10 @@ class Drift:
     kappa: float
     n_steps: int = 24
 
-    def start(self, noise: tt.Noise) -> torch.Tensor:
+    def start(self, noise: Noise) -> torch.Tensor:
         return torch.zeros(len(noise.seeds), 1, dtype=torch.float64)
 
-    def step(self, x: torch.Tensor, t: int, noise: tt.Noise) -> torch.Tensor:
+    def step(self, x: torch.Tensor, t: int, noise: Noise) -> torch.Tensor:
         return (1 - self.kappa) * x - noise.uniform(t, (1,)).log()
 
 
@@ -34,11 +36,11 @@ class Caught:
 
     n_steps: int = 24
 
-    def start(self, noise: tt.Noise) -> torch.Tensor:
+    def start(self, noise: Noise) -> torch.Tensor:
         own = -noise.uniform(-1, (1,)).log()
         return torch.cat([torch.zeros_like(own), own], dim=1)
 
-    def step(self, x: torch.Tensor, t: int, noise: tt.Noise) -> torch.Tensor:
+    def step(self, x: torch.Tensor, t: int, noise: Noise) -> torch.Tensor:
         fresh, own = -noise.uniform(t, (1,)).log(), x[:, 1:]
         return torch.cat([fresh if 2 * t < self.n_steps else 0.05 * fresh + own, own], dim=1)
 
@@ -49,11 +51,11 @@ class Regrown:
 
     n_steps: int = 50
 
-    def start(self, noise: tt.Noise) -> torch.Tensor:
+    def start(self, noise: Noise) -> torch.Tensor:
         own = -noise.uniform(-1, (1,)).log()
         return torch.cat([own, own], dim=1)
 
-    def step(self, x: torch.Tensor, t: int, noise: tt.Noise) -> torch.Tensor:
+    def step(self, x: torch.Tensor, t: int, noise: Noise) -> torch.Tensor:
         now, own = x[:, :1], x[:, 1:]
         return torch.cat([0.5 * (now + own) - 0.05 * noise.uniform(t, (1,)).log(), own], dim=1)
 
@@ -62,4 +64,4 @@ FIRST_ZERO = tt.as_constraint(lambda x: x * torch.tensor([0.0, 1.0], dtype=x.dty
 
 
 def mean_path_error(schedule, sampler, constraint=ZERO, seeds=EVALUATION) -> float:
-    return float(tt.rollout(sampler, constraint, schedule, seeds).residuals.sum(dim=0).mean())
+    return float(free.rollout(sampler, constraint, schedule, seeds).residuals.sum(dim=0).mean())

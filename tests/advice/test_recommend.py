@@ -4,22 +4,25 @@ import itertools
 import json
 import re
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import free
 import trimtab as tt
+from trimtab.advice import recommend
 from trimtab.advice.diagnosis import bootstrap, correction_effects, euclidean, mean, rank_correlation
-from trimtab.advice.recommend import advise, advise_runs
 from trimtab.advice.result import Advice
-from trimtab.advice.trials import Bench
+from trimtab.advice.trials import TrialRuns
 from trimtab.advice.words import FAILURE_MODES, findings_of
 from trimtab.core.metrics import nepe, path_error
 from trimtab.core.noise import Noise
 
 SEEDS = range(100, 132)
+advise = partial(recommend.advise, objective="path")
 LINE = tt.as_constraint(lambda x: torch.zeros_like(x), lambda x: x[:, 0].abs())  # the feasible set is the point 0
 
 
@@ -59,7 +62,7 @@ GUSTY = Scalar((0.9,) * 24, gusts)
 
 @pytest.fixture(scope="module")
 def gusty() -> Advice:
-    return advise(GUSTY, LINE, SEEDS, tolerance=0.1, cost="projections")
+    return advise(tt.Problem(GUSTY, LINE, SEEDS), tolerance=0.1, cost="projections")
 
 
 # ------------------------------------------------------------------ the measurements
@@ -81,7 +84,7 @@ def test_rank_correlation_is_spearmans_with_ties(pairs):
 @given(st.floats(0.3, 0.97), st.integers(8, 40))
 def test_a_correction_of_a_linear_chain_fades_by_its_own_factor(keep, T):
     chain = Scalar((keep,) * T, one)
-    run = lambda schedule: tt.rollout(chain, LINE, schedule, range(8))  # noqa: E731
+    run = lambda schedule: free.rollout(chain, LINE, schedule, range(8))  # noqa: E731
     effects = correction_effects(run, run(tt.Terminal()), run(tt.Stepwise()), euclidean)
     lags = torch.arange(len(effects.survival), dtype=torch.float64)
     torch.testing.assert_close(effects.survival, keep**lags, rtol=1e-9, atol=1e-12)
@@ -112,42 +115,43 @@ def test_a_bootstrap_interval_is_the_same_every_time_and_holds_the_mean():
 def test_where_defects_are_rare_and_high_it_recommends_adaptive_correction_and_keeps_its_word(gusty):
     assert gusty.kind == "adaptive"
     assert gusty.loss.high <= 0.1
-    assert gusty.budget < min(gusty.measured.needed[kind].budget for kind in ("periodic", "planned"))
+    assert gusty.budget < min(gusty.measured.needed[kind].budget for kind in ("periodic", "window"))
     assert gusty.saving.mean == pytest.approx(1 - gusty.measured.needed["adaptive"].projections / 24)
     fresh = range(1000, 1128)
-    errors = [path_error(tt.rollout(GUSTY, LINE, s, fresh)) for s in (gusty.schedule, tt.Stepwise(), tt.Terminal())]
+    ends = (gusty.schedule, tt.Stepwise(), tt.Terminal())
+    errors = [path_error(free.rollout(GUSTY, LINE, s, fresh, closing="paid")) for s in ends]
     assert float(nepe(*errors).mean()) < 0.12  # 0.1 was promised with 95%, from 16 rollouts
     with pytest.raises(ValueError, match="used to calibrate"):
         tt.rollout(GUSTY, LINE, gusty.schedule, SEEDS[:4])
 
 
 def test_the_same_rollouts_give_the_same_advice(gusty):
-    again = advise(GUSTY, LINE, SEEDS, tolerance=0.1, cost="projections")
+    again = advise(tt.Problem(GUSTY, LINE, SEEDS), tolerance=0.1, cost="projections")
     assert (again.kind, again.budget, again.loss) == (gusty.kind, gusty.budget, gusty.loss)
 
 
 def test_a_stricter_tolerance_needs_a_larger_budget(gusty):
-    strict = advise(GUSTY, LINE, SEEDS, tolerance=0.02, cost="projections", price=gusty.price)
+    strict = advise(tt.Problem(GUSTY, LINE, SEEDS), tolerance=0.02, cost="projections", price=gusty.price)
     assert strict.budget > gusty.budget
     assert strict.loss.high <= 0.02
 
 
 def test_a_tolerance_that_terminal_correction_meets_needs_no_projection():
-    advice = advise(GUSTY, LINE, SEEDS, tolerance=1.0, cost="projections")
-    assert (advice.kind, advice.budget) == ("terminal", 0)
+    advice = advise(tt.Problem(GUSTY, LINE, SEEDS), tolerance=1.0, cost="projections")
+    assert (advice.kind, advice.budget) == ("terminal", 1)
 
 
 def test_where_every_state_is_feasible_timing_is_of_no_consequence():
     everything = tt.as_constraint(lambda x: x, lambda x: torch.zeros(len(x), dtype=x.dtype))
-    advice = advise(GUSTY, everything, SEEDS, cost="projections")
+    advice = advise(tt.Problem(GUSTY, everything, SEEDS), cost="projections")
     assert advice.kind == "terminal"
-    assert "degenerate" in advice.failure_modes
-    assert "use terminal correction" in str(advice)
+    assert "full-projection-no-better" in advice.failure_modes
+    assert "Use terminal correction" in str(advice)
     json.dumps(advice.facts(), allow_nan=False)
 
 
 def test_an_even_defect_that_does_not_last_is_diffuse_and_periodic_is_recommended():
-    advice = advise(Scalar((0.0,) * 24, about_one), LINE, SEEDS, tolerance=0.4, cost="projections")
+    advice = advise(tt.Problem(Scalar((0.0,) * 24, about_one), LINE, SEEDS), tolerance=0.4, cost="projections")
     assert advice.kind == "periodic"
     assert "diffuse-defect" in advice.failure_modes
     assert advice.measured.concentration == pytest.approx(5 / 24, rel=0.05)  # the worst 5 of 24 steps
@@ -155,16 +159,16 @@ def test_an_even_defect_that_does_not_last_is_diffuse_and_periodic_is_recommende
 
 def test_a_constant_defect_decides_nothing_and_is_said_to():
     indicator = tt.as_constraint(lambda x: torch.zeros_like(x), lambda x: (x[:, 0] > 0).to(x.dtype))
-    advice = advise(Scalar((0.5,) * 16, about_one), indicator, SEEDS, tolerance=0.4, cost="projections")
-    assert advice.kind in ("periodic", "planned")
+    advice = advise(tt.Problem(Scalar((0.5,) * 16, about_one), indicator, SEEDS), tolerance=0.4, cost="projections")
+    assert advice.kind in ("periodic", "window", "planned")
     assert "constant-defect" in advice.failure_modes
     assert "adaptive" not in advice.measured.needed
 
 
 def test_a_defect_that_is_a_projection_leaves_times_fixed_in_advance():
     costly = tt.as_constraint(lambda x: torch.zeros_like(x))
-    advice = advise(GUSTY, costly, SEEDS, tolerance=0.3, cost="projections")
-    assert advice.kind in ("periodic", "planned")
+    advice = advise(tt.Problem(GUSTY, costly, SEEDS), tolerance=0.3, cost="projections")
+    assert advice.kind in ("periodic", "window", "planned")
     assert "defect-is-projection" in advice.failure_modes
     assert "saves nothing" in str(advice)
 
@@ -173,7 +177,7 @@ def test_a_chaotic_projection_is_called_unstable():
     chaotic = tt.as_constraint(
         lambda x: torch.sin(1e4 * x).sign() * 0.01, lambda x: (x[:, 0].abs() - 0.01).clamp(min=0)
     )
-    assert "unstable-projection" in advise(GUSTY, chaotic, SEEDS, cost="projections").failure_modes
+    assert "unstable-projection" in advise(tt.Problem(GUSTY, chaotic, SEEDS), cost="projections").failure_modes
 
 
 def test_a_projection_that_fails_is_called_unstable():
@@ -181,7 +185,7 @@ def test_a_projection_that_fails_is_called_unstable():
         return tt.Projection(torch.zeros_like(x), converged=x[:, 0] < 20)
 
     often = tt.as_constraint(project, lambda x: x[:, 0].abs())
-    advice = advise(GUSTY, often, SEEDS, cost="projections")
+    advice = advise(tt.Problem(GUSTY, often, SEEDS), cost="projections")
     assert "unstable-projection" in advice.failure_modes
     assert advice.measured.stability.failed > 0.02
 
@@ -189,7 +193,7 @@ def test_a_projection_that_fails_is_called_unstable():
 def test_a_defect_that_is_low_where_corrections_last_is_misaligned():
     # first high defects that are gone one step later, then low ones that add up to the end
     late = Scalar((0.0,) * 12 + (1.0,) * 12, lambda t, noise: (2.0 if t < 11 else 0.1) + 0.01 * noise.uniform(t, (1,)))
-    advice = advise(late, LINE, SEEDS, tolerance=0.3, cost="projections")
+    advice = advise(tt.Problem(late, LINE, SEEDS), tolerance=0.3, cost="projections")
     assert advice.measured.alignment.mean < 0.3
     assert "misaligned-defect" in advice.failure_modes
     assert advice.measured.effects.one_step[0] < 0.1 < 0.9 < advice.measured.effects.one_step[2]
@@ -198,7 +202,9 @@ def test_a_defect_that_is_low_where_corrections_last_is_misaligned():
 def test_prices_that_spend_at_once_are_poorly_calibrated():
     table = torch.full((24, 25), -torch.inf, dtype=torch.float64)
     table[:, 0] = torch.inf
-    advice = advise(GUSTY, LINE, SEEDS, tolerance=0.3, cost="projections", price=tt.Thresholds(table))
+    advice = advise(
+        tt.Problem(GUSTY, LINE, SEEDS), tolerance=0.3, cost="projections", price=tt.prices.Thresholds(table)
+    )
     assert "poor-calibration" in advice.failure_modes
     assert advice.kind != "adaptive"
 
@@ -222,7 +228,7 @@ def gusty_loop(seeds, constraint=LINE):
 
 def test_a_loop_of_ones_own_gets_the_advice_that_the_sampler_gets(gusty):
     halves = (gusty_loop(list(part)) for part in (SEEDS[:16], SEEDS[16:]))
-    advice = advise_runs(*halves, GUSTY.n_steps, tolerance=0.1, cost="projections")
+    advice = advise(*halves, tolerance=0.1, cost="projections")
     assert (advice.kind, advice.budget, advice.loss) == (gusty.kind, gusty.budget, gusty.loss)
     assert advice.failure_modes == gusty.failure_modes
     assert "a small change of a state" in str(gusty)
@@ -232,21 +238,21 @@ def test_a_loop_of_ones_own_gets_the_advice_that_the_sampler_gets(gusty):
 
 def test_a_loop_whose_defect_is_a_projection_is_recognised():
     halves = (gusty_loop(list(part), tt.as_constraint(torch.zeros_like)) for part in (SEEDS[:16], SEEDS[16:]))
-    advice = advise_runs(*halves, GUSTY.n_steps, tolerance=0.3, cost="projections")
+    advice = advise(*halves, tolerance=0.3, cost="projections")
     assert "defect-is-projection" in advice.failure_modes
 
 
 def test_loops_that_cannot_be_compared_are_explained():
     first, second = gusty_loop(list(range(16))), gusty_loop(list(range(16, 32)))
     with pytest.raises(ValueError, match="the same rollouts; measuring needs other seeds"):
-        advise_runs(first, first, 24, cost="projections")
-    with pytest.raises(ValueError, match="n_steps is 20, but the run came back with 24"):
-        advise_runs(first, second, 20, cost="projections")
+        advise(first, held_out=first, cost="projections")
+    with pytest.raises(TypeError, match="two functions run"):
+        advise(first, cost="projections")
     with pytest.raises(ValueError, match="8 rollouts are too few"):
-        advise_runs(gusty_loop([1, 2, 3, 4]), second, 24, cost="projections")
-    seeds = itertools.count()
+        advise(gusty_loop([1, 2, 3, 4]), held_out=second, cost="projections")
+    seeds = itertools.count(1000)
     with pytest.raises(ValueError, match="must begin with the same seeds each time"):
-        advise_runs(first, lambda s: gusty_loop([next(seeds) for _ in range(16)])(s), 24, cost="projections")
+        advise(first, held_out=lambda s: gusty_loop([next(seeds) for _ in range(16)])(s), cost="projections")
 
 
 # ------------------------------------------------------------------ time, with a clock of our own
@@ -254,14 +260,14 @@ def test_loops_that_cannot_be_compared_are_explained():
 
 def clock(monkeypatch, update: float, projection: float) -> None:
     def seconds(self, run, kind):
-        return run.n_steps * update + float((run.spent + run.closing).double().mean()) * projection
+        return run.n_steps * update + float(run.paid.double().mean()) * projection
 
-    monkeypatch.setattr(Bench, "seconds", seconds)
+    monkeypatch.setattr(TrialRuns, "seconds", seconds)
 
 
 def test_dear_projections_are_spared_and_the_saving_is_in_seconds(monkeypatch, gusty):
     clock(monkeypatch, update=0.001, projection=0.1)
-    advice = advise(GUSTY, LINE, SEEDS, tolerance=0.1)
+    advice = advise(tt.Problem(GUSTY, LINE, SEEDS), tolerance=0.1)
     assert (advice.kind, advice.budget) == (gusty.kind, gusty.budget)
     assert advice.saving.mean == pytest.approx(
         1 - (0.024 + 0.1 * (advice.measured.needed["adaptive"].projections)) / 2.424
@@ -271,7 +277,7 @@ def test_dear_projections_are_spared_and_the_saving_is_in_seconds(monkeypatch, g
 
 def test_cheap_projections_are_not_worth_sparing(monkeypatch):
     clock(monkeypatch, update=0.1, projection=0.001)
-    advice = advise(GUSTY, LINE, SEEDS, tolerance=0.1)
+    advice = advise(tt.Problem(GUSTY, LINE, SEEDS), tolerance=0.1)
     assert advice.kind == "stepwise"
     assert "cheap-projection" in advice.failure_modes
     assert "Use stepwise correction" in str(advice)
@@ -279,12 +285,12 @@ def test_cheap_projections_are_not_worth_sparing(monkeypatch):
 
 def test_within_a_time_limit_it_takes_what_loses_least(monkeypatch):
     clock(monkeypatch, update=0.01, projection=0.01)
-    advice = advise(GUSTY, LINE, SEEDS, seconds=0.34)  # 24 updates and 10 projections
+    advice = advise(tt.Problem(GUSTY, LINE, SEEDS), seconds=0.34)  # 24 updates and 10 projections
     assert advice.kind == "adaptive"
     assert advice.measured.needed["adaptive"].seconds <= 0.34
-    assert all(advice.loss.mean <= trial.nepe.mean for trial in advice.measured.needed.values())
-    assert advise(GUSTY, LINE, SEEDS, seconds=1.0).kind == "stepwise"
-    hopeless = advise(GUSTY, LINE, SEEDS, seconds=0.1)
+    assert all(advice.loss.mean <= trial.loss.mean for trial in advice.measured.needed.values())
+    assert advise(tt.Problem(GUSTY, LINE, SEEDS), seconds=1.0).kind == "stepwise"
+    hopeless = advise(tt.Problem(GUSTY, LINE, SEEDS), seconds=0.1)
     assert hopeless.kind == "terminal"
     assert "longer than the limit" in str(hopeless)
 
@@ -321,18 +327,16 @@ def test_every_failure_mode_that_is_named_is_explained(gusty):
         ({"seeds": range(8)}, "8 rollouts are too few .* at least 16"),
         ({"tolerance": 0.0}, "tolerance must be a number above 0"),
         ({"seconds": -1.0}, "seconds must be a number above 0"),
-        ({"constraint": object()}, r"object has no take\(rows\)"),
         ({"cost": "second"}, "did you mean 'seconds'"),
         ({"sampler": Scalar((0.5,) * 3, one)}, "3 steps leaves nothing to schedule"),
-        ({"price": tt.Thresholds(torch.full((9, 1), torch.inf))}, "for T = 9 steps, this sampler has 24"),
-        ({"price": tt.Thresholds(torch.full((24, 2), torch.inf), objective="endpoint")}, "objective 'endpoint'"),
-        ({"price": tt.Thresholds(torch.full((24, 1), torch.inf))}, "budget of 0"),
+        ({"price": tt.prices.Thresholds(torch.full((9, 1), torch.inf))}, "for T = 9 steps, this sampler has 24"),
+        ({"price": tt.prices.Thresholds(torch.full((24, 1), torch.inf))}, "budget of 0"),
     ],
 )
 def test_wrong_use_is_explained(change, complaint):
-    arguments = {"sampler": GUSTY, "constraint": LINE, "seeds": SEEDS} | change
+    sampler, seeds = change.pop("sampler", GUSTY), change.pop("seeds", SEEDS)
     with pytest.raises(ValueError, match=complaint):
-        advise(**arguments)
+        advise(tt.Problem(sampler, LINE, seeds), **change)
 
 
 def test_in_a_notebook_advice_shows_the_recommendation_and_what_was_tried(gusty):

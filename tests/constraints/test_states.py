@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import free
 import trimtab as tt
 from constraint_cases import CASES, N, states
 from trimtab.constraints import SE3, SO3, HalfSpaces
@@ -109,7 +110,7 @@ def test_a_loop_that_measures_nothing_is_refused_as_well():
 
     planes = HalfSpaces(torch.rand(4, 50) - 0.5, torch.rand(4))
     with pytest.raises(ValueError, match="with 50 numbers each"):
-        tt.rollout(Sampler(), planes, tt.Stepwise(), range(64), measure_defects=False)
+        free.rollout(Sampler(), planes, tt.Stepwise(), range(64), measure_defects=False)
 
 
 @pytest.mark.parametrize(("constraint", "event"), [(SO3(), (3, 3)), (SE3(), (3, 4))])

@@ -6,6 +6,7 @@ import pickle
 import pytest
 import torch
 
+import free
 import trimtab as tt
 from cases import Sphere, Walk, correct
 
@@ -15,13 +16,13 @@ from cases import Sphere, Walk, correct
 @pytest.mark.parametrize("n_steps", [0, -1, 2.0, True])
 def test_impossible_step_counts_are_refused(n_steps):
     with pytest.raises(ValueError, match="n_steps must be a whole number"):
-        tt.Corrector(Sphere(), tt.Stepwise(), n_steps)
+        free.Corrector(Sphere(), tt.Stepwise(), n_steps)
 
 
 @pytest.mark.parametrize("budget", [11, -1, 1.01, -0.1, True, "half", torch.tensor([11])])
 def test_impossible_budgets_are_refused_before_anything_runs(budget):
     with pytest.raises(ValueError, match="budget"):
-        tt.Corrector(Sphere(), tt.Periodic(budget), 10)
+        free.Corrector(Sphere(), tt.Periodic(budget), 10)
 
 
 def test_budgets_for_another_batch_are_refused():
@@ -42,7 +43,7 @@ def test_a_schedule_class_is_not_a_schedule():
 
 def test_a_constraint_needs_its_methods():
     with pytest.raises(TypeError, match=r"derives from trimtab\.Constraint: got Linear"):
-        tt.Corrector(torch.nn.Linear(1, 1), tt.Stepwise(), 3)
+        free.Corrector(torch.nn.Linear(1, 1), tt.Stepwise(), 3)
 
 
 def test_seeds_must_fit_the_batch():
@@ -54,7 +55,7 @@ def test_seeds_must_fit_the_batch():
 
 
 def test_too_few_calls_are_told():
-    corrector = tt.Corrector(Sphere(), tt.Stepwise(), 3)
+    corrector = free.Corrector(Sphere(), tt.Stepwise(), 3)
     corrector(torch.ones(2, 3))
     with pytest.raises(RuntimeError, match="called 1 of 3 times"):
         corrector.rollout  # noqa: B018
@@ -67,7 +68,7 @@ def test_too_few_calls_are_told():
 
 
 def test_too_many_calls_are_told():
-    corrector = tt.Corrector(Sphere(), tt.Stepwise(), 1)
+    corrector = free.Corrector(Sphere(), tt.Stepwise(), 1)
     with corrector:
         corrector(torch.ones(2, 3))
         with pytest.raises(RuntimeError, match="more than n_steps = 1 times"):
@@ -75,14 +76,14 @@ def test_too_many_calls_are_told():
 
 
 def test_a_step_out_of_order_is_told():
-    corrector = tt.Corrector(Sphere(), tt.Stepwise(), 3)
+    corrector = free.Corrector(Sphere(), tt.Stepwise(), 3)
     corrector(torch.ones(2, 3), 0)
     with pytest.raises(RuntimeError, match="expected step 1 of 3 next: got t = 2"):
         corrector(torch.ones(2, 3), 2)
 
 
 def test_a_batch_that_changes_size_is_told():
-    corrector = tt.Corrector(Sphere(), tt.Stepwise(), 3)
+    corrector = free.Corrector(Sphere(), tt.Stepwise(), 3)
     corrector(torch.ones(2, 3))
     with pytest.raises(ValueError, match=r"is \(4, 3\) of torch.float32 where \(2, 3\)"):
         corrector(torch.ones(4, 3))
@@ -96,7 +97,7 @@ def test_a_step_that_failed_half_way_is_not_paid_for_twice():
             return super().project(x)
 
     moods = [False] * 20 + [True]
-    corrector = tt.Corrector(Moody(), tt.Fixed(torch.tensor([True, False, True])), 3)
+    corrector = free.Corrector(Moody(), tt.schedules.Fixed(torch.tensor([True, False, True])), 3)
     with pytest.raises(RuntimeError, match="no licence"):
         corrector(torch.ones(5, 3), 0)
     for t in (None, 1):
@@ -115,7 +116,7 @@ def test_a_step_that_failed_half_way_is_not_paid_for_twice():
 
 
 def test_an_error_inside_the_block_is_not_hidden():
-    with pytest.raises(ZeroDivisionError), tt.Corrector(Sphere(), tt.Stepwise(), 3):
+    with pytest.raises(ZeroDivisionError), free.Corrector(Sphere(), tt.Stepwise(), 3):
         raise ZeroDivisionError
 
 
@@ -123,8 +124,8 @@ def test_an_error_inside_the_block_is_not_hidden():
 def test_a_copy_made_in_mid_run_goes_on_by_itself(duplicate):
     table = torch.full((9, 4), 0.02, dtype=torch.float64)
     table[:, 0] = torch.inf
-    for schedule in (tt.Thresholds(table).at(3), tt.Periodic(3)):
-        corrector = tt.Corrector(Sphere(), schedule, 9)
+    for schedule in (tt.prices.Thresholds(table).at(3), tt.Periodic(3)):
+        corrector = free.Corrector(Sphere(), schedule, 9)
         noise = torch.randn(9, 5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64) / 20
         x = torch.eye(3, dtype=torch.float64)[[0, 1, 2, 0, 1]]
         for t in range(4):
@@ -154,8 +155,8 @@ def test_proposals_are_not_modified():
 @pytest.mark.parametrize("defect", [None, Sphere().defect])
 def test_schedules_that_do_not_look_can_do_without_defects(defect, dense):
     sphere = tt.as_constraint(Sphere().project, defect)
-    seen = tt.rollout(Walk(), sphere, tt.Periodic(3), range(4))
-    blind = tt.rollout(Walk(), sphere, tt.Periodic(3), range(4), measure_defects=False, dense=dense)
+    seen = free.rollout(Walk(), sphere, tt.Periodic(3), range(4))
+    blind = free.rollout(Walk(), sphere, tt.Periodic(3), range(4), measure_defects=False, dense=dense)
     assert torch.equal(blind.final, seen.final)
     assert torch.equal(blind.projected, seen.projected)
     assert blind.defects.isnan().all()
@@ -166,12 +167,12 @@ def test_schedules_that_do_not_look_can_do_without_defects(defect, dense):
 
 def test_schedules_that_look_need_defects():
     with pytest.raises(ValueError, match="FixedThreshold decides by defects"):
-        tt.rollout(Walk(), Sphere(), tt.FixedThreshold(0.1), range(4), measure_defects=False)
+        free.rollout(Walk(), Sphere(), tt.schedules.FixedThreshold(0.1), range(4), measure_defects=False)
 
 
 def test_steps_can_be_logged():
     seen = []
-    corrector = tt.Corrector(Sphere(), tt.Stepwise(), 3, on_step=lambda t, numbers: seen.append((t, numbers)))
+    corrector = free.Corrector(Sphere(), tt.Stepwise(), 3, on_step=lambda t, numbers: seen.append((t, numbers)))
     for _ in range(3):
         corrector(torch.full((2, 4), 1.0))
     assert [t for t, _ in seen] == [0, 1, 2]
@@ -189,7 +190,7 @@ def test_half_precision_is_measured_and_projected_in_float32(dtype):
         seen.append(x.dtype)
         return Sphere().project(x)
 
-    corrector = tt.Corrector(tt.as_constraint(project, Sphere().defect), tt.Stepwise(), 1)
+    corrector = free.Corrector(tt.as_constraint(project, Sphere().defect), tt.Stepwise(), 1)
     y = corrector(torch.full((2, 3), 3.0, dtype=dtype))
     assert y.dtype == dtype
     assert seen == [torch.float32]
@@ -213,4 +214,4 @@ def test_no_gradient_flows_through_a_correction():
 
 def test_a_sampler_is_told_from_a_constraint():
     with pytest.raises(TypeError, match=r"a sampler has n_steps.*Sphere has no n_steps"):
-        tt.rollout(Sphere(), Walk(), tt.Stepwise(), [1])
+        free.rollout(Sphere(), Walk(), tt.Stepwise(), [1])

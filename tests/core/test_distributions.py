@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+import free
 import trimtab as tt
 from cases import Sphere, Walk
 from trimtab.core import set_distances
@@ -219,7 +220,7 @@ def test_it_is_deterministic_and_leaves_the_global_generator_alone():
 
 def test_rollouts_are_compared_on_different_seeds_only():
     def run(schedule, seeds):
-        return tt.rollout(Walk(), Sphere(), schedule, seeds)
+        return free.rollout(Walk(), Sphere(), schedule, seeds)
 
     samples, full = run(tt.Periodic(3), range(30)), run(tt.Stepwise(), range(100, 140))
     found = compare_samples(samples, full, floor=run(tt.Stepwise(), range(30)))
@@ -230,9 +231,9 @@ def test_rollouts_are_compared_on_different_seeds_only():
 
 
 def test_rows_of_a_group_are_not_taken_for_independent_samples():
-    together = tt.rollout(Walk(), Sphere(), tt.Stepwise(), range(30), groups=[i // 3 for i in range(30)])
+    together = free.rollout(Walk(), Sphere(), tt.Stepwise(), range(30), groups=[i // 3 for i in range(30)])
     with pytest.raises(ValueError, match="one row per group"):
-        compare_samples(together, tt.rollout(Walk(), Sphere(), tt.Stepwise(), range(100, 130)))
+        compare_samples(together, free.rollout(Walk(), Sphere(), tt.Stepwise(), range(100, 130)))
 
 
 def test_states_can_be_embedded():

@@ -5,8 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+import free
 import trimtab as tt
 from cases import CONSTRAINTS, SCHEDULES, Sphere, Walk
+from trimtab.core.noise import Noise
+from trimtab.core.replay import replay
+from trimtab.core.schedule import corrections
 
 SEEDS = torch.tensor([5, 0, 17, 3, 8])
 every_constraint = pytest.mark.parametrize("constraint", CONSTRAINTS)
@@ -17,7 +21,7 @@ every_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def run(constraint, schedule, seeds=SEEDS, sampler=None, **options):
     sampler = sampler or Walk()
     schedule = SCHEDULES[schedule](sampler) if isinstance(schedule, str) else schedule
-    return tt.rollout(sampler, CONSTRAINTS[constraint](seeds), schedule, seeds, **options)
+    return free.rollout(sampler, CONSTRAINTS[constraint](seeds), schedule, seeds, **options)
 
 
 def assert_same(a: tt.Rollout, b: tt.Rollout) -> None:
@@ -36,7 +40,7 @@ def test_rollout_ends_feasible_and_keeps_its_budget(constraint, schedule, dtype)
     tolerance = 1e-6 if dtype == torch.float32 else 1e-12
     solved = ~(record.closing_failed | record.failed[-1])
     assert (CONSTRAINTS[constraint](SEEDS).defect(record.final)[solved] <= tolerance).all()
-    limit = tt.core.schedule.corrections(getattr(chosen, "budget", 1.0), sampler.n_steps)
+    limit = corrections(getattr(chosen, "budget", 1.0), sampler.n_steps)
     assert (record.spent <= limit).all()
     assert torch.equal(record.closing, ~record.projected[-1])
     assert (record.residuals[~record.projected] == record.defects[~record.projected]).all()
@@ -46,7 +50,7 @@ def test_rollout_ends_feasible_and_keeps_its_budget(constraint, schedule, dtype)
 @every_schedule
 def test_replaying_the_mask_gives_the_same_rollout(constraint, schedule):
     record = run(constraint, schedule)
-    assert_same(record, run(constraint, tt.Fixed(record.projected)))
+    assert_same(record, run(constraint, tt.schedules.Fixed(record.projected)))
 
 
 @every_constraint
@@ -54,7 +58,7 @@ def test_replaying_the_mask_gives_the_same_rollout(constraint, schedule):
 def test_decisions_are_those_of_the_schedule_asked_for(constraint, schedule):
     chosen = SCHEDULES[schedule](Walk())
     record = run(constraint, chosen)
-    assert torch.equal(tt.replay(chosen, record), record.projected)
+    assert torch.equal(replay(chosen, record), record.projected)
 
 
 @every_constraint
@@ -78,9 +82,9 @@ def test_a_sample_does_not_depend_on_its_batch(constraint, schedule, dtype):
 @every_constraint
 @every_schedule
 def test_a_loop_of_ones_own_gives_the_same_rollout(constraint, schedule):
-    sampler, noise = Walk(), tt.Noise(SEEDS)
+    sampler, noise = Walk(), Noise(SEEDS)
     chosen = SCHEDULES[schedule](sampler)
-    corrector = tt.Corrector(CONSTRAINTS[constraint](SEEDS), chosen, sampler.n_steps, seeds=SEEDS)
+    corrector = free.Corrector(CONSTRAINTS[constraint](SEEDS), chosen, sampler.n_steps, seeds=SEEDS)
     for _ in range(2):  # it resets itself
         x = sampler.start(noise)
         for t in range(sampler.n_steps):
@@ -105,18 +109,18 @@ def test_extreme_tables_are_terminal_and_stepwise(constraint, fill):
     table = torch.full((sampler.n_steps, sampler.n_steps + 1), fill, dtype=torch.float64)
     table[:, 0] = torch.inf
     reference = tt.Terminal() if fill > 0 else tt.Stepwise()
-    assert_same(run(constraint, tt.Adaptive(tt.Thresholds(table))), run(constraint, reference))
+    assert_same(run(constraint, tt.prices.Adaptive(tt.prices.Thresholds(table))), run(constraint, reference))
 
 
 @every_constraint
 @pytest.mark.parametrize("name", ["periodic", "adaptive", "random"])
 @pytest.mark.parametrize(("budget", "reference"), [(0, tt.Terminal()), (12, tt.Stepwise())])
 def test_extreme_budgets_are_terminal_and_stepwise(constraint, name, budget, reference):
-    table = tt.calibrate(Walk(), Sphere(), range(100, 108), 1.0, method="paper")
+    table = free.calibrate(tt.Problem(Walk(), Sphere(), range(100, 108)), 1.0, method="paper", objective="path")
     schedule = {
         "periodic": tt.Periodic(budget),
-        "adaptive": tt.Adaptive(table, budget),
-        "random": tt.RandomTimes(budget),
+        "adaptive": tt.prices.Adaptive(table, budget),
+        "random": tt.schedules.RandomTimes(budget),
     }[name]
     assert_same(run(constraint, schedule), run(constraint, reference))
 
@@ -130,7 +134,7 @@ def test_noise_is_the_same_under_every_schedule(schedule):
 
     seen = []
     run("sphere", SCHEDULES[schedule](Walk()), sampler=Recorder())
-    expected = [tt.Noise(SEEDS).normal(t, (3,)) for t in range(12)]
+    expected = [Noise(SEEDS).normal(t, (3,)) for t in range(12)]
     assert all(torch.equal(a, b) for a, b in zip(seen, expected, strict=True))
 
 

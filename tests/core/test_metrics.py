@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+import free
 import trimtab as tt
 from cases import Sphere, Walk
 from trimtab.core import metrics
@@ -19,7 +20,7 @@ def distance(x, y):
 @pytest.fixture(scope="module")
 def runs():
     schedules = {"step": tt.Stepwise(), "term": tt.Terminal(), "periodic": tt.Periodic(4)}
-    return {k: tt.rollout(Walk(), Sphere(), s, range(6), keep_states=True) for k, s in schedules.items()}
+    return {k: free.rollout(Walk(), Sphere(), s, range(6), keep_states=True) for k, s in schedules.items()}
 
 
 def test_errors_are_sums_over_the_path(runs):
@@ -59,9 +60,9 @@ def test_a_path_without_its_initial_state_has_the_same_error(runs):
 
 def test_sums_over_the_path_do_not_depend_on_the_batch():
     seeds = torch.arange(33)
-    whole = metrics.path_error(tt.rollout(Walk(n_steps=101), Sphere(), tt.Periodic(9), seeds))
+    whole = metrics.path_error(free.rollout(Walk(n_steps=101), Sphere(), tt.Periodic(9), seeds))
     for rows in (seeds[:1], seeds[5:7], seeds[3:20]):
-        part = tt.rollout(Walk(n_steps=101), Sphere(), tt.Periodic(9), rows)
+        part = free.rollout(Walk(n_steps=101), Sphere(), tt.Periodic(9), rows)
         assert torch.equal(metrics.path_error(part), whole[rows])
 
 
@@ -101,10 +102,10 @@ def test_top_mass():
 
 
 def test_unpaired_rollouts_are_refused(runs):
-    other = tt.rollout(Walk(), Sphere(), tt.Stepwise(), range(1, 7))
+    other = free.rollout(Walk(), Sphere(), tt.Stepwise(), range(1, 7))
     with pytest.raises(ValueError, match="share their seeds"):
         metrics.endpoint_distance(runs["periodic"], other, distance)
     with pytest.raises(ValueError, match="keep_states=True"):
-        metrics.state_error(runs["periodic"], tt.rollout(Walk(), Sphere(), tt.Stepwise(), range(6)), distance)
+        metrics.state_error(runs["periodic"], free.rollout(Walk(), Sphere(), tt.Stepwise(), range(6)), distance)
     with pytest.raises(ValueError, match="same shape"):
-        metrics.endpoint_distance(runs["periodic"], tt.rollout(Walk(), Sphere(), tt.Stepwise(), range(3)), distance)
+        metrics.endpoint_distance(runs["periodic"], free.rollout(Walk(), Sphere(), tt.Stepwise(), range(3)), distance)

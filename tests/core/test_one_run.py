@@ -9,8 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import free
 import trimtab as tt
 from cases import Solver, Sphere, Walk, correct, row_norm
+from trimtab.core.noise import Noise
 
 BAD = st.sampled_from([torch.nan, torch.inf, -torch.inf])
 
@@ -39,7 +41,7 @@ def test_defects_of_another_shape_are_refused(shape):
         correct(torch.ones(5, 3), constraint)
 
 
-EVEN = tt.Fixed(torch.tensor([[True, False, True, False, True]]))  # some rows, so that they are taken
+EVEN = tt.schedules.Fixed(torch.tensor([[True, False, True, False, True]]))  # some rows, so that they are taken
 
 
 class Odd(Sphere):
@@ -109,11 +111,11 @@ def in_place(x):
 
 
 @pytest.mark.parametrize("dense", [False, True])
-@pytest.mark.parametrize("schedule", [tt.Periodic(0.4), tt.RandomTimes(0.4)])
+@pytest.mark.parametrize("schedule", [tt.Periodic(0.4), tt.schedules.RandomTimes(0.4)])
 @pytest.mark.parametrize("defect", [None, Sphere().defect])
 def test_a_projection_may_work_in_place(defect, schedule, dense):
-    fresh = tt.rollout(Walk(), tt.as_constraint(Sphere().project, defect), schedule, range(6), dense=dense)
-    reused = tt.rollout(Walk(), tt.as_constraint(in_place, defect), schedule, range(6), dense=dense)
+    fresh = free.rollout(Walk(), tt.as_constraint(Sphere().project, defect), schedule, range(6), dense=dense)
+    reused = free.rollout(Walk(), tt.as_constraint(in_place, defect), schedule, range(6), dense=dense)
     torch.testing.assert_close(reused.defects, fresh.defects)
     torch.testing.assert_close(reused.final, fresh.final)
     assert float(fresh.defects.max()) > 0.01
@@ -126,7 +128,7 @@ def test_a_failed_projection_that_works_in_place_can_be_reverted():
 
     for schedule in (tt.Stepwise(), EVEN):
         solver = tt.as_constraint(fails, Sphere().defect)
-        corrector = tt.Corrector(solver, schedule, 1, on_failure="revert")
+        corrector = free.Corrector(solver, schedule, 1, on_failure="revert")
         assert torch.equal(corrector(torch.full((5, 3), 2.0)), torch.full((5, 3), 2.0))
 
 
@@ -138,11 +140,11 @@ def test_a_defect_that_changes_states_is_refused():
 
 
 def test_path_states_are_kept_only_when_asked_for():
-    record = tt.rollout(Walk(), Sphere(), tt.Periodic(3), range(4))
+    record = free.rollout(Walk(), Sphere(), tt.Periodic(3), range(4))
     assert record.states is None
-    kept = tt.rollout(Walk(), Sphere(), tt.Periodic(3), range(4), keep_states=True)
+    kept = free.rollout(Walk(), Sphere(), tt.Periodic(3), range(4), keep_states=True)
     assert kept.states.shape == (13, 4, 3)
-    assert torch.equal(kept.states[0], Walk().start(tt.Noise(torch.arange(4))))
+    assert torch.equal(kept.states[0], Walk().start(Noise(torch.arange(4))))
     assert torch.equal(kept.states[-1], kept.final)
     assert torch.allclose(
         Sphere().defect(kept.states[1:-1].flatten(0, 1)).reshape(11, 4), kept.residuals[:-1], atol=1e-15
@@ -150,29 +152,29 @@ def test_path_states_are_kept_only_when_asked_for():
 
 
 def test_costs_are_counted():
-    record = tt.rollout(Walk(), Sphere(), tt.Periodic(3), range(4))
+    record = free.rollout(Walk(), Sphere(), tt.Periodic(3), range(4))
     assert record.calls == {"update": 12, "defect": 12 + 3, "projection": 3}
     assert record.rows == {"update": 48, "defect": 60, "projection": 12}
     assert set(record.seconds) == {"update", "defect", "projection", "scheduling"}
     assert min(record.seconds.values()) > 0
-    closed = tt.rollout(Walk(), Sphere(), tt.Terminal(), range(4))
+    closed = free.rollout(Walk(), Sphere(), tt.Terminal(), range(4))
     assert closed.rows["projection"] == 4
     assert closed.spent.tolist() == [0] * 4
     assert closed.closing.all()
 
 
 def test_a_defect_that_is_a_projection_is_counted_as_one():
-    record = tt.rollout(Walk(), tt.as_constraint(Sphere().project), tt.Periodic(3), range(4))
+    record = free.rollout(Walk(), tt.as_constraint(Sphere().project), tt.Periodic(3), range(4))
     assert record.rows == {"update": 48, "defect": 0, "projection": 48 + 12}
 
 
 def test_closing_earns_no_credit():
-    record = tt.rollout(Walk(), Sphere(), tt.Terminal(), range(4))
+    record = free.rollout(Walk(), Sphere(), tt.Terminal(), range(4))
     assert torch.equal(record.residuals, record.defects)
 
 
 def test_solver_iterations_and_failures_are_recorded():
-    record = tt.rollout(Walk(), Solver(limit=0.5), tt.Stepwise(), range(20))
+    record = free.rollout(Walk(), Solver(limit=0.5), tt.Stepwise(), range(20))
     assert record.failed.any()
     assert not record.failed.all()
     assert set(record.iterations.unique().tolist()) == {3, 50}
@@ -180,7 +182,7 @@ def test_solver_iterations_and_failures_are_recorded():
 
 
 def test_a_step_that_is_made_again_is_not_timed_twice():
-    corrector = tt.Corrector(Sphere(), tt.Stepwise(), 2)
+    corrector = free.Corrector(Sphere(), tt.Stepwise(), 2)
     corrector(torch.ones(2, 3))
     time.sleep(0.02)
     with pytest.raises(ValueError, match="NaN"):

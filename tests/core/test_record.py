@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import free
 import trimtab as tt
 from cases import Sphere, Walk
 from trimtab.core.files import load_tensors, save_tensors, tensor_bytes
@@ -15,7 +16,7 @@ TENSORS = ("final", "defects", "residuals", "projected", "closing", "failed", "c
 @pytest.mark.parametrize("name", TENSORS)
 def test_a_file_whose_parts_do_not_fit_is_refused(name, tmp_path):
     path = tmp_path / "run.safetensors"
-    tt.rollout(Walk(), Sphere(), tt.Periodic(0.5), range(4)).save(path)
+    free.rollout(Walk(), Sphere(), tt.Periodic(0.5), range(4)).save(path)
     assert tt.Rollout.load(path).spent.tolist() == [6] * 4
     tensors, facts = load_tensors(path, "rollout")
     save_tensors(path, "rollout", tensors | {name: tensors[name][:-1]}, facts)
@@ -31,7 +32,7 @@ def test_a_file_whose_parts_do_not_fit_is_refused(name, tmp_path):
 
 
 def test_states_along_the_path_survive_their_file(tmp_path):
-    run = tt.rollout(Walk(), Sphere(), tt.Periodic(0.5), range(4), keep_states=True)
+    run = free.rollout(Walk(), Sphere(), tt.Periodic(0.5), range(4), keep_states=True)
     run.save(tmp_path / "run.safetensors")
     assert torch.equal(tt.Rollout.load(tmp_path / "run.safetensors").states, run.states)
 

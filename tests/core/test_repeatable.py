@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import free
 import trimtab as tt
 from cases import Sphere
 from trimtab.core.repeatable import check_repeatable
@@ -17,7 +18,7 @@ T = 6
 
 def runner(draw, n=lambda: 4):
     def run(schedule):
-        corrector = tt.Corrector(Sphere(), schedule, T)
+        corrector = free.Corrector(Sphere(), schedule, T)
         x = torch.ones(n(), 3, dtype=torch.float64)
         for t in range(T):
             x = corrector(x + 0.1 * draw(x), t)

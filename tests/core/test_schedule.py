@@ -6,13 +6,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import free
 import trimtab as tt
 from cases import Sphere, Walk
 from trimtab.core.schedule import corrections
 
 
 def masks(schedule, T, n=3, seeds=None):
-    corrector = tt.Corrector(tt.as_constraint(torch.zeros_like, lambda x: x[:, 0]), schedule, T, seeds=seeds)
+    corrector = free.Corrector(tt.as_constraint(torch.zeros_like, lambda x: x[:, 0]), schedule, T, seeds=seeds)
     for _ in range(T):
         corrector(torch.ones(n, 1))
     return corrector.rollout.projected
@@ -33,22 +34,22 @@ def test_periodic_spends_exactly_its_budget_evenly_and_ends_with_the_last_step(T
 @given(st.integers(1, 30), st.data())
 def test_random_times_spend_exactly_their_budget(T, data):
     budget = data.draw(st.integers(0, T))
-    mask = masks(tt.RandomTimes(budget, seed=5), T, n=4, seeds=[1, 2, 3, 4])
+    mask = masks(tt.schedules.RandomTimes(budget, seed=5), T, n=4, seeds=[1, 2, 3, 4])
     assert (mask.sum(dim=0) == budget).all()
 
 
 def test_random_times_are_uniform_and_each_samples_own():
-    mask = masks(tt.RandomTimes(5, seed=1), 20, n=4000, seeds=range(4000))
+    mask = masks(tt.schedules.RandomTimes(5, seed=1), 20, n=4000, seeds=range(4000))
     rates = mask.double().mean(dim=1)
     assert (rates - 0.25).abs().max() < 5 * (0.25 * 0.75 / 4000) ** 0.5
     assert len(mask.T.unique(dim=0)) > 2000
-    other = masks(tt.RandomTimes(5, seed=2), 20, n=4000, seeds=range(4000))
+    other = masks(tt.schedules.RandomTimes(5, seed=2), 20, n=4000, seeds=range(4000))
     assert not torch.equal(mask, other)
 
 
 def test_budgets_can_differ_from_sample_to_sample():
     budgets = torch.tensor([0, 3, 10])
-    for schedule in (tt.Periodic(budgets), tt.RandomTimes(budgets)):
+    for schedule in (tt.Periodic(budgets), tt.schedules.RandomTimes(budgets)):
         mask = masks(schedule, 10)
         assert torch.equal(mask.sum(dim=0), budgets)
     for i, b in enumerate(budgets.tolist()):
@@ -56,9 +57,9 @@ def test_budgets_can_differ_from_sample_to_sample():
 
 
 def test_a_fixed_threshold_stops_when_the_budget_is_gone():
-    mask = masks(tt.FixedThreshold(0.5, 3), 10)
+    mask = masks(tt.schedules.FixedThreshold(0.5, 3), 10)
     assert torch.equal(mask[:, 0].nonzero().squeeze(1), torch.arange(3))
-    assert not masks(tt.FixedThreshold(2.0), 10).any()
+    assert not masks(tt.schedules.FixedThreshold(2.0), 10).any()
 
 
 def test_any_function_of_a_moment_is_a_schedule():
@@ -95,13 +96,13 @@ def test_a_budget_is_a_count_or_a_fraction(budget, count):
 
 def test_masks_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="bool mask"):
-        tt.Fixed(torch.ones(3))
+        tt.schedules.Fixed(torch.ones(3))
     with pytest.raises(ValueError, match="bool mask, a tensor: got list"):
-        tt.Fixed([True, False])
+        tt.schedules.Fixed([True, False])
     with pytest.raises(ValueError, match=r"the mask is \(3,\), but this rollout has T = 12 steps"):
-        tt.rollout(Walk(), Sphere(), tt.Fixed(torch.ones(3, dtype=torch.bool)), [1])
+        free.rollout(Walk(), Sphere(), tt.schedules.Fixed(torch.ones(3, dtype=torch.bool)), [1])
 
 
 def test_a_threshold_that_is_not_a_number_is_refused():
     with pytest.raises(ValueError, match="NaN"):
-        tt.FixedThreshold(float("nan"))
+        tt.schedules.FixedThreshold(float("nan"))

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import free
 import trimtab as tt
 from trimtab.core import show
 from trimtab.prices.plan import Plan
@@ -70,7 +71,7 @@ def test_text_cannot_become_markup(title, cell):
 @pytest.fixture(scope="module")
 def run():
     problem = tt.domain("so3", n_steps=20).problem(range(8))
-    return tt.rollout(problem.sampler, problem.constraint, tt.Periodic(0.25), range(8))
+    return free.rollout(problem.sampler, problem.constraint, tt.Periodic(0.25), range(8))
 
 
 def test_a_rollout_shows_what_was_spent_and_when(run):

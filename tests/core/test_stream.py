@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import free
 import trimtab as tt
 from cases import Ball, Sphere
 from trimtab.core.stream import Stream
@@ -61,8 +62,8 @@ def test_every_sample_has_its_own_bucket_and_is_told_of_it():
 
 def test_corrections_are_those_of_a_corrector():
     """With all the tokens it wants, a stream does what a corrector without a closing projection does."""
-    constraint, schedule = Ball(torch.tensor([0.5, 1.0, 1.5, 2.0])), tt.FixedThreshold(0.3, 1.0)
-    corrector = tt.Corrector(constraint, schedule, 40, closing="none")
+    constraint, schedule = Ball(torch.tensor([0.5, 1.0, 1.5, 2.0])), tt.schedules.FixedThreshold(0.3, 1.0)
+    corrector = free.Corrector(constraint, schedule, 40, closing="none")
     stream = Stream(constraint, lambda now: now.defect >= 0.3, rate=1.0)
     generator = torch.Generator().manual_seed(1)
     x = y = torch.zeros(4, 3, dtype=torch.float64)

@@ -10,6 +10,7 @@ import json
 
 import torch
 
+import free
 import trimtab as tt
 from trimtab.domains import SYNTHETIC, domain
 
@@ -19,16 +20,16 @@ LARGE = 9001  # enough numbers for torch to divide among its threads
 STEPS = 5
 
 
-def adaptive(defects: torch.Tensor) -> tt.Adaptive:
+def adaptive(defects: torch.Tensor) -> tt.prices.Adaptive:
     """Prices that about half of these defects, (T, n), reach."""
     table = defects.sort(dim=1).values[:, defects.shape[1] // 2, None].repeat(1, 4)
     table[:, 0] = torch.inf
-    return tt.Adaptive(tt.Thresholds(table, method="by hand"))
+    return tt.prices.Adaptive(tt.prices.Thresholds(table, method="by hand"))
 
 
 def bits(problem, schedule, seeds, distance):
     """Everything a rollout is judged by, each (n, …)."""
-    run = tt.rollout(problem.sampler, problem.constraint, schedule, seeds, keep_states=True)
+    run = free.rollout(problem.sampler, problem.constraint, schedule, seeds, keep_states=True)
     apart = distance(run.states[STEPS // 2], run.final)
     return run.final, run.defects.T, run.residuals.T, run.projected.T, apart
 
@@ -40,11 +41,11 @@ def main() -> None:
     for name in CASES:
         made = domain(name, n_steps=STEPS)
         problem = made.problem(range(LARGE))
-        free = tt.rollout(problem.sampler, problem.constraint, tt.Terminal(), range(65))
+        uncorrected = free.rollout(problem.sampler, problem.constraint, tt.Terminal(), range(65))
         schedules = {
-            "random times": tt.RandomTimes(0.5, seed=3),
+            "random times": tt.schedules.RandomTimes(0.5, seed=3),
             "periodic": tt.Periodic(0.25),
-            "adaptive": adaptive(free.defects),
+            "adaptive": adaptive(uncorrected.defects),
         }
         for kind, schedule in schedules.items():
             torch.set_num_threads(1)

@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 
+import free
 import trimtab as tt
 from trimtab.constraints.rotation import rotation_defect
 from trimtab.core.metrics import path_error, top_mass
@@ -27,7 +28,7 @@ every_dynamics = pytest.mark.parametrize("name", [*SYNTHETIC, *FLOWS])
 
 def run(name, schedule, seeds=SEEDS, keep_states=False, **settings):
     problem = domain(name, **settings).problem(seeds)
-    return tt.rollout(problem.sampler, problem.constraint, schedule, seeds, keep_states=keep_states)
+    return free.rollout(problem.sampler, problem.constraint, schedule, seeds, keep_states=keep_states)
 
 
 @every_domain

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
+import free
 import trimtab as tt
 from cases import allowance
 from trimtab.constraints.obstacles import AvoidObstacles, Obstacles
+from trimtab.core.applied import ProjectionError
 from trimtab.domains import domain
 from trimtab.domains.pdm import AnnealedLangevin, load_model
 from trimtab.domains.pdm.domain import load_map
@@ -51,14 +53,14 @@ def test_samples_whose_projection_fails_are_counted_and_none_is_lost() -> None:
     sampler = AnnealedLangevin(load_model(), starts, goals, walls.double(), inner_steps=1)
     constraint = AvoidObstacles(Obstacles(walls), starts, goals)
     for policy in ("keep", "revert"):
-        run = tt.rollout(sampler, constraint, tt.Periodic(0.3), range(2), on_failure=policy)  # type: ignore[arg-type]
+        run = free.rollout(sampler, constraint, tt.Periodic(0.3), range(2), on_failure=policy)  # type: ignore[arg-type]
         assert run.spent.tolist() == [3, 3]  # a projection that failed was paid for
         assert run.failed.sum(dim=0).tolist() == [3, 0]
         assert bool(run.final.isfinite().all())
         assert constraint.free(run.final).tolist() == [False, True]
-    with pytest.raises(tt.ProjectionError, match="failed for 1 of 2"):
-        tt.rollout(sampler, constraint, tt.Periodic(0.3), range(2), on_failure="raise")
-    alone = tt.rollout(
+    with pytest.raises(ProjectionError, match="failed for 1 of 2"):
+        free.rollout(sampler, constraint, tt.Periodic(0.3), range(2), on_failure="raise")
+    alone = free.rollout(
         sampler.take(torch.tensor([1])), constraint.take(torch.tensor([1])), tt.Periodic(0.3), torch.tensor([1])
     )
     one = torch.tensor([1])

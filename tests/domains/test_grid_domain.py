@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import free
+
 pytest.importorskip("pandapower", reason="the grid domain needs pandapower: pip install 'trimtab[grid]'")
 pytest.importorskip("casadi", reason="the grid domain needs casadi: pip install 'trimtab[ipopt]'")
 
@@ -26,7 +28,7 @@ from trimtab.domains.grid.view import line_profile
 def test_a_corrected_rollout_ends_feasible_with_the_demand_asked_for(case: str) -> None:
     made = domain("grid", case=case, steps=4)
     problem = made.problem(range(3))
-    run = tt.rollout(problem.sampler, problem.constraint, tt.Stepwise(), range(3))
+    run = free.rollout(problem.sampler, problem.constraint, tt.Stepwise(), range(3))
     assert not run.failed.any()
     judged = made.quality(run.final, problem.constraint)  # type: ignore[misc]
     assert float(judged["violation"].max()) <= 1e-6
@@ -75,8 +77,8 @@ def test_the_projection_is_nearest_in_standard_units_and_leaves_the_noise_alone(
 def test_rows_follow_their_demand_and_solve_alike_alone() -> None:
     problem = domain("grid", steps=3).problem(range(4))
     rows = torch.tensor([2, 0])
-    some = tt.rollout(problem.sampler, problem.constraint.take(rows), tt.Stepwise(), rows)
-    whole = tt.rollout(problem.sampler, problem.constraint, tt.Stepwise(), range(4))
+    some = free.rollout(problem.sampler, problem.constraint.take(rows), tt.Stepwise(), rows)
+    whole = free.rollout(problem.sampler, problem.constraint, tt.Stepwise(), range(4))
     torch.testing.assert_close(some.final, whole.final[rows], rtol=0, atol=1e-4)  # matrix products of other shapes
 
 

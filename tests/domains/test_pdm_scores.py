@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+import free
 import trimtab as tt
 from trimtab.constraints.obstacles import AvoidObstacles, Obstacles
 from trimtab.core.metrics import path_error
@@ -52,7 +53,7 @@ def test_the_residual_is_how_far_the_projection_moves_positions() -> None:
 def test_what_a_run_records_is_its_path_error_under_its_own_score(name: str) -> None:
     made = domain("pdm", inner_steps=1, defect=name)
     problem = made.problem(range(2))
-    run = tt.rollout(problem.sampler, problem.constraint, tt.Periodic(0.5), range(2), keep_states=True)
+    run = free.rollout(problem.sampler, problem.constraint, tt.Periodic(0.5), range(2), keep_states=True)
     errors = path_errors(run, problem.constraint)  # type: ignore[arg-type]
     assert set(errors) == set(SCORES)
     torch.testing.assert_close(errors[name], path_error(run).double(), rtol=1e-4, atol=1e-5)
@@ -71,8 +72,8 @@ def test_only_eligible_updates_are_counted() -> None:
 def test_before_it_takes_effect_a_projection_is_paid_for_and_changes_nothing() -> None:
     free = domain("pdm", inner_steps=1, eligible_from=0).problem([0])
     late = domain("pdm", inner_steps=1, eligible_from=0, effective_from=6).problem([0])
-    nothing = tt.rollout(free.sampler, free.constraint, tt.Terminal(), [0], keep_states=True)
-    everything = tt.rollout(late.sampler, late.constraint, tt.Stepwise(), [0], keep_states=True)
+    nothing = free.rollout(free.sampler, free.constraint, tt.Terminal(), [0], keep_states=True)
+    everything = free.rollout(late.sampler, late.constraint, tt.Stepwise(), [0], keep_states=True)
     assert int(everything.spent) == 10
     assert nothing.states is not None
     assert everything.states is not None
@@ -87,7 +88,7 @@ def test_an_unknown_defect_is_refused_by_name() -> None:
 
 def test_runs_without_states_have_no_path_errors_under_other_scores() -> None:
     problem = domain("pdm", inner_steps=1).problem([0])
-    run = tt.rollout(problem.sampler, problem.constraint, tt.Terminal(), [0])
+    run = free.rollout(problem.sampler, problem.constraint, tt.Terminal(), [0])
     with pytest.raises(ValueError, match="keep_states"):
         path_errors(run, problem.constraint)  # type: ignore[arg-type]
 

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+import free
 import trimtab as tt
 from cases import allowance
 from trimtab.core.noise import Noise, as_seeds
@@ -15,7 +16,7 @@ NOTHING = tt.as_constraint(lambda x: x, lambda x: x.new_zeros(len(x)))
 
 def run(target, schedule, seeds=range(3), constraint=None, steps=STEPS):
     problem = domain("reaction-flow", steps=steps, target=target).problem(seeds)
-    return tt.rollout(problem.sampler, constraint or problem.constraint, schedule, seeds)
+    return free.rollout(problem.sampler, constraint or problem.constraint, schedule, seeds)
 
 
 def test_without_corrections_the_pair_follows_the_same_euler_steps():
@@ -58,11 +59,11 @@ def test_a_correction_changes_the_clean_field_and_keeps_the_noise():
 def test_thresholds_fit_other_seeds_of_the_same_problem_only():
     seeds = range(100, 104)
     problem = domain("reaction-flow", steps=STEPS).problem(seeds)
-    prices = tt.calibrate(problem.sampler, problem.constraint, seeds, budget=2, method="paper")
-    spent = run("clean", tt.Adaptive(prices)).spent
+    prices = free.calibrate(problem, budget=2, method="paper", objective="path")
+    spent = run("clean", tt.prices.Adaptive(prices)).spent
     assert (spent == 2).all()
     other = domain("reaction-flow", steps=STEPS).problem(range(2))
-    again = tt.calibrate(other.sampler, other.constraint, range(2), budget=2, method="paper")
+    again = free.calibrate(other, budget=2, method="paper", objective="path")
     assert prices.fingerprint == again.fingerprint
 
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
+import free
 import trimtab as tt
 from cases import Sphere, Walk
+from trimtab.core.noise import Noise
 from trimtab.core.schedule import Moment
 from trimtab.experimental.learn_value import Branch, Labels, counterfactuals, fit, gather, learn
 from trimtab.experimental.value import FEATURES, Value, close_decisions, observed
@@ -23,10 +25,10 @@ class OneBurst:
 
     n_steps: int = 40
 
-    def start(self, noise: tt.Noise) -> torch.Tensor:
+    def start(self, noise: Noise) -> torch.Tensor:
         return torch.zeros(len(noise.seeds), 1, dtype=torch.float64)
 
-    def step(self, x: torch.Tensor, t: int, noise: tt.Noise) -> torch.Tensor:
+    def step(self, x: torch.Tensor, t: int, noise: Noise) -> torch.Tensor:
         begins = noise.uniform(-1, (1,)) * 34
         size = torch.where((t >= begins) & (t < begins + 6), 20.0, 1.0)
         return -size * noise.uniform(t, (1,)).log()
@@ -36,11 +38,11 @@ ZERO = tt.as_constraint(torch.zeros_like, lambda x: x[:, 0])
 
 
 def run_for(sampler, constraint=ZERO, seeds=CALIBRATION):
-    return lambda schedule: tt.rollout(sampler, constraint, schedule, seeds)
+    return lambda schedule: free.rollout(sampler, constraint, schedule, seeds)
 
 
-def table_for(sampler, constraint=ZERO, seeds=CALIBRATION, budget=0.5) -> tt.Thresholds:
-    return tt.calibrate(sampler, constraint, seeds, budget)
+def table_for(sampler, constraint=ZERO, seeds=CALIBRATION, budget=0.5) -> tt.prices.Thresholds:
+    return free.calibrate(tt.Problem(sampler, constraint, seeds), budget, objective="path")
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +50,7 @@ def burst_table():
     return table_for(OneBurst())
 
 
-def untrained(table: tt.Thresholds) -> Value:
+def untrained(table: tt.prices.Thresholds) -> Value:
     return Value.untrained(table, torch.ones(table.n_steps + 1, table.n_steps, dtype=torch.float64))
 
 
@@ -86,8 +88,8 @@ def test_labels_are_differences_of_paired_rollouts(burst_table):
 def test_an_untrained_value_is_the_table(burst_table):
     value = untrained(burst_table)
     for caution in (0.0, 2.0):
-        ours = tt.rollout(OneBurst(), ZERO, value.at(0.25, caution), EVALUATION)
-        table = tt.rollout(OneBurst(), ZERO, burst_table.at(0.25), EVALUATION)
+        ours = free.rollout(OneBurst(), ZERO, value.at(0.25, caution), EVALUATION)
+        table = free.rollout(OneBurst(), ZERO, burst_table.at(0.25), EVALUATION)
         assert torch.equal(ours.projected, table.projected)
 
 
@@ -123,7 +125,7 @@ def test_what_is_learned_does_not_lose_to_the_table_where_there_is_something_to_
     assert value.notes["penalty"] != "table"
     assert value.notes["explained"] > 0.01
     ours, theirs = (
-        float(tt.rollout(OneBurst(), ZERO, price.at(6), range(2000, 3024)).residuals.sum(dim=0).mean())
+        float(free.rollout(OneBurst(), ZERO, price.at(6), range(2000, 3024)).residuals.sum(dim=0).mean())
         for price in (value, table)
     )
     assert ours < 1.01 * theirs
@@ -138,9 +140,9 @@ def test_a_value_is_handed_out_only_where_it_measures_better(burst_table):
 
 def test_caution_departs_less_often(burst_table):
     value = fit(untrained(burst_table), labels_with(0.4, 1.0))
-    table = tt.rollout(OneBurst(), ZERO, burst_table.at(0.25), EVALUATION).projected
+    table = free.rollout(OneBurst(), ZERO, burst_table.at(0.25), EVALUATION).projected
     changed = [
-        int((tt.rollout(OneBurst(), ZERO, value.at(0.25, caution), EVALUATION).projected != table).sum())
+        int((free.rollout(OneBurst(), ZERO, value.at(0.25, caution), EVALUATION).projected != table).sum())
         for caution in (0.0, 3.0, 1e9)
     ]
     assert changed[0] > changed[1] > changed[2] == 0

@@ -8,6 +8,7 @@ import textwrap
 import pytest
 import torch
 
+import free
 import trimtab as tt
 from cases import Ball, Sphere
 
@@ -47,12 +48,12 @@ def test_there_are_eleven():
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
-@pytest.mark.parametrize("schedule", [tt.Terminal(), tt.Periodic(3), tt.FixedThreshold(0.3, 4)], ids=str)
+@pytest.mark.parametrize("schedule", [tt.Terminal(), tt.Periodic(3), tt.schedules.FixedThreshold(0.3, 4)], ids=str)
 def test_a_wrapped_sampler_is_its_loop_with_one_more_line(name, schedule):
     plain = make(name)
     x = start(plain)
     constraint = Ball(torch.linspace(0.3, 1.0, 6))
-    corrector = tt.Corrector(constraint, schedule, T)
+    corrector = free.Corrector(constraint, schedule, T)
     torch.manual_seed(4)
     by_hand = with_the_line_written_in(plain, corrector)(x.clone())
 

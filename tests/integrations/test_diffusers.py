@@ -8,6 +8,7 @@ import warnings
 import pytest
 import torch
 
+import free
 import trimtab as tt
 from cases import allowance
 from diffusers_cases import (
@@ -154,12 +155,12 @@ def test_image_to_image_counts_the_steps_it_makes(stable, name, way):
 @pytest.mark.parametrize("history", ["keep", "restart"])
 def test_guidance_and_images_per_prompt_keep_samples_apart(stable, name, history):
     reach = torch.tensor([0.3, 30.0, 0.6, 1.5])
-    thresholds = tt.Thresholds(torch.full((STEPS, 7), 2.0).index_fill(1, torch.tensor([0]), torch.inf))
+    thresholds = tt.prices.Thresholds(torch.full((STEPS, 7), 2.0).index_fill(1, torch.tensor([0]), torch.inf))
 
     def images(rows, corrected=True):
         stable.scheduler = SCHEDULERS[name]()
         if corrected:
-            wrap(stable, boxes(reach[rows]), tt.Adaptive(thresholds), history=history)
+            wrap(stable, boxes(reach[rows]), tt.prices.Adaptive(thresholds), history=history)
         embeds = EMBEDS if len(rows) == 4 else EMBEDS[rows[0] // 2, None]
         out = generate(stable, LATENTS[rows], embeds)
         return out, stable.scheduler.rollout.projected if corrected else None
@@ -251,7 +252,7 @@ def test_a_pipeline_as_a_sampler_is_the_wrapped_pipeline(stable, name, history):
     sampler = pipeline_sampler(stable, call, STEPS, history=history)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*(extrapolates from|recomputes the state).*")
-        run = tt.rollout(sampler, box(), tt.Periodic(3), range(2))
+        run = free.rollout(sampler, box(), tt.Periodic(3), range(2))
         assert type(stable.scheduler) is type(plain)
         wrap(stable, box(), tt.Periodic(3), history=history)
         final = call(stable, [torch.Generator().manual_seed(seed) for seed in range(2)])
@@ -265,8 +266,10 @@ def test_a_pipeline_can_be_calibrated_like_any_sampler():
     def call(pipe, generators):
         pipe(batch_size=len(generators), generator=generators, num_inference_steps=STEPS, output_type="np")
 
-    price = tt.calibrate(pipeline_sampler(pipe, call, STEPS), box(), range(8), budget=0.5, method="planned")
-    run = tt.rollout(pipeline_sampler(pipe, call, STEPS), box(), price.at(2), range(100, 104))
+    price = free.calibrate(
+        tt.Problem(pipeline_sampler(pipe, call, STEPS), box(), range(8)), budget=0.5, method="planned", objective="path"
+    )
+    run = free.rollout(pipeline_sampler(pipe, call, STEPS), box(), price.at(2), range(100, 104))
     assert run.spent.tolist() == [2] * 4
     assert run.final.abs().max() <= 0.5
 
@@ -277,9 +280,9 @@ def test_a_pipeline_can_be_calibrated_like_any_sampler():
 def test_calibrating_from_a_pipeline(stable):
     wrap(stable, box(), tt.Terminal())
     generate(stable)
-    prices = tt.thresholds_from_runs([stable.scheduler.rollout], budget=0.5)
+    prices = tt.prices.paper_prices([stable.scheduler.rollout], budget=0.5)
     assert (prices.n_steps, prices.budget) == (STEPS, 3)
-    wrap(stable, box(), tt.Adaptive(prices))
+    wrap(stable, box(), tt.prices.Adaptive(prices))
     generate(stable)
     assert (stable.scheduler.rollout.spent <= 3).all()
     with pytest.raises(ValueError, match=f"calibrated for T = {STEPS} steps and cannot be used for T = 9"):

@@ -61,7 +61,7 @@ def test_the_clean_sample_is_the_one_the_scheduler_reports(name, kind):
 @pytest.mark.parametrize(("name", "kind"), [*PREDICTIONS, ("FlowMatchEuler", None)])
 def test_projecting_the_clean_sample_is_giving_the_model_a_feasible_prediction(name, kind):
     more = {} if kind is None else {"prediction_type": kind}
-    schedule = tt.Fixed(torch.tensor([True, False]))
+    schedule = tt.schedules.Fixed(torch.tensor([True, False]))
     plain = SCHEDULERS[name](**more)
     wrapped = wrap(plain, box(), schedule, target="clean", history="restart")
     output, x = states(3)

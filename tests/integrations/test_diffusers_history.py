@@ -34,7 +34,7 @@ def test_restarting_touches_projected_samples_only(name):
     mask[6, 1] = mask[9, 1] = True
     plain = run(SCHEDULERS[name]())
     kept = run(wrap(SCHEDULERS[name](), everything, tt.Terminal()))
-    restarted = run(wrap(SCHEDULERS[name](), everything, tt.Fixed(mask), history="restart"))
+    restarted = run(wrap(SCHEDULERS[name](), everything, tt.schedules.Fixed(mask), history="restart"))
     assert torch.equal(kept, plain)
     assert torch.equal(restarted[[0, 2]], plain[[0, 2]])
     assert not torch.allclose(restarted[1], plain[1], rtol=0, atol=1e-6)

@@ -5,9 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import free
 import trimtab as tt
 from cases import Solver, Sphere
-from trimtab.core.noise import as_seeds
+from trimtab.core.noise import Noise, as_seeds
 from trimtab.integrations.flows import Evaluations, FlowSampler, OdeSampler, argument_order, with_target
 
 F64 = {"dtype": torch.float64}
@@ -24,7 +25,7 @@ def flow(method="euler", n_steps=20, **more):
 
 
 def noise(n=4, **more):
-    return tt.Noise(as_seeds(range(n)), **F64 | more)
+    return Noise(as_seeds(range(n)), **F64 | more)
 
 
 def final(sampler, n=4):
@@ -50,7 +51,7 @@ def test_evaluations_are_counted():
         sampler = FlowSampler(
             velocity=lambda x, t, asked=asked: (asked.append(t), swirl(x, t))[1], n_steps=5, event=(3,), method=method
         )
-        tt.rollout(sampler, Sphere(), tt.Stepwise(), range(2))
+        free.rollout(sampler, Sphere(), tt.Stepwise(), range(2))
         assert len(asked) == sampler.evaluations == 5 * stages
 
 
@@ -97,7 +98,7 @@ def test_corrections_are_at_step_ends_only(method):
         return swirl(x, t)
 
     sampler = FlowSampler(velocity=velocity, n_steps=8, event=(3,), method=method, **F64)
-    tt.rollout(sampler, Sphere(), tt.Stepwise(), range(4))
+    free.rollout(sampler, Sphere(), tt.Stepwise(), range(4))
     stages = len(seen) // 8
     on_sphere = [bool(((norm - 1).abs() < 1e-9).all()) for _, norm in seen[stages:]]
     assert on_sphere == ([True] + [False] * (stages - 1)) * 7
@@ -125,7 +126,7 @@ def test_bad_settings_are_refused():
 
 def test_without_corrections_the_clean_target_is_the_plain_flow():
     sampler, constraint, samples = with_target(flow(), Sphere(), "clean")
-    run = tt.rollout(sampler, constraint, tt.Terminal(), range(4))
+    run = free.rollout(sampler, constraint, tt.Terminal(), range(4))
     torch.testing.assert_close(samples(run.final), Sphere().project(final(flow())), rtol=0, atol=1e-12)
 
 
@@ -134,7 +135,7 @@ def test_without_corrections_the_clean_target_is_the_plain_flow():
 def test_the_clean_target_is_the_loop_by_hand(n_steps, bits):
     mask = torch.tensor([bool(bits >> t & 1) for t in range(n_steps)])
     sampler, constraint, samples = with_target(flow(n_steps=n_steps), Sphere(), "clean")
-    run = tt.rollout(sampler, constraint, tt.Fixed(mask), range(3))
+    run = free.rollout(sampler, constraint, tt.schedules.Fixed(mask), range(3))
 
     x = noise(3).normal(-1, (3,))
     for k in range(n_steps):
@@ -149,12 +150,12 @@ def test_the_clean_target_is_the_loop_by_hand(n_steps, bits):
 
 def test_the_clean_target_passes_outcomes_and_residual_defects_on():
     sampler, constraint, _ = with_target(flow(), Solver(), "clean")
-    run = tt.rollout(sampler, constraint, tt.Stepwise(), range(16))
+    run = free.rollout(sampler, constraint, tt.Stepwise(), range(16))
     assert set(run.iterations.unique().tolist()) <= {3, 50}
     _, residual, _ = with_target(flow(), tt.as_constraint(Sphere().project), "clean")
     assert residual.defect_is_projection
-    prices = tt.calibrate(sampler, constraint, range(100, 116), 0.25, method="paper")
-    adaptive = tt.rollout(sampler, constraint, tt.Adaptive(prices), range(16))
+    prices = free.calibrate(tt.Problem(sampler, constraint, range(100, 116)), 0.25, method="paper", objective="path")
+    adaptive = free.rollout(sampler, constraint, tt.prices.Adaptive(prices), range(16))
     assert (adaptive.spent <= 5).all()
 
 

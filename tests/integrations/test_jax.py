@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import free
 import trimtab as tt
 from trimtab.prices.own_scale import OwnScale
 from trimtab.prices.plan import Plan
@@ -37,10 +38,10 @@ def table(seed, budget=6):
 
 def prices(kind, seed):
     if kind == "table":
-        return tt.Thresholds(table(seed))
+        return tt.prices.Thresholds(table(seed))
     if kind == "own scale":
         typical = torch.rand(T + 1, T, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 0.2
-        return tt.Thresholds(table(seed), own_scale=OwnScale(typical, 2.0))
+        return tt.prices.Thresholds(table(seed), own_scale=OwnScale(typical, 2.0))
     rank = torch.rand(T, generator=torch.Generator().manual_seed(seed)).argsort().argsort()
     return Plan(torch.stack([rank < b for b in range(T + 1)]))
 
@@ -52,7 +53,7 @@ def updates(seed, dtype):
 
 def by_corrector(schedule, closing, push):
     """The loop in Python, with JAX's own arrays going in and coming out."""
-    corrector = tt.Corrector(SPHERE, schedule, T, closing=closing)
+    corrector = free.Corrector(SPHERE, schedule, T, closing=closing)
     x = jnp.ones((N, 3), push.dtype)
     for t in range(T):
         x = corrector(x + push[t], t)
@@ -121,18 +122,18 @@ def test_ties_are_decided_alike_in_float32():
     above = torch.nextafter(below, torch.tensor(1.0))
     middle = (below.double() + above.double()) / 2
     for price, defect, due in ((middle, below, False), (middle, above, True), (below.double(), below, True)):
-        schedule = tt.Thresholds(torch.tensor([[torch.inf, float(price)]], dtype=torch.float64)).at(1)
+        schedule = tt.prices.Thresholds(torch.tensor([[torch.inf, float(price)]], dtype=torch.float64)).at(1)
         start, decide = decision_function(schedule, "none")
         assert bool(decide(start((1,)), jnp.array([float(defect)]), 0)[0][0]) == due
         flat = tt.as_constraint(lambda x: x * 0, lambda x: x[:, 0])
-        corrector = tt.Corrector(flat, schedule, 1, closing="none")
+        corrector = free.Corrector(flat, schedule, 1, closing="none")
         corrector(defect.reshape(1, 1))
         assert bool(corrector.projected[0]) == due
 
 
 @pytest.mark.parametrize("wrap", [jax.jit, jax.vmap, jax.grad], ids=["jit", "vmap", "grad"])
 def test_inside_a_traced_function_a_corrector_is_refused_with_the_recipe(wrap):
-    corrector = tt.Corrector(SPHERE, tt.Stepwise(), T)
+    corrector = free.Corrector(SPHERE, tt.Stepwise(), T)
     function = (lambda x: corrector(x).sum()) if wrap is jax.grad else corrector
     with pytest.raises(TypeError, match=r"inside jit, vmap or scan.*decision_function"):
         wrap(function)(jnp.ones((2, 2, 3)) if wrap is jax.vmap else jnp.ones((2, 3)))
@@ -143,7 +144,7 @@ def test_trees_of_arrays():
         lambda s: {"place": jnp.clip(s["place"], -1, 1), "speed": s["speed"]},
         lambda s: jnp.maximum(jnp.abs(s["place"]) - 1, 0).max(axis=1),
     )
-    corrector = tt.Corrector(pair, tt.Stepwise(), 2)
+    corrector = free.Corrector(pair, tt.Stepwise(), 2)
     state = {"place": jnp.zeros((3, 2)), "speed": jnp.ones(3)}
     for t in range(2):
         state = corrector({"place": state["place"] + 4, "speed": state["speed"]}, t)
@@ -202,7 +203,7 @@ def test_a_corrected_step_begins_with_the_slope_of_where_it_is(name):
     """One step at a time by diffrax itself, each begun afresh, and the corrector between them."""
     y, record = solve(name, SPHERE, tt.Periodic(4))
     x, solver, times = jnp.ones((4, 3)) / 3**0.5, getattr(diffrax, name)(), jnp.linspace(0, 1, 11)
-    corrector = tt.Corrector(SPHERE, tt.Periodic(4), 10)
+    corrector = free.Corrector(SPHERE, tt.Periodic(4), 10)
     for k in range(10):
         term = diffrax.ODETerm(swirl)
         state = solver.init(term, times[k], times[k + 1], x, None)

@@ -3,13 +3,14 @@ from __future__ import annotations
 import pytest
 import torch
 
+import free
 import trimtab as tt
 from cases import Sphere
 from trimtab.integrations.loggers import to_mlflow, to_tensorboard, to_wandb
 
 
 def two_runs(on_step):
-    corrector = tt.Corrector(Sphere(), tt.Periodic(1), 3, on_step=on_step)
+    corrector = free.Corrector(Sphere(), tt.Periodic(1), 3, on_step=on_step)
     records = []
     for _ in range(2):
         x = torch.full((2, 3), 0.5)

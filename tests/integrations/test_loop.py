@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+import free
 import trimtab as tt
 from cases import Sphere
 
 
 def record(schedule, seed=0, n=8, n_steps=10, seeds=None):
-    corrector = tt.Corrector(Sphere(), schedule, n_steps, seeds=seeds)
+    corrector = free.Corrector(Sphere(), schedule, n_steps, seeds=seeds)
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(n, 3, generator=generator, dtype=torch.float64)
     for t in range(n_steps):
@@ -20,28 +21,28 @@ def record(schedule, seed=0, n=8, n_steps=10, seeds=None):
 
 def test_thresholds_of_several_batches_are_those_of_all_defects_together():
     runs = [record(tt.Terminal(), seed, n) for seed, n in ((0, 8), (1, 3))]
-    prices = tt.thresholds_from_runs(runs, budget=0.4)
-    assert torch.equal(prices.table, tt.quantile_table(torch.cat([r.defects for r in runs], dim=1), 4))
+    prices = tt.prices.paper_prices(runs, budget=0.4)
+    assert torch.equal(prices.table, tt.prices.quantile_table(torch.cat([r.defects for r in runs], dim=1), 4))
     assert (prices.n_steps, prices.budget, prices.seeds) == (10, 4, ())
     assert (record(prices.at(0.2), seed=2).spent <= 2).all()
 
 
 def test_seeds_of_the_runs_are_kept_and_refused_later():
-    prices = tt.thresholds_from_runs([record(tt.Terminal(), seeds=range(8))])
+    prices = tt.prices.paper_prices([record(tt.Terminal(), seeds=range(8))])
     assert prices.seeds == tuple(range(8))
 
 
 def test_runs_that_cannot_calibrate_are_refused():
     with pytest.raises(ValueError, match="no runs to calibrate from"):
-        tt.thresholds_from_runs([])
+        tt.prices.paper_prices([])
     with pytest.raises(ValueError, match=r"same number of steps: got \[5, 10\]"):
-        tt.thresholds_from_runs([record(tt.Terminal()), record(tt.Terminal(), n_steps=5)])
+        tt.prices.paper_prices([record(tt.Terminal()), record(tt.Terminal(), n_steps=5)])
     with pytest.raises(ValueError, match="1 of 2 runs were corrected on the way"):
-        tt.thresholds_from_runs([record(tt.Terminal()), record(tt.Periodic(2))])
+        tt.prices.paper_prices([record(tt.Terminal()), record(tt.Periodic(2))])
 
 
 def test_a_corrector_says_whom_it_just_projected():
-    corrector = tt.Corrector(Sphere(), tt.Fixed(torch.eye(3, dtype=torch.bool)), 3)
+    corrector = free.Corrector(Sphere(), tt.schedules.Fixed(torch.eye(3, dtype=torch.bool)), 3)
     with pytest.raises(RuntimeError, match="has not been called yet"):
         _ = corrector.projected
     x = torch.ones(3, 2, dtype=torch.float64)
@@ -54,7 +55,7 @@ def test_a_corrector_says_whom_it_just_projected():
 
 
 def test_it_works_under_autocast_and_with_gradients_on():
-    corrector = tt.Corrector(Sphere(), tt.Stepwise(), 1)
+    corrector = free.Corrector(Sphere(), tt.Stepwise(), 1)
     x = torch.full((2, 3), 2.0, requires_grad=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         y = corrector(x)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+import free
 import trimtab as tt
 from trimtab.core.fingerprint import fingerprint
 from trimtab.core.noise import Noise
@@ -42,16 +43,18 @@ def waiting():
 @pytest.mark.parametrize("schedule", [tt.Terminal(), tt.Periodic(3), tt.Stepwise()], ids=str)
 def test_a_loop_is_the_sampler_it_could_have_been(schedule):
     seeds = range(5)
-    theirs = tt.rollout(LoopSampler(loop, T), CONSTRAINT, schedule, seeds)
-    ours = tt.rollout(DOMAIN.problem(seeds).sampler, CONSTRAINT, schedule, seeds)
+    theirs = free.rollout(LoopSampler(loop, T), CONSTRAINT, schedule, seeds)
+    ours = free.rollout(DOMAIN.problem(seeds).sampler, CONSTRAINT, schedule, seeds)
     for name in ("final", "defects", "residuals", "projected"):
         assert torch.equal(getattr(theirs, name), getattr(ours, name)), name
     assert not waiting()
 
 
 def test_it_can_be_calibrated_and_advised_on():
-    price = tt.calibrate(LoopSampler(loop, T), CONSTRAINT, range(100, 116), budget=0.5)
-    ours = tt.calibrate(DOMAIN.problem(range(100, 116)).sampler, CONSTRAINT, range(100, 116), budget=0.5)
+    price = free.calibrate(tt.Problem(LoopSampler(loop, T), CONSTRAINT, range(100, 116)), budget=0.5, objective="path")
+    ours = free.calibrate(
+        tt.Problem(DOMAIN.problem(range(100, 116)).sampler, CONSTRAINT, range(100, 116)), budget=0.5, objective="path"
+    )
     assert torch.equal(price.table, ours.table)
 
 
@@ -76,7 +79,7 @@ def test_runs_may_be_interleaved():
     x, y = sampler.start(first), sampler.start(second)
     for t in range(T):
         x, y = sampler.step(x, t, first), sampler.step(y, t, second)
-    expected = [tt.rollout(LoopSampler(loop, T), everything(), tt.Terminal(), s).final for s in (seeds, seeds + 7)]
+    expected = [free.rollout(LoopSampler(loop, T), everything(), tt.Terminal(), s).final for s in (seeds, seeds + 7)]
     assert torch.equal(x, expected[0])
     assert torch.equal(y, expected[1])
 
@@ -94,7 +97,7 @@ def test_what_comes_after_the_last_step_is_done_once():
 
     sampler = LoopSampler(decoding, T)
     for _ in range(3):
-        tt.rollout(sampler, CONSTRAINT, tt.Stepwise(), range(2))
+        free.rollout(sampler, CONSTRAINT, tt.Stepwise(), range(2))
     assert ended == [2]
 
 
@@ -102,7 +105,7 @@ def test_what_comes_after_the_last_step_is_done_once():
 def test_a_wrong_number_of_steps_is_explained(n_steps):
     complaint = "more than n_steps = 11 times" if n_steps < T else "ended after 12 of n_steps = 13 calls"
     with pytest.raises(ValueError, match=complaint):
-        tt.rollout(LoopSampler(loop, n_steps), CONSTRAINT, tt.Terminal(), range(2))
+        free.rollout(LoopSampler(loop, n_steps), CONSTRAINT, tt.Terminal(), range(2))
 
 
 @pytest.mark.parametrize(
@@ -115,7 +118,7 @@ def test_a_wrong_number_of_steps_is_explained(n_steps):
 )
 def test_errors_of_the_loop_come_out_where_it_was_called(call, complaint):
     with pytest.raises((ValueError, TypeError, ZeroDivisionError), match=complaint):
-        tt.rollout(LoopSampler(lambda correct, seeds: call(correct), T), CONSTRAINT, tt.Terminal(), range(2))
+        free.rollout(LoopSampler(lambda correct, seeds: call(correct), T), CONSTRAINT, tt.Terminal(), range(2))
     assert not waiting()
 
 
@@ -124,7 +127,7 @@ def test_a_run_that_is_given_up_leaves_no_thread_behind():
         raise OSError("the solver's licence has run out")
 
     with pytest.raises(OSError, match="licence"):
-        tt.rollout(LoopSampler(loop, T), tt.as_constraint(fails, CONSTRAINT.defect), tt.Stepwise(), range(2))
+        free.rollout(LoopSampler(loop, T), tt.as_constraint(fails, CONSTRAINT.defect), tt.Stepwise(), range(2))
     gc.collect()
     assert not waiting()
 

@@ -6,7 +6,9 @@ import warnings
 import pytest
 import torch
 
+import free
 import trimtab as tt
+from trimtab.core.noise import Noise
 from trimtab.integrations.flows import FlowSampler
 from trimtab.integrations.manifolds import manifold_constraint
 
@@ -65,12 +67,12 @@ def test_flow_matching_s_own_solver_is_reproduced_bit_for_bit(every_step):
 
     manifold = flow_manifolds.Sphere()
     sampler = FlowSampler(velocity=Velocity(), n_steps=16, event=(3,))
-    x = sampler.start(tt.Noise(torch.arange(8), torch.float32))
+    x = sampler.start(Noise(torch.arange(8), torch.float32))
     theirs = RiemannianODESolver(manifold, ModelWrapper(Velocity())).sample(
         x, step_size=1 / 16, projx=every_step, proju=False, method="euler"
     )
     schedule = tt.Stepwise() if every_step else tt.Terminal()
-    ours = tt.rollout(sampler, manifold_constraint(manifold), schedule, range(8))
+    ours = free.rollout(sampler, manifold_constraint(manifold), schedule, range(8))
     assert torch.equal(ours.final, theirs if every_step else manifold.projx(theirs))
 
 

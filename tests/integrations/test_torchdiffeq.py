@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import free
 import trimtab as tt
 from cases import Ball, Sphere
 
@@ -90,7 +91,7 @@ def test_a_one_step_method_is_its_segments(method, step_size, backwards):
     constraint, x = Ball(torch.tensor([0.4, 0.8, 1.2, 1.6])), start()
     ends = [*torch.arange(0, 1, step_size, **F64).tolist(), 1.0]
     grid = torch.tensor([1 - t for t in ends] if backwards else ends, **F64)
-    corrector = tt.Corrector(constraint, tt.Periodic(3), len(grid) - 1)
+    corrector = free.Corrector(constraint, tt.Periodic(3), len(grid) - 1)
     for k in range(len(grid) - 1):
         x = corrector(torchdiffeq.odeint(swirl, x, grid[k : k + 2], method=method)[-1], k)
     path, record = odeint(swirl, start(), times(backwards, 2), constraint, tt.Periodic(3), method=method,

@@ -3,13 +3,14 @@ from __future__ import annotations
 import pytest
 import torch
 
+import free
 import trimtab as tt
 from cases import CONSTRAINTS, Walk
 from trimtab.limits.hindsight import best_of_all, hindsight
 
 
 def path_errors(mask, sampler, seeds):
-    return tt.rollout(sampler, CONSTRAINTS["ball"](seeds), tt.Fixed(mask), seeds).residuals.sum(dim=0)
+    return free.rollout(sampler, CONSTRAINTS["ball"](seeds), tt.schedules.Fixed(mask), seeds).residuals.sum(dim=0)
 
 
 @pytest.fixture(params=[1, 3, 7])
@@ -41,7 +42,7 @@ def test_all_masks_are_tried():
 def test_hindsight_is_never_worse_than_what_it_starts_from():
     sampler, seeds = Walk(), torch.arange(6)
     for seed in range(3):
-        start = tt.rollout(sampler, CONSTRAINTS["ball"](seeds), tt.RandomTimes(4, seed), seeds).projected
+        start = free.rollout(sampler, CONSTRAINTS["ball"](seeds), tt.schedules.RandomTimes(4, seed), seeds).projected
         found = hindsight(sampler, CONSTRAINTS["ball"](seeds), seeds, 4, [start], rounds=0, tries=2)
         assert (path_errors(found, sampler, seeds) <= path_errors(start, sampler, seeds)).all()
 

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+import free
 import trimtab as tt
 from cases import CONSTRAINTS, Walk
+from trimtab.core.noise import Noise
 from trimtab.core.schedule import Moment
 from trimtab.experimental.lookahead import LookAhead
+from trimtab.limits.hindsight import hindsight
 from trimtab.limits.online_bound import Resampled, online_limit
 from trimtab.prices.calibration import cost_to_go
 from trimtab.prices.dynamic import CostToGo
@@ -25,10 +28,10 @@ class Uniform:
 
     n_steps: int = T
 
-    def start(self, noise: tt.Noise) -> torch.Tensor:
+    def start(self, noise: Noise) -> torch.Tensor:
         return torch.zeros(len(noise.seeds), 1, dtype=torch.float64)
 
-    def step(self, x: torch.Tensor, t: int, noise: tt.Noise) -> torch.Tensor:
+    def step(self, x: torch.Tensor, t: int, noise: Noise) -> torch.Tensor:
         return noise.uniform(t, (1,))
 
 
@@ -46,7 +49,7 @@ def exact() -> CostToGo:
 
 
 def rollouts(schedule, seeds):
-    return tt.rollout(Uniform(), ZERO, schedule, seeds)
+    return free.rollout(Uniform(), ZERO, schedule, seeds)
 
 
 def test_the_limit_is_the_best_online_cost_if_the_cost_to_go_is_exact():
@@ -55,8 +58,8 @@ def test_the_limit_is_the_best_online_cost_if_the_cost_to_go_is_exact():
     limit = online_limit(Uniform(), ZERO, seeds, mask, cost, copies=4096)
     best = float(cost.expected[BUDGET])
     assert torch.allclose(limit, torch.full_like(limit, best), rtol=0.03)  # for every sample: no luck is left in it
-    hindsight = rollouts(tt.Fixed(tt.hindsight(Uniform(), ZERO, seeds, BUDGET)), seeds).residuals.sum(dim=0)
-    assert float(limit.std()) < 0.05 * float(hindsight.std())
+    best_known = rollouts(tt.schedules.Fixed(hindsight(Uniform(), ZERO, seeds, BUDGET)), seeds).residuals.sum(dim=0)
+    assert float(limit.std()) < 0.05 * float(best_known.std())
 
 
 def test_a_poor_cost_to_go_gives_a_lower_limit_not_a_wrong_one():
@@ -64,8 +67,8 @@ def test_a_poor_cost_to_go_gives_a_lower_limit_not_a_wrong_one():
     mask = rollouts(tt.Periodic(BUDGET), seeds).projected
     poor = CostToGo(cost.table, cost.expected, cost.nodes, 0.5 * cost.cost)
     limit = online_limit(Uniform(), ZERO, seeds, mask, poor, copies=64)
-    hindsight = online_limit(Uniform(), ZERO, seeds, mask, CostToGo(*_nothing(cost)), copies=2)
-    assert float(hindsight.mean()) < float(limit.mean())
+    best_known = online_limit(Uniform(), ZERO, seeds, mask, CostToGo(*_nothing(cost)), copies=2)
+    assert float(best_known.mean()) < float(limit.mean())
     assert float(limit.mean()) < float(cost.expected[BUDGET]) + 2 * float(limit.std()) / 20
 
 
@@ -84,9 +87,9 @@ def test_without_charges_the_limit_is_hindsight():
 
 def test_fresh_noise_leaves_what_was_drawn_at_the_start():
     own = torch.arange(3)
-    noise, plain = Resampled(own + 100, own=own), tt.Noise(own)
+    noise, plain = Resampled(own + 100, own=own), Noise(own)
     assert torch.equal(noise.normal(-1, (2,)), plain.normal(-1, (2,)))
-    assert torch.equal(noise.normal(4, (2,)), tt.Noise(own + 100).normal(4, (2,)))
+    assert torch.equal(noise.normal(4, (2,)), Noise(own + 100).normal(4, (2,)))
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +98,7 @@ def walk():
     sampler = Walk()
 
     def run(schedule):
-        return tt.rollout(sampler, CONSTRAINTS["ball"](torch.tensor(seeds)), schedule, seeds)
+        return free.rollout(sampler, CONSTRAINTS["ball"](torch.tensor(seeds)), schedule, seeds)
 
     return sampler, cost_to_go(run, sampler.n_steps)
 
@@ -103,8 +106,8 @@ def walk():
 def look_ahead(walk, seeds, **settings):
     sampler, cost = walk
     ball = CONSTRAINTS["ball"](seeds)
-    schedule = LookAhead(sampler, ball, tt.Thresholds(cost.table), cost, 4, **settings)
-    return tt.rollout(sampler, ball, schedule, seeds)
+    schedule = LookAhead(sampler, ball, tt.prices.Thresholds(cost.table), cost, 4, **settings)
+    return free.rollout(sampler, ball, schedule, seeds)
 
 
 def test_look_ahead_spends_its_budget_and_does_not_depend_on_batch_mates(walk):
@@ -118,7 +121,7 @@ def test_look_ahead_spends_its_budget_and_does_not_depend_on_batch_mates(walk):
 def test_look_ahead_that_is_never_sure_follows_the_table(walk):
     sampler, cost = walk
     seeds = torch.arange(12)
-    table = tt.rollout(sampler, CONSTRAINTS["ball"](seeds), tt.Thresholds(cost.table).at(4), seeds)
+    table = free.rollout(sampler, CONSTRAINTS["ball"](seeds), tt.prices.Thresholds(cost.table).at(4), seeds)
     assert torch.equal(look_ahead(walk, seeds, caution=1e9).projected, table.projected)
     assert not torch.equal(look_ahead(walk, seeds, caution=0.0, copies=4).projected, table.projected)
 
@@ -126,11 +129,11 @@ def test_look_ahead_that_is_never_sure_follows_the_table(walk):
 def test_look_ahead_finds_the_best_decision_where_the_table_is_wrong():
     """A price that is too low asks for corrections too early; simulation sees that waiting is better."""
     cost, seeds = exact(), torch.arange(300)
-    wrong = tt.Thresholds(0.6 * cost.table)
+    wrong = tt.prices.Thresholds(0.6 * cost.table)
     ahead = LookAhead(Uniform(), ZERO, wrong, cost, BUDGET, horizon=1, copies=64)
     best, early, found = (
         float(rollouts(s, seeds).residuals.sum(dim=0).mean())
-        for s in (tt.Thresholds(cost.table).at(BUDGET), wrong.at(BUDGET), ahead)
+        for s in (tt.prices.Thresholds(cost.table).at(BUDGET), wrong.at(BUDGET), ahead)
     )
     assert best < early
     assert abs(found - best) < 0.3 * (early - best)
@@ -138,12 +141,12 @@ def test_look_ahead_finds_the_best_decision_where_the_table_is_wrong():
 
 def test_look_ahead_refuses_what_it_cannot_do(walk):
     sampler, cost = walk
-    table = tt.Thresholds(cost.table)
+    table = tt.prices.Thresholds(cost.table)
     ball = CONSTRAINTS["ball"](torch.arange(2))
     with pytest.raises(ValueError, match="horizon"):
         LookAhead(sampler, ball, table, cost, 4, horizon=0)
     with pytest.raises(ValueError, match="more than"):
-        LookAhead(sampler, ball, tt.Thresholds(cost.table[:, :3]), cost, 4)
+        LookAhead(sampler, ball, tt.prices.Thresholds(cost.table[:, :3]), cost, 4)
     price, nothing = cost.table[0, 4].expand(2), torch.zeros(12, 2)
     now = Moment.of_record(0, price.expand(12, 2), nothing.bool(), 4)
     with pytest.raises(ValueError, match="knows its seeds"):

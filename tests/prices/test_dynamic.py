@@ -7,8 +7,12 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+import free
 import trimtab as tt
 from price_cases import CALIBRATION, EVALUATION, FIRST_ZERO, ZERO, Caught, Drift, Regrown, mean_path_error
+from trimtab.core.noise import Noise
+from trimtab.core.replay import replay
+from trimtab.experimental.learn_value import calibrate_value
 from trimtab.prices.explore import Explore, spread_budgets
 from trimtab.prices.transitions import one_step
 
@@ -17,19 +21,19 @@ from trimtab.prices.transitions import one_step
 @pytest.mark.parametrize("budget", [3, 8])
 def test_the_dynamic_program_beats_the_others_whatever_a_correction_lasts(kappa, budget):
     sampler = Drift(kappa)
-    price = tt.calibrate(sampler, ZERO, CALIBRATION)
+    price = free.calibrate(tt.Problem(sampler, ZERO, CALIBRATION), objective="path")
     error = mean_path_error(price.at(budget), sampler)
-    for rival in (tt.Periodic(budget), tt.RandomTimes(budget)):
+    for rival in (tt.Periodic(budget), tt.schedules.RandomTimes(budget)):
         assert error < mean_path_error(rival, sampler)
     for method in ("paper", "on-policy", "planned"):
-        rival = tt.calibrate(sampler, ZERO, CALIBRATION, method=method).at(budget)
+        rival = free.calibrate(tt.Problem(sampler, ZERO, CALIBRATION), method=method, objective="path").at(budget)
         assert error < 1.02 * mean_path_error(rival, sampler), method
 
 
 @pytest.mark.parametrize("kappa", [0.0, 0.5])
 def test_the_expected_cost_is_what_evaluation_measures(kappa):
     sampler = Drift(kappa)
-    price = tt.calibrate(sampler, ZERO, range(1000, 1064))
+    price = free.calibrate(tt.Problem(sampler, ZERO, range(1000, 1064)), objective="path")
     for budget in (0, 3, 8, 16):
         measured = mean_path_error(price.at(budget), sampler, seeds=range(512))
         assert price.notes["expected"][budget] == pytest.approx(measured, rel=0.12)
@@ -45,9 +49,11 @@ def test_where_nothing_lasts_the_price_is_that_of_the_height_alone():
         spend = exponential >= best[t][:, None]
         corrected = torch.cat([to_go[:1], to_go[:-1]])[:, None]
         to_go = torch.where(spend, corrected, exponential + to_go[:, None]).mean(dim=1)
-    price = tt.calibrate(Drift(1.0), ZERO, CALIBRATION, method="dp")
+    price = free.calibrate(tt.Problem(Drift(1.0), ZERO, CALIBRATION), method="dp", objective="path")
     seeds = range(2000)
-    lowest, found = (mean_path_error(tt.Thresholds(t).at(6), Drift(1.0), seeds=seeds) for t in (best, price.table))
+    lowest, found = (
+        mean_path_error(tt.prices.Thresholds(t).at(6), Drift(1.0), seeds=seeds) for t in (best, price.table)
+    )
     assert lowest <= found < 1.005 * lowest
     assert torch.allclose(price.table[:16, 2:8], best[:16, 2:8], rtol=0.25)
 
@@ -55,7 +61,7 @@ def test_where_nothing_lasts_the_price_is_that_of_the_height_alone():
 def explored_steps(sampler, constraint=ZERO):
     n_steps = sampler.n_steps
     schedules = (Explore(spread_budgets(48, n_steps, 1.0, seed), seed=seed) for seed in range(2))
-    return one_step([tt.rollout(sampler, constraint, schedule, CALIBRATION) for schedule in schedules])
+    return one_step([free.rollout(sampler, constraint, schedule, CALIBRATION) for schedule in schedules])
 
 
 @pytest.mark.parametrize(("kappa", "low", "high"), [(1.0, 0.0, 0.3), (0.5, 0.9, 1.0), (0.0, 0.98, 1.0)])
@@ -98,16 +104,16 @@ def test_settled_samples_are_told_from_those_that_grow_back():
 
 
 def test_all_memory_of_a_defect_is_taken_where_that_proves_better():
-    price = tt.calibrate(Caught(), FIRST_ZERO, CALIBRATION)
+    price = free.calibrate(tt.Problem(Caught(), FIRST_ZERO, CALIBRATION), objective="path")
     assert price.notes["memory"] == 1.0
-    paper = tt.calibrate(Caught(), FIRST_ZERO, CALIBRATION, method="paper")
+    paper = free.calibrate(tt.Problem(Caught(), FIRST_ZERO, CALIBRATION), method="paper", objective="path")
     errors = [mean_path_error(some.at(16), Caught(), FIRST_ZERO, range(256)) for some in (price, paper)]
     assert errors[0] < 0.95 * errors[1]
-    assert tt.calibrate(Drift(1.0), ZERO, CALIBRATION).notes["memory"] == 0.5
+    assert free.calibrate(tt.Problem(Drift(1.0), ZERO, CALIBRATION), objective="path").notes["memory"] == 0.5
 
 
 def test_prices_fall_with_the_budget_left():
-    table = tt.calibrate(Drift(0.3), ZERO, CALIBRATION).table[:16, 1:8]
+    table = free.calibrate(tt.Problem(Drift(0.3), ZERO, CALIBRATION), objective="path").table[:16, 1:8]
     falls = (table.diff(dim=1) <= 1e-9).double().mean()
     assert falls > 0.95  # estimates, so nearly
 
@@ -116,14 +122,14 @@ def test_exploration_meets_its_budgets_and_tries_both_actions_everywhere():
     budgets = spread_budgets(200, 24, 1.0, seed=0)
     assert int(budgets.min()) == 0
     assert int(budgets.max()) >= 23
-    run = tt.rollout(Drift(0.3), ZERO, Explore(budgets), range(200))
+    run = free.rollout(Drift(0.3), ZERO, Explore(budgets), range(200))
     assert torch.equal(run.spent, budgets)
     rate = run.projected.double().mean(dim=1)
     assert ((rate > 0.3) & (rate < 0.7)).all()
 
 
 def test_runs_that_show_only_one_action_are_refused():
-    run = tt.rollout(Drift(0.3), ZERO, tt.Terminal(), range(20))
+    run = free.rollout(Drift(0.3), ZERO, tt.Terminal(), range(20))
     with pytest.raises(ValueError, match="only one of the two actions"):
         one_step([run])
 
@@ -134,11 +140,11 @@ class GrowsBack:
 
     n_steps: int = 48
 
-    def start(self, noise: tt.Noise) -> torch.Tensor:
+    def start(self, noise: Noise) -> torch.Tensor:
         own = torch.where(noise.uniform(-1, (1,)) < 0.25, 10.0, 0.0).double()
         return torch.cat([own, own], dim=1)
 
-    def step(self, x: torch.Tensor, t: int, noise: tt.Noise) -> torch.Tensor:
+    def step(self, x: torch.Tensor, t: int, noise: Noise) -> torch.Tensor:
         now, own = x[:, :1], x[:, 1:]
         return torch.cat([now + 0.4 * (own - now) - 0.05 * noise.uniform(t, (1,)).log(), own], dim=1)
 
@@ -146,7 +152,7 @@ class GrowsBack:
 def test_prices_that_lose_to_even_spacing_are_not_handed_out_in_silence():
     sampler = GrowsBack()
     with pytest.warns(UserWarning, match="cost more than even spacing") as seen:
-        price = tt.calibrate(sampler, FIRST_ZERO, CALIBRATION)
+        price = tt.calibrate(tt.Problem(sampler, FIRST_ZERO, CALIBRATION), objective="path", closing="free")
     assert seen[0].filename == __file__
     mean, se = price.notes["ahead_of_periodic"]
     assert mean < -2 * se
@@ -155,7 +161,7 @@ def test_prices_that_lose_to_even_spacing_are_not_handed_out_in_silence():
 
 @pytest.mark.parametrize("kappa", [0.0, 0.3, 1.0])
 def test_prices_are_known_to_be_ahead_of_even_spacing(kappa):
-    mean, se = tt.calibrate(Drift(kappa), ZERO, CALIBRATION).notes["ahead_of_periodic"]
+    mean, se = free.calibrate(tt.Problem(Drift(kappa), ZERO, CALIBRATION), objective="path").notes["ahead_of_periodic"]
     assert mean > 2 * se > 0
 
 
@@ -166,10 +172,10 @@ class Unequal:
     kappa: float
     n_steps: int = 40
 
-    def start(self, noise: tt.Noise) -> torch.Tensor:
+    def start(self, noise: Noise) -> torch.Tensor:
         return torch.zeros(len(noise.seeds), 1, dtype=torch.float64)
 
-    def step(self, x: torch.Tensor, t: int, noise: tt.Noise) -> torch.Tensor:
+    def step(self, x: torch.Tensor, t: int, noise: Noise) -> torch.Tensor:
         scale = (0.8 * noise.normal(-2, (1,))).exp()
         return (1 - self.kappa) * x - scale * noise.uniform(t, (1,)).log()
 
@@ -177,28 +183,30 @@ class Unequal:
 @pytest.mark.parametrize("kappa", [0.05, 0.5])
 def test_samples_that_differ_in_scale_are_priced_in_their_own(kappa):
     sampler = Unequal(kappa)
-    price = tt.calibrate(sampler, ZERO, CALIBRATION)
+    price = free.calibrate(tt.Problem(sampler, ZERO, CALIBRATION), objective="path")
     assert price.own_scale is not None
     error = mean_path_error(price.at(10), sampler, seeds=range(200))
     for rival in ("paper", "on-policy", "planned"):
         assert error < mean_path_error(
-            tt.calibrate(sampler, ZERO, CALIBRATION, method=rival).at(10), sampler, seeds=range(200)
+            free.calibrate(tt.Problem(sampler, ZERO, CALIBRATION), method=rival, objective="path").at(10),
+            sampler,
+            seeds=range(200),
         )
     assert error < mean_path_error(tt.Periodic(10), sampler, seeds=range(200))
 
 
 def test_samples_that_are_alike_share_one_scale():
-    assert tt.calibrate(Drift(0.3), ZERO, CALIBRATION).own_scale is None
+    assert free.calibrate(tt.Problem(Drift(0.3), ZERO, CALIBRATION), objective="path").own_scale is None
 
 
 def test_the_own_scale_of_a_loop_is_that_of_its_record(tmp_path):
     sampler = Unequal(0.1)
-    price = tt.calibrate(sampler, ZERO, CALIBRATION)
-    run = tt.rollout(sampler, ZERO, tt.Adaptive(price, 10), range(6))
-    assert torch.equal(tt.replay(price.at(10), run), run.projected)
+    price = free.calibrate(tt.Problem(sampler, ZERO, CALIBRATION), objective="path")
+    run = free.rollout(sampler, ZERO, price.at(10), range(6))
+    assert torch.equal(replay(price.at(10), run), run.projected)
     price.save(tmp_path / "price.safetensors")
-    again = tt.Thresholds.load(tmp_path / "price.safetensors")
-    assert torch.equal(tt.replay(again.at(10), run), run.projected)
+    again = tt.prices.Thresholds.load(tmp_path / "price.safetensors")
+    assert torch.equal(replay(again.at(10), run), run.projected)
     scale = price.own_scale.along(run.defects, run.projected)
     left = 10 - run.projected.long().cumsum(dim=0) + run.projected.long()
     by_hand = (run.defects >= price.table.gather(1, left) * scale) & (left > 0)
@@ -207,9 +215,9 @@ def test_the_own_scale_of_a_loop_is_that_of_its_record(tmp_path):
 
 @pytest.mark.parametrize(("n_steps", "budget"), [(1, 1), (1, 0), (12, 0)])
 def test_where_there_is_no_choice_the_table_is_what_its_conventions_say(n_steps, budget):
-    price = tt.calibrate(Drift(0.3, n_steps), ZERO, CALIBRATION, budget)
+    price = free.calibrate(tt.Problem(Drift(0.3, n_steps), ZERO, CALIBRATION), budget, objective="path")
     assert price.table.isinf().all()
-    run = tt.rollout(Drift(0.3, n_steps), ZERO, price.at(budget), EVALUATION)
+    run = free.rollout(Drift(0.3, n_steps), ZERO, price.at(budget), EVALUATION)
     assert (run.spent == budget).all()
     with pytest.raises(ValueError, match="no choice"):
-        tt.calibrate(Drift(0.3, n_steps), ZERO, CALIBRATION, budget, method="value")
+        calibrate_value(lambda schedule: free.rollout(Drift(0.3, n_steps), ZERO, schedule, CALIBRATION), budget)

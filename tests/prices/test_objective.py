@@ -9,8 +9,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import free
 import trimtab as tt
+from trimtab.core.metrics import endpoint_distance, state_error
+from trimtab.core.noise import Noise
 from trimtab.prices.objective import Skip, as_mix, describe, residual_weights, smooth_ratio
+from trimtab.schedules import Stepwise
 
 CALIBRATION, EVALUATION = range(1000, 1064), range(256)
 T = 40
@@ -22,10 +26,10 @@ class Leak:
 
     n_steps: int = T
 
-    def start(self, noise: tt.Noise) -> torch.Tensor:
+    def start(self, noise: Noise) -> torch.Tensor:
         return torch.zeros(len(noise.seeds), 2, dtype=torch.float64)
 
-    def step(self, x: torch.Tensor, t: int, noise: tt.Noise) -> torch.Tensor:
+    def step(self, x: torch.Tensor, t: int, noise: Noise) -> torch.Tensor:
         height, place = x.unbind(1)
         return torch.stack([0.5 * height - noise.uniform(t, ()).log(), 0.8 * place + height], dim=1)
 
@@ -38,21 +42,21 @@ def distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def run(schedule):
-    return tt.rollout(Leak(), FLAT, schedule, CALIBRATION, keep_states=True)
+    return free.rollout(Leak(), FLAT, schedule, CALIBRATION, keep_states=True)
 
 
 def test_a_window_is_skipped_and_nothing_else():
-    projected = tt.rollout(Leak(), FLAT, Skip(torch.tensor([0, 7, 38]), 2), range(3)).projected
+    projected = free.rollout(Leak(), FLAT, Skip(torch.tensor([0, 7, 38]), 2), range(3)).projected
     assert [(~column).nonzero().squeeze(1).tolist() for column in projected.unbind(1)] == [[0, 1], [7, 8], [38, 39]]
 
 
 def test_path_error_needs_no_weights():
-    assert residual_weights("path", run, None) is None
+    assert residual_weights("path", run, distance, lambda: run(Stepwise())) is None
 
 
 def test_endpoint_weights_follow_what_lasts_to_the_end():
     """A height of 1 at step t moves the place by 1 at t + 1, of which 0.8 ** (T - 2 - t) is left at the end."""
-    weights = residual_weights("endpoint", run, distance)
+    weights = residual_weights("endpoint", run, distance, lambda: run(Stepwise()), batches=4)
     assert weights is not None
     truth = 0.8 ** (T - 2 - torch.arange(T, dtype=torch.float64))
     truth[-1] = 0.0  # the last height leaks nowhere
@@ -62,15 +66,15 @@ def test_endpoint_weights_follow_what_lasts_to_the_end():
 
 
 def test_state_weights_follow_how_long_an_error_is_felt():
-    weights = residual_weights("state", run, distance)
+    weights = residual_weights("state", run, distance, lambda: run(Stepwise()), batches=4)
     assert weights is not None
     assert (weights[:20] / 5.0 - 1).abs().max() < 0.25  # 1 + 0.8 + 0.64 + … = 5
     assert weights[-1] < 0.6 * weights[0]
 
 
 def test_a_mix_adds_up():
-    parts = {name: residual_weights(name, run, distance) for name in ("state", "endpoint")}
-    mixed = residual_weights({"path": 2.0, "state": 0.5, "endpoint": 3.0}, run, distance)
+    parts = {name: residual_weights(name, run, distance, lambda: run(Stepwise())) for name in ("state", "endpoint")}
+    mixed = residual_weights({"path": 2.0, "state": 0.5, "endpoint": 3.0}, run, distance, lambda: run(Stepwise()))
     assert torch.allclose(mixed, 2.0 + 0.5 * parts["state"] + 3.0 * parts["endpoint"])
 
 
@@ -78,15 +82,17 @@ def test_a_mix_adds_up():
 @pytest.mark.parametrize("objective", ["endpoint", "state"])
 def test_a_price_lowers_what_it_was_made_for(method, objective):
     def errors(objective, budget):
-        price = tt.calibrate(Leak(), FLAT, CALIBRATION, 0.5, method, objective=objective, distance=distance)
+        price = free.calibrate(
+            tt.Problem(Leak(), FLAT, CALIBRATION), 0.5, method, objective=objective, distance=distance
+        )
         assert price.objective == objective
-        ours = tt.rollout(Leak(), FLAT, price.at(budget), EVALUATION, keep_states=True)
+        ours = free.rollout(Leak(), FLAT, price.at(budget), EVALUATION, keep_states=True)
         return {
-            "endpoint": float(tt.core.metrics.endpoint_distance(ours, stepwise, distance).mean()),
-            "state": float(tt.core.metrics.state_error(ours, stepwise, distance).mean()),
+            "endpoint": float(endpoint_distance(ours, stepwise, distance).mean()),
+            "state": float(state_error(ours, stepwise, distance).mean()),
         }
 
-    stepwise = tt.rollout(Leak(), FLAT, tt.Stepwise(), EVALUATION, keep_states=True)
+    stepwise = free.rollout(Leak(), FLAT, tt.Stepwise(), EVALUATION, keep_states=True)
     made_for_it, made_for_path = (errors(name, 0.25)[objective] for name in (objective, "path"))
     # the end is decided by the last steps, where the path's price spends no more than elsewhere
     assert made_for_it < (0.5 if objective == "endpoint" else 1.02) * made_for_path
@@ -120,5 +126,3 @@ def test_mixes_are_checked_and_described():
     for bad in ({}, {"path": 0.0}, {"path": -1.0}, {"path": float("nan")}):
         with pytest.raises(ValueError, match="weight"):
             as_mix(bad)
-    with pytest.raises(ValueError, match="needs a distance"):
-        residual_weights({"path": 1.0, "state": 1.0}, run, None)

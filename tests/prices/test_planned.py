@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import free
 import trimtab as tt
 from cases import CONSTRAINTS, Walk
 from price_cases import CALIBRATION, ZERO, Drift
@@ -19,7 +20,7 @@ def test_planned_times_are_the_best_open_loop_times_where_those_are_known():
     """With no forgetting the mean defect is the time since the last correction, so even gaps are best."""
     T, budget = 24, 5
     sampler = Drift(0.0)
-    plan = tt.calibrate(sampler, ZERO, CALIBRATION, method="planned")
+    plan = free.calibrate(tt.Problem(sampler, ZERO, CALIBRATION), method="planned", objective="path")
     gaps = torch.cat([torch.tensor([-1]), plan.masks[budget].nonzero().squeeze(1), torch.tensor([T])]).diff()
     assert gaps.max() - gaps.min() <= 1
 
@@ -78,7 +79,7 @@ def test_no_neighbour_of_planned_times_is_better_under_common_noise(name, budget
     """All masks with one correction a step earlier or later, on the calibration rollouts: a local search stays put."""
     domain, n = tt.domain(name, n_steps=40), 128
     problem = domain.problem(range(1000, 1000 + n))
-    plan = tt.calibrate(problem.sampler, problem.constraint, range(1000, 1000 + n), budget=budget, method="planned")
+    plan = free.calibrate(problem, budget=budget, method="planned", objective="path")
     chosen = plan.masks[budget]
     neighbours = [chosen]
     for t in chosen.nonzero().squeeze(1).tolist():
@@ -89,7 +90,7 @@ def test_no_neighbour_of_planned_times_is_better_under_common_noise(name, budget
                 neighbours.append(moved)
     masks, seeds = torch.stack(neighbours, dim=1), torch.arange(1000, 1000 + n).repeat(len(neighbours))
     again = domain.problem(seeds)
-    run = tt.rollout(again.sampler, again.constraint, tt.Fixed(masks.repeat_interleave(n, dim=1)), seeds)
+    run = free.rollout(again.sampler, again.constraint, tt.schedules.Fixed(masks.repeat_interleave(n, dim=1)), seeds)
     cost = run.residuals.sum(dim=0).reshape(len(neighbours), n)
     worse = cost[1:] - cost[0]
     assert (worse.mean(dim=1) > -3.5 * worse.std(dim=1) / n**0.5).all()
@@ -98,14 +99,15 @@ def test_no_neighbour_of_planned_times_is_better_under_common_noise(name, budget
 
 def test_a_plan_that_does_not_keep_its_budgets_is_refused():
     with pytest.raises(ValueError, match="row b of a plan must hold exactly b steps"):
-        tt.Plan(torch.ones(3, 5, dtype=torch.bool))
+        tt.prices.Plan(torch.ones(3, 5, dtype=torch.bool))
     with pytest.raises(ValueError, match=r"\(B \+ 1, T\) bool"):
-        tt.Plan(torch.ones(3, 5))
+        tt.prices.Plan(torch.ones(3, 5))
 
 
 def test_plans_from_few_rollouts_are_plans():
     runs = [
-        tt.rollout(Walk(), CONSTRAINTS["sphere"](None), Explore(torch.tensor([2, 9]), seed=k), [1, 2]) for k in range(2)
+        free.rollout(Walk(), CONSTRAINTS["sphere"](None), Explore(torch.tensor([2, 9]), seed=k), [1, 2])
+        for k in range(2)
     ]
     masks = planned_masks(runs, 12)
     assert masks.sum(dim=1).tolist() == list(range(13))

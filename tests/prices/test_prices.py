@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+import free
 import trimtab as tt
 from cases import Sphere, Walk
 from price_cases import CALIBRATION, ZERO, Drift, mean_path_error
+from trimtab.core.noise import Noise
+from trimtab.core.schedule import corrections
 from trimtab.prices.calibration import METHODS
 
 every_method = pytest.mark.parametrize("method", METHODS)
@@ -15,43 +18,46 @@ every_method = pytest.mark.parametrize("method", METHODS)
 
 @every_method
 def test_every_price_spends_exactly_its_budget_and_survives_its_file(method, tmp_path):
-    price = tt.calibrate(Walk(), Sphere(), range(100, 116), 0.75, method=method)
+    price = free.calibrate(tt.Problem(Walk(), Sphere(), range(100, 116)), 0.75, method=method, objective="path")
     assert price.method == method
     assert price.seeds == tuple(range(100, 116))
     assert price.budget == 9
     price.save(tmp_path / "price.safetensors")
     again = type(price).load(tmp_path / "price.safetensors")
     for budget in (0, 1, 0.25, 0.5, 9):
-        run = tt.rollout(Walk(), Sphere(), price.at(budget), range(10))
-        assert (run.spent == tt.core.schedule.corrections(budget, 12)).all()
-        assert torch.equal(tt.rollout(Walk(), Sphere(), again.at(budget), range(10)).projected, run.projected)
+        run = free.rollout(Walk(), Sphere(), price.at(budget), range(10))
+        assert (run.spent == corrections(budget, 12)).all()
+        assert torch.equal(free.rollout(Walk(), Sphere(), again.at(budget), range(10)).projected, run.projected)
 
 
 @every_method
 def test_every_price_is_deterministic(method):
-    one, two = (tt.calibrate(Walk(), Sphere(), range(100, 116), 0.5, method=method) for _ in range(2))
-    run, other = (tt.rollout(Walk(), Sphere(), price.at(0.5), range(10)) for price in (one, two))
+    one, two = (
+        free.calibrate(tt.Problem(Walk(), Sphere(), range(100, 116)), 0.5, method=method, objective="path")
+        for _ in range(2)
+    )
+    run, other = (free.rollout(Walk(), Sphere(), price.at(0.5), range(10)) for price in (one, two))
     assert torch.equal(run.projected, other.projected)
 
 
 @every_method
 def test_every_price_serves_budgets_that_differ_by_sample(method):
     budgets = torch.tensor([0, 3, 9, 1])
-    price = tt.calibrate(Walk(), Sphere(), range(100, 116), 0.75, method=method)
-    together = tt.rollout(Walk(), Sphere(), price.at(budgets), range(4))
+    price = free.calibrate(tt.Problem(Walk(), Sphere(), range(100, 116)), 0.75, method=method, objective="path")
+    together = free.rollout(Walk(), Sphere(), price.at(budgets), range(4))
     assert torch.equal(together.spent, budgets)
     for i, budget in enumerate(budgets.tolist()):
-        alone = tt.rollout(Walk(), Sphere(), price.at(budget), [i])
+        alone = free.rollout(Walk(), Sphere(), price.at(budget), [i])
         assert torch.equal(alone.projected[:, 0], together.projected[:, i])
 
 
 @every_method
 def test_every_price_refuses_its_own_seeds_other_steps_and_larger_budgets(method):
-    price = tt.calibrate(Walk(), Sphere(), range(100, 116), 0.5, method=method)
+    price = free.calibrate(tt.Problem(Walk(), Sphere(), range(100, 116)), 0.5, method=method, objective="path")
     with pytest.raises(ValueError, match="used to calibrate"):
-        tt.rollout(Walk(), Sphere(), price.at(0.5), [100])
+        free.rollout(Walk(), Sphere(), price.at(0.5), [100])
     with pytest.raises(ValueError, match="T = 12 steps and cannot be used for T = 13"):
-        tt.rollout(Walk(n_steps=13), Sphere(), price.at(0.5), [1])
+        free.rollout(Walk(n_steps=13), Sphere(), price.at(0.5), [1])
     with pytest.raises(ValueError, match="7"):
         price.at(7)
 
@@ -59,7 +65,7 @@ def test_every_price_refuses_its_own_seeds_other_steps_and_larger_budgets(method
 def test_the_papers_rule_loses_to_periodic_where_corrections_last():
     """The finding the dynamic program is there for; should it ever go away, the docs are wrong."""
     sampler = Drift(kappa=0.0)
-    paper = tt.calibrate(sampler, ZERO, CALIBRATION, method="paper").at(6)
+    paper = free.calibrate(tt.Problem(sampler, ZERO, CALIBRATION), method="paper", objective="path").at(6)
     assert mean_path_error(paper, sampler) > 1.5 * mean_path_error(tt.Periodic(6), sampler)
 
 
@@ -68,23 +74,23 @@ def test_every_batch_that_was_run_is_counted():
 
     def run(schedule):
         counted.append(schedule)
-        return tt.rollout(sampler, ZERO, schedule, CALIBRATION)
+        return free.rollout(sampler, ZERO, schedule, CALIBRATION)
 
     def distance(a, b):
         return (a - b).abs()[:, 0]
 
     for method in METHODS:
         before = len(counted)
-        price = tt.calibrate_runs(run, 24, method=method)
+        price = free.calibrate(run, method=method, objective="path")
         assert price.notes["batches"] == len(counted) - before
-        assert method == "value" or price.notes["batches"] <= 12
+        assert price.notes["batches"] <= 20
     before = len(counted)
-    price = tt.calibrate_runs(run, 24, objective="endpoint", distance=distance)
-    assert price.notes["batches"] == len(counted) - before <= 12
+    price = free.calibrate(run, objective="endpoint", distance=distance, check=True)
+    assert price.notes["batches"] == len(counted) - before <= 20
 
 
 def test_on_policy_rounds_settle_and_are_recorded():
-    price = tt.calibrate(Drift(0.1), ZERO, CALIBRATION, 0.5, method="on-policy")
+    price = free.calibrate(tt.Problem(Drift(0.1), ZERO, CALIBRATION), 0.5, method="on-policy", objective="path")
     rounds = price.notes["rounds"]
     assert 2 <= len(rounds) <= 6
     assert rounds[-1]["profile_change"] < rounds[0]["profile_change"]
@@ -95,14 +101,14 @@ def test_a_loop_of_ones_own_is_calibrated_like_a_sampler_of_ours():
     seeds = torch.arange(100, 116)
 
     def run(schedule):
-        corrector = tt.Corrector(Sphere(), schedule, sampler.n_steps, seeds=seeds)
-        x, noise = sampler.start(tt.Noise(seeds)), tt.Noise(seeds)
+        corrector = free.Corrector(Sphere(), schedule, sampler.n_steps, seeds=seeds)
+        x, noise = sampler.start(Noise(seeds)), Noise(seeds)
         for t in range(sampler.n_steps):
             x = corrector(sampler.step(x, t, noise), t)
         return corrector.rollout
 
-    foreign = tt.calibrate_runs(run, sampler.n_steps, 0.5)
-    ours = tt.calibrate(sampler, Sphere(), seeds, 0.5)
+    foreign = free.calibrate(run, 0.5, objective="path")
+    ours = free.calibrate(tt.Problem(sampler, Sphere(), seeds), 0.5, objective="path")
     assert torch.equal(foreign.table, ours.table)
 
 
@@ -110,27 +116,27 @@ def test_a_loop_of_ones_own_is_calibrated_like_a_sampler_of_ours():
 def test_a_constant_defect_is_told(method):
     flat = tt.as_constraint(lambda x: x, lambda x: torch.ones(len(x), dtype=x.dtype))
     with pytest.warns(UserWarning, match="cannot tell one moment from another"):
-        price = tt.calibrate(Walk(), flat, range(100, 116), 0.5, method=method)
-    assert (tt.rollout(Walk(), flat, price.at(0.5), range(4)).spent == 6).all()
+        price = free.calibrate(tt.Problem(Walk(), flat, range(100, 116)), 0.5, method=method, objective="path")
+    assert (free.rollout(Walk(), flat, price.at(0.5), range(4)).spent == 6).all()
 
 
 @pytest.mark.parametrize("method", ["dp", "on-policy", "planned"])
 def test_too_few_rollouts_are_refused(method):
     with pytest.raises(ValueError, match="3 calibration rollouts are too few"):
-        tt.calibrate(Walk(), Sphere(), range(3), method=method)
+        free.calibrate(tt.Problem(Walk(), Sphere(), range(3)), method=method, objective="path")
 
 
 def test_unknown_methods_and_objectives_are_refused():
     with pytest.raises(ValueError, match="did you mean 'planned'"):
-        tt.calibrate(Walk(), Sphere(), range(8), method="plannd")
+        free.calibrate(tt.Problem(Walk(), Sphere(), range(8)), method="plannd", objective="path")
     with pytest.raises(ValueError, match="did you mean 'endpoint'"):
-        tt.calibrate(Walk(), Sphere(), range(8), objective="endpoints")
+        free.calibrate(tt.Problem(Walk(), Sphere(), range(8)), objective="endpoints")
     with pytest.raises(ValueError, match="prices path error only"):
-        tt.calibrate(Walk(), Sphere(), range(8), method="paper", objective="endpoint")
-    with pytest.raises(ValueError, match="needs a distance"):
-        tt.calibrate(Walk(), Sphere(), range(8), objective="endpoint")
+        free.calibrate(tt.Problem(Walk(), Sphere(), range(8)), method="paper", objective="state")
+    with pytest.raises(TypeError, match=r"calibrate\(Problem\(sampler, constraint, seeds\)\)"):
+        free.calibrate(Walk())
 
 
 def test_repeated_calibration_seeds_are_refused():
     with pytest.raises(ValueError, match="15 of the 16 calibration seeds are repeated"):
-        tt.calibrate(Drift(0.3), ZERO, [7] * 16)
+        free.calibrate(tt.Problem(Drift(0.3), ZERO, [7] * 16), objective="path")

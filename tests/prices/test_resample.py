@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import free
 import trimtab as tt
 from trimtab.core.metrics import path_error
 from trimtab.prices.own_scale import OwnScale
@@ -37,7 +38,7 @@ def tables():
 @settings(deadline=None, max_examples=60)
 @given(tables(), SIZES, KEEP)
 def test_a_resampled_table_is_a_table(table, n_steps, keep):
-    price = tt.Thresholds(table).resample(n_steps, keep)  # which refuses what is none
+    price = tt.prices.Thresholds(table).resample(n_steps, keep)  # which refuses what is none
     T, B = table.shape[0], table.shape[1] - 1
     assert price.table.shape == (n_steps, (min(B, n_steps) if keep == "count" else B * n_steps // T) + 1)
     known = price.table[price.table.isfinite()]
@@ -108,23 +109,23 @@ def test_a_resampled_price_serves_another_length(method, n_steps):
     old = tt.domain("so3-impulse", n_steps=40)
     seeds = range(1000, 1032)
     problem = old.problem(seeds)
-    price = tt.calibrate(problem.sampler, problem.constraint, seeds, 0.5, method=method)
+    price = free.calibrate(problem, 0.5, method=method, objective="path")
     new = tt.domain("so3-impulse", n_steps=n_steps).problem(range(32))
     with pytest.raises(ValueError, match=rf"resample\({n_steps}\)"):
-        tt.rollout(new.sampler, new.constraint, price.at(0.25), range(32))
+        free.rollout(new.sampler, new.constraint, price.at(0.25), range(32))
     resampled = price.resample(n_steps)
     assert resampled.notes["resampled_from"] == 40
     assert resampled.seeds == price.seeds
-    run = tt.rollout(new.sampler, new.constraint, resampled.at(0.25), range(32))
+    run = free.rollout(new.sampler, new.constraint, resampled.at(0.25), range(32))
     assert (run.spent <= n_steps // 4).all()
-    even = tt.rollout(new.sampler, new.constraint, tt.Periodic(0.25), range(32))
+    even = free.rollout(new.sampler, new.constraint, tt.Periodic(0.25), range(32))
     if method == "dp":
         assert path_error(run).mean() < path_error(even).mean()
 
 
 def test_scales_go_along():
     typical = torch.rand(7, 6, dtype=torch.float64) + 0.5
-    price = tt.Thresholds(torch.full((6, 3), torch.inf), own_scale=OwnScale(typical, 3.0)).resample(12)
+    price = tt.prices.Thresholds(torch.full((6, 3), torch.inf), own_scale=OwnScale(typical, 3.0)).resample(12)
     assert price.own_scale.typical.shape == (13, 12)
     assert price.own_scale.prior == 6.0
     torch.testing.assert_close(price.own_scale.typical[0, 1::2], typical[0])
@@ -133,11 +134,11 @@ def test_scales_go_along():
 
 @pytest.mark.parametrize("n_steps", [0, -3, 2.5, True])
 def test_what_is_no_number_of_steps_is_refused(n_steps):
-    price = tt.Thresholds(torch.full((6, 3), torch.inf))
+    price = tt.prices.Thresholds(torch.full((6, 3), torch.inf))
     with pytest.raises(ValueError, match="n_steps must be"):
         price.resample(n_steps)
 
 
 def test_what_cannot_be_kept_is_refused():
     with pytest.raises(ValueError, match="the 'count' or the 'share' of a budget: got 'rate'"):
-        tt.Thresholds(torch.full((6, 3), torch.inf)).resample(4, "rate")
+        tt.prices.Thresholds(torch.full((6, 3), torch.inf)).resample(4, "rate")

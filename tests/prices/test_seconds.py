@@ -9,7 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import free
 import trimtab as tt
+from trimtab.core.metrics import summary
+from trimtab.core.noise import Noise
 from trimtab.prices.seconds import SolverCost, TimedPrices, price_seconds, solver_cost
 
 CALIBRATION, EVALUATION, T = range(1000, 1048), range(256), 24
@@ -21,10 +24,10 @@ class Drift:
 
     n_steps: int = T
 
-    def start(self, noise: tt.Noise) -> torch.Tensor:
+    def start(self, noise: Noise) -> torch.Tensor:
         return torch.zeros(len(noise.seeds), 1, dtype=torch.float64)
 
-    def step(self, x: torch.Tensor, t: int, noise: tt.Noise) -> torch.Tensor:
+    def step(self, x: torch.Tensor, t: int, noise: Noise) -> torch.Tensor:
         return 0.5 * x - noise.uniform(t, (1,)).log()
 
 
@@ -48,11 +51,11 @@ class Slow(tt.Constraint):
 
 
 def run_for(constraint):
-    return lambda schedule: tt.rollout(Drift(), constraint, schedule, CALIBRATION)
+    return lambda schedule: free.rollout(Drift(), constraint, schedule, CALIBRATION)
 
 
 def explored(constraint):
-    return [run_for(constraint)(tt.RandomTimes(budget, seed=1)) for budget in (0.2, 0.5)]
+    return [run_for(constraint)(tt.schedules.RandomTimes(budget, seed=1)) for budget in (0.2, 0.5)]
 
 
 def exactly(steps, defects):
@@ -95,7 +98,7 @@ def test_runs_without_projections_are_refused():
 @settings(max_examples=25, deadline=None)
 @given(st.floats(0.0, 200.0))
 def test_a_budget_of_seconds_is_never_exceeded(prices, seconds):
-    run = tt.rollout(Drift(), Slow(), prices.at(seconds), range(16))
+    run = free.rollout(Drift(), Slow(), prices.at(seconds), range(16))
     spent = torch.where(run.projected, exactly(None, run.defects), 0.0).sum(dim=0)
     assert (spent <= seconds).all()
 
@@ -103,7 +106,7 @@ def test_a_budget_of_seconds_is_never_exceeded(prices, seconds):
 def test_most_of_a_budget_is_spent_and_more_seconds_help(prices):
     errors = []
     for seconds in (20.0, 60.0, 180.0):
-        run = tt.rollout(Drift(), Slow(), prices.at(seconds), EVALUATION)
+        run = free.rollout(Drift(), Slow(), prices.at(seconds), EVALUATION)
         spent = torch.where(run.projected, exactly(None, run.defects), 0.0).sum(dim=0)
         if seconds < 100:  # beyond, every step can be corrected
             assert float(spent.mean()) > 0.85 * seconds
@@ -112,20 +115,22 @@ def test_most_of_a_budget_is_spent_and_more_seconds_help(prices):
 
 
 def test_benefit_per_second_beats_counting_corrections_where_large_defects_are_dear(prices):
-    by_count = tt.rollout(Drift(), Slow(), tt.calibrate(Drift(), Slow(), CALIBRATION).at(4), EVALUATION)
+    by_count = free.rollout(
+        Drift(), Slow(), free.calibrate(tt.Problem(Drift(), Slow(), CALIBRATION), objective="path").at(4), EVALUATION
+    )
     seconds = float(torch.where(by_count.projected, exactly(None, by_count.defects), 0.0).sum(dim=0).mean())
-    by_seconds = tt.rollout(Drift(), Slow(), prices.at(seconds), EVALUATION)
-    difference = tt.core.metrics.summary(by_seconds.residuals.sum(dim=0) - by_count.residuals.sum(dim=0))
+    by_seconds = free.rollout(Drift(), Slow(), prices.at(seconds), EVALUATION)
+    difference = summary(by_seconds.residuals.sum(dim=0) - by_count.residuals.sum(dim=0))
     assert difference.mean < -4 * difference.se
 
 
 def test_with_equal_costs_seconds_are_corrections():
     """One second each: the same program over the same budgets, up to its exploration."""
     timed = price_seconds(run_for(Slow()), T, 12.0, lambda steps, defects: torch.ones_like(defects).double())
-    counted = tt.calibrate(Drift(), Slow(), CALIBRATION, 0.5)
+    counted = free.calibrate(tt.Problem(Drift(), Slow(), CALIBRATION), 0.5, objective="path")
     for budget in (3, 8):
         ours, theirs = (
-            tt.rollout(Drift(), Slow(), schedule, EVALUATION)
+            free.rollout(Drift(), Slow(), schedule, EVALUATION)
             for schedule in (timed.at(float(budget)), counted.at(budget))
         )
         assert (ours.spent <= budget).all()
@@ -136,9 +141,9 @@ def test_with_equal_costs_seconds_are_corrections():
 
 def test_each_sample_may_have_seconds_of_its_own(prices):
     seconds = torch.tensor([0.0, 30.0, 200.0])
-    together = tt.rollout(Drift(), Slow(), prices.at(seconds), range(3))
+    together = free.rollout(Drift(), Slow(), prices.at(seconds), range(3))
     for i, some in enumerate(seconds.tolist()):
-        alone = tt.rollout(Drift(), Slow(), prices.at(some), [i])
+        alone = free.rollout(Drift(), Slow(), prices.at(some), [i])
         assert torch.equal(alone.projected[:, 0], together.projected[:, i])
 
 
@@ -148,9 +153,9 @@ def test_prices_refuse_what_they_cannot_serve(prices):
     with pytest.raises(ValueError, match="finite and above 0"):
         price_seconds(run_for(Slow()), T, 0.0)
     with pytest.raises(ValueError, match="used to calibrate"):
-        tt.rollout(Drift(), Slow(), prices.at(10.0), [1000])
+        free.rollout(Drift(), Slow(), prices.at(10.0), [1000])
     with pytest.raises(ValueError, match="T = 24 steps and cannot be used for T = 25"):
-        tt.rollout(Drift(25), Slow(), prices.at(10.0), [1])
+        free.rollout(Drift(25), Slow(), prices.at(10.0), [1])
 
 
 def test_the_cost_is_learned_when_none_is_given():
@@ -162,12 +167,12 @@ def test_prices_of_seconds_survive_their_file(tmp_path):
     learned = price_seconds(run_for(Slow()), T, 60.0, cost=solver_cost(explored(Slow()), seconds_per_iteration=1.0))
     learned.save(tmp_path / "prices.safetensors")
     loaded = TimedPrices.load(tmp_path / "prices.safetensors")
-    before, after = (tt.rollout(Drift(), Slow(), prices.at(30.0), EVALUATION) for prices in (learned, loaded))
+    before, after = (free.rollout(Drift(), Slow(), prices.at(30.0), EVALUATION) for prices in (learned, loaded))
     assert torch.equal(before.projected, after.projected)
     with pytest.raises(ValueError, match="calibrate"):
-        tt.rollout(Drift(), Slow(), loaded.at(30.0), CALIBRATION)
+        free.rollout(Drift(), Slow(), loaded.at(30.0), CALIBRATION)
     with pytest.raises(ValueError, match="expected 'thresholds'"):
-        tt.load_price(tmp_path / "prices.safetensors")
+        tt.load(tmp_path / "prices.safetensors")
 
 
 def test_a_cost_that_is_a_function_cannot_be_saved(prices, tmp_path):
@@ -179,18 +184,18 @@ def test_a_cost_that_is_a_function_cannot_be_saved(prices, tmp_path):
 class Uneven(Drift):
     """`Drift` of samples whose defects are ten times as large for some as for others."""
 
-    def step(self, x: torch.Tensor, t: int, noise: tt.Noise) -> torch.Tensor:
+    def step(self, x: torch.Tensor, t: int, noise: Noise) -> torch.Tensor:
         return 0.5 * x - 10 ** noise.uniform(-1, (1,)) * noise.uniform(t, (1,)).log()
 
 
 def test_samples_that_differ_in_scale_spend_their_seconds_in_their_own():
     def run(schedule):
-        return tt.rollout(Uneven(), Slow(0.0), schedule, CALIBRATION)
+        return free.rollout(Uneven(), Slow(0.0), schedule, CALIBRATION)
 
     prices = price_seconds(run, T, float(T), cost=lambda steps, defects: torch.ones_like(defects).double())
     assert prices.own_scale is not None
     own, shared = (
-        tt.rollout(Uneven(), Slow(0.0), p.at(6.0), EVALUATION).residuals.sum(dim=0).mean()
+        free.rollout(Uneven(), Slow(0.0), p.at(6.0), EVALUATION).residuals.sum(dim=0).mean()
         for p in (prices, price_seconds_alike(run))
     )
     assert own < shared

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import free
 import trimtab as tt
 from trimtab.core.stream import Stream
 from trimtab.prices.stationary import StationaryPrice, calibrate_rate
@@ -33,7 +34,7 @@ def mean_residual(kind, correct, steps=600, seed=2, n=32):
 
 def price(kind, rate, burst):
     def run(schedule):
-        corrector = tt.Corrector(BOX, schedule, T, closing="free")
+        corrector = free.Corrector(BOX, schedule, T, closing="free")
         mean_residual(kind, corrector, T, seed=1)
         return corrector.rollout
 
@@ -72,12 +73,12 @@ def test_a_file_holds_it(tmp_path):
 
 def test_a_run_of_known_length_is_not_its_place():
     with pytest.raises(ValueError, match=r"for trimtab\.core\.stream\.Stream"):
-        tt.Corrector(BOX, price("noise", 0.25, 1), 5, closing="free")(torch.zeros(2, 2))
+        free.Corrector(BOX, price("noise", 0.25, 1), 5, closing="free")(torch.zeros(2, 2))
 
 
 def test_runs_that_show_one_action_only_are_refused():
     def run(schedule):
-        corrector = tt.Corrector(BOX, tt.Terminal(), T, closing="free")
+        corrector = free.Corrector(BOX, tt.Terminal(), T, closing="free")
         mean_residual("noise", corrector, T, n=4)
         return corrector.rollout
 

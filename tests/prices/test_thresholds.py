@@ -6,6 +6,7 @@ import os
 import pytest
 import torch
 
+import free
 import trimtab as tt
 from cases import Ball, Sphere, Walk, radii
 from trimtab.core import files
@@ -16,13 +17,13 @@ from trimtab.prices.own_scale import OwnScale
 
 @pytest.fixture
 def prices():
-    return tt.calibrate(Walk(), Sphere(), range(100, 108), 0.5, method="paper")
+    return free.calibrate(tt.Problem(Walk(), Sphere(), range(100, 108)), 0.5, method="paper", objective="path")
 
 
 def test_prices_survive_their_file(prices, tmp_path):
     path = tmp_path / "prices.safetensors"
     prices.save(path)
-    again = tt.Thresholds.load(path)
+    again = tt.prices.Thresholds.load(path)
     assert torch.equal(again.table, prices.table)
     facts = ("method", "seeds", "objective", "fingerprint", "version", "n_steps", "budget", "notes")
     assert all(getattr(again, name) == getattr(prices, name) for name in facts)
@@ -36,20 +37,20 @@ def test_foreign_truncated_and_other_files_are_refused(prices, tmp_path):
     for cut in (0, 4, 50, len(whole) - 8):
         path.write_bytes(whole[:cut])
         with pytest.raises(ValueError, match="truncated"):
-            tt.Thresholds.load(path)
+            tt.prices.Thresholds.load(path)
     path.write_bytes(b"\x80\x04\x95 a pickle")
     with pytest.raises(ValueError, match="not a trimtab"):
-        tt.Thresholds.load(path)
+        tt.prices.Thresholds.load(path)
     from safetensors.torch import save_file
 
     save_file({"table": prices.table}, path)
     with pytest.raises(ValueError, match="not one written by trimtab"):
-        tt.Thresholds.load(path)
-    tt.rollout(Walk(), Sphere(), tt.Terminal(), [1]).save(path)
+        tt.prices.Thresholds.load(path)
+    free.rollout(Walk(), Sphere(), tt.Terminal(), [1]).save(path)
     with pytest.raises(ValueError, match="'rollout', expected 'thresholds'"):
-        tt.Thresholds.load(path)
+        tt.prices.Thresholds.load(path)
     with pytest.raises(FileNotFoundError, match="expected a trimtab thresholds file"):
-        tt.Thresholds.load(tmp_path / "nothing")
+        tt.prices.Thresholds.load(tmp_path / "nothing")
 
 
 def test_a_failed_write_leaves_the_old_file(prices, tmp_path, monkeypatch):
@@ -84,7 +85,7 @@ INF, NAN = torch.inf, torch.nan
 )
 def test_tables_no_schedule_could_use_are_refused(table, message):
     with pytest.raises(ValueError, match=message):
-        tt.Thresholds(table)
+        tt.prices.Thresholds(table)
 
 
 @pytest.mark.parametrize(
@@ -104,19 +105,19 @@ def test_tables_no_schedule_could_use_are_refused(table, message):
 def test_scales_no_price_could_use_are_refused_also_in_files(typical, prior, message, tmp_path):
     table = torch.tensor([[INF, 1.0], [INF, 1.0]])
     with pytest.raises(ValueError, match=message):
-        tt.Thresholds(table, own_scale=OwnScale(typical, prior))
+        tt.prices.Thresholds(table, own_scale=OwnScale(typical, prior))
     path = tmp_path / "prices.safetensors"
     facts = {"method": "dp", "seeds": [], "objective": "path", "fingerprint": "", "notes": {}, "prior": prior}
     save_tensors(path, "thresholds", {"table": table, "typical": typical}, facts)
     with pytest.raises(ValueError, match=f"not a usable threshold table: .*{message}"):
-        tt.Thresholds.load(path)
+        tt.prices.Thresholds.load(path)
 
 
 def test_a_table_for_another_number_of_steps_or_a_smaller_budget_is_refused(prices):
     with pytest.raises(ValueError, match="calibrated for T = 12 steps and cannot be used for T = 9"):
-        tt.rollout(Walk(n_steps=9), Sphere(), tt.Adaptive(prices), [1])
+        free.rollout(Walk(n_steps=9), Sphere(), tt.prices.Adaptive(prices), [1])
     with pytest.raises(ValueError, match="calibrated for up to 6"):
-        tt.Adaptive(prices, 7)
+        tt.prices.Adaptive(prices, 7)
 
 
 def test_a_fingerprint_knows_the_problem_and_not_the_samples():
@@ -153,4 +154,4 @@ def test_seeds_that_are_none_are_refused_in_files(seeds, tmp_path):
     facts = {"method": "dp", "seeds": seeds, "objective": "path", "fingerprint": "", "notes": {}}
     save_tensors(tmp_path / "prices.safetensors", "thresholds", {"table": table}, facts)
     with pytest.raises(ValueError, match="not a usable threshold table"):
-        tt.Thresholds.load(tmp_path / "prices.safetensors")
+        tt.prices.Thresholds.load(tmp_path / "prices.safetensors")

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+import free
 import trimtab as tt
 from cases import Sphere, Walk
 
@@ -20,18 +21,18 @@ def test_schedules_without_arguments_refuse_them(schedule, argument):
 
 @pytest.mark.parametrize("steps", [[3, 7], (7, 3, 3), np.array([3, -5]), range(3, 8, 4)])
 def test_fixed_takes_steps(steps):
-    run = tt.rollout(Walk(), Sphere(), tt.Fixed.at(steps, 12), range(3))
+    run = free.rollout(Walk(), Sphere(), tt.schedules.Fixed.at(steps, 12), range(3))
     assert run.projected.nonzero()[:, 0].tolist() == [3, 3, 3, 7, 7, 7]
 
 
 def test_no_step_at_all_is_a_mask_too():
-    assert not tt.rollout(Walk(), Sphere(), tt.Fixed.at([], 12), range(3)).projected[:-1].any()
+    assert not free.rollout(Walk(), Sphere(), tt.schedules.Fixed.at([], 12), range(3)).projected[:-1].any()
 
 
 def test_the_budget_of_a_mask_pays_for_the_closing_projection_where_the_last_step_is_not_in_it():
-    assert tt.Fixed.at([3, 7], 12).budget == 3
-    assert tt.Fixed.at([3, 11], 12).budget == 2
-    assert tt.Fixed(torch.tensor([[True, False], [False, True]])).budget.tolist() == [2, 1]
+    assert tt.schedules.Fixed.at([3, 7], 12).budget == 3
+    assert tt.schedules.Fixed.at([3, 11], 12).budget == 2
+    assert tt.schedules.Fixed(torch.tensor([[True, False], [False, True]])).budget.tolist() == [2, 1]
 
 
 @pytest.mark.parametrize("T", [1, 2, 3, 10])
@@ -39,13 +40,13 @@ def test_a_mask_is_replayed_whole_whether_its_closing_is_paid_or_free(T):
     masks = torch.arange(2**T)[:, None] >> torch.arange(T) & 1 if T < 4 else torch.eye(T, dtype=torch.int64)
     mask = masks.T.bool()  # every one there is, or each single step
     for closing in ("paid", "free", "none"):
-        corrector = tt.Corrector(Sphere(), tt.Fixed(mask), T, closing=closing)
+        corrector = free.Corrector(Sphere(), tt.schedules.Fixed(mask), T, closing=closing)
         for _ in range(T):
             corrector(torch.ones(mask.shape[1], 3))
         decided = corrector.rollout.projected
         assert torch.equal(decided[:-1], mask[:-1])
         assert closing == "paid" or torch.equal(decided[-1], mask[-1])
-        assert closing != "paid" or torch.equal(decided.sum(dim=0), tt.Fixed(mask).budget)
+        assert closing != "paid" or torch.equal(decided.sum(dim=0), tt.schedules.Fixed(mask).budget)
 
 
 @pytest.mark.parametrize(
@@ -54,4 +55,4 @@ def test_a_mask_is_replayed_whole_whether_its_closing_is_paid_or_free(T):
 )
 def test_steps_that_are_none_are_refused(steps, message):
     with pytest.raises(ValueError, match=message):
-        tt.Fixed.at(steps, 12)
+        tt.schedules.Fixed.at(steps, 12)

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import free
 import trimtab as tt
 from cases import Sphere, Walk
 from trimtab.schedules import AboveNoise, AccumulatedDefect, Trigger, UntilBelow
@@ -15,7 +16,7 @@ every_length = pytest.mark.parametrize("T", [1, 2, 3, 10, 100])
 def times(schedule, defects):
     """When one sample is corrected whose proposals have these defects, whatever was corrected before."""
     T = len(defects)
-    corrector = tt.Corrector(tt.as_constraint(torch.zeros_like, lambda x: x[:, 0]), schedule, T)
+    corrector = free.Corrector(tt.as_constraint(torch.zeros_like, lambda x: x[:, 0]), schedule, T)
     for defect in defects:
         corrector(torch.tensor([[defect]], dtype=torch.float64))
     return corrector.rollout.projected[:, 0].nonzero().squeeze(1).tolist()
@@ -108,7 +109,7 @@ def test_feasible_data_is_left_alone_and_other_data_is_not():
     assert (schedule.thresholds.diff() < 0).all()
 
     def share(shift):
-        corrector = tt.Corrector(line, schedule, T)
+        corrector = free.Corrector(line, schedule, T)
         for t in range(T):
             corrector(noised(t, seed=1000, shift=shift))
         return corrector.rollout.projected.double().mean(dim=1)
@@ -120,14 +121,14 @@ def test_feasible_data_is_left_alone_and_other_data_is_not():
 
 
 def test_thresholds_of_a_stepwise_rollout_are_quantiles_and_refuse_its_seeds():
-    stepwise = tt.rollout(Walk(), Sphere(), tt.Stepwise(), range(40))
+    stepwise = free.rollout(Walk(), Sphere(), tt.Stepwise(), range(40))
     schedule = AboveNoise.from_stepwise(stepwise, quantile=0.75, budget=5)
     assert torch.equal(schedule.thresholds, stepwise.defects.quantile(0.75, dim=1))
-    assert (tt.rollout(Walk(), Sphere(), schedule, range(40, 80)).projected.sum(dim=0) <= 5).all()
+    assert (free.rollout(Walk(), Sphere(), schedule, range(40, 80)).projected.sum(dim=0) <= 5).all()
     with pytest.raises(ValueError, match="40 seeds were used to calibrate this schedule"):
-        tt.rollout(Walk(), Sphere(), schedule, range(40))
+        free.rollout(Walk(), Sphere(), schedule, range(40))
     with pytest.raises(ValueError, match=r"give one of Stepwise\(\)"):
-        AboveNoise.from_stepwise(tt.rollout(Walk(), Sphere(), tt.Periodic(3), range(4)))
+        AboveNoise.from_stepwise(free.rollout(Walk(), Sphere(), tt.Periodic(3), range(4)))
 
 
 @pytest.mark.parametrize(
@@ -161,4 +162,4 @@ def test_quantiles_and_defects_that_cannot_be_are_refused():
 @pytest.mark.parametrize("schedule", [AccumulatedDefect(1.0), Trigger(1.0), UntilBelow(1.0), AboveNoise(torch.ones(4))])
 def test_triggers_need_the_defects_they_look_at(schedule):
     with pytest.raises(ValueError, match="decides by defects"):
-        tt.Corrector(Sphere(), schedule, 4, measure_defects=False)
+        free.Corrector(Sphere(), schedule, 4, measure_defects=False)

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import free
 import trimtab as tt
 from trimtab.schedules import Geometric, RandomRamp, Window, windows
 
@@ -16,7 +17,7 @@ every_length = pytest.mark.parametrize("T", [1, 2, 3, 10, 100])
 def masks(schedule, T, n=3, seeds=None):
     """What it decides, (T, n); no defect is measured, which it says it does not need."""
     constraint = tt.as_constraint(torch.zeros_like, lambda x: x[:, 0])
-    corrector = tt.Corrector(constraint, schedule, T, seeds=seeds, measure_defects=False)
+    corrector = free.Corrector(constraint, schedule, T, seeds=seeds, measure_defects=False)
     for _ in range(T):
         corrector(torch.ones(n, 1))
     return corrector.rollout.projected
@@ -125,7 +126,7 @@ def test_with_a_paid_closing_the_budget_is_the_whole_cost(T):
     constraint = tt.as_constraint(torch.zeros_like, lambda x: x[:, 0])
     for b in range(1, T + 1, max(1, T // 7)):
         for schedule in (Geometric(b), RandomRamp(b), *windows(b, T)[:: max(1, T // 5)], windows(b, T)[-1]):
-            corrector = tt.Corrector(constraint, schedule, T, seeds=range(5), closing="paid")
+            corrector = free.Corrector(constraint, schedule, T, seeds=range(5), closing="paid")
             for _ in range(T):
                 corrector(torch.ones(5, 1))
             run = corrector.rollout
@@ -137,15 +138,15 @@ def test_with_a_paid_closing_the_budget_is_the_whole_cost(T):
 def test_a_ramp_that_pays_for_its_closing_rises_as_one_that_does_not():
     def rates(schedule, closing, T=20, n=4000):
         constraint = tt.as_constraint(torch.zeros_like, lambda x: x[:, 0])
-        corrector = tt.Corrector(constraint, schedule, T, seeds=range(n), closing=closing)
+        corrector = free.Corrector(constraint, schedule, T, seeds=range(n), closing=closing)
         for _ in range(T):
             corrector(torch.ones(n, 1))
         return corrector.rollout.projected[:-1].double().mean(dim=1)
 
     # one of six is kept for the last step, which leaves five for 19 steps
-    free, paid = rates(RandomRamp(5, torch.ones(20)), "free"), rates(RandomRamp(6, torch.ones(20)), "paid")
+    apart, paid = rates(RandomRamp(5, torch.ones(20)), "free"), rates(RandomRamp(6, torch.ones(20)), "paid")
     noise = 5 * (0.26 * 0.74 / 4000) ** 0.5
-    assert (free - 5 / 20).abs().max() < noise
+    assert (apart - 5 / 20).abs().max() < noise
     assert (paid - 5 / 19).abs().max() < noise
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+import free
 import trimtab as tt
 from trimtab.core import metrics
 from trimtab.domains import domain
@@ -31,7 +32,7 @@ def direct():
     """The same rollouts by hand."""
     problem = domain("so3").problem(SEEDS)
     return {
-        name: tt.rollout(problem.sampler, problem.constraint, schedule, SEEDS, keep_states=True)
+        name: free.rollout(problem.sampler, problem.constraint, schedule, SEEDS, keep_states=True)
         for name, schedule in {"stepwise": tt.Stepwise(), "periodic": tt.Periodic(0.25)}.items()
     }
 
@@ -136,11 +137,11 @@ def test_shared_calibration_rollouts_give_the_prices_that_calibration_finds_by_i
     seeds = range(1_000_000, 1_000_016)  # to the last bit for whole vector registers only
     problem = domain("so3").problem(seeds)
     known = explored.explore(domain("so3").problem, seeds)
-    direct = tt.calibrate(problem.sampler, problem.constraint, seeds, method=method)
+    direct = free.calibrate(problem, method=method, objective="path")
     ran = []
-    monkeypatch.setattr(explored, "rollout", lambda *a: ran.append(a[2]) or tt.rollout(*a))
+    monkeypatch.setattr(explored, "rollout", lambda *a: ran.append(a[2]) or free.rollout(*a))
     run = explored.runs_from(known, problem, seeds)
-    shared = tt.calibrate_runs(run, problem.sampler.n_steps, method=method)
+    shared = free.calibrate(run, method=method, objective="path")
     name = "table" if method == "dp" else "masks"
     assert torch.equal(getattr(shared, name), getattr(direct, name))
     later = ["Explore", "Explore", "Adaptive", "Adaptive", "Periodic"]

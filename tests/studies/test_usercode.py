@@ -12,7 +12,7 @@ import torch
 
 import trimtab as tt
 from trimtab.cli.main import main
-from trimtab.prices.price_file import load_price
+from trimtab.prices.price_file import load
 from trimtab.studies.usercode import Source, domain_from, load_factory, probe, read_settings, split, version_of
 
 ROOT = Path(__file__).parents[2]
@@ -274,7 +274,7 @@ def test_calibrate_writes_a_price_that_advise_can_judge(tmp_path):
     source = ("--sampler", MINE, "--config", str(settings))
     done = trimtab("calibrate", *source, "--out", str(price), "--seeds", "16", "--method", "paper", "--budget", "0.5")
     assert done.returncode == 0, done.stderr
-    loaded = load_price(price)
+    loaded = load(price)
     assert (loaded.n_steps, loaded.budget, loaded.method, len(loaded.seeds)) == (60, 30, "paper", 16)
 
     words = ("advise", *source, "--price", str(price), "--seeds", "16", "--cost", "projections", "--tolerance", "0.3")

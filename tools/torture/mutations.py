@@ -57,7 +57,7 @@ def formats(folder: Path) -> dict[str, tuple[Path, Reader, bool]]:
     files = folder / "files"
     files.mkdir()
     prices().save(files / "price.safetensors")
-    tt.Plan(torch.zeros(3, 6, dtype=torch.bool)).save(files / "plan.safetensors") if _plan_is_simple() else None
+    tt.prices.Plan(torch.zeros(3, 6, dtype=torch.bool)).save(files / "plan.safetensors") if _plan_is_simple() else None
     whole_run(tt.Periodic(2), keep_states=True).save(files / "rollout.safetensors")
     (files / "settings.json").write_text(json.dumps({"kappa": 0.3, "n_steps": 20, "more": [1, {"a": None}]}))
     (files / "settings.toml").write_text('kappa = 0.3\nn_steps = 20\n[more]\na = "b"\n')
@@ -80,7 +80,7 @@ def formats(folder: Path) -> dict[str, tuple[Path, Reader, bool]]:
         "result in a run": (kept, in_run(kept), True),
         "trace in a run": (trace, in_run(trace), True),
         "trace": (trace, Trace.load, True),
-        "price": (files / "price.safetensors", tt.load_price, True),
+        "price": (files / "price.safetensors", tt.load, True),
         "rollout": (files / "rollout.safetensors", tt.Rollout.load, True),
         "settings, JSON": (files / "settings.json", read_settings, False),
         "settings, TOML": (files / "settings.toml", read_settings, False),
@@ -89,13 +89,13 @@ def formats(folder: Path) -> dict[str, tuple[Path, Reader, bool]]:
         "list of files": (run / "SHA256SUMS", lambda p: _rows_by(p, run, name), False),
     }
     if (files / "plan.safetensors").is_file():
-        table["plan"] = (files / "plan.safetensors", tt.load_price, True)
+        table["plan"] = (files / "plan.safetensors", tt.load, True)
     return table
 
 
 def _plan_is_simple() -> bool:
     try:
-        tt.Plan(torch.zeros(3, 6, dtype=torch.bool))
+        tt.prices.Plan(torch.zeros(3, 6, dtype=torch.bool))
     except (ValueError, TypeError):
         return False
     return True

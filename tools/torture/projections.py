@@ -17,7 +17,7 @@ POLICIES: dict[str, Any] = {
     "revert": "revert",
     "raise": "raise",
     "retry": "retry",
-    "Retry(3)": tt.Retry(3),
+    "Retry(3)": tt.core.applied.Retry(3),
 }
 FAULTS = ("fails", "answers NaN and says so", "answers NaN in silence", "raises")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trimtab.advice.diagnosis import bootstrap, mean
-from trimtab.advice.trials import KINDS, Bench, Cost, Trial
+from trimtab.advice.trials import KINDS, Cost, Trial, TrialRuns
 
 __all__ = ["WORTHWHILE", "choice", "nothing_saved"]
 
@@ -16,25 +16,28 @@ _BETTER = 0.05  # of the cost of stepwise correction: what a less simple schedul
 
 
 def choice(
-    bench: Bench,
+    trials: TrialRuns,
     needed: Mapping[str, Trial],
     tolerance: float | None,
     limit: float | None,
     unit: Cost,
-    consequential: bool,
+    sound: bool,
 ) -> tuple[Trial, str]:
     """The trial to recommend, and why."""
-    if not consequential:
-        return bench.terminal, "when to project makes no difference here, so project once, at the end"
+    if not sound and trials.worth_following:
+        return trials.stepwise, "the projection cannot be relied on (see below), and a schedule of it neither"
+    if not trials.worth_following:
+        reason = "projecting at every step is no better than once, at the end, by the measure that was asked for"
+        return trials.terminal, reason
     if limit is not None:
-        return _best_in_time(bench, needed, limit)
+        return _best_in_time(trials, needed, limit)
     assert tolerance is not None
-    if bench.terminal.nepe.high <= tolerance:
-        return bench.terminal, "the tolerance is met without any correction on the way"
-    whole = bench.stepwise.cost(unit)
+    if trials.terminal.loss.mean <= tolerance:  # it is 1 by definition
+        return trials.terminal, "the tolerance is met without any correction on the way"
+    whole = trials.stepwise.cost(unit)
     least = min(trial.cost(unit) for trial in needed.values())
     if 1 - least / whole < WORTHWHILE:
-        return bench.stepwise, nothing_saved(1 - least / whole, unit)
+        return trials.stepwise, nothing_saved(1 - least / whole, unit)
     kind = next(kind for kind in KINDS if kind in needed and needed[kind].cost(unit) <= least + _BETTER * whole)
     beaten = [k for k in needed if KINDS.index(k) > KINDS.index(kind)]
     if kind != "adaptive" and beaten:
@@ -50,12 +53,12 @@ def nothing_saved(share: float, unit: Cost) -> str:
     )
 
 
-def _best_in_time(bench: Bench, needed: Mapping[str, Trial], limit: float) -> tuple[Trial, str]:
-    if bench.stepwise.seconds <= limit:
-        return bench.stepwise, "projecting at every step is within the time limit"
+def _best_in_time(trials: TrialRuns, needed: Mapping[str, Trial], limit: float) -> tuple[Trial, str]:
+    if trials.stepwise.seconds <= limit:
+        return trials.stepwise, "projecting at every step is within the time limit"
     if not needed:
-        return bench.terminal, "even without corrections a sample takes longer than the limit, so this is the quickest"
-    best = min(needed.values(), key=lambda trial: trial.nepe.mean)
+        return trials.terminal, "even without corrections a sample takes longer than the limit, so this is the quickest"
+    best = min(needed.values(), key=lambda trial: trial.loss.mean)
     for kind in KINDS:
         if kind in needed and bootstrap(mean, needed[kind].values - best.values).low <= 0:
             less_simple = needed[kind] is best

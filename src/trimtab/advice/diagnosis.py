@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -17,10 +17,13 @@ from torch import Tensor
 from trimtab.core.applied import checked_projection
 from trimtab.core.constraint import Constraint
 from trimtab.core.metrics import Distance, endpoint_distance, euclidean
+from trimtab.core.noise import Noise
+from trimtab.core.problem import Problem
 from trimtab.core.record import Rollout
 from trimtab.core.rollout import Sampler, rollout, take_rows
-from trimtab.prices.explore import Run
-from trimtab.schedules import Fixed, Periodic
+from trimtab.core.schedule import Watched
+from trimtab.prices.explore import RunBatch
+from trimtab.schedules import Fixed, Periodic, Stepwise
 
 __all__ = [
     "Effects",
@@ -28,6 +31,7 @@ __all__ = [
     "Stability",
     "bootstrap",
     "correction_effects",
+    "divergence",
     "euclidean",
     "mean",
     "projection_stability",
@@ -142,7 +146,9 @@ class Effects:
         return bootstrap(lambda sets: rank_correlation(sets[..., 0].flatten(1), sets[..., 1].flatten(1)), pairs)
 
 
-def correction_effects(run: Run, alone: Rollout, stepwise: Rollout, distance: Distance, rounds: int = 4) -> Effects:
+def correction_effects(
+    run: RunBatch, alone: Rollout, stepwise: Rollout, distance: Distance, rounds: int = 4
+) -> Effects:
     """Give every sample one correction at a random step, `rounds` times over, and compare with `alone`.
 
     Args:
@@ -153,23 +159,24 @@ def correction_effects(run: Run, alone: Rollout, stepwise: Rollout, distance: Di
         rounds: How many rollouts of the batch.
     """
     T, n = alone.defects.shape
+    T -= int(alone.closing_rule == "paid")  # the last step corrects all, and has nothing to tell
     generator = torch.Generator().manual_seed(0)
-    everyone, steps = torch.arange(n), torch.arange(T)
+    everyone, steps = torch.arange(n), torch.arange(alone.n_steps)
     far = endpoint_distance(alone, stepwise, distance).cpu().double()
     when, values, endpoints, gains = [], [], [], []
     for _ in range(rounds):
         # one stratum of the steps for each sample, so that few samples still cover all times
         place = torch.randperm(n, generator=generator) + torch.rand(n, generator=generator)
         at = (place / n * T).long().clamp(max=T - 1)
-        once = run(Fixed((steps[:, None] == at).to(alone.projected.device)))
-        gain = (alone.residuals - once.residuals).cpu().double()
+        once = run(Watched(Fixed((steps[:, None] == at).to(alone.projected.device))))
+        gain = (alone.residuals - once.residuals).cpu().double()[:T]
         when.append(at)
         values.append(gain.sum(dim=0))
         endpoints.append(far - endpoint_distance(once, stepwise, distance).cpu().double())
         gains.append(gain)
     step, sample = torch.cat(when), everyone.repeat(rounds)
     after = torch.cat(gains, dim=1)
-    lag = step + steps[:, None]  # (T, m): the step k after the correction
+    lag = step + steps[:T, None]  # (T, m): the step k after the correction
     left = torch.where(lag < T, after.gather(0, lag.clamp(max=T - 1)), torch.nan)
     return Effects(
         step=step,
@@ -202,16 +209,26 @@ class Stability:
         left_over: The share of the defect that a projection leaves.
         amplification: The largest factor by which a small change of a state (1% of its way to feasible) came out of
             the projection; at most about 1 for a well-behaved one, NaN where it could not be measured.
+        again: How far projecting a second time moves a state, as a share of the first way; 0 for a projection.
+        divergence: By what factor two rollouts a hair apart at the start are apart at the end, both fully projected.
     """
 
     failed: float
     left_over: float
     amplification: float
+    again: float = math.nan
+    divergence: float = math.nan
 
     @property
     def sound(self) -> bool:
         """Whether nothing speaks against it."""
-        return self.failed <= 0.02 and self.left_over <= 0.05 and not self.amplification > 10
+        steady = not self.amplification > 10 and not self.again > 0.05
+        return self.failed <= 0.02 and self.left_over <= 0.05 and steady
+
+    @property
+    def chaotic(self) -> bool:
+        """Whether final states say nothing about each other, because rollouts part however close they begin."""
+        return self.divergence > 1e3
 
 
 def projection_stability(
@@ -229,34 +246,90 @@ def projection_stability(
     rows = torch.arange(min(samples, len(seeds)))
     some = constraint.take(rows)
     T = sampler.n_steps
-    run = rollout(take_rows(sampler, rows), some, Periodic(max(1, T // 4)), seeds[rows], keep_states=True)
+    run = rollout(
+        take_rows(sampler, rows), some, Periodic(max(1, T // 4)), seeds[rows], keep_states=True, measure_defects=True
+    )
     assert run.states is not None
     before = [t for t in range(T - 1) if not bool(run.projected[t].any())]  # states as a schedule would find them
     chosen = sorted({before[len(before) * (2 * k + 1) // 8] for k in range(4)}) if before else []
     generator = torch.Generator().manual_seed(0)
-    factors = [_amplification(some, run.states[t + 1], generator) for t in chosen]
-    return recorded_stability(stepwise, max((f for f in factors if not math.isnan(f)), default=math.nan))
+    nudged = [_nudged(some, run.states[t + 1], generator) for t in chosen]
+    factor, again = (max((f[i] for f in nudged if not math.isnan(f[i])), default=math.nan) for i in range(2))
+    return recorded_stability(stepwise, factor, again)
 
 
-def recorded_stability(stepwise: Rollout, amplification: float = math.nan) -> Stability:
+def recorded_stability(stepwise: Rollout, amplification: float = math.nan, again: float = math.nan) -> Stability:
     """What the record of a stepwise rollout shows by itself, where no state can be nudged."""
     total = float(stepwise.defects.sum())
     return Stability(
         failed=float(stepwise.failed.double().mean()),
         left_over=float(stepwise.residuals.sum()) / total if total > 0 else 0.0,
         amplification=amplification,
+        again=again,
     )
 
 
-def _amplification(constraint: Constraint, x: Tensor, generator: torch.Generator) -> float:
+def _nudged(constraint: Constraint, x: Tensor, generator: torch.Generator) -> tuple[float, float]:
+    """By what factor a small change of a state comes out of the projection, and how far a second projection moves."""
     with torch.no_grad():
         there = checked_projection(constraint, x).x
         way = _norm(there - x)
         nudge = torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x)
         nudge = nudge * (0.01 * way / _norm(nudge)).reshape(-1, *([1] * (x.ndim - 1)))
         moved = _norm(checked_projection(constraint, x + nudge).x - there) / _norm(nudge)
-    moved = moved[way > 1e-6 * (1 + _norm(x))]  # a feasible state has no way to go, and nothing to say
-    return float(moved.max()) if len(moved) else math.nan
+        again = _norm(checked_projection(constraint, there).x - there) / way
+    off = way > 1e-6 * (1 + _norm(x))  # a feasible state has no way to go, and nothing to say
+    return (float(moved[off].max()), float(again[off].max())) if bool(off.any()) else (math.nan, math.nan)
+
+
+def divergence(problem: Problem, stepwise: Rollout, distance: Distance, size: float = 1e-6) -> float:
+    """By what factor two rollouts a hair apart at the start are apart at the end, both projected at every step.
+
+    Args:
+        problem: What is sampled.
+        stepwise: Its rollout, projected at every step.
+        distance: Between states.
+        size: Of the nudge, relative to the size of the initial states.
+
+    Returns:
+        The median over samples; NaN for states that are not one tensor.
+    """
+    if not isinstance(stepwise.final, Tensor):
+        return math.nan
+    nudged = _Nudged(problem.sampler, size)
+    other = replace(problem, sampler=nudged).rollout(Stepwise(), closing=stepwise.closing_rule, measure_defects=False)
+    apart = distance(stepwise.final, other.final).double()
+    began = nudged.began.get("apart")
+    if began is None or not bool((began > 0).any()):
+        return math.nan
+    return float((apart.cpu()[began > 0] / began[began > 0]).median())
+
+
+@dataclass(frozen=True, eq=False)
+class _Nudged:
+    """A sampler whose initial states are moved by a hair."""
+
+    sampler: Sampler
+    size: float
+    began: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def n_steps(self) -> int:
+        return self.sampler.n_steps
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return getattr(self.sampler, "dtype", torch.float64)
+
+    def start(self, noise: Noise) -> Tensor:
+        x: Tensor = self.sampler.start(noise)
+        way = self.size * torch.randn(x.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(x)
+        self.began["apart"] = _norm(way * x.abs().mean()).double().cpu()
+        return x + way * x.abs().mean()
+
+    def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
+        step: Tensor = self.sampler.step(x, t, noise)
+        return step
 
 
 def _norm(x: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["write_advice_figure"]
 
 _DOTTED: dict[str, Any] = {"color": "#444444", "lw": 0.8, "ls": (0, (2, 2))}
-_KEYS = {"periodic": "periodic", "planned": "planned", "adaptive": "adaptive:dp"}
+_KEYS = {"periodic": "periodic", "window": "window", "planned": "planned", "adaptive": "adaptive:dp"}
 _FORMATS: dict[str, dict[str, Any]] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
@@ -44,10 +44,10 @@ def draw_advice(plt: Any, advice: Advice) -> Any:
     left, right = axes[0], axes[-1]
     _curves(left, advice, lambda trial: trial.budget / m.n_steps)
     left.set_xlabel("budget B/T")
-    left.set_ylabel("NEPE (0 stepwise, 1 terminal)")
+    left.set_ylabel("loss (0 full projection, 1 terminal)")
     if timed:
         _curves(axes[1], advice, lambda trial: trial.seconds * 1e3)
-        axes[1].set_xlabel("ms a sample")
+        axes[1].set_xlabel("ms per sample")
         if m.limit is not None:
             axes[1].axvline(m.limit * 1e3, **_DOTTED)
     for axis in axes[:-1]:
@@ -81,7 +81,7 @@ def _curves(axis: Any, advice: Advice, place: Callable[[Trial], float]) -> None:
         x = [place(trial) for trial in trials]
         axis.plot(
             x,
-            [t.nepe.mean for t in trials],
+            [t.loss.mean for t in trials],
             color=look.colour,
             marker=look.marker,
             ls=look.dashes,
@@ -89,10 +89,10 @@ def _curves(axis: Any, advice: Advice, place: Callable[[Trial], float]) -> None:
             zorder=3,
         )
         axis.fill_between(
-            x, [t.nepe.low for t in trials], [t.nepe.high for t in trials], color=look.colour, alpha=0.2, lw=0
+            x, [t.loss.low for t in trials], [t.loss.high for t in trials], color=look.colour, alpha=0.2, lw=0
         )
     chosen = [t for t in (m.terminal, m.stepwise, *m.trials) if t.kind == advice.kind and t.budget == advice.budget]
     axis.plot(
-        [place(chosen[0])], [chosen[0].nepe.mean], marker="o", markersize=10, mfc="none", mec="#B2182B", mew=1.5,
+        [place(chosen[0])], [chosen[0].loss.mean], marker="o", markersize=10, mfc="none", mec="#B2182B", mew=1.5,
         ls="none", label="recommended", zorder=5,
     )  # fmt: skip

@@ -1,157 +1,145 @@
 """Should I bother? Which schedule, which budget, what is lost and what is saved.
 
-Half of the seeds calibrate, the other half measures. Everything recommended has been measured on the second half,
-paired by seed with projecting at every step (NEPE 0) and with projecting at the end alone (NEPE 1).
+Half of the samples calibrate, the other half measures. Everything recommended has been measured on the second half,
+paired by seed, by the quality of the final samples: 0 is projecting at every step, 1 is projecting at the end alone.
+Before anything is recommended, the two are compared: full projection is a reference, not the truth.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-
-import torch
-from torch import Tensor
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 from trimtab.advice.choice import WORTHWHILE, choice, nothing_saved
 from trimtab.advice.diagnosis import (
+    Effects,
     Interval,
     Stability,
+    bootstrap,
     correction_effects,
-    euclidean,
+    divergence,
+    mean,
     projection_stability,
     recorded_stability,
 )
 from trimtab.advice.result import Advice, Measured
-from trimtab.advice.trials import KINDS, Bench, Cost, Trial
+from trimtab.advice.trials import KINDS, Cost, Trial, TrialRuns
 from trimtab.advice.words import findings_of
-from trimtab.core.constraint import Constraint
-from trimtab.core.errors import real_number, unknown
-from trimtab.core.fingerprint import fingerprint
-from trimtab.core.metrics import Distance, top_mass
-from trimtab.core.noise import as_seeds
-from trimtab.core.record import Rollout
-from trimtab.core.rollout import Sampler, rollout, take_rows
+from trimtab.core.distributions import compare_samples
+from trimtab.core.errors import unknown
+from trimtab.core.metrics import Distance, euclidean, top_mass
+from trimtab.core.problem import Problem
+from trimtab.core.quality import Quality, as_quality
+from trimtab.core.schedule import Watched
+from trimtab.prices.batches import Source
 from trimtab.prices.calibration import Price
-from trimtab.prices.explore import Run
-from trimtab.schedules import Terminal
+from trimtab.prices.explore import RunBatch
+from trimtab.prices.objective import Objective
+from trimtab.schedules import Stepwise, Terminal
 
-__all__ = ["advise", "advise_runs"]
+__all__ = ["advise"]
 
 FEWEST = 16
-"""Seeds below which there is no advice."""
+"""Samples below which there is no advice."""
 
 _FEWEST_STEPS = 4
 _GRID = (0.1, 0.25, 0.5)
 
 
 def advise(
-    sampler: Sampler,
-    constraint: Constraint,
-    seeds: Iterable[int] | Tensor,
+    source: Source,
+    held_out: Source | None = None,
     *,
+    quality: Quality | Callable[..., Any] | None = None,
+    objective: Objective = "endpoint",
     tolerance: float | None = None,
     seconds: float | None = None,
     cost: Cost = "seconds",
     distance: Distance | None = None,
     price: Price | None = None,
+    window: int | float | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Advice:
     """Find out whether correcting on schedule is worth it for a sampler, and recommend a schedule and a budget.
 
     Args:
-        sampler: For these seeds.
-        constraint: For these seeds.
-        seeds: The first half calibrates, the second measures. At least 16; 64 give intervals worth having.
-        tolerance: The NEPE that may be lost; the smallest budget that meets it is recommended, with the whole interval
-            below it. 0.1 if neither this nor `seconds` is given.
-        seconds: A time limit a sample; the schedule that loses least within it is recommended (and the tolerance, if
-            given too, is met or said to be missed).
+        source: A `Problem`, whose first half of samples calibrates and whose second half measures: at least 16, better
+            64. Or a function `run(schedule)` that runs a loop of your own, as in `calibrate`, to calibrate with.
+        held_out: With a function, another one that runs the same loop on other seeds, to measure with.
+        quality: A measure of final samples to go by: a function of the final states (and of the problem), lower being
+            better, or a `Quality`.
+        objective: What to go by without one: "endpoint" (the distance of final states to those of full projection), or
+            "path".
+        tolerance: The share of what full projection gains over terminal projection that may be lost; the smallest
+            budget that meets it is recommended, with the whole interval below it. 0.1 if neither this nor `seconds` is
+            given.
+        seconds: A time limit per sample; the schedule that loses least within it is recommended (and the tolerance,
+            if given too, is met or said to be missed).
         cost: What is to be saved: "seconds" of wall clock as measured here, or "projections" where those of the real
-            application are dear but these are not.
-        distance: The domain's rho; Euclidean if not given.
+            application are expensive but these are not.
+        distance: Between states; the problem's own, or Euclidean, if not given.
         price: Prices or a plan made earlier, to be judged instead of new ones.
+        window: What you do today: the step, or share of the steps, from which on you project at every step. It is
+            measured and told beside the rest.
         say: Told what is being done.
 
     Example:
         >>> import trimtab as tt
-        >>> seeds = range(1000, 1032)
-        >>> problem = tt.domain("terrain-ridge", n_steps=24).problem(seeds)
-        >>> from trimtab.advice.recommend import advise
-        >>> advice = advise(problem.sampler, problem.constraint, seeds, tolerance=0.2, cost="projections")
+        >>> problem = tt.domain("terrain-ridge", n_steps=24).problem(range(1000, 1032))
+        >>> advice = advise(problem, objective="path", tolerance=0.2, cost="projections")
         >>> advice.kind, advice.loss.high <= 0.2
         ('adaptive', True)
     """
     tolerance = _tolerance(tolerance, seconds, cost)
-    seeds = as_seeds(seeds)
-    _refuse_too_few(len(seeds), sampler.n_steps)
-    if not callable(getattr(constraint, "take", None)):
-        raise ValueError(
-            f"{type(constraint).__name__} has no take(rows), by which the samples to project are selected; a "
-            "constraint without data of its own returns itself"
-        )
-    _refuse_foreign_price(price, sampler.n_steps)
-    everyone, half = torch.arange(len(seeds)), len(seeds) // 2
-    batches = [
-        (take_rows(sampler, rows), constraint.take(rows), seeds[rows]) for rows in (everyone[:half], everyone[half:])
-    ]
-
-    def batch(which: int) -> Run:
-        its_sampler, its_constraint, its_seeds = batches[which]
-        return lambda schedule: rollout(its_sampler, its_constraint, schedule, its_seeds)
-
-    timed = cost == "seconds" or seconds is not None
-    known = fingerprint(*batches[0][:2])
-    bench = Bench(
-        batch(0), batch(1), sampler.n_steps, distance or euclidean, price, say or _silent, timed, fingerprint=known
-    )
-    return _recommend(
-        bench, tolerance, seconds, cost, half, lambda stepwise: projection_stability(*batches[1], stepwise)
-    )
-
-
-def advise_runs(
-    calibrating: Run,
-    measuring: Run,
-    n_steps: int,
-    *,
-    tolerance: float | None = None,
-    seconds: float | None = None,
-    cost: Cost = "seconds",
-    distance: Distance | None = None,
-    price: Price | None = None,
-    say: Callable[[str], None] | None = None,
-) -> Advice:
-    """Advise on a loop that is not ours.
-
-    The same as `advise`, but for one thing: no state can be nudged, so that of the projection's stability only
-    failures and what is left of the defect are known.
-
-    Args:
-        calibrating: `calibrating(schedule)` runs the loop once with a `Corrector` on that schedule, always with the
-            same seeds, and returns `corrector.rollout`.
-        measuring: The same with other seeds.
-        n_steps: T.
-        tolerance: As in `advise`, and so are the rest.
-        seconds: See `advise`.
-        cost: See `advise`.
-        distance: See `advise`.
-        price: See `advise`.
-        say: See `advise`.
-    """
-    tolerance = _tolerance(tolerance, seconds, cost)
+    if objective not in ("endpoint", "path"):
+        raise unknown("objective", str(objective), ("endpoint", "path"))
+    calibrating, measuring, problems, n_steps = _two_batches(source, held_out)
     _refuse_foreign_price(price, n_steps)
-    timed = cost == "seconds" or seconds is not None
-    bench = Bench(calibrating, measuring, n_steps, distance or euclidean, price, say or _silent, timed)
-    others = calibrating(Terminal())
-    calibrated = others.defects.shape[1]
-    _refuse_too_few(2 * min(bench.n, calibrated), n_steps)
-    if others.defects.shape == bench.alone.defects.shape and bool((others.defects == bench.alone.defects).all()):
+    if problems[0] is not None and distance is None:
+        distance = problems[0].distance
+    trials = TrialRuns(
+        calibrating,
+        measuring,
+        n_steps,
+        distance or euclidean,
+        price,
+        say or (lambda text: None),
+        timed=cost == "seconds" or seconds is not None,
+        quality=as_quality(quality),
+        problems=problems,
+        objective=objective,
+    )
+    needed, effects = _try_out(trials, tolerance, seconds)
+    yours = None if window is None else trials.your_window(window)
+    trials.say("how sound the projection is")
+    stability = _soundness(trials)
+    chosen = _choose(trials, needed, tolerance, seconds, cost, stability.sound)
+    return _answer(trials, chosen, needed, effects, stability, yours, (tolerance, seconds, cost))
+
+
+def _two_batches(
+    source: Source, held_out: Source | None
+) -> tuple[RunBatch, RunBatch, tuple[Problem | None, Problem | None], int]:
+    """What calibrates and what measures, and the number of steps."""
+    if isinstance(source, Problem):
+        if held_out is not None:
+            raise ValueError("a Problem is split into halves by itself; held_out goes with a function run(schedule)")
+        _refuse_too_few(len(source), source.n_steps)
+        one, other = source.halves()
+        return one.rollout, other.rollout, (one, other), source.n_steps
+    if not callable(source) or not callable(held_out):
+        raise TypeError(
+            "advise takes a Problem, or two functions run(schedule) of which the second runs other seeds: "
+            f"advise(run, held_out=other_run); got {type(source).__name__} and {type(held_out).__name__}"
+        )
+    assert not isinstance(held_out, Problem)
+    first, second = source(Watched(Terminal())), held_out(Watched(Terminal()))
+    _refuse_too_few(2 * min(first.defects.shape[1], second.defects.shape[1]), first.n_steps)
+    if first.defects.shape == second.defects.shape and bool((first.defects == second.defects).all()):
         raise ValueError("the two runs are the same rollouts; measuring needs other seeds than calibrating")
-    return _recommend(bench, tolerance, seconds, cost, calibrated, recorded_stability)
-
-
-def _silent(text: str) -> None:
-    """Say nothing."""
+    return source, held_out, (None, None), first.n_steps
 
 
 def _tolerance(tolerance: float | None, seconds: float | None, cost: str) -> float | None:
@@ -159,7 +147,7 @@ def _tolerance(tolerance: float | None, seconds: float | None, cost: str) -> flo
     if cost not in ("seconds", "projections"):
         raise unknown("cost", str(cost), ("seconds", "projections"))
     for name, value in (("tolerance", tolerance), ("seconds", seconds)):
-        if value is not None and not 0 < real_number(value, name) < math.inf:
+        if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):
             raise ValueError(f"{name} must be a number above 0: got {value!r}")
     return 0.1 if tolerance is None and seconds is None else tolerance
 
@@ -180,108 +168,134 @@ def _refuse_too_few(rollouts: int, n_steps: int) -> None:
 def _refuse_foreign_price(price: Price | None, n_steps: int) -> None:
     if price is None:
         return
-    if not isinstance(price, Price):
-        raise TypeError(f"price must be one that calibrate or load_price made: got {price!r:.60}")
     if price.n_steps != n_steps:
         raise ValueError(
-            f"the price was calibrated for T = {price.n_steps} steps, this sampler has {n_steps}; calibrate again"
+            f"the price was calibrated for T = {price.n_steps} steps, this sampler has {n_steps}; calibrate again, or "
+            "use price.resample(n_steps)"
         )
-    if price.objective != "path":
-        raise ValueError(
-            f"the price was calibrated for the objective {price.objective!r}; advice is about path error, so give one "
-            "calibrated for 'path' (the default of calibrate)"
-        )
-    if price.budget < 1:
-        raise ValueError("the price is for a budget of 0 corrections; calibrate with a larger budget")
+    if price.budget < 2:
+        raise ValueError(f"the price is for a budget of {price.budget} corrections; calibrate with a larger budget")
 
 
-# ------------------------------------------------------------------ recommending
+# ------------------------------------------------------------------ trying out, choosing, answering
 
 
-def _recommend(
-    bench: Bench,
+def _try_out(
+    trials: TrialRuns, tolerance: float | None, limit: float | None
+) -> tuple[dict[str, Trial], Effects | None]:
+    """Run every kind of schedule at some budgets: by kind, the trial that does what was asked for."""
+    needed: dict[str, Trial] = {}
+    if not trials.worth_following:
+        return needed, None
+    for kind in trials.kinds:
+        for share in _GRID:
+            trials.trial(kind, max(2, min(round(share * trials.n_steps), trials.most(kind))))
+        if limit is not None:
+            fitting = trials.best_within(kind, limit)
+            needed |= {} if fitting is None else {kind: fitting}
+        elif tolerance is not None:
+            needed[kind] = trials.cheapest_within(kind, tolerance)
+    if trials.degenerate >= 0.5:
+        return needed, None
+    trials.say("single corrections at random steps")
+    return needed, correction_effects(trials.run, trials.alone, trials.reference, trials.distance)
+
+
+def _choose(
+    trials: TrialRuns,
+    needed: dict[str, Trial],
     tolerance: float | None,
     limit: float | None,
     unit: Cost,
-    calibrated: int,
-    soundness: Callable[[Rollout], Stability],
-) -> Advice:
-    needed: dict[str, Trial] = {}
-    consequential = bench.degenerate < 0.5
-    effects = None
-    if consequential:
-        for kind in bench.kinds:
-            for share in _GRID:
-                bench.trial(kind, max(1, min(round(share * bench.n_steps), bench.most(kind))))
-            if limit is not None:
-                fitting = bench.best_within(kind, limit)
-                needed |= {} if fitting is None else {kind: fitting}
-            elif tolerance is not None:
-                needed[kind] = bench.cheapest_within(kind, tolerance)
-        bench.say("single corrections at random steps")
-        effects = correction_effects(bench.run, bench.alone, bench.reference, bench.distance)
-    trial, reason = choice(bench, needed, tolerance, limit, unit, consequential)
-    bench.say("how sound the projection is")
-    stability = soundness(bench.reference)
-    timed, stepwise = trial, bench.stepwise
+    sound: bool,
+) -> tuple[Trial, Trial, Trial, Interval, str]:
+    """The trial to recommend, the same and the stepwise one with their times taken again, what is saved, and why."""
+    trial, reason = choice(trials, needed, tolerance, limit, unit, sound)
+    timed, stepwise = trial, trials.stepwise
     share = 1 - trial.projections / stepwise.projections
     saving = Interval(share, share, share)
     if unit == "seconds":
-        bench.say("timing")
-        timed, stepwise, saving = bench.timed_again(trial)
+        trials.say("timing")
+        timed, stepwise, saving = trials.timed_again(trial)
     if unit == "seconds" and trial.kind not in ("terminal", "stepwise") and saving.mean < WORTHWHILE and limit is None:
         # the first timing was lucky: side by side there is nothing to gain
         reason = nothing_saved(saving.mean, unit)
         trial, timed, saving = stepwise, stepwise, Interval(0.0, 0.0, 0.0)
-    needed = {kind: timed if one is trial else one for kind, one in needed.items()}
+    return trial, timed, stepwise, saving, reason
+
+
+def _answer(
+    trials: TrialRuns,
+    chosen: tuple[Trial, Trial, Trial, Interval, str],
+    needed: dict[str, Trial],
+    effects: Effects | None,
+    stability: Stability,
+    yours: Trial | None,
+    asked: tuple[float | None, float | None, Cost],
+) -> Advice:
+    """Everything that was measured, and what to do."""
+    trial, timed, stepwise, saving, reason = chosen
+    tolerance, limit, unit = asked
     nothing = Interval(math.nan, math.nan, math.nan)
+
+    def as_timed(one: Trial) -> Trial:
+        return timed if one is trial else one
+
+    everything = sorted(map(as_timed, trials.trials.values()), key=lambda t: (KINDS.index(t.kind), t.budget))
     measured = Measured(
-        n_steps=bench.n_steps,
-        calibrated=calibrated,
-        held_out=bench.n,
+        n_steps=trials.n_steps,
+        calibrated=len(trials.problems[0]) if trials.problems[0] is not None else trials.n,
+        held_out=trials.n,
         tolerance=tolerance,
         limit=limit,
         unit=unit,
-        terminal=timed if trial.kind == "terminal" else bench.terminal,
+        measure=trials.measure_name,
+        gain=bootstrap(mean, trials.closed - trials.full),
+        full=float(trials.full.mean()),
+        terminal=as_timed(trials.terminal),
         stepwise=stepwise,
-        trials=tuple(
-            sorted(
-                (timed if one is trial else one for one in bench.trials.values()),
-                key=lambda t: (KINDS.index(t.kind), t.budget),
-            )
-        ),
-        needed=needed,
-        degenerate=bench.degenerate,
-        concentration=float(top_mass(bench.alone.defects).double().nanmean()),
-        constant=bench.constant,
-        looks_project=bench.looks_project,
-        share=bench.reference.seconds["projection"] / sum(bench.reference.seconds.values()),
+        trials=tuple(everything),
+        needed={kind: as_timed(one) for kind, one in needed.items()},
+        yours=yours,
+        degenerate=trials.degenerate,
+        concentration=float(top_mass(trials.alone.defects).double().nanmean()),
+        constant=trials.constant,
+        looks_project=trials.looks_project,
+        share=trials.reference.seconds["projection"] / sum(trials.reference.seconds.values()),
         effects=effects,
         alignment=effects.alignment(effects.value) if effects else nothing,
         endpoint_alignment=effects.alignment(effects.endpoint) if effects else nothing,
         stability=stability,
-        expected=_expected(bench),
-        batches=bench.batches,
+        fidelity=_fidelity(trials, trial),
+        batches=trials.batches,
     )
     return Advice(
         kind=trial.kind,
         budget=trial.budget,
-        loss=trial.nepe,
+        loss=trial.loss,
         saving=saving,
         schedule=trial.schedule,
-        price=bench.prices.get(trial.kind),
+        price=trials.prices.get(trial.kind),
         findings=findings_of(measured),
         measured=measured,
         reason=reason,
     )
 
 
-def _expected(bench: Bench) -> dict[int, float]:
-    """NEPE of the adaptive trials as the calibration half foretold it, in units of the held-out half's ends."""
-    price = bench.prices.get("adaptive")
-    foretold = None if price is None else price.notes.get("expected")
-    span = float(bench.span.mean())
-    if foretold is None or span <= 0:
-        return {}
-    low = float(bench.ends[0].mean())
-    return {b: (float(foretold[b]) - low) / span for kind, b in bench.trials if kind == "adaptive"}
+def _soundness(trials: TrialRuns) -> Stability:
+    """Of the projection, nudged where a problem allows it, and of the rollout after a nudge."""
+    problem = trials.problems[1]
+    if problem is None:
+        return recorded_stability(trials.reference)
+    found = projection_stability(problem.sampler, problem.constraint, problem.seeds, trials.reference)
+    return replace(found, divergence=divergence(problem, trials.reference, trials.distance))
+
+
+def _fidelity(trials: TrialRuns, trial: Trial) -> Any:
+    """How the recommended schedule's final samples compare with those of full projection on the other seeds."""
+    if trials.groups or trial.kind == "stepwise":
+        return None
+    trials.say("final samples as distributions")
+    samples, reference = trials.run(trial.schedule), trials.calibrating(Stepwise())
+    trials.batches += 1
+    return compare_samples(samples, reference)

@@ -12,6 +12,7 @@ from trimtab.advice.diagnosis import Effects, Interval, Stability
 from trimtab.advice.trials import Cost, Kind, Trial
 from trimtab.advice.words import Finding, words_of
 from trimtab.core import show
+from trimtab.core.distributions import Fidelity
 from trimtab.core.schedule import Schedule
 from trimtab.prices.calibration import Price
 
@@ -26,13 +27,17 @@ class Measured:
         n_steps: T.
         calibrated: Number of seeds that calibrated.
         held_out: Number of seeds that measured.
-        tolerance: The NEPE asked for, if any.
-        limit: The seconds a sample asked for, if any.
+        tolerance: The loss asked for, if any.
+        limit: The seconds per sample asked for, if any.
         unit: What is saved: "seconds" or "projections".
+        measure: What losses are measured by.
+        gain: By how much full projection is better than terminal projection in it, with its interval.
+        full: The mean of the measure with full projection.
         terminal: The trial without corrections.
         stepwise: The trial with all of them.
         trials: All others, in order of kind and budget.
         needed: By kind, the trial that does what was asked for; a kind that cannot is left out.
+        yours: The window that is used today, if it was told.
         degenerate: The share of samples for which timing is of no consequence.
         concentration: C_0.2 of the terminal rollouts.
         constant: Whether the defect is the same number everywhere.
@@ -42,7 +47,7 @@ class Measured:
         alignment: Rank correlation of the defect with a correction's worth in path error.
         endpoint_alignment: And with its worth in endpoint distance.
         stability: Of the projection.
-        expected: NEPE of the adaptive trials as calibration foretold it, by budget.
+        fidelity: Of the recommended schedule's final samples as a distribution; None where it was not compared.
         batches: Rollouts of a batch that were run.
     """
 
@@ -52,10 +57,14 @@ class Measured:
     tolerance: float | None
     limit: float | None
     unit: Cost
+    measure: str
+    gain: Interval
+    full: float
     terminal: Trial
     stepwise: Trial
     trials: tuple[Trial, ...]
     needed: Mapping[str, Trial]
+    yours: Trial | None
     degenerate: float
     concentration: float
     constant: bool
@@ -65,8 +74,13 @@ class Measured:
     alignment: Interval
     endpoint_alignment: Interval
     stability: Stability
-    expected: Mapping[int, float]
+    fidelity: Fidelity | None
     batches: int
+
+    @property
+    def best(self) -> Trial:
+        """The trial with the best final samples, whatever it costs."""
+        return min((self.terminal, *self.trials, self.stepwise), key=lambda trial: float(trial.measured.mean()))
 
     def of(self, kind: str) -> list[Trial]:
         """The trials of a kind, by budget, between the terminal and the stepwise one."""
@@ -79,9 +93,9 @@ class Advice:
     """What to do, and why; `print` it, `plot` it, or use `schedule` as it is.
 
     Attributes:
-        kind: "terminal", "periodic", "planned", "adaptive" or "stepwise".
+        kind: "terminal", "periodic", "window", "planned", "adaptive" or "stepwise".
         budget: Corrections to spend.
-        loss: The NEPE to expect, with its 95% interval.
+        loss: The share of full projection's gain to lose, with its 95% interval.
         saving: The share of the cost of stepwise correction that is saved, with the range it was measured in.
         schedule: Ready to use; it refuses the seeds it was calibrated on.
         price: The prices or the plan behind it, to `save`; None for kinds that need none.
@@ -123,9 +137,9 @@ class Advice:
         facts += [("saved", f"{self.saving.mean:.0%} of the {m.unit}"), ("warnings", ", ".join(self.failure_modes))]
         kinds = dict.fromkeys(trial.kind for trial in m.trials)
         lines: dict[str, list[tuple[float, float]]] = {
-            kind: [(float(trial.budget), trial.nepe.mean) for trial in m.of(kind)] for kind in kinds
+            kind: [(float(trial.budget), trial.loss.mean) for trial in m.of(kind)] for kind in kinds
         }
-        drawing = show.draw(lines, "corrections", "loss (NEPE)")
+        drawing = show.draw(lines, "corrections", "loss")
         reasons = f"<details><summary>In words</summary><pre>{escape(str(self))}</pre></details>"
         return show.panel(f"Advice: {self.reason}", show.table(facts), drawing, reasons)
 
@@ -143,7 +157,9 @@ class Advice:
                 {
                     "schedule": trial.kind,
                     "budget": trial.budget,
-                    "nepe": trial.nepe.facts(),
+                    "loss": trial.loss.facts(),
+                    m.measure: float(trial.measured.mean()),
+                    "nepe": None if trial.nepe != trial.nepe else trial.nepe,
                     "endpoint": trial.endpoint,
                     "seconds": trial.seconds,
                     "projections": trial.projections,

@@ -12,19 +12,22 @@ from torch import Tensor
 
 from trimtab.advice.diagnosis import Interval, bootstrap, mean
 from trimtab.core.metrics import Distance, nepe, path_error
+from trimtab.core.problem import Problem
+from trimtab.core.quality import Quality
 from trimtab.core.record import Rollout
-from trimtab.core.schedule import Schedule
-from trimtab.prices.calibration import Price, calibrate_runs
-from trimtab.prices.explore import Run
+from trimtab.core.schedule import Schedule, Watched
+from trimtab.prices.calibration import Price, calibrate
+from trimtab.prices.explore import RunBatch
+from trimtab.prices.objective import Objective, describe
 from trimtab.prices.plan import Plan
-from trimtab.schedules import Periodic, Stepwise, Terminal
+from trimtab.schedules import Periodic, Stepwise, Terminal, Window
 
-__all__ = ["KINDS", "Bench", "Cost", "Kind", "Trial"]
+__all__ = ["KINDS", "Cost", "Kind", "Trial", "TrialRuns"]
 
 Cost = Literal["seconds", "projections"]
-Kind = Literal["terminal", "periodic", "planned", "adaptive", "stepwise"]
+Kind = Literal["terminal", "periodic", "window", "planned", "adaptive", "stepwise"]
 
-KINDS = ("periodic", "planned", "adaptive")
+KINDS = ("periodic", "window", "planned", "adaptive")
 """Schedules that take a budget, the simplest first."""
 
 _SEARCHES = 3  # budgets tried between those of the grid, for each schedule
@@ -39,10 +42,13 @@ class Trial:
     Attributes:
         kind: Of schedule.
         budget: Corrections.
-        values: NEPE of each sample, (n,); NaN where timing is of no consequence.
-        nepe: Its mean with a bootstrap interval.
-        seconds: Wall clock a sample, in a batch of n.
-        projections: A sample, the closing one included.
+        values: The loss of each sample, (n,): 0 is full projection, 1 is terminal projection on average; NaN where
+            timing is of no consequence.
+        loss: Its mean with a bootstrap interval.
+        measured: The measure itself, (n,), lower being better.
+        nepe: Mean normalised excess path error.
+        seconds: Wall clock per sample, in a batch of n.
+        projections: Per sample, the closing one included.
         endpoint: Mean distance of the final states to those of the stepwise rollout.
         schedule: That was run.
     """
@@ -50,7 +56,9 @@ class Trial:
     kind: Kind
     budget: int
     values: Tensor
-    nepe: Interval
+    loss: Interval
+    measured: Tensor
+    nepe: float
     seconds: float
     projections: float
     endpoint: float
@@ -61,27 +69,31 @@ class Trial:
         return self.seconds if unit == "seconds" else self.projections
 
 
-class Bench:
+class TrialRuns:
     """Two batches of rollouts, one that calibrates and one that measures, and everything run on them."""
 
     def __init__(
         self,
-        calibrating: Run,
-        measuring: Run,
+        calibrating: RunBatch,
+        measuring: RunBatch,
         n_steps: int,
         distance: Distance,
         price: Price | None,
         say: Callable[[str], None],
         timed: bool = True,
-        fingerprint: str = "",
+        quality: Quality | None = None,
+        problems: tuple[Problem | None, Problem | None] = (None, None),
+        objective: Objective = "endpoint",
     ) -> None:
         """Run the ends that everything is measured between; both runs use the same seeds each time, and not others'."""
-        self.calibrating, self.measuring, self.fingerprint = calibrating, measuring, fingerprint
+        self.calibrating, self.measuring, self.problems = calibrating, measuring, problems
         self.distance, self.say, self.timed = distance, say, timed
+        self.quality, self.objective = quality, objective
         self.n_steps, self.batches = n_steps, 0
 
         say("terminal and stepwise rollouts")
-        first_of_all, self.alone, self.reference = (self.run(s) for s in (Terminal(), Terminal(), Stepwise()))
+        ends = (Watched(Terminal()), Watched(Terminal()), Watched(Stepwise()))
+        first_of_all, self.alone, self.reference = (self.run(s) for s in ends)
         # updates are the same work whatever the schedule, so differences between runs are noise
         self.update = sorted(run.seconds["update"] for run in (first_of_all, self.alone, self.reference))[1]
         self.n = self.alone.defects.shape[1]
@@ -89,9 +101,11 @@ class Bench:
         self.looks_project = self.alone.calls["defect"] == 0
         _refuse_unpaired(first_of_all, self.alone, n_steps)
         self.ends = path_error(self.reference).double(), path_error(self.alone).double()
-        self.span = self.ends[1] - self.ends[0]
+        self.path_span = self.ends[1] - self.ends[0]
+        self.full, self.closed = self.measure(self.reference), self.measure(self.alone)
+        self.span = float((self.closed - self.full).mean())  # what full projection gains over terminal projection
         self.constant = float(self.alone.defects.max()) == float(self.alone.defects.min())
-        self.terminal = self.judge("terminal", 0, Terminal(), self.alone)
+        self.terminal = self.judge("terminal", 1, Terminal(), self.alone)
         self.stepwise = self.judge("stepwise", self.n_steps, Stepwise(), self.reference)
         self.trials: dict[tuple[str, int], Trial] = {}
         self.prices: dict[str, Price] = {}
@@ -100,13 +114,45 @@ class Bench:
 
     @property
     def degenerate(self) -> float:
-        """The share of samples for which timing is of no consequence."""
-        return float(self.terminal.values.isnan().double().mean())
+        """The share of samples for which timing is of no consequence to path error."""
+        return float((self.path_span <= 1e-9).double().mean())
+
+    @property
+    def worth_following(self) -> bool:
+        """Whether full projection is better than terminal projection in the measure, by more than chance."""
+        gain = bootstrap(mean, self.closed - self.full)
+        return self.span > 0 and gain.low > 0
+
+    @property
+    def groups(self) -> bool:
+        """Whether samples are decided on together."""
+        return self.alone.groups is not None
+
+    def your_window(self, start: int | float) -> Trial:
+        """What is done today: every step from `start` on, measured like the rest."""
+        schedule = Window(start)
+        budget = len(schedule.steps(self.n_steps))
+        self.say(f"your window, the last {budget} of {self.n_steps} steps")
+        return self.judge("window", budget, schedule, self.run(Watched(schedule)))
+
+    @property
+    def measure_name(self) -> str:
+        """What losses are measured by."""
+        return self.quality.name if self.quality is not None else describe(self.objective)
+
+    def measure(self, run: Rollout) -> Tensor:
+        """The number that advice is about, (n,), lower being better."""
+        if self.quality is not None:
+            return self.quality.costs(run.final, self.problems[1])
+        if self.objective == "path":
+            return path_error(run).double().cpu()
+        return self.distance(run.final, self.reference.final).double().cpu()
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """What can be recommended here: a defect that is constant, or costs a projection to see, decides nothing."""
-        return ("periodic", "planned") if self.constant or self.looks_project else ("periodic", "planned", "adaptive")
+        blind = self.constant or self.looks_project
+        return ("periodic", "window", "planned") if blind else ("periodic", "window", "adaptive")
 
     def run(self, schedule: Schedule) -> Rollout:
         """The batch that measures, under a schedule."""
@@ -117,26 +163,40 @@ class Bench:
         """Of a kind that needs one, calibrated on the other batch when first asked for."""
         if kind not in self.prices:
             self.say(f"calibrating {kind} correction")
-            method = "planned" if kind == "planned" else "dp"
+            method = "planned" if kind == "planned" else None
+            source = self.problems[0] or self.calibrating
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # a constant defect is among the findings
-                self.prices[kind] = calibrate_runs(
-                    self.calibrating, self.n_steps, 1.0, method, fingerprint=self.fingerprint
+                self.prices[kind] = calibrate(
+                    source,
+                    method=method,
+                    objective=self.objective,
+                    quality=None if method else self.quality,
+                    distance=self.distance,
+                    closing=self.reference.closing_rule,
+                    check=False,
+                    say=self.say,
                 )
             self.batches += int(self.prices[kind].notes["batches"])
         return self.prices[kind]
 
     def judge(self, kind: Kind, budget: int, schedule: Schedule, run: Rollout) -> Trial:
-        """What a run lost and cost."""
-        values = nepe(path_error(run).double(), *self.ends).cpu()
+        """What a run, whose defects were measured, lost and cost."""
+        watched = run
         apart = self.distance(run.final, self.reference.final)
+        measured = self.measure(run)
+        values = (measured - self.full) / self.span if self.span > 0 else torch.full_like(measured, torch.nan)
+        if not schedule.looks_at_defects:
+            run = self.run(schedule)  # a schedule that does not look at defects does not pay for looks
         return Trial(
             kind=kind,
             budget=budget,
             values=values,
-            nepe=bootstrap(mean, values),
+            loss=bootstrap(mean, values),
+            measured=measured,
+            nepe=float(nepe(path_error(watched).double(), *self.ends).nanmean()),
             seconds=self.quickest(schedule, run, kind),
-            projections=float((run.spent + run.closing).double().mean()),
+            projections=float(run.paid.double().mean()),
             endpoint=float(apart.double().mean()),
             schedule=schedule,
         )
@@ -156,15 +216,23 @@ class Bench:
 
     def trial(self, kind: Kind, budget: int) -> Trial:
         """Measured once."""
-        if budget == 0:
+        if budget <= 1:
             return self.terminal
         if budget == self.n_steps:
             return self.stepwise
         if (kind, budget) not in self.trials:
-            schedule = Periodic(budget) if kind == "periodic" else self.price(kind).at(budget)
+            schedule = self.schedule(kind, budget)
             self.say(f"{kind} correction with {budget} of {self.n_steps}")
-            self.trials[kind, budget] = self.judge(kind, budget, schedule, self.run(schedule))
+            self.trials[kind, budget] = self.judge(kind, budget, schedule, self.run(Watched(schedule)))
         return self.trials[kind, budget]
+
+    def schedule(self, kind: Kind, budget: int) -> Schedule:
+        """The schedule of a kind for a budget, the closing projection included."""
+        if kind == "periodic":
+            return Periodic(budget)
+        if kind == "window":
+            return Window(self.n_steps - budget)
+        return self.price(kind).at(budget)
 
     def most(self, kind: str) -> int:
         """The largest budget between terminal and stepwise; a price made earlier may go less far."""
@@ -180,13 +248,13 @@ class Bench:
         """The smallest budget found whose whole interval is within the tolerance."""
         for _ in range(_SEARCHES):
             known = self.known(kind)
-            at = next(i for i, trial in enumerate(known) if i > 0 and trial.nepe.high <= tolerance)
+            at = next(i for i, trial in enumerate(known) if i > 0 and trial.loss.high <= tolerance)
             below, above = known[at - 1], known[at]
-            budget = _between(below.budget, above.budget, below.nepe.high, above.nepe.high, tolerance, self.most(kind))
+            budget = _between(below.budget, above.budget, below.loss.high, above.loss.high, tolerance, self.most(kind))
             if budget is None:
                 break
             self.trial(kind, budget)
-        return next(trial for trial in self.known(kind) if trial.nepe.high <= tolerance)
+        return next(trial for trial in self.known(kind) if trial.loss.high <= tolerance)
 
     def best_within(self, kind: Kind, limit: float) -> Trial | None:
         """The largest budget found that takes no longer than the limit."""
@@ -201,7 +269,7 @@ class Bench:
                 break
             self.trial(kind, budget)
         fitting_trials = [trial for trial in self.known(kind) if trial.seconds <= limit]
-        return min(fitting_trials, key=lambda trial: trial.nepe.mean, default=None)
+        return min(fitting_trials, key=lambda trial: trial.loss.mean, default=None)
 
     def timed_again(self, trial: Trial) -> tuple[Trial, Trial, Interval]:
         """A trial and the stepwise one with their times taken again, side by side, and the share that is saved."""

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["FAILURE_MODES", "Finding", "findings_of", "words_of"]
 
 FAILURE_MODES = {
+    "full-projection-no-better": "projecting at every step is no better than once, at the end",
+    "chaotic-rollout": "rollouts that begin a hair apart end far apart",
     "degenerate": "timing is of no consequence",
     "misaligned-defect": "the defect is poorly aligned with what a correction is worth",
     "unstable-projection": "the projection is unstable or discontinuous",
@@ -27,13 +29,12 @@ FAILURE_MODES = {
     "constant-defect": "the defect is constant",
     "defect-is-projection": "looking at the defect is a projection",
 }
-"""By name: the five of the paper, and three more in which there is nothing to decide."""
+"""By name: the five of the paper, and those in which there is nothing to decide or nothing to go by."""
 
 _ALIGNED = 0.3  # rank correlation
 _DIFFUSE = 0.4  # C_0.2; 0.2 is uniform, 0.44 the sizes of independent normal numbers
 _GAIN = 0.1  # relative, over periodic
 _CHEAP = 0.1  # share of a stepwise rollout's time
-_MISJUDGED = 0.05  # NEPE
 _WIDTH = 118  # columns of the words
 
 
@@ -54,10 +55,17 @@ class Finding:
 
 def findings_of(m: Measured) -> tuple[Finding, ...]:
     """Answers and failure modes, in the order a person would ask."""
-    found = [_timing(m)]
-    if m.effects is None:
-        return (*found, _stability(m), _price_of_projection(m))
-    found += [_concentration(m), _lasting(m), _alignment(m), _stability(m), _price_of_projection(m)]
+    found = [_reference(m)]
+    if m.stability.chaotic:
+        found.append(_chaos(m))
+    if m.fidelity is not None:
+        found.append(Finding("distribution", False, f"As a distribution, the final samples {m.fidelity.words()}."))
+    if m.yours is not None:
+        found.append(_yours(m))
+    found += [] if not m.trials else [_concentration(m)]
+    if m.effects is not None:
+        found += [_lasting(m), _alignment(m)]
+    found += [_stability(m), _price_of_projection(m)]
     if m.constant:
         found.append(
             Finding(
@@ -72,9 +80,8 @@ def findings_of(m: Measured) -> tuple[Finding, ...]:
             Finding(
                 "defect-is-projection",
                 True,
-                "Looking at the defect is a projection, so waiting for a high one saves nothing: use periodic or "
-                "planned times with measure_defects=False, which need no look (or give a cheap "
-                "defect).",
+                "Looking at the defect is a projection, so waiting for a high one saves nothing: use periodic, window "
+                "or planned times, which need no look (or give a cheap defect).",
             )
         )
     if _middle(m, "adaptive") is not None:
@@ -82,17 +89,43 @@ def findings_of(m: Measured) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def _timing(m: Measured) -> Finding:
-    if m.effects is None:
+def _reference(m: Measured) -> Finding:
+    """Is full projection worth following?"""
+    best = m.best
+    if m.gain.low <= 0:
+        worse = "worse than" if m.gain.high < 0 else "no better than"
         return Finding(
-            "degenerate",
+            "full-projection-no-better",
             True,
-            f"For {m.degenerate:.0%} of the rollouts projecting at every step lowers the path error by less than 1e-9: "
-            "when to project is of no consequence, use terminal correction.",
+            f"By {m.measure}, projecting at every step is {worse} once, at the end: it gains {m.gain} over a mean of "
+            f"{m.full:.4g}. Project less, or mend the projection; path error measures how closely full projection is "
+            "followed, which is not what to aim for here.",
         )
-    ends = f"The final states are {m.terminal.endpoint:.3g} apart."
-    share = "" if m.degenerate == 0 else f" ({m.degenerate:.0%} of the rollouts, where it does not, are left out.)"
-    return Finding("timing", False, f"Timing matters: terminal and stepwise correction differ. {ends}{share}")
+    few = f"best at {best.kind} with {best.budget}" if best.kind != "stepwise" else "best with full projection"
+    return Finding(
+        "reference",
+        False,
+        f"By {m.measure}, full projection is better than terminal projection by {m.gain}; final samples are {few}.",
+    )
+
+
+def _chaos(m: Measured) -> Finding:
+    return Finding(
+        "chaotic-rollout",
+        True,
+        f"Two rollouts a hair apart at the start are {m.stability.divergence:.0f} times as far apart at the end: "
+        "distances between final states say nothing here. Go by a quality of your own, or compare distributions.",
+    )
+
+
+def _yours(m: Measured) -> Finding:
+    assert m.yours is not None
+    cheaper = [t for t in m.trials if t.projections <= m.yours.projections]
+    better = min(cheaper, key=lambda t: t.loss.mean, default=None)
+    text = f"Your window costs {m.yours.projections:.1f} projections per sample and loses {m.yours.loss}"
+    if better is not None:
+        text += f"; the best of those tried that cost no more is {better.kind} with {better.budget}: {better.loss}"
+    return Finding("your-window", False, f"{text}.")
 
 
 def _middle(m: Measured, kind: str) -> Trial | None:
@@ -102,11 +135,11 @@ def _middle(m: Measured, kind: str) -> Trial | None:
 
 
 def _gain(m: Measured) -> tuple[str, Interval]:
-    """Which of planned and adaptive is better at a quarter of the budget, and by what share of periodic's NEPE."""
+    """Which schedule is best at a quarter of the budget, and by what share of periodic's loss."""
     periodic = _middle(m, "periodic")
     assert periodic is not None
-    others = [trial for kind in ("planned", "adaptive") if (trial := _middle(m, kind)) is not None]
-    best = min(others, key=lambda trial: trial.nepe.mean)
+    others = [trial for kind in ("window", "planned", "adaptive") if (trial := _middle(m, kind)) is not None]
+    best = min(others, key=lambda trial: trial.loss.mean)
     both = torch.stack([periodic.values, best.values], dim=1)
     return best.kind, bootstrap(lambda sets: 1 - mean(sets[..., 1]) / mean(sets[..., 0]).clamp(min=1e-12), both)
 
@@ -114,18 +147,12 @@ def _gain(m: Measured) -> tuple[str, Interval]:
 def _concentration(m: Measured) -> Finding:
     kind, gain = _gain(m)
     held = f"the worst 20% of steps hold {m.concentration:.0%} of the defect (C_0.2; 20% would be uniform)"
+    lowers = f"{kind} correction lowers the loss by {gain.mean:.0%} ({gain.low:.0%} to {gain.high:.0%})"
     if m.concentration < _DIFFUSE and gain.mean < _GAIN:
-        text = (
-            f"The defect is diffuse: {held}, and at a quarter of the budget {kind} correction lowers NEPE by "
-            f"{gain.mean:.0%} ({gain.low:.0%} to {gain.high:.0%}) beside periodic. Periodic correction is competitive."
-        )
-        return Finding("diffuse-defect", True, text)
-    lowers = f"{kind} correction lowers NEPE by {gain.mean:.0%} ({gain.low:.0%} to {gain.high:.0%})"
-    return Finding(
-        "concentration",
-        False,
-        f"Concentration: {held}. At a quarter of the budget {lowers} beside periodic.",
-    )
+        text = f"The defect is diffuse: {held}, and at a quarter of the budget {lowers} beside periodic."
+        return Finding("diffuse-defect", True, f"{text} Periodic correction is competitive.")
+    text = f"Concentration: {held}. At a quarter of the budget {lowers} beside periodic."
+    return Finding("concentration", False, text)
 
 
 def _lasting(m: Measured) -> Finding:
@@ -146,8 +173,8 @@ def _alignment(m: Measured) -> Finding:
         return Finding(
             "misaligned-defect",
             True,
-            f"The defect says little about what a correction is worth: {rank}; {ends}. Prices that learn how long a "
-            "correction lasts, or planned times, serve better than the height of the defect.",
+            f"The height of the defect says little about what a correction is worth: {rank}; {ends}. Prices that learn "
+            "how long a correction lasts, or times fixed in advance, go by more than that.",
         )
     return Finding("alignment", False, f"A high defect is worth correcting: {rank}; {ends}.")
 
@@ -159,6 +186,7 @@ def _stability(m: Measured) -> Finding:
         if math.isnan(s.amplification)
         else f", a small change of a state is multiplied by up to {s.amplification:.2g}"
     )
+    nudge += "" if math.isnan(s.again) else f", projecting again moves it by {s.again:.1%} of the way"
     numbers = f"{s.failed:.1%} of projections fail, {s.left_over:.1%} of the defect is left{nudge}"
     if s.sound:
         return Finding("stability", False, f"The projection is sound: {numbers}.")
@@ -173,8 +201,8 @@ def _stability(m: Measured) -> Finding:
 def _price_of_projection(m: Measured) -> Finding:
     taken = 1 - m.terminal.seconds / m.stepwise.seconds
     numbers = (
-        f"corrections take {taken:.0%} of a stepwise rollout's time (projecting alone {m.share:.0%}), so timing can "
-        f"make it at most {m.stepwise.seconds / m.terminal.seconds:.1f} times as fast"
+        f"a stepwise rollout takes {m.stepwise.seconds / m.terminal.seconds:.1f} times as long as one projected once, "
+        f"so that {max(taken, 0.0):.0%} of its time is the most that timing can save"
     )
     saved = [1 - t.seconds / m.stepwise.seconds for t in m.needed.values()]
     fewer = [1 - t.projections / m.stepwise.projections for t in m.needed.values()]
@@ -190,29 +218,17 @@ def _calibration(m: Measured) -> Finding:
     periodic, adaptive = _middle(m, "periodic"), _middle(m, "adaptive")
     assert periodic is not None
     assert adaptive is not None
-    behind = bootstrap(mean, adaptive.values - periodic.values).low > 0
-    off, words = _misjudged(m)
-    if off or behind:
-        words += "; adaptive correction is behind periodic" if behind else ""
+    ahead = bootstrap(mean, periodic.values - adaptive.values)
+    numbers = f"at B = {adaptive.budget} it loses {adaptive.loss}, periodic {periodic.loss}"
+    if ahead.high < 0:
         return Finding(
             "poor-calibration",
             True,
-            f"The prices are poorly calibrated: {words}. Calibrate on more seeds, and on the very sampler you run.",
+            f"The prices do not hold on fresh seeds: {numbers}. Calibrate on more seeds, and on the very sampler you "
+            "run, or use periodic correction.",
         )
-    return Finding("calibration", False, f"The prices hold on fresh seeds: {words}.")
-
-
-def _misjudged(m: Measured) -> tuple[bool, str]:
-    """Whether the losses foretold by calibration were far off, and the worst of them."""
-    trials = {trial.budget: trial for trial in m.trials if trial.kind == "adaptive"}
-    if not m.expected:
-        return False, "nothing was foretold, and adaptive correction is beside periodic or ahead"
-    off = {b: trials[b].nepe.mean - foretold for b, foretold in m.expected.items()}
-    worst = max(off, key=lambda b: abs(off[b]))
-    trial = trials[worst]
-    margin = _MISJUDGED + (trial.nepe.high - trial.nepe.low)
-    words = f"at B = {worst} a NEPE of {m.expected[worst]:.3f} was foretold and {trial.nepe.mean:.3f} measured"
-    return abs(off[worst]) > margin, words + ", the worst of all budgets tried"
+    verdict = "ahead of" if ahead.low > 0 else "level with"
+    return Finding("calibration", False, f"On fresh seeds adaptive correction is {verdict} periodic: {numbers}.")
 
 
 # ------------------------------------------------------------------ all of it
@@ -223,7 +239,11 @@ def words_of(advice: Advice) -> str:
     m = advice.measured
     lines = [_headline(advice), f"  Why: {advice.reason}.", _loss(advice), _saving(advice)]
     if m.needed:
-        what = "Within the time limit" if m.limit is not None else f"To have NEPE within {m.tolerance:g}"
+        what = (
+            "Within the time limit"
+            if m.limit is not None
+            else f"To lose no more than {m.tolerance:g} of what full projection gains"
+        )
         lines += [f"  {what}:", *(f"    {_one(m, kind, trial)}" for kind, trial in m.needed.items())]
     lines += ["", "What was found"]
     for finding in advice.findings:
@@ -263,7 +283,7 @@ def _loss(advice: Advice) -> str:
         asked += ", which is missed"
     if math.isnan(advice.loss.mean):
         return "  Loss: none that could be measured."
-    return f"  Loss: NEPE {advice.loss}{asked}. 0 is stepwise correction, 1 is terminal."
+    return f"  Loss, by {m.measure}: {advice.loss}{asked}. 0 is full projection, 1 is one projection at the end."
 
 
 def _saving(advice: Advice) -> str:
@@ -273,17 +293,17 @@ def _saving(advice: Advice) -> str:
     if m.unit == "projections":
         return (
             f"  Saving: {s.mean:.0%} of the projections, {chosen.projections:.1f} instead of "
-            f"{m.stepwise.projections:.1f} a sample."
+            f"{m.stepwise.projections:.1f} per sample."
         )
-    times = f"{_time(chosen.seconds)} instead of {_time(m.stepwise.seconds)} a sample"
+    times = f"{_time(chosen.seconds)} instead of {_time(m.stepwise.seconds)} per sample"
     if m.limit is not None and chosen.seconds > m.limit:
         times += f", which is longer than the limit of {_time(m.limit)}"
     return f"  Saving: {s.mean:.0%} ({s.low:.0%} to {s.high:.0%}) of the time of stepwise correction, {times}."
 
 
 def _one(m: Measured, kind: str, trial: Trial) -> str:
-    time = f", {_time(trial.seconds):>8} a sample" if m.unit == "seconds" else ""
-    return f"{kind:9} {trial.budget:4d} projections{time}, NEPE {trial.nepe}"
+    time = f", {_time(trial.seconds):>8} per sample" if m.unit == "seconds" else ""
+    return f"{kind:9} {trial.budget:4d} projections{time}, loss {trial.loss}"
 
 
 def _time(seconds: float) -> str:

@@ -17,7 +17,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the command."""
     add_source(parser)
     parser.add_argument(
-        "--tolerance", metavar="X", type=float, help="the NEPE that may be lost; 0.1 unless there is a time limit"
+        "--tolerance",
+        metavar="X",
+        type=float,
+        help="the share of full projection's gain that may be lost; 0.1 unless there is a time limit",
+    )
+    parser.add_argument(
+        "--quality",
+        metavar="MODULE:FUNCTION",
+        help="judge final samples by this function of them, lower being better; their distance to those of full "
+        "projection if not given",
+    )
+    parser.add_argument("--higher-is-better", action="store_true", help="of the quality, more is better")
+    parser.add_argument("--objective", metavar="O", default="endpoint", help="without a quality: endpoint, or path")
+    parser.add_argument(
+        "--window", metavar="W", type=float, help="what you do today: project at every step from this share of them on"
     )
     parser.add_argument("--seconds", metavar="S", type=float, help="a time limit for one sample")
     parser.add_argument(
@@ -41,7 +55,8 @@ FIRST_SEED = 2_000_000
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
     from trimtab.advice.recommend import advise
-    from trimtab.prices.price_file import load_price
+    from trimtab.cli.quality import quality_from
+    from trimtab.prices.price_file import load
 
     for path in (arguments.plot, arguments.save):
         if path is not None:
@@ -49,18 +64,19 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.plot is not None and arguments.plot.suffix not in (".png", ".svg", ".pdf"):
         raise ValueError(f"{arguments.plot}: a plot is a .png, .svg or .pdf file")
     seeds = seeds_from(FIRST_SEED, arguments.seeds)
-    price = None if arguments.price is None else load_price(arguments.price)
+    price = None if arguments.price is None else load(arguments.price)
     domain, _ = domain_and_source(arguments, seeds)
     problem = domain.problem(seeds)
     advice = advise(
-        problem.sampler,
-        problem.constraint,
-        seeds,
+        problem,
+        quality=quality_from(arguments.quality, arguments.higher_is_better, domain),
+        objective=arguments.objective,
         tolerance=arguments.tolerance,
         seconds=arguments.seconds,
         cost=arguments.cost,
         distance=domain.distance,
         price=price,
+        window=arguments.window,
         say=lambda text: print(f"… {text}", file=sys.stderr),
     )
     print(json.dumps(advice.facts(), indent=1, allow_nan=False) if arguments.json else advice)
@@ -80,7 +96,8 @@ COMMAND = Command(
     "From a few rollouts of a sampler: is timing worth anything, which schedule and budget to take, what is lost "
     "and what is saved. Half of the rollouts calibrate, the other half measures.",
     "examples:\n"
-    "  trimtab advise --sampler package.module:factory                      NEPE within 0.1\n"
+    "  trimtab advise --sampler package.module:factory                      lose no more than a tenth\n"
+    "  trimtab advise --sampler package.module:factory --quality package.module:length --window 0.5\n"
     "  trimtab advise --sampler package.module:factory --tolerance 0.05 --plot advice.png\n"
     "  trimtab advise --sampler package.module:factory --seconds 0.5 --save price.safetensors\n"
     "  trimtab advise --domain so3 --cost projections\n",

@@ -56,21 +56,13 @@ def run(arguments: argparse.Namespace) -> int:
     out: Path = arguments.out or Path(f"{source.name}.safetensors")
     refuse_existing(out, arguments.overwrite)
     problem = domain.problem(seeds)
-    price = calibrate(
-        problem.sampler,
-        problem.constraint,
-        seeds,
-        budget,
-        arguments.method,
-        objective=arguments.objective,
-        distance=domain.distance,
-    )
+    price = calibrate(problem, budget, arguments.method, objective=arguments.objective, distance=domain.distance)
     price.save(out)
     print(f"{out}: {price.method} prices for {source.name}, T = {price.n_steps}, budgets up to {price.budget}")
     print(f"calibrated on seeds {seeds.start} to {seeds.stop - 1}; they cannot be used for evaluation")
     _show_expected(price)
     some = max(1, price.budget // 4)
-    print(f"use it: trimtab.load_price({str(out)!r}).at({some}) is a schedule of {some} corrections")
+    print(f"use it: trimtab.load({str(out)!r}).at({some}) is a schedule of {some} corrections")
     return 0
 
 

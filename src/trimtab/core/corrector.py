@@ -57,7 +57,7 @@ class Corrector:
         schedule: Schedule | Callable[[Moment], Tensor],
         n_steps: int,
         *,
-        closing: Closing = "free",
+        closing: Closing = "paid",
         seeds: Iterable[int] | Tensor | None = None,
         groups: Groups | Tensor | Sequence[int] | None = None,
         on_failure: OnFailure = "keep",
@@ -105,7 +105,7 @@ class Corrector:
         self.seeds = None if seeds is None else as_seeds(seeds)
         self.groups = as_groups(groups)
         self.keep_states, self.dense, self.on_step = keep_states, dense, on_step
-        self.measure_defects = True if measure_defects is None else measure_defects
+        self.measure_defects = self.schedule.looks_at_defects if measure_defects is None else measure_defects
         if not self.measure_defects and self.schedule.looks_at_defects:
             raise ValueError(
                 f"{type(self.schedule).__name__} decides by defects, which measure_defects=False would not give it; "

@@ -28,6 +28,7 @@ __all__ = [
     "LARGEST",
     "UNUSABLE",
     "as_path",
+    "kind_of",
     "load_tensors",
     "parse_json",
     "plain_name",
@@ -291,3 +292,12 @@ def load_tensors(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Ten
         raise ValueError(f"{path}: its metadata cannot be read ({error}); save it again with trimtab") from error
     facts["version"] = metadata.get("version", "unknown")
     return tensors, facts
+
+
+def kind_of(path: str | os.PathLike[str]) -> str:
+    """What a file of ours says it holds; "" for a file that is not one of ours, which its reader will refuse."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return str((file.metadata() or {}).get("kind", ""))
+    except Exception:  # the reader raises what it likes for damaged files; whoever loads it says what is wrong
+        return ""

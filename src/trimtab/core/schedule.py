@@ -21,6 +21,7 @@ __all__ = [
     "Budget",
     "Moment",
     "Schedule",
+    "Watched",
     "as_array",
     "as_schedule",
     "corrections",
@@ -325,6 +326,40 @@ def as_schedule(schedule: Schedule | Callable[[Moment], Tensor]) -> Schedule:
         )
         raise TypeError(f"a schedule is a trimtab.Schedule or a function of a Moment: got {schedule!r} ({hint})")
     return _Function(schedule)
+
+
+@dataclass(frozen=True, eq=False)
+class Watched(Schedule):
+    """A schedule whose rollouts have their defects measured, although it does not look at them itself.
+
+    Attributes:
+        schedule: What decides.
+    """
+
+    schedule: Schedule
+    budget: Any = None
+
+    def __post_init__(self) -> None:
+        """Spend what the other one does."""
+        object.__setattr__(self, "budget", self.schedule.budget)
+
+    @property
+    def calibration_seeds(self) -> tuple[int, ...]:
+        """As the other one's."""
+        return self.schedule.calibration_seeds
+
+    @property
+    def closing(self) -> str:
+        """As the other one's."""
+        return self.schedule.closing
+
+    def decide(self, now: Moment) -> Any:
+        """As the other one does."""
+        return self.schedule.decide(now)
+
+    def to(self, device: torch.device) -> Watched:
+        """The same on `device`."""
+        return Watched(self.schedule.to(device))
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,7 +32,7 @@ def dense_pays(constraint: Constraint, x: Tensor, share: float = 0.25, *, repeat
     Example:
         >>> import trimtab as tt
         >>> problem = tt.domain("so3").problem(range(8))
-        >>> x = problem.sampler.start(tt.Noise(tt.core.noise.as_seeds(range(8))))
+        >>> x = problem.sampler.start(tt.core.noise.Noise(tt.core.noise.as_seeds(range(8))))
         >>> dense = dense_pays(problem.constraint, x)
         >>> run = tt.rollout(problem.sampler, problem.constraint, tt.Periodic(0.25), range(8), dense=dense)
     """

@@ -25,11 +25,13 @@ from torch import Tensor
 from trimtab.core.metrics import summary
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.record import Rollout
-from trimtab.core.schedule import Moment, Schedule, as_array
+from trimtab.core.schedule import Budget, Moment, Schedule, as_array
 from trimtab.experimental.value import Value, basis, close_decisions, observed
-from trimtab.prices.explore import Explore, Run, spread_budgets
+from trimtab.prices.calibration import calibrate
+from trimtab.prices.explore import Explore, RunBatch, spread_budgets
 from trimtab.prices.planned import mean_defects
 from trimtab.prices.thresholds import Thresholds
+from trimtab.schedules import Terminal
 
 __all__ = ["Branch", "Labels", "counterfactuals", "fit", "gather", "learn"]
 
@@ -95,7 +97,7 @@ class Labels:
     sample: Tensor
 
 
-def learn(run: Run, thresholds: Thresholds, free: Rollout, batches: int = 20) -> Value:
+def learn(run: RunBatch, thresholds: Thresholds, free: Rollout, batches: int = 20) -> Value:
     """A learned value on top of a price table; the table itself where the value measures no better.
 
     Args:
@@ -124,7 +126,7 @@ def learn(run: Run, thresholds: Thresholds, free: Rollout, batches: int = 20) ->
     return replace(value, notes={**notes, "penalty": "table"})
 
 
-def gather(run: Run, thresholds: Thresholds, free: Rollout, batches: int) -> tuple[Value, Labels]:
+def gather(run: RunBatch, thresholds: Thresholds, free: Rollout, batches: int) -> tuple[Value, Labels]:
     """Labels from so many batches (at least 3), and the value to fit to them."""
     T, n = free.defects.shape
     value, groups = None, []
@@ -140,7 +142,7 @@ def gather(run: Run, thresholds: Thresholds, free: Rollout, batches: int) -> tup
     return value, Labels(*(torch.cat([getattr(g, f.name) for g in groups]) for f in fields(Labels)))
 
 
-def counterfactuals(run: Run, value: Value, explore: Explore, base: Rollout, seed: int) -> Labels:
+def counterfactuals(run: RunBatch, value: Value, explore: Explore, base: Rollout, seed: int) -> Labels:
     """Run an explored batch twice more, once with a correction at one close decision of each sample, once without.
 
     Args:
@@ -218,3 +220,22 @@ def _ridge(x: Tensor, y: Tensor, penalty: float) -> Tensor:
     weights: Tensor = torch.linalg.solve(gram, x.T @ y)
     weights[0] = weights[0].clamp(min=1e-3)
     return weights
+
+
+def calibrate_value(run: RunBatch, budget: Budget = 1.0) -> Value:
+    """The dynamic program's prices for path error, corrected by what else a rollout shows.
+
+    Args:
+        run: As in `calibrate`.
+        budget: The largest budget wanted.
+    """
+    table = calibrate(run, budget, "dp", objective="path", check=False)
+    assert isinstance(table, Thresholds)
+    if table.budget < 1 or table.n_steps < 2 or "expected" not in table.notes:
+        raise ValueError(
+            f"with T = {table.n_steps} and a budget of {table.budget} there is no choice whose value could be learned; "
+            "method='dp' works, and Terminal or Stepwise do the same"
+        )
+    value = learn(run, table, run(Terminal()))
+    facts = {name: getattr(table, name) for name in ("seeds", "objective", "fingerprint")}
+    return replace(value, **facts, notes={**table.notes, **value.notes})

@@ -70,7 +70,7 @@ def decision_function(schedule: Adaptive | Planned, closing: Closing | None = No
 
     Example:
         >>> import jax.numpy as jnp, torch, trimtab as tt
-        >>> price = tt.Thresholds(torch.tensor([[torch.inf, 0.5], [torch.inf, 0.1]]))
+        >>> price = tt.prices.Thresholds(torch.tensor([[torch.inf, 0.5], [torch.inf, 0.1]]))
         >>> start, decide = decision_function(price.at(1), "free")
         >>> mask, state = decide(start((2,)), jnp.array([0.4, 0.6]), 0)
         >>> mask.tolist(), decide(state, jnp.array([0.2, 0.2]), 1)[0].tolist()

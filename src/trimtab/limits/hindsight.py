@@ -118,7 +118,9 @@ def _parts(n: int, size: int) -> list[slice]:
 
 
 def _replay(sampler: Sampler, constraint: Constraint, seeds: Tensor, masks: Tensor, rows: Tensor) -> Rollout:
-    return rollout(take_rows(sampler, rows), constraint.take(rows), Fixed(masks), seeds[rows])
+    return rollout(
+        take_rows(sampler, rows), constraint.take(rows), Fixed(masks), seeds[rows], closing="free", measure_defects=True
+    )
 
 
 def _branch(sampler: Sampler, constraint: Constraint, seeds: Tensor, mask: Tensor, batch: int) -> Tensor:

@@ -14,6 +14,7 @@ corrections were those of a given mask.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,6 +27,9 @@ from trimtab.prices.transitions import occupancy
 from trimtab.schedules import Fixed
 
 __all__ = ["Resampled", "fresh_seeds", "mean_cost", "online_limit"]
+
+COUNTING: dict[str, Any] = {"closing": "free", "measure_defects": True}
+"""Limits are about the paper's problem: the closing projection is apart from the budget."""
 
 _FRESH = 1 << 40  # seeds nobody else uses
 
@@ -69,7 +73,9 @@ def online_limit(
     at = torch.arange(-1, T).repeat(n)
     steps = torch.arange(T)[:, None]
     masks = (mask[:, rows] & (steps < at)) | (steps == at)  # corrected at one step, and left alone since
-    run = rollout(take_rows(sampler, rows), constraint.take(rows), Fixed(masks), seeds[rows], keep_states=True)
+    run = rollout(
+        take_rows(sampler, rows), constraint.take(rows), Fixed(masks), seeds[rows], keep_states=True, **COUNTING
+    )
     assert run.states is not None
     states = run.states.reshape(
         T + 1, n, T + 1, *run.states.shape[2:]

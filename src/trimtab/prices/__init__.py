@@ -1,14 +1,32 @@
-"""Ways to estimate the price of a correction from calibration rollouts.
+"""Prices: what a correction is worth at each step with each budget, how that is estimated, and the schedules it makes.
 
-Every method is a function of `run`, which runs one calibration batch under a given schedule and returns its record,
-so that a sampler of ours and a loop of somebody else's are calibrated by the same code.
+Every method is a function of calibration batches, which are run by a problem or by a loop of the user's own.
 
-- `quantile`: the paper's rule, and the same rule on the policy's own rollouts.
-- `dynamic`: the dynamic program over step, budget left and defect; `transitions` tells it what one step does.
-- `planned`: the best times fixed in advance, with no defect looked at.
-- `value`: a learned advantage of correcting now.
-- `seconds`: the dynamic program for a budget of time instead of calls.
-
-`explore` runs the calibration batches, `scale` tells whether samples differ in scale, and `objective` finds what a
-residual at each step adds to an error that is not path error.
+- `calibration`: `calibrate`, and the methods it knows.
+- `race`: all of them tried out on a measure of final samples.
+- `thresholds`: a table of prices and `Adaptive`, the schedule of Algorithm 1; `plan`: times fixed in advance.
+- `quantile`: the paper's rule. `dynamic`: the dynamic program; `transitions` tells it what one step does.
+- `planned`: the best fixed times. `seconds`: a budget of time instead of calls.
+- `batches` and `explore` run calibration batches, `own_scale` tells whether samples differ in scale, `objective` finds
+  what a residual at each step adds to an error that is not path error, `resample` serves another number of steps.
 """
+
+from trimtab.prices.calibration import Price, calibrate
+from trimtab.prices.plan import Plan, Planned
+from trimtab.prices.price_file import load
+from trimtab.prices.quantile import paper_prices, quantile_table
+from trimtab.prices.race import Raced
+from trimtab.prices.thresholds import Adaptive, Thresholds
+
+__all__ = [
+    "Adaptive",
+    "Plan",
+    "Planned",
+    "Price",
+    "Raced",
+    "Thresholds",
+    "calibrate",
+    "load",
+    "paper_prices",
+    "quantile_table",
+]

@@ -13,9 +13,9 @@ from trimtab.core.record import Rollout
 from trimtab.core.schedule import Budget, Moment, Schedule, corrections
 from trimtab.prices.thresholds import Thresholds
 
-__all__ = ["Explore", "Run", "spread_budgets"]
+__all__ = ["Explore", "RunBatch", "spread_budgets"]
 
-Run = Callable[[Schedule], Rollout]
+RunBatch = Callable[[Schedule], Rollout]
 """Runs one batch of calibration rollouts under a schedule; the same seeds and noise every time."""
 
 _COINS = 1 << 33  # a stream of noise of its own

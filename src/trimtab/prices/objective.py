@@ -10,7 +10,7 @@ of and useless: the errors of many windows add up with random signs, and their s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,9 +20,9 @@ from torch import Tensor
 from trimtab.core.errors import unknown
 from trimtab.core.metrics import Distance, endpoint_distance, state_error
 from trimtab.core.noise import uniform_numbers
+from trimtab.core.record import Rollout
 from trimtab.core.schedule import Moment, Schedule
-from trimtab.prices.explore import Run
-from trimtab.schedules import Stepwise
+from trimtab.prices.explore import RunBatch
 
 __all__ = ["OBJECTIVES", "Objective", "Skip", "as_mix", "describe", "residual_weights", "smooth_ratio"]
 
@@ -90,34 +90,37 @@ class Skip(Schedule):
         return Skip(self.first.to(device), self.length)
 
 
-def residual_weights(objective: Objective, run: Run, distance: Distance | None, batches: int = 4) -> Tensor | None:
+def residual_weights(
+    objective: Objective, run: RunBatch, distance: Distance, stepwise: Callable[[], Rollout], batches: int = 3
+) -> Tensor | None:
     """What a unit of residual at each step adds to the objective, (T,); None for path error, where it is 1.
 
     Args:
         objective: What is to be lowered.
         run: Runs a calibration batch under a schedule; keeps states if state error is in the objective.
-        distance: The domain's rho; not needed for path error.
+        distance: Between states, (n, *event) twice to (n,).
+        stepwise: Gives the same batch corrected at every step.
         batches: With a window skipped, beside the stepwise one.
     """
     mix = as_mix(objective)
     if set(mix) == {"path"}:
         return None
-    if distance is None:
-        raise ValueError(f"the objective {describe(objective)!r} needs a distance: calibrate(…, distance=rho)")
-    stepwise = run(Stepwise())
-    T, n = stepwise.defects.shape
+    reference = stepwise()
+    T, n = reference.defects.shape
     length = max(1, round(_WINDOW * T))
     # every batch has a window in each n-th of the steps, at a place of its own there
     places = uniform_numbers(torch.arange(batches), range(1), (n,), _PLACES)[0]
     first = ((torch.arange(n) + places) / n * (T - length + 1)).long()
     runs = [run(Skip(some, length)) for some in first]
-    added = torch.cat([skipped.residuals.sum(dim=0) - stepwise.residuals.sum(dim=0) for skipped in runs]).cpu().double()
+    added = (
+        torch.cat([skipped.residuals.sum(dim=0) - reference.residuals.sum(dim=0) for skipped in runs]).cpu().double()
+    )
     middle = first.flatten() + (length - 1) / 2
 
     weights = torch.full((T,), mix.get("path", 0.0), dtype=torch.float64)
     measures = {"endpoint": endpoint_distance, "state": state_error}
     for name in mix.keys() & measures.keys():
-        error = torch.cat([measures[name](skipped, stepwise, distance) for skipped in runs]).cpu().double()
+        error = torch.cat([measures[name](skipped, reference, distance) for skipped in runs]).cpu().double()
         weights += mix[name] * smooth_ratio(middle, added, error, T)
     return weights
 

@@ -31,6 +31,8 @@ class Plan:
         fingerprint: Of the sampler and the constraint they were found on; "" if unknown.
         version: Of the library that made it.
         notes: Anything else worth keeping, JSON only.
+        closing: The accounting they were made for, "paid" or "free"; "" for any.
+        method: How they were found.
     """
 
     masks: Tensor
@@ -39,8 +41,8 @@ class Plan:
     fingerprint: str = ""
     version: str = __version__
     notes: Mapping[str, Any] = field(default_factory=dict)
-
-    method = "planned"
+    closing: str = ""
+    method: str = "planned"
 
     def __post_init__(self) -> None:
         """Refuse masks that do not keep their budgets."""
@@ -118,6 +120,11 @@ class Planned(Schedule):
     def calibration_seeds(self) -> tuple[int, ...]:
         """Seeds this schedule must not be evaluated on."""
         return self.plan.seeds
+
+    @property
+    def closing(self) -> str:
+        """The accounting the times were made for."""
+        return self.plan.closing
 
     def decide(self, now: Moment) -> Tensor:
         """The plan's step t."""

@@ -1,37 +1,31 @@
-"""Reading a price back, whatever kind it is."""
+"""Reading whichever price a file holds."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
-from safetensors import safe_open
-
-from trimtab.core.files import as_path
-from trimtab.experimental.value import Value
+from trimtab.core.files import kind_of
 from trimtab.prices.plan import Plan
+from trimtab.prices.race import Raced
 from trimtab.prices.thresholds import Thresholds
 
-__all__ = ["load_price"]
+__all__ = ["load"]
 
 
-def load_price(path: str | os.PathLike[str]) -> Thresholds | Plan | Value:
-    """Read what `save` of any price wrote; a truncated or foreign file is refused.
+def load(path: str | os.PathLike[str]) -> Thresholds | Plan | Raced:
+    """Read a price that `calibrate` made and `save` wrote: a table, planned times, or the winners of a race.
 
     Example:
         >>> import tempfile, torch, trimtab as tt
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     tt.Thresholds(torch.tensor([[torch.inf, 0.5]])).save(f"{folder}/price.safetensors")
-        ...     load_price(f"{folder}/price.safetensors").budget
+        ...     tt.prices.Thresholds(torch.tensor([[torch.inf, 0.5]])).save(f"{folder}/price.safetensors")
+        ...     load(f"{folder}/price.safetensors").budget
         1
     """
-    path = as_path(path)
-    kind = ""
-    if path.is_file():
-        try:
-            with safe_open(path, framework="pt") as file:
-                kind = (file.metadata() or {}).get("kind", "")
-        except Exception:
-            pass  # Thresholds.load says what is wrong with it
+    kind = kind_of(Path(path))
     if kind == "plan":
         return Plan.load(path)
-    return Value.load(path) if kind == "value" else Thresholds.load(path)
+    if kind == "value":
+        raise ValueError(f"{path}: holds a learned value; read it with trimtab.experimental.value.Value.load")
+    return Raced.load(path) if kind == "race" else Thresholds.load(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from math import isqrt
 
 import numpy as np
@@ -11,10 +12,11 @@ from torch import Tensor
 
 from trimtab.core.errors import of_type, whole_number
 from trimtab.core.record import Rollout
-from trimtab.prices.explore import Run, spread_budgets
-from trimtab.prices.thresholds import Adaptive, Thresholds
+from trimtab.core.schedule import Budget, most_corrections
+from trimtab.prices.explore import spread_budgets
+from trimtab.prices.thresholds import Thresholds, with_closing
 
-__all__ = ["on_policy_table", "quantile_table"]
+__all__ = ["on_policy_table", "paper_prices", "quantile_table"]
 
 
 def quantile_table(defects: Tensor, budget: int) -> Tensor:
@@ -91,7 +93,12 @@ def _fill(
 
 
 def on_policy_table(
-    run: Run, free: Rollout, budget: int, rounds: int = 6, pooled: int = 3, tolerance: float = 0.01
+    run: Callable[[Tensor, Tensor], Rollout],
+    free: Rollout,
+    budget: int,
+    rounds: int = 6,
+    pooled: int = 3,
+    tolerance: float = 0.01,
 ) -> tuple[Tensor, list[dict[str, float]]]:
     """The paper's rule, calibrated under the policy it makes.
 
@@ -102,7 +109,7 @@ def on_policy_table(
     profile, the share of the budget spent by each step, has settled.
 
     Args:
-        run: Runs a calibration batch under a schedule.
+        run: Runs a calibration batch by a table (T, B + 1) at budgets (n,).
         free: The uncorrected batch, where it starts from.
         budget: The largest budget, B.
         rounds: At the most.
@@ -119,7 +126,7 @@ def on_policy_table(
     profile = torch.zeros(T, dtype=torch.float64)
     for number in range(rounds):
         budgets = spread_budgets(n, T, budget, seed=number).clamp(max=budget)
-        rollout = run(Adaptive(Thresholds(table), budgets))
+        rollout = run(table, budgets)
         traces = [*traces, (budgets / T, rollout.defects)][-pooled:]
         table = _by_rate(traces, free.defects, budget)
         spent = rollout.projected.double().cumsum(dim=0) / budgets.clamp(min=1)
@@ -152,3 +159,48 @@ def _by_rate(traces: list[tuple[Tensor, Tensor]], free: Tensor, budget: int) -> 
     stack = torch.stack(tables)
     low, high = stack.gather(0, right[None] - 1)[0], stack.gather(0, right[None])[0]
     return torch.where(low.isinf(), low, low + share * (high - low))  # the conventions at b = 0 and b >= T - t stay
+
+
+def paper_prices(runs: Iterable[Rollout], budget: Budget = 1.0) -> Thresholds:
+    """The paper's prices from recorded runs of a loop, with nothing run anew.
+
+    Args:
+        runs: Runs of the loop with `Terminal()` whose defects were measured (`measure_defects=True`), all of the same
+            T and ended alike: `corrector.rollout` of as many batches as you like.
+        budget: The largest budget wanted.
+
+    Example:
+        >>> import torch, trimtab as tt
+        >>> ball = tt.as_constraint(lambda x: x / x.norm(dim=1, keepdim=True).clamp(min=1),
+        ...                         lambda x: (x.norm(dim=1) - 1).clamp(min=0))
+        >>> corrector = tt.Corrector(ball, tt.Terminal(), n_steps=8, measure_defects=True)
+        >>> x = torch.zeros(4, 2)
+        >>> for t in range(8):
+        ...     x = corrector(x + 0.3, t)
+        >>> paper_prices([corrector.rollout], budget=0.25).budget
+        2
+    """
+    if not isinstance(runs, Iterable):
+        raise TypeError(f"runs to calibrate from are a list of rollouts: got {runs!r:.60}")
+    runs = [of_type(run, Rollout, "a run to calibrate from", "rollout(…) returns one") for run in runs]
+    if not runs:
+        raise ValueError("no runs to calibrate from: give the rollouts of at least one run with Terminal()")
+    kinds = sorted({(run.n_steps, run.closing_rule) for run in runs})
+    if len(kinds) > 1:
+        raise ValueError(f"runs to calibrate from must have the same number of steps and the same closing: got {kinds}")
+    n_steps, closing = kinds[0]
+    choices = n_steps - int(closing == "paid")
+    touched = sum(bool(run.projected[:choices].any()) for run in runs)
+    if touched:
+        raise ValueError(
+            f"{touched} of {len(runs)} runs were corrected on the way, so that their defects do not show what happens "
+            "without corrections; record them with Terminal()"
+        )
+    most = most_corrections(budget, n_steps)
+    defects = torch.cat([run.grouped().defects for run in runs], dim=1)
+    return Thresholds(
+        with_closing(quantile_table(defects[:choices], most - n_steps + choices), n_steps - choices),
+        method="paper",
+        seeds=tuple(int(s) for run in runs if run.seeds is not None for s in run.seeds),
+        closing=closing,
+    )

@@ -20,7 +20,7 @@ from trimtab.core.files import UNUSABLE, load_tensors, save_tensors
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Moment, Schedule
-from trimtab.prices.explore import Explore, Run, spread_budgets
+from trimtab.prices.explore import Explore, RunBatch, spread_budgets
 from trimtab.prices.fit_scale import fit_own_scale
 from trimtab.prices.own_scale import OwnScale
 from trimtab.prices.transitions import MEMORY, NODES, one_step
@@ -75,7 +75,7 @@ def solver_cost(runs: Iterable[Rollout], seconds_per_iteration: float | None = N
     Example:
         >>> import trimtab as tt
         >>> problem = tt.domain("terrain").problem(range(8))
-        >>> run = tt.rollout(problem.sampler, problem.constraint, tt.RandomTimes(0.25), range(8))
+        >>> run = tt.rollout(problem.sampler, problem.constraint, tt.schedules.RandomTimes(0.25), range(8))
         >>> solver_cost([run], seconds_per_iteration=1.0).limits[0] >= 1.0
         True
     """
@@ -106,11 +106,11 @@ def _terms(share: Tensor, defects: Tensor) -> list[Tensor]:
     return [torch.ones_like(s), s.log(), s.sqrt(), s, share, share * s.log()]
 
 
-def price_seconds(run: Run, n_steps: int, seconds: float, cost: Cost | None = None) -> TimedPrices:
+def price_seconds(run: RunBatch, n_steps: int, seconds: float, cost: Cost | None = None) -> TimedPrices:
     """Price corrections for all budgets of up to so many seconds a sample.
 
     Args:
-        run: Runs a batch of calibration rollouts under a schedule, always with the same seeds, as in `calibrate_runs`.
+        run: Runs a batch of calibration rollouts under a schedule, always with the same seeds, as in `calibrate`.
         n_steps: T.
         seconds: The largest budget wanted, for each sample.
         cost: What a projection takes; learned from the calibration rollouts by default.

@@ -19,7 +19,7 @@ from trimtab.core.schedule import Budget, Moment, Schedule, as_array, correction
 from trimtab.prices.own_scale import OwnScale
 from trimtab.prices.resample import Keep, resampled_table
 
-__all__ = ["Adaptive", "Thresholds"]
+__all__ = ["Adaptive", "Thresholds", "with_closing"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,3 +210,21 @@ class Adaptive(Schedule):
         """The same schedule with its table on `device`."""
         budget = self.budget.to(device) if isinstance(self.budget, Tensor) else self.budget
         return replace(self, thresholds=self.thresholds.to(device), budget=budget)
+
+
+def with_closing(table: Tensor, kept_back: int) -> Tensor:
+    """The prices of T steps and B corrections as those of one more of each, kept for the last step, which corrects all.
+
+    Args:
+        table: (T, B + 1).
+        kept_back: 1 where the closing projection is paid for; 0 leaves the table as it is.
+
+    Returns:
+        (T + 1, B + 2): column b holds the prices with b - 1 to spend on the way, and the last step is always corrected.
+    """
+    if not kept_back:
+        return table
+    whole = torch.full((table.shape[0] + 1, table.shape[1] + 1), torch.inf, dtype=table.dtype)
+    whole[:-1, 1:] = table
+    whole[-1, 1:] = -torch.inf
+    return whole

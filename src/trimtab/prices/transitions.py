@@ -120,10 +120,11 @@ def one_step(runs: Sequence[Rollout], own_scale: OwnScale | None = None) -> Step
 def occupancy(nodes: Tensor, x: Tensor) -> Tensor:
     """The mean over each row of x (k, m), read off at the nodes (n,), as weights of the nodes, (k, n).
 
-    Their product with values at the nodes is the mean of the values at x: linear between nodes and beyond the last.
+    Their product with values at the nodes is the mean of the values at x: linear between nodes and a
+    little beyond the last.
     """
     left = torch.searchsorted(nodes, x).sub_(1).clamp_(0, len(nodes) - 2)
-    share = ((x - nodes[left]) / nodes.diff()[left]).clamp_(min=0)
+    share = ((x - nodes[left]) / nodes.diff()[left]).clamp_(0, 2)  # nodes may lie close together
     weights = torch.zeros(len(x), len(nodes), dtype=x.dtype)
     weights.scatter_add_(1, left, 1 - share)
     weights[:, 1:].scatter_add_(1, left, share)

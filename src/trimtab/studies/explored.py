@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Rollout
-from trimtab.core.rollout import rollout
-from trimtab.core.schedule import Moment, Schedule
+from trimtab.core.schedule import Moment, Schedule, Watched
 from trimtab.domains.base import Problem
-from trimtab.prices.explore import Explore, Run, spread_budgets
+from trimtab.prices.explore import Explore, RunBatch, spread_budgets
 from trimtab.schedules import Terminal
 
-__all__ = ["explore", "part_of", "runs_from"]
+__all__ = ["COUNTING", "explore", "part_of", "runs_from"]
+
+COUNTING: dict[str, Any] = {"closing": "free", "measure_defects": True}
+"""Studies reproduce the paper's tables and count as it does: the closing projection is apart from the budget."""
 
 _RANDOM_BATCHES = 3  # the most that any method asks for
 
@@ -36,11 +39,11 @@ def explore(problem: Callable[[Tensor], Problem], seeds: Iterable[int] | Tensor)
     schedules = asked_for(n, n_steps)
     everyone = seeds.repeat(len(schedules))
     made = problem(everyone)
-    return rollout(made.sampler, made.constraint, _SideBySide(tuple(schedules), n), everyone)
+    return made.rollout(_SideBySide(tuple(schedules), n), **COUNTING)
 
 
-def runs_from(known: Rollout | None, problem: Problem, seeds: Iterable[int] | Tensor) -> Run:
-    """`run(schedule)` for `calibrate_runs`: a batch that `explore` has run already, or else a new one.
+def runs_from(known: Rollout | None, problem: Problem, seeds: Iterable[int] | Tensor) -> RunBatch:
+    """`run(schedule)` for `calibrate`: a batch that `explore` has run already, or else a new one.
 
     Args:
         known: What `explore` returned for these seeds; None for nothing.
@@ -55,7 +58,7 @@ def runs_from(known: Rollout | None, problem: Problem, seeds: Iterable[int] | Te
         for i, other in enumerate(schedules):
             if known is not None and _same(schedule, other):
                 return part_of(known, slice(i * n, (i + 1) * n))
-        return rollout(problem.sampler, problem.constraint, schedule, seeds)
+        return problem.rollout(schedule, **COUNTING)
 
     return run
 
@@ -70,6 +73,8 @@ def part_of(run: Rollout, rows: slice) -> Rollout:
 
 
 def _same(one: Schedule, other: Schedule) -> bool:
+    if isinstance(one, Watched):
+        one = one.schedule
     if isinstance(one, Explore) and isinstance(other, Explore):
         at_random = one.thresholds is None and other.thresholds is None and one.seed == other.seed
         return at_random and torch.equal(torch.as_tensor(one.budget), torch.as_tensor(other.budget))

@@ -16,6 +16,7 @@ from trimtab.core.errors import unknown
 from trimtab.core.rollout import take_rows
 from trimtab.core.schedule import Schedule
 from trimtab.domains.base import Problem
+from trimtab.experimental.value import Value
 from trimtab.limits.hindsight import hindsight
 from trimtab.prices.calibration import Price
 from trimtab.schedules import Fixed, Periodic, Stepwise, Terminal
@@ -35,10 +36,10 @@ class Ingredients:
 
     problem: Problem
     seeds: Tensor
-    thresholds: Price | None = None
+    thresholds: Price | Value | None = None
 
     @property
-    def prices(self) -> Price:
+    def prices(self) -> Price | Value:
         """The calibrated prices, or planned times."""
         assert self.thresholds is not None, "this schedule's key names no calibration method"
         return self.thresholds

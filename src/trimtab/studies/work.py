@@ -17,19 +17,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trimtab.core.fingerprint import fingerprint
 from trimtab.core.metrics import Distance, endpoint_distance, path_error, top_mass
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Rollout
 from trimtab.core.replay import replay
-from trimtab.core.rollout import rollout
 from trimtab.core.schedule import Schedule, corrections
 from trimtab.domains.base import Domain
-from trimtab.prices.calibration import calibrate_runs
-from trimtab.prices.price_file import load_price
+from trimtab.experimental.learn_value import calibrate_value
+from trimtab.experimental.value import Value
+from trimtab.prices.calibration import Price, calibrate
+from trimtab.prices.price_file import load
 from trimtab.studies.about import about
 from trimtab.studies.errors import StudyError
-from trimtab.studies.explored import explore, part_of, runs_from
+from trimtab.studies.explored import COUNTING, explore, part_of, runs_from
 from trimtab.studies.machine import THREADS, machine_facts
 from trimtab.studies.schedules import Ingredients, study_schedule
 from trimtab.studies.tasks import Task, code_version, domain_of
@@ -95,12 +95,11 @@ def _calibrate(task: Task, inputs: Mapping[str, bytes]) -> Result:
     known = _from_bytes(Rollout.load, inputs["explored"]) if "explored" in inputs else None
     method = study_schedule(task.schedule).calibration
     assert method is not None
-    prices = calibrate_runs(
-        runs_from(known, problem, task.seeds),
-        problem.sampler.n_steps,
-        method=method,
-        fingerprint=fingerprint(problem.sampler, problem.constraint),
-    )
+    run = runs_from(known, problem, task.seeds)
+    if method == "value":
+        prices: Price | Value = calibrate_value(run)
+    else:
+        prices = calibrate(run, method=method, objective="path", check=False)
     return Result([], _described(task), code_version(), machine_facts(), shared=_as_bytes(prices.save))
 
 
@@ -109,11 +108,12 @@ def _rollout(task: Task, inputs: Mapping[str, bytes]) -> Result:
     n, times = len(task.seeds), len(task.budgets)
     seeds = as_seeds(task.seeds).repeat(times)
     problem = made.problem(seeds)
-    prices = _from_bytes(load_price, inputs["thresholds"]) if "thresholds" in inputs else None
+    read = Value.load if study_schedule(task.schedule).calibration == "value" else load
+    prices = _from_bytes(read, inputs["thresholds"]) if "thresholds" in inputs else None
     counts = [int(corrections(budget, problem.sampler.n_steps)) for budget in task.budgets]
     wanted = torch.tensor(counts).repeat_interleave(n)
     schedule = study_schedule(task.schedule).build(Ingredients(problem, seeds, prices), wanted)
-    run = rollout(problem.sampler, problem.constraint, schedule, seeds, keep_states=True)
+    run = problem.rollout(schedule, keep_states=True, **COUNTING)
     verify(task, schedule, run, wanted)
 
     reference = run if task.schedule == "stepwise" else _from_bytes(Rollout.load, inputs["reference"])

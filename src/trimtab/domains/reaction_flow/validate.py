@@ -56,16 +56,14 @@ def compare_schedules(
     held_out = range(_FIRST_CALIBRATION_SEED, _FIRST_CALIBRATION_SEED + seeds)
     apart = domain.problem(held_out)
     prices = {
-        f"adaptive, {method}": calibrate(apart.sampler, apart.constraint, held_out, max(BUDGETS), method)
+        f"adaptive, {method}": calibrate(apart, max(BUDGETS), method, objective="path", closing="free")
         for method in METHODS
     }
     schedules: dict[tuple[str, float], Schedule] = {("terminal", 0.0): Terminal(), ("stepwise", 1.0): Stepwise()}
     for budget in BUDGETS:
         schedules["periodic", budget] = Periodic(budget)
         schedules |= {(name, budget): price.at(budget) for name, price in prices.items()}
-    runs = {
-        key: rollout(problem.sampler, problem.constraint, schedule, range(seeds)) for key, schedule in schedules.items()
-    }
+    runs = {key: problem.rollout(schedule, closing="free", measure_defects=True) for key, schedule in schedules.items()}
     return domain, runs
 
 

@@ -1,0 +1,167 @@
+"""Schedules side by side on one problem: what each costs, and what its final samples are worth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from trimtab.core import show
+from trimtab.core.distributions import Fidelity, compare_samples
+from trimtab.core.metrics import Summary, endpoint_distance, nepe, path_error, summary
+from trimtab.core.problem import Problem
+from trimtab.core.quality import Quality, as_quality
+from trimtab.core.record import Closing, Rollout
+from trimtab.core.schedule import Moment, Schedule
+from trimtab.prices.calibration import Price
+from trimtab.schedules import Periodic, Stepwise, Terminal, Window
+
+__all__ = ["Compared", "Comparison", "compare"]
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """One schedule at one budget.
+
+    Attributes:
+        name: Of the schedule.
+        budget: Corrections it was given; None for one that has its own.
+        projections: Paid for per sample, the closing one included.
+        values: Each measure of every sample, (n,), by name: the quality's own, "endpoint", "nepe".
+        fidelity: Of its final samples as a distribution, where there is something to compare with.
+    """
+
+    name: str
+    budget: int | None
+    projections: float
+    values: Mapping[str, Tensor]
+    fidelity: Fidelity | None
+
+    def mean(self, measure: str) -> Summary:
+        """The mean of a measure with its standard error; samples that are NaN are left out."""
+        values = self.values[measure]
+        return summary(values[~values.isnan()])
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """What `compare` found; `print` it, or read `rows`."""
+
+    rows: tuple[Compared, ...]
+    measures: tuple[str, ...]
+    n_steps: int
+    n: int
+
+    def __getitem__(self, key: tuple[str, int | None]) -> Compared:
+        """By name and budget."""
+        for row in self.rows:
+            if (row.name, row.budget) == key:
+                return row
+        raise KeyError(f"{key!r}; there are {[(row.name, row.budget) for row in self.rows]}")
+
+    def _cells(self) -> list[tuple[str, ...]]:
+        cells = []
+        for row in self.rows:
+            found = [row.mean(measure) for measure in self.measures]
+            apart = "" if row.fidelity is None else f"p = {row.fidelity.p:.2g}"
+            told = [f"{value.mean:.4g} ± {value.se:.1g}" for value in found]
+            cells.append((row.name, f"{row.projections:.1f}", *told, apart))
+        return cells
+
+    def __str__(self) -> str:
+        """As a table in plain text."""
+        head = ("schedule", "projections", *self.measures, "distribution")
+        cells = [head, *self._cells()]
+        widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
+        ]
+        tail = (
+            f"{self.n} samples, T = {self.n_steps}, paired by seed; ± is one standard error. p is the chance of final "
+            "samples as far from those of full projection on other seeds, if nothing differed."
+        )
+        return "\n".join([*lines, "", tail])
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"Comparison({len(self.rows)} schedules, {', '.join(self.measures)}; print it)"
+
+    def _repr_html_(self) -> str:
+        """A table, in a notebook."""
+        head = ("schedule", "projections", *self.measures, "distribution")
+        return show.panel("Comparison", show.table(self._cells(), head))
+
+
+def compare(
+    problem: Problem,
+    schedules: Mapping[str, Price | Schedule | Callable[[Moment], Tensor]],
+    budgets: Iterable[int | float] = (0.25,),
+    *,
+    quality: Quality | Callable[..., Any] | None = None,
+    reference: Problem | Any = None,
+    closing: Closing = "paid",
+    say: Callable[[str], None] | None = None,
+) -> Comparison:
+    """Run schedules side by side on the same seeds, and measure their final samples.
+
+    Terminal and full projection, even spacing and the last steps alone are always among them.
+
+    Args:
+        problem: What is sampled, for seeds that calibrated nothing.
+        schedules: By name: prices, which are run at every budget, and schedules, which have their own.
+        budgets: Counts or fractions of T, the closing projection included.
+        quality: A measure of final samples beside the distance to full projection and the path error.
+        reference: To compare final samples with as distributions: a problem for other seeds, which is then fully
+            projected, or samples of your own; none if not given.
+        closing: How rollouts end; see `Corrector`.
+        say: Told what is being done.
+
+    Example:
+        >>> import trimtab as tt
+        >>> domain = tt.domain("so3", n_steps=20)
+        >>> price = tt.calibrate(domain.problem(range(1000, 1016)), method="dp", objective="path")
+        >>> found = compare(domain.problem(range(8)), {"dp": price}, [0.25])
+        >>> [(row.name, row.projections) for row in found.rows]
+        [('terminal', 1.0), ('full', 20.0), ('periodic', 5.0), ('last steps', 5.0), ('dp', 5.0)]
+    """
+    judge, tell = as_quality(quality), say or (lambda text: None)
+    T = problem.n_steps
+
+    def run(name: str, schedule: Schedule | Callable[[Moment], Tensor]) -> Rollout:
+        tell(name)
+        return problem.rollout(schedule, closing=closing, measure_defects=True)
+
+    counts = [int(b * T + 0.5) if isinstance(b, float) else int(b) for b in budgets]
+    wanted: list[tuple[str, int | None, Schedule | Callable[[Moment], Tensor]]] = []
+    for b in counts:
+        wanted += [("periodic", b, Periodic(b)), ("last steps", b, Window(T - b))]
+    for name, one in schedules.items():
+        if hasattr(one, "at"):
+            wanted += [(name, b, one.at(b)) for b in counts]
+        else:
+            wanted.append((name, None, one))
+    terminal, full = run("terminal", Terminal()), run("full", Stepwise())
+    against = None
+    if isinstance(reference, Problem):
+        tell("full projection on other seeds")
+        against = reference.rollout(Stepwise(), closing=closing)
+    elif reference is not None:
+        against = reference
+    ends = path_error(full).double(), path_error(terminal).double()
+    shift: list[float] = []
+
+    def judged(name: str, budget: int | None, record: Rollout) -> Compared:
+        values = {} if judge is None else judge.values(record.final, problem)
+        values["endpoint"] = endpoint_distance(record, full, problem.distance).double().cpu()
+        values["nepe"] = nepe(path_error(record).double(), *ends).cpu()
+        fidelity = None
+        if against is not None:
+            fidelity = compare_samples(record, against, shift=shift[0] if shift else None)
+            shift[:] = [fidelity.shift]
+        return Compared(name, budget, float(record.paid.double().mean()), values, fidelity)
+
+    rows = [judged("terminal", None, terminal), judged("full", None, full)]
+    rows += [judged(name, budget, run(f"{name} {budget or ''}", schedule)) for name, budget, schedule in wanted]
+    return Comparison(tuple(rows), tuple(rows[0].values), T, len(problem))

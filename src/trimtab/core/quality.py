@@ -1,0 +1,79 @@
+"""What final samples are worth to their user: one number per sample."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["Quality", "as_quality"]
+
+
+@dataclass(frozen=True, eq=False)
+class Quality:
+    """A measure of final samples.
+
+    Attributes:
+        measure: `measure(final)` or `measure(final, problem)` gives one number per sample, (n,), or several by name.
+        higher_is_better: Whether more is better; a cost or a distance is better if lower.
+        name: Which of several numbers decides, and how words call it.
+
+    Example:
+        >>> import torch
+        >>> length = Quality(lambda final: final.norm(dim=1), name="length")
+        >>> length.costs(torch.tensor([[3.0, 4.0]]))
+        tensor([5.], dtype=torch.float64)
+    """
+
+    measure: Callable[..., Any]
+    higher_is_better: bool = False
+    name: str = "quality"
+
+    def values(self, final: Any, problem: Any = None) -> dict[str, Tensor]:
+        """All numbers by name, (n,) each; a single one goes by the name of this quality."""
+        found = self.measure(final, problem) if _takes_problem(self.measure) else self.measure(final)
+        named = dict(found) if isinstance(found, Mapping) else {self.name: found}
+        return {name: _one_each(name, values) for name, values in named.items()}
+
+    def costs(self, final: Any, problem: Any = None) -> Tensor:
+        """The number that decides, turned so that lower is better, (n,) float64."""
+        found = self.values(final, problem)
+        if self.name not in found:
+            one = next(iter(found))
+            raise ValueError(
+                f"the quality gives {', '.join(found)}; say which of them decides: Quality(measure, name={one!r})"
+            )
+        return -found[self.name] if self.higher_is_better else found[self.name]
+
+
+def as_quality(quality: Quality | Callable[..., Any] | None) -> Quality | None:
+    """A plain function as a quality that is better if lower."""
+    if quality is None or isinstance(quality, Quality):
+        return quality
+    if not callable(quality):
+        raise TypeError(f"quality is a function of the final states or a Quality: got {type(quality).__name__}")
+    return Quality(quality, name=getattr(quality, "__name__", "quality").strip("<>"))
+
+
+def _takes_problem(measure: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(measure).parameters.values()
+    except (TypeError, ValueError):  # a built-in function
+        return False
+    required = [
+        p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
+    ]
+    return len(required) > 1
+
+
+def _one_each(name: str, values: Any) -> Tensor:
+    found = torch.as_tensor(values).detach().cpu().double()
+    if found.ndim != 1:
+        raise ValueError(f"{name} must be one number per sample, shape (n,): got {tuple(found.shape)}")
+    if bool(found.isnan().any()):
+        raise ValueError(f"{name} is NaN for {int(found.isnan().sum())} of {len(found)} samples; it must be a number")
+    return found

@@ -1,0 +1,149 @@
+"""Calibration batches: run, counted, and cut to the steps at which there is a choice."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor
+
+from trimtab.core.metrics import Distance, euclidean
+from trimtab.core.problem import Problem
+from trimtab.core.record import Rollout
+from trimtab.core.repeatable import check_repeatable
+from trimtab.core.schedule import Budget, Schedule, Watched, most_corrections
+from trimtab.prices.explore import Explore, RunBatch, spread_budgets
+from trimtab.prices.objective import Objective, describe, residual_weights
+from trimtab.prices.thresholds import Thresholds, with_closing
+from trimtab.schedules import Stepwise, Terminal
+
+__all__ = ["Batches", "Source"]
+
+Source = Problem | RunBatch
+"""What is calibrated: a problem, or a function that runs a loop of the user's own on a schedule."""
+
+
+class Batches:
+    """The batches of one calibration, and what all methods need of them.
+
+    Where the closing projection is paid for, the last step corrects every sample whatever the schedule. The choice is
+    then that of the steps before, with one correction fewer: `cut` records hold those steps alone, and `n_choices` and
+    `spendable` are counted so.
+    """
+
+    def __init__(
+        self,
+        run: RunBatch,
+        budget: Budget,
+        objective: Objective,
+        distance: Distance | None,
+        fingerprint: str,
+        check: bool,
+        say: Callable[[str], None],
+    ) -> None:
+        """Run the uncorrected batch, twice if it is to be checked that the two are the same."""
+        self._run, self.objective, self.fingerprint, self.say = run, objective, fingerprint, say
+        self.distance = distance or euclidean
+        self.count = 0
+        if check:
+            self.free = check_repeatable(self.run, Terminal()).grouped()
+        else:
+            self.free = self.run(Terminal())
+        self.n_steps, self.n = self.free.defects.shape
+        if isinstance(budget, Tensor) and budget.ndim:
+            raise ValueError(
+                f"calibrate takes the largest budget wanted, one number: got {tuple(budget.shape)} of them"
+            )
+        self.budget = most_corrections(budget, self.n_steps)
+        self.closing = self.free.closing_rule
+        self.kept_back = int(self.closing == "paid")
+        if self.budget < self.kept_back:
+            raise ValueError(
+                f"a budget of {budget!r} leaves nothing for the closing projection, which is one; give at least 1"
+            )
+        self.n_choices, self.spendable = self.n_steps - self.kept_back, self.budget - self.kept_back
+        if bool(self.free.defects.isnan().any()):
+            raise ValueError(
+                "the calibration rollouts hold no defects; run(schedule) must hand its schedule to a Corrector that "
+                "measures them (measure_defects=True)"
+            )
+        if float(self.free.defects.max()) == float(self.free.defects.min()):
+            warnings.warn(
+                f"the defect is {float(self.free.defects.max()):g} at every step of every calibration rollout: it "
+                "cannot tell one moment from another; a defect that measures distance, or Periodic, will serve better",
+                stacklevel=4,
+            )
+
+    def run(self, schedule: Schedule) -> Rollout:
+        """One batch of calibration rollouts; all of them are run, and counted, here."""
+        self.count += 1
+        self.say(f"calibration batch {self.count}")
+        record = self._run(schedule if schedule.looks_at_defects else Watched(schedule))
+        if not isinstance(record, Rollout):
+            raise TypeError(
+                f"run(schedule) must return the record of its corrector, corrector.rollout: got {type(record).__name__}"
+            )
+        self.groups = record.groups
+        return record.grouped()
+
+    def per_unit(self, values: Tensor) -> Tensor:
+        """Values per sample as values per group, where decisions are about groups."""
+        return values if self.groups is None else self.groups.together(values)
+
+    def cut(self, run: Rollout) -> Rollout:
+        """The record of the steps at which there is a choice."""
+        names = ("defects", "residuals", "projected", "failed", "iterations")
+        return replace(run, **{name: getattr(run, name)[: self.n_choices] for name in names})
+
+    @cached_property
+    def stepwise(self) -> Rollout:
+        """The batch corrected at every step: what endpoints are compared with."""
+        return self.run(Stepwise())
+
+    def explore(self, rounds: range, thresholds: Thresholds | None = None, share: float = 1.0) -> list[Rollout]:
+        """Batches with budgets spread over all rates, at random times or near a table; cut."""
+        budgets = {k: spread_budgets(self.n, self.n_choices, self.spendable, seed=k) for k in rounds}
+        return [self.cut(self.run(Explore(budgets[k] + self.kept_back, thresholds, share, seed=k))) for k in rounds]
+
+    @property
+    def has_choice(self) -> bool:
+        """Whether there is a correction to spend and more than one step to spend it at."""
+        return self.spendable > 0 and self.n_choices > 1
+
+    @property
+    def trial_budgets(self) -> Tensor:
+        """Budgets at which prices are tried out, spread over all rates, (n,), the closing projection included."""
+        spread = spread_budgets(self.n, self.n_choices, self.spendable, seed=0).clamp(max=self.spendable)
+        return spread + self.kept_back
+
+    @cached_property
+    def weights(self) -> Tensor | None:
+        """What a unit of residual costs at each step with a choice, (T',); None for path error."""
+        found = residual_weights(self.objective, self.run, self.distance, lambda: self.stepwise)
+        return None if found is None else found[: self.n_choices]
+
+    def keep_one_back(self, table: Tensor) -> Tensor:
+        """A price table (T', B' + 1) of the choices as one of all steps and the whole budget, (T, B + 1)."""
+        return with_closing(table, self.kept_back)
+
+    def facts(self, notes: dict[str, Any]) -> dict[str, Any]:
+        """What every price keeps about how it was made."""
+        seeds = () if self.free.seeds is None else tuple(self.free.seeds.tolist())
+        return {
+            "seeds": seeds,
+            "objective": describe(self.objective),
+            "fingerprint": self.fingerprint,
+            "closing": self.closing,
+            "notes": {"rollouts": self.n, "batches": self.count, **notes},
+        }
+
+    def enough(self, least: int) -> None:
+        """Refuse to learn from too little."""
+        if self.n < least:
+            raise ValueError(
+                f"{self.n} calibration rollouts are too few for this method: give at least {least} seeds, better 64 "
+                "(method='paper' works with any number)"
+            )
