@@ -85,6 +85,14 @@ def test_a_rollout_shows_what_was_spent_and_when(run):
     assert "script" not in html
 
 
+def test_a_rollout_whose_defects_were_not_looked_at_shows_when_it_was_projected():
+    problem = tt.domain("so3", n_steps=20).problem(range(8))
+    run = tt.rollout(problem.sampler, problem.constraint, tt.Periodic(0.25), range(8), measure_defects=False)
+    body = parsed(run._repr_html_())
+    assert not [p for p in body.iter("path") if p.get("stroke") in show.COLOURS]
+    assert len(list(body.iter("rect"))) == int(run.projected.any(dim=1).sum())
+
+
 def test_prices_show_their_lines_where_they_are_finite():
     table = torch.tensor([[torch.inf, 0.5, 0.25], [torch.inf, -torch.inf, 0.1], [torch.inf, 0.3, -torch.inf]])
     prices = Thresholds(table, method="dp", seeds=(1, 2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
@@ -88,7 +89,10 @@ class Rollout:
         }
         bars = list(enumerate(self.projected.double().mean(dim=1).tolist()))
         note = "<p>Mean over samples; bars: share of the samples that were projected.</p>"
-        drawing = show.draw(lines, "step", "defect", bars) if n else ""
+        looked = not math.isnan(sum(mean["defects"]))
+        drawing = (
+            show.draw(lines if looked else {}, "step", "defect" if looked else "share projected", bars) if n else ""
+        )
         return show.panel("Rollout", show.table(facts), drawing + note if drawing else "")
 
     @property

@@ -68,6 +68,7 @@ def draw(lines: Mapping[str, Points], x: str, y: str, bars: Points = ()) -> str:
     Returns:
         An `<svg>` element, or "" where there is nothing to draw.
     """
+    lines = {name: points for name, points in lines.items() if any(map(_finite, points))}
     seen = [point for points in lines.values() for point in points if _finite(point)]
     places = [place for place, _ in seen] + [place for place, _ in bars]
     if not places:
