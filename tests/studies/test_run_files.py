@@ -210,6 +210,14 @@ def test_a_list_that_was_lost_or_cut_short_costs_time_and_not_rows(run):
         assert row_hashes(run) == whole
 
 
+def test_a_run_that_lost_both_its_record_and_its_list_goes_on(run):
+    (run / "run.json").write_text("")
+    (run / SUMS).write_text("")
+    finish(run, SHORT)
+    assert read_run(run)["complete"]
+    assert row_hashes(run) == row_hashes(finished(SHORT))
+
+
 def test_damaged_rows_are_named_and_not_reported_on(run, capsys):
     path = run / "rows" / "so3.parquet"
     path.write_bytes(path.read_bytes()[:-3])

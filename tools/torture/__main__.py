@@ -32,6 +32,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python tools/torture", description=__doc__)
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="all of them if none is given")
     parser.add_argument("--quick", action="store_true", help="a small part of each, as in continuous integration")
+    parser.add_argument("--count", type=int, help="so often, instead of the usual number")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--page", action="store_true", help="only write the page from the results that are there")
     arguments = parser.parse_args()
@@ -44,7 +45,7 @@ def main() -> int:
     bad = 0
     for name in [] if arguments.page else arguments.parts or PARTS:
         begin = time.monotonic()
-        count = PARTS[name][arguments.quick]
+        count = arguments.count or PARTS[name][arguments.quick]
         found = import_module(f"torture.{name}").run(count, arguments.seed, teller(name))
         print(f"{name}: {json.dumps(found, indent=1)}", flush=True)
         bad += any(found.get(word, 0) for word in ("not resumed", "differing files", "unclear", "crashes", "accepted"))

@@ -59,7 +59,7 @@ def _kills(found: Mapping[str, Any]) -> tuple[str, str, str]:
     phases = ", ".join(f"{phase} {number}" for phase, number in found["phases"].items())
     return (
         "`kill -9`, then `--resume`",
-        f"{found['kills']} kills spread over a run ({phases})",
+        f"{found['kills']} kills spread over a run, {found['while working']} before its end ({phases})",
         f"{found['not resumed']} could not go on; of {found['files compared']} files each (rows, prices, traces, "
         f"summary, tables, page data) {found['differing files']} differ from an undisturbed run",
     )

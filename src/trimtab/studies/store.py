@@ -24,6 +24,7 @@ __all__ = ["RUN", "Store", "identity_of", "open_run", "read_run", "study_of", "t
 RUN = "run.json"
 _FORMAT = "trimtab-run"
 _LOCK = ".lock"
+_MARK = b"trimtab-run\n"  # in the lock: what is left to know a run by if run.json and the list are both damaged
 
 
 def identity_of(study: Study) -> str:
@@ -130,7 +131,7 @@ class Store:
         try:
             facts = read_run(self.directory)
         except StudyError:
-            if not self.files.listed:  # then nothing says that this is a run of ours
+            if not self.files.listed and not _is_marked(self.directory):  # then nothing says that it is a run of ours
                 raise
             if os.path.lexists(self.directory / RUN):
                 self.files.set_aside(RUN)
@@ -314,7 +315,7 @@ def _refuse_foreign(directory: Path) -> None:
     if not directory.is_dir():
         return
     present = sorted(path.name for path in directory.iterdir() if path.name not in (_LOCK, SUMS_PART))
-    if not present or (SUMS in present and RunFiles(directory).listed):
+    if not present or _is_marked(directory) or (SUMS in present and RunFiles(directory).listed):
         return
     if RUN not in present:
         some = ", ".join(present[:3]) + (", …" if len(present) > 3 else "")
@@ -352,4 +353,12 @@ def _locked(directory: Path) -> Any:
         raise StudyError(
             f"{directory}: another process is working in it; wait for it, or choose another with --out"
         ) from error
+    if not file.read(1):
+        os.write(file.fileno(), _MARK)
+        os.fsync(file.fileno())
     return file
+
+
+def _is_marked(directory: Path) -> bool:
+    lock = directory / _LOCK
+    return lock.is_file() and not lock.is_symlink() and lock.stat().st_size == len(_MARK) and lock.read_bytes() == _MARK

@@ -1,0 +1,147 @@
+"""A limit of time for projections that may never return: they run in another process, which is ended if it must be."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trimtab.core.constraint import Constraint, Projection
+from trimtab.core.errors import of_type, real_number
+
+__all__ = ["TimeLimit"]
+
+
+@dataclass(frozen=True, eq=False)
+class TimeLimit(Constraint):
+    """Another constraint, whose projections have a limit of time for each call.
+
+    They run in a process of their own. A call that takes longer, raises, or ends its process is a failed projection of
+    all its samples (`converged=False`), so that the corrector's policy decides what becomes of them; the next call has
+    a new process. Defects are measured here. The constraint is pickled, states are sent there and back: it pays for
+    projections of milliseconds and more.
+
+    Attributes:
+        constraint: The one whose projections are limited; it must be one that can be pickled.
+        seconds: For one call.
+
+    Example:
+        >>> from trimtab.constraints import Ball
+        >>> limited = TimeLimit(Ball(2.0), seconds=5.0)
+        >>> limited.seconds, limited.needs
+        (5.0, ())
+    """
+
+    constraint: Constraint
+    seconds: float
+    _workshop: _Workshop = field(default_factory=lambda: _Workshop(), repr=False, metadata={"per_sample": True})
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be sent to another process, or is no limit."""
+        of_type(self.constraint, Constraint, "the constraint of a TimeLimit")
+        if not real_number(self.seconds, "the seconds of a TimeLimit") > 0:
+            raise ValueError(f"the seconds of a TimeLimit are a number above 0: got {self.seconds!r}")
+        try:
+            pickle.dumps(self.constraint)
+        except Exception as error:
+            raise TypeError(
+                f"{type(self.constraint).__name__} cannot be sent to another process ({error}); make it of a class or "
+                "of functions that are defined at the top of a module"
+            ) from error
+
+    @property
+    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What the constraint wants to know beside the states."""
+        return self.constraint.needs
+
+    def defect(self, x: Any, **context: Any) -> Tensor:
+        """As the constraint measures it, in this process."""
+        measured: Tensor = self.constraint.defect(x, **context)
+        return measured
+
+    def project(self, x: Tensor, **context: Any) -> Projection:
+        """As the constraint projects, or a failure of all samples where it took too long."""
+        answer = self._workshop.ask((self.constraint, x, context), self.seconds)
+        if answer is None:
+            return Projection(x, converged=torch.zeros(len(x), dtype=torch.bool, device=x.device))
+        return answer
+
+    def take(self, rows: Tensor) -> TimeLimit:
+        """The same for some of the samples."""
+        return TimeLimit(self.constraint.take(rows), self.seconds, self._workshop)
+
+
+class _Workshop:
+    """A process that projects, begun when it is first needed and again after it was ended."""
+
+    def __init__(self) -> None:
+        self._process: Any = None
+        self._there: Connection | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy elsewhere has a process of its own."""
+        return {"_process": None, "_there": None}
+
+    def ask(self, question: tuple[Constraint, Tensor, Mapping[str, Any]], seconds: float) -> Projection | None:
+        """What the process answers in time; None if it does not, or cannot."""
+        if self._process is None or not self._process.is_alive():
+            self._begin()
+        assert self._there is not None
+        try:
+            self._there.send(question)
+            if self._there.poll(seconds):
+                answer: Projection | None = self._there.recv()
+                return answer
+        except (EOFError, OSError):  # the process has ended itself
+            pass
+        self.end()
+        return None
+
+    def _begin(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._there, here = context.Pipe()
+        self._process = context.Process(target=_work, args=(here,), daemon=True)
+        self._process.start()
+        here.close()
+        if not self._there.poll(60):  # ready once it says so, so that imports do not count as projecting
+            self.end()
+            raise RuntimeError(
+                "the process that projections run in did not begin within 60 s; is the machine overloaded?"
+            )
+        self._there.recv()
+
+    def end(self) -> None:
+        """End the process, whatever it does."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+            self._process.close()
+        if self._there is not None:
+            self._there.close()
+        self._process = self._there = None
+
+    def __del__(self) -> None:
+        with suppress(Exception):
+            self.end()
+
+
+def _work(there: Connection) -> None:
+    torch.set_num_threads(1)
+    there.send("ready")
+    while True:
+        try:
+            constraint, x, context = there.recv()
+        except EOFError:
+            return
+        try:
+            answer = constraint.project(x, **context)
+            there.send(answer if isinstance(answer, Projection) else Projection(answer))
+        except Exception:
+            there.send(None)

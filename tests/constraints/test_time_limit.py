@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+import trimtab as tt
+from slow_ball import Slow
+from trimtab.constraints import Ball
+from trimtab.constraints.time_limit import TimeLimit
+
+
+def test_a_projection_that_never_returns_raises_or_dies_is_a_failure_and_the_next_one_works():
+    limited = TimeLimit(Slow(), seconds=0.5)
+    good = torch.tensor([[3.0, 4.0]])
+    for first in (9.0, 8.0, 7.0):
+        bad = torch.tensor([[first, 0.0], [0.0, 2.0]])
+        answer = limited.project(bad)
+        assert answer.converged.tolist() == [False, False]
+        assert torch.equal(answer.x, bad)
+        slow = TimeLimit(limited.constraint, 60.0, limited._workshop)  # the limit itself is not what is tested here
+        assert torch.equal(slow.project(good).x, Ball(1.0).project(good))
+    limited._workshop.end()
+
+
+def test_the_policy_of_the_corrector_decides_what_becomes_of_it():
+    limited = TimeLimit(Slow(), seconds=0.5)
+    corrector = tt.Corrector(limited, tt.Fixed.at([0], 2), 2, closing="none", on_failure="revert")
+    x = torch.tensor([[9.0, 0.0], [0.0, 2.0]])
+    assert torch.equal(corrector(x), x)
+    corrector(x)
+    assert corrector.rollout.failed[0].tolist() == [True, True]
+    limited._workshop.end()
+
+
+def test_what_cannot_be_sent_and_limits_that_are_none_are_refused():
+    with pytest.raises(TypeError, match="cannot be sent to another process"):
+        TimeLimit(tt.as_constraint(lambda x: x, lambda x: x.norm(dim=1)), 1.0)
+    for seconds in (0, -1.0, "x", float("nan")):
+        with pytest.raises((TypeError, ValueError), match="seconds"):
+            TimeLimit(Ball(1.0), seconds)
+    with pytest.raises(TypeError, match="Constraint"):
+        TimeLimit(3, 1.0)

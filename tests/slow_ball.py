@@ -1,0 +1,29 @@
+"""A constraint that misbehaves on request, in a module that other processes can import."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import trimtab as tt
+from trimtab.constraints import Ball
+
+
+class Slow(tt.Constraint):
+    """The unit ball; it never returns, raises or ends its process for states that begin with 9, 8 or 7."""
+
+    def project(self, x):
+        first = x[:, 0].round()
+        if bool((first == 9).any()):
+            time.sleep(3600)
+        if bool((first == 8).any()):
+            raise ArithmeticError("told to")
+        if bool((first == 7).any()):
+            os._exit(1)
+        return Ball(1.0).project(x)
+
+    def defect(self, x):
+        return Ball(1.0).defect(x)
+
+    def take(self, rows):
+        return self
