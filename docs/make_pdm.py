@@ -26,7 +26,7 @@ from _page import HERE, renew
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import corrections, last_corrections
-from trimtab.prices.price_file import load_price
+from trimtab.prices.price_file import load
 from trimtab.report.formats import Cell, Table
 from trimtab.schedules.style import label_of
 from trimtab.studies.config import Study, budget_name
@@ -128,7 +128,7 @@ def run_again(run: Path, study: Study, summary: Mapping[str, Any]) -> dict[str, 
     for key in summary["domains"]["pdm"]["schedules"]:
         entry = STUDY_SCHEDULES[key]
         method = entry.calibration
-        price = None if method is None else load_price(run / "thresholds" / f"pdm.calibration-{method}.safetensors")
+        price = None if method is None else load(run / "thresholds" / f"pdm.calibration-{method}.safetensors")
         budget = (
             STUDY_SCHEDULES[key].only_budget if STUDY_SCHEDULES[key].only_budget is not None else study.table_budget
         )

@@ -82,8 +82,19 @@ def markdown(notebook: NotebookNode, name: str) -> str:
         if cell.cell_type == "markdown":
             parts.append(cell.source)
         else:
-            parts += [f"```python\n{cell.source}\n```", *map(_shown, cell.outputs)]
+            parts += [f"```python\n{cell.source}\n```", *map(_shown, _joined(cell.outputs))]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _joined(outputs: list[NotebookNode]) -> list[NotebookNode]:
+    """The outputs of a cell with what it printed in one piece, however it arrived."""
+    joined: list[NotebookNode] = []
+    for output in outputs:
+        if joined and output.output_type == joined[-1].output_type == "stream" and output.name == joined[-1].name:
+            joined[-1] = NotebookNode(joined[-1] | {"text": joined[-1].text + output.text})
+        else:
+            joined.append(output)
+    return joined
 
 
 def _shown(output: NotebookNode) -> str:

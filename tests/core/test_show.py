@@ -15,6 +15,7 @@ import free
 import trimtab as tt
 from trimtab.core import show
 from trimtab.prices.plan import Plan
+from trimtab.prices.race import Raced
 from trimtab.prices.thresholds import Thresholds
 
 points = st.lists(st.tuples(st.floats(-1e9, 1e9), st.floats()), max_size=30)
@@ -109,3 +110,25 @@ def test_a_plan_shows_its_times():
     assert cells[cells.index("1") + 1] == "1"
     assert cells[cells.index("2") + 1] == "0, 1"
     assert "tensor" not in repr(plan)
+
+
+def test_the_winner_of_a_race_shows_where_it_won():
+    notes = {"ranges": [{"from": 0, "to": 2, "winner": "paper & co", "ahead_of_even_spacing": [0.126, 0.041]}]}
+    plan = Plan(torch.tensor([[0, 0], [0, 1], [1, 1]], dtype=torch.bool))
+    raced = Raced((plan,), torch.zeros(3, dtype=torch.int64), objective="mine", notes=notes)
+    cells = [cell.text for cell in parsed(raced._repr_html_()).iter("td")]
+    assert cells[cells.index("0 to 2") :] == ["0 to 2", "paper & co", "13% ± 4%"]
+    assert "mine" in cells
+    assert parsed(Raced((plan,), raced.winner)._repr_html_()) is not None  # of a race whose notes are lost
+
+
+def test_a_comparison_shows_its_table_and_its_first_measure():
+    domain = tt.domain("so3", n_steps=12)
+    found = tt.compare(domain.problem(range(6)), {}, [2, 4])
+    body = parsed(found._repr_html_())
+    rows = list(body.iter("tr"))[1:]
+    assert [row[0].text for row in rows] == [row.name for row in found.rows]
+    assert len({len(row) for row in rows}) == 1
+    assert len(rows[0]) == 2 + len(found.measures)  # nothing was compared as a distribution
+    lines = [p.get("d", "") for p in body.iter("path") if p.get("stroke") in show.COLOURS]
+    assert [line.count("L") for line in lines] == [1, 1]

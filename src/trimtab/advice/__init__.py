@@ -1,3 +1,3 @@
 """Advice: is timing worth it here, which schedule, which budget, and what is lost."""
 
-__all__ = ["recommend", "result"]
+__all__ = ["compare", "recommend", "result"]

@@ -90,8 +90,17 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         """A table, in a notebook."""
-        head = ("schedule", "projections", *self.measures, "distribution")
-        return show.panel("Comparison", show.table(self._cells(), head))
+        compared = any(row.fidelity for row in self.rows)
+        head = ("schedule", "projections", *self.measures, *(("distribution",) if compared else ()))
+        cells = [row[: len(head)] for row in self._cells()]
+        first = self.measures[0]
+        lines: dict[str, list[tuple[float, float]]] = {}
+        for row in sorted(self.rows, key=lambda row: row.projections):
+            if row.budget is not None:
+                lines.setdefault(row.name, []).append((row.projections, row.mean(first).mean))
+        drawing = show.draw(lines, "projections per sample", first)
+        note = f"<p>{self.n} samples, T = {self.n_steps}, paired by seed; ± is one standard error.</p>"
+        return show.panel("Comparison", show.table(cells, head) + note, drawing)
 
 
 def compare(

@@ -8,6 +8,7 @@ __all__ = [
     "metrics",
     "noise",
     "problem",
+    "quality",
     "record",
     "repeatable",
     "replay",

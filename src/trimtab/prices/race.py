@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from trimtab._version import __version__
+from trimtab.core import show
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.record import Rollout
@@ -88,6 +89,16 @@ class Raced:
         """One line."""
         names = ", ".join(dict.fromkeys(part.method for part in self.parts))
         return f"Raced(T={self.n_steps}, budgets up to {self.budget}, by {self.objective!r}: {names})"
+
+    def _repr_html_(self) -> str:
+        """Which candidate won where, in a notebook."""
+        facts = [("measure", self.objective), ("steps", self.n_steps), ("largest budget", self.budget)]
+        rows = []
+        for part in self.notes.get("ranges", ()):
+            ahead, se = part["ahead_of_even_spacing"]
+            rows.append((f"{part['from']} to {part['to']}", part["winner"], f"{ahead:.0%} ± {se:.0%}"))
+        told = show.table(rows, ("budgets", "winner", "ahead of even spacing")) if rows else ""
+        return show.panel("Prices by a race", show.table(facts), told)
 
     @property
     def n_steps(self) -> int:
