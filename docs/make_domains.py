@@ -1,17 +1,23 @@
-"""Renew the table of docs/domains.md: what adaptive correction gains over periodic, by kappa.
+"""Renew the tables of docs/domains.md: what adaptive correction gains over periodic, by kappa and by dynamics.
 
-Run it from the repository's root: `python docs/make_domains.py`
+Run it from the repository's root: `python docs/make_domains.py [langevin] [flows] [ramps]`; all three unless told.
 """
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from fit_replica import outcome
+
 from _page import renew
+from trimtab.domains import FLOWS, SYNTHETIC, VARIANTS, domain
 from trimtab.studies.config import Study
 from trimtab.studies.engine import run_study
+from trimtab.studies.reported import reported
 from trimtab.studies.rows import write_rows
 from trimtab.studies.store import Store
 from trimtab.studies.summary import summarise
@@ -34,22 +40,60 @@ def table(summary: dict[str, Any], key: str) -> str:
     kappas = [f"{kappa:g}" for kappa in STUDY.kappas]
     head = [SCHEDULES[key], "C_0.2", *(f"kappa = {kappa}" for kappa in kappas), "endpoint, kappa = 0.3"]
     lines = [head, ["---"] * len(head)]
-    for domain, by_kappa in summary["kappa"].items():
+    for name, by_kappa in summary["kappa"].items():
         gains = [by_kappa[kappa]["improvement"][key]["nepe"] for kappa in kappas]
         gains.append(by_kappa["0.3"]["improvement"][key]["endpoint"])
         held = f"{by_kappa['0.3']['concentration']['mean']:.2f}"
-        lines.append([f"`{domain}`", held, *(f"{gain['mean']:.0%} ± {gain['se']:.0%}" for gain in gains)])
+        lines.append([f"`{name}`", held, *(f"{gain['mean']:.0%} ± {gain['se']:.0%}" for gain in gains)])
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
-def main() -> None:
-    """Run the study in a directory that goes away, and renew the table."""
-    with TemporaryDirectory() as folder, Store(Path(folder) / "run", STUDY) as store:
+def flow_table(summary: dict[str, Any]) -> str:
+    """A line per domain and dynamics: NEPE and endpoint distance of three schedules, the paper's figures first."""
+    columns = [f"{metric}, {who}" for who in ("periodic", *SCHEDULES.values()) for metric in ("NEPE", "endpoint")]
+    head = ["domain", "dynamics", *columns]
+    lines = [head, ["---"] * len(head)]
+    for name in SYNTHETIC:
+        paper = reported()["table1"][name]
+        told = [f"{paper[metric][who][0]:.3g}" for who in ("periodic", "adaptive") for metric in ("nepe", "endpoint")]
+        lines.append([f"`{name}`", "in the paper", *told, "", ""])
+        for variant in ("", *VARIANTS):
+            by_schedule = summary["domains"][f"{name}-{variant}" if variant else name]["schedules"]
+            cells = [
+                by_schedule[key]["0.25"][metric] for key in ("periodic", *SCHEDULES) for metric in ("nepe", "endpoint")
+            ]
+            words = [f"{cell['mean']:.3g} ± {cell['se']:.1g}" for cell in cells]
+            lines.append(["", f"`{variant}`" if variant else "Langevin", *words])
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def ramp_table() -> str:
+    """What the paper's rule gains on the replica of `so3` when nothing but the profile of its speed changes."""
+    lines = [["ramp p", "NEPE, periodic", "NEPE, the paper's rule", "gain"], ["---"] * 4]
+    for ramp in (0.0, 0.5, 1.0, 1.5, 2.0, 2.5):
+        periodic, _, adaptive, _ = outcome(domain("so3-replica", ramp=ramp))
+        lines.append([f"{ramp:g}", f"{periodic:.3f}", f"{adaptive:.3f}", f"{1 - adaptive / periodic:.0%}"])
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def summary_of(study: Study) -> dict[str, Any]:
+    """Run a study in a directory that goes away."""
+    with TemporaryDirectory() as folder, Store(Path(folder) / "run", study) as store:
         run_study(store)
         write_rows(store)
-        summary = summarise(store.directory)
-    renew("domains.md", "tables", "\n\n".join(table(summary, key) for key in SCHEDULES))
+        return summarise(store.files)
+
+
+def main(parts: list[str]) -> None:
+    """Run the studies and renew the tables."""
+    if "langevin" in parts:
+        summary = summary_of(STUDY)
+        renew("domains.md", "tables", "\n\n".join(table(summary, key) for key in SCHEDULES))
+    if "flows" in parts:
+        renew("domains.md", "flows", flow_table(summary_of(replace(STUDY, domains=(*SYNTHETIC, *FLOWS), kappas=()))))
+    if "ramps" in parts:
+        renew("domains.md", "ramps", ramp_table())
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:] or ["langevin", "flows", "ramps"])

@@ -53,7 +53,7 @@ def main() -> None:
             for part in whole:
                 digest.update(part.contiguous().numpy().tobytes())
             batches = [(n, torch.randperm(65, generator=shuffled)[:n]) for n in SIZES]
-            for threads in (1, 2):
+            for threads in (1, 2) if kind == "adaptive" else (1,):
                 torch.set_num_threads(threads)
                 for n, rows in batches:
                     alone = bits(problem, schedule, rows, made.distance)

@@ -217,7 +217,7 @@ def test_settings_make_the_same_domain_again(name):
 @pytest.mark.parametrize("name", FLOWS)
 def test_a_flow_starts_and_ends_on_the_set_and_leaves_it_between(name):
     problem = domain(name).problem(SEEDS)
-    record = problem.rollout(tt.Terminal(), keep_states=True)
+    record = problem.rollout(tt.Terminal(), keep_states=True, measure_defects=True)
     assert (problem.constraint.defect(record.states[0]) <= 1e-14).all()
     assert (problem.constraint.defect(record.final) <= 1e-14).all()
     assert (record.defects > 1e-5).double().mean() > 0.9

@@ -26,9 +26,12 @@ SYNTHETIC = ("so3", "se3", "terrain", "so3-impulse", "se3-lever", "terrain-ridge
 DYNAMICS: dict[str, tuple[str, type]] = {"langevin": ("make", Chain), "flow": ("make_flow", Flow)}
 """What `dynamics=` of a synthetic domain may be: the function of its module that makes it, and what that hands on."""
 
-VARIANTS = ("flow", "ramp", "replica")
-"""Endings of the names of synthetic domains that flow, as in `so3-flow`: at constant speed, at a speed that grows in
-proportion to time, and with the settings fitted to the paper's tables (`replica.json`)."""
+VARIANTS = {
+    "flow": "at constant speed",
+    "ramp": "at a speed that grows in proportion to time",
+    "replica": "with settings fitted to the paper's tables",
+}
+"""Endings of the names of synthetic domains that flow, as in `so3-flow`, and what they mean."""
 
 DOMAINS: dict[str, str] = {
     "so3": "trimtab.domains.so3",
@@ -63,7 +66,10 @@ def domain(name: str, **settings: object) -> Domain:
     base, variant = base_of(name), name.rpartition("-")[2]
     if base != name:
         made = domain(base, **_settings_of_variant(base, variant) | settings)
-        return replace(made, name=name, view=replace(made.looks, label=f"{made.looks.label} {variant}"))
+        summary = f"{made.summary}, {VARIANTS[variant]}"
+        return replace(
+            made, name=name, summary=summary, view=replace(made.looks, label=f"{made.looks.label} {variant}")
+        )
     module = import_module(DOMAINS[name])
     dynamics = settings.pop("dynamics", "langevin") if hasattr(module, "make_flow") else "langevin"
     if dynamics not in DYNAMICS:
