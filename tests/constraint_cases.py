@@ -19,6 +19,7 @@ from trimtab.constraints import (
     Box,
     HalfSpaces,
     NonlinearEquality,
+    NonlinearInequality,
     NonlinearProgram,
     Part,
     Product,
@@ -69,6 +70,14 @@ def weighted_sum(y: Tensor, weight: Tensor, total: Tensor) -> Tensor:
     return ((weight * y**3).sum() - total)[None]
 
 
+def beyond_disc(y: Tensor, p: Tensor) -> Tensor:
+    return (1 - (y[0] - p[0]) ** 2 - (y[1] - p[1]) ** 2)[None]
+
+
+def on_parabola(y: Tensor, p: Tensor) -> Tensor:
+    return (y[2] - y[1] ** 2)[None]
+
+
 def outside_disc(y, p):
     """CasADi conditions: outside a disc around p, on a parabola in the last two coordinates."""
     return [1 - (y[0] - p[0]) ** 2 - (y[1] - p[1]) ** 2], [y[2] - y[1] ** 2]
@@ -97,6 +106,12 @@ CASES: dict[str, Case] = {
     "equations, data of each sample": Case(
         lambda: NonlinearEquality(weighted_sum, (numbers(N, 6).abs() + 0.5, numbers(N, seed=2)), tolerance=1e-5),
         (6,),
+        1e-5,
+        nearest=False,
+    ),
+    "inequalities": Case(
+        lambda: NonlinearInequality(beyond_disc, on_parabola, (numbers(N, 2, seed=3),), tolerance=1e-5),
+        (3,),
         1e-5,
         nearest=False,
     ),

@@ -113,3 +113,31 @@ def test_the_input_is_left_alone(name):
     project(constraint, x)
     constraint.defect(x)
     assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if CASES[name].make().improves])
+def test_improving_step_by_step_leads_where_projection_does(name):
+    """One iteration at a time: rows follow what they carry, the defect is that of the states, and it ends feasible."""
+    case = CASES[name]
+    constraint, x = case.make(), states(case)
+    y, state, done = x, None, torch.zeros(N, dtype=torch.bool)
+    for k in range(4000 if "half-spaces" in name else 200):
+        before, carried = y, state
+        y, defect, done, state = constraint.improve(y, state)
+        assert y.shape == x.shape
+        assert done.shape == defect.shape == (N,)
+        torch.testing.assert_close(defect, constraint.defect(y), rtol=1e-6, atol=1e-9)
+        assert all(len(part) == N for part in state)
+        if k == 1:
+            rows = torch.tensor([4, 1])
+            some = constraint.take(rows).improve(before[rows], tuple(part[rows] for part in carried))
+            torch.testing.assert_close(some.x, y[rows], rtol=0, atol=1e-9)
+        if done.all():
+            break
+    found = project(constraint, x).x
+    caught = "trajectories" in name  # behind an obstacle, where only the roadmap leads out
+    assert done.double().mean() >= (0.6 if caught else 1)
+    limit = max(1e-5, 20 * case.tolerance)
+    assert (constraint.defect(y)[done] <= limit).all()
+    far, best = ((z - x).flatten(1).norm(dim=1)[done] for z in (y, found))
+    assert (far <= (1.5 * best + 1e-3 if not case.nearest else best + 1e-3)).all()

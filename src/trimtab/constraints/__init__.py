@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trimtab.constraints.equality import NonlinearEquality
     from trimtab.constraints.halfspaces import HalfSpaces
+    from trimtab.constraints.inequality import NonlinearInequality
     from trimtab.constraints.linear import AffineEquality, Box, Simplex
     from trimtab.constraints.obstacles import AvoidObstacles, Obstacles
     from trimtab.constraints.pose import SE3
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _HOME = {
     "equality": ("NonlinearEquality",),
     "halfspaces": ("HalfSpaces",),
+    "inequality": ("NonlinearInequality",),
     "linear": ("AffineEquality", "Box", "Simplex"),
     "obstacles.avoid": ("AvoidObstacles", "Obstacles"),
     "pose": ("SE3",),
@@ -42,6 +44,7 @@ __all__ = [
     "Box",
     "HalfSpaces",
     "NonlinearEquality",
+    "NonlinearInequality",
     "NonlinearProgram",
     "Obstacles",
     "Part",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from trimtab.constraints.daqp import daqp_is_there, nearest_by_daqp
 from trimtab.constraints.dual_active_set import nearest_points
 from trimtab.constraints.rows import apply_matrix
 from trimtab.constraints.states import check_states, host_array
-from trimtab.core.constraint import Constraint, Projection
+from trimtab.core.constraint import Constraint, Improvement, Projection
 from trimtab.core.errors import of_type
 
 __all__ = ["HalfSpaces"]
@@ -41,6 +42,8 @@ class HalfSpaces(Constraint):
         tensor([[ 0., -1.],
                 [ 0.,  0.]])
     """
+
+    improves = True
 
     A: Tensor
     b: Tensor = field(metadata={"per_sample": True})
@@ -93,6 +96,28 @@ class HalfSpaces(Constraint):
         self._check(x)
         flat = x.flatten(1)
         return (apply_matrix(self._planes[0].to(flat), flat) - self._offsets.to(flat)).amax(dim=1).clamp(min=0)
+
+    def improve(self, x: Tensor, state: tuple[Tensor, ...] | None = None, **context: Any) -> Improvement:
+        """One plane: the push along its normal that gains most (Hildreth's method); carries all pushes so far.
+
+        A push may be taken back where its plane turns out to be satisfied without it, so that the point reached in the
+        end is the nearest.
+        """
+        self._check(x)
+        flat = x.detach().flatten(1)
+        normals, offsets = self._planes[0].to(flat), self._offsets.to(flat)
+        pushes = (
+            torch.zeros(len(flat), len(normals), dtype=flat.dtype, device=flat.device) if state is None else state[0]
+        )
+        change = torch.maximum(apply_matrix(normals, flat) - offsets, -pushes)
+        which = change.abs().argmax(dim=1, keepdim=True)
+        amount = change.gather(1, which)
+        flat = flat - amount * normals[which.squeeze(1)]
+        y, pushes = flat.reshape(x.shape), pushes.scatter_add(1, which, amount)
+        defect = self.defect(y)
+        size = 1 + flat.abs().amax(dim=1)
+        done = (defect <= self.tolerance * size) & (amount.squeeze(1).abs() <= self.tolerance * size)
+        return Improvement(y, defect, done, (pushes,))
 
     def take(self, rows: Tensor) -> HalfSpaces:
         """The same planes for some samples."""

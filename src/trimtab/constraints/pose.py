@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from trimtab.constraints.rotation import nearest_rotation, rotation_angle, rotation_defect
+from trimtab.constraints.rotation import improved_rotation, nearest_rotation, rotation_angle, rotation_defect
 from trimtab.constraints.states import check_states
-from trimtab.core.constraint import Constraint, Projection
+from trimtab.core.constraint import Constraint, Improvement, Projection
 
 __all__ = ["SE3", "pose_distance"]
 
@@ -28,6 +29,8 @@ class SE3(Constraint):
         >>> SE3(alpha=2.0).defect(torch.eye(3, 4)[None])
         tensor([0.])
     """
+
+    improves = True
 
     translation: Constraint | None = None
     alpha: float = 1.0
@@ -54,6 +57,17 @@ class SE3(Constraint):
         check_states(x, "SE3", (3, 4))
         defect = rotation_defect(x[..., :3])
         return defect if self.translation is None else defect + self.alpha * self.translation.defect(x[..., 3])
+
+    def improve(self, x: Tensor, state: tuple[Tensor, ...] | None = None, **context: Any) -> Improvement:
+        """One step of Newton and Schulz for the rotation; the translation is projected. Carries nothing."""
+        check_states(x, "SE3", (3, 4))
+        rotation, _, done, _ = improved_rotation(x[..., :3])
+        pose = torch.cat([rotation, x[..., 3:]], dim=-1)
+        if self.translation is not None:
+            answer = self.translation.project(x[..., 3])
+            place = answer.x if isinstance(answer, Projection) else answer
+            pose = torch.cat([rotation, place[..., None]], dim=-1)
+        return Improvement(pose, self.defect(pose), done, ())
 
     def take(self, rows: Tensor) -> SE3:
         """The same constraint for some samples."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trimtab.constraints.states import check_states, host_array
-from trimtab.core.constraint import Constraint, Projection
+from trimtab.core.constraint import Constraint, Improvement, Projection
 from trimtab.core.errors import missing_extra
 
 __all__ = ["NonlinearProgram"]
@@ -26,6 +26,8 @@ __all__ = ["NonlinearProgram"]
 Array = NDArray[np.float64]
 Bounds = tuple[Array, Array]
 Inequalities = Callable[..., Any]
+
+_AT_A_TIME = 10  # iterations of IPOPT in one improvement
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +46,8 @@ class NonlinearProgram(Constraint):
         workers: Processes; 0 is one a core. They are started when first needed and end with the constraint. A script
             that uses them guards its entry with `if __name__ == "__main__":`.
     """
+
+    improves = True
 
     conditions: Inequalities
     parameters: Tensor | None = field(default=None, metadata={"per_sample": True})
@@ -96,6 +100,19 @@ class NonlinearProgram(Constraint):
         ]
         worst = np.asarray(measure(states.T, parameters.T)).reshape(-1)
         return torch.from_numpy(np.maximum(worst, _outside(states, self._bounds(states.shape[1])))).to(x)
+
+    def improve(self, x: Tensor, state: tuple[Tensor, ...] | None = None, **context: Any) -> Improvement:
+        """A few iterations of IPOPT from the present states, in this process; carries where it began."""
+        states, parameters = self._arrays(x)
+        begun = states if state is None else host_array(state[0])
+        bounds = self._bounds(states.shape[1])
+        answers = [
+            _solve(self.conditions, self.tolerance, _AT_A_TIME, bounds, state_, row, first)
+            for state_, row, first in zip(states, parameters, begun, strict=True)
+        ]
+        y = torch.from_numpy(np.stack([answer[0] for answer in answers])).to(x).reshape(x.shape)
+        done = torch.tensor([answer[1] for answer in answers], device=x.device)
+        return Improvement(y, self.defect(y), done, (torch.from_numpy(begun.copy()).to(x),))
 
     def take(self, rows: Tensor) -> NonlinearProgram:
         """The same conditions for some samples, sharing the processes."""
@@ -158,8 +175,9 @@ def _solve(
     bounds: Bounds | None,
     state: Array,
     parameters: Array,
+    begun: Array | None = None,
 ) -> tuple[Array, bool, int]:
-    """One sample: the state, whether IPOPT succeeded, and its iterations."""
+    """One sample: the state, whether IPOPT succeeded, and its iterations; near `begun` if that is not the state."""
     solver, measure, lower = _program(conditions, len(state), len(parameters), tolerance, max_iterations)
     worst = max(float(measure(state, parameters)), float(_outside(state, bounds)))
     if worst <= tolerance:  # a feasible state is its own projection
@@ -168,7 +186,7 @@ def _solve(
     try:
         answer = solver(
             x0=np.clip(state, least, most),
-            p=np.concatenate([state, parameters]),
+            p=np.concatenate([state if begun is None else begun, parameters]),
             lbx=least,
             ubx=most,
             lbg=lower,

@@ -11,11 +11,19 @@ import torch
 from torch import Tensor
 
 from trimtab.constraints.states import check_states
-from trimtab.core.constraint import Constraint
+from trimtab.core.constraint import Constraint, Improvement
 from trimtab.core.errors import of_type
 from trimtab.core.steady import arctan2, product
 
-__all__ = ["SO3", "multiply", "nearest_rotation", "rotation_angle", "rotation_defect", "transpose_multiply"]
+__all__ = [
+    "SO3",
+    "improved_rotation",
+    "multiply",
+    "nearest_rotation",
+    "rotation_angle",
+    "rotation_defect",
+    "transpose_multiply",
+]
 
 _CHUNK = 8192  # matrices at a time: their intermediate values stay in the cache
 _HARD = 1e-16  # squared distance of RᵀR from I up to which one Newton-Schulz step makes it exact
@@ -263,6 +271,25 @@ def rotation_angle(a: Tensor, b: Tensor) -> Tensor:
     return angle
 
 
+def improved_rotation(a: Tensor) -> Improvement:
+    """One step of Newton and Schulz towards the nearest rotations, (n, 3, 3).
+
+    The step keeps the sign of the determinant, so that matrices that are mirrored, or nearly singular and therefore
+    slow, are projected at once.
+    """
+    gram = transpose_multiply(a, a)
+    size = gram.flatten(1).norm(dim=1)
+    far = rotation_defect(a) >= 1
+    scale = torch.where(far, size, 1.0).clamp(min=torch.finfo(a.dtype).tiny)[:, None, None]
+    identity = torch.eye(3, dtype=a.dtype, device=a.device)
+    y = multiply(a, (3 * identity - gram / scale) / (2 * scale.sqrt()))
+    mirrored = torch.linalg.det(a) <= 1e-3 * size**1.5
+    if bool(mirrored.any()):
+        y = torch.where(mirrored[:, None, None], nearest_rotation(a), y)
+    defect = rotation_defect(y)
+    return Improvement(y, defect, defect <= 64 * torch.finfo(a.dtype).eps, ())
+
+
 @dataclass(frozen=True)
 class SO3(Constraint):
     """Rotation matrices: states (n, 3, 3), polar projection, orthogonality and determinant defect.
@@ -273,6 +300,8 @@ class SO3(Constraint):
         tensor([1., 1., 1.])
     """
 
+    improves = True
+
     def project(self, x: Tensor) -> Tensor:
         """The nearest rotations, (n, 3, 3) to (n, 3, 3)."""
         check_states(x, "SO3", (3, 3))
@@ -282,6 +311,11 @@ class SO3(Constraint):
         """norm(AᵀA - I) + abs(det A - 1), (n, 3, 3) to (n,)."""
         check_states(x, "SO3", (3, 3))
         return rotation_defect(x)
+
+    def improve(self, x: Tensor, state: tuple[Tensor, ...] | None = None, **context: Any) -> Improvement:
+        """One step of Newton and Schulz; matrices that it leads to no rotation are projected. Carries nothing."""
+        check_states(x, "SO3", (3, 3))
+        return improved_rotation(x)
 
     def take(self, rows: Tensor) -> SO3:
         """Itself: there is no data belonging to a sample."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from trimtab.constraints.rows import row_norm, row_product
 from trimtab.constraints.states import check_states
-from trimtab.core.constraint import Constraint
+from trimtab.core.constraint import Constraint, Improvement
 
-__all__ = ["Stiefel"]
+__all__ = ["Stiefel", "newton_schulz"]
+
+_DONE = 32  # times the last place
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,8 @@ class Stiefel(Constraint):
         >>> Stiefel().project(torch.tensor([[[2.0], [0.0]]]))[0].flatten()
         tensor([1., 0.])
     """
+
+    improves = True
 
     def project(self, x: Tensor) -> Tensor:
         """The nearest frames, (n, p, q)."""
@@ -36,9 +41,25 @@ class Stiefel(Constraint):
         gram = row_product(x.transpose(1, 2), x)
         return row_norm((gram - torch.eye(x.shape[2], dtype=x.dtype, device=x.device)).flatten(1))
 
+    def improve(self, x: Tensor, state: tuple[Tensor, ...] | None = None, **context: Any) -> Improvement:
+        """One step of Newton and Schulz towards the polar factor, X (3 I - XᵀX) / 2; carries nothing."""
+        _check(x)
+        y = newton_schulz(x)
+        defect = self.defect(y)
+        return Improvement(y, defect, defect <= _DONE * torch.finfo(x.dtype).eps * x.shape[2], ())
+
     def take(self, rows: Tensor) -> Stiefel:
         """Itself."""
         return self
+
+
+def newton_schulz(x: Tensor) -> Tensor:
+    """One step towards the nearest frames, (n, p, q); what is too large to converge is made smaller first."""
+    gram = row_product(x.transpose(1, 2), x)
+    identity = torch.eye(x.shape[2], dtype=x.dtype, device=x.device)
+    far = row_norm((gram - identity).flatten(1)) >= 1  # within 1, every singular value is below √2
+    size = torch.where(far, row_norm(gram.flatten(1)), 1.0).clamp(min=torch.finfo(x.dtype).tiny)[:, None, None]
+    return row_product(x, (3 * identity - gram / size) / (2 * size.sqrt()))
 
 
 def _check(x: Tensor) -> None:

@@ -13,15 +13,15 @@ import copy
 import difflib
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from trimtab.constraints.obstacles.batched import Effort, project_paths, segments, violations
+from trimtab.constraints.obstacles.batched import Effort, improve_paths, project_paths, segments, violations
 from trimtab.constraints.obstacles.geometry import Obstacles, gaps, penetration, scattered_circles
 from trimtab.constraints.states import check_states
-from trimtab.core.constraint import Constraint, Projection
+from trimtab.core.constraint import Constraint, Improvement, Projection
 
 if TYPE_CHECKING:
     from trimtab.constraints.obstacles.ipopt import IpoptPaths
@@ -71,6 +71,8 @@ class AvoidObstacles(Constraint):
         >>> avoid.free(across), avoid.free(avoid.project(across).x)
         (tensor([False]), tensor([True]))
     """
+
+    improves = True
 
     obstacles: Obstacles
     start: Tensor = field(metadata={"per_sample": True})
@@ -134,6 +136,24 @@ class AvoidObstacles(Constraint):
         y = x.clone()
         y[:, :2] = torch.where(finite[:, None], path, raw).transpose(0, 1)
         return Projection(y, converged, rounds, self.defect(y))
+
+    def improve(self, x: Tensor, state: tuple[Tensor, ...] | None = None, **context: Any) -> Improvement:
+        """One convex problem of the local search, in torch; carries its multipliers and the proposal.
+
+        The roadmap, which helps a search that is caught behind an obstacle, belongs to `project` alone.
+        """
+        raw = self._path(x).detach()
+        start, goal = (end.to(x).expand(raw.shape[1], 2).T for end in (self.start, self.goal))
+        path = raw.clamp(-1, 1)
+        path[:, :, 0], path[:, :, -1] = start, goal
+        y = x.clone()
+        if not len(self.obstacles):
+            y[:, :2] = path.transpose(0, 1)
+            return Improvement(y, self.defect(y), torch.ones(len(x), dtype=torch.bool, device=x.device), ())
+        obstacles = _converted(self.obstacles, x.dtype, x.device)
+        path, final, carried = improve_paths(obstacles, path, state, self._aim, self.effort)
+        y[:, :2] = path.transpose(0, 1)
+        return Improvement(y, self.defect(y), final, carried)
 
     def take(self, rows: Tensor) -> AvoidObstacles:
         """The constraint of the samples `rows`, (k,) indices."""

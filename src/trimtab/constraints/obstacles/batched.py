@@ -22,7 +22,7 @@ from trimtab.constraints.obstacles.compiled import compiled_search, search_paths
 from trimtab.constraints.obstacles.geometry import Obstacles, contacts, gaps
 from trimtab.constraints.obstacles.roadmap import route
 
-__all__ = ["Effort", "Solution", "nearest_paths", "project_paths", "segments", "violations"]
+__all__ = ["Effort", "Solution", "improve_paths", "nearest_paths", "project_paths", "segments", "violations"]
 
 
 @dataclass(frozen=True)
@@ -237,6 +237,43 @@ def _round(obstacles: Obstacles, now: _Batch, gap: Tensor, effort: Effort) -> _B
     new = new.view_as(p)
     moved = (new - p).square().sum((0, 2)).sqrt()
     return now._replace(p=new, damping=now.damping.clamp(min=effort.damping), moved=moved, dual=dual)
+
+
+def improve_paths(
+    obstacles: Obstacles, path: Tensor, state: tuple[Tensor, ...] | None, aim: float, effort: Effort
+) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """One round of the local search, without the roadmap.
+
+    Args:
+        obstacles: What to stay out of.
+        path: (2, n, W), in [-1, 1].
+        state: What the last round carried, None at the first: proposal (n, 2, W), damping, violation and move (n,), and
+            multipliers (n, 2 m, W - 1).
+        aim: Violation that counts as none.
+        effort: As in a search.
+
+    Returns:
+        The paths, which of them are final, (n,), and what to carry.
+    """
+    _, n, W = path.shape
+    m = len(obstacles)
+    if state is None:
+        nothing = path.new_zeros(n)
+        unknown = torch.full_like(nothing, torch.inf)
+        state = (path.transpose(0, 1), nothing, unknown, unknown, path.new_zeros(n, 2 * m, W - 1))
+    proposal, damping, before, moved, dual = state
+    q = proposal.transpose(0, 1)
+    gap = gaps(obstacles, *segments(path)).view(m, -1, W - 1)
+    violation = gap.amin((0, 2)).neg().clamp(min=0)
+    slow = (violation > aim) & (violation > 0.5 * before)
+    damping = torch.where(slow, damping * effort.stiffening, damping).clamp(max=100)
+    rows = torch.arange(n, device=path.device)
+    now = _Batch(rows, q, path, damping, violation, moved, torch.zeros_like(moved), dual.transpose(0, 1).contiguous())
+    far = (path - q).square().sum((0, 2)).sqrt()
+    final = (violation <= aim) & ((moved <= effort.settled * far + 1e-5) | (far == 0))
+    new = _round(obstacles, now, gap.flatten(1), effort)
+    kept = torch.where(final[:, None], path, new.p)
+    return kept, final, (proposal, new.damping, violation, new.moved, new.dual.transpose(0, 1).contiguous())
 
 
 def project_paths(obstacles: Obstacles, proposal: Tensor, aim: float, effort: Effort) -> Solution:

@@ -10,13 +10,13 @@ field to be near to, so that there are few passes over the fields.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from trimtab.constraints.states import check_states
-from trimtab.core.constraint import Constraint, Projection
+from trimtab.core.constraint import Constraint, Improvement, Projection
 from trimtab.domains.reaction_flow.equation import CELLS, GROWTH, TIMES, Conditions, cumulative_rule, mass_imbalance
 
 __all__ = ["MassBalance"]
@@ -34,6 +34,8 @@ class MassBalance(Constraint):
             at most this.
         most_iterations: After which it has failed.
     """
+
+    improves = True
 
     conditions: Conditions
     tolerance: float = 1e-6
@@ -60,6 +62,21 @@ class MassBalance(Constraint):
         state = _begin(x, given, rule)
         field, converged, iterations = self._search(state, rule)
         return Projection(torch.cat([x[:, :1], field], dim=1).to(u.dtype), converged, iterations)
+
+    def improve(self, x: Tensor, state: tuple[Tensor, ...] | None = None, **context: Any) -> Improvement:
+        """One iteration; carries the field to be near to and the multipliers."""
+        self._check(x)
+        given = self._conditions_like(x.double())
+        u = torch.cat([given.initial[:, None], x[:, 1:].double()], dim=1)
+        rule = GROWTH * cumulative_rule().to(u)[1:, 1:]
+        now = _begin(u, given, rule)
+        if state is not None:
+            target, multiplier = (part.double() for part in state)
+            product = (now.field * target).mean(dim=2)
+            now = now._replace(target=target, aim=target.mean(dim=2), product=product, multiplier=multiplier)
+        new, done = self._iterate(now, rule)
+        y = torch.cat([u[:, :1], new.field], dim=1).to(x.dtype)
+        return Improvement(y, self.defect(y), done, (new.target, new.multiplier))
 
     def take(self, rows: Tensor) -> MassBalance:
         """The set of the samples `rows`."""
