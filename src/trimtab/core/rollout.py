@@ -14,7 +14,7 @@ from trimtab.core.noise import Noise, as_seeds
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Moment, Schedule, as_schedule
 
-__all__ = ["Sampler", "refuse_overlap", "rollout", "take_rows"]
+__all__ = ["Sampler", "noise_of", "refuse_overlap", "rollout", "take_rows"]
 
 
 class Sampler(Protocol):
@@ -72,13 +72,18 @@ def rollout(
             )
     seeds = as_seeds(seeds, device)
     refuse_overlap(as_schedule(schedule), seeds)
-    noise = Noise(seeds, getattr(sampler, "dtype", torch.float64))
+    noise = noise_of(sampler, seeds)
     with torch.no_grad(), Corrector(constraint, schedule, sampler.n_steps, seeds=seeds, **options) as corrector:
         x = sampler.start(noise)
         corrector.begin(x)
         for t in range(sampler.n_steps):
             x = corrector(sampler.step(x, t, noise), t)
     return corrector.rollout
+
+
+def noise_of(sampler: Any, seeds: Tensor) -> Noise:
+    """The noise of samples in the dtype that their sampler asks for."""
+    return Noise(seeds, getattr(sampler, "dtype", torch.float64))
 
 
 def refuse_overlap(schedule: Schedule, seeds: Tensor) -> None:

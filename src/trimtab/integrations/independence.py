@@ -15,8 +15,8 @@ from torch import Tensor
 
 from trimtab.core.applied import checked_projection
 from trimtab.core.constraint import Constraint
-from trimtab.core.noise import Noise, as_seeds
-from trimtab.core.rollout import Sampler, take_rows
+from trimtab.core.noise import as_seeds
+from trimtab.core.rollout import Sampler, noise_of, take_rows
 
 __all__ = ["check_independence", "check_rows"]
 
@@ -135,7 +135,7 @@ def _as_function(thing: Any, batch: Any) -> tuple[Tensor, Callable[[Tensor], Ten
 
     def run(rows: Tensor) -> Tensor:
         sampler = take_rows(thing, rows)
-        noise = Noise(seeds[rows], getattr(sampler, "dtype", torch.float64))
+        noise = noise_of(sampler, seeds[rows])
         x = sampler.start(noise)
         for t in range(sampler.n_steps):
             x = sampler.step(x, t, noise)

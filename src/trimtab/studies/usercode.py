@@ -32,8 +32,8 @@ from trimtab.core.errors import unknown
 from trimtab.core.files import parse_json, plain_name, read_bytes
 from trimtab.core.fingerprint import fingerprint
 from trimtab.core.metrics import Distance
-from trimtab.core.noise import Noise, as_seeds
-from trimtab.core.rollout import Sampler, take_rows
+from trimtab.core.noise import as_seeds
+from trimtab.core.rollout import Sampler, noise_of, take_rows
 from trimtab.domains import DOMAINS, domain
 from trimtab.domains.base import Domain, Problem
 from trimtab.integrations.independence import check_independence, check_rows
@@ -310,7 +310,7 @@ def probe(domain: Domain, seeds: Iterable[int] | Tensor, whole: bool = False) ->
     seeds = as_seeds(seeds)
     problem = domain.problem(seeds)
     sampler, constraint = problem.sampler, problem.constraint
-    noise = Noise(seeds, getattr(sampler, "dtype", torch.float64))
+    noise = noise_of(sampler, seeds)
     with torch.no_grad():
         x = _state(domain, "start", lambda: sampler.start(noise), len(seeds), None)
         y = _state(domain, "step", lambda: sampler.step(x, 0, noise), len(seeds), x)
