@@ -10,7 +10,6 @@ import json
 
 import torch
 
-import free
 import trimtab as tt
 from trimtab.domains import SYNTHETIC, domain
 
@@ -27,10 +26,10 @@ def adaptive(defects: torch.Tensor) -> tt.prices.Adaptive:
     return tt.prices.Adaptive(tt.prices.Thresholds(table, method="by hand"))
 
 
-def bits(problem, schedule, seeds, distance):
+def bits(made, schedule, seeds):
     """Everything a rollout is judged by, each (n, …)."""
-    run = free.rollout(problem.sampler, problem.constraint, schedule, seeds, keep_states=True)
-    apart = distance(run.states[STEPS // 2], run.final)
+    run = made.problem(seeds).rollout(schedule, closing="free", measure_defects=True, keep_states=True)
+    apart = made.distance(run.states[STEPS // 2], run.final)
     return run.final, run.defects.T, run.residuals.T, run.projected.T, apart
 
 
@@ -40,8 +39,7 @@ def main() -> None:
     differing, digest = [], hashlib.sha256()
     for name in CASES:
         made = domain(name, n_steps=STEPS)
-        problem = made.problem(range(LARGE))
-        uncorrected = free.rollout(problem.sampler, problem.constraint, tt.Terminal(), range(65))
+        uncorrected = made.problem(range(65)).rollout(tt.Terminal(), closing="free", measure_defects=True)
         schedules = {
             "random times": tt.schedules.RandomTimes(0.5, seed=3),
             "periodic": tt.Periodic(0.25),
@@ -49,18 +47,18 @@ def main() -> None:
         }
         for kind, schedule in schedules.items():
             torch.set_num_threads(1)
-            whole = bits(problem, schedule, range(65), made.distance)
+            whole = bits(made, schedule, range(65))
             for part in whole:
                 digest.update(part.contiguous().numpy().tobytes())
             batches = [(n, torch.randperm(65, generator=shuffled)[:n]) for n in SIZES]
             for threads in (1, 2) if kind == "adaptive" else (1,):
                 torch.set_num_threads(threads)
                 for n, rows in batches:
-                    alone = bits(problem, schedule, rows, made.distance)
+                    alone = bits(made, schedule, rows)
                     if not all(map(torch.equal, alone, (part[rows] for part in whole))):
                         differing.append(f"{name}, {kind}, {n} samples, {threads} threads")
             if kind == "adaptive":
-                large = bits(problem, schedule, range(LARGE), made.distance)
+                large = bits(made, schedule, range(LARGE))
                 if not all(map(torch.equal, (part[:65] for part in large), whole)):
                     differing.append(f"{name}, {kind}, {LARGE} samples, 2 threads")
     print(json.dumps({"differing": differing, "digest": digest.hexdigest()}))
