@@ -119,7 +119,7 @@ def phase_of(directory: Path) -> str:
             return phase
     names = [path.name for path in (directory / "work").glob("*.json")] if (directory / "work").is_dir() else []
     if any(".calibration-" not in name and ".explored" not in name for name in names):
-        return "rollouts"
+        return "calibration and rollouts"
     return "calibration" if names else "claiming"
 
 

@@ -90,7 +90,7 @@ def _memory(found: Mapping[str, Any]) -> tuple[str, str, str]:
         "memory",
         f"{found['calls']:,} calls of one corrector; ten runs of {found['samples']:,} samples",
         f"{calls[0]:.0f} MB after the first tenth of the calls, {calls[-1]:.0f} MB after the last; {many[0]:.0f} MB "
-        f"after the first run, {many[-1]:.0f} MB after the last",
+        f"after the first run, {min(many[2:]):.0f} to {max(many[2:]):.0f} MB after the third and all later ones",
     )
 
 
