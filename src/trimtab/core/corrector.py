@@ -8,7 +8,7 @@ sampler comes through here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from threading import get_ident
+from threading import Lock, get_ident
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Self, get_args
@@ -114,7 +114,7 @@ class Corrector:
         self.tries, self.then = tries_and_last_resort(on_failure)
         self._ledger: Ledger | None = None
         self._strict = False
-        self._thread = 0
+        self._beginning = Lock()
         self._previous: Leaves | None = None
         corrections(self.schedule.budget, self.n_steps)  # an impossible budget is refused at once
 
@@ -255,8 +255,10 @@ class Corrector:
         if "previous" in self.constraint.needs:
             self._previous = tuple(leaf.detach().clone() for leaf in x)
         if self.on_step is not None:
-            numbers = {"defect": ledger.defects, "residual": ledger.residuals, "projected": ledger.projected}
-            self.on_step(t, {name: float(values[t].double().mean()) for name, values in numbers.items()})
+            defect, chosen = ledger.defects[t], ledger.projected[t]
+            residual = torch.where(chosen, ledger.residuals[t], defect)
+            numbers = {"defect": defect, "residual": residual, "projected": chosen}
+            self.on_step(t, {name: float(values.double().mean()) for name, values in numbers.items()})
         ledger.returned_at = perf_counter()
         return ledger.form.state(x)
 
@@ -346,13 +348,19 @@ class Corrector:
         if not self.measure_defects:
             ledger.defects.fill_(torch.nan)
             ledger.residuals.fill_(torch.nan)
-        self._ledger, self._previous, self._thread = ledger, None, get_ident()
+        self._ledger, self._previous = ledger, None
         return ledger
 
     def _at(self, proposal: Any, t: int | None) -> Ledger:
         """The books of the run that this call belongs to; refuse a call that belongs to none."""
+        with self._beginning:  # of two threads that begin at once, one is the owner
+            return self._owned(proposal, t)
+
+    def _owned(self, proposal: Any, t: int | None) -> Ledger:
         ledger = self._ledger
-        if ledger is not None and not ledger.complete and self._thread not in (0, get_ident()):
+        if ledger is not None and ledger.thread == 0:  # a copy belongs to whichever thread calls it first
+            ledger.thread = get_ident()
+        if ledger is not None and not ledger.complete and ledger.thread != get_ident():
             raise RuntimeError(
                 f"this corrector's run was begun by another thread (it is at step {ledger.t} of {self.n_steps}); a run "
                 "belongs to one thread: give each thread a corrector of its own"
@@ -402,5 +410,10 @@ class Corrector:
         return Applied(self.constraint, ledger.form, ledger.n, ledger.projections, looks, told)
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy belongs to whichever thread calls it first."""
-        return vars(self) | {"_thread": 0}
+        """All but the lock, which a copy has of its own."""
+        return {name: value for name, value in vars(self).items() if name != "_beginning"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Go on where the other one was."""
+        vars(self).update(state)
+        self._beginning = Lock()

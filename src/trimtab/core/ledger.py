@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from contextlib import nullcontext
+from threading import get_ident
 from time import perf_counter
 from typing import Any
 
@@ -56,6 +57,7 @@ class Ledger:
         units = n if groups is None else groups.n
         self.schedule = schedule.to(device)
         self.t = 0
+        self.thread = get_ident()  # the run is its own; 0 for a copy that nobody has called yet
         self.planned_steps: int | None = None  # if the run was stopped before
         self.broken = False  # whether a step failed when its decisions were made already
 
@@ -102,7 +104,7 @@ class Ledger:
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy needs: nothing that points into the books of this ledger."""
-        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")} | {"thread": 0}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Go on where the other one was."""

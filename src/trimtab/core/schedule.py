@@ -255,7 +255,7 @@ class Moment:
         if done == t:
             return total
         if done != t - 1:  # nothing was summed before, or steps were left out
-            last = as_array(last_corrections(torch.as_tensor(books.projected[: t + 1])))
+            last = as_array(last_corrections(_copied(books.projected[: t + 1])))
             total = None
             for u in range(t):
                 earlier = term(u, books.defects[u], last[u])
