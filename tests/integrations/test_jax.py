@@ -178,7 +178,8 @@ def solve(name, constraint, schedule, y0=None):
 
     y0 = jnp.ones((4, 3)) / 3**0.5 if y0 is None else y0
     times = jnp.linspace(0, 1, 11)
-    return diffeqsolve(diffrax.ODETerm(swirl), getattr(diffrax, name)(), times, y0, constraint, schedule)
+    solver = getattr(diffrax, name)()
+    return diffeqsolve(diffrax.ODETerm(swirl), solver, times, y0, constraint, schedule, **free.COUNTING)
 
 
 @pytest.mark.parametrize("name", SOLVERS)

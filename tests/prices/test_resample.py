@@ -11,8 +11,10 @@ import free
 import trimtab as tt
 from trimtab.core.metrics import path_error
 from trimtab.prices.own_scale import OwnScale
-from trimtab.prices.plan import Plan
+from trimtab.prices.plan import Plan, Planned
+from trimtab.prices.race import Raced
 from trimtab.prices.resample import between, resampled_masks, resampled_table
+from trimtab.prices.thresholds import Adaptive, Thresholds
 
 SIZES = st.integers(1, 24)
 KEEP = st.sampled_from(["count", "share"])
@@ -142,3 +144,16 @@ def test_what_is_no_number_of_steps_is_refused(n_steps):
 def test_what_cannot_be_kept_is_refused():
     with pytest.raises(ValueError, match="the 'count' or the 'share' of a budget: got 'rate'"):
         tt.prices.Thresholds(torch.full((6, 3), torch.inf)).resample(4, "rate")
+
+
+@pytest.mark.parametrize("keep", ["count", "share"])
+@pytest.mark.parametrize("n_steps", [6, 24])
+def test_the_winners_of_a_race_go_along(keep, n_steps):
+    plan = Plan(torch.stack([torch.arange(12) < b for b in range(9)]))
+    table = Thresholds(torch.full((12, 9), 0.5).index_fill(1, torch.tensor([0]), torch.inf))
+    raced = Raced((plan, table), torch.tensor([0, 0, 0, 1, 1, 1, 1, 1, 1]))
+    new = raced.resample(n_steps, keep)
+    assert new.n_steps == n_steps
+    for b in range(new.budget + 1):
+        stands_for = b if keep == "count" else round(b * 12 / n_steps)
+        assert isinstance(new.at(b), Planned if raced.winner[stands_for] == 0 else Adaptive)

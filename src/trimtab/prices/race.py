@@ -23,6 +23,7 @@ from trimtab.core.record import Rollout
 from trimtab.core.schedule import Budget, Moment, Schedule, corrections
 from trimtab.prices.own_scale import OwnScale
 from trimtab.prices.plan import Plan
+from trimtab.prices.resample import Keep, old_budgets
 from trimtab.prices.thresholds import Thresholds
 
 if TYPE_CHECKING:
@@ -120,6 +121,17 @@ class Raced:
             which = self.winner[b.cpu()]
             return Mixed(tuple(part.at(b) for part in parts), which, b)
         return parts[int(self.winner[b])].at(b)
+
+    def resample(self, n_steps: int, keep: Keep = "count") -> Raced:
+        """The same winners for another number of steps; see `Thresholds.resample`."""
+        stands_for = old_budgets(n_steps, self.n_steps, self.budget, keep).round().long()
+        return replace(
+            self,
+            parts=tuple(part.resample(n_steps, keep) for part in self.parts),
+            winner=self.winner[stands_for.to(self.winner.device)],
+            fingerprint="",
+            notes={**self.notes, "resampled_from": self.n_steps},
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file."""

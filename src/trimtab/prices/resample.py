@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-__all__ = ["Keep", "between", "resampled_masks", "resampled_table", "resampled_typical"]
+__all__ = ["Keep", "between", "old_budgets", "resampled_masks", "resampled_table", "resampled_typical"]
 
 
 Keep = Literal["count", "share"]

@@ -99,7 +99,10 @@ def calibrate_rate(
     first = run(Explore(max(1, round(rate * n_steps))))
     records = [first]
     for seed in range(1, batches):
-        records.append(run(Explore(spread_budgets(first.defects.shape[1], n_steps, rate, seed), seed=seed)))
+        budgets = spread_budgets(first.defects.shape[1], n_steps, rate, seed).clamp(
+            min=1
+        )  # one may pay for the closing
+        records.append(run(Explore(budgets, seed=seed)))
     return _solved(_Model.of(records), float(rate), float(burst))
 
 
