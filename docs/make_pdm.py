@@ -1,12 +1,13 @@
 """Write the tables and figures of docs/pdm.md from finished runs of the trajectory sampler.
 
-    trimtab reproduce --only pdm --preset paper --out runs/own
+    trimtab reproduce --only pdm --preset paper --eligible-from 0 --out runs/own
     PUBLIC="--only pdm --seeds 32 --calibration-seeds 64 --checkpoint FILE --circles MAP.json"
-    trimtab reproduce $PUBLIC --out runs/all
-    trimtab reproduce $PUBLIC --eligible-from 6 --out runs/six
+    trimtab reproduce $PUBLIC --eligible-from 0 --out runs/all
+    trimtab reproduce $PUBLIC --out runs/six
     python docs/make_pdm.py --own runs/own --all runs/all --six runs/six
 
-Each part is replaced only if its run is given.
+Each part is replaced only if its run is given. The parts on final trajectories, scores and readings of Table 2 are
+written by docs/make_pdm_readings.py.
 """
 
 from __future__ import annotations
@@ -36,17 +37,13 @@ from trimtab.studies.store import read_run
 from trimtab.studies.tasks import made_domain
 
 RUNS = {
-    "own": "a run of the shipped model",
+    "own": "a run of the shipped model with all noise levels eligible",
     "all": "a run of a public checkpoint with all noise levels eligible",
     "six": "a run of a public checkpoint from noise level 6 on",
 }
 FIGURES = {
     "nepe": "NEPE against budget",
     "trajectories": "Trajectories under each schedule, collisions in red, with a raster of projections",
-}
-PROTOTYPE = {  # of the same checkpoint, at B/T = 0.25 on 32 seeds, by another implementation
-    "all": {"periodic": "0.525", "adaptive:paper": "0.441"},
-    "six": {"periodic": "0.250", "adaptive:paper": "0.420"},
 }
 Row = list[str | int | Cell]
 
@@ -61,20 +58,6 @@ def by_budget(summary: Mapping[str, Any]) -> Table:
             values = [schedules[key][budget]["nepe"] for budget in shown]
             rows.append([label_of(key), *(Cell(value["mean"], value["se"]) for value in values)])
     return Table("nepe", "NEPE by budget", ["Schedule", *(f"B/T = {budget}" for budget in shown)], rows)
-
-
-def beside(part: str, summary: Mapping[str, Any]) -> list[Table]:
-    """What an earlier implementation measured on the same checkpoint, beside this run."""
-    if part not in PROTOTYPE:
-        return []
-    at = budget_name(summary["config"]["table_budget"])
-    found = summary["domains"]["pdm"]["schedules"]
-    rows: list[Row] = []
-    for key, before in PROTOTYPE[part].items():
-        value = found[key][at]["nepe"]
-        rows.append([label_of(key), Cell(value["mean"], value["se"]), before])
-    title = f"NEPE at B/T = {at} beside an earlier prototype on the same checkpoint"
-    return [Table("prototype", title, ["Schedule", "here", "prototype, 32 seeds"], rows)]
 
 
 # ------------------------------------------------------------------ why
@@ -197,7 +180,7 @@ def said_of(run: Path, summary: Mapping[str, Any]) -> str:
     )
     return (
         f"Preset `{config['preset']}`: {config['seeds']} evaluation seeds, each with a start and goal of its own, "
-        f"{config['calibration_seeds']} calibration seeds, levels from {settings.get('eligible_from', 0)} on, "
+        f"{config['calibration_seeds']} calibration seeds, levels from {settings.get('eligible_from', 6)} on, "
         f"T = {found['n_steps']}, {found['failures']} projections failed. The run took "
         f"{seconds / 60:.0f} minutes. Looking at a defect took {look / step:.1%} of an update's time "
         f"({1e3 * look:.3f} of {1e3 * step:.2f} ms a sample)."
@@ -208,7 +191,7 @@ def content_of(part: str, run: Path) -> str:
     """The tables and figures of a run."""
     summary = json.loads((run / "summary.json").read_text())
     study = Study.from_facts({name: value for name, value in summary["config"].items() if name != "code"})
-    made: Sequence[Table] = (by_budget(summary), *beside(part, summary))
+    made: Sequence[Table] = (by_budget(summary),)
     again = run_again(run, study, summary)
     why = (cost(again), lasting(run, study), spending(again, budget_name(study.table_budget)))
     stored = [(run / "tables" / f"{name}.md").read_text() for name in ("table2", "quality-pdm")]

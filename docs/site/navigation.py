@@ -23,6 +23,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "domains.md",
         "pdm.md",
         "reaction-flow.md",
+        "grid.md",
         "summary.md",
         "performance.md",
         "reliability.md",

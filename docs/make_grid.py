@@ -1,0 +1,254 @@
+"""Write the tables and figures of docs/grid.md: schedules and budgets on the power grid, all measures side by side.
+
+    python docs/make_grid.py [--case case14 case30] [--seeds 96] [--work runs/grid-docs]
+
+Every rollout is kept in the work folder, so a run that was stopped goes on where it was. Both cases take about a
+quarter of an hour on one core; nearly all of it is IPOPT.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+import trimtab as tt
+from _page import HERE, renew
+from trimtab.core.distributions import compare_samples
+from trimtab.core.files import load_tensors, save_tensors
+from trimtab.core.fingerprint import fingerprint
+from trimtab.core.metrics import nepe
+from trimtab.core.noise import Noise, as_seeds
+from trimtab.core.record import Rollout
+from trimtab.core.schedule import Schedule
+from trimtab.domains import domain
+from trimtab.domains.base import Domain
+from trimtab.domains.grid.case import Grid, load_grid
+from trimtab.domains.grid.data import given_demand, true_points
+from trimtab.domains.grid.quality import features
+from trimtab.domains.grid.view import draw_grid
+from trimtab.report.formats import Cell, Table
+
+BUDGETS = (0.1, 0.25, 0.5)
+CALIBRATION_SEED, CALIBRATION_SEEDS, TRUTH_SEED = 1_000_000, 48, 2_000_000
+METHODS = {"planned": "planned", "adaptive (paper)": "paper", "adaptive (dp)": "dp"}
+COLOURS = {
+    "periodic": "#999999",
+    "planned": "#009E73",
+    "adaptive (paper)": "#E69F00",
+    "adaptive (dp)": "#0072B2",
+}
+
+
+def remembered(made: Domain, work: Path) -> Callable[[Schedule], Rollout]:
+    """Calibration rollouts by schedule, each run once and kept: several methods ask for the same ones."""
+    seeds = range(CALIBRATION_SEED, CALIBRATION_SEED + CALIBRATION_SEEDS)
+    problem = made.problem(seeds)
+
+    def run(schedule: Schedule) -> Rollout:
+        path = work / f"calibration-{fingerprint(schedule)}.safetensors"
+        if not path.exists():
+            problem.rollout(schedule, closing="free").save(path)
+        return Rollout.load(path)
+
+    return run
+
+
+def evaluated(made: Domain, work: Path, seeds: int) -> dict[tuple[str, float], dict[str, Tensor]]:
+    """Every schedule at every budget: final states, path error, endpoint distance, the domain's own measures, (n,)."""
+    problem = made.problem(range(seeds))
+    run = remembered(made, work)
+    plans: list[tuple[str, float, Callable[[], Schedule]]] = [
+        ("stepwise", 1.0, tt.Stepwise),
+        ("terminal", 0.0, tt.Terminal),
+    ]
+    plans += [("periodic", budget, lambda budget=budget: tt.Periodic(budget)) for budget in BUDGETS]
+    prices: dict[str, Any] = {}
+
+    def priced(name: str, budget: float) -> Schedule:
+        if name not in prices:
+            prices[name] = tt.calibrate(run, max(BUDGETS), METHODS[name], objective="path", check=False)
+        made_of: Schedule = prices[name].at(budget)
+        return made_of
+
+    plans += [(name, b, lambda name=name, b=b: priced(name, b)) for name in METHODS for b in BUDGETS]
+    found: dict[tuple[str, float], dict[str, Tensor]] = {}
+    for name, budget, schedule in plans:
+        path = work / f"{name.replace(' ', '-')}-{budget:g}-{seeds}.safetensors"
+        if not path.exists():
+            print(f"{made.settings['case']}: {name} at {budget:g}", flush=True)
+            record = problem.rollout(schedule(), closing="free")
+            assert made.quality is not None
+            kept = {
+                "final": record.final,
+                "path": record.residuals.double().sum(dim=0),
+                "failed": (record.failed.sum(dim=0) + record.closing_failed).double(),
+                "projections": (record.spent + record.closing).double(),
+                **made.quality(record.final, problem.constraint),
+            }
+            save_tensors(path, "grid rollouts", kept, {"schedule": name, "budget": budget})
+        found[name, budget] = load_tensors(path, "grid rollouts")[0]
+    reference = found["stepwise", 1.0]["final"]
+    for content in found.values():
+        content["endpoint"] = made.distance(content["final"], reference)
+        content["nepe"] = nepe(content["path"], found["stepwise", 1.0]["path"], found["terminal", 0.0]["path"])
+    return found
+
+
+def truth(grid: Grid, work: Path, seeds: int, copies: int = 4) -> Tensor:
+    """True operating points with the demands that the samples were asked for, (copies n, d)."""
+    path = work / f"truth-{seeds}.safetensors"
+    if not path.exists():
+        demand = given_demand(grid, range(seeds)).repeat(copies)
+        points = true_points(grid, range(TRUTH_SEED, TRUTH_SEED + copies * seeds), demand)
+        save_tensors(path, "true points", {"points": points}, {})
+    return load_tensors(path, "true points")[0]["points"]
+
+
+def mean(values: Tensor, scale: float = 1.0) -> Cell:
+    """Mean and standard error."""
+    good = scale * values[values.isfinite()]
+    return Cell(float(good.mean()), float(good.std() / len(good) ** 0.5))
+
+
+def table_of(case: str, found: dict[tuple[str, float], dict[str, Tensor]], real: Tensor) -> Table:
+    """All measures of all schedules."""
+    grid = load_grid(case)
+    rows: list[list[str | int | Cell]] = []
+    for (name, budget), content in found.items():
+        near = compare_samples(
+            content["final"][:, 0], real, embed=lambda x: features(grid, x), shift=0.0, called="true points"
+        )
+        rows.append(
+            [
+                name,
+                f"{budget:g}",
+                mean(content["nepe"]),
+                mean(content["endpoint"]),
+                mean(content["cost_gap"], 100),
+                Cell(near.value),
+                Cell(near.p),
+                f"{float(content['violation'].max()):.0e}",
+                int(content["failed"].sum()),
+            ]
+        )
+    n = len(found["stepwise", 1.0]["path"])
+    notes = [
+        f"{n} samples, each with a total demand of its own; mean ± standard error. Endpoint: distance to the paired "
+        "stepwise sample, root mean square in standard deviations. Cost gap: generation cost over the cheapest for the "
+        f"same loads. Distribution: energy distance of line loadings and voltages to {len(real)} true operating points "
+        "with the same demands; p is the share of relabellings at least as far apart (on the safe side, as demands are "
+        "shared). Violation: the largest of any "
+        "sample, per unit. The budget counts projections before the closing one.",
+        f"Noise floor of the energy distance with so many samples: {near.floor:.4f} (95%: {near.floor_high:.4f}).",
+    ]
+    columns = ["Schedule", "B/T", "NEPE", "endpoint", "cost gap %", "distribution", "p", "violation", "failed"]
+    return Table("grid", f"{case}: all measures", columns, rows, notes)
+
+
+def times(made: Domain, n: int = 32) -> Table:
+    """Processor time of the parts of a step, per sample."""
+    problem = made.problem(range(n))
+    noise = Noise(as_seeds(range(n)))
+    x = problem.sampler.start(noise)
+    rows: list[list[str | int | Cell]] = []
+    middle = problem.sampler.n_steps // 2
+    problem.constraint.project(x)  # build the program
+    for name, part in (
+        ("model step", lambda: problem.sampler.step(x, middle, noise)),
+        ("defect", lambda: problem.constraint.defect(x)),
+        ("projection", lambda: problem.constraint.project(problem.sampler.step(x, middle, noise))),
+    ):
+        part()
+        repeats = 1 if name == "projection" else 20
+        begin = process_time()
+        for _ in range(repeats):
+            part()
+        rows.append([name, Cell(1e3 * (process_time() - begin) / (repeats * n))])
+    return Table("times", f"{made.settings['case']}: processor milliseconds per sample", ["", "ms"], rows)
+
+
+def draw_points(case: str, found: dict[tuple[str, float], dict[str, Tensor]], real: Tensor) -> str:
+    """One sample's operating point: a true one with its demand, terminal, a quarter of the projections, stepwise."""
+    grid = load_grid(case)
+    shown = [
+        ("a true point", real[0]),
+        ("terminal", found["terminal", 0.0]["final"][0, 0]),
+        ("adaptive (dp), B/T = 0.25", found["adaptive (dp)", 0.25]["final"][0, 0]),
+        ("stepwise", found["stepwise", 1.0]["final"][0, 0]),
+    ]
+    figure = Figure(figsize=(11, 3.1), layout="constrained")
+    axes = figure.subplots(1, len(shown))
+    for axis, (name, point) in zip(axes, shown, strict=True):
+        lines = draw_grid(axis, grid, point)
+        axis.set_title(name, fontsize=9)
+    figure.colorbar(lines, ax=axes, label="share of the line's rating", shrink=0.8)
+    figure.savefig(HERE / "images" / f"grid-{case}.png", dpi=110)
+    words = f"Operating points of {case}: lines by load, circles are loads, squares generation"
+    return f"![{words}](images/grid-{case}.png)\n"
+
+
+def draw_measures(case: str, found: dict[tuple[str, float], dict[str, Tensor]]) -> str:
+    """NEPE, endpoint and cost gap against budget."""
+    figure = Figure(figsize=(10, 3), layout="constrained")
+    axes = figure.subplots(1, 3)
+    measures = (("nepe", "NEPE", 1.0), ("endpoint", "endpoint distance", 1.0), ("cost_gap", "cost gap, %", 100.0))
+    for axis, (key, label, scale) in zip(axes, measures, strict=True):
+        for name, colour in COLOURS.items():
+            ends = [(0.0, "terminal"), *((b, name) for b in BUDGETS), (1.0, "stepwise")]
+            cells = [mean(found[which, b][key], scale) for b, which in ends]
+            axis.errorbar(
+                [b for b, _ in ends],
+                [cell.mean for cell in cells],
+                [cell.se for cell in cells],
+                color=colour,
+                label=name,
+                marker="o",
+                ms=3,
+                lw=1.2,
+                capsize=2,
+            )
+        axis.set(xlabel="B/T", ylabel=label)
+        axis.set_ylim(bottom=0)
+    axes[0].legend(fontsize=7, frameon=False)
+    figure.savefig(HERE / "images" / f"grid-{case}-measures.png", dpi=110)
+    return f"![NEPE, endpoint distance and cost gap against budget on {case}](images/grid-{case}-measures.png)\n"
+
+
+def main() -> None:
+    """Replace the parts of the page whose cases are given."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--case", nargs="+", default=["case14", "case30"])
+    parser.add_argument("--seeds", type=int, default=96, help="samples of case14; case30 has a third of them")
+    parser.add_argument("--work", type=Path, default=Path("runs") / "grid-docs")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    for case in arguments.case:
+        work = arguments.work / case
+        work.mkdir(parents=True, exist_ok=True)
+        made = domain("grid", case=case)
+        seeds = arguments.seeds if case == "case14" else arguments.seeds // 3
+        found = evaluated(made, work, seeds)
+        real = truth(load_grid(case), work, seeds)
+        tables = (table_of(case, found, real), times(made))
+        facts = json.dumps(_model_facts(case))
+        text = "\n".join(table.markdown().replace("## ", "### ") for table in tables)
+        pictures = draw_points(case, found, real) + "\n" + draw_measures(case, found)
+        renew("grid.md", case, f"{text}\n{pictures}\n<!-- the model: {facts} -->")
+
+
+def _model_facts(case: str) -> dict[str, Any]:
+    from trimtab.domains.grid.model import shipped_model
+
+    return {name: value for name, value in shipped_model(case).facts.items() if name != "version"}
+
+
+if __name__ == "__main__":
+    main()
