@@ -22,6 +22,12 @@ def daqp_is_there() -> bool:
     return find_spec("daqp") is not None
 
 
+@lru_cache(maxsize=16)
+def _constants(m: int, d: int) -> tuple[Array, Array, NDArray[np.intc]]:
+    """An objective that is the distance, no lower bounds, and plain inequalities: only read."""
+    return np.eye(d), np.full(m, -1e30), np.zeros(m, dtype=np.intc)
+
+
 def nearest_by_daqp(
     normals: Array, b: Array, points: Array, max_iterations: int
 ) -> tuple[Array, NDArray[np.bool_], NDArray[np.int64]]:
@@ -35,8 +41,7 @@ def nearest_by_daqp(
     """
     import daqp
 
-    m, d = normals.shape
-    identity, nothing, kinds = np.eye(d), np.full(m, -1e30), np.zeros(m, dtype=np.intc)
+    identity, nothing, kinds = _constants(*normals.shape)
     y, own, solve = -points, b.ndim == 2, daqp.solve  # DAQP wants the linear term of its objective
     found, changes = np.zeros(len(points), dtype=np.bool_), np.zeros(len(points), dtype=np.int64)
     for i, point in enumerate(y):
