@@ -163,8 +163,7 @@ class Gate:
     def warn_once(self, scheduler: Any) -> None:
         """Say that the scheduler's history is stale, if it will be."""
         asked = self.settings
-        budget = getattr(asked.schedule, "budget", 1)
-        if asked.warned or asked.history == "restart" or (not isinstance(budget, Tensor) and budget == 0):
+        if asked.warned or asked.history == "restart" or self.stale is None or not bool(self.stale.any()):
             return
         asked.warned = True
         what = (
