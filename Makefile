@@ -33,7 +33,7 @@ site: install
 	$(BIN)/python docs/site build/site
 
 wheel-test: install
-	$(BIN)/python -m build
+	$(BIN)/python -m build --no-isolation
 	$(BIN)/python -m twine check --strict dist/*
 	$(BIN)/python -m pytest tests/packaging
 

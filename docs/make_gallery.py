@@ -20,8 +20,7 @@ from torch import Tensor
 
 import trimtab as tt
 from trimtab.core.metrics import path_error
-from trimtab.domains import DOMAINS
-from trimtab.studies.views import view_of
+from trimtab.domains import DOMAINS, base_of
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "docs" / "images" / "gallery"
@@ -44,7 +43,8 @@ def priced(run: Run, held_out: Run, n_steps: int) -> tt.Rollout:
 def domain(name: str) -> Picture:
     """Paths, or final states where a state is a path, of a domain that comes with trimtab."""
     few = name in ("pdm", "grid", "reaction-flow")
-    made, view = tt.domain(name, **SMALLER.get(name, {})), view_of(name)
+    made = tt.domain(name, **SMALLER.get(name, {}))
+    view = made.looks
     held, fresh = made.problem(range(1000, 1016 if few else 1064)), made.problem(range(8 if few else SHOWN))
     record = priced(lambda s: fresh.rollout(s, keep_states=not view.final), lambda s: held.rollout(s), fresh.n_steps)
     if view.final:
@@ -262,7 +262,7 @@ def raster(axes: Axes, record: tt.Rollout) -> None:
 
 
 PICTURES: dict[str, Callable[[], Picture]] = {
-    **{f"domain-{name}": lambda name=name: domain(name) for name in DOMAINS},
+    **{f"domain-{name}": lambda name=name: domain(name) for name in DOMAINS if base_of(name) == name},
     "loops": loops,
     "diffusers": diffusers,
     "flows": flows,

@@ -82,7 +82,7 @@ def api_pages(source: Path) -> dict[str, str]:
 
 def _overview(package: griffe.Module, names: list[Name]) -> str:
     lines = ["# API reference", "", "Every public name, by where it is imported from.", ""]
-    for module in dict.fromkeys(name.module for name in names):
+    for module in sorted(dict.fromkeys(name.module for name in names), key=lambda module: module != PACKAGE):
         about = package if module == PACKAGE else package[module.removeprefix(f"{PACKAGE}.")]
         first = about.docstring.value.splitlines()[0] if about.docstring else ""
         lines += [f"## {module}", "", first, "", "| name | what it is |", "|---|---|"]
