@@ -24,7 +24,7 @@ def main() -> None:
     price = tt.calibrate(held_out, budget=max(BUDGETS), objective="path")
 
     def run(schedule: tt.Schedule) -> tt.Rollout:
-        return tt.rollout(fresh.sampler, fresh.constraint, schedule, EVALUATION)
+        return tt.rollout(fresh.sampler, fresh.constraint, schedule, EVALUATION, measure_defects=True)
 
     terminal, stepwise = path_error(run(tt.Terminal())), path_error(run(tt.Stepwise()))
 

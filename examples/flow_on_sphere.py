@@ -85,7 +85,7 @@ def main() -> None:
             "stepwise": tt.Stepwise(),
         }
         for name, schedule in schedules.items():
-            run = tt.rollout(sampler, constraint, schedule, range(256))
+            run = tt.rollout(sampler, constraint, schedule, range(256), measure_defects=True)
             assert bool((sphere.defect(samples(run.final)) < 1e-5).all())
             spent = float(run.spent.double().mean())
             print(f"{target:<8}{name:<24}{spent:>22.1f}{summary(path_error(run))!s:>20}")

@@ -66,7 +66,7 @@ def main() -> None:
     }
     print(f"{'schedule':<24}{'programs solved':>16}{'seconds in IPOPT':>18}{'free':>7}{'path error':>18}")
     for name, schedule in schedules.items():
-        run = tt.rollout(planner, avoid, schedule, range(8))
+        run = tt.rollout(planner, avoid, schedule, range(8), measure_defects=True)
         free = float(avoid.free(run.final).double().mean())
         solved, seconds = run.rows["projection"], run.seconds["projection"]
         print(f"{name:<24}{solved:>16}{seconds:>18.2f}{free:>7.0%}{summary(path_error(run))!s:>18}")

@@ -64,7 +64,7 @@ def main() -> None:
     constraint = tt.as_constraint(out_of_disc, depth)
 
     def run(schedule: tt.Schedule, seed: int = 0, n: int = 256) -> tt.Rollout:
-        corrector = tt.Corrector(constraint, schedule, n_steps=T)
+        corrector = tt.Corrector(constraint, schedule, n_steps=T, measure_defects=True)
         with corrector:  # complains if the loop calls it too few or too many times
             sample(corrector, seed, n)
         return corrector.rollout
