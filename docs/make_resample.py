@@ -17,9 +17,9 @@ HEAD = '| domain | steps | calibrated anew | `keep="count"` | `keep="share"` | p
 
 
 def price_for(domain: str, n_steps: int) -> Thresholds:
-    """As `tt.calibrate` makes it, with budgets up to a half."""
+    """By the dynamic program for path error, with budgets up to a half, counted as the paper counts."""
     problem = tt.domain(domain, n_steps=n_steps).problem(CALIBRATION)
-    price = tt.calibrate(problem.sampler, problem.constraint, CALIBRATION, 0.5)
+    price = tt.calibrate(problem, 0.5, "dp", objective="path", closing="free")
     assert isinstance(price, Thresholds)
     return price
 
@@ -32,7 +32,7 @@ def main() -> None:
         for n_steps in NEW:
             problem = tt.domain(name, n_steps=n_steps).problem(EVALUATION)
             paths = {
-                kind: path_error(tt.rollout(problem.sampler, problem.constraint, schedule, EVALUATION))
+                kind: path_error(problem.rollout(schedule, closing="free", measure_defects=True))
                 for kind, schedule in {
                     "anew": price_for(name, n_steps).at(BUDGET),
                     "count": old.resample(n_steps, "count").at(BUDGET),
