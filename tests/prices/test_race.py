@@ -1,0 +1,269 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import trimtab as tt
+from trimtab.core.quality import Quality
+from trimtab.core.replay import replay
+from trimtab.prices.batches import Batches
+from trimtab.prices.plan import Plan
+from trimtab.prices.race import EVEN, Measure, Mixed, Raced, fixed_plans, race
+from trimtab.schedules import Window
+
+KNOWN, FRESH = range(1000, 1032), range(32)
+FIRST_ZERO = tt.as_constraint(lambda x: x * torch.tensor([0.0, 1.0], dtype=x.dtype), lambda x: x[:, 0].abs())
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A defect u that is kept at rate `keep` and grows, and a trace v of it that no projection takes away.
+
+    The final state is v, the sum of what u was left at, weighted by step.
+    """
+
+    weights: tuple[float, ...]
+    keep: float = 0.0
+    noise: float = 1.0
+
+    @property
+    def n_steps(self) -> int:
+        return len(self.weights)
+
+    def start(self, noise):
+        return torch.zeros(len(noise.seeds), 2, dtype=torch.float64)
+
+    def step(self, x, t, noise):
+        grown = 1 - self.noise + self.noise * noise.uniform(t, (1,))
+        return torch.cat([self.keep * x[:, :1] + grown, x[:, 1:] + self.weights[t] * x[:, :1]], dim=1)
+
+
+T = 16
+LATE = Carried((0.0,) * 10 + (1.0,) * 6, noise=0.1)  # only what the last steps leave is seen in the end
+STEADY = Carried((1.0,) * T, keep=1.0, noise=0.0)  # what a gap costs grows with its square: even gaps are best
+
+
+def trace(final):
+    return final[:, 1]
+
+
+def batches_of(sampler, **options):
+    problem = tt.Problem(sampler, FIRST_ZERO, KNOWN)
+    return Batches(
+        lambda schedule: problem.rollout(schedule, measure_defects=True),
+        1.0,
+        options.get("objective", "endpoint"),
+        None,
+        "",
+        False,
+        lambda text: None,
+    )
+
+
+def plans_of(batches):
+    """Even spacing and windows, as candidates."""
+    plans = {}
+    for name, masks in fixed_plans(batches.n_choices, batches.spendable).items():
+        closed = torch.cat([masks, torch.ones(len(masks), 1, dtype=torch.bool)], dim=1)
+        plans[name] = Plan(torch.cat([torch.zeros_like(closed[:1]), closed]), closing="paid", method=name)
+    return plans
+
+
+ENDS_AT = Measure("trace", lambda run: trace(run.final))
+
+
+def mean_trace(sampler, schedule, seeds=FRESH):
+    return float(trace(tt.rollout(sampler, FIRST_ZERO, schedule, seeds).final).mean())
+
+
+@pytest.fixture(scope="module")
+def late():
+    return tt.calibrate(tt.Problem(LATE, FIRST_ZERO, KNOWN))
+
+
+# ------------------------------------------------------------------ who wins
+
+
+def test_last_steps_win_where_only_they_are_seen_in_the_end():
+    batches = batches_of(LATE)
+    found = race(batches, plans_of(batches), ENDS_AT)
+    # beyond what the last steps can use, there is nothing to win by the end of the run alone
+    ranges = [one for one in found.notes["ranges"] if one["from"] <= 6 and one["to"] > 1]
+    assert {one["winner"] for one in ranges} == {"last steps"}
+    assert all(one["ahead_of_even_spacing"][0] > 0 for one in ranges)
+
+
+def test_the_default_is_as_good_as_last_steps_there_and_far_ahead_of_even_spacing(late):
+    for b in (3, 5):
+        ours, last, even = (mean_trace(LATE, s) for s in (late.at(b), Window(T - b), tt.Periodic(b)))
+        assert ours <= 1.02 * last
+        assert ours < 0.8 * even
+
+
+def test_where_even_spacing_is_best_it_is_the_answer_and_is_said_to_be():
+    found = tt.calibrate(tt.Problem(STEADY, FIRST_ZERO, KNOWN))
+    assert {one["winner"] for one in found.notes["ranges"]} == {EVEN}
+    assert {one["ahead_of_even_spacing"][0] for one in found.notes["ranges"]} == {0.0}
+    assert repr(found) == f"Raced(T={T}, budgets up to {T}, by 'endpoint': {EVEN})"
+    for b in range(2, T):
+        gaps = tt.rollout(STEADY, FIRST_ZERO, found.at(b), range(1)).projected[:, 0].nonzero().squeeze(1).diff()
+        assert int(gaps.max() - gaps.min()) <= 1
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.integers(6, 12), st.floats(0, 1), st.floats(0.1, 1), st.integers(0, 100))
+def test_the_winner_of_a_range_is_even_spacing_or_ahead_of_it_by_more_than_its_standard_error(n, keep, noise, seed):
+    weights = torch.rand(n, generator=torch.Generator().manual_seed(seed)).tolist()
+    found = tt.calibrate(tt.Problem(Carried(tuple(weights), keep, noise), FIRST_ZERO, range(1000, 1008)), check=False)
+    ranges = found.notes["ranges"]
+    for one in ranges:
+        ahead, se = one["ahead_of_even_spacing"]
+        assert ahead == 0 if one["winner"] == EVEN else ahead > se
+    # together they are all budgets, once each
+    assert [b for one in ranges for b in range(one["from"], one["to"] + 1)] == list(range(n + 1))
+
+
+def test_a_candidate_of_the_users_own_wins_where_it_is_best():
+    masks = torch.zeros(T + 1, T, dtype=torch.bool)
+    for b in range(1, T + 1):
+        masks[b, T - b :] = True
+    own = {"mine": Plan(masks, closing="paid")}
+    batches = batches_of(LATE)
+    plans = {EVEN: plans_of(batches)[EVEN]}
+    found = race(batches, plans | own, ENDS_AT)
+    assert "mine" in {one["winner"] for one in found.notes["ranges"]}
+    handed_in = tt.calibrate(tt.Problem(LATE, FIRST_ZERO, KNOWN), candidates=own)
+    assert "mine" in handed_in.notes["candidates"]
+
+
+def test_the_winner_of_another_race_is_refused_as_a_part():
+    batches = batches_of(LATE)
+    plans = plans_of(batches)
+    again = Raced((plans["last steps"],), torch.zeros(T + 1, dtype=torch.int64))
+    with pytest.raises(ValueError, match="the winner of another race cannot be raced"):
+        race(batches, {EVEN: plans[EVEN], "again": again}, ENDS_AT)
+
+
+# ------------------------------------------------------------------ what it goes by
+
+
+def test_a_quality_decides_and_higher_is_better_turns_it_round():
+    problem = tt.Problem(LATE, FIRST_ZERO, KNOWN)
+    low = tt.calibrate(problem, quality=trace)
+    high = tt.calibrate(problem, quality=Quality(trace, higher_is_better=True, name="trace"))
+    assert low.objective == high.objective == "trace"
+    even = mean_trace(LATE, tt.Periodic(5))
+    assert mean_trace(LATE, low.at(5)) < 0.8 * even < even < mean_trace(LATE, high.at(5))
+
+
+def test_one_of_several_numbers_by_name_decides():
+    problem = tt.Problem(LATE, FIRST_ZERO, KNOWN)
+
+    def both(final):
+        return {"trace": trace(final), "minus": -trace(final)}
+
+    one, other = (tt.calibrate(problem, quality=Quality(both, name=name)) for name in ("trace", "minus"))
+    assert mean_trace(LATE, one.at(5)) < mean_trace(LATE, other.at(5))
+    with pytest.raises(ValueError, match="say which of them decides"):
+        tt.calibrate(problem, quality=both)
+
+
+def test_a_quality_is_handed_the_problem():
+    problem, seen = tt.Problem(LATE, FIRST_ZERO, KNOWN), []
+
+    def judged(final, about):
+        seen.append(about)
+        return trace(final)
+
+    tt.calibrate(problem, quality=judged)
+    assert seen
+    assert all(about is problem for about in seen)
+
+
+def test_path_error_alone_is_priced_by_the_dynamic_program_and_state_error_cannot_be_raced():
+    problem = tt.Problem(LATE, FIRST_ZERO, KNOWN)
+    assert tt.calibrate(problem, objective="path").method == "dp"
+    assert tt.calibrate(problem, objective="path", method="race").objective == "path"
+    with pytest.raises(ValueError, match="a race goes by 'endpoint', 'path' or a quality"):
+        tt.calibrate(problem, objective="state")
+
+
+# ------------------------------------------------------------------ what it costs, and what comes of it
+
+
+def test_a_race_of_eight_takes_at_most_twenty_batches_and_counts_every_one():
+    problem, batches = tt.Problem(LATE, FIRST_ZERO, KNOWN), []
+
+    def run(schedule):
+        batches.append(schedule)
+        return problem.rollout(schedule, measure_defects=True)
+
+    said = []
+    price = tt.calibrate(run, say=said.append)
+    assert len(price.notes["candidates"]) == 8
+    assert price.notes["batches"] == len(batches) <= 20
+    assert set(price.notes["second_round"]) <= set(price.notes["candidates"])
+    assert EVEN in price.notes["second_round"]
+    assert any("race, round 1: last steps" in text for text in said)
+
+
+@pytest.mark.parametrize("b", [1, 2, 5, 11, T])
+def test_every_budget_is_paid_exactly_and_replays(late, b):
+    record = tt.rollout(LATE, FIRST_ZERO, late.at(b), FRESH, measure_defects=True)
+    assert record.paid.tolist() == [b] * len(FRESH)
+    assert torch.equal(replay(late.at(b), record), record.projected)
+
+
+def test_budgets_of_their_own_are_each_decided_by_the_winner_there():
+    batches = batches_of(LATE)
+    plans = plans_of(batches)
+    winner = (torch.arange(T + 1) >= 8).long()
+    price = Raced((plans["last steps"], plans[EVEN]), winner, closing="paid")
+    budgets = torch.tensor([2, 5, 7, 8, 12, 16])
+    schedule = price.at(budgets)
+    assert isinstance(schedule, Mixed)
+    together = tt.rollout(LATE, FIRST_ZERO, schedule, range(6))
+    assert together.paid.tolist() == budgets.tolist()
+    for i, b in enumerate(budgets.tolist()):
+        alone = tt.rollout(LATE, FIRST_ZERO, price.at(b), [i])
+        assert torch.equal(together.projected[:, i], alone.projected[:, 0])
+    assert not isinstance(price.at(5), Mixed)
+
+
+def test_saved_and_loaded_it_decides_as_before(late, tmp_path):
+    late.save(tmp_path / "price.safetensors")
+    again = tt.load(tmp_path / "price.safetensors")
+    assert isinstance(again, Raced)
+    assert (again.seeds, again.objective, again.closing, again.notes) == (
+        late.seeds,
+        late.objective,
+        late.closing,
+        late.notes,
+    )
+    assert torch.equal(again.winner, late.winner)
+    budgets = torch.arange(32) % T + 1
+    runs = [tt.rollout(LATE, FIRST_ZERO, price.at(budgets), FRESH) for price in (late, again)]
+    assert torch.equal(runs[0].projected, runs[1].projected)
+    (tmp_path / "cut").write_bytes((tmp_path / "price.safetensors").read_bytes()[:-9])
+    with pytest.raises(ValueError, match="cut"):
+        tt.load(tmp_path / "cut")
+
+
+def test_it_refuses_its_own_seeds_other_accountings_and_larger_budgets(late):
+    with pytest.raises(ValueError, match="used to calibrate"):
+        tt.rollout(LATE, FIRST_ZERO, late.at(4), [5, 1003])
+    with pytest.raises(ValueError, match="used to calibrate"):
+        tt.rollout(LATE, FIRST_ZERO, late.at(torch.tensor([4, 9])), [5, 1003])
+    with pytest.raises(ValueError, match="made for closing='paid'"):
+        tt.rollout(LATE, FIRST_ZERO, late.at(4), FRESH, closing="free")
+    small = tt.calibrate(tt.Problem(LATE, FIRST_ZERO, KNOWN), 6)
+    with pytest.raises(ValueError, match="more than the 6 corrections this race went up to"):
+        small.at(7)
+    with pytest.raises(ValueError, match="all of the same number of steps"):
+        Raced((), torch.zeros(3, dtype=torch.int64))
+    with pytest.raises(ValueError, match="winner must name one of 1 parts"):
+        Raced((plans_of(batches_of(LATE))[EVEN],), torch.ones(3, dtype=torch.int64))
