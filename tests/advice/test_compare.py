@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+import trimtab as tt
+from cases import Sphere, Walk
+from trimtab.advice.compare import compare
+from trimtab.core.distributions import compare_samples
+from trimtab.core.metrics import endpoint_distance, nepe, path_error
+from trimtab.core.quality import Quality
+from trimtab.schedules import Window
+
+T, SEEDS = 12, range(24)
+PROBLEM = tt.Problem(Walk(), Sphere(), SEEDS)
+OTHERS = tt.Problem(Walk(), Sphere(), range(500, 540))
+
+
+def first(final):
+    return final[:, 0]
+
+
+@pytest.fixture(scope="module")
+def price():
+    return tt.calibrate(tt.Problem(Walk(), Sphere(), range(100, 116)), method="paper")
+
+
+@pytest.fixture(scope="module")
+def found(price):
+    schedules = {"paper": price, "two": Window(3, 5)}
+    return compare(PROBLEM, schedules, [0.25, 6], quality=Quality(first, True, "first"), reference=OTHERS)
+
+
+def test_prices_are_run_at_every_budget_and_schedules_at_their_own(found):
+    named = [(row.name, row.budget) for row in found.rows]
+    assert named == [
+        ("terminal", None),
+        ("full", None),
+        ("periodic", 3),
+        ("last steps", 3),
+        ("periodic", 6),
+        ("last steps", 6),
+        ("paper", 3),
+        ("paper", 6),
+        ("two", None),
+    ]
+
+
+def test_what_is_compared_at_a_budget_costs_the_same(found):
+    assert all(row.projections == row.budget for row in found.rows if row.budget is not None)
+    assert (found["terminal", None].projections, found["full", None].projections) == (1, T)
+    assert found["two", None].projections == 3  # two steps of the window, and the closing projection
+
+
+def test_every_measure_is_what_a_rollout_of_that_schedule_gives(found, price):
+    full, alone = (PROBLEM.rollout(s, measure_defects=True) for s in (tt.Stepwise(), tt.Terminal()))
+    run = PROBLEM.rollout(price.at(6), measure_defects=True)
+    row = found["paper", 6]
+    assert set(row.values) == {"first", "endpoint", "nepe"} == set(found.measures)
+    torch.testing.assert_close(row.values["first"], run.final[:, 0])
+    torch.testing.assert_close(row.values["endpoint"], endpoint_distance(run, full))
+    ends = [path_error(one).double() for one in (full, alone)]
+    torch.testing.assert_close(row.values["nepe"], nepe(path_error(run).double(), *ends))
+    assert row.mean("first").mean == pytest.approx(float(run.final[:, 0].mean()))
+    assert not found["full", None].values["endpoint"].any()
+    assert found["terminal", None].mean("nepe").mean == pytest.approx(1.0)
+
+
+def test_distributions_are_compared_with_full_projection_on_other_seeds_or_with_samples_of_ones_own(found):
+    samples = OTHERS.rollout(tt.Stepwise()).final
+    by_hand = compare_samples(PROBLEM.rollout(tt.Periodic(3)), samples)
+    assert found["periodic", 3].fidelity.value == pytest.approx(by_hand.value)
+    assert found["periodic", 3].fidelity.p == by_hand.p
+    own = compare(PROBLEM, {}, [3], reference=samples + 5)
+    assert all(row.fidelity.told_apart for row in own.rows)
+    assert all(row.fidelity is None for row in compare(PROBLEM, {}, [3]).rows)
+    with pytest.raises(ValueError, match="seeds are in both sets"):
+        compare(PROBLEM, {}, [3], reference=PROBLEM)
+
+
+def test_prices_are_refused_on_the_seeds_that_made_them(price):
+    with pytest.raises(ValueError, match="used to calibrate"):
+        compare(tt.Problem(Walk(), Sphere(), range(96, 104)), {"paper": price}, [3])
+
+
+def test_rows_are_found_by_name_and_budget_and_shown_in_words(found):
+    with pytest.raises(KeyError, match="'paper', 6"):
+        found["paper", 5]
+    text = str(found)
+    lines = text.splitlines()
+    assert lines[0].split() == ["schedule", "projections", "first", "endpoint", "nepe", "distribution"]
+    assert len(lines) == 1 + len(found.rows) + 2
+    assert "24 samples, T = 12, paired by seed" in text
+    assert "last steps" in found._repr_html_()
+    assert repr(found) == "Comparison(9 schedules, first, endpoint, nepe; print it)"
+
+
+def test_the_papers_accounting_is_had_by_name():
+    found = compare(PROBLEM, {}, [3], closing="free")
+    assert found["periodic", 3].projections == 3  # the last of them is at the last step
+    assert found["terminal", None].projections == 1

@@ -1,0 +1,163 @@
+"""Advice by the quality of final samples, on samplers of which it is known what is right."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+import trimtab as tt
+from trimtab.core.quality import Quality
+
+SEEDS = range(100, 132)
+T = 16
+FIRST_ZERO = tt.as_constraint(lambda x: x * torch.tensor([0.0, 1.0], dtype=x.dtype), lambda x: x[:, 0].abs())
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A defect u, new at every step, and a trace v of what was left of it and of how often it was corrected."""
+
+    left: float = 1.0
+    corrected: float = 0.0
+    weights: tuple[float, ...] = (1.0,) * T
+
+    n_steps: int = T
+
+    def start(self, noise):
+        return torch.ones(len(noise.seeds), 2, dtype=torch.float64)
+
+    def step(self, x, t, noise):
+        u, v = x[:, :1], x[:, 1:]
+        v = v + self.weights[t] * (self.left * u + self.corrected * (u == 0))
+        return torch.cat([0.5 + noise.uniform(t, (1,)), v], dim=1)
+
+
+def trace(final):
+    return final[:, 1]
+
+
+def advised(sampler, constraint=FIRST_ZERO, **options):
+    return tt.advise(tt.Problem(sampler, constraint, SEEDS), **{"cost": "projections"} | options)
+
+
+@pytest.fixture(scope="module")
+def useful():
+    return advised(Traced(weights=(0.0,) * 10 + (1.0,) * 6), quality=trace, window=0.5)
+
+
+def test_where_full_projection_is_worse_the_first_lines_say_so_and_terminal_is_recommended():
+    advice = advised(Traced(left=0.1, corrected=1.0), quality=trace)
+    assert advice.kind == "terminal"
+    assert advice.findings[0].name == "full-projection-no-better" == advice.failure_modes[0]
+    assert "projecting at every step is worse than once, at the end" in advice.findings[0].text
+    head = str(advice).splitlines()
+    assert head[0].startswith("Use terminal correction")
+    assert "projecting at every step is no better than once" in head[1]
+    assert advice.measured.gain.high < 0
+    assert not advice.measured.trials  # nothing is tried out that cannot be recommended
+
+
+def test_where_full_projection_makes_no_difference_it_is_called_no_better():
+    advice = advised(Traced(), quality=lambda final: torch.arange(len(final)))
+    assert advice.kind == "terminal"
+    assert "no better than once" in advice.findings[0].text
+
+
+def test_higher_is_better_turns_the_advice_round():
+    worse = advised(Traced(), quality=Quality(trace, higher_is_better=True, name="trace"))
+    assert worse.kind == "terminal"
+    assert "full-projection-no-better" in worse.failure_modes
+    assert "full-projection-no-better" not in advised(Traced(), quality=trace).failure_modes
+
+
+def test_a_schedule_within_tolerance_in_the_quality_is_recommended(useful):
+    assert "full-projection-no-better" not in useful.failure_modes
+    assert useful.loss.high <= 0.1
+    assert useful.budget < 10  # six steps count, and the closing projection
+    assert useful.measured.measure == "trace"
+    assert useful.measured.gain.low > 0
+    assert "Loss, by trace" in str(useful)
+
+
+def test_your_window_is_told_beside_the_rest(useful):
+    yours = useful.measured.yours
+    assert yours.projections == yours.budget == 8
+    text = next(finding.text for finding in useful.findings if finding.name == "your-window")
+    assert "Your window costs 8.0 projections per sample" in text
+    assert f"loses {yours.loss}" in text
+    assert advised(Traced(), quality=trace).measured.yours is None
+
+
+def test_the_budget_at_which_samples_are_best_may_be_neither_end():
+    advice = advised(Traced(), quality=lambda final: (trace(final) - 6).abs())  # about 2 corrected always, 17 never
+    best = advice.measured.best
+    assert best.kind not in ("terminal", "stepwise")
+    assert best.measured.mean() < min(advice.measured.full, float(advice.measured.terminal.measured.mean()))
+    assert f"best at {best.kind} with {best.budget}" in advice.findings[0].text
+
+
+def test_it_takes_at_most_sixty_batches_and_says_what_it_does():
+    said = []
+    advice = advised(Traced(), say=said.append)
+    assert advice.measured.batches <= 60
+    assert f"{advice.measured.batches} batches in all" in str(advice)
+    assert any("race, round 1" in text for text in said)
+
+
+def test_what_was_measured_is_json_by_its_own_name(useful):
+    facts = json.loads(json.dumps(useful.facts()))
+    assert facts["recommended"]["budget"] == useful.budget
+    assert all("trace" in trial for trial in facts["trials"])
+
+
+def test_loops_of_ones_own_are_judged_by_a_quality_too():
+    def run_on(seeds):
+        problem = tt.Problem(Traced(left=0.1, corrected=1.0), FIRST_ZERO, seeds)
+        return lambda schedule: problem.rollout(schedule, measure_defects=schedule.looks_at_defects)
+
+    advice = tt.advise(run_on(range(16)), held_out=run_on(range(50, 66)), quality=trace, cost="projections")
+    assert advice.kind == "terminal"
+    assert advice.findings[0].name == "full-projection-no-better"
+
+
+# ------------------------------------------------------------------ the projection, and the rollout
+
+
+@dataclass(frozen=True)
+class Chaotic(Traced):
+    """The trace goes on by a map that doubles every difference, which nothing corrects."""
+
+    def step(self, x, t, noise):
+        u, v = x[:, :1], x[:, 1:]
+        return torch.cat([0.5 + noise.uniform(t, (1,)), (2 * v + 0.37 + 0.1 * u) % 1.7], dim=1)
+
+
+@dataclass(frozen=True)
+class LongChaotic(Chaotic):
+    n_steps: int = 24
+
+
+def test_a_chaotic_rollout_is_found_and_endpoint_distances_are_not_to_be_relied_on():
+    advice = advised(LongChaotic())
+    assert "chaotic-rollout" in advice.failure_modes
+    assert advice.measured.stability.divergence > 1e3
+    text = next(finding.text for finding in advice.findings if finding.name == "chaotic-rollout")
+    assert "compare distributions" in text
+    assert "chaotic-rollout" not in advised(Traced()).failure_modes
+
+
+def test_a_projection_that_moves_what_it_has_projected_is_found_and_no_schedule_of_it_recommended():
+    drifting = tt.as_constraint(
+        lambda x: torch.cat([torch.zeros_like(x[:, :1]), x[:, 1:] + 0.2], dim=1), lambda x: x[:, 0].abs()
+    )
+    advice = advised(Traced(), drifting)
+    assert "unstable-projection" in advice.failure_modes
+    assert advice.measured.stability.again > 0.05
+    assert advice.kind in ("stepwise", "terminal")
+    assert "cannot be relied on" in advice.reason
+    text = next(finding.text for finding in advice.findings if finding.name == "unstable-projection")
+    assert "projecting again moves it by" in text
+    assert advised(Traced()).measured.stability.again == 0
