@@ -1,0 +1,163 @@
+"""The tables and the figure of docs/quality.md, from what docs/make_quality.py measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from _page import HERE
+from trimtab.schedules.style import PAGE, figure_style, look_of
+
+__all__ = ["BUDGETS", "DEFAULT", "PATH", "QUARTER", "RIVALS", "draw", "tables"]
+
+BUDGETS = (0.05, 0.1, 0.25, 0.5, 0.75)
+QUARTER = BUDGETS.index(0.25)
+DEFAULT, PATH = "default", "dp for path"
+RIVALS = (
+    "periodic",
+    "last steps",
+    "best window",
+    "geometric",
+    "random ramp",
+    "paper's rule",
+    "planned",
+    "dp for path",
+    "dp for endpoint",
+)
+
+
+def behind_table(cells: dict[str, Any], measure: str, unit: str) -> list[str]:
+    """How often the one is behind each rival by more than 2 SE, and by how much."""
+    lines = [
+        f"| rival | ahead by > 2 SE | within 2 SE | behind by > 2 SE | worst such loss, {unit} |",
+        "|---" * 5 + "|",
+    ]
+    for rival in RIVALS:
+        if measure == "path" and rival == PATH:
+            continue
+        points = []
+        for name, cell in cells.items():
+            scale = cell["terminal"]["mean"] if measure == "endpoint" else 1.0
+            for i, gap in enumerate(cell["rows"][rival]["behind"][measure]):
+                points.append((gap["mean"] / scale, gap["se"] / scale, f"{name} at {BUDGETS[i]:g}"))
+        ahead = sum(mean < -2 * se for mean, se, _ in points)
+        behind = [point for point in points if point[0] > 2 * point[1]]
+        worst = max(behind, default=None)
+        loss = "none" if worst is None else f"{worst[0]:.3f} ± {worst[1]:.3f} ({worst[2]})"
+        lines.append(f"| {rival} | {ahead} | {len(points) - ahead - len(behind)} | {len(behind)} | {loss} |")
+    return lines
+
+
+def losses(cells: dict[str, Any]) -> list[str]:
+    """Every comparison of endpoints in which the default is behind a rival by more than 2 SE."""
+    lines = ["| cell | B/T | rival | default | rival's | behind by |", "|---" * 6 + "|"]
+    for name, cell in cells.items():
+        for i, budget in enumerate(BUDGETS):
+            ours = cell["rows"][DEFAULT]["endpoint"][i]["mean"]
+            for rival in RIVALS:
+                gap = cell["rows"][rival]["behind"]["endpoint"][i]
+                if gap["mean"] > 2 * gap["se"]:
+                    theirs = cell["rows"][rival]["endpoint"][i]["mean"]
+                    by = f"{gap['mean']:.2g} ± {gap['se']:.1g}"
+                    lines.append(f"| {name} | {budget:g} | {rival} | {ours:.3g} | {theirs:.3g} | {by} |")
+    return lines
+
+
+def endpoint_table(cells: dict[str, Any]) -> list[str]:
+    """Endpoint distances at a quarter of the steps, in shares of terminal projection's."""
+    lines = ["| cell | " + " | ".join((DEFAULT, *RIVALS)) + " |", "|---" * (2 + len(RIVALS)) + "|"]
+    for name, cell in cells.items():
+        shares = [cell["rows"][m]["endpoint"][QUARTER]["mean"] / cell["terminal"]["mean"] for m in (DEFAULT, *RIVALS)]
+        best = min(shares)
+        shown = [f"**{share:.3f}**" if share == best else f"{share:.3f}" for share in shares]
+        lines.append(f"| {name} | " + " | ".join(shown) + " |")
+    return lines
+
+
+def distribution_table(cells: dict[str, Any]) -> list[str]:
+    """Can final samples at a quarter of the steps be told from those of full projection?"""
+    names = ("full", DEFAULT, "periodic", "terminal")
+    lines = ["| cell | full, other seeds | default | periodic | terminal | smallest shift seen |", "|---" * 6 + "|"]
+    for name, cell in cells.items():
+        found = cell["told_apart"]
+        shown = [f"{found[m]['value']:.2g}, p = {found[m]['p']:.2g}" for m in names]
+        lines.append(f"| {name} | " + " | ".join(shown) + f" | {found[DEFAULT]['shift']:.2g} |")
+    apart = {m: [n for n, cell in cells.items() if cell["told_apart"][m]["p"] <= 0.05] for m in names}
+    words = [f"{m} in {len(apart[m])}" + (f" ({', '.join(apart[m])})" if apart[m] else "") for m in names]
+    return [*lines, "", f"Told apart at 5%, of {len(cells)} cells: {'; '.join(words)}."]
+
+
+def tables(cells: dict[str, Any]) -> str:
+    """The Markdown between the markers."""
+    points = len(cells) * len(BUDGETS)
+    samples = {key: _counts(cells, key) for key in ("n", "n_more")}
+    behind = [
+        f"{points} comparisons per rival ({len(cells)} cells, B/T = {', '.join(f'{b:g}' for b in BUDGETS)}),",
+        f"{samples['n']} fresh samples each, paired by seed,",
+        f"equal total cost. Between equals, chance puts about {0.025 * points:.1f} beyond 2 SE on either side.",
+    ]
+    parts = [
+        "**Endpoint: the default against each rival.** A loss is in shares of terminal projection's distance.",
+        *behind,
+        "",
+        *behind_table(cells, "endpoint", "share of terminal's"),
+        "",
+        '**Path error: `objective="path"` (dp for path) against each rival**, by NEPE:',
+        "",
+        *behind_table(cells, "path", "NEPE"),
+        "",
+        "**Path error of the default**, which was not priced for it:",
+        "",
+        *behind_table(cells, "nepe", "NEPE"),
+        "",
+        "**Every endpoint at which the default is behind by more than 2 SE:**",
+        "",
+        *losses(cells),
+        "",
+        "**Endpoint distance at B/T = 0.25**, in shares of terminal projection's; the lowest in bold:",
+        "",
+        *endpoint_table(cells),
+        "",
+        f"**Distribution at B/T = 0.25**: energy distance of {samples['n_more']} final samples to as many of full "
+        "projection on other seeds.",
+        "The last column is the shift, in units of their spread, that so many samples would have shown.",
+        "",
+        *distribution_table(cells),
+    ]
+    return "\n".join(parts)
+
+
+def _counts(cells: dict[str, Any], key: str) -> str:
+    """How many samples a cell has, and which have another number."""
+    usual = max(cell[key] for cell in cells.values())
+    others = [f"{cell[key]} of {name}" for name, cell in cells.items() if cell[key] != usual]
+    return f"{usual}" + (f" ({', '.join(others)})" if others else "")
+
+
+def draw(cells: dict[str, Any]) -> None:
+    """docs/images/quality.png: endpoint distance against budget."""
+    keys = {DEFAULT: "adaptive:dp", "periodic": "periodic", "last steps": "window", "paper's rule": "adaptive:paper"}
+    keys |= {"planned": "planned"}
+    with figure_style() as plt:
+        columns = 4
+        lines = -(-len(cells) // columns)
+        drawn, axes = plt.subplots(lines, columns, figsize=(PAGE, 1.55 * lines), sharex=True, squeeze=False)
+        for ax in axes.flat[len(cells) :]:
+            ax.set_visible(False)
+        for ax, (name, cell) in zip(axes.flat, cells.items(), strict=False):
+            scale = cell["terminal"]["mean"]
+            for method, key in keys.items():
+                look, found = look_of(key), cell["rows"][method]["endpoint"]
+                mean = torch.tensor([v["mean"] for v in found]) / scale
+                se = torch.tensor([v["se"] for v in found]) / scale
+                ax.fill_between(BUDGETS, mean - se, mean + se, color=look.colour, alpha=0.2, lw=0)
+                ax.plot(BUDGETS, mean, color=look.colour, ls=look.dashes, marker=look.marker, label=method)
+            ax.set_title(name)
+            ax.set_ylim(0)
+        drawn.supxlabel("budget B/T, closing projection included", fontsize=8)
+        drawn.supylabel("distance to full projection, terminal = 1", fontsize=8)
+        handles, labels = axes[0][0].get_legend_handles_labels()
+        drawn.legend(handles, labels, loc="upper center", ncol=len(keys), bbox_to_anchor=(0.5, 1.03))
+        drawn.tight_layout()
+        drawn.savefig(HERE / "images" / "quality.png", dpi=150, bbox_inches="tight")
