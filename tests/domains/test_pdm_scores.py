@@ -72,8 +72,8 @@ def test_only_eligible_updates_are_counted() -> None:
 def test_before_it_takes_effect_a_projection_is_paid_for_and_changes_nothing() -> None:
     free = domain("pdm", inner_steps=1, eligible_from=0).problem([0])
     late = domain("pdm", inner_steps=1, eligible_from=0, effective_from=6).problem([0])
-    nothing = free.rollout(free.sampler, free.constraint, tt.Terminal(), [0], keep_states=True)
-    everything = free.rollout(late.sampler, late.constraint, tt.Stepwise(), [0], keep_states=True)
+    nothing = free.rollout(tt.Terminal(), keep_states=True)
+    everything = late.rollout(tt.Stepwise(), keep_states=True)
     assert int(everything.spent) == 10
     assert nothing.states is not None
     assert everything.states is not None
