@@ -26,7 +26,6 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "grid.md",
         "summary.md",
         "performance.md",
-        "reliability.md",
     ),
     "Extend": ("contributing.md", "architecture.md", "dependencies.md"),
     "About": ("changelog.md", "security.md", "code_of_conduct.md"),
