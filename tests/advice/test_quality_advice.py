@@ -147,6 +147,9 @@ def test_a_chaotic_rollout_is_found_and_endpoint_distances_are_not_to_be_relied_
     text = next(finding.text for finding in advice.findings if finding.name == "chaotic-rollout")
     assert "compare distributions" in text
     assert "chaotic-rollout" not in advised(Traced()).failure_modes
+    # what a finding calls unreliable is not recommended: by the endpoint no schedule is, by another measure one may be
+    assert (advice.kind, advice.reason.startswith("rollouts part")) == ("stepwise", True)
+    assert not advised(LongChaotic(), objective="path").reason.startswith("rollouts part")
 
 
 def test_a_projection_that_moves_what_it_has_projected_is_found_and_no_schedule_of_it_recommended():

@@ -21,11 +21,11 @@ def choice(
     tolerance: float | None,
     limit: float | None,
     unit: Cost,
-    sound: bool,
+    unreliable: str,
 ) -> tuple[Trial, str]:
-    """The trial to recommend, and why."""
-    if not sound and trials.worth_following:
-        return trials.stepwise, "the projection cannot be relied on (see below), and a schedule of it neither"
+    """The trial to recommend, and why; `unreliable` is why no schedule can be, if there is such a reason."""
+    if unreliable and trials.worth_following:
+        return trials.stepwise, unreliable
     if not trials.worth_following:
         reason = "projecting at every step is no better than once, at the end, by the measure that was asked for"
         return trials.terminal, reason

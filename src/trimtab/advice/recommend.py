@@ -115,7 +115,7 @@ def advise(
     yours = None if window is None else trials.your_window(window)
     trials.say("how sound the projection is")
     stability = _soundness(trials)
-    chosen = _choose(trials, needed, tolerance, seconds, cost, stability.sound)
+    chosen = _choose(trials, needed, tolerance, seconds, cost, _unreliable(trials, stability))
     return _answer(trials, chosen, needed, effects, stability, yours, (tolerance, seconds, cost))
 
 
@@ -207,10 +207,10 @@ def _choose(
     tolerance: float | None,
     limit: float | None,
     unit: Cost,
-    sound: bool,
+    unreliable: str,
 ) -> tuple[Trial, Trial, Trial, Interval, str]:
     """The trial to recommend, the same and the stepwise one with their times taken again, what is saved, and why."""
-    trial, reason = choice(trials, needed, tolerance, limit, unit, sound)
+    trial, reason = choice(trials, needed, tolerance, limit, unit, unreliable)
     timed, stepwise = trial, trials.stepwise
     share = 1 - trial.projections / stepwise.projections
     saving = Interval(share, share, share)
@@ -289,6 +289,15 @@ def _soundness(trials: TrialRuns) -> Stability:
         return recorded_stability(trials.reference)
     found = projection_stability(problem.sampler, problem.constraint, problem.seeds, trials.reference)
     return replace(found, divergence=divergence(problem, trials.reference, trials.distance))
+
+
+def _unreliable(trials: TrialRuns, stability: Stability) -> str:
+    """Why no schedule can be recommended by what was measured; "" if one can."""
+    if not stability.sound:
+        return "the projection cannot be relied on (see below), and a schedule of it neither"
+    if stability.chaotic and trials.quality is None and trials.objective == "endpoint":
+        return "rollouts part however close they begin, so endpoints cannot tell schedules apart; give a quality"
+    return ""
 
 
 def _fidelity(trials: TrialRuns, trial: Trial) -> Any:
