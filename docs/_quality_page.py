@@ -94,8 +94,9 @@ def tables(cells: dict[str, Any]) -> str:
     samples = {key: _counts(cells, key) for key in ("n", "n_more")}
     behind = [
         f"{points} comparisons per rival ({len(cells)} cells, B/T = {', '.join(f'{b:g}' for b in BUDGETS)}),",
-        f"{samples['n']} fresh samples each, paired by seed,",
-        f"equal total cost. Between equals, chance puts about {0.025 * points:.1f} beyond 2 SE on either side.",
+        f"{samples['n']} fresh samples each, paired by seed, equal total cost. Between equals that differ, chance puts",
+        f"about {0.025 * points:.1f} beyond 2 SE on either side; in {_ties(cells)} of {points * len(RIVALS)}",
+        "comparisons the race chose what the rival is, and nothing differs.",
     ]
     parts = [
         "**Endpoint: the default against each rival.** A loss is in shares of terminal projection's distance.",
@@ -126,6 +127,12 @@ def tables(cells: dict[str, Any]) -> str:
         *distribution_table(cells),
     ]
     return "\n".join(parts)
+
+
+def _ties(cells: dict[str, Any]) -> int:
+    """In how many comparisons of endpoints no sample differs."""
+    found = [gap for cell in cells.values() for rival in RIVALS for gap in cell["rows"][rival]["behind"]["endpoint"]]
+    return sum(gap["mean"] == gap["se"] == 0 for gap in found)
 
 
 def _counts(cells: dict[str, Any], key: str) -> str:
