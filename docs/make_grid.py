@@ -30,9 +30,10 @@ from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
 from trimtab.domains import domain
 from trimtab.domains.base import Domain
-from trimtab.domains.grid.case import Grid, load_grid
+from trimtab.domains.grid.case import Grid
 from trimtab.domains.grid.data import given_demand, true_points
 from trimtab.domains.grid.quality import features
+from trimtab.domains.grid.rated import load_grid
 from trimtab.domains.grid.view import draw_grid
 from trimtab.report.formats import Cell, Table
 

@@ -20,11 +20,6 @@ ORDER = (
     ("cli",),
 )
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
-STILL_WRONG = {
-    ("core/ledger.py", "prices"),  # goes with the compiled ledger
-    ("prices/calibration.py", "experimental"),  # the learned value, a method of `calibrate`
-    ("prices/price_file.py", "experimental"),
-}
 ANYWHERE = {"_version"}  # no room of its own, and imports nothing
 
 
@@ -60,8 +55,6 @@ def test_imports_point_one_way():
         room = room_of(path)
         for line, other in imports_of(path):
             if not room or other == room or other in ANYWHERE:  # the package's front door may lead anywhere
-                continue
-            if (path.relative_to(ROOT).as_posix(), other) in STILL_WRONG:
                 continue
             if other not in LEVEL or LEVEL[other] >= LEVEL[room]:
                 wrong.append(f"{path.relative_to(ROOT)}:{line}: {room} imports {other}")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from obstacle_cases import MAPS, SIGMAS, distance, free_points, proposals
 from trimtab.constraints.obstacles import AvoidObstacles, Obstacles, scattered_circles
-from trimtab.constraints.obstacles.batched import Effort
+from trimtab.constraints.obstacles.effort import Effort
 from trimtab.constraints.obstacles.geometry import contacts, gaps, penetration
 from trimtab.constraints.obstacles.roadmap import route
 from trimtab.core.applied import checked_projection

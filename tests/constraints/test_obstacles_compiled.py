@@ -13,8 +13,9 @@ from torch import Tensor
 from obstacle_cases import MAPS, SIGMAS, distance, proposals
 from trimtab.constraints.obstacles import AvoidObstacles, Obstacles
 from trimtab.constraints.obstacles import batched as obstacles_batched
-from trimtab.constraints.obstacles.batched import Effort, nearest_paths
+from trimtab.constraints.obstacles.batched import nearest_paths
 from trimtab.constraints.obstacles.compiled import compiled_search, search_paths
+from trimtab.constraints.obstacles.effort import Effort
 
 needs_build = pytest.mark.skipif(compiled_search() is None, reason="the package was built without a C compiler")
 

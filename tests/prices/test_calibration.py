@@ -89,5 +89,5 @@ def test_bad_traces_are_refused(bad):
 
 
 def test_a_budget_beyond_the_steps_is_refused():
-    with pytest.raises(ValueError, match="does not fit T = 3"):
+    with pytest.raises(ValueError, match="T = 3 steps must be a whole number from 0 to 3: got 4"):
         tt.prices.quantile_table(torch.rand(3, 2), 4)

@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Do it."""
     import torch
 
-    from trimtab.domains.grid.case import load_grid
+    from trimtab.domains.grid.rated import load_grid
     from trimtab.domains.grid.train import TrainConfig, train
 
     if arguments.threads < 1:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from trimtab.constraints.obstacles.batched import Effort, improve_paths, project_paths, segments, violations
+from trimtab.constraints.obstacles.batched import improve_paths, project_paths, segments, violations
+from trimtab.constraints.obstacles.effort import Effort
 from trimtab.constraints.obstacles.geometry import Obstacles, gaps, penetration, scattered_circles
 from trimtab.constraints.states import check_states
 from trimtab.core.constraint import Constraint, Improvement, Projection

@@ -12,52 +12,18 @@ package (`compiled`), since most of its time is the cost of small calls.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from trimtab.constraints.obstacles.compiled import compiled_search, search_paths
+from trimtab.constraints.obstacles.effort import Effort
 from trimtab.constraints.obstacles.geometry import Obstacles, contacts, gaps
 from trimtab.constraints.obstacles.roadmap import route
 
-__all__ = ["Effort", "Solution", "improve_paths", "nearest_paths", "project_paths", "segments", "violations"]
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How hard the solver tries.
-
-    Attributes:
-        rounds: Convex problems solved in one search at the most.
-        sweeps: Dual steps on each.
-        step: Longest move of a waypoint in one round, per coordinate.
-        reach: Gap up to which a pair is part of the convex problem.
-        damping: Pull towards the last path, in units of the pull towards the proposal. It keeps a round from
-            overshooting where the half-planes turn quickly.
-        stiffening: What the damping is multiplied by after a round that did not halve the violation.
-        settled: A free path is final when the last round moved it by less than this share of its distance,
-        stale: or when this many rounds have found no better one.
-        patience: Rounds after which a search that started from the proposal must violate little,
-        hopeless: namely less than this, or it is given up for one from the roadmap.
-        leap: Length from which a colliding segment of the start ends the search at once: it will not find the way
-            round, but the roadmap will.
-        overhang: How far outside the square a waypoint of the proposal still pulls harder.
-    """
-
-    rounds: int = 30
-    sweeps: int = 20
-    step: float = 0.15
-    reach: float = 0.05
-    damping: float = 3.0
-    stiffening: float = 1.3
-    settled: float = 0.03
-    stale: int = 5
-    patience: int = 10
-    hopeless: float = 1e-3
-    leap: float = 0.7
-    overhang: float = 2.0
+__all__ = ["Solution", "improve_paths", "nearest_paths", "project_paths", "segments", "violations"]
 
 
 class Solution(NamedTuple):

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from trimtab.constraints.obstacles.effort import Effort
 from trimtab.constraints.obstacles.geometry import Obstacles
 from trimtab.constraints.states import host_array
-
-if TYPE_CHECKING:
-    from trimtab.constraints.obstacles.batched import Effort
 
 __all__ = ["compiled_search", "search_paths"]
 

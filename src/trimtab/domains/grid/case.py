@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import logging
 import warnings
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.core.errors import missing_extra, unknown
+from trimtab.core.errors import missing_extra
 
-__all__ = ["CASES", "Branch", "Grid", "Parts", "load_grid"]
+__all__ = ["CASES", "Branch", "Grid", "Parts", "from_pandapower"]
 
 CASES = ("case14", "case30")
 Array = NDArray[np.float64]
@@ -123,32 +122,8 @@ class Grid:
         return [f"{word} {bus + 1}" for word, buses in zip(words, at, strict=True) for bus in buses]
 
 
-@cache
-def load_grid(case: str = "case14") -> Grid:
-    """A grid by name.
-
-    Lines that the case leaves unrated (all of case14's) get a rating, since a limit that is never met is none: the
-    smallest whole MVA that is at least 1.3 times the line's load at the cheapest operating point for the case's own
-    demand, and at least 10 MVA.
-    """
-    if case not in CASES:
-        raise unknown("case", case, CASES)
-    grid = _from_pandapower(case)
-    if all(branch.rating < UNRATED for branch in grid.branches):
-        return grid
-    from trimtab.domains.grid.power import loadings  # these two need a grid
-    from trimtab.domains.grid.program import cheapest
-
-    answer = cheapest(grid, np.array(grid.loads)[None])
-    load = loadings(grid, answer.x)[0]  # of the rating it has now
-    rated = []
-    for branch, share in zip(grid.branches, load.tolist(), strict=True):
-        needed = max(10.0, float(np.ceil(1.3 * share * branch.rating * grid.base)))
-        rated.append(branch._replace(rating=needed / grid.base) if branch.rating >= UNRATED else branch)
-    return replace(grid, branches=tuple(rated))
-
-
-def _from_pandapower(case: str) -> Grid:
+def from_pandapower(case: str) -> Grid:
+    """A grid as pandapower has it; lines may be unrated."""
     try:
         import pandapower.networks as networks
         from pandapower.converter.pypower.to_ppc import to_ppc

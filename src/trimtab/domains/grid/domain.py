@@ -17,11 +17,11 @@ from torch import Tensor
 
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.domains.base import Domain, Problem
-from trimtab.domains.grid.case import load_grid
 from trimtab.domains.grid.constraint import limits
 from trimtab.domains.grid.data import given_demand
 from trimtab.domains.grid.model import Model, load_model, shipped_model
 from trimtab.domains.grid.quality import judge
+from trimtab.domains.grid.rated import load_grid
 
 __all__ = ["GridFlow", "make"]
 

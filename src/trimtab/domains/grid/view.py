@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.domains.grid.case import CASES, Grid, load_grid
+from trimtab.domains.grid.case import CASES, Grid
 from trimtab.domains.grid.power import loadings, parts
+from trimtab.domains.grid.rated import load_grid
 
 __all__ = ["draw_grid", "line_profile"]
 

@@ -12,7 +12,8 @@ from torch import Tensor
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.noise import Noise
 
-from .maps import random_map, start_goal_pairs
+from .maps import random_map
+from .pairs import start_goal_pairs
 from .planner import plan
 
 __all__ = ["DataConfig", "Trajectories", "load_data", "make_data"]

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from trimtab.core.noise import Noise, as_seeds
 
-from .maps import SHIPPED_SEEDS, shipped_map, shipped_maps, start_goal_pairs
+from .maps import SHIPPED_SEEDS, shipped_map, shipped_maps
 from .model import Model
+from .pairs import start_goal_pairs
 from .planner import hits, plan
 from .sampler import AnnealedLangevin
 
