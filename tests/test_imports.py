@@ -65,3 +65,33 @@ def test_commands_know_nothing_of_the_command_line_s_entrance():
     for path in (ROOT / "cli").glob("*.py"):
         text = path.read_text(encoding="utf-8")
         assert path.name == "main.py" or "trimtab.cli.main" not in text, path
+
+
+def test_no_module_imports_one_that_imports_it():
+    """Not by a longer way either; lazy imports and those for type checkers count too."""
+    modules = {
+        path: ".".join(("trimtab", *path.relative_to(ROOT).with_suffix("").parts)) for path in ROOT.rglob("*.py")
+    }
+    modules = {path: name.removesuffix(".__init__") for path, name in modules.items()}
+    uses = {name: _modules_of(path, name, set(modules.values())) - {name} for path, name in modules.items()}
+    while True:  # take away what depends on nothing that is left: a cycle is what cannot be taken away
+        free = {name for name, others in uses.items() if not others & set(uses)}
+        if not free:
+            break
+        uses = {name: others for name, others in uses.items() if name not in free}
+    assert not uses, f"in cycles, or above one: {sorted(uses)}"
+
+
+def _modules_of(path: Path, name: str, known: set[str]) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names} & known
+        elif isinstance(node, ast.ImportFrom):
+            package = name.split(".") if path.stem == "__init__" else name.split(".")[:-1]
+            above = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            for alias in node.names:
+                inner = f"{module}.{alias.name}"
+                found |= {inner if inner in known else module} & known
+    return found

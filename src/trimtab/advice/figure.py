@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from trimtab.advice.measured import Recommendation
+from trimtab.advice.trials import Trial
 from trimtab.core.files import write_atomically
 from trimtab.schedules.style import PAGE, figure_style, look_of
-
-if TYPE_CHECKING:
-    from trimtab.advice.result import Advice
-    from trimtab.advice.trials import Trial
 
 __all__ = ["write_advice_figure"]
 
@@ -20,7 +18,7 @@ _KEYS = {"periodic": "periodic", "window": "window", "planned": "planned", "adap
 _FORMATS: dict[str, dict[str, Any]] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
-def write_advice_figure(advice: Advice, path: Path) -> Path:
+def write_advice_figure(advice: Recommendation, path: Path) -> Path:
     """Draw it into a .png, .svg or .pdf file."""
     if path.suffix not in _FORMATS:
         raise ValueError(f"{path}: a plot is a .png, .svg or .pdf file")
@@ -36,7 +34,7 @@ def write_advice_figure(advice: Advice, path: Path) -> Path:
     return path
 
 
-def draw_advice(plt: Any, advice: Advice) -> Any:
+def draw_advice(plt: Any, advice: Recommendation) -> Any:
     """Loss against budget, against time if it was asked for, and how long a correction lasts."""
     m = advice.measured
     timed = m.unit == "seconds"
@@ -71,7 +69,7 @@ def draw_advice(plt: Any, advice: Advice) -> Any:
     return figure
 
 
-def _curves(axis: Any, advice: Advice, place: Callable[[Trial], float]) -> None:
+def _curves(axis: Any, advice: Recommendation, place: Callable[[Trial], float]) -> None:
     m = advice.measured
     for kind, key in _KEYS.items():
         trials = m.of(kind)

@@ -24,7 +24,8 @@ from trimtab.advice.diagnosis import (
     projection_stability,
     recorded_stability,
 )
-from trimtab.advice.result import Advice, Measured
+from trimtab.advice.measured import Measured
+from trimtab.advice.result import Advice
 from trimtab.advice.trials import KINDS, Cost, Trial, TrialRuns
 from trimtab.advice.words import findings_of
 from trimtab.core.distributions import compare_samples

@@ -1,118 +1,23 @@
-"""What advice is: a recommendation, the reasons for it, and all that was measured."""
+"""Advice: a recommendation that speaks for itself, in words, numbers and a picture."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from trimtab.advice.diagnosis import Effects, Interval, Stability
-from trimtab.advice.trials import Cost, Kind, Trial
-from trimtab.advice.words import Finding, words_of
+from trimtab.advice.figure import write_advice_figure
+from trimtab.advice.measured import Recommendation
+from trimtab.advice.words import words_of
 from trimtab.core import show
-from trimtab.core.distributions import Fidelity
-from trimtab.core.schedule import Schedule
-from trimtab.prices.calibration import Price
 
-__all__ = ["Advice", "Measured"]
+__all__ = ["Advice"]
 
 
-@dataclass(frozen=True, eq=False)
-class Measured:
-    """All that was measured, which the words and the plot are made from.
-
-    Attributes:
-        n_steps: T.
-        calibrated: Number of seeds that calibrated.
-        held_out: Number of seeds that measured.
-        tolerance: The loss asked for, if any.
-        limit: The seconds per sample asked for, if any.
-        unit: What is saved: "seconds" or "projections".
-        measure: What losses are measured by.
-        gain: By how much full projection is better than terminal projection in it, with its interval.
-        full: The mean of the measure with full projection.
-        terminal: The trial without corrections.
-        stepwise: The trial with all of them.
-        trials: All others, in order of kind and budget.
-        needed: By kind, the trial that does what was asked for; a kind that cannot is left out.
-        yours: The window that is used today, if it was told.
-        degenerate: The share of samples for which timing is of no consequence.
-        concentration: C_0.2 of the terminal rollouts.
-        constant: Whether the defect is the same number everywhere.
-        looks_project: Whether looking at the defect is a projection.
-        share: Of a stepwise rollout's time that is spent projecting.
-        effects: Of single corrections; None where timing is of no consequence.
-        alignment: Rank correlation of the defect with a correction's worth in path error.
-        endpoint_alignment: And with its worth in endpoint distance.
-        stability: Of the projection.
-        fidelity: Of the recommended schedule's final samples as a distribution; None where it was not compared.
-        batches: Rollouts of a batch that were run.
-    """
-
-    n_steps: int
-    calibrated: int
-    held_out: int
-    tolerance: float | None
-    limit: float | None
-    unit: Cost
-    measure: str
-    gain: Interval
-    full: float
-    terminal: Trial
-    stepwise: Trial
-    trials: tuple[Trial, ...]
-    needed: Mapping[str, Trial]
-    yours: Trial | None
-    degenerate: float
-    concentration: float
-    constant: bool
-    looks_project: bool
-    share: float
-    effects: Effects | None
-    alignment: Interval
-    endpoint_alignment: Interval
-    stability: Stability
-    fidelity: Fidelity | None
-    batches: int
-
-    @property
-    def best(self) -> Trial:
-        """The trial with the best final samples, whatever it costs."""
-        return min((self.terminal, *self.trials, self.stepwise), key=lambda trial: float(trial.measured.mean()))
-
-    def of(self, kind: str) -> list[Trial]:
-        """The trials of a kind, by budget, between the terminal and the stepwise one."""
-        between = [trial for trial in self.trials if trial.kind == kind]
-        return [self.terminal, *sorted(between, key=lambda trial: trial.budget), self.stepwise]
-
-
-@dataclass(frozen=True, eq=False)
-class Advice:
-    """What to do, and why; `print` it, `plot` it, or use `schedule` as it is.
-
-    Attributes:
-        kind: "terminal", "periodic", "window", "planned", "adaptive" or "stepwise".
-        budget: Corrections to spend.
-        loss: The share of full projection's gain to lose, with its 95% interval.
-        saving: The share of the cost of stepwise correction that is saved, with the range it was measured in.
-        schedule: Ready to use; it refuses the seeds it was calibrated on.
-        price: The prices or the plan behind it, to `save`; None for kinds that need none.
-        findings: Answers to the questions asked, and the failure modes, seen or not.
-        measured: All the numbers.
-        reason: One sentence on the choice.
-    """
-
-    kind: Kind
-    budget: int
-    loss: Interval
-    saving: Interval
-    schedule: Schedule
-    price: Price | None
-    findings: tuple[Finding, ...]
-    measured: Measured
-    reason: str
+@dataclass(frozen=True, eq=False, repr=False)
+class Advice(Recommendation):
+    """What to do, and why; `print` it, `plot` it, or use `schedule` as it is. See `Recommendation` for its parts."""
 
     @property
     def failure_modes(self) -> tuple[str, ...]:
@@ -174,6 +79,4 @@ class Advice:
         Args:
             path: Ending in .png, .svg or .pdf.
         """
-        from trimtab.advice.figure import write_advice_figure
-
         return write_advice_figure(self, Path(path))

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import math
 import textwrap
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
 from trimtab.advice.diagnosis import Interval, bootstrap, mean
+from trimtab.advice.measured import Finding, Measured, Recommendation
+from trimtab.advice.trials import Trial
 
-if TYPE_CHECKING:
-    from trimtab.advice.result import Advice, Measured
-    from trimtab.advice.trials import Trial
-
-__all__ = ["FAILURE_MODES", "Finding", "findings_of", "words_of"]
+__all__ = ["FAILURE_MODES", "findings_of", "words_of"]
 
 FAILURE_MODES = {
     "full-projection-no-better": "projecting at every step is no better than once, at the end",
     "chaotic-rollout": "rollouts that begin a hair apart end far apart",
-    "degenerate": "timing is of no consequence",
     "misaligned-defect": "the defect is poorly aligned with what a correction is worth",
     "unstable-projection": "the projection is unstable or discontinuous",
     "diffuse-defect": "the defect is diffuse, which makes periodic correction competitive",
@@ -36,21 +31,6 @@ _DIFFUSE = 0.4  # C_0.2; 0.2 is uniform, 0.44 the sizes of independent normal nu
 _GAIN = 0.1  # relative, over periodic
 _CHEAP = 0.1  # share of a stepwise rollout's time
 _WIDTH = 118  # columns of the words
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One answer.
-
-    Attributes:
-        name: Of the question, or of the failure mode (a key of `FAILURE_MODES`).
-        warns: Whether it is a failure mode that was seen.
-        text: One or two sentences.
-    """
-
-    name: str
-    warns: bool
-    text: str
 
 
 def findings_of(m: Measured) -> tuple[Finding, ...]:
@@ -147,6 +127,9 @@ def _gain(m: Measured) -> tuple[str, Interval]:
 def _concentration(m: Measured) -> Finding:
     kind, gain = _gain(m)
     held = f"the worst 20% of steps hold {m.concentration:.0%} of the defect (C_0.2; 20% would be uniform)"
+    periodic = _middle(m, "periodic")
+    if periodic is None or not periodic.loss.low > 0:  # there is no loss to lower
+        return Finding("concentration", False, f"Concentration: {held}. Periodic correction loses next to nothing.")
     lowers = f"{kind} correction lowers the loss by {gain.mean:.0%} ({gain.low:.0%} to {gain.high:.0%})"
     if m.concentration < _DIFFUSE and gain.mean < _GAIN:
         text = f"The defect is diffuse: {held}, and at a quarter of the budget {lowers} beside periodic."
@@ -234,7 +217,7 @@ def _calibration(m: Measured) -> Finding:
 # ------------------------------------------------------------------ all of it
 
 
-def words_of(advice: Advice) -> str:
+def words_of(advice: Recommendation) -> str:
     """The whole advice as plain text."""
     m = advice.measured
     lines = [_headline(advice), f"  Why: {advice.reason}.", _loss(advice), _saving(advice)]
@@ -266,7 +249,7 @@ def words_of(advice: Advice) -> str:
     return "\n".join(lines)
 
 
-def _headline(advice: Advice) -> str:
+def _headline(advice: Recommendation) -> str:
     m = advice.measured
     if advice.kind == "terminal":
         return "Use terminal correction: no projection on the way, one at the end."
@@ -276,7 +259,7 @@ def _headline(advice: Advice) -> str:
     return f"Use {advice.kind} correction with {advice.budget} of {m.n_steps} projections ({share})."
 
 
-def _loss(advice: Advice) -> str:
+def _loss(advice: Recommendation) -> str:
     m = advice.measured
     asked = "" if m.tolerance is None else f"; the tolerance is {m.tolerance:g}"
     if m.tolerance is not None and advice.loss.high > m.tolerance:
@@ -286,7 +269,7 @@ def _loss(advice: Advice) -> str:
     return f"  Loss, by {m.measure}: {advice.loss}{asked}. 0 is full projection, 1 is one projection at the end."
 
 
-def _saving(advice: Advice) -> str:
+def _saving(advice: Recommendation) -> str:
     m, s = advice.measured, advice.saving
     trials = [m.terminal, m.stepwise, *m.trials]
     chosen = next(t for t in trials if t.kind == advice.kind and t.budget == advice.budget)
