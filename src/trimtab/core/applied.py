@@ -143,8 +143,9 @@ class Applied:
             raise ProjectionError(
                 f"project must return states as it was given them, with the same shape and dtype: {error}"
             ) from error
-        for before, after in zip(x, found, strict=True):
-            if after.device != before.device:
+        for after in found:
+            if after.device != self.form.device:
+                before = x[0]
                 raise ProjectionError(
                     f"project must keep the device: {before.device} went in, {after.device} came back"
                 )

@@ -185,9 +185,10 @@ class Corrector:
             ledger.keep(torch.where(chosen, left, ledger.defects[ledger.t]), None, check=False)
             return tuple(torch.where(rowwise(chosen, a), a, b) for a, b in zip(answer.x, x, strict=True))
         rows = true_rows(chosen)
-        if len(rows) == 0:
+        count = rows.shape[0]
+        if count == 0:
             return x
-        everyone = len(rows) == ledger.n
+        everyone = count == ledger.n
         begin = perf_counter()
         some, some_x = (constraint, x) if everyone else (constraint.take(rows), take_leaves(x, rows))
         gathering = perf_counter() - begin

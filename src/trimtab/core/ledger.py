@@ -89,14 +89,9 @@ class Ledger:
 
     def _open(self) -> None:
         """Find the row of each step in the books, and the numpy views of what is written at every step."""
-        self._seen, self._rows_seen, self._rows_kept = (
-            self.seen.unbind(),
-            self.defects.unbind(),
-            self.residuals.unbind(),
-        )
         self._chosen = self.decided.unbind()
-        self._spent, self._last, self._decided, self._kept = map(
-            as_array, (self.spent, self.last, self.decided, self.residuals)
+        self._spent, self._last, self._decided, self._kept, self._defects = map(
+            as_array, (self.spent, self.last, self.decided, self.residuals, self.defects)
         )
         books = (self.seen, self.decided, self.budget, self.spent, self.last, self.unit_seeds)
         self._books = Books(*(None if part is None else _for_reading(part) for part in books))
@@ -136,10 +131,10 @@ class Ledger:
         Returns:
             Whether all are finite and at least 0; True if not asked to check.
         """
-        row = self._rows_seen[self.t]
-        row.copy_(defect)
+        row = self._defects[self.t]
+        row[:] = self._as_written(defect)
         if self.groups is not None:
-            self._seen[self.t].copy_(self.groups.together(row))
+            self.seen[self.t] = self.groups.together(self.defects[self.t])
         return not check or _sound(row)
 
     def moment(self, proposal: Any, context: Mapping[str, Any], defect: Tensor | None = None) -> Moment:
@@ -182,11 +177,18 @@ class Ledger:
         Returns:
             Whether all are finite and at least 0; True if not asked to check.
         """
-        if rows is None:
-            self._kept[self.t] = as_array(residual)
-        else:
-            self._kept[self.t, as_array(rows)] = as_array(residual)
-        return not check or _sound(self.residuals[self.t] if rows is None else residual.to(self.residuals.dtype))
+        written = self._as_written(residual)
+        self._kept[self.t][slice(None) if rows is None else as_array(rows)] = written
+        return not check or _sound(written)
+
+    def _as_written(self, values: Tensor) -> Any:
+        """Numbers as the books hold them, in whose dtype a large one may become inf."""
+        if values.dtype is not self.defects.dtype or values.requires_grad:
+            values = values.detach().to(self.defects.dtype)
+        try:
+            return as_array(values)
+        except (RuntimeError, TypeError):  # no storage of its own
+            return as_array(values.clone())
 
     def keep_outcome(self, answer: Outcome, rows: Tensor | None, chosen: Tensor) -> None:
         """Write down which corrections failed and how many iterations they took."""
@@ -267,9 +269,11 @@ def _for_reading(x: Tensor) -> Any:
     return array
 
 
-def _sound(values: Tensor) -> bool:
-    """Whether all are finite and at least 0. What was written down is looked at: a large number may have become inf."""
-    if not values.is_cpu:
+def _sound(values: Any) -> bool:
+    """Whether all numbers of an array are finite and at least 0."""
+    if isinstance(values, Tensor):
         return bool(((values >= 0) & (values < torch.inf)).all())
-    found = values.numpy()
-    return bool(np.minimum.reduce(found) >= 0) and bool(np.maximum.reduce(found) < np.inf)  # NaN is neither
+    return bool(_least(values) >= 0 and _most(values) < np.inf)  # NaN is neither
+
+
+_least, _most = np.minimum.reduce, np.maximum.reduce
