@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
 import torch
@@ -67,12 +68,15 @@ def losses(cells: dict[str, Any]) -> list[str]:
 def endpoint_table(cells: dict[str, Any]) -> list[str]:
     """Endpoint distances at a quarter of the steps, in shares of terminal projection's."""
     lines = ["| cell | " + " | ".join((DEFAULT, *RIVALS)) + " |", "|---" * (2 + len(RIVALS)) + "|"]
+    everything = []
     for name, cell in cells.items():
         shares = [cell["rows"][m]["endpoint"][QUARTER]["mean"] / cell["terminal"]["mean"] for m in (DEFAULT, *RIVALS)]
         best = min(shares)
         shown = [f"**{share:.3f}**" if share == best else f"{share:.3f}" for share in shares]
         lines.append(f"| {name} | " + " | ".join(shown) + " |")
-    return lines
+        everything.append(shares)
+    middle = [statistics.median(column) for column in zip(*everything, strict=True)]
+    return [*lines, "| median | " + " | ".join(f"{share:.3f}" for share in middle) + " |"]
 
 
 def distribution_table(cells: dict[str, Any]) -> list[str]:
