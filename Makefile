@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PRESET ?= quick
-EXTRAS := studies,ipopt,grid,qp,ray,diffusers,flows,azula,jax,bench,site,release,dev
+EXTRAS := studies,ipopt,grid,qp,ray,diffusers,flows,jax,bench,site,release,dev
 
 .PHONY: reproduce test install lint docs site wheel-test figures bench torture clean
 
@@ -18,6 +18,8 @@ install: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml setup.py pins.txt $(wildcard src/trimtab/*/*/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c pins.txt -e '.[$(EXTRAS)]'
+	# without what it needs for images alone: torchvision comes in one build, which does not fit a CPU build of torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c pins.txt --no-deps azula
 	touch $@
 
 lint: install

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from _compare import median_interval
-from trimtab import Noise
-from trimtab.core.noise import as_seeds
+from trimtab.core.noise import Noise, as_seeds
 from trimtab.domains import domain
 from trimtab.domains.base import Domain, Problem
 from trimtab.studies.config import CALIBRATION_SEED, Study, preset

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from _compare import compare
-from trimtab import quantile_table
 from trimtab.core.noise import Noise, as_seeds
+from trimtab.prices import quantile_table
 
 Array = NDArray[np.float64]
 

@@ -24,7 +24,7 @@ def test_a_projection_that_never_returns_raises_or_dies_is_a_failure_and_the_nex
 
 def test_the_policy_of_the_corrector_decides_what_becomes_of_it():
     limited = TimeLimit(Slow(), seconds=0.5)
-    corrector = tt.Corrector(limited, tt.Fixed.at([0], 2), 2, closing="none", on_failure="revert")
+    corrector = tt.Corrector(limited, tt.schedules.Fixed.at([0], 2), 2, closing="none", on_failure="revert")
     x = torch.tensor([[9.0, 0.0], [0.0, 2.0]])
     assert torch.equal(corrector(x), x)
     corrector(x)

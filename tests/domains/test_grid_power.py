@@ -9,10 +9,11 @@ import torch
 pytest.importorskip("pandapower", reason="the grid domain needs pandapower: pip install 'trimtab[grid]'")
 casadi = pytest.importorskip("casadi", reason="the grid domain needs casadi: pip install 'trimtab[ipopt]'")
 
-from trimtab.domains.grid.case import CASES, load_grid  # noqa: E402
+from trimtab.domains.grid.case import CASES  # noqa: E402
 from trimtab.domains.grid.data import given_demand, operating_points, true_points  # noqa: E402
 from trimtab.domains.grid.power import cost, flows, loadings, mismatch, parts, violation, violations  # noqa: E402
 from trimtab.domains.grid.program import cheapest, conditions  # noqa: E402
+from trimtab.domains.grid.rated import load_grid  # noqa: E402
 
 
 def state(case: str, seed: int = 0) -> torch.Tensor:

@@ -16,6 +16,10 @@ import torch
 import trimtab as tt
 from torture.judge import is_clear, where
 from trimtab import constraints as sets
+from trimtab.core.applied import Retry
+from trimtab.core.noise import Noise
+from trimtab.core.replay import replay
+from trimtab.limits.hindsight import hindsight
 
 T, N = 6, 4
 Bad = Callable[[random.Random], Any]
@@ -168,7 +172,7 @@ def prices() -> Any:
 
 def whole_run(schedule: Any, **options: Any) -> Any:
     """A rollout of the walk."""
-    return tt.rollout(Walk(), ball(), schedule, range(N), **options)
+    return tt.rollout(Walk(), ball(), schedule, range(N), **{"measure_defects": True} | options)
 
 
 def corrector_call(first: Any, later: Any = None) -> None:
@@ -210,7 +214,9 @@ def _projects(answer: Any) -> None:
 
 def _measures(answer: Any) -> None:
     """A defect that answers with this."""
-    tt.Corrector(tt.as_constraint(lambda x: x * 0, lambda x: answer), tt.Stepwise(), T)(torch.rand(N, 3))
+    tt.Corrector(tt.as_constraint(lambda x: x * 0, lambda x: answer), tt.Stepwise(), T, measure_defects=True)(
+        torch.rand(N, 3)
+    )
 
 
 def _decides(answer: Any) -> None:
@@ -257,7 +263,7 @@ TARGETS: dict[str, tuple[Callable[[Any], Any], Bad]] = {
     "answer of project": (_projects, answer),
     "answer of defect": (_measures, numbers_each),
     "answer of a schedule": (_decides, decisions),
-    "Retry": (lambda v: tt.core.applied.Retry(v), whole),
+    "Retry": (lambda v: Retry(v), whole),
     "Periodic": (lambda v: whole_run(tt.Periodic(v)), budget),
     "RandomTimes": (lambda v: whole_run(tt.schedules.RandomTimes(v)), budget),
     "FixedThreshold value": (lambda v: whole_run(tt.schedules.FixedThreshold(v, 2)), lambda r: r.choice([math.nan, not_a_number(r)])),
@@ -275,13 +281,13 @@ TARGETS: dict[str, tuple[Callable[[Any], Any], Bad]] = {
     "rollout schedule": (lambda v: tt.rollout(Walk(), ball(), v, range(N)), function),
     "rollout seeds": (lambda v: tt.rollout(Walk(), ball(), tt.Terminal(), v), seeds),
     "Problem seeds": (lambda v: tt.Problem(Walk(), ball(), v), seeds),
-    "replay schedule": (lambda v: tt.core.replay.replay(v, run_of_walk()), function),
-    "replay record": (lambda v: tt.core.replay.replay(tt.Periodic(2), v), function),
+    "replay schedule": (lambda v: replay(v, run_of_walk()), function),
+    "replay record": (lambda v: replay(tt.Periodic(2), v), function),
     "as_constraint project": (lambda v: tt.as_constraint(v), function),
     "as_constraint defect": (lambda v: tt.as_constraint(lambda x: x, v), lambda r: but_none(function(r))),
     "as_constraint data": (lambda v: tt.as_constraint(lambda x: x, data=v), lambda r: r.choice(["x", 3, {}, (1,), ("a",), None, Thing()])),
     "Noise seeds": (lambda v: tt.rollout(Walk(), ball(), tt.Periodic(1), v), seeds),
-    "Noise shape": (lambda v: tt.core.noise.Noise(range(N)).normal(0, v), lambda r: r.choice(["x", (-1,), (1.5,), None, Thing(), ("a",), -3])),
+    "Noise shape": (lambda v: Noise(range(N)).normal(0, v), lambda r: r.choice(["x", (-1,), (1.5,), None, Thing(), ("a",), -3])),
     "domain name": (lambda v: tt.domain(v), word),
     "domain setting": (lambda v: tt.domain("so3", n_steps=v).problem(range(2)).rollout(tt.Terminal()), whole),
     "domain kappa": (lambda v: tt.domain("so3", kappa=v), lambda r: r.choice([math.nan, math.inf, not_a_number(r)])),
@@ -298,7 +304,7 @@ TARGETS: dict[str, tuple[Callable[[Any], Any], Bad]] = {
     "quantile_table defects": (lambda v: tt.prices.quantile_table(v, 2),
                                lambda r: r.choice([None, 3, "x", torch.ones(3), torch.ones(0, 3), torch.full((T, 3), math.nan), [[1.0]]])),
     "quantile_table budget": (lambda v: tt.prices.quantile_table(torch.rand(T, 8), v), lambda r: r.choice([-1, T + 1, 1.5, "x", None, [], math.nan])),
-    "hindsight budget": (lambda v: tt.limits.hindsight.hindsight(Walk(), ball(), torch.arange(2), v, rounds=1, tries=1),
+    "hindsight budget": (lambda v: hindsight(Walk(), ball(), torch.arange(2), v, rounds=1, tries=1),
                          lambda r: r.choice([-1, T + r.randint(1, 99), "x", None, [], math.nan, 2**70, Thing()])),
     "load_price": (lambda v: tt.load(v), place),
     "Rollout.load": (lambda v: tt.Rollout.load(v), place),

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import trimtab as tt
+from trimtab.core.applied import Retry
 
 T, N, SHARE = 10, 200, 0.1
 POLICIES: dict[str, Any] = {
@@ -17,7 +18,7 @@ POLICIES: dict[str, Any] = {
     "revert": "revert",
     "raise": "raise",
     "retry": "retry",
-    "Retry(3)": tt.core.applied.Retry(3),
+    "Retry(3)": Retry(3),
 }
 FAULTS = ("fails", "answers NaN and says so", "answers NaN in silence", "raises")
 

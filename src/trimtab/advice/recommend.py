@@ -38,6 +38,9 @@ from trimtab.prices.batches import Source
 from trimtab.prices.calibration import Price
 from trimtab.prices.explore import RunBatch
 from trimtab.prices.objective import Objective
+from trimtab.prices.plan import Plan
+from trimtab.prices.race import Raced
+from trimtab.prices.thresholds import Thresholds
 from trimtab.schedules import Stepwise, Terminal
 
 __all__ = ["advise"]
@@ -169,6 +172,8 @@ def _refuse_too_few(rollouts: int, n_steps: int) -> None:
 def _refuse_foreign_price(price: Price | None, n_steps: int) -> None:
     if price is None:
         return
+    if not isinstance(price, Thresholds | Plan | Raced):
+        raise TypeError(f"price is what calibrate makes and load reads: got {type(price).__name__}")
     if price.n_steps != n_steps:
         raise ValueError(
             f"the price was calibrated for T = {price.n_steps} steps, this sampler has {n_steps}; calibrate again, or "

@@ -379,6 +379,8 @@ class Corrector:
                     f"a new run begins at t = 0, but the last one was called only {ledger.t} of {self.n_steps} times; "
                     "call reset() first if that was meant"
                 )
+            if t not in (None, 0):  # before the record of the last run is given up
+                raise RuntimeError(f"the corrector expected step 0 of {self.n_steps} next: got t = {t}")
             ledger = self._begin(proposal)
         if ledger.complete:
             raise RuntimeError(

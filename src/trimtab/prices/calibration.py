@@ -89,7 +89,8 @@ def calibrate(
             "calibrate takes a Problem or a function run(schedule): got "
             f"{type(source).__name__} (for a sampler write calibrate(Problem(sampler, constraint, seeds)))"
         )
-    method = method or ("dp" if objective == "path" and quality is None else "race")
+    if method is None:
+        method = "dp" if objective == "path" and quality is None else "race"
     if not isinstance(method, str) or method not in METHODS:
         raise unknown("method", method, METHODS)
     mix = as_mix(objective)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
-from trimtab.core.files import kind_of
+from trimtab.core.files import as_path, kind_of
 from trimtab.prices.plan import Plan
 from trimtab.prices.race import Raced
 from trimtab.prices.thresholds import Thresholds
@@ -23,7 +22,7 @@ def load(path: str | os.PathLike[str]) -> Thresholds | Plan | Raced:
         ...     load(f"{folder}/price.safetensors").budget
         1
     """
-    kind = kind_of(Path(path))
+    kind = kind_of(as_path(path))
     if kind == "plan":
         return Plan.load(path)
     if kind == "value":

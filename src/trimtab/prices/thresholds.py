@@ -125,7 +125,7 @@ class Thresholds:
         Example:
             >>> import trimtab as tt
             >>> problem = tt.domain("so3").problem(range(1000, 1016))
-            >>> price = tt.calibrate(problem.sampler, problem.constraint, range(1000, 1016), budget=0.5)
+            >>> price = tt.calibrate(problem, 0.5, "dp", objective="path")
             >>> price.resample(50).n_steps, price.resample(50).budget
             (50, 50)
         """
