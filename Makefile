@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PRESET ?= quick
 EXTRAS := studies,ipopt,grid,qp,ray,diffusers,flows,jax,bench,site,release,dev
 
-.PHONY: reproduce test install lint docs site wheel-test figures bench torture clean
+.PHONY: reproduce test install lint docs site wheel-test figures evidence bench torture clean
 
 reproduce: install
 	$(BIN)/trimtab reproduce --preset $(PRESET)
@@ -44,6 +44,11 @@ figures: install
 	$(BIN)/python docs/make_choose.py
 	$(BIN)/python docs/make_domains.py
 	$(BIN)/python docs/make_gallery.py
+
+evidence: install
+	$(BIN)/python docs/make_quality.py
+	$(BIN)/python docs/make_domains.py
+	$(BIN)/python docs/make_grid.py
 
 bench: install
 	$(BIN)/python benchmarks
