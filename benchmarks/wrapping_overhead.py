@@ -135,7 +135,7 @@ def rows_on_one_thread(quick: bool) -> list[dict[str, Any]]:
         pipe(batch_size=BATCH, num_inference_steps=steps, generator=generator, output_type="np")
 
     bare, wrapped = pipeline(), pipeline()
-    wrap(wrapped, box, tt.Terminal())
+    wrap(wrapped, box, tt.Terminal(), measure_defects=True)
     generate(wrapped)
     prices = tt.prices.paper_prices([wrapped.scheduler.rollout], budget=0.25)
     wrap(wrapped, box, tt.prices.Adaptive(prices))

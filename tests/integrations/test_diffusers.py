@@ -278,7 +278,7 @@ def test_a_pipeline_can_be_calibrated_like_any_sampler():
 
 
 def test_calibrating_from_a_pipeline(stable):
-    wrap(stable, box(), tt.Terminal())
+    wrap(stable, box(), tt.Terminal(), measure_defects=True)
     generate(stable)
     prices = tt.prices.paper_prices([stable.scheduler.rollout], budget=0.5)
     assert (prices.n_steps, prices.budget) == (STEPS, 3)
