@@ -1,4 +1,4 @@
-"""The six synthetic domains: their laws, their mechanisms, and what kappa does."""
+"""The six synthetic domains and the linkage: their laws, their mechanisms, and what kappa does."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from trimtab.domains.terrain import Ridge, Terrain
 SEEDS = range(8)
 BASES = {"so3-impulse": "so3", "se3-lever": "se3", "terrain-ridge": "terrain"}
 every_domain = pytest.mark.parametrize("name", SYNTHETIC)
+every_chain = pytest.mark.parametrize("name", [*SYNTHETIC, "linkage"])
 every_dynamics = pytest.mark.parametrize("name", [*SYNTHETIC, *FLOWS])
 
 
@@ -51,13 +52,13 @@ def test_a_sample_alone_equals_the_sample_in_a_batch_to_the_last_bit(name, sched
         assert torch.equal(part.defects, whole.defects[:, rows])
 
 
-@every_domain
+@every_chain
 @pytest.mark.parametrize("kappa", [0.0, 0.1, 0.5, 1.0])
 def test_every_kappa_gives_finite_rollouts(name, kappa):
     assert run(name, tt.Terminal(), range(64), kappa=kappa).defects.isfinite().all()
 
 
-@every_domain
+@every_chain
 def test_without_a_pull_defects_accumulate_and_with_a_full_one_they_are_forgotten(name):
     errors = [path_error(run(name, tt.Terminal(), range(32), kappa=kappa)).mean() for kappa in (0.0, 0.3, 1.0)]
     assert errors[0] > 1.5 * errors[1] > 1.5 * errors[2]
@@ -67,7 +68,7 @@ def test_without_a_pull_defects_accumulate_and_with_a_full_one_they_are_forgotte
     assert abs(float(free.mean() / corrected.mean()) - 1) < 0.35
 
 
-@every_domain
+@every_chain
 def test_timing_changes_where_a_rollout_ends(name):
     made = domain(name)
     stepwise, terminal = run(name, tt.Stepwise()), run(name, tt.Terminal())
@@ -77,7 +78,7 @@ def test_timing_changes_where_a_rollout_ends(name):
     assert (made.distance(stepwise.final, stepwise.final) <= 1e-15).all()
 
 
-@every_domain
+@every_chain
 def test_the_distance_is_symmetric_and_takes_states_off_the_set(name):
     made = domain(name)
     record = run(name, tt.Terminal(), keep_states=True)
@@ -86,7 +87,7 @@ def test_the_distance_is_symmetric_and_takes_states_off_the_set(name):
     assert (made.distance(a, b) > 0).all()
 
 
-@every_domain
+@every_chain
 def test_settings_are_kept_and_can_be_written_as_json(name):
     made = domain(name, kappa=0.5, n_steps=7)
     assert made.name == name

@@ -40,6 +40,7 @@ DOMAINS: dict[str, str] = {
     "so3-impulse": "trimtab.domains.so3_impulse",
     "se3-lever": "trimtab.domains.se3_lever",
     "terrain-ridge": "trimtab.domains.terrain_ridge",
+    "linkage": "trimtab.domains.linkage",
     "pdm": "trimtab.domains.pdm.domain",
     "reaction-flow": "trimtab.domains.reaction_flow.domain",
     "grid": "trimtab.domains.grid.domain",

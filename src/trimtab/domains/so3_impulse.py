@@ -40,11 +40,11 @@ class Impulses:
                 f"bursts = {self.bursts!r}, width = {self.width!r}, strength = {self.strength!r}"
             )
 
-    def at(self, t: int, n_steps: int, noise: Noise) -> Tensor:
-        """The extra noise of step t, (n, 3, 3): 0 outside a sample's bursts."""
+    def at(self, t: int, n_steps: int, noise: Noise, event: tuple[int, ...] = (3, 3)) -> Tensor:
+        r"""The extra noise of step t, (n, \*event): 0 outside a sample's bursts."""
         first = (noise.uniform(-1, (self.bursts,), stream=2) * max(1, n_steps - self.width + 1)).floor()
         inside = ((first <= t) & (t < first + self.width)).any(dim=1)
-        return self.strength * inside[:, None, None] * noise.normal(t, (3, 3), stream=2)
+        return self.strength * inside.reshape(-1, *(1 for _ in event)) * noise.normal(t, event, stream=2)
 
 
 @dataclass(frozen=True)

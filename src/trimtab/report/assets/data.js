@@ -25,7 +25,7 @@ const METRICS = {
 };
 const KNOWN_DOMAINS = {
   so3: 'SO(3)', se3: 'SE(3)', terrain: 'Terrain', 'so3-impulse': 'SO(3)-Impulse', 'se3-lever': 'SE(3)-Lever',
-  'terrain-ridge': 'Terrain-Ridge', pdm: 'Motion planning (PDM)', 'reaction-flow': 'Reaction flow',
+  'terrain-ridge': 'Terrain-Ridge', pdm: 'Motion planning (PDM)', 'reaction-flow': 'Reaction flow', linkage: 'Linkage',
 };
 
 const unique = (items) => [...new Set(items)];
