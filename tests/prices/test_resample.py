@@ -12,7 +12,7 @@ import trimtab as tt
 from trimtab.core.metrics import path_error
 from trimtab.prices.own_scale import OwnScale
 from trimtab.prices.plan import Plan, Planned
-from trimtab.prices.race import Raced
+from trimtab.prices.raced import Raced
 from trimtab.prices.resample import between, resampled_masks, resampled_table
 from trimtab.prices.thresholds import Adaptive, Thresholds
 

@@ -39,7 +39,7 @@ from trimtab.prices.calibration import Price
 from trimtab.prices.explore import RunBatch
 from trimtab.prices.objective import Objective
 from trimtab.prices.plan import Plan
-from trimtab.prices.race import Raced
+from trimtab.prices.raced import Raced
 from trimtab.prices.thresholds import Thresholds
 from trimtab.schedules import Stepwise, Terminal
 

@@ -3,7 +3,7 @@
 Every method is a function of calibration batches, which are run by a problem or by a loop of the user's own.
 
 - `calibration`: `calibrate`, and the methods it knows.
-- `race`: all of them tried out on a measure of final samples.
+- `race`: all of them tried out on a measure of final samples; `raced` is what comes of it.
 - `thresholds`: a table of prices and `Adaptive`, the schedule of Algorithm 1; `plan`: times fixed in advance.
 - `quantile`: the paper's rule. `dynamic`: the dynamic program; `transitions` tells it what one step does.
 - `planned`: the best fixed times. `seconds`: a budget of time instead of calls.
@@ -15,7 +15,7 @@ from trimtab.prices.calibration import Price, calibrate
 from trimtab.prices.plan import Plan, Planned
 from trimtab.prices.price_file import load
 from trimtab.prices.quantile import paper_prices, quantile_table
-from trimtab.prices.race import Raced
+from trimtab.prices.raced import Raced
 from trimtab.prices.thresholds import Adaptive, Thresholds
 
 __all__ = [

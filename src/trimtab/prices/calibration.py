@@ -29,7 +29,8 @@ from trimtab.prices.own_scale import OwnScale
 from trimtab.prices.plan import Plan
 from trimtab.prices.planned import planned_masks
 from trimtab.prices.quantile import on_policy_table, quantile_table
-from trimtab.prices.race import Measure, Raced, fixed_plans, race
+from trimtab.prices.race import Measure, fixed_plans, race
+from trimtab.prices.raced import Raced
 from trimtab.prices.thresholds import Adaptive, Thresholds
 from trimtab.prices.transitions import MEMORY, one_step
 from trimtab.schedules import Periodic

@@ -6,7 +6,7 @@ import os
 
 from trimtab.core.files import as_path, kind_of
 from trimtab.prices.plan import Plan
-from trimtab.prices.race import Raced
+from trimtab.prices.raced import Raced
 from trimtab.prices.thresholds import Thresholds
 
 __all__ = ["load"]

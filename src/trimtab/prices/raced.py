@@ -1,0 +1,171 @@
+"""What a race of prices ends in: for every budget the price that won there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trimtab._version import __version__
+from trimtab.core import show
+from trimtab.core.files import load_tensors, save_tensors
+from trimtab.core.schedule import Budget, Moment, Schedule, corrections
+from trimtab.prices.own_scale import OwnScale
+from trimtab.prices.plan import Plan
+from trimtab.prices.resample import Keep, old_budgets
+from trimtab.prices.thresholds import Thresholds
+
+__all__ = ["Mixed", "Raced"]
+
+
+@dataclass(frozen=True, eq=False)
+class Raced:
+    """The winner of a race for every budget.
+
+    Attributes:
+        parts: The prices that won somewhere, each a table or a plan.
+        winner: Which of them each budget from 0 to B goes by, (B + 1,) int64.
+        seeds: The calibration seeds; evaluation on any of them is refused.
+        objective: What the race went by.
+        fingerprint: Of the sampler and the constraint it was run on; "" if unknown.
+        version: Of the library that made it.
+        notes: The ranges of budgets with their winners and margins, and what was raced; JSON only.
+        closing: The accounting of the budgets, "paid" or "free".
+    """
+
+    parts: tuple[Thresholds | Plan, ...]
+    winner: Tensor
+    seeds: tuple[int, ...] = ()
+    objective: str = "endpoint"
+    fingerprint: str = ""
+    version: str = __version__
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    closing: str = ""
+    method: str = "race"
+
+    def __post_init__(self) -> None:
+        """Refuse parts that do not belong together."""
+        if not self.parts or any(part.n_steps != self.parts[0].n_steps for part in self.parts):
+            raise ValueError("a race has winners, all of the same number of steps")
+        winner = self.winner
+        if winner.ndim != 1 or winner.is_floating_point() or len(winner) - 1 > min(p.budget for p in self.parts):
+            raise ValueError(f"winner names a part for every budget from 0 to B: got {tuple(winner.shape)}")
+        if len(winner) == 0 or int(winner.min()) < 0 or int(winner.max()) >= len(self.parts):
+            raise ValueError(f"winner must name one of {len(self.parts)} parts for every budget")
+
+    def __repr__(self) -> str:
+        """One line."""
+        names = ", ".join(dict.fromkeys(part.method for part in self.parts))
+        return f"Raced(T={self.n_steps}, budgets up to {self.budget}, by {self.objective!r}: {names})"
+
+    def _repr_html_(self) -> str:
+        """Which candidate won where, in a notebook."""
+        facts = [("measure", self.objective), ("steps", self.n_steps), ("largest budget", self.budget)]
+        rows = []
+        for part in self.notes.get("ranges", ()):
+            ahead, se = part["ahead_of_even_spacing"]
+            rows.append((f"{part['from']} to {part['to']}", part["winner"], f"{ahead:.0%} ± {se:.0%}"))
+        told = show.table(rows, ("budgets", "winner", "ahead of even spacing")) if rows else ""
+        return show.panel("Prices by a race", show.table(facts), told)
+
+    @property
+    def n_steps(self) -> int:
+        """T."""
+        return self.parts[0].n_steps
+
+    @property
+    def budget(self) -> int:
+        """The largest budget it serves."""
+        return len(self.winner) - 1
+
+    def at(self, budget: Budget) -> Schedule:
+        """The schedule for a budget: that of the winner there."""
+        b = corrections(budget, self.n_steps)
+        if int(torch.as_tensor(b).max()) > self.budget:
+            raise ValueError(f"a budget of {budget} is more than the {self.budget} corrections this race went up to")
+        parts = [replace(part, seeds=self.seeds, closing=self.closing) for part in self.parts]
+        if isinstance(b, Tensor):
+            which = self.winner[b.cpu()]
+            return Mixed(tuple(part.at(b) for part in parts), which, b)
+        return parts[int(self.winner[b])].at(b)
+
+    def resample(self, n_steps: int, keep: Keep = "count") -> Raced:
+        """The same winners for another number of steps; see `Thresholds.resample`."""
+        stands_for = old_budgets(n_steps, self.n_steps, self.budget, keep).round().long()
+        return replace(
+            self,
+            parts=tuple(part.resample(n_steps, keep) for part in self.parts),
+            winner=self.winner[stands_for.to(self.winner.device)],
+            fingerprint="",
+            notes={**self.notes, "resampled_from": self.n_steps},
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one safetensors file."""
+        tensors = {"winner": self.winner}
+        facts: dict[str, Any] = {name: getattr(self, name) for name in ("seeds", "objective", "fingerprint", "closing")}
+        facts |= {"notes": dict(self.notes), "parts": []}
+        for i, part in enumerate(self.parts):
+            told: dict[str, Any] = {"method": part.method}
+            if isinstance(part, Plan):
+                tensors[f"{i}.masks"] = part.masks
+            else:
+                tensors[f"{i}.table"] = part.table
+                if part.own_scale is not None:
+                    tensors[f"{i}.typical"], told["prior"] = part.own_scale.typical, part.own_scale.prior
+            facts["parts"].append(told)
+        save_tensors(path, "race", tensors, facts)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Raced:
+        """Read what `save` wrote; a truncated, foreign or inconsistent file is refused."""
+        tensors, facts = load_tensors(path, "race")
+        try:
+            parts: list[Thresholds | Plan] = []
+            for i, told in enumerate(facts.pop("parts")):
+                if f"{i}.masks" in tensors:
+                    parts.append(Plan(tensors[f"{i}.masks"], method=str(told["method"])))
+                    continue
+                own = OwnScale(tensors[f"{i}.typical"], told["prior"]) if "prior" in told else None
+                parts.append(Thresholds(tensors[f"{i}.table"], str(told["method"]), own_scale=own))
+            return cls(tuple(parts), tensors["winner"], **facts | {"seeds": tuple(map(int, facts["seeds"]))})
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"{path}: not a usable race: {error}") from error
+
+
+@dataclass(frozen=True, eq=False)
+class Mixed(Schedule):
+    """Several schedules, each for some of the samples.
+
+    Attributes:
+        schedules: Each for all samples.
+        which: The one that decides for each sample, (n,).
+        budget: Of each sample, (n,).
+    """
+
+    schedules: tuple[Schedule, ...]
+    which: Tensor
+    budget: Any
+
+    @property
+    def calibration_seeds(self) -> tuple[int, ...]:
+        """Those of all."""
+        return tuple(sorted({seed for schedule in self.schedules for seed in schedule.calibration_seeds}))
+
+    @property
+    def closing(self) -> str:
+        """As the first one's."""
+        return self.schedules[0].closing
+
+    def decide(self, now: Moment) -> Tensor:
+        """Each sample by its own."""
+        decided = torch.stack([torch.as_tensor(schedule.decide(now)) for schedule in self.schedules])
+        return decided.gather(0, self.which[None].to(decided.device))[0]
+
+    def to(self, device: torch.device) -> Mixed:
+        """The same on `device`."""
+        return Mixed(tuple(s.to(device) for s in self.schedules), self.which.to(device), self.budget.to(device))
