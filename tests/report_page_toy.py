@@ -25,6 +25,13 @@ KEYS = (
 )
 BUDGETS = tuple(f"{i / 20:.2f}" for i in range(21))
 T = 60
+LABELS = {
+    "so3": "SO(3)",
+    "terrain": "Terrain",
+    "pdm": "Planning",
+    "so3-flow": "SO(3) flow",
+    "terrain-flow": "Terrain flow",
+}
 CIRCLES = [[0.3, 0.2, 0.2], [-0.3, -0.2, 0.25], [0.1, -0.6, 0.15]]
 _SHARPNESS = {"periodic": 1.0, "adaptive:paper": 2.2, "adaptive:on-policy": 2.8, "adaptive:dp": 3.2}
 
@@ -49,6 +56,8 @@ def _plan(t: int, off: float) -> list[float]:
 
 PATHS: dict[str, Callable[[int, float], list[float]]] = {
     "so3": _on_sphere,
+    "so3-flow": _on_sphere,
+    "terrain-flow": _over_ground,
     "terrain": _over_ground,
     "pdm": _plan,
 }
@@ -110,7 +119,15 @@ def _summary(domains: tuple[str, ...]) -> dict[str, Any]:
         "degenerate": 0,
     }
     config = {"preset": "toy", "seeds": 16, "calibration_seeds": 64}
-    out = {"version": 1, "config": config, "seconds": 1.5, "domains": dict.fromkeys(domains, numbers)}
+    out: dict[str, Any] = {"version": 1, "config": config, "seconds": 1.5, "domains": dict.fromkeys(domains, numbers)}
+    if "pdm" in domains:  # judges its final states by a measure of its own
+        length = {
+            key: {b: {"length": {"mean": 2 + float(b), "se": 0.1, "n": 16}} for b in _budgets(key)} for key in KEYS
+        }
+        out["domains"]["pdm"] = numbers | {"quality": length}
+    gains = {key: {"nepe": {"mean": 0.3, "se": 0.1}, "endpoint": {"mean": -0.2, "se": 0.1}} for key in KEYS[3:]}
+    swept = {kappa: {"concentration": {"mean": 0.5}, "improvement": gains} for kappa in ("0", "0.3")}
+    out["kappa"] = {name: swept for name in domains if name in ("so3", "terrain")}
     # a domain of one schedule and two budgets, with values missing: nothing may break
     few = {"0.00": {"nepe": {"mean": None, "se": None, "n": 0}}, "0.50": {"nepe": {"mean": 0.4, "se": None, "n": 1}}}
     out["domains"]["reaction-flow"] = {"schedules": {"periodic": few, "own-rule": few}}
@@ -130,13 +147,15 @@ def _page(domains: tuple[str, ...]) -> dict[str, Any]:
         "metrics": [],
         "domains": {
             name: {
-                "label": {"so3": "SO(3)", "terrain": "Terrain", "pdm": "Planning"}[name],
+                "label": LABELS[name],
+                "base": name.removesuffix("-flow"),
+                "dynamics": None if name == "pdm" else "flow" if name.endswith("-flow") else "langevin",
                 "summary": "a domain made up for <b>tests</b>",
                 "n_steps": T,
                 "settings": {"kappa": 0.2},
                 "seeds": [0, 1],
                 "path": {"title": "the path", "labels": ["x", "y", "z"][: 2 if name == "pdm" else 3]},
-                "surface": surface if name == "terrain" else None,
+                "surface": surface if "terrain" in name else None,
                 "obstacles": CIRCLES if name == "pdm" else None,
                 "paper": {"table1": {"nepe": {"adaptive": [0.13, 0.0016]}}},
                 "examples": {

@@ -285,6 +285,80 @@ def test_other_metrics_are_offered_where_they_were_recorded(seen: Browsed) -> No
     assert not seen.page.locator("#metric").is_visible()
 
 
+def test_the_measure_changes_headline_frontier_and_sweep(seen: Browsed) -> None:
+    before = {place: seen.drawn(place) for place in ("figures", "frontier", "made", "sweep", "schedules")}
+    assert "improvement over periodic in NEPE" in seen.drawn("sweep")
+    seen.page.select_option("#metric", "endpoint")
+    assert all(seen.drawn(place) != drawing for place, drawing in before.items())
+    figures = seen.text("figures")
+    assert "0.150" in figures
+    assert "distance of the final state" in figures
+    assert "60%" in figures  # of the endpoints won, not of the paths
+    assert "improvement over periodic in endpoint distance" in seen.drawn("sweep")
+    assert "metric=endpoint" in seen.page.url
+
+
+def test_a_domains_own_judgement_is_a_measure(seen: Browsed) -> None:
+    assert "length" not in seen.text("metric")
+    seen.pick("domain", "pdm")
+    seen.page.select_option("#metric", "length")
+    assert seen.text("made").startswith("Length 2.250 ± 0.100")
+    assert "2.250" in seen.text("figures")
+    assert seen.page.locator("#frontier .curve").count() == len(KEYS)
+
+
+# ------------------------------------------------------------------ several kinds of dynamics
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    names = ("so3", "terrain", "pdm", "so3-flow", "terrain-flow")
+    return write_toy_run(tmp_path_factory.mktemp("runs") / "several", names)
+
+
+def test_one_kind_of_dynamics_needs_no_switch(seen: Browsed) -> None:
+    assert seen.page.locator("#dynamics").is_hidden()
+
+
+def test_the_switch_shows_the_same_domain_with_other_dynamics(tab: Browsed, several: Path) -> None:
+    tab.open(several, "#domain=terrain&metric=endpoint&budget=0.40")
+    offered = tab.page.locator('input[name="domain"]')
+    assert [offered.nth(i).get_attribute("value") for i in range(4)] == ["so3", "terrain", "pdm", "reaction-flow"]
+    tab.pick("dynamics", "flow")
+    assert tab.text("choice") == "Adaptive (paper) on Terrain flow"
+    assert tab.page.url.endswith("domain=terrain-flow&schedule=adaptive%3Apaper&budget=0.40&metric=endpoint")
+    values = [offered.nth(i).get_attribute("value") for i in range(offered.count())]
+    assert values == ["pdm", "so3-flow", "terrain-flow", "reaction-flow"]
+    assert "SO(3) flow" not in tab.text("domains")
+    for place in ("table-error", "table-wins"):
+        assert "SO(3) flow" in tab.text(place)
+        assert "SO(3)\t" not in tab.text(place)
+    assert "Terrain (with Langevin dynamics, which alone were swept) is the strong line" in tab.text("sweep-note")
+    assert tab.page.locator("#scene canvas").count() == 1
+    tab.page.focus('input[name="dynamics"]:checked')
+    tab.page.keyboard.press("ArrowLeft")
+    assert tab.text("choice") == "Adaptive (paper) on Terrain"
+    assert tab.complaints == []
+
+
+def test_a_domain_of_no_dynamics_stays_where_the_switch_has_none_of_it(tab: Browsed, several: Path) -> None:
+    tab.open(several, "#domain=pdm")
+    tab.pick("dynamics", "flow")
+    assert tab.text("choice") == "Adaptive (paper) on Planning"
+    tab.pick("domain", "so3-flow")
+    assert tab.text("choice") == "Adaptive (paper) on SO(3) flow"
+    tab.open(several, "#domain=terrain-flow")
+    assert tab.page.locator('input[name="dynamics"]:checked').get_attribute("value") == "flow"
+    assert tab.complaints == []
+
+
+@pytest.mark.parametrize("size", [LAPTOP, PHONE])
+def test_the_switch_sticks_nowhere_out(tab: Browsed, several: Path, size: tuple[int, int]) -> None:
+    tab.open(several, "#domain=so3-flow", size)
+    assert tab.page.evaluate("document.documentElement.scrollWidth") <= size[0]
+    assert tab.page.locator("#metric").is_visible()
+
+
 def test_how_the_number_was_made_can_be_redone(seen: Browsed) -> None:
     made = seen.text("made")
     assert "n = 16" in made

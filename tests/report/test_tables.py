@@ -129,6 +129,32 @@ def test_domains_the_paper_does_not_have_stand_alone(summary):
         assert "paper's" not in " ".join(table.notes)
 
 
+def with_flows(summary):
+    """The summary with the same numbers for a second kind of dynamics."""
+    for name in ("terrain", "terrain-ridge"):
+        summary["domains"][f"{name}-ramp"] = summary["domains"][name] | {
+            "label": f"{summary['domains'][name]['label']} ramp"
+        }
+    return summary
+
+
+def test_several_dynamics_stand_in_one_group_with_the_papers_numbers_once(summary):
+    for table in all_tables(with_flows(summary))[:2]:
+        groups = [(name, source) for name in ("Terrain", "Terrain-Ridge") for source in ("Langevin", "ramp", "paper")]
+        assert [(row[0], row[1]) for row in table.rows] == groups
+
+
+def test_several_dynamics_are_compared_in_one_sentence_each(summary):
+    close = paper_like(summary, 0.42, 0.2)
+    notes = all_tables(with_flows(close))[0].notes
+    assert "ramp: 4 of 4 improvements within two standard errors." in notes
+    far = paper_like(close, 0.9, 0.01)
+    notes = all_tables(far)[0].notes
+    assert (
+        "Langevin: 0 of 4 improvements within two standard errors; not Terrain (NEPE), Terrain (endpoint)" in notes[2]
+    )
+
+
 @pytest.mark.skipif(not SHARED.is_file(), reason="the paper's figures are not beside this checkout")
 def test_the_papers_numbers_are_the_papers():
     ours, theirs = reported(), json.loads(SHARED.read_text())
@@ -167,4 +193,17 @@ def test_figures_are_drawn_for_what_there_is(run, summary, monkeypatch):
     assert set(drawn) == {"nepe.svg", "endpoint.svg", "title.svg", "regime.svg", "where-it-helps.svg"}
     colours = {name: {key for key in look_keys if look_of(key).colour.lower() in svg} for name, svg in drawn.items()}
     assert colours["nepe.svg"] == {"terminal", "stepwise", "periodic", "adaptive:paper", "hindsight"}
+    assert "in the paper" in drawn["nepe.svg"]
     assert colours["regime.svg"] >= {"terminal", "periodic", "adaptive:paper"}
+
+
+def test_every_kind_of_dynamics_has_a_frontier_of_its_own(run, summary, monkeypatch):
+    monkeypatch.setattr("trimtab.report.figures._FORMATS", {"svg": {"Date": None}})
+    monkeypatch.setattr("trimtab.report.figures.read_about", lambda files, names: {name: {} for name in names})
+    with_flows(summary)
+    summary["config"]["domains"] = list(summary["domains"])
+    summary["config"]["example_seeds"] = 0
+    drawn = {path.name: path.read_text() for path in write_figures(RunFiles(run), summary)}
+    assert {"nepe.svg", "nepe-ramp.svg", "endpoint.svg", "endpoint-ramp.svg"} <= set(drawn)
+    assert "Terrain-Ridge ramp" in drawn["nepe-ramp.svg"]
+    assert "Terrain-Ridge ramp" not in drawn["nepe.svg"]

@@ -121,7 +121,7 @@ COMMAND = Command(
     "an interactive page to one directory. A run that was stopped, even killed, goes on with --resume.",
     "examples:\n"
     "  trimtab reproduce                                  a first look, in about a minute\n"
-    "  trimtab reproduce --preset paper                   the paper's protocol, six domains\n"
+    "  trimtab reproduce --preset paper                   the paper's protocol: six domains, four dynamics each\n"
     "  trimtab reproduce --preset paper --only so3 se3    two of them\n"
     "  trimtab reproduce --preset paper --resume          go on where it was stopped\n"
     "  trimtab reproduce --only pdm                       the learned trajectory sampler\n"

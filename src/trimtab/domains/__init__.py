@@ -18,7 +18,19 @@ from trimtab.domains.base import Domain, Problem, View
 from trimtab.domains.flow import Flow
 from trimtab.domains.langevin import Chain
 
-__all__ = ["DOMAINS", "DYNAMICS", "FLOWS", "SYNTHETIC", "VARIANTS", "Domain", "Problem", "View", "base_of", "domain"]
+__all__ = [
+    "DOMAINS",
+    "DYNAMICS",
+    "FLOWS",
+    "SYNTHETIC",
+    "VARIANTS",
+    "Domain",
+    "Problem",
+    "View",
+    "base_of",
+    "domain",
+    "dynamics_of",
+]
 
 SYNTHETIC = ("so3", "se3", "terrain", "so3-impulse", "se3-lever", "terrain-ridge")
 """The six controlled domains of the paper, in its order."""
@@ -95,6 +107,18 @@ def base_of(name: str) -> str:
     """
     base, _, variant = name.rpartition("-")
     return base if base in SYNTHETIC and variant in VARIANTS else name
+
+
+def dynamics_of(name: str) -> str | None:
+    """The kind of dynamics that a synthetic domain's name stands for; None for any other name.
+
+    Example:
+        >>> dynamics_of("so3"), dynamics_of("so3-impulse-ramp"), dynamics_of("grid")
+        ('langevin', 'ramp', None)
+    """
+    if name in SYNTHETIC:
+        return "langevin"
+    return None if base_of(name) == name else name.rpartition("-")[2]
 
 
 def _settings_of(make: Callable[..., Domain], handed_on: type) -> list[str]:

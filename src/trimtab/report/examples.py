@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from trimtab._version import __version__
+from trimtab.domains import base_of, dynamics_of
 from trimtab.schedules.style import label_of, look_of
 from trimtab.studies.about import read_about
 from trimtab.studies.config import Study, budget_name
@@ -66,6 +67,8 @@ def _domain(files: RunFiles, study: Study, name: str, said: Mapping[str, Any]) -
     return {
         "label": said["label"],
         "summary": said["summary"],
+        "base": base_of(name),
+        "dynamics": dynamics_of(name),
         "n_steps": int(rows["n_steps"][0]),
         "settings": said["settings"],
         "seeds": list(range(study.example_seeds)),

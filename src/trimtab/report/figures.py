@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.domains import dynamics_of
 from trimtab.report.examples import traces_of
 from trimtab.report.formats import domain_label
+from trimtab.report.frontier_figure import frontier
 from trimtab.report.pdm_figure import trajectories
-from trimtab.schedules.style import COLUMN, PAGE, figure_style, label_of, look_of
+from trimtab.schedules.style import PAGE, figure_style, label_of, look_of
 from trimtab.studies.about import read_about
 from trimtab.studies.config import Study
 from trimtab.studies.run_files import RunFiles
@@ -41,10 +43,12 @@ def write_figures(files: RunFiles, summary: Summary) -> list[Path]:
     """Draw every figure a run has the numbers for into `figures/`."""
     study = Study.from_facts({name: value for name, value in summary["config"].items() if name != "code"})
     said = read_about(files, study.domains)
-    figures: dict[str, Draw] = {
-        "nepe": lambda plt: frontier(plt, summary, "nepe", "NEPE"),
-        "endpoint": lambda plt: frontier(plt, summary, "endpoint", "endpoint distance"),
-    }
+    figures: dict[str, Draw] = {}
+    for ending, domains in _by_dynamics(study.domains).items():
+        for metric, label in (("nepe", "NEPE"), ("endpoint", "endpoint distance")):
+            figures[f"{metric}{ending}"] = lambda plt, names=domains, metric=metric, label=label: frontier(  # type: ignore[misc]
+                plt, summary, metric, label, names
+            )
     examples: dict[str, dict[tuple[str, float], Trace]] = {
         name: traces_of(files, study, name)
         for name in ("terrain", "terrain-ridge")
@@ -71,64 +75,20 @@ def write_figures(files: RunFiles, summary: Summary) -> list[Path]:
     return written
 
 
+def _by_dynamics(domains: Sequence[str]) -> dict[str, list[str]]:
+    """The domains of each figure, by the ending of its name: flows have figures of their own."""
+    groups: dict[str, list[str]] = {}
+    for name in domains:
+        dynamics = dynamics_of(name)
+        groups.setdefault(f"-{dynamics}" if dynamics and dynamics != "langevin" else "", []).append(name)
+    return groups
+
+
 def _drawn(figure: Any, name: str, ending: str, metadata: dict[str, Any]) -> bytes:
     crop = None if name == "title" else "tight"  # the title's axes are larger than the page on purpose
     file = io.BytesIO()
     figure.savefig(file, format=ending, metadata=metadata, bbox_inches=crop, pad_inches=0.03)
     return file.getvalue()
-
-
-# ------------------------------------------------------------------ the cost-accuracy frontier
-
-
-def frontier(plt: Any, summary: Summary, metric: str, label: str) -> Any:
-    """A metric against the budget for every domain, one line a schedule, with standard error bands."""
-    domains = summary["domains"]
-    across = min(3, len(domains))
-    down = -(-len(domains) // across)
-    wide, tall = (PAGE * across / 3, 2.0) if across > 1 else (1.2 * COLUMN, 2.7)  # of all axes, of one line of them
-    figure, axes = plt.subplots(
-        down, across, figsize=(wide, tall * down + 0.5), squeeze=False, sharex=True, sharey=metric == "nepe"
-    )
-    for axis, (name, content) in zip(axes.flat, domains.items(), strict=False):
-        for key, by_budget in content["schedules"].items():
-            _curve(axis, key, by_budget, metric)
-        axis.set_title(domain_label(summary, name))
-        axis.set_xlim(-0.02, 1.02)
-        axis.set_ylim(bottom=min(0.0, axis.get_ylim()[0]))
-    for axis in axes.flat[len(domains) :]:
-        axis.set_axis_off()
-    for axis in axes[-1]:
-        axis.set_xlabel("budget B/T")
-    for line in axes:
-        line[0].set_ylabel(label)
-        line[0].set_xticks([0, 0.25, 0.5, 0.75, 1])
-    by_label = dict(zip(*reversed(axes.flat[0].get_legend_handles_labels()), strict=True))
-    labels = [label_of(key) for key in next(iter(domains.values()))["schedules"] if label_of(key) in by_label]
-    handles = [by_label[text] for text in labels]
-    lines = -(-len(labels) // (3, 4, 7)[across - 1])  # as many in a line as fit above the axes
-    columns = -(-len(labels) // lines)  # and lines of about the same length
-    figure.tight_layout(rect=(0, 0, 1, 1 - (0.1 + 0.17 * lines) / (tall * down + 0.5)))
-    figure.legend(handles, labels, loc="upper center", ncols=columns, columnspacing=1.5)
-    return figure
-
-
-def _curve(axis: Any, key: str, by_budget: Mapping[str, Any], metric: str) -> None:
-    known = [(float(b), m[metric]) for b, m in by_budget.items() if m[metric]["mean"] is not None]
-    if not known:
-        return
-    look = look_of(key)
-    budgets = np.array([b for b, _ in known])
-    means = np.array([value["mean"] for _, value in known])
-    errors = np.array([value["se"] or 0.0 for _, value in known])
-    if len(known) == 1:  # terminal and stepwise are points at the ends
-        axis.errorbar(
-            budgets, means, errors, color=look.colour, marker=look.marker, ls="none", label=label_of(key), zorder=4
-        )
-        return
-    line = {"color": look.colour, "marker": look.marker, "ls": look.dashes, "label": label_of(key)}
-    axis.plot(budgets, means, markersize=2.6, zorder=3, **line)
-    axis.fill_between(budgets, means - errors, means + errors, color=look.colour, alpha=0.22, lw=0, zorder=2)
 
 
 # ------------------------------------------------------------------ the title figure

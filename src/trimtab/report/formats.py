@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trimtab.core.files import plain_name
+from trimtab.domains import base_of, dynamics_of
 from trimtab.report.escape import csv_text, latex_text, markdown_text
 
-__all__ = ["Cell", "Table", "domain_label"]
+__all__ = ["Cell", "Table", "domain_label", "sources_by_label"]
 
 
 def domain_label(summary: Mapping[str, Any], domain: str) -> str:
@@ -23,6 +24,29 @@ def domain_label(summary: Mapping[str, Any], domain: str) -> str:
         'SO(3)'
     """
     return str(summary["domains"].get(domain, {}).get("label", domain))
+
+
+_DYNAMICS = {"langevin": "Langevin", "flow": "flow", "ramp": "ramp", "replica": "replica"}
+
+
+def sources_by_label(summary: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """The domains of a run by the label of a row and its source: "here", or the dynamics where a run has several.
+
+    Example:
+        >>> sources_by_label({"domains": {"so3": {"label": "SO(3)"}, "so3-ramp": {"label": "SO(3) ramp"}}})
+        {'SO(3)': {'Langevin': 'so3', 'ramp': 'so3-ramp'}}
+        >>> sources_by_label({"domains": {"so3": {"label": "SO(3)"}, "pdm": {"label": "PDM"}}})
+        {'SO(3)': {'here': 'so3'}, 'PDM': {'here': 'pdm'}}
+    """
+    several = len({dynamics_of(name) for name in summary["domains"]} - {None}) > 1
+    groups: dict[str, dict[str, str]] = {}
+    for name in summary["domains"]:
+        dynamics = dynamics_of(name) if several else None
+        label = domain_label(summary, name)
+        if dynamics and base_of(name) != name:
+            label = label.removesuffix(f" {dynamics}")
+        groups.setdefault(label, {})[_DYNAMICS[dynamics] if dynamics else "here"] = name
+    return groups
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from trimtab.report.formats import Cell, Table, domain_label
+from trimtab.report.diagnostics import budget_usage, concentration, degenerate
+from trimtab.report.formats import Cell, Table, sources_by_label
 from trimtab.report.pdm import cost, projected_diffusion, quality
 from trimtab.schedules.style import label_of
 from trimtab.studies.config import budget_name
@@ -51,14 +52,17 @@ def fixed_budget(summary: Summary, key: str, name: str) -> Table:
     label = label_of(key)
     beside = _is_in_paper(summary, key, "table1") and budget == reported()["table_budget"]
     rows: list[list[str | int | Cell]] = []
-    notes = []
-    for domain, content in summary["domains"].items():
-        ours = _ours_at(content, key, budget)
-        rows.append([domain_label(summary, domain), "here", *_six(ours)])
-        paper = _paper(summary, "table1", domain) if beside else None
+    compared: list[Compared] = []
+    for label_of_row, sources in sources_by_label(summary).items():
+        paper = None
+        for source, domain in sources.items():
+            ours = _ours_at(summary["domains"][domain], key, budget)
+            rows.append([label_of_row, source, *_six(ours)])
+            paper = _paper(summary, "table1", domain) if beside else None
+            if paper:
+                compared += _improvements(label_of_row, source, ours, paper)
         if paper:
-            rows.append([domain_label(summary, domain), "paper", *_six(paper)])
-            notes += _differences(domain_label(summary, domain), ours, paper)
+            rows.append([label_of_row, "paper", *_six(paper)])
     columns = ["Domain", "Source"]
     for metric in ("endpoint", "NEPE"):
         columns += [f"periodic {metric}", f"{label} {metric}", f"Δ {metric}"]
@@ -71,7 +75,7 @@ def fixed_budget(summary: Summary, key: str, name: str) -> Table:
             "The paper leaves its update rules open, so its absolute numbers are of other samplers; what can be "
             "compared is which schedule is ahead, and by how much. Differences of more than two standard errors:"
         )
-        notes = notes or ["No improvement differs from the paper's by more than two standard errors."]
+    notes = _differences(compared, "improvement") if beside else []
     return Table(name, f"Periodic and {label} correction at B/T = {budget}", columns, rows, [*opening, *notes])
 
 
@@ -123,17 +127,44 @@ def _lower(first: float | None, second: float | None) -> int | None:
     return None if first is None or second is None or first == second else int(second < first)
 
 
-def _differences(domain: str, ours: Mapping[str, Any], paper: Mapping[str, Any]) -> list[str]:
-    sentences = []
-    for metric, name in (("nepe", "NEPE"), ("endpoint", "Endpoint")):
-        if metric not in paper:
-            continue
-        here, there = ours[metric]["improvement"], paper[metric]["improvement"]
-        text = _difference(here, there)
-        if text:
-            numbers = f"{_percent(here)} here, {_percent(there)} in the paper"
-            sentences.append(f"{domain}: {name} improvement is {numbers}: {text}.")
-    return sentences
+class Compared(NamedTuple):
+    """One of our numbers beside the paper's, [mean, standard error] each."""
+
+    domain: str
+    source: str
+    what: str
+    here: Sequence[float | None]
+    there: Sequence[float | None]
+    difference: str | None
+
+
+def _improvements(domain: str, source: str, ours: Mapping[str, Any], paper: Mapping[str, Any]) -> list[Compared]:
+    pairs = [
+        (name, ours[metric]["improvement"], paper[metric]["improvement"])
+        for metric, name in (("nepe", "NEPE improvement"), ("endpoint", "Endpoint improvement"))
+        if metric in paper
+    ]
+    return [Compared(domain, source, name, here, there, _difference(here, there)) for name, here, there in pairs]
+
+
+def _differences(compared: Sequence[Compared], what: str) -> list[str]:
+    """Sentences on what differs from the paper's: one for each number, or for each of several dynamics."""
+    sources = list(dict.fromkeys(one.source for one in compared))
+    if len(sources) > 1:
+        return [_of_source(source, [one for one in compared if one.source == source], what) for source in sources]
+    sentences = [
+        f"{one.domain}: {one.what} is {_percent(one.here)} here, {_percent(one.there)} in the paper: {one.difference}."
+        for one in compared
+        if one.difference
+    ]
+    return sentences or [f"No {what} differs from the paper's by more than two standard errors."]
+
+
+def _of_source(source: str, compared: Sequence[Compared], what: str) -> str:
+    apart = [f"{one.domain} ({one.what.split()[0].lower()})" for one in compared if one.difference]
+    apart = [text.replace("(nepe)", "(NEPE)") for text in apart]
+    words = f"{source}: {len(compared) - len(apart)} of {len(compared)} {what}s within two standard errors"
+    return f"{words}; not {', '.join(apart)}." if apart else f"{words}."
 
 
 def _difference(here: Sequence[float | None], there: Sequence[float | None]) -> str | None:
@@ -155,20 +186,24 @@ def win_rates(summary: Summary, key: str, name: str) -> Table:
     label = label_of(key)
     beside = _is_in_paper(summary, key, "win_rates")
     rows: list[list[str | int | Cell]] = []
-    notes = []
-    for domain, content in summary["domains"].items():
-        wins = content["win_rate"][key]
-        ours = {part: _pair(wins[part]) for part in ("endpoint", "pathwise")} | {
-            "median_improvement": wins["median_improvement"],
-            "n": wins["endpoint"]["n"],
-        }
-        rows.append([domain_label(summary, domain), "here", *_four(ours)])
-        paper = _paper(summary, "win_rates", domain) if beside else None
+    compared: list[Compared] = []
+    for label_of_row, sources in sources_by_label(summary).items():
+        paper = None
+        for source, domain in sources.items():
+            wins = summary["domains"][domain]["win_rate"][key]
+            ours = {part: _pair(wins[part]) for part in ("endpoint", "pathwise")} | {
+                "median_improvement": wins["median_improvement"],
+                "n": wins["endpoint"]["n"],
+            }
+            rows.append([label_of_row, source, *_four(ours)])
+            paper = _paper(summary, "win_rates", domain) if beside else None
+            if paper:
+                compared += _wins_compared(label_of_row, source, ours, paper)
         if paper:
-            rows.append([domain_label(summary, domain), "paper", *_four(paper)])
-            notes += _win_differences(domain_label(summary, domain), ours, paper)
+            rows.append([label_of_row, "paper", *_four(paper)])
     budgets = summary["config"]["budgets"]
     most = sum(0 < budget < 1 for budget in budgets) / len(budgets)
+    notes = _differences(compared, "win rate") if beside else []
     if beside and len(budgets) != reported()["budgets"]:
         notes = [
             f"The paper's rates are over {reported()['budgets']} budgets, these over {len(budgets)}: they cannot be "
@@ -179,8 +214,6 @@ def win_rates(summary: Summary, key: str, name: str) -> Table:
         "median is of (periodic - schedule) / periodic in NEPE. Bold is above one half.",
         f"At budgets 0 and 1 the two coincide and a tie is no win: {most:.1%} is the highest rate possible here.",
     ]
-    if beside:
-        notes = notes or ["No win rate differs from the paper's by more than two standard errors."]
     columns = ["Domain", "Source", "Endpoint win", "Pathwise win", "Median Δ NEPE", "N"]
     return Table(name, f"How often {label} beats periodic", columns, rows, [*opening, *notes])
 
@@ -193,84 +226,11 @@ def _four(numbers: Mapping[str, Any]) -> list[int | Cell]:
     return [*cells, Cell(numbers["median_improvement"], None, "percent"), int(numbers["n"])]
 
 
-def _win_differences(domain: str, ours: Mapping[str, Any], paper: Mapping[str, Any]) -> list[str]:
-    sentences = []
+def _wins_compared(domain: str, source: str, ours: Mapping[str, Any], paper: Mapping[str, Any]) -> list[Compared]:
+    compared = []
     for part in ("pathwise", "endpoint"):
         here, there = ours[part], paper[part]
-        if here[0] is None or abs(here[0] - there[0]) <= 2 * math.hypot(here[1] or 0.0, there[1]):
-            continue
-        numbers = f"{_percent(here)} here, {_percent(there)} in the paper"
-        sentences.append(f"{domain}: {part} win rate is {numbers}: {'higher' if here[0] > there[0] else 'lower'} here.")
-    return sentences
-
-
-# ------------------------------------------------------------------ diagnostics
-
-
-def concentration(summary: Summary) -> Table:
-    """C_q of each domain beside the improvement it should explain."""
-    budget = budget_name(summary["config"]["table_budget"])
-    keys = list(next(iter(summary["domains"].values()))["win_rate"])
-    rows: list[list[str | int | Cell]] = []
-    for domain, content in summary["domains"].items():
-        c = content["concentration"]
-        gains = [_percent(_pair(content["improvement"][key][budget]["nepe"])) for key in keys]
-        rows.append([domain_label(summary, domain), Cell(c["mean"], c["se"]), *gains])
-    q = next(iter(summary["domains"].values()))["concentration"]["q"]
-    return Table(
-        "concentration",
-        f"Defect concentration C_{q}",
-        ["Domain", f"C_{q}", *(f"Δ NEPE of {label_of(key)} at {budget}" for key in keys)],
-        rows,
-        [
-            f"C_{q} is the share of an uncorrected rollout's defect held by its largest {q:.0%} of steps; were all "
-            f"defects alike it would be {q}."
-        ],
-    )
-
-
-def budget_usage(summary: Summary) -> Table:
-    """What each schedule was given and what it spent."""
-    rows: list[list[str | int | Cell]] = []
-    off = 0.0
-    for domain, content in summary["domains"].items():
-        for key, by_budget in content["schedules"].items():
-            for budget, metrics in by_budget.items():
-                spent = metrics["achieved_budget"]
-                off = max(off, abs(spent["mean"] - float(budget)))
-                rows.append(
-                    [domain_label(summary, domain), label_of(key), budget, Cell(spent["mean"], spent["se"]), spent["n"]]
-                )
-    return Table(
-        "budget-usage",
-        "Budget asked for and spent",
-        ["Domain", "Schedule", "B/T", "spent B/T", "N"],
-        rows,
-        [
-            "Every task checks that each of its rollouts spent its budget exactly, rounded to whole corrections; the "
-            f"largest difference from the fraction asked for is {off:.4f}. The closing projection is apart."
-        ],
-    )
-
-
-def degenerate(summary: Summary) -> Table:
-    """How many values were left out, and how many projections failed."""
-    rows: list[list[str | int | Cell]] = [
-        [
-            domain_label(summary, domain),
-            int(content["degenerate"]),
-            int(summary["config"]["seeds"] - content["schedules"]["terminal"]["0.00"]["nepe"]["n"]),
-            int(content["failures"]),
-        ]
-        for domain, content in summary["domains"].items()
-    ]
-    return Table(
-        "degenerate",
-        "Degenerate values and failed projections",
-        ["Domain", "rollouts left out", "seeds left out", "failed projections"],
-        rows,
-        [
-            "A seed is degenerate where terminal and stepwise path errors differ by less than 1e-9; its NEPE is "
-            "left out."
-        ],
-    )
+        near = here[0] is None or abs(here[0] - there[0]) <= 2 * math.hypot(here[1] or 0.0, there[1])
+        difference = None if near else "higher here" if here[0] > there[0] else "lower here"
+        compared.append(Compared(domain, source, f"{part} win rate", here, there, difference))
+    return compared

@@ -57,6 +57,21 @@ const firstSchedule = () => (scheduleOf('adaptive:paper') ?? SCHEDULES.find((s) 
 /** The schedule that comparisons with periodic speak of: the chosen one, unless it is a baseline itself. */
 const comparedKey = (chosen) => (BASELINES.includes(chosen) ? firstSchedule() : chosen);
 
+/* A synthetic domain may be there with several kinds of dynamics: the same base, one kind shown at a time. */
+const KNOWN_DYNAMICS = { langevin: 'Langevin', flow: 'flow', ramp: 'flow, ramp', replica: 'replica' };
+const dynamicsOf = (name) => PAGE.domains?.[name]?.dynamics ?? null;
+const baseOf = (name) => PAGE.domains?.[name]?.base ?? name;
+const DYNAMICS = unique(DOMAINS.map(dynamicsOf).filter((kind) => kind !== null));
+
+/** The domains to choose from: those of one kind of dynamics, and those that know no such kinds. */
+const domainsWith = (dynamics) => (DYNAMICS.length < 2 ? DOMAINS : DOMAINS.filter((name) => [null, dynamics].includes(dynamicsOf(name))));
+
+/** The domain as it is called among others of the same dynamics. */
+const shortDomainLabel = (name) => {
+  const kind = dynamicsOf(name);
+  return DYNAMICS.length > 1 && baseOf(name) !== name ? domainLabel(name).replace(new RegExp(` ${kind}$`), '') : domainLabel(name);
+};
+
 const domainLabel = (name) => PAGE.domains?.[name]?.label ?? KNOWN_DOMAINS[name] ?? name;
 
 /** Everything the page knows about a domain: its summary, and its words and examples where there are any. */
@@ -88,8 +103,8 @@ function budgetAfterKey({ domain: { budgets }, budget }, key) {
 function cell(domain, key, budget, metric) {
   const budgets = domain.numbers.schedules?.[key] ?? {};
   const names = Object.keys(budgets);
-  const at = budgets[budget] ?? (names.length === 1 ? budgets[names[0]] : undefined);
-  const value = at?.[metric];
+  const own = budgets[budget] || names.length !== 1 ? budget : names[0];
+  const value = budgets[own]?.[metric] ?? domain.numbers.quality?.[key]?.[own]?.[metric];
   return value && isNumber(value.mean) ? value : null;
 }
 

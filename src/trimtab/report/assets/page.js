@@ -5,7 +5,7 @@ const at = (id) => document.getElementById(id);
 const state = (() => {
   const asked = new URLSearchParams(location.hash.slice(1));
   const domain = domainOf(DOMAINS.includes(asked.get('domain')) ? asked.get('domain') : DOMAINS[0]);
-  return { domain, schedule: asked.get('schedule') ?? firstSchedule(), budget: asked.get('budget') ?? PAGE.table_budget ?? '0.25', metric: asked.get('metric') ?? 'nepe', trace: 'defects', seed: 0, step: 0 };
+  return { domain, dynamics: dynamicsOf(domain.name) ?? DYNAMICS[0] ?? null, schedule: asked.get('schedule') ?? firstSchedule(), budget: asked.get('budget') ?? PAGE.table_budget ?? '0.25', metric: asked.get('metric') ?? 'nepe', trace: 'defects', seed: 0, step: 0 };
 })();
 
 /** Make the state fit the domain: a schedule it has, its nearest budget, a seed it keeps, the step of the worst defect. */
@@ -24,15 +24,24 @@ function settle(changed) {
 }
 
 const metricsOf = (domain) => {
-  const present = unique(Object.values(domain.numbers.schedules ?? {}).flatMap((budgets) => Object.values(budgets).flatMap(Object.keys)));
+  const present = unique([domain.numbers.schedules, domain.numbers.quality].flatMap((part) => Object.values(part ?? {}))
+    .flatMap((budgets) => Object.values(budgets).flatMap(Object.keys)));
   const order = unique([...(PAGE.metrics ?? []).map((m) => m.key), ...Object.keys(METRICS), ...present]);
   return order.filter((m) => present.includes(m));
 };
 
 function change(what, value) {
   state[what] = what === 'domain' ? domainOf(value) : value;
-  settle(what);
+  if (what === 'dynamics') state.domain = domainOf(sameWith(value));
+  settle(what === 'dynamics' ? 'domain' : what);
   show(what);
+}
+
+/** The domain in place of the present one: the same base with other dynamics, else the first that has them. */
+function sameWith(dynamics) {
+  const others = domainsWith(dynamics);
+  const base = baseOf(state.domain.name);
+  return others.find((name) => baseOf(name) === base) ?? others.find((name) => dynamicsOf(name) === dynamics);
 }
 const setBudget = (budget) => { if (budget !== state.budget) change('budget', budget); };
 const setStep = (step) => change('step', step);
@@ -75,13 +84,15 @@ function fillSelect(select, options, chosen) {
 
 function showControls(changed) {
   const { domain } = state;
-  if (!changed || changed === 'domain') {
-    at('domains').querySelector('.options').replaceChildren(...DOMAINS.map((name) => radio('domain', name, name === domain.name, domainLabel(name))));
+  if (!changed || changed === 'domain' || changed === 'dynamics') {
+    at('dynamics').hidden = DYNAMICS.length < 2;
+    at('dynamics').querySelector('.options').replaceChildren(...DYNAMICS.map((kind) => radio('dynamics', kind, kind === state.dynamics, KNOWN_DYNAMICS[kind] ?? kind)));
+    at('domains').querySelector('.options').replaceChildren(...domainsWith(state.dynamics).map((name) => radio('domain', name, name === domain.name, shortDomainLabel(name))));
     at('schedules').querySelector('.options').replaceChildren(...domain.schedules.map((s) => radio('schedule', s.key, s.key === state.schedule, swatch(s), s.label, html('span', { class: 'value' }))));
     fillSelect(at('metric'), metricsOf(domain).map((m) => [m, METRICS[m]?.label ?? m]), state.metric);
     fillSelect(at('seed'), (domain.extra.seeds ?? []).map((seed, i) => [i, seed]), state.seed);
     fillSelect(at('trace-kind'), Object.entries(TRACES), state.trace);
-    if (changed) at('domains').querySelector(':checked')?.focus();
+    if (changed) at(changed === 'domain' ? 'domains' : 'dynamics').querySelector(':checked')?.focus();
   }
   for (const option of at('schedules').querySelectorAll('.option')) {
     const value = cell(domain, option.querySelector('input').value, state.budget, state.metric);
@@ -112,6 +123,7 @@ function showTheme() {
 /* ------------------------------------------------------------------ begin */
 
 at('domains').addEventListener('change', (event) => change('domain', event.target.value));
+at('dynamics').addEventListener('change', (event) => change('dynamics', event.target.value));
 at('schedules').addEventListener('change', (event) => change('schedule', event.target.value));
 at('budget').addEventListener('input', (event) => {
   setBudget(nearestBudget(state.domain, Number(event.target.value) / 100));

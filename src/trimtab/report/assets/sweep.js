@@ -4,9 +4,11 @@ const WORST = -1; // losses beyond this are drawn at the edge, lest one of them 
 
 function drawSweep(place, state) {
   const key = comparedKey(state.schedule);
+  const measure = state.metric === 'endpoint' ? 'endpoint' : 'nepe'; // the two that are compared
+  const strong = baseOf(state.domain.name); // flows are not swept: their base stands for them
   const curves = Object.entries(SUMMARY.kappa ?? {}).map(([name, kappas]) => ({
     name,
-    points: Object.entries(kappas).map(([kappa, at]) => ({ kappa: Number(kappa), ...at.improvement?.[key]?.nepe, concentration: at.concentration?.mean }))
+    points: Object.entries(kappas).map(([kappa, at]) => ({ kappa: Number(kappa), ...at.improvement?.[key]?.[measure], concentration: at.concentration?.mean }))
       .filter((p) => isNumber(p.mean)).sort((a, b) => a.kappa - b.kappa),
   })).filter((curve) => curve.points.length > 1);
   place.closest('.card').hidden = curves.length === 0; // before the width is asked for
@@ -24,13 +26,13 @@ function drawSweep(place, state) {
     const y = scale([low, high], [bottom, top]);
     axes(root, {
       x, y, width, top, bottom, left, right, yTicks: ticks(low, high, 8), yText: (v) => percent(v), xTicks: [0, 0.02, 0.1, 0.3, 0.6, 0.95].filter((k) => k <= most),
-      xName: phone ? 'kappa, the pull back to the constraint' : 'kappa: how strongly the sampler pulls back to the constraint by itself', yName: 'improvement over periodic in NEPE',
+      xName: phone ? 'kappa, the pull back to the constraint' : 'kappa: how strongly the sampler pulls back to the constraint by itself', yName: `improvement over periodic in ${METRICS[measure].label}`,
     });
     root.append(svg('line', { class: 'axis', x1: left, x2: right, y1: y(0), y2: y(0) }));
 
-    const ordered = [...curves].sort((a, b) => (a.name === state.domain.name) - (b.name === state.domain.name));
+    const ordered = [...curves].sort((a, b) => (a.name === strong) - (b.name === strong));
     for (const { name, points } of ordered) {
-      const chosen = name === state.domain.name;
+      const chosen = name === strong;
       const spots = points.map((p) => [x(p.kappa), y(Math.max(p.mean, WORST))]);
       root.append(svg('path', { class: `curve${chosen ? ' chosen' : ''}`, d: line(spots), style: `stroke:${chosen ? schedule.colour : 'var(--faint)'}` }));
       if (chosen) drawSweepPoints(root, points, spots, y, schedule);
@@ -48,7 +50,7 @@ function drawSweep(place, state) {
     };
     place.onpointerleave = () => tooltip.hide();
   });
-  return `${capital(schedule.label)} against periodic at budget ${percent(Number(PAGE.table_budget ?? 0.25))}, each domain over kappa; ${state.domain.label} is the strong line, with standard errors. Above zero it wins, below it loses${curves.some((c) => c.points.some((p) => p.mean < WORST)) ? `; losses beyond ${percent(WORST)} are drawn at the edge` : ''}.`;
+  return `${capital(schedule.label)} against periodic at budget ${percent(Number(PAGE.table_budget ?? 0.25))}, each domain over kappa; ${domainLabel(strong)}${strong === state.domain.name ? '' : ' (with Langevin dynamics, which alone were swept)'} is the strong line, with standard errors. Above zero it wins, below it loses${curves.some((c) => c.points.some((p) => p.mean < WORST)) ? `; losses beyond ${percent(WORST)} are drawn at the edge` : ''}.`;
 }
 
 function drawSweepPoints(root, points, spots, y, schedule) {
@@ -65,7 +67,7 @@ function nameCurves(root, curves, state, x, y, top, bottom, right) {
   const ends = curves.map((c) => y(Math.max(c.points.at(-1).mean, WORST)));
   const places = spread(ends, 16, top, bottom);
   curves.forEach(({ name }, i) => {
-    const chosen = name === state.domain.name;
+    const chosen = name === baseOf(state.domain.name);
     root.append(svg('path', { class: 'leader', fill: 'none', d: line([[right + 3, ends[i]], [right + 12, places[i]]]), style: 'stroke:var(--faint)' }));
     root.append(svg('text', { class: `name${chosen ? ' chosen' : ''}`, x: right + 16, y: places[i] + 4, style: chosen ? `fill:${scheduleOf(comparedKey(state.schedule)).colour}` : null }, domainLabel(name)));
   });

@@ -29,7 +29,7 @@ function writeErrorTable(place, note, title, state) {
   const width = withPaper ? 4 : 3;
   const metrics = [['nepe', 'NEPE'], ['endpoint', 'Endpoint distance']];
   const heads = ['Domain', ...metrics.flatMap(() => ['periodic', label, 'improvement', ...(withPaper ? ['in the paper'] : [])])];
-  const rows = DOMAINS.map((name) => {
+  const rows = domainsWith(state.dynamics).map((name) => {
     const domain = domainOf(name);
     const cells = metrics.flatMap(([metric]) => {
       const out = [...['periodic', key].map((k) => valueCell(cell(domain, k, budget, metric))), gainCell(improvementOf(domain, key, budget, metric))];
@@ -48,7 +48,7 @@ function writeWinTable(place, note, state) {
   const rate = (value) => ({ text: value && isNumber(value.mean) ? percent(value.mean) : '–', small: value && isNumber(value.se) ? `± ${percent(value.se, 1)}` : null });
   const withPaper = key === 'adaptive:paper' && Object.values(PAGE.domains ?? {}).some((d) => d.paper?.win_rates);
   const paperHead = withPaper ? ['in the paper'] : [];
-  const rows = DOMAINS.map((name) => {
+  const rows = domainsWith(state.dynamics).map((name) => {
     const domain = domainOf(name);
     const wins = domain.numbers.win_rate?.[key] ?? {};
     const median = wins.median_improvement;

@@ -1,35 +1,55 @@
 /* The words: headline figures, how a number was made, what the schedules are, what the run was. */
 
-/** The headline figures, as {figure, error, caption, how, role}. */
+const BENEFIT = ['nepe', 'achieved_budget']; // measures whose headline is the share of the benefit that is recovered
+
+/** The headline figures under the chosen measure, as {figure, error, caption, how, role}. */
 function headline(state) {
-  const { domain, schedule, budget } = state;
-  const nepe = cell(domain, schedule, budget, 'nepe');
-  const periodic = cell(domain, 'periodic', budgetFor(domain, schedule, budget), 'nepe');
+  const { domain, schedule, budget, metric } = state;
   const achieved = cell(domain, schedule, budget, 'achieved_budget');
-  const share = Number(budgetFor(domain, schedule, budget));
-  const wins = domain.numbers.win_rate?.[schedule]?.pathwise;
-  const figures = [
-    { figure: percent(share), caption: 'of the projections paid', how: achieved ? `${percent(achieved.mean, 1)} of the steps, measured` : 'as budgeted' },
-    {
-      figure: nepe ? percent(1 - nepe.mean) : '–', error: nepe && isNumber(nepe.se) ? `± ${percent(nepe.se, 1)}` : null, role: 'key',
-      caption: 'of the benefit recovered', how: nepe ? `1 − NEPE (${plusMinus(nepe)})` : 'NEPE is degenerate here',
-    },
-  ];
-  if (schedule !== 'periodic') {
-    const { mean: gain, se } = improvementOf(domain, schedule, budget, 'nepe') ?? {};
-    const same = isNumber(gain) && Math.abs(gain) < 0.0005;
-    figures.push({
-      figure: isNumber(gain) ? percent(Math.abs(gain)) : '–', error: isNumber(se) ? `± ${percent(se, 1)}` : null, role: gain < -0.0005 ? 'bad' : '',
-      caption: same ? 'difference from periodic' : gain < 0 ? 'more error than periodic' : 'less error than periodic',
-      how: periodic ? `its NEPE is ${plusMinus(periodic)}` : 'no periodic runs at this budget',
-    });
-    figures.push({ figure: wins ? percent(wins.mean) : '–', error: wins && isNumber(wins.se) ? `± ${percent(wins.se, 1)}` : null, caption: 'won against periodic', how: wins ? `${wins.n} pairs; ${percent(winLimit(domain, schedule))} is the limit` : 'not compared' });
-  } else {
-    const c = domain.numbers.concentration;
-    figures.push({ figure: c && isNumber(c.mean) ? percent(c.mean) : '–', error: c && isNumber(c.se) ? `± ${percent(c.se, 1)}` : null, caption: `of defect in ${percent(c?.q ?? 0.2)} of steps`, how: 'the more, the more timing gains' });
-    figures.push({ figure: nepe && isNumber(nepe.n) ? String(nepe.n) : '–', caption: 'evaluation seeds', how: 'same noise for every schedule' });
-  }
-  return figures;
+  const paid = { figure: percent(Number(budgetFor(domain, schedule, budget))), caption: 'of the projections paid', how: achieved ? `${percent(achieved.mean, 1)} of the steps, measured` : 'as budgeted' };
+  const result = BENEFIT.includes(metric) ? recovered(domain, schedule, budget) : measured(domain, schedule, budget, metric);
+  if (schedule !== 'periodic') return [paid, result, besidePeriodic(state), won(state)];
+  const c = domain.numbers.concentration;
+  const value = cell(domain, schedule, budget, BENEFIT.includes(metric) ? 'nepe' : metric);
+  return [paid, result,
+    { figure: c && isNumber(c.mean) ? percent(c.mean) : '–', error: c && isNumber(c.se) ? `± ${percent(c.se, 1)}` : null, caption: `of defect in ${percent(c?.q ?? 0.2)} of steps`, how: 'the more, the more timing gains' },
+    { figure: value && isNumber(value.n) ? String(value.n) : '–', caption: 'evaluation seeds', how: 'same noise for every schedule' }];
+}
+
+function recovered(domain, schedule, budget) {
+  const nepe = cell(domain, schedule, budget, 'nepe');
+  return {
+    figure: nepe ? percent(1 - nepe.mean) : '–', error: nepe && isNumber(nepe.se) ? `± ${percent(nepe.se, 1)}` : null, role: 'key',
+    caption: 'of the benefit recovered', how: nepe ? `1 − NEPE (${plusMinus(nepe)})` : 'NEPE is degenerate here',
+  };
+}
+
+function measured(domain, schedule, budget, metric) {
+  const value = cell(domain, schedule, budget, metric);
+  return {
+    figure: number(value?.mean), error: value && isNumber(value.se) ? `± ${number(value.se)}` : null, role: 'key',
+    caption: METRICS[metric]?.label ?? metric, how: METRICS[metric]?.unit ?? 'the domain’s own judgement of final states',
+  };
+}
+
+function besidePeriodic({ domain, schedule, budget, metric }) {
+  const by = BENEFIT.includes(metric) ? 'nepe' : metric;
+  const periodic = cell(domain, 'periodic', budgetFor(domain, schedule, budget), by);
+  const { mean: gain, se } = improvementOf(domain, schedule, budget, by) ?? {};
+  const same = isNumber(gain) && Math.abs(gain) < 0.0005;
+  const lowerIsBetter = by in METRICS; // of a domain's own judgement the page does not know which way is up
+  const what = lowerIsBetter ? ' error' : '';
+  return {
+    figure: isNumber(gain) ? percent(Math.abs(gain)) : '–', error: isNumber(se) ? `± ${percent(se, 1)}` : null, role: lowerIsBetter && gain < -0.0005 ? 'bad' : '',
+    caption: same ? 'difference from periodic' : gain < 0 ? `more${what} than periodic` : `less${what} than periodic`,
+    how: periodic ? `its ${METRICS[by]?.label ?? by} is ${plusMinus(periodic)}` : 'no periodic runs at this budget',
+  };
+}
+
+function won({ domain, schedule, metric }) {
+  const part = { nepe: 'pathwise', achieved_budget: 'pathwise', path_error: 'pathwise', endpoint: 'endpoint' }[metric];
+  const wins = domain.numbers.win_rate?.[schedule]?.[part];
+  return { figure: wins ? percent(wins.mean) : '–', error: wins && isNumber(wins.se) ? `± ${percent(wins.se, 1)}` : null, caption: 'won against periodic', how: wins ? `${wins.n} pairs; ${percent(winLimit(domain, schedule))} is the limit` : 'not compared' };
 }
 
 function writeHeadline(state) {
@@ -40,7 +60,7 @@ function writeHeadline(state) {
   const figures = headline(state);
   document.getElementById('figures').replaceChildren(...figures.map((f) => html('div', { class: f.role || null },
     html('dt', {}, f.caption), html('dd', {}, f.figure, f.error ? html('small', {}, f.error) : null), html('p', { class: 'how' }, f.how))));
-  document.getElementById('spoken').textContent = `${schedule.label} on ${state.domain.label}: pays ${figures[0].figure} of the projections, recovers ${figures[1].figure} of the benefit.`;
+  document.getElementById('spoken').textContent = `${schedule.label} on ${state.domain.label}: pays ${figures[0].figure} of the projections; ${figures[1].figure} ${figures[1].caption}.`;
 }
 
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);

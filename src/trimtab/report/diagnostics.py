@@ -1,0 +1,87 @@
+"""Tables about a run rather than about its schedules: concentration, budgets spent, values left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trimtab.report.formats import Cell, Table, domain_label
+from trimtab.schedules.style import label_of
+from trimtab.studies.config import budget_name
+
+__all__ = ["budget_usage", "concentration", "degenerate"]
+
+Summary = Mapping[str, Any]
+
+
+def concentration(summary: Summary) -> Table:
+    """C_q of each domain beside the improvement it should explain."""
+    budget = budget_name(summary["config"]["table_budget"])
+    keys = list(next(iter(summary["domains"].values()))["win_rate"])
+    rows: list[list[str | int | Cell]] = []
+    for domain, content in summary["domains"].items():
+        c = content["concentration"]
+        gains = [_gain(content["improvement"][key][budget]["nepe"]) for key in keys]
+        rows.append([domain_label(summary, domain), Cell(c["mean"], c["se"]), *gains])
+    q = next(iter(summary["domains"].values()))["concentration"]["q"]
+    return Table(
+        "concentration",
+        f"Defect concentration C_{q}",
+        ["Domain", f"C_{q}", *(f"Δ NEPE of {label_of(key)} at {budget}" for key in keys)],
+        rows,
+        [
+            f"C_{q} is the share of an uncorrected rollout's defect held by its largest {q:.0%} of steps; were all "
+            f"defects alike it would be {q}."
+        ],
+    )
+
+
+def budget_usage(summary: Summary) -> Table:
+    """What each schedule was given and what it spent."""
+    rows: list[list[str | int | Cell]] = []
+    off = 0.0
+    for domain, content in summary["domains"].items():
+        for key, by_budget in content["schedules"].items():
+            for budget, metrics in by_budget.items():
+                spent = metrics["achieved_budget"]
+                off = max(off, abs(spent["mean"] - float(budget)))
+                rows.append(
+                    [domain_label(summary, domain), label_of(key), budget, Cell(spent["mean"], spent["se"]), spent["n"]]
+                )
+    return Table(
+        "budget-usage",
+        "Budget asked for and spent",
+        ["Domain", "Schedule", "B/T", "spent B/T", "N"],
+        rows,
+        [
+            "Every task checks that each of its rollouts spent its budget exactly, rounded to whole corrections; the "
+            f"largest difference from the fraction asked for is {off:.4f}. The closing projection is apart."
+        ],
+    )
+
+
+def degenerate(summary: Summary) -> Table:
+    """How many values were left out, and how many projections failed."""
+    rows: list[list[str | int | Cell]] = [
+        [
+            domain_label(summary, domain),
+            int(content["degenerate"]),
+            int(summary["config"]["seeds"] - content["schedules"]["terminal"]["0.00"]["nepe"]["n"]),
+            int(content["failures"]),
+        ]
+        for domain, content in summary["domains"].items()
+    ]
+    return Table(
+        "degenerate",
+        "Degenerate values and failed projections",
+        ["Domain", "rollouts left out", "seeds left out", "failed projections"],
+        rows,
+        [
+            "A seed is degenerate where terminal and stepwise path errors differ by less than 1e-9; its NEPE is "
+            "left out."
+        ],
+    )
+
+
+def _gain(value: Mapping[str, Any]) -> Cell:
+    return Cell(value["mean"], value["se"], "percent")
