@@ -61,48 +61,73 @@ def solve(steps: Steps, budget: int, weights: Tensor | None = None, *, keep_cost
         weights: What a unit of residual costs at each step, (T,); 1 for path error.
         keep_cost: Whether to return the cost to go of every step, T (B + 1) k numbers; otherwise it is empty.
     """
-    T, B = len(steps.scale), budget
-    unit = (steps.scale if weights is None else weights.double() * steps.scale).numpy()
-    nodes, residual = steps.nodes.numpy(), steps.residual.numpy()
-    alone, at_rest, corrected = (part.numpy() for part in (steps.alone, steps.settled, steps.corrected))
+    T, B, k = len(steps.scale), budget, NODES
+    defects = (steps.nodes * steps.scale[:, None]).numpy()
     settle = 1 / steps.fresh_steps
+    to_fresh, to_settled, to_corrected = _one_step_ahead(steps, weights, settle)
     table = np.full((T, B + 1), -np.inf)  # enough for all steps to go: spend
     table[:, 0] = np.inf
-    costs = np.empty((T, B + 1, NODES) if keep_cost else (0, B + 1, NODES))
-    fresh, settled = np.zeros((2, 1, NODES))  # cost to go from the next step on, by budgets up to the steps to go
+    costs = torch.empty(T if keep_cost else 0, B + 1, k, dtype=torch.float64)
+    # The cost to go from the next step on and from this one: rows for a settled sample, a row of ones, rows for a fresh
+    # one; columns are budgets. Their memory is taken once: new arrays at every step would cost more than the sums.
+    ahead, now = torch.zeros(2, 2 * k + 1, B + 1, dtype=torch.float64)
+    ahead[k] = now[k] = 1.0
+    after_correction, gains = torch.empty(2, k, B + 1, dtype=torch.float64)
+    sums = np.empty((k, B + 1))
     for t in reversed(range(T)):
-        k = len(fresh)
-        stay_fresh = stay_settled = np.broadcast_to(unit[t] * nodes[t], (k, NODES))
-        go = np.broadcast_to(unit[t] * residual[t], (k, NODES))
-        if t < T - 1:
-            stay_fresh = stay_fresh + (fresh + settle * (settled - fresh)) @ alone[t].T
-            stay_settled = stay_settled + settled @ at_rest[t].T
-            go = go + fresh @ corrected[t].T
-        # in single precision, as every table so far was made
-        rate = (np.arange(min(B, T - t) + 1, dtype=np.float32) / np.float32(T - t)).astype(np.float64)[:, None]
-        share = rate / (1 - (1 - rate) * (1 - settle))  # of fresh samples among those corrected at this rate
-        defects = nodes[t] * float(steps.scale[t])
-        mixed = stay_settled[1:] + share[1:k] * (stay_fresh[1:] - stay_settled[1:])
-        table[t, 1:k] = _break_even(defects, mixed - go[:-1])  # a correction leaves one fewer
-        spend = defects >= table[t, : len(share), None]
-        spend[0] = False
-        fresh, settled = (_decided(spend, go, stay) for stay in (stay_fresh, stay_settled))
+        known = min(B, T - t - 1) + 1  # budgets that the next step tells apart
+        after, here, go = ahead[:, :known], now[:, :known], after_correction[:, :known]
+        torch.mm(to_settled[t], after[: k + 1], out=here[:k])
+        torch.mm(to_fresh[t], after, out=here[k + 1 :])
+        torch.mm(to_corrected[t], after[k:], out=go)
+        stay_settled, stay_fresh = here[:k], here[k + 1 :]
+        share = torch.from_numpy(_fresh_share(min(B, T - t), T - t, settle))
+        if known > 1:
+            gain = torch.lerp(stay_settled[:, 1:], stay_fresh[:, 1:], share[1:known], out=gains[:, : known - 1])
+            gain -= go[:, :-1]  # a correction leaves one fewer
+            table[t, 1:known] = _break_even(defects[t], gain.numpy(), sums[:, : known - 1])
+            spend = torch.from_numpy(defects[t][:, None] >= table[t, 1:known])
+            for stay in (stay_settled[:, 1:], stay_fresh[:, 1:]):
+                torch.where(spend, go[:, :-1], stay, out=stay)
+        if known < len(share):  # a correction for every step to go
+            now[:k, known] = now[k + 1 :, known] = go[:, -1]
         if keep_cost:
-            costs[t, : len(share)] = settled + share * (fresh - settled)
-            costs[t, len(share) :] = fresh[-1]
-    expected = torch.from_numpy(settled) @ steps.start
-    return CostToGo(torch.from_numpy(table), expected, steps.nodes * steps.scale[:, None], torch.from_numpy(costs))
+            settled, fresh = now[:k, : len(share)], now[k + 1 :, : len(share)]
+            costs[t, : len(share)] = torch.lerp(settled, fresh, share).T
+            costs[t, len(share) :] = fresh[:, -1]
+        ahead, now = now, ahead
+    return CostToGo(torch.from_numpy(table), steps.start @ ahead[:k], torch.from_numpy(defects), costs)
 
 
-def _decided(spend: Array, go: Array, stay: Array) -> Array:
-    """What each budget costs before the decision: one correction fewer where it is spent, (rows, k)."""
-    new = np.empty(spend.shape)
-    new[: len(stay)] = stay
-    np.copyto(new[1:], go[: len(spend) - 1], where=spend[1:])
-    return new
+def _one_step_ahead(steps: Steps, weights: Tensor | None, settle: float) -> tuple[Tensor, Tensor, Tensor]:
+    """What a fresh sample, a settled one and a corrected one cost, as products with the cost to go from the next step.
+
+    Returns:
+        (T, k, 2k + 1), (T, k, k + 1) and (T, k, k + 1), by node: of the rows for settled samples, the ones and those
+        for fresh samples. The ones are multiplied with what is paid at this step.
+    """
+    unit = steps.scale if weights is None else weights.double() * steps.scale
+    stay, spend = ((unit[:, None] * paid)[:, :, None] for paid in (steps.nodes, steps.residual))
+    # nothing is ahead of the last step
+    alone, at_rest, corrected = (
+        torch.nn.functional.pad(part, (0, 0, 0, 0, 0, 1)) for part in (steps.alone, steps.settled, steps.corrected)
+    )
+    return (
+        torch.cat([settle * alone, stay, (1 - settle) * alone], dim=2),
+        torch.cat([at_rest, stay], dim=2),
+        torch.cat([spend, corrected], dim=2),
+    )
 
 
-def _break_even(defects: Array, gain: Array) -> Array:
+def _fresh_share(most: int, steps_to_go: int, settle: float) -> Array:
+    """The share of fresh samples among those with 0, 1, ... `most` corrections for the steps to go, (most + 1,)."""
+    # in single precision, as every table so far was made
+    rate = (np.arange(most + 1, dtype=np.float32) / np.float32(steps_to_go)).astype(np.float64)
+    share: Array = rate / (1 - (1 - rate) * (1 - settle))
+    return share
+
+
+def _break_even(defects: Array, gain: Array, from_here_up: Array) -> Array:
     """The defect from which on correcting pays, for each budget.
 
     The gain is an estimate and may cross zero more than once; the cut that loses least is taken, and its place between
@@ -110,19 +135,21 @@ def _break_even(defects: Array, gain: Array) -> Array:
 
     Args:
         defects: The nodes, (k,).
-        gain: Of correcting at each node, (B, k).
+        gain: Of correcting at each node, (k, B).
+        from_here_up: Memory for its sums, (k, B).
 
     Returns:
         (B,), -inf where correcting always pays and +inf where it never does.
     """
-    rows = np.arange(len(gain))
-    from_here_up = gain[:, ::-1].cumsum(axis=1)
-    cut = from_here_up[:, ::-1].argmax(axis=1)
-    best = from_here_up[rows, from_here_up.shape[1] - 1 - cut]
-    below = np.maximum(cut - 1, 0)
-    here, there = gain[rows, cut], gain[rows, below]
+    from_here_up[:] = gain
+    for row in range(len(gain) - 1, 0, -1):  # several times faster than cumsum along a column
+        from_here_up[row - 1] += from_here_up[row]
+    best = from_here_up.max(axis=0)
+    cut = (from_here_up == best).argmax(axis=0)
+    below, budgets = np.maximum(cut - 1, 0), np.arange(len(cut))
+    here, there = gain[cut, budgets], gain[below, budgets]
     between = here > there
-    share = np.divide(here, here - there, where=between, out=np.zeros(len(gain))).clip(0, 1)
+    share = np.divide(here, here - there, where=between, out=np.zeros(len(cut))).clip(0, 1)
     price: Array = defects[cut] + share * (defects[below] - defects[cut])
     price[cut == 0] = -np.inf
     price[~(best > 0)] = np.inf
