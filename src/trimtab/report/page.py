@@ -24,7 +24,7 @@ __all__ = ["page_html", "write_page"]
 SCRIPTS = ("data.js", "draw.js", "frontier.js", "trace.js", "scene.js", "sweep.js", "words.js", "tables.js", "page.js")
 """Put into the page in this order, as one script."""
 
-LIMIT = 3_000_000
+LIMIT = 4_000_000
 """Characters; while a page is larger, example rollouts are left out: first seeds, then budgets between others."""
 
 _LEVELS = 65534  # numbers become 0..65534 between their least and greatest; 65535 stands for "none"
@@ -56,7 +56,7 @@ def page_html(summary: Mapping[str, Any], page: Mapping[str, Any], links: Mappin
     if not isinstance(summary.get("domains"), Mapping) or not summary["domains"]:
         raise ValueError(f'summary.json holds no "domains": it has {sorted(summary)}; run the study again')
     seeds = max((len(domain.get("seeds") or ()) for domain in (page.get("domains") or {}).values()), default=0)
-    html = ""
+    html, summary = "", _rounded(summary)
     for keep, stride in [*((n, 1) for n in range(seeds, 1, -1)), (1, 1), (1, 2), (1, 4), (1, 8), (0, 1)]:
         data = {"summary": summary, "page": _packed_page(page, keep, stride), "links": dict(links or {})}
         html = _assemble(_as_script_text(data))
@@ -147,6 +147,15 @@ def _as_script_text(value: object) -> str:
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
+
+
+def _rounded(value: Any) -> Any:
+    """The same with seven digits of every number: more than anybody sees, in half the room."""
+    if isinstance(value, float) and math.isfinite(value):
+        return float(f"{value:.7g}")
+    if isinstance(value, Mapping):
+        return {key: _rounded(item) for key, item in value.items()}
+    return [_rounded(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _without_nan(value: object) -> object:
