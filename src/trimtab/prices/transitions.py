@@ -17,14 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from trimtab.core.record import Rollout
-from trimtab.core.schedule import last_corrections
 from trimtab.prices.own_scale import OwnScale
+from trimtab.prices.pools import Array, Pooled, Seen, neighbours
 
 __all__ = ["MEMORY", "NODES", "Steps", "occupancy", "one_step"]
 
@@ -35,8 +36,7 @@ MEMORY = 0.5
 """The share of a corrected sample's dependence on the defect it had that is taken unless another proves better."""
 
 _NEIGHBOURS = 512  # whose next defects stand for those of a node
-_FEW = 64  # settled samples: too few to tell them from others
-_POOL = 6000  # samples of either action, from as few steps as have so many
+_POOLS = 250  # in a rollout of twice as many steps or more, a few steps in a row share a pool, which spans more anyway
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,39 +82,70 @@ def one_step(runs: Sequence[Rollout], own_scale: OwnScale | None = None) -> Step
             the same noise.
         own_scale: If given, everything is in units of each sample's own scale.
     """
-    seen = _Seen(runs, own_scale)
+    seen = Seen(runs, own_scale)
     T = seen.n_steps
     # closer together at both ends, where small and large budgets decide
-    ranks = (torch.linspace(0, torch.pi / 2, NODES, dtype=torch.float64)).sin() ** 2
-    pools = [seen.around(t) for t in range(T)]
-    nodes = torch.stack([pool.defects[(ranks * (len(pool.defects) - 1)).round().long()] for pool in pools])
-    nodes += torch.arange(NODES) * 1e-12  # ties apart
+    ranks = np.sin(np.linspace(0, np.pi / 2, NODES)) ** 2
+    apart = np.arange(NODES) * 1e-12  # ties
+    nodes, residual = np.empty((2, T, NODES))
+    settled, alone, corrected = np.empty((3, T - 1, NODES, NODES))
+    alike = np.empty((T - 1, 1, NODES))
+    effect, noise = np.zeros((2, 3, T - 1))
+    reached = np.zeros((T - 1, NODES), dtype=np.bool_)  # by samples that have settled
+    estimates: list[Array] = []  # from coarse to fine
+    block = max(1, T // _POOLS)
+    for begin in range(0, T, block):
+        these = slice(begin, begin + block)
+        centre = min(begin + block // 2, max(begin, T - 2))
+        pool = seen.around(centre)
+        levels = pool.defects[np.round(ranks * (len(pool.defects) - 1)).astype(np.intp)] + apart
+        first, count = neighbours(pool.corrected.defect, levels, _NEIGHBOURS)
+        nodes[these] = levels
+        residual[these] = pool.corrected.residual[first[:, None] + np.arange(count)].mean(axis=1)
+        if begin:  # from the last step of the block before to this one
+            for found, weights in zip((alike, corrected, alone, settled), _occupancy(levels, estimates), strict=True):
+                found[begin - 1] = weights
+        if centre < T - 1:
+            finer = [_transported(some, levels) for some in (pool.corrected, pool.alone, pool.settled)]
+            estimates = [pool.corrected.following[None], *finer]
+            reached[these] = pool.settled.reaches(levels)
+            differ, by_chance = _differences(estimates, reached[begin])
+            effect[:, these], noise[:, these] = differ[:, None], by_chance[:, None]
+            if block > 1:
+                for found, weights in zip(
+                    (alike, corrected, alone, settled), _occupancy(levels, estimates), strict=True
+                ):
+                    found[begin : begin + block - 1] = weights
+    return _trusted(seen, len(runs), nodes, residual, (alike, corrected, alone, settled), effect, noise, reached)
 
-    residual = torch.empty(T, NODES, dtype=torch.float64)
-    settled, alone, corrected = torch.empty(3, T - 1, NODES, NODES, dtype=torch.float64)
-    alike = torch.empty(T - 1, 1, NODES, dtype=torch.float64)
-    effect, noise = torch.zeros(2, 3, T - 1, dtype=torch.float64)
-    reached = torch.zeros(T - 1, NODES, dtype=torch.bool)  # by samples that have settled
-    for t, pool in enumerate(pools):
-        first, count = _neighbours(pool.corrected.defect, nodes[t], _NEIGHBOURS)
-        residual[t] = pool.corrected.residual.unfold(0, count, 1)[first].mean(dim=1)
-        if t == T - 1:
-            break
-        finer = [_transported(some, nodes[t]) for some in (pool.corrected, pool.alone, pool.settled)]
-        coarse_to_fine = [pool.corrected.following[None], *finer]
-        alike[t], corrected[t], alone[t], settled[t] = (occupancy(nodes[t + 1], each) for each in coarse_to_fine)
-        reached[t] = pool.settled.reaches(nodes[t])
-        effect[:, t], noise[:, t] = _differences(coarse_to_fine, reached[t])
-    near_step = (-0.5 * ((torch.arange(T - 1)[:, None] - torch.arange(T - 1)) / seen.widest) ** 2).exp().double()
+
+def _trusted(
+    seen: Seen,
+    n_runs: int,
+    nodes: Array,
+    residual: Array,
+    coarse_to_fine: tuple[Array, Array, Array, Array],
+    effect: Array,
+    noise: Array,
+    reached: NDArray[np.bool_],
+) -> Steps:
+    """Each estimate as far as it differs from the coarser one before it by more than noise, over steps close by."""
+    alike, corrected, alone, settled = map(torch.from_numpy, coarse_to_fine)
+    steps = torch.arange(seen.n_steps - 1)
+    near_step = (-0.5 * ((steps[:, None] - steps) / seen.widest) ** 2).exp().double()
     # batches share their noise, so that all of them together tell no more about it than one; but settled samples are
     # compared with a pool that they are part of, and what they share with it cancels
-    shared = torch.tensor([len(runs), len(runs), 1.0], dtype=torch.float64)[:, None]
-    trust = (1 - shared * (noise @ near_step) / (effect @ near_step).clamp(min=1e-300)).clamp(min=0)
+    shared = torch.tensor([n_runs, n_runs, 1.0], dtype=torch.float64)[:, None]
+    by_chance, differ = (torch.from_numpy(each) @ near_step for each in (noise, effect))
+    trust = (1 - shared * by_chance / differ.clamp(min=1e-300)).clamp(min=0)
     corrected = torch.lerp(alike.expand_as(corrected), corrected, trust[0, :, None, None])
     alone = torch.lerp(corrected, alone, trust[1, :, None, None])
-    settled = torch.lerp(alone, settled, (trust[2, :, None] * reached)[:, :, None])
-    start = occupancy(nodes[0], seen.defects[:1] / seen.scale[0])[0]
-    return Steps(seen.scale, nodes, residual, alone, settled, corrected, alike, start, trust, seen.fresh_steps)
+    settled = torch.lerp(alone, settled, (trust[2, :, None] * torch.from_numpy(reached))[:, :, None])
+    levels = torch.from_numpy(nodes)
+    start = occupancy(levels[0], torch.from_numpy(seen.first_defects[None]))[0]
+    left = torch.from_numpy(residual)
+    scale = torch.from_numpy(seen.scale)
+    return Steps(scale, levels, left, alone, settled, corrected, alike, start, trust, seen.fresh_steps)
 
 
 def occupancy(nodes: Tensor, x: Tensor) -> Tensor:
@@ -123,97 +154,42 @@ def occupancy(nodes: Tensor, x: Tensor) -> Tensor:
     Their product with values at the nodes is the mean of the values at x: linear between nodes and a
     little beyond the last.
     """
-    left = torch.searchsorted(nodes, x).sub_(1).clamp_(0, len(nodes) - 2)
-    share = ((x - nodes[left]) / nodes.diff()[left]).clamp_(0, 2)  # nodes may lie close together
-    weights = torch.zeros(len(x), len(nodes), dtype=x.dtype)
-    weights.scatter_add_(1, left, 1 - share)
-    weights[:, 1:].scatter_add_(1, left, share)
-    return weights / x.shape[1]
+    return torch.from_numpy(_occupancy(nodes.numpy(), [x.numpy()])[0]).to(x.dtype)
 
 
-@dataclass(frozen=True, eq=False)
-class _Pooled:
-    """Samples of one action in order of their defects, (m,) each."""
-
-    defect: Tensor
-    residual: Tensor
-    following: Tensor
-
-    def reaches(self, nodes: Tensor) -> Tensor:
-        """Which of the nodes lie among these samples rather than at or beyond their outermost."""
-        few = len(self.defect) // 50
-        return (nodes >= self.defect[few]) & (nodes <= self.defect[-1 - few])
-
-
-class _Pools(NamedTuple):
-    """Samples left alone long after a correction, all that were left alone, those corrected, and the defects of all."""
-
-    settled: _Pooled
-    alone: _Pooled
-    corrected: _Pooled
-    defects: Tensor
+def _occupancy(nodes: Array, groups: Sequence[Array]) -> list[Array]:
+    """The same for several groups of rows at once, each with its own m."""
+    n, n_rows = len(nodes), sum(map(len, groups))
+    x = np.concatenate([each.ravel() for each in groups])
+    left = _intervals(nodes, x)
+    share = x - nodes.take(left)
+    share /= np.diff(nodes).take(left)
+    np.minimum(np.maximum(share, 0, out=share), 2, out=share)  # nodes may lie close together
+    row = begin = 0
+    for each in groups:  # cells of a row of its own for each row
+        cells = left[begin : begin + each.size].reshape(each.shape)
+        cells += n * np.arange(row, row + len(each))[:, None]
+        row, begin = row + len(each), begin + each.size
+    many, right = (np.bincount(left, each, minlength=n * n_rows).reshape(n_rows, n) for each in (None, share))
+    weights = many - right
+    weights[:, 1:] += right[:, :-1]
+    parts = np.split(weights, np.cumsum([len(each) for each in groups])[:-1])
+    return [part / each.shape[1] for part, each in zip(parts, groups, strict=True)]
 
 
-class _Seen:
-    """Defects, decisions and residuals of all runs side by side, in units of each step's usual defect."""
-
-    def __init__(self, runs: Sequence[Rollout], own_scale: OwnScale | None) -> None:
-        defects = torch.cat([run.defects for run in runs], dim=1).cpu().double()
-        residuals = torch.cat([run.residuals for run in runs], dim=1).cpu().double()
-        self.projected = torch.cat([run.projected for run in runs], dim=1).cpu()
-        if own_scale is not None:
-            scale = own_scale.along(defects, self.projected)
-            defects, residuals = defects / scale, residuals / scale
-        self.scale = _smooth(defects.mean(dim=1)).clamp(min=1e-12)
-        self.defects, self.relative, self.residuals = defects, defects / self.scale[:, None], residuals
-        self.residuals = residuals / self.scale[:, None]
-        self.n_steps = len(defects)
-        self.widest = max(5, self.n_steps // 10)
-        last = last_corrections(self.projected)
-        self.fresh_steps = max(2, self.n_steps // 25)
-        self.fresh = (last > 0) & (torch.arange(self.n_steps)[:, None] + 1 - last <= self.fresh_steps)
-        self.width = min(self.widest, -(-_POOL // (2 * defects.shape[1])))  # of a pool, either side
-
-    def around(self, t: int) -> _Pools:
-        """Samples of step t and its neighbours."""
-        last = self.n_steps - 1
-        low, high = max(0, t - self.width), min(last, t + self.width)
-        if t < last:
-            high = min(high, last - 1)  # these have a next defect
-        rows, next_rows = slice(low, high + 1), slice(low + 1, high + 2)
-        projected = self.projected[rows].flatten()
-        if bool(projected.all()) or not bool(projected.any()):
-            raise ValueError(
-                f"around step {t} of {self.n_steps} the calibration rollouts show only one of the two actions "
-                f"({int(projected.sum())} of {len(projected)} corrected); calibrate with more seeds"
-            )
-        defect, residual = self.relative[rows].flatten(), self.residuals[rows].flatten()
-        # at the last step there is no next defect, and none is asked for
-        following = self.relative[next_rows].flatten() if t < last else defect
-        order = defect.argsort()
-        settled = ~projected & ~self.fresh[rows].flatten()
-        if int(settled.sum()) < _FEW:
-            settled = ~projected
-        settled_ones, left_alone, corrected = (
-            _Pooled(defect[some], residual[some], following[some])
-            for some in (order[group[order]] for group in (settled, ~projected, projected))
-        )
-        return _Pools(settled_ones, left_alone, corrected, defect[order])
+def _intervals(nodes: Array, x: Array) -> NDArray[np.intp]:
+    """Which of the intervals between nodes (n,) each value (m,) lies in or next to, from 0 to n - 2."""
+    if len(nodes) > 64:
+        return np.searchsorted(nodes[1:-1], x)
+    # with so few nodes, comparing all values with each of them is several times faster than a search for each value
+    below = np.zeros(len(x), dtype=np.uint8)
+    above = np.empty(len(x), dtype=np.bool_)
+    for node in nodes[1:-1]:
+        below += np.greater(x, node, out=above).view(np.uint8)
+    return below.astype(np.intp)
 
 
-def _smooth(x: Tensor, half_width: int = 5) -> Tensor:
-    """A moving average of (T,) that ends with the series' own ends."""
-    padded = torch.cat([x[:1].expand(half_width), x, x[-1:].expand(half_width)])
-    return padded.unfold(0, 2 * half_width + 1, 1).mean(dim=1)
-
-
-def _neighbours(x: Tensor, at: Tensor, count: int) -> tuple[Tensor, int]:
-    """Where the `count` neighbours (or all) of each of `at` (k,) begin in sorted `x` (m,), (k,), and their number."""
-    count = min(count, len(x))
-    return (torch.searchsorted(x, at) - count // 2).clamp(0, len(x) - count), count
-
-
-def _transported(pool: _Pooled, nodes: Tensor) -> Tensor:
+def _transported(pool: Pooled, nodes: Array) -> Array:
     """The next defects of a sample at each node, (k, neighbours).
 
     They are those of the node's neighbours, each moved by how far the neighbour is from the node times the slope of
@@ -221,31 +197,36 @@ def _transported(pool: _Pooled, nodes: Tensor) -> Tensor:
     and defects that last for many steps would be lost in the blur.
     """
     x, y = pool.defect, pool.following
-    first, count = _neighbours(x, nodes, _NEIGHBOURS)
-    near_x, near_y = (values.unfold(0, count, 1)[first] for values in (x, y))  # rows of neighbours, (k, count)
-    slopes = _slopes(x, y, *_neighbours(x, nodes, 3 * _NEIGHBOURS))
-    return (near_y + slopes[:, None] * (nodes[:, None] - near_x)).clamp(min=0)
+    first, count = neighbours(x, nodes, _NEIGHBOURS)
+    slopes = _slopes(x, y, *neighbours(x, nodes, 3 * _NEIGHBOURS))[:, None]
+    near = first[:, None] + np.arange(count)
+    moved = nodes[:, None] - x.take(near)
+    moved *= slopes
+    moved += y.take(near)
+    return np.maximum(moved, 0, out=moved)
 
 
-def _slopes(x: Tensor, y: Tensor, first: Tensor, count: int) -> Tensor:
+def _slopes(x: Array, y: Array, first: NDArray[np.intp], count: int) -> Array:
     """Of y on x (m,) among the `count` neighbours that begin at each of `first` (k,), from sums up to there: (k,)."""
-    sums = torch.nn.functional.pad(torch.stack([x, y, x * x, x * y]).cumsum(dim=1), (1, 0))
+    sums = np.zeros((4, len(x) + 1))
+    np.cumsum([x, y, x * x, x * y], axis=1, out=sums[:, 1:])
     mean_x, mean_y, xx, xy = (sums[:, first + count] - sums[:, first]) / count
-    slope: Tensor = (xy - mean_x * mean_y) / (xx - mean_x**2).clamp(min=1e-12)
-    return slope.clamp(0, 1.5)
+    slope: Array = (xy - mean_x * mean_y) / np.maximum(xx - mean_x**2, 1e-12)
+    return slope.clip(0, 1.5)
 
 
-def _differences(estimates: Sequence[Tensor], reached: Tensor) -> tuple[Tensor, Tensor]:
+def _differences(estimates: Sequence[Array], reached: NDArray[np.bool_]) -> tuple[Array, Array]:
     """How much the mean of each estimate (k or 1, m) differs from that before it, squared, and how much by chance.
 
     Both are sums over the nodes; for the last estimate, over those nodes (k,) that it reaches.
     """
-    moments = [torch.var_mean(each, dim=1, correction=0) for each in estimates]
-    means = torch.stack([mean.expand(NODES) for _, mean in moments])
-    chance = torch.stack(
-        [(var / each.shape[1]).expand(NODES) for (var, _), each in zip(moments, estimates, strict=True)]
-    )
-    counted = torch.ones(len(estimates) - 1, NODES, dtype=means.dtype)
-    counted[-1] = reached
-    effect, by_chance = means.diff(dim=0).square() * counted, (chance[1:] + chance[:-1]) * counted
-    return effect.sum(dim=1), by_chance.sum(dim=1)
+    means, chance = np.empty((2, len(estimates), NODES))
+    for i, each in enumerate(estimates):
+        mean = each.mean(axis=1)
+        around = each - mean[:, None]
+        means[i] = mean
+        chance[i] = np.einsum("ij,ij->i", around, around) / each.shape[1] ** 2
+    effect, by_chance = np.diff(means, axis=0) ** 2, chance[1:] + chance[:-1]
+    effect[-1] *= reached
+    by_chance[-1] *= reached
+    return effect.sum(axis=1), by_chance.sum(axis=1)
