@@ -137,6 +137,10 @@ class Applied:
         return Applied(self.constraint.take(rows), self.form, len(rows), self.projections, self.looks, context)
 
     def _leaves(self, y: Any, x: Leaves) -> Leaves:
+        before = x[0]
+        usual = self.form.single and isinstance(y, Tensor) and y.shape == before.shape and y.dtype is before.dtype
+        if usual and y.device == before.device:
+            return (y,)
         try:
             found = self.form.leaves(y, self.n, wide=True)
         except (TypeError, ValueError) as error:
@@ -145,7 +149,6 @@ class Applied:
             ) from error
         for after in found:
             if after.device != self.form.device:
-                before = x[0]
                 raise ProjectionError(
                     f"project must keep the device: {before.device} went in, {after.device} came back"
                 )
@@ -155,6 +158,8 @@ class Applied:
         """One float per sample, as a tensor."""
         if not isinstance(values, Tensor):
             values = _from_array(values)
+        elif values.shape == (self.n,) and values.dtype is self.form.dtype and values.device == self.form.device:
+            return values  # the usual case
         if not isinstance(values, Tensor) or values.shape != (self.n,) or not values.is_floating_point():
             came = f"{tuple(values.shape)} of {values.dtype}" if isinstance(values, Tensor) else type(values).__name__
             raise ValueError(f"{name} must return one number per sample, ({self.n},) floats: got {came}")

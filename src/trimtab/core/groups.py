@@ -70,6 +70,15 @@ class Groups:
         """The value of its group for each row, (…, G) to (…, n)."""
         return values[..., self.of_row]
 
+    def largest(self, values: Tensor) -> Tensor:
+        """The largest value among the rows of each group, (n,) to (G,)."""
+        out = torch.zeros(self.n, dtype=values.dtype, device=values.device)
+        return out.scatter_reduce(0, self.of_row, values, "amax", include_self=False)
+
+    def any_row(self, mask: Tensor) -> Tensor:
+        """Whether any row of each group is true, (n,) bool to (G,) bool."""
+        return self.largest(mask.int()).bool()
+
     def take(self, rows: Tensor) -> Groups:
         """Of some rows; a group must come whole."""
         some = self.of_row[rows]

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trimtab.core.applied import Meter, Outcome
+from trimtab.core.applied import Applied, Meter, Outcome
 from trimtab.core.groups import Groups
-from trimtab.core.record import Closing, Rollout
-from trimtab.core.schedule import Books, Moment, Schedule, as_array, corrections
+from trimtab.core.record import Closing, Passes, Rollout
+from trimtab.core.schedule import Books, Moment, Schedule, Unit, as_array, units
 from trimtab.core.states import Form, Leaves
 
 __all__ = ["Ledger"]
@@ -39,6 +39,7 @@ class Ledger:
         closing: Closing,
         seeds: Tensor | None = None,
         groups: Groups | None = None,
+        unit: Unit = "projection",
     ) -> None:
         """Begin with the schedule's whole budget."""
         n, device = form.n, form.device
@@ -46,16 +47,12 @@ class Ledger:
             raise ValueError(f"{len(seeds)} seeds were given for a batch of {n}")
         if groups is not None and len(groups.labels) != n:
             raise ValueError(f"{len(groups.labels)} group labels were given for a batch of {n}")
-        self.form, self.n, self.n_steps, self.closing, self.seeds, self.groups = (
-            form,
-            n,
-            n_steps,
-            closing,
-            seeds,
-            groups,
-        )
-        units = n if groups is None else groups.n
+        self.form, self.n, self.n_steps, self.closing, self.unit = form, n, n_steps, closing, unit
+        self.seeds, self.groups = seeds, groups
+        deciders = n if groups is None else groups.n
         self.schedule = schedule.to(device)
+        self.applied: Applied | None = None  # the constraint, where it is the same at every step
+        self.for_closing = int(closing == "paid") * (schedule.kept_back if unit == "iteration" else 1)
         self.t = 0
         self.thread = get_ident()  # the run is its own; 0 for a copy that nobody has called yet
         self.planned_steps: int | None = None  # if the run was stopped before
@@ -66,18 +63,19 @@ class Ledger:
         self.projected = torch.zeros(n_steps, n, dtype=torch.bool, device=device)
         self.failed = torch.zeros_like(self.projected)
         self.iterations = torch.zeros(n_steps, n, dtype=torch.int32, device=device)
-        self.closed = torch.zeros(n, dtype=torch.bool, device=device)
-        self.closing_failed = torch.zeros_like(self.closed)
-        self.budget = torch.empty(units, dtype=torch.int64, device=device)
-        self.budget[:] = torch.as_tensor(_budget(schedule, n_steps, units, closing), device=device)
+        self.closed, self.closing_failed, self.done = torch.zeros(3, n, dtype=torch.bool, device=device)
+        self.closing_iterations = torch.zeros(n, dtype=torch.int32, device=device)
+        self.budget = torch.empty(deciders, dtype=torch.int64, device=device)
+        self.budget[:] = torch.as_tensor(_budget(schedule, n_steps, deciders, unit, self.for_closing), device=device)
         self.spent, self.last = torch.zeros_like(self.budget), torch.zeros_like(self.budget)
         self.seen, self.decided = self.defects, self.projected
         self.unit_seeds = seeds
         if groups is not None:
-            self.seen = torch.empty(n_steps, units, dtype=form.dtype, device=device)
-            self.decided = torch.zeros(n_steps, units, dtype=torch.bool, device=device)
+            self.seen = torch.empty(n_steps, deciders, dtype=form.dtype, device=device)
+            self.decided = torch.zeros(n_steps, deciders, dtype=torch.bool, device=device)
             self.unit_seeds = None if seeds is None else seeds[groups.first_row]
         self.memo: dict[Hashable, Any] = {}
+        self.passes: list[tuple[int, Tensor, Tensor]] = []  # within steps: which, the defects there, who is asked
         self.updates, self.looks, self.projections = Meter(), Meter(), Meter()
         self.states: list[Leaves] = []
         self.final: Leaves | None = None
@@ -89,13 +87,12 @@ class Ledger:
 
     def _open(self) -> None:
         """Find the row of each step in the books, and the numpy views of what is written at every step."""
-        self._chosen = self.decided.unbind()
-        self._spent, self._last, self._decided, self._kept, self._defects = map(
-            as_array, (self.spent, self.last, self.decided, self.residuals, self.defects)
-        )
+        self._spent, self._last, self._decided = map(as_array, (self.spent, self.last, self.decided))
+        self._defects, self._kept, self._projected = map(as_array, (self.defects, self.residuals, self.projected))
         books = (self.seen, self.decided, self.budget, self.spent, self.last, self.unit_seeds)
         self._books = Books(*(None if part is None else _for_reading(part) for part in books))
-        self._limit = as_array(self.budget - int(self.closing == "paid"))  # what may be spent before the last step
+        self._limit = as_array(self.budget - self.for_closing)  # what may be spent before the last step
+        self._everyone = torch.ones_like(self.budget, dtype=torch.bool)
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy needs: nothing that points into the books of this ledger."""
@@ -108,15 +105,15 @@ class Ledger:
             self.seen, self.decided = self.defects, self.projected
         self._open()
 
+    def goes_on(self, t: int | None) -> bool:
+        """Whether this is plainly the next step of a run that has begun, called by its own thread."""
+        now = self.t
+        return 0 < now < self.n_steps and (t is None or t == now) and not self.broken and self.thread == get_ident()
+
     @property
     def complete(self) -> bool:
         """Whether all steps were made."""
         return self.t == self.n_steps
-
-    @property
-    def kept_back(self) -> int:
-        """How many corrections are kept for the last step, which corrects every sample if its closing is paid."""
-        return int(self.closing == "paid" and self.t < self.n_steps - 1)
 
     @property
     def ends_paid(self) -> bool:
@@ -131,30 +128,33 @@ class Ledger:
         Returns:
             Whether all are finite and at least 0; True if not asked to check.
         """
-        row = self._defects[self.t]
-        row[:] = self._as_written(defect)
+        written = self._defects[self.t] = self._as_written(defect)
         if self.groups is not None:
             self.seen[self.t] = self.groups.together(self.defects[self.t])
-        return not check or _sound(row)
+        return not check or _sound(written)
 
-    def moment(self, proposal: Any, context: Mapping[str, Any], defect: Tensor | None = None) -> Moment:
-        """What the schedule may see of this step."""
-        return Moment(
-            self.t,
-            self.n_steps,
-            self._books,
-            proposal=proposal,
-            context=context,
-            defect=defect,
-            kept_back=self.kept_back,
-            asked=self.schedule,
-            memo=self.memo,
+    def wanted(self, proposal: Any, context: Mapping[str, Any]) -> Any:
+        """What the schedule decides at this step, (units,) bool; everyone, at a last step that the budget pays for."""
+        t, kept_back = self.t, self.for_closing
+        if kept_back and t == self.n_steps - 1:
+            return self._everyone
+        present = as_array(self.passes[-1][1]) if self.passes and self.passes[-1][0] == t else None
+        schedule = self.schedule
+        return schedule.decide(
+            Moment(t, self.n_steps, self._books, proposal, context, present, kept_back, schedule, self.memo)
         )
 
-    def spend(self, wanted: Any) -> Tensor:
-        """Spend one correction of each unit that is wanted and can pay, (units,) bool to (n,) bool.
+    def spend(self, wanted: Any, among: Tensor | None = None) -> Any:
+        """Spend one correction of each sample or group that is wanted and can pay.
 
-        With a paid closing, the last correction of each is kept back for the last step, which corrects all.
+        With a paid closing, what is kept back for the last step can be spent there alone.
+
+        Args:
+            wanted: What the schedule decided, (units,) bool.
+            among: The samples that it is about, (n,) bool, if not all; a group is one of them while any of its rows is.
+
+        Returns:
+            The samples to correct, (n,) bool, an array as in `Books`.
         """
         able = self._spent < (self._books.budget if self.t == self.n_steps - 1 else self._limit)  # b > 0
         if isinstance(wanted, Tensor) and isinstance(able, np.ndarray):
@@ -163,41 +163,86 @@ class Ledger:
             came = f"{tuple(wanted.shape)} of {wanted.dtype}" if hasattr(wanted, "dtype") else repr(wanted)
             raise ValueError(f"a schedule must decide with a ({len(able)},) bool tensor: got {came} at t = {self.t}")
         chosen = wanted & able
-        self._decided[self.t] = chosen
+        if among is None:
+            self._decided[self.t] = chosen
+            if self.unit == "iteration":
+                self.done.fill_(False)
+        else:
+            chosen &= as_array(among if self.groups is None else self.groups.any_row(among))
         self._spent += chosen
-        self._last[chosen] = self.t + 1
-        mask = self._chosen[self.t]
-        if self.groups is not None:
-            mask = self.projected[self.t] = self.groups.per_row(mask)
-        return mask
+        if self.groups is None:
+            return chosen
+        mask = self.groups.per_row(torch.as_tensor(chosen))
+        if among is None:
+            self.projected[self.t] = mask
+        return as_array(mask)
 
-    def keep(self, residual: Tensor, rows: Tensor | None, check: bool = True) -> bool:
-        """Write down what corrections left of the defect: of all samples, (n,), or of some rows, (k,).
+    def improve(self, rows: Tensor, defect: Tensor, done: Tensor) -> bool:
+        """Write down what one iteration left of the defects of some rows, and which of them it has finished, (k,) each.
+
+        Returns:
+            Whether all defects are finite and at least 0.
+        """
+        t = self.t
+        self.iterations[t, rows] += 1
+        self.done[rows] = done
+        written = self._as_written(defect)
+        self._kept[t][as_array(rows)] = written
+        if self.schedule.repeats:
+            touched, going = self.projected[t], torch.zeros_like(self.done)
+            going[rows] = ~done
+            present = torch.where(touched, self.residuals[t], self.defects[t])
+            if self.groups is not None:
+                present, going = self.groups.together(present), self.groups.any_row(going)
+            self.passes.append((t, present, going))
+        return _sound(written)
+
+    def settle(self) -> None:
+        """The step is over."""
+        self._last[self._decided[self.t]] = self.t + 1
+        self.t += 1
+        self.broken = False
+
+    def finished_at(self, t: int) -> Tensor:
+        """Which samples a step left with nothing more to correct, (n,) bool."""
+        return self.projected[t] if self.unit == "projection" else self.done
+
+    def keep(self, residual: Tensor, check: bool = True) -> bool:
+        """Write down what corrections left of the defect: of all samples, (n,), or of those corrected, (k,).
 
         Returns:
             Whether all are finite and at least 0; True if not asked to check.
         """
         written = self._as_written(residual)
-        self._kept[self.t][slice(None) if rows is None else as_array(rows)] = written
+        if len(written) == self.n:
+            self._kept[self.t] = written
+        else:
+            self._kept[self.t][self._projected[self.t]] = written
         return not check or _sound(written)
 
     def _as_written(self, values: Tensor) -> Any:
         """Numbers as the books hold them, in whose dtype a large one may become inf."""
-        if values.dtype is not self.defects.dtype or values.requires_grad:
-            values = values.detach().to(self.defects.dtype)
+        if values.dtype is not self.form.dtype or values.requires_grad:
+            values = values.detach().to(self.form.dtype)
         try:
-            return as_array(values)
+            return values.numpy() if values.is_cpu else values
         except (RuntimeError, TypeError):  # no storage of its own
             return as_array(values.clone())
 
-    def keep_outcome(self, answer: Outcome, rows: Tensor | None, chosen: Tensor) -> None:
+    def keep_outcome(self, answer: Outcome, rows: Tensor | None) -> None:
         """Write down which corrections failed and how many iterations they took."""
         where: Any = slice(None) if rows is None else rows
         if answer.converged is not None:
             self.failed[self.t, where] = ~answer.converged
-            self.failed[self.t] &= chosen
+            self.failed[self.t] &= self.projected[self.t]
         if answer.iterations is not None:
             self.iterations[self.t, where] = answer.iterations.to(torch.int32)
+            if self.unit == "iteration":  # a whole projection: one was spent when it was decided
+                self._spend_more(self.iterations[self.t] - self.projected[self.t].int())
+
+    def _spend_more(self, iterations: Tensor) -> None:
+        more = iterations.clamp(min=0).long()
+        self.spent += more if self.groups is None else self.groups.largest(more)
 
     # -------------------------------------------------------------- the record
 
@@ -210,6 +255,12 @@ class Ledger:
                 f"{what} for {len(rows)} of {self.n} samples at step {self.t} of {self.n_steps} (first: sample "
                 f"{int(rows[0])}{seed}); expected finite states and finite defects of at least 0"
             )
+
+    def _recorded_passes(self) -> Passes | None:
+        if not self.passes:
+            return None
+        steps, defects, asked = zip(*self.passes, strict=True)
+        return Passes(torch.tensor(steps), torch.where(torch.stack(asked), torch.stack(defects), torch.nan))
 
     def stop(self, final: Leaves) -> None:
         """End the run after the steps made so far, with these states."""
@@ -236,6 +287,9 @@ class Ledger:
             failed=self.failed,
             closing_failed=self.closing_failed,
             iterations=self.iterations,
+            closing_iterations=self.closing_iterations,
+            unit=self.unit,
+            passes=self._recorded_passes(),
             seeds=self.seeds,
             states=self.form.state(stacked) if stacked else None,
             seconds=seconds,
@@ -247,15 +301,16 @@ class Ledger:
         )
 
 
-def _budget(schedule: Schedule, n_steps: int, units: int, closing: Closing) -> int | Tensor:
-    """What each unit may spend, checked."""
-    budget = corrections(schedule.budget, n_steps)
-    if isinstance(budget, Tensor) and len(budget) != units:
-        raise ValueError(f"the schedule has budgets for {len(budget)} samples, but the batch has {units}")
-    if closing == "paid" and int(torch.as_tensor(budget).min()) < 1:
+def _budget(schedule: Schedule, n_steps: int, deciders: int, unit: Unit, for_closing: int) -> int | Tensor:
+    """What each sample or group may spend, checked."""
+    budget = units(schedule.budget, n_steps, unit)
+    if isinstance(budget, Tensor) and len(budget) != deciders:
+        raise ValueError(f"the schedule has budgets for {len(budget)} samples, but the batch has {deciders}")
+    if int(torch.as_tensor(budget).min()) < for_closing:
         raise ValueError(
-            f"a budget of {schedule.budget} leaves nothing for the closing projection, which is one; give at least 1, "
-            "or closing='free' to count as the paper does, or closing='none' to end as the sampler does"
+            f"a budget of {schedule.budget} leaves nothing for the closing projection, which takes {for_closing}; give "
+            f"at least {for_closing}, or closing='free' to count as the paper does, or closing='none' to end as the "
+            "sampler does"
         )
     return budget
 
@@ -271,9 +326,6 @@ def _for_reading(x: Tensor) -> Any:
 
 def _sound(values: Any) -> bool:
     """Whether all numbers of an array are finite and at least 0."""
-    if isinstance(values, Tensor):
-        return bool(((values >= 0) & (values < torch.inf)).all())
-    return bool(_least(values) >= 0 and _most(values) < np.inf)  # NaN is neither
-
-
-_least, _most = np.minimum.reduce, np.maximum.reduce
+    if type(values) is np.ndarray:
+        return bool(values[values.argmin()] >= 0 and values[values.argmax()] < np.inf)  # NaN is neither
+    return bool(((values >= 0) & (values < torch.inf)).all())

@@ -5,21 +5,34 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from torch import Tensor
 
 from trimtab.core import show
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.groups import Groups
+from trimtab.core.schedule import Unit
 from trimtab.core.states import Form
 
-__all__ = ["Closing", "Rollout"]
+__all__ = ["Closing", "Passes", "Rollout"]
 
 Closing = Literal["paid", "free", "none"]
 """How a run ends: with a projection that the budget pays for, one apart from it (as the paper counts), or none."""
 
 _FACTS = ("seconds", "calls", "rows", "closing_rule")
+
+
+class Passes(NamedTuple):
+    """What a schedule looked at when it was asked again within a step, pass by pass.
+
+    Attributes:
+        step: The step of each pass, (p,) int64.
+        defects: Of the samples or groups that it was asked about, (p, n); NaN for those that had finished.
+    """
+
+    step: Tensor
+    defects: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +58,9 @@ class Rollout:
         closing_rule: How the run ended: "paid", "free" or "none"; see `Corrector`.
         groups: Which samples were decided on together, if any were.
         planned_steps: How many steps there should have been, if the run was stopped before; None for a whole one.
+        unit: What was counted: "projection"s, or each "iteration" of the solver.
+        closing_iterations: Solver iterations of a closing projection apart from the budget, (n,), where counted.
+        passes: What was looked at within steps, where iterations were counted; None otherwise.
     """
 
     final: Any
@@ -63,6 +79,9 @@ class Rollout:
     closing_rule: Closing = "paid"
     groups: Groups | None = None
     planned_steps: int | None = None
+    unit: Unit = "projection"
+    closing_iterations: Tensor | None = None
+    passes: Passes | None = None
 
     def __repr__(self) -> str:
         """One line."""
@@ -70,7 +89,7 @@ class Rollout:
         spent = self.spent.double().mean().item()
         early = "" if self.planned_steps is None else f" of {self.planned_steps}"
         return (
-            f"Rollout(T={T}{early}, n={n}, {spent:.4g} projections per sample, "
+            f"Rollout(T={T}{early}, n={n}, {spent:.4g} {self.unit}s per sample, "
             f"{self.closing.double().mean().item():.4g} apart from the budget, {sum(self.seconds.values()):.3g} s)"
         )
 
@@ -102,13 +121,24 @@ class Rollout:
 
     @property
     def spent(self) -> Tensor:
-        """Corrections spent by each sample, (n,) int64; `spent / n_steps` is the achieved budget."""
-        return self.projected.sum(dim=0)
+        """Corrections spent by each sample, (n,) int64; `spent / n_steps` is the achieved budget.
+
+        They are projections, or iterations where those were counted.
+        """
+        return self.iterations.sum(dim=0) if self.unit == "iteration" else self.projected.sum(dim=0)
 
     @property
     def paid(self) -> Tensor:
-        """Projections paid for by each sample, (n,) int64, the closing one included wherever it was made."""
+        """What each sample paid for, (n,) int64, in the units of `spent`, the closing projection always included."""
+        if self.unit == "iteration" and self.closing_iterations is not None:
+            return self.spent + self.closing_iterations
         return self.spent + self.closing
+
+    @property
+    def all_iterations(self) -> Tensor:
+        """Solver iterations of each sample, (n,) int64, those of the closing projection included."""
+        closing = 0 if self.closing_iterations is None else self.closing_iterations
+        return self.iterations.sum(dim=0) + closing
 
     def grouped(self) -> Rollout:
         """The record with one column per group, as decisions were made; itself where there are no groups."""
@@ -121,6 +151,7 @@ class Rollout:
             residuals=together(self.residuals),
             **{name: getattr(self, name)[:, first] for name in ("projected", "failed", "iterations")},
             **{name: getattr(self, name)[first] for name in ("closing", "closing_failed")},
+            closing_iterations=None if self.closing_iterations is None else self.closing_iterations[first],
             seeds=None if self.seeds is None else self.seeds[first],
             groups=None,
         )
@@ -132,7 +163,11 @@ class Rollout:
             tensors["seeds"] = self.seeds
         if self.states is not None:
             tensors |= _named("states", self.states)
-        facts: dict[str, Any] = {name: getattr(self, name) for name in _FACTS}
+        if self.closing_iterations is not None:
+            tensors["closing_iterations"] = self.closing_iterations
+        if self.passes is not None:
+            tensors["pass_step"], tensors["pass_defects"] = self.passes
+        facts: dict[str, Any] = {name: getattr(self, name) for name in _FACTS} | {"unit": self.unit}
         if self.planned_steps is not None:
             facts["planned_steps"] = self.planned_steps
         if self.groups is not None:
@@ -157,7 +192,11 @@ class Rollout:
                 raise ValueError(f"{path}: not a whole rollout, {name} is {tuple(tensors[name].shape)} and not {shape}")
         groups = Groups(tensors["groups"], facts.get("group_defect", "sum")) if "groups" in tensors else None
         known: dict[str, Any] = {name: tensors[name] for name in _TENSORS} | {name: facts[name] for name in _FACTS}
-        known["planned_steps"] = facts.get("planned_steps")
+        known["planned_steps"], known["unit"] = facts.get("planned_steps"), facts.get("unit", "projection")
+        if known["unit"] not in get_args(Unit):
+            raise ValueError(f"{path}: unit must be one of {get_args(Unit)}: got {known['unit']!r}")
+        known["closing_iterations"] = tensors.get("closing_iterations")
+        known["passes"] = _passes(path, tensors, *tensors["projected"].shape)
         return cls(final=final, states=states, seeds=tensors.get("seeds"), groups=groups, **known)
 
 
@@ -180,7 +219,21 @@ def _unnamed(what: str, tensors: dict[str, Tensor]) -> Any:
     return tree or None
 
 
+def _passes(path: Any, tensors: dict[str, Tensor], n_steps: int, n: int) -> Passes | None:
+    """The passes within steps, checked; None where there are none."""
+    if "pass_step" not in tensors and "pass_defects" not in tensors:
+        return None
+    step, defects = tensors.get("pass_step"), tensors.get("pass_defects")
+    whole = step is not None and defects is not None and step.ndim == 1 and defects.ndim == 2
+    if step is None or defects is None or not whole or len(step) != len(defects) or defects.shape[1] > n:
+        raise ValueError(f"{path}: not a whole rollout, its passes within steps do not fit together")
+    if step.is_floating_point() or bool(((step < 0) | (step >= n_steps) | (step.diff(prepend=step[:1]) < 0)).any()):
+        raise ValueError(f"{path}: the passes within steps must be in the order of steps 0 to {n_steps - 1}")
+    return Passes(step, defects)
+
+
 def _shapes(shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
     """What tensors of a record of (T, n) decisions begin with."""
-    per_sample = dict.fromkeys(("final", "closing", "closing_failed", "seeds", "groups"), tuple(shape[1:]))
+    names = ("final", "closing", "closing_failed", "closing_iterations", "seeds", "groups")
+    per_sample = dict.fromkeys(names, tuple(shape[1:]))
     return per_sample | dict.fromkeys(("defects", "residuals", "projected", "failed", "iterations"), tuple(shape[:2]))

@@ -10,30 +10,57 @@ from torch import Tensor
 
 from trimtab.core.errors import of_type
 from trimtab.core.record import Rollout
-from trimtab.core.schedule import Moment, Schedule, as_schedule, corrections
+from trimtab.core.schedule import Moment, Schedule, as_schedule, units
 
 __all__ = ["replay"]
 
 
 def replay(schedule: Schedule | Callable[[Moment], Tensor], record: Rollout) -> Tensor:
-    """What the schedule decides on the defects of a recorded run, (T, n) bool.
+    """What the schedule decides on the defects of a recorded run, (T, n) bool; where iterations were counted, how many.
 
-    Equal to `record.projected` exactly if that schedule is the one that ran (for schedules that look at states, which
-    a record does not hold, this cannot be told). It shares nothing with the loop but the schedule: each moment is
-    built from the record alone.
+    Equal to `record.projected`, or to `record.iterations`, exactly if that schedule is the one that ran (for schedules
+    that look at states, which a record does not hold, this cannot be told). It shares nothing with the loop but the
+    schedule: each moment is built from the record alone. A closing projection that was paid for takes what it took.
     """
     of_type(record, Rollout, "the record to replay on", "rollout(…) returns one")
     asked = as_schedule(schedule).to(record.defects.device)
     groups, record = record.groups, record.grouped()
     T, n = record.defects.shape
-    budget = torch.as_tensor(corrections(asked.budget, T)).expand(n).to(record.defects.device)
+    counted = record.unit == "iteration"
+    budget = torch.as_tensor(units(asked.budget, T, record.unit)).expand(n).to(record.defects.device)
     decided = torch.zeros(T, n, dtype=torch.bool, device=budget.device)
+    times = decided.long()
     paid, memo = record.closing_rule == "paid", dict[Hashable, Any]()
+    kept_back = (asked.kept_back if counted else 1) if paid else 0
     for t in range(T):
         if paid and t == T - 1:
-            decided[t] = True
+            decided[t], times[t] = True, record.iterations[t]
             break
-        now = Moment.of_record(t, record.defects, decided, budget, seeds=record.seeds, kept_back=int(paid), memo=memo)
-        wanted = torch.as_tensor(asked.decide(now))
-        decided[t] = wanted & (decided[:t].sum(dim=0) < budget - int(paid))
-    return decided if groups is None else groups.per_row(decided)
+        going = torch.ones(n, dtype=torch.bool, device=budget.device)
+        for k, defect in enumerate([record.defects[t], *_looked_at_again(record, t)]):
+            spent = times.sum(dim=0)
+            now = Moment.of_record(
+                t,
+                record.defects,
+                decided,
+                budget,
+                seeds=record.seeds,
+                spent=spent,
+                defect=defect,
+                kept_back=kept_back,
+                memo=memo,
+            )
+            going &= torch.as_tensor(asked.decide(now)) & (spent < budget - kept_back)
+            if k:
+                going &= ~defect.isnan()
+            decided[t] |= going
+            times[t] += going
+    answer = times if counted else decided
+    return answer if groups is None else groups.per_row(answer)
+
+
+def _looked_at_again(record: Rollout, t: int) -> Tensor:
+    """The defects at which a schedule was asked again within step t, (p, n); NaN for samples it was not about."""
+    if record.passes is None:
+        return record.defects[:0]
+    return record.passes.defects[record.passes.step == t]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -21,29 +21,34 @@ __all__ = [
     "Budget",
     "Moment",
     "Schedule",
+    "Unit",
     "Watched",
     "as_array",
     "as_schedule",
     "corrections",
     "last_corrections",
     "most_corrections",
+    "units",
 ]
 
 Budget = int | float | Tensor
 """A whole number counts corrections, a float is a fraction of T, an integer tensor (n,) is a count per sample."""
 
 
-def corrections(budget: Budget, n_steps: int) -> int | Tensor:
+def corrections(budget: Budget | None, n_steps: int) -> int | Tensor:
     """The budget as a number of corrections, between 0 and `n_steps`.
 
     Args:
-        budget: A count, a fraction of `n_steps` (rounded to the nearest count), or a count for each sample.
+        budget: A count, a fraction of `n_steps` (rounded to the nearest count), or a count for each sample; None is no
+            limit.
         n_steps: T, the number of update locations.
 
     Example:
         >>> corrections(0.25, 100), corrections(7, 100), corrections(1.0, 100)
         (25, 7, 100)
     """
+    if budget is None:
+        return n_steps
     if isinstance(budget, Tensor):
         if budget.ndim != 1 or budget.is_floating_point() or budget.is_complex() or budget.dtype == torch.bool:
             raise ValueError(
@@ -64,6 +69,31 @@ def corrections(budget: Budget, n_steps: int) -> int | Tensor:
             f"a float budget is a fraction of T and must be in [0, 1]: got {budget} (for a count, give a whole number)"
         )
     return int(budget * n_steps + 0.5)
+
+
+Unit = Literal["projection", "iteration"]
+"""What a budget counts."""
+
+
+def units(budget: Budget | None, n_steps: int, unit: Unit = "projection") -> int | Tensor:
+    """The budget as a number of units: as in `corrections`, or iterations, of which a step may take several.
+
+    Example:
+        >>> units(2.5, 100, "iteration"), units(7, 100, "iteration")
+        (250, 7)
+    """
+    if unit == "projection":
+        return corrections(budget, n_steps)
+    if budget is None:
+        return 2**31 - 1
+    if isinstance(budget, Tensor):
+        most = int(budget.max()) if budget.numel() else 0
+        return corrections(budget, max(n_steps, most))
+    if isinstance(budget, bool) or not isinstance(budget, int | float | np.integer | np.floating):
+        raise ValueError(f"a budget is a number of iterations, or iterations per step as a float: got {budget!r}")
+    if not 0 <= budget < 2**31 / n_steps:
+        raise ValueError(f"a budget of iterations is finite and at least 0: got {budget!r}")
+    return int(budget) if isinstance(budget, int | np.integer) else int(budget * n_steps + 0.5)
 
 
 def most_corrections(budget: Budget, n_steps: int) -> int:
@@ -111,7 +141,6 @@ class Moment:
         t: int,
         n_steps: int,
         books: Books,
-        *,
         proposal: Any = None,
         context: Mapping[str, Any] = MappingProxyType({}),
         defect: Any = None,
@@ -146,6 +175,8 @@ class Moment:
         budget: int | Tensor,
         *,
         seeds: Tensor | None = None,
+        spent: Tensor | None = None,
+        defect: Tensor | None = None,
         kept_back: int = 0,
         memo: dict[Hashable, Any] | None = None,
     ) -> Moment:
@@ -157,15 +188,18 @@ class Moment:
             projected: (T, n) bool, of which the first t rows are read.
             budget: A number, or one per sample, (n,).
             seeds: (n,), if known.
+            spent: (n,), where that is not the number of decisions before.
+            defect: See `Moment`.
             kept_back: See `Moment`.
             memo: See `Moment`.
         """
-        before = projected[:t]
         last = last_corrections(projected[: t + 1])[t]
         began = torch.as_tensor(budget, device=defects.device).expand(defects.shape[1])
-        books = (defects, projected, began, before.sum(dim=0), last, seeds)
+        already = projected[:t].sum(dim=0) if spent is None else spent
+        books = (defects, projected, began, already, last, seeds)
         arrays = Books(*(None if part is None else as_array(part) for part in books))
-        return cls(t, len(defects), arrays, kept_back=kept_back, memo=memo)
+        present = None if defect is None else as_array(defect)
+        return cls(t, len(defects), arrays, defect=present, kept_back=kept_back, memo=memo)
 
     def __len__(self) -> int:
         """The number of samples."""
@@ -189,7 +223,7 @@ class Moment:
     @property
     def steps_to_go(self) -> int:
         """At how many steps, this one included, those can be spent."""
-        return self.n_steps - self.t - self._kept_back
+        return self.n_steps - self.t - int(self._kept_back > 0)
 
     @property
     def spent(self) -> Tensor:
@@ -286,14 +320,33 @@ class Schedule:
     """Which samples to correct now. Derive from it, or write a plain function of a `Moment`.
 
     Attributes:
-        budget: What each sample may spend; a schedule that spends at will has T.
+        budget: What each sample may spend; None for a schedule that spends at will.
         looks_at_defects: Whether `decide` reads defects; a rollout does not measure them for one that does not.
         calibration_seeds: Seeds this schedule must not be evaluated on.
         closing: The accounting its prices were made for, "paid" or "free"; "" if it fits any.
+        unit: What its prices count, "projection" or "iteration"; "" if it fits either.
+        repeats: Whether it is asked again after each iteration of a step, where those are what is counted; otherwise a
+            yes is worth one.
+        kept_back: How many iterations of a budget are kept for a closing projection that it pays for.
     """
 
     budget: Any = 1.0
     looks_at_defects: ClassVar[bool] = True
+
+    @property
+    def repeats(self) -> bool:
+        """Not asked again."""
+        return False
+
+    @property
+    def unit(self) -> str:
+        """Either."""
+        return ""
+
+    @property
+    def kept_back(self) -> int:
+        """One, if nothing is known."""
+        return 1
 
     @property
     def calibration_seeds(self) -> tuple[int, ...]:
@@ -315,7 +368,7 @@ class Schedule:
 
 
 def as_schedule(schedule: Schedule | Callable[[Moment], Tensor]) -> Schedule:
-    """The schedule itself, or a plain function of a `Moment` made into one with a budget of T."""
+    """The schedule itself, or a plain function of a `Moment` made into one that spends at will."""
     if isinstance(schedule, Schedule):
         return schedule
     if isinstance(schedule, type) or not callable(schedule):
@@ -353,6 +406,21 @@ class Watched(Schedule):
         """As the other one's."""
         return self.schedule.closing
 
+    @property
+    def repeats(self) -> bool:
+        """As the other one does."""
+        return self.schedule.repeats
+
+    @property
+    def unit(self) -> str:
+        """As the other one's."""
+        return self.schedule.unit
+
+    @property
+    def kept_back(self) -> int:
+        """As the other one's."""
+        return self.schedule.kept_back
+
     def decide(self, now: Moment) -> Any:
         """As the other one does."""
         return self.schedule.decide(now)
@@ -365,6 +433,11 @@ class Watched(Schedule):
 @dataclass(frozen=True, eq=False)
 class _Function(Schedule):
     function: Callable[[Moment], Tensor]
+    budget: Any = None
+
+    @property
+    def repeats(self) -> bool:
+        return True
 
     def decide(self, now: Moment) -> Tensor:
         return self.function(now)

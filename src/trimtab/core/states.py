@@ -220,11 +220,12 @@ def put_rows(leaves: Leaves, rows: Tensor, some: Leaves) -> Leaves:
     return tuple(leaf.index_copy(0, rows, part) for leaf, part in zip(leaves, some, strict=True))
 
 
-def true_rows(mask: Tensor) -> Tensor:
-    """The rows where a mask (n,) is true, (k,) int64."""
-    if mask.is_cpu:
-        return torch.from_numpy(mask.numpy().nonzero()[0])
-    return mask.nonzero().squeeze(1)
+def true_rows(mask: Any) -> Tensor:
+    """The rows where a mask (n,), a numpy array or a tensor, is true: (k,) int64."""
+    if type(mask) is np.ndarray:
+        return torch.from_numpy(mask.nonzero()[0])
+    rows: Tensor = mask.nonzero().squeeze(1)
+    return rows
 
 
 def rowwise(mask: Tensor, like: Tensor) -> Tensor:
@@ -234,14 +235,15 @@ def rowwise(mask: Tensor, like: Tensor) -> Tensor:
 
 def all_finite(leaves: Leaves) -> bool:
     """Whether every number is finite."""
-    return all(not leaf.is_floating_point() or _all_finite(leaf) for leaf in leaves)
+    return not [leaf for leaf in leaves if leaf.is_floating_point() and not _all_finite(leaf)]
 
 
 def _all_finite(leaf: Tensor) -> bool:
     if leaf.is_cpu and leaf.dtype in (torch.float32, torch.float64) and leaf.numel():
         try:
             flat = (leaf.detach() if leaf.requires_grad else leaf).numpy().ravel()
-            return bool(np.maximum.reduce(flat) < np.inf and np.minimum.reduce(flat) > -np.inf)  # NaN is neither
+            # NaN is the largest and the least of all; argmax is several times faster than max on few numbers
+            return bool(flat[flat.argmax()] < np.inf and flat[flat.argmin()] > -np.inf)
         except (RuntimeError, TypeError):  # no storage of its own
             pass
     return bool(leaf.isfinite().all())

@@ -83,6 +83,11 @@ def decision_function(schedule: Adaptive | Planned, closing: Closing | None = No
         )
     if not isinstance(schedule.budget, int):
         raise ValueError("decision_function takes one budget for all samples; vmap over tables for several")
+    if schedule.unit == "iteration":
+        raise ValueError(
+            "the prices are of single iterations, which a Corrector buys one after another; decision_function decides "
+            "about whole projections: calibrate without unit='iteration'"
+        )
     rule = closing or schedule.closing or "free"
     if schedule.closing not in ("", rule):
         raise ValueError(

@@ -8,13 +8,14 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from trimtab.core.metrics import Distance, euclidean
 from trimtab.core.problem import Problem
 from trimtab.core.record import Rollout
 from trimtab.core.repeatable import check_repeatable
-from trimtab.core.schedule import Budget, Schedule, Watched, most_corrections
+from trimtab.core.schedule import Budget, Schedule, Unit, Watched, units
 from trimtab.prices.explore import Explore, RunBatch, spread_budgets
 from trimtab.prices.objective import Objective, describe, residual_weights
 from trimtab.prices.thresholds import Thresholds, with_closing
@@ -43,6 +44,7 @@ class Batches:
         fingerprint: str,
         check: bool,
         say: Callable[[str], None],
+        unit: Unit = "projection",
     ) -> None:
         """Run the uncorrected batch, twice if it is to be checked that the two are the same."""
         self._run, self.objective, self.fingerprint, self.say = run, objective, fingerprint, say
@@ -57,7 +59,8 @@ class Batches:
             raise ValueError(
                 f"calibrate takes the largest budget wanted, one number: got {tuple(budget.shape)} of them"
             )
-        self.budget = most_corrections(budget, self.n_steps)
+        self.unit = unit
+        self.budget = int(torch.as_tensor(units(budget, self.n_steps, unit)).max())
         self.closing = self.free.closing_rule
         self.kept_back = int(self.closing == "paid")
         if self.budget < self.kept_back:
@@ -96,7 +99,7 @@ class Batches:
     def cut(self, run: Rollout) -> Rollout:
         """The record of the steps at which there is a choice."""
         names = ("defects", "residuals", "projected", "failed", "iterations")
-        return replace(run, **{name: getattr(run, name)[: self.n_choices] for name in names})
+        return replace(run, **{name: getattr(run, name)[: self.n_choices] for name in names})  # passes tell their step
 
     @cached_property
     def stepwise(self) -> Rollout:

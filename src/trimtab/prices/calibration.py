@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -19,11 +19,12 @@ from trimtab.core.metrics import Distance, endpoint_distance, summary
 from trimtab.core.problem import Problem
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Closing, Rollout
-from trimtab.core.schedule import Budget
+from trimtab.core.schedule import Budget, Unit
 from trimtab.prices.batches import Batches, Source
 from trimtab.prices.dynamic import CostToGo, solve
 from trimtab.prices.explore import RunBatch
 from trimtab.prices.fit_scale import fit_own_scale
+from trimtab.prices.graded import graded_prices
 from trimtab.prices.objective import Objective, as_mix
 from trimtab.prices.own_scale import OwnScale
 from trimtab.prices.plan import Plan
@@ -51,6 +52,7 @@ def calibrate(
     distance: Distance | None = None,
     candidates: dict[str, Price] | None = None,
     closing: Closing = "paid",
+    unit: Unit = "projection",
     check: bool = True,
     say: Callable[[str], None] | None = None,
 ) -> Price:
@@ -75,6 +77,9 @@ def calibrate(
         distance: Between states, (n, *event) twice to (n,); the problem's own, or Euclidean, if not given.
         candidates: More prices for the race, by name.
         closing: How the rollouts of a problem end; see `Corrector`. A loop of your own has its corrector's.
+        unit: What a budget counts: "projection", or "iteration" for a constraint that offers `improve`: prices of one
+            iteration each, by the dynamic program of `trimtab.prices.graded`, for the objective. A float budget is then
+            iterations per step.
         check: Whether to run the first batch twice, to see that it repeats itself.
         say: Told what is being done.
 
@@ -90,6 +95,12 @@ def calibrate(
             "calibrate takes a Problem or a function run(schedule): got "
             f"{type(source).__name__} (for a sampler write calibrate(Problem(sampler, constraint, seeds)))"
         )
+    if unit not in get_args(Unit):
+        raise ValueError(f"unit must be 'projection' or 'iteration': got {unit!r}")
+    if unit == "iteration":
+        if method not in (None, "dp") or quality is not None or candidates:
+            raise ValueError("prices of iterations are made by method='dp' for an objective; leave the others out")
+        method = "dp"
     if method is None:
         method = "dp" if objective == "path" and quality is None else "race"
     if not isinstance(method, str) or method not in METHODS:
@@ -105,7 +116,9 @@ def calibrate(
     if isinstance(source, Problem) and distance is None:
         distance = source.distance
     run = _run_of(source, closing, keep_states="state" in mix)
-    batches = Batches(run, budget, objective, distance, known, check, say or (lambda text: None))
+    batches = Batches(run, budget, objective, distance, known, check, say or (lambda text: None), unit)
+    if unit == "iteration":
+        return graded_prices(batches)
     if method == "race":
         problem = source if isinstance(source, Problem) else None
         return _race(batches, as_quality(quality), problem, candidates or {})

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from trimtab.prices.transitions import NODES, Steps
 
-__all__ = ["CostToGo", "solve"]
+__all__ = ["CostToGo", "break_even", "solve"]
 
 Array = NDArray[np.float64]
 
@@ -85,7 +85,7 @@ def solve(steps: Steps, budget: int, weights: Tensor | None = None, *, keep_cost
         if known > 1:
             gain = torch.lerp(stay_settled[:, 1:], stay_fresh[:, 1:], share[1:known], out=gains[:, : known - 1])
             gain -= go[:, :-1]  # a correction leaves one fewer
-            table[t, 1:known] = _break_even(defects[t], gain.numpy(), sums[:, : known - 1])
+            table[t, 1:known] = break_even(defects[t], gain.numpy(), sums[:, : known - 1])
             spend = torch.from_numpy(defects[t][:, None] >= table[t, 1:known])
             for stay in (stay_settled[:, 1:], stay_fresh[:, 1:]):
                 torch.where(spend, go[:, :-1], stay, out=stay)
@@ -127,7 +127,7 @@ def _fresh_share(most: int, steps_to_go: int, settle: float) -> Array:
     return share
 
 
-def _break_even(defects: Array, gain: Array, from_here_up: Array) -> Array:
+def break_even(defects: Array, gain: Array, from_here_up: Array) -> Array:
     """The defect from which on correcting pays, for each budget.
 
     The gain is an estimate and may cross zero more than once; the cut that loses least is taken, and its place between

@@ -6,16 +6,16 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
 from trimtab._version import __version__
 from trimtab.core import show
-from trimtab.core.errors import of_type
+from trimtab.core.errors import of_type, whole_number
 from trimtab.core.files import UNUSABLE, load_tensors, save_tensors
-from trimtab.core.schedule import Budget, Moment, Schedule, as_array, corrections
+from trimtab.core.schedule import Budget, Moment, Schedule, Unit, as_array, units
 from trimtab.prices.own_scale import OwnScale
 from trimtab.prices.resample import Keep, resampled_table
 
@@ -36,6 +36,8 @@ class Thresholds:
         notes: Anything else worth keeping, JSON only.
         own_scale: Where samples differ in scale, how to tell; prices are multiplied by it.
         closing: The accounting they were made for, "paid" or "free"; "" for any.
+        unit: What is bought at this price: a whole "projection", or one "iteration" of the solver at a time.
+        kept_back: How many of a budget are kept for a closing projection that it pays for; 1 where projections count.
 
     Example:
         >>> import torch
@@ -53,6 +55,8 @@ class Thresholds:
     notes: Mapping[str, Any] = field(default_factory=dict)
     own_scale: OwnScale | None = None
     closing: str = ""
+    unit: Unit = "projection"
+    kept_back: int = 1
 
     def __post_init__(self) -> None:
         """Refuse a table no schedule could use."""
@@ -63,7 +67,10 @@ class Thresholds:
             raise ValueError(
                 f"a threshold table is (T, B + 1) floats with T >= 1: got {tuple(table.shape)} of {table.dtype}"
             )
-        if table.shape[1] - 1 > len(table):
+        if self.unit not in get_args(Unit):
+            raise ValueError(f"the unit of prices is 'projection' or 'iteration': got {self.unit!r}")
+        whole_number(self.kept_back, "what is kept back for the closing projection", 1)
+        if self.unit == "projection" and table.shape[1] - 1 > len(table):
             raise ValueError(f"a table for B = {table.shape[1] - 1} corrections does not fit T = {len(table)} steps")
         if bool(table.isnan().any()):
             t, b = table.isnan().nonzero()[0].tolist()
@@ -90,7 +97,7 @@ class Thresholds:
         drawing = show.draw(lines, "step", "price")
         return show.panel("Prices of a correction", show.table(facts), drawing + note if drawing else "")
 
-    @property
+    @cached_property
     def n_steps(self) -> int:
         """T."""
         return self.table.shape[0]
@@ -146,7 +153,8 @@ class Thresholds:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file."""
         tensors = {"table": self.table}
-        facts = {name: getattr(self, name) for name in ("method", "seeds", "objective", "fingerprint", "closing")}
+        names = ("method", "seeds", "objective", "fingerprint", "closing", "unit", "kept_back")
+        facts = {name: getattr(self, name) for name in names}
         if self.own_scale is not None:
             tensors["typical"], facts["prior"] = self.own_scale.typical, self.own_scale.prior
         save_tensors(path, "thresholds", tensors, facts | {"notes": dict(self.notes)})
@@ -178,7 +186,7 @@ class Adaptive(Schedule):
     def __post_init__(self) -> None:
         """Check the budget against the table."""
         limit = of_type(self.thresholds, Thresholds, "the prices of Adaptive", "calibrate(…) makes them").budget
-        b = limit if self.budget is None else corrections(self.budget, self.thresholds.n_steps)
+        b = limit if self.budget is None else units(self.budget, self.thresholds.n_steps, self.thresholds.unit)
         if (int(b.max()) if isinstance(b, Tensor) else b) > limit:
             raise ValueError(
                 f"a budget of {b} needs a table for at least that many corrections; this one was calibrated for up "
@@ -195,6 +203,21 @@ class Adaptive(Schedule):
     def closing(self) -> str:
         """The accounting the prices were made for."""
         return self.thresholds.closing
+
+    @property
+    def unit(self) -> str:
+        """What the prices count."""
+        return self.thresholds.unit
+
+    @property
+    def repeats(self) -> bool:
+        """Asked again after each iteration, if those are what is bought."""
+        return True
+
+    @property
+    def kept_back(self) -> int:
+        """As the prices say."""
+        return self.thresholds.kept_back
 
     def decide(self, now: Moment) -> Any:
         """Where b > 0 and s >= lambda[t, b], with b what is left of this schedule's own budget."""
@@ -213,18 +236,18 @@ class Adaptive(Schedule):
 
 
 def with_closing(table: Tensor, kept_back: int) -> Tensor:
-    """The prices of T steps and B corrections as those of one more of each, kept for the last step, which corrects all.
+    """The prices of T steps and B corrections as those of one step more, which corrects all, and what is kept for it.
 
     Args:
         table: (T, B + 1).
-        kept_back: 1 where the closing projection is paid for; 0 leaves the table as it is.
+        kept_back: k, what a closing projection that is paid for takes, 1 in projections; 0 leaves the table as it is.
 
     Returns:
-        (T + 1, B + 2): column b holds the prices with b - 1 to spend on the way, and the last step is always corrected.
+        (T + 1, B + k + 1): column b has the prices with b - k to spend on the way; the last step is always corrected.
     """
     if not kept_back:
         return table
-    whole = torch.full((table.shape[0] + 1, table.shape[1] + 1), torch.inf, dtype=table.dtype)
-    whole[:-1, 1:] = table
+    whole = torch.full((table.shape[0] + 1, table.shape[1] + kept_back), torch.inf, dtype=table.dtype)
+    whole[:-1, kept_back:] = table
     whole[-1, 1:] = -torch.inf
     return whole

@@ -27,7 +27,7 @@ from trimtab.core.record import Rollout
 from trimtab.prices.own_scale import OwnScale
 from trimtab.prices.pools import Array, Pooled, Seen, neighbours
 
-__all__ = ["MEMORY", "NODES", "Steps", "occupancy", "one_step"]
+__all__ = ["MEMORY", "NODES", "Steps", "occupancy", "one_step", "transported"]
 
 NODES = 24
 """Defect levels at which everything is known."""
@@ -106,7 +106,7 @@ def one_step(runs: Sequence[Rollout], own_scale: OwnScale | None = None) -> Step
             for found, weights in zip((alike, corrected, alone, settled), _occupancy(levels, estimates), strict=True):
                 found[begin - 1] = weights
         if centre < T - 1:
-            finer = [_transported(some, levels) for some in (pool.corrected, pool.alone, pool.settled)]
+            finer = [transported(some, levels) for some in (pool.corrected, pool.alone, pool.settled)]
             estimates = [pool.corrected.following[None], *finer]
             reached[these] = pool.settled.reaches(levels)
             differ, by_chance = _differences(estimates, reached[begin])
@@ -189,7 +189,7 @@ def _intervals(nodes: Array, x: Array) -> NDArray[np.intp]:
     return below.astype(np.intp)
 
 
-def _transported(pool: Pooled, nodes: Array) -> Array:
+def transported(pool: Pooled, nodes: Array) -> Array:
     """The next defects of a sample at each node, (k, neighbours).
 
     They are those of the node's neighbours, each moved by how far the neighbour is from the node times the slope of

@@ -1,0 +1,211 @@
+"""Algorithm 1 inside the step: laws of corrections that are bought one iteration at a time."""
+
+import copy
+import itertools
+import pickle
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import trimtab as tt
+from cases import Walk
+from trimtab.core.constraint import Improvement
+from trimtab.core.groups import Groups
+from trimtab.core.replay import replay
+from trimtab.prices import Adaptive, Thresholds
+
+T = 12
+SEEDS = range(7)
+
+
+class Halving(tt.Constraint):
+    """The sphere, reached by iterations that leave a share of the defect, and are done below a tolerance."""
+
+    improves = True
+
+    def __init__(self, share: float = 0.5, tolerance: float = 1e-3) -> None:
+        self.share, self.tolerance = share, tolerance
+
+    def defect(self, x: Tensor) -> Tensor:
+        return (x.norm(dim=1) - 1).abs()
+
+    def improve(self, x, state, **context):
+        count = torch.zeros(len(x), dtype=torch.int64) if state is None else state[0]
+        radius = x.norm(dim=1)
+        there = (radius - 1).abs() <= self.tolerance
+        new = torch.where(there, radius, 1 + self.share * (radius - 1))
+        y = x * (new / radius)[:, None]
+        defect = self.defect(y)
+        return Improvement(y, defect, defect <= self.tolerance, (count + 1,))
+
+    def project(self, x):
+        spent, y = torch.zeros(len(x), dtype=torch.int64), x
+        while bool((open_rows := self.defect(y) > self.tolerance).any()):
+            y = torch.where(open_rows[:, None], self.improve(y, None).x, y)
+            spent += open_rows
+        return tt.Projection(y, torch.ones(len(x), dtype=torch.bool), spent, self.defect(y))
+
+
+def flat_prices(price: float, budget: int, kept_back: int = 1) -> Thresholds:
+    table = torch.full((T, budget + 1), price, dtype=torch.float64)
+    table[:, 0] = torch.inf
+    return Thresholds(table, unit="iteration", kept_back=kept_back)
+
+
+def run(schedule, constraint=None, **options) -> tt.Rollout:
+    return tt.rollout(Walk(T), constraint or Halving(), schedule, SEEDS, **options)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.floats(0.01, 0.5), st.integers(1, 60), st.integers(1, 4), st.sampled_from(["paid", "free", "none"]))
+def test_no_budget_is_exceeded_before_the_closing_and_every_decision_can_be_replayed(price, budget, kept, closing):
+    schedule = flat_prices(price, budget + kept, kept).at(budget + kept)
+    record = run(schedule, closing=closing)
+    before_the_end = record.iterations[:-1].sum(dim=0)
+    assert int(before_the_end.max()) <= (budget if closing == "paid" else budget + kept)
+    assert torch.equal(replay(schedule, record), record.iterations.long())
+    assert torch.equal(record.projected, record.iterations > 0)
+    assert record.unit == "iteration"
+    assert torch.equal(record.spent, record.iterations.sum(dim=0))
+
+
+def test_a_sample_iterates_until_the_price_is_not_reached_any_more():
+    record = run(flat_prices(0.05, 10_000).at(10_000), closing="none")
+    assert float(record.residuals.max()) < 0.05
+    expected = (record.defects / 0.05).log2().floor().clamp(min=-1) + 1  # halvings until below
+    assert torch.equal(record.iterations.double(), expected)
+
+
+def test_where_one_iteration_is_the_whole_projection_nothing_changes():
+    table = flat_prices(0.1, T).table
+    whole = run(Adaptive(Thresholds(table), 5), Halving(share=0.0))
+    parts = run(Adaptive(Thresholds(table, unit="iteration"), 5), Halving(share=0.0))
+    assert torch.equal(whole.projected, parts.projected)
+    assert torch.equal(whole.final, parts.final)
+    assert torch.equal(whole.paid, parts.paid)
+
+
+def test_a_schedule_that_fixes_its_times_buys_one_iteration_each_time():
+    record = run(tt.Periodic(4), unit="iteration", measure_defects=True, closing="none")
+    assert record.iterations.sum(dim=0).tolist() == [4] * len(SEEDS)
+    assert bool((record.residuals[record.projected] > 1e-3).any())  # which does not finish
+
+
+@pytest.mark.parametrize("closing", ["paid", "free"])
+def test_a_run_ends_feasible_and_its_closing_iterations_are_counted(closing):
+    record = run(flat_prices(0.3, 8).at(8), closing=closing)
+    assert float(Halving().defect(record.final).max()) <= 1e-3
+    assert torch.equal(record.paid, record.all_iterations)
+    assert bool((record.paid >= record.spent).all())
+
+
+def test_a_function_is_asked_again_after_each_iteration():
+    seen = []
+
+    def below(now: tt.Moment) -> Tensor:
+        seen.append((now.t, now.defect.clone(), now.spent.clone()))
+        return now.defect >= 0.1
+
+    record = run(below, unit="iteration", closing="none")
+    assert float(record.residuals.max()) < 0.1
+    steps = [t for t, _, _ in seen]
+    assert max(map(steps.count, set(steps))) > 1
+    for (t, defect, spent), (u, later, after) in itertools.pairwise(seen):
+        if t == u:  # one unit was paid for each sample that is nearer now
+            assert torch.equal(after - spent, (later < defect).long())
+
+
+def test_what_the_solver_carries_goes_with_its_rows():
+    counts = {}
+
+    class Counting(Halving):
+        def improve(self, x, state, **context):
+            answer = super().improve(x, state)
+            for row, count in zip(x.tolist(), answer.state[0].tolist(), strict=True):
+                counts[tuple(row)] = count
+            return answer
+
+    record = run(flat_prices(0.05, 10_000).at(10_000), Counting(), closing="none")
+    assert max(counts.values()) == int(record.iterations.max()) > 1
+
+
+def test_a_group_is_bought_iterations_together():
+    pairs = Groups(torch.tensor([0, 0, 1, 1, 2, 2, 2]), defect="largest")
+    schedule = flat_prices(0.1, 10_000).at(10_000)
+    record = run(schedule, closing="none", groups=pairs)
+    assert torch.equal(record.projected, pairs.per_row(record.projected[:, pairs.first_row]))
+    assert torch.equal(replay(schedule, record), record.iterations.long())
+
+
+def test_a_record_of_iterations_comes_back_from_its_file(tmp_path):
+    schedule = flat_prices(0.1, 30, 2).at(30)
+    record = run(schedule)
+    record.save(tmp_path / "run.safetensors")
+    again = tt.Rollout.load(tmp_path / "run.safetensors")
+    assert again.unit == "iteration"
+    assert torch.equal(again.spent, record.spent)
+    assert torch.equal(replay(schedule, again), record.iterations.long())
+
+
+def test_prices_of_iterations_come_back_from_their_file(tmp_path):
+    prices = flat_prices(0.1, 40, 3)
+    prices.save(tmp_path / "prices.safetensors")
+    again = tt.load(tmp_path / "prices.safetensors")
+    assert (again.unit, again.kept_back, again.budget) == ("iteration", 3, 40)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_a_copy_goes_on_in_the_middle_of_a_run(copied):
+    corrector = tt.Corrector(Halving(), flat_prices(0.1, 30).at(30), T)
+    x = 1.5 * torch.nn.functional.normalize(torch.randn(5, 3, dtype=torch.float64, generator=torch.manual_seed(0)))
+    for t in range(5):
+        x = corrector(1.2 * x, t)
+    other, y = copied(corrector), x.clone()
+    for t in range(5, T):
+        x, y = corrector(1.2 * x, t), other(1.2 * y, t)
+    assert torch.equal(x, y)
+    assert torch.equal(corrector.rollout.iterations, other.rollout.iterations)
+
+
+def test_a_constraint_without_iterations_is_refused():
+    sphere = tt.as_constraint(lambda x: x / x.norm(dim=1, keepdim=True), lambda x: (x.norm(dim=1) - 1).abs())
+    with pytest.raises(ValueError, match="offers improve"):
+        run(tt.Periodic(4), sphere, unit="iteration")
+
+
+def test_prices_of_one_unit_are_not_spent_in_the_other():
+    with pytest.raises(ValueError, match="made for unit='iteration'"):
+        run(flat_prices(0.1, 5).at(5), unit="projection")
+    with pytest.raises(ValueError, match="must be 'projection' or 'iteration'"):
+        run(tt.Periodic(4), unit="newton")
+    with pytest.raises(ValueError, match="leave it off"):
+        run(tt.Periodic(4), unit="iteration", dense=True)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -1.0])
+def test_an_iteration_that_returns_no_number_is_refused(bad):
+    class Broken(Halving):
+        def improve(self, x, state, **context):
+            answer = super().improve(x, state)
+            return answer._replace(defect=torch.full_like(answer.defect, bad))
+
+    with pytest.raises(RuntimeError, match="improve returned"):
+        run(flat_prices(0.1, 30).at(30), Broken())
+
+
+def test_a_solver_that_never_ends_is_stopped():
+    class Endless(Halving):
+        def improve(self, x, state, **context):
+            answer = super().improve(x, state)
+            return answer._replace(done=torch.zeros_like(answer.done))
+
+    with pytest.raises(RuntimeError, match="not done after"):
+        run(lambda now: now.defect >= 0, Endless(), unit="iteration")
+
+
+def test_a_budget_that_cannot_pay_for_the_closing_is_refused():
+    with pytest.raises(ValueError, match="which takes 3"):
+        run(flat_prices(0.1, 5, 3).at(2))
