@@ -31,6 +31,7 @@ LABELS = {
     "pdm": "Planning",
     "so3-flow": "SO(3) flow",
     "terrain-flow": "Terrain flow",
+    "grid": "Power grid",
 }
 CIRCLES = [[0.3, 0.2, 0.2], [-0.3, -0.2, 0.25], [0.1, -0.6, 0.15]]
 _SHARPNESS = {"periodic": 1.0, "adaptive:paper": 2.2, "adaptive:on-policy": 2.8, "adaptive:dp": 3.2}
@@ -60,7 +61,10 @@ PATHS: dict[str, Callable[[int, float], list[float]]] = {
     "terrain-flow": _over_ground,
     "terrain": _over_ground,
     "pdm": _plan,
+    "grid": _plan,
 }
+LINES = [[1.0, 0.1], [2.0, 0.55], [3.0, 1.0]]  # loads of a network's lines
+GRAPH = {"places": [[0.0, 0.0], [1.0, 0.0], [0.5, 1.0]], "edges": [[0, 1], [1, 2], [2, 0]]}
 
 
 def _rollout(key: str, budget: str, seed: int, path: Callable[[int, float], list[float]] | None) -> dict[str, Any]:
@@ -149,18 +153,22 @@ def _page(domains: tuple[str, ...]) -> dict[str, Any]:
             name: {
                 "label": LABELS[name],
                 "base": name.removesuffix("-flow"),
-                "dynamics": None if name == "pdm" else "flow" if name.endswith("-flow") else "langevin",
+                "dynamics": None if name in ("pdm", "grid") else "flow" if name.endswith("-flow") else "langevin",
                 "summary": "a domain made up for <b>tests</b>",
                 "n_steps": T,
                 "settings": {"kappa": 0.2},
                 "seeds": [0, 1],
-                "path": {"title": "the path", "labels": ["x", "y", "z"][: 2 if name == "pdm" else 3]},
+                "path": {"title": "the path", "labels": ["x", "y", "z"][: 2 if name in ("pdm", "grid") else 3]},
                 "surface": surface if "terrain" in name else None,
                 "obstacles": CIRCLES if name == "pdm" else None,
+                "graph": GRAPH if name == "grid" else None,
                 "paper": {"table1": {"nepe": {"adaptive": [0.13, 0.0016]}}},
                 "examples": {
                     key: {
-                        budget: [_rollout(key, budget, seed, PATHS[name]) for seed in (0, 1)]
+                        budget: [
+                            _rollout(key, budget, seed, PATHS[name]) | ({"path": LINES} if name == "grid" else {})
+                            for seed in (0, 1)
+                        ]
                         for budget in _budgets(key)
                     }
                     for key in KEYS

@@ -11,11 +11,24 @@ from torch import Tensor
 from trimtab.core.metrics import Distance
 from trimtab.core.problem import Problem
 
-__all__ = ["Domain", "Problem", "View"]
+__all__ = ["Domain", "Graph", "Problem", "View"]
 
 
 def _first_two(x: Tensor) -> Tensor:
     return x.flatten(1)[:, :2]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A network that states are drawn on.
+
+    Attributes:
+        places: Where each node is drawn, x and y.
+        edges: The two nodes of each edge.
+    """
+
+    places: tuple[tuple[float, float], ...]
+    edges: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -30,6 +43,8 @@ class View:
         final: Whether a state is a path of its own (a trajectory, a profile): the final one is drawn then, and not
             how the states follow each other.
         ground: The ranges of the first two coordinates over which the surface is drawn that the states lie on.
+        graph: A network whose edges, one for each point of a whole state, are coloured by the second coordinate, a
+            share of what the edge can carry.
     """
 
     label: str
@@ -38,6 +53,7 @@ class View:
     points: Callable[[Tensor], Tensor] = _first_two
     final: bool = False
     ground: tuple[tuple[float, float], tuple[float, float]] | None = None
+    graph: Graph | None = None
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,7 @@ def _domain(files: RunFiles, study: Study, name: str, said: Mapping[str, Any]) -
         "path": said["path"],
         "surface": _coarser(said["surface"]),
         "obstacles": said["obstacles"],
+        "graph": said.get("graph"),
         "paper": tables if any(tables.values()) else None,
         "examples": kept,
     }

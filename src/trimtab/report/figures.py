@@ -14,6 +14,7 @@ from trimtab.domains import dynamics_of
 from trimtab.report.examples import traces_of
 from trimtab.report.formats import domain_label
 from trimtab.report.frontier_figure import frontier
+from trimtab.report.graph_figure import networks
 from trimtab.report.pdm_figure import trajectories
 from trimtab.schedules.style import PAGE, figure_style, label_of, look_of
 from trimtab.studies.about import read_about
@@ -62,6 +63,12 @@ def write_figures(files: RunFiles, summary: Summary) -> list[Path]:
         kept = traces_of(files, study, "pdm")
         circles = said["pdm"].get("obstacles") or []
         figures["trajectories"] = lambda plt: trajectories(plt, kept, circles, study)
+    for name in study.domains:
+        if said[name].get("graph") and study.example_seeds:
+            of_network = traces_of(files, study, name)
+            figures[f"network-{name}"] = lambda plt, name=name, kept=of_network: networks(  # type: ignore[misc]
+                plt, kept, said[name]["graph"], study
+            )
     swept = [cell["improvement"] for kappas in summary.get("kappa", {}).values() for cell in kappas.values()]
     for key in swept[0] if swept else ():
         name = "where-it-helps" + ("" if key == "adaptive:paper" else f"-{key.replace(':', '-')}")

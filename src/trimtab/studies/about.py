@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.domains.base import Domain
+from trimtab.domains.base import Domain, Graph
 from trimtab.studies.errors import StudyError
 from trimtab.studies.run_files import RunFiles
 
@@ -37,6 +37,7 @@ def about(made: Domain, constraint: Any) -> dict[str, Any]:
         "path": {"title": view.title, "labels": list(view.axes)},
         "surface": _surface(constraint, view.ground) if view.ground else None,
         "obstacles": _obstacles(constraint),
+        "graph": _graph(view.graph) if view.graph else None,
     }
 
 
@@ -58,6 +59,12 @@ def _obstacles(constraint: Any) -> list[list[float]] | None:
     """The circles [x, y, r] that paths must stay out of; None where there are none."""
     circles = getattr(getattr(constraint, "obstacles", None), "circles", None)
     return None if circles is None else [[round(value, 4) for value in circle] for circle in circles.tolist()]
+
+
+def _graph(graph: Graph) -> dict[str, Any]:
+    """A network: places of nodes [x, y], and edges as pairs of nodes."""
+    places = [[float(f"{value:.5g}") for value in place] for place in graph.places]
+    return {"places": places, "edges": [list(edge) for edge in graph.edges]}
 
 
 def read_about(files: RunFiles, domains: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -94,7 +101,16 @@ def _wrong_in(said: Mapping[str, Any]) -> str:
             return "its surface has heights that are no numbers"
     if circles is not None and not all(len(circle) == 3 and _numbers(circle) for circle in circles):
         return "its obstacles are not circles [x, y, r]"
-    return ""
+    graph = said.get("graph")
+    return "" if graph is None or _is_graph(graph) else "its graph has not places [x, y] and edges between them"
+
+
+def _is_graph(graph: Mapping[str, Any]) -> bool:
+    nodes = len(graph["places"])
+    placed = all(len(place) == 2 and _numbers(place) for place in graph["places"])
+    ends = [end for edge in graph["edges"] for end in edge]
+    paired = all(len(edge) == 2 for edge in graph["edges"])
+    return placed and paired and all(type(end) is int and 0 <= end < nodes for end in ends)
 
 
 def _numbers(values: Iterable[Any]) -> bool:

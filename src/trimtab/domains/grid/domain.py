@@ -16,12 +16,13 @@ import torch
 from torch import Tensor
 
 from trimtab.core.noise import Noise, as_seeds
-from trimtab.domains.base import Domain, Problem
+from trimtab.domains.base import Domain, Graph, Problem, View
 from trimtab.domains.grid.constraint import limits
 from trimtab.domains.grid.data import given_demand
 from trimtab.domains.grid.model import Model, load_model, shipped_model
 from trimtab.domains.grid.quality import judge
 from trimtab.domains.grid.rated import load_grid
+from trimtab.domains.grid.view import line_profile
 
 __all__ = ["GridFlow", "make"]
 
@@ -78,4 +79,12 @@ def make(case: str = "case14", steps: int = 50, model: str | None = None, worker
         distance=distance,
         settings={"case": case, "steps": steps} | ({} if model is None else {"model": model}),
         quality=judge,
+        view=View(
+            "Power grid",
+            "the loads of the grid's lines at the final operating point",
+            ("line", "share of its rating"),
+            line_profile,
+            final=True,
+            graph=Graph(grid.places, tuple(branch.ends for branch in grid.branches)),
+        ),
     )

@@ -23,6 +23,7 @@ const METRICS = {
   state_error: { label: 'state error', unit: 'distance to the stepwise path, summed over the path' },
   achieved_budget: { label: 'achieved budget', unit: 'share of the steps that were projected' },
 };
+const metricLabel = (metric) => METRICS[metric]?.label ?? metric.replaceAll('_', ' '); // a domain's own measures are named by it
 const KNOWN_DOMAINS = {
   so3: 'SO(3)', se3: 'SE(3)', terrain: 'Terrain', 'so3-impulse': 'SO(3)-Impulse', 'se3-lever': 'SE(3)-Lever',
   'terrain-ridge': 'Terrain-Ridge', pdm: 'Motion planning (PDM)', 'reaction-flow': 'Reaction flow', linkage: 'Linkage',
@@ -170,7 +171,7 @@ const MINUS = '\u2212';
 function number(x, digits = 3) {
   if (!isNumber(x)) return '–';
   const size = Math.abs(x);
-  const text = size !== 0 && (size < 0.001 || size >= 1e5) ? x.toExponential(1) : size >= 100 ? x.toFixed(0) : size >= 10 ? x.toFixed(1) : x.toFixed(digits);
+  const text = size !== 0 && (size < 0.001 || size >= 1e5) ? x.toExponential(1) : size >= 100 ? x.toFixed(0) : size >= 10 ? x.toFixed(1) : size !== 0 && size < 0.01 ? String(Number(x.toPrecision(2))) : x.toFixed(digits);
   return text.replace('-', MINUS);
 }
 const percent = (x, digits = 0) => (isNumber(x) ? `${(100 * x).toFixed(digits)}%`.replace(/^-(0(\.0*)?%)$/, '$1').replace('-', MINUS) : '–');

@@ -5,10 +5,10 @@ function drawFrontier(place, state, setBudget) {
   const curves = domain.schedules.map((schedule) => ({ schedule, points: curvePoints(domain, schedule.key, metric) }))
     .filter((curve) => curve.points.length > 0);
   const values = curves.flatMap((c) => c.points.flatMap((p) => [p.mean - p.se, p.mean + p.se]));
-  if (values.length === 0) return message(place, `No ${METRICS[metric]?.label ?? metric} was recorded here.`);
+  if (values.length === 0) return message(place, `No ${metricLabel(metric)} was recorded here.`);
 
   const phone = place.clientWidth < 440;
-  picture(place, phone ? 330 : 376, `${METRICS[metric]?.label ?? metric} against budget on ${domain.label}`, (root, width, height) => {
+  picture(place, phone ? 330 : 376, `${metricLabel(metric)} against budget on ${domain.label}`, (root, width, height) => {
     const left = 44, right = width - 12, top = 30, bottom = height - 48;
     const high = Math.max(...values), low = Math.min(0, ...values);
     const yTicks = ticks(low, high, 5);
@@ -66,7 +66,7 @@ function curvePoints(domain, key, metric) {
   return Object.assign([{ ...points[0], budget: 0 }, { ...points[0], budget: 1 }], { level: true });
 }
 
-const axisName = (metric) => (metric === 'nepe' ? 'NEPE, lower is better' : `${METRICS[metric]?.label ?? metric}: ${METRICS[metric]?.unit ?? ''}`);
+const axisName = (metric) => (metric === 'nepe' ? 'NEPE, lower is better' : `${metricLabel(metric)}: ${METRICS[metric]?.unit ?? 'of final states'}`);
 
 /** Names and values beside the handle, moved apart where curves meet. */
 function drawLabels(root, drawn, state, { x, y, top, bottom, left, right, phone }) {
@@ -128,4 +128,4 @@ function nearestPoint(curves, x, y, px, py) {
   return best;
 }
 
-const pointText = ({ schedule, point }, metric) => `${schedule.label} at ${percent(Number(point.name))}\n${METRICS[metric]?.label ?? metric} ${plusMinus(point)}${isNumber(point.n) ? `, n = ${point.n}` : ''}`;
+const pointText = ({ schedule, point }, metric) => `${schedule.label} at ${percent(Number(point.name))}\n${metricLabel(metric)} ${plusMinus(point)}${isNumber(point.n) ? `, n = ${point.n}` : ''}`;

@@ -49,6 +49,7 @@ const setStep = (step) => change('step', step);
 function show(changed) {
   drawTrace(at('trace'), state, setStep);
   at('scene-note').textContent = drawScene(at('scene'), state);
+  at('scene-title').textContent = showsSteps(state) ? 'The path' : 'The final sample';
   if (changed === 'step') return;
   showControls(changed);
   writeHeadline(state);
@@ -89,7 +90,7 @@ function showControls(changed) {
     at('dynamics').querySelector('.options').replaceChildren(...DYNAMICS.map((kind) => radio('dynamics', kind, kind === state.dynamics, KNOWN_DYNAMICS[kind] ?? kind)));
     at('domains').querySelector('.options').replaceChildren(...domainsWith(state.dynamics).map((name) => radio('domain', name, name === domain.name, shortDomainLabel(name))));
     at('schedules').querySelector('.options').replaceChildren(...domain.schedules.map((s) => radio('schedule', s.key, s.key === state.schedule, swatch(s), s.label, html('span', { class: 'value' }))));
-    fillSelect(at('metric'), metricsOf(domain).map((m) => [m, METRICS[m]?.label ?? m]), state.metric);
+    fillSelect(at('metric'), metricsOf(domain).map((m) => [m, metricLabel(m)]), state.metric);
     fillSelect(at('seed'), (domain.extra.seeds ?? []).map((seed, i) => [i, seed]), state.seed);
     fillSelect(at('trace-kind'), Object.entries(TRACES), state.trace);
     if (changed) at(changed === 'domain' ? 'domains' : 'dynamics').querySelector(':checked')?.focus();
@@ -102,7 +103,7 @@ function showControls(changed) {
     const chosen = strip.querySelector(':checked')?.parentElement; // on a phone the choices are a strip to scroll
     if (chosen && changed !== 'budget') strip.scrollLeft = chosen.offsetLeft - strip.offsetLeft - (strip.clientWidth - chosen.offsetWidth) / 2;
   }
-  at('schedules-unit').textContent = `${METRICS[state.metric]?.label ?? state.metric} at ${percent(Number(state.budget))}`;
+  at('schedules-unit').textContent = `${metricLabel(state.metric)} at ${percent(Number(state.budget))}`;
   at('budget').value = Math.round(100 * Number(state.budget));
   at('budget').setAttribute('aria-valuetext', `${percent(Number(state.budget))} of the steps`);
   at('budget-out').textContent = percent(Number(state.budget));

@@ -12,6 +12,7 @@ function drawScene(place, state) {
   place.closest('.card').hidden = !example?.path?.length; // some domains keep no picture of their states
   if (!example?.path?.length) return '';
   const scene = { schedule, example, reference: reference?.path ?? [], state, domain };
+  if (domain.extra.graph) return drawGraph(place, scene);
   if (domain.extra.surface) return drawGround(place, scene);
   if (example.path[0].length === 3) return drawGlobe(place, scene);
   return drawPlane(place, scene);
@@ -24,6 +25,11 @@ const dotSize = (example) => (example.projected.size > 40 ? 2.2 : 3.1);
 
 /** Whether point i of the path is the state after step i - 1; a single drawn state (a whole trajectory) has no such order. */
 const followsSteps = (example) => example.path.length === example.defects.length + 1;
+
+const showsSteps = (state) => {
+  const example = exampleOf(state.domain, state.schedule, state.budget, state.seed);
+  return !example?.path?.length || followsSteps(example);
+};
 
 const isReference = (scene) => scene.schedule.key === 'stepwise';
 
@@ -268,4 +274,35 @@ function drawPlane(place, scene) {
   });
   const title = capital(domain.extra.path?.title ?? 'the path in the plane');
   return `${title}.${obstacles.length ? ' Grey discs are obstacles.' : ''}${isReference(scene) ? '' : ' The dotted path is the stepwise reference.'}`;
+}
+
+/* ------------------------------------------------------------------ a network, its edges by how full they are */
+
+const fullness = (share) => `hsl(${Math.round(215 - 205 * Math.min(Math.max(share, 0), 1))} 68% ${isDark() ? 62 : 44}%)`;
+
+function drawGraph(place, scene) {
+  const { example, reference, schedule, domain } = scene;
+  const { places, edges } = domain.extra.graph;
+  const size = side(place);
+  const range = box(places, 0.12);
+  picture(place, size + 34, `${domain.extra.path?.title ?? 'Edges of a network'} under ${schedule.label}`, (root, width) => {
+    const left = (width - size) / 2;
+    const x = scale(range.x, [left, left + size]), y = scale(range.y, [size, 0]);
+    edges.forEach(([a, b], i) => {
+      const [share, full] = [example.path[i]?.[1], reference[i]?.[1]];
+      const edge = svg('line', { class: 'edge', x1: x(places[a][0]), y1: y(places[a][1]), x2: x(places[b][0]), y2: y(places[b][1]), style: `stroke:${isNumber(share) ? fullness(share) : 'var(--faint)'}` });
+      const words = `${a + 1} to ${b + 1}: ${percent(share)} of its rating${isReference(scene) ? '' : `\nstepwise ${percent(full)}`}`;
+      edge.addEventListener('pointermove', (event) => tooltip.show(words, event.clientX, event.clientY));
+      edge.addEventListener('pointerleave', () => tooltip.hide());
+      root.append(edge);
+    });
+    places.forEach(([px, py], node) => root.append(svg('circle', { class: 'node', cx: x(px), cy: y(py), r: 9 }),
+      svg('text', { class: 'node-name', x: x(px), y: y(py) + 4, 'text-anchor': 'middle' }, String(node + 1))));
+    for (let i = 0; i < 20; i += 1) root.append(svg('rect', { x: left + size / 2 - 80 + 8 * i, y: size + 10, width: 8, height: 8, style: `fill:${fullness((i + 0.5) / 20)}` }));
+    root.append(svg('text', { x: left + size / 2 - 86, y: size + 18, 'text-anchor': 'end' }, 'empty'), svg('text', { x: left + size / 2 + 86, y: size + 18 }, 'full'));
+  });
+  const loads = example.path.map((p) => p[1]).filter(isNumber);
+  const apart = example.path.map((p, i) => Math.abs(p[1] - reference[i]?.[1])).filter(isNumber);
+  return `${capital(domain.extra.path?.title ?? 'the edges of a network')}. The fullest is at ${percent(Math.max(...loads))}.`
+    + (isReference(scene) || !apart.length ? '' : ` The largest difference from the stepwise sample is ${percent(Math.max(...apart), 1)} of a rating.`);
 }

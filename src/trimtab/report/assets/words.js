@@ -28,7 +28,7 @@ function measured(domain, schedule, budget, metric) {
   const value = cell(domain, schedule, budget, metric);
   return {
     figure: number(value?.mean), error: value && isNumber(value.se) ? `± ${number(value.se)}` : null, role: 'key',
-    caption: METRICS[metric]?.label ?? metric, how: METRICS[metric]?.unit ?? 'the domain’s own judgement of final states',
+    caption: metricLabel(metric), how: METRICS[metric]?.unit ?? 'the domain’s own judgement of final states',
   };
 }
 
@@ -42,7 +42,7 @@ function besidePeriodic({ domain, schedule, budget, metric }) {
   return {
     figure: isNumber(gain) ? percent(Math.abs(gain)) : '–', error: isNumber(se) ? `± ${percent(se, 1)}` : null, role: lowerIsBetter && gain < -0.0005 ? 'bad' : '',
     caption: same ? 'difference from periodic' : gain < 0 ? `more${what} than periodic` : `less${what} than periodic`,
-    how: periodic ? `its ${METRICS[by]?.label ?? by} is ${plusMinus(periodic)}` : 'no periodic runs at this budget',
+    how: periodic ? `its ${metricLabel(by)} is ${plusMinus(periodic)}` : 'no periodic runs at this budget',
   };
 }
 
@@ -99,7 +99,7 @@ function writeMade(place, state) {
   const { domain, metric, schedule, budget } = state;
   const value = cell(domain, schedule, budget, metric);
   const name = scheduleOf(schedule).label;
-  const label = METRICS[metric]?.label ?? metric;
+  const label = metricLabel(metric);
   const told = (PAGE.metrics ?? []).find((m) => m.key === metric)?.summary;
   const left = html('div', {},
     html('p', {}, html('strong', {}, `${capital(label)} ${plusMinus(value)}`), ` is a mean over n = ${value?.n ?? '–'} evaluation seeds, ± its standard error (their standard deviation divided by √n).`),
