@@ -1,10 +1,10 @@
 """Fit settings of a flow to four numbers of the paper's Table 1, in sample, by a random search.
 
-    python docs/fit_replica.py terrain [trials, 150 unless told]
+    python docs/fit_replica.py se3 [trials, 150 unless told]
+    python docs/fit_replica.py check        # what comes out with the settings that are kept, for all six
 
-Prints the settings found and what comes out with them. Of the members of the published search only those of `so3`,
-`so3-impulse` and `se3-lever` are stated completely; `se3`, `terrain` and `terrain-ridge` in
-`src/trimtab/domains/replica.json` were found with this.
+Prints the settings found and what comes out with them. `se3` in `src/trimtab/domains/replica.json` was found with this;
+the other five are members of the published search, whose member for SE(3) diverges here (docs/domains.md).
 """
 
 from __future__ import annotations
@@ -21,23 +21,27 @@ from trimtab.domains import Domain, domain
 # NEPE and endpoint distance of periodic correction, then of the paper's rule, at a budget of 0.25
 REPORTED = {
     "se3": (0.422, 0.169, 0.303, 0.201),
-    "terrain": (0.521, 0.078, 0.323, 0.083),
-    "terrain-ridge": (0.661, 0.080, 0.361, 0.079),
+}
+# the same as the published search obtained it with its members
+OBTAINED = {
+    "so3": (0.366, 0.515, 0.125, 0.118),
+    "se3": (0.420, 0.168, 0.337, 0.168),
+    "terrain": (0.519, 0.068, 0.315, 0.080),
+    "so3-impulse": (0.474, 0.026, 0.164, 0.011),
+    "se3-lever": (0.471, 0.070, 0.250, 0.034),
+    "terrain-ridge": (0.586, 0.083, 0.341, 0.067),
 }
 COMMON = {"kappa": 0.27, "ramp": 1.0, "noise": 0.003}
 BEGIN = {
     "se3": COMMON | {"arc": 4.0, "swing": 1.0, "spread": 0.4, "arm": 0.2},
-    "terrain": COMMON | {"arc": 6.0, "deflection": 1.5, "hill": 0.6, "wave": 0.5},
-    "terrain-ridge": COMMON
-    | {"arc": 6.0, "deflection": 0.5, "hill": 0.6, "wave": 0.5, "ridge_height": 0.1, "ridge_width": 0.1},
 }
-STEPS = {"se3": 40, "terrain": 20, "terrain-ridge": 20}
+STEPS = {"se3": 40}
 UNTIL = {"kappa": 1.0, "ramp": 3.0, "noise": 0.03, "spread": 1.5}
 
 
-def outcome(made: Domain) -> tuple[float, ...]:
-    """The four numbers, over 16 seeds, prices from 64 others."""
-    problem, others = made.problem(range(16)), made.problem(range(1_000_000, 1_000_064))
+def outcome(made: Domain, seeds: int = 16) -> tuple[float, ...]:
+    """The four numbers, prices from 64 other seeds."""
+    problem, others = made.problem(range(seeds)), made.problem(range(1_000_000, 1_000_064))
     prices = tt.calibrate(others, 0.25, "paper", objective="path", closing="free", check=False)
     schedules = (tt.Stepwise(), tt.Terminal(), tt.Periodic(0.25), prices.at(0.25))
     stepwise, terminal, *compared = (
@@ -64,6 +68,13 @@ def loss(name: str, settings: dict[str, float]) -> float:
     return sum(math.log(max(a, 1e-6) / b) ** 2 for a, b in zip(found, REPORTED[name], strict=True))
 
 
+def check() -> None:
+    """Print what comes out with the settings that are kept, beside what the published search obtained."""
+    for name, before in OBTAINED.items():
+        here = outcome(domain(f"{name}-replica"), 64)
+        print(name, "published", *before, "here", *(f"{value:.3f}" for value in here), flush=True)
+
+
 def main(name: str, trials: int) -> None:
     """Change some settings by random factors and keep what is better."""
     dice = random.Random(0)
@@ -84,4 +95,7 @@ def main(name: str, trials: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 150)
+    if sys.argv[1] == "check":
+        check()
+    else:
+        main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 150)

@@ -1,6 +1,7 @@
 """Renew the tables of docs/domains.md: what adaptive correction gains over periodic, by kappa and by dynamics.
 
-Run it from the repository's root: `python docs/make_domains.py [langevin] [flows] [ramps]`; all three unless told.
+Run it from the repository's root: `python docs/make_domains.py [langevin] [flows] [ramps]`; all three unless told. The
+studies are kept in runs/domains and go on where they were stopped; studies of other code are begun anew.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from fit_replica import outcome
@@ -17,6 +17,7 @@ from _page import renew
 from trimtab.domains import FLOWS, SYNTHETIC, VARIANTS, domain
 from trimtab.studies.config import Study
 from trimtab.studies.engine import run_study
+from trimtab.studies.errors import StudyError
 from trimtab.studies.reported import reported
 from trimtab.studies.rows import write_rows
 from trimtab.studies.store import Store
@@ -76,10 +77,16 @@ def ramp_table() -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
-def summary_of(study: Study) -> dict[str, Any]:
-    """Run a study in a directory that goes away."""
-    with TemporaryDirectory() as folder, Store(Path(folder) / "run", study) as store:
-        run_study(store)
+def summary_of(study: Study, part: str) -> dict[str, Any]:
+    """Run what a study still lacks."""
+    folder = Path("runs") / "domains" / part
+    try:
+        store = Store(folder, study, "resume")
+    except (StudyError, ValueError) as error:
+        print(f"{error}: begun anew", file=sys.stderr)
+        store = Store(folder, study, "overwrite")
+    with store:
+        run_study(store, stream=sys.stderr)
         write_rows(store)
         return summarise(store.files)
 
@@ -87,10 +94,11 @@ def summary_of(study: Study) -> dict[str, Any]:
 def main(parts: list[str]) -> None:
     """Run the studies and renew the tables."""
     if "langevin" in parts:
-        summary = summary_of(STUDY)
+        summary = summary_of(STUDY, "langevin")
         renew("domains.md", "tables", "\n\n".join(table(summary, key) for key in SCHEDULES))
     if "flows" in parts:
-        renew("domains.md", "flows", flow_table(summary_of(replace(STUDY, domains=(*SYNTHETIC, *FLOWS), kappas=()))))
+        study = replace(STUDY, domains=(*SYNTHETIC, *FLOWS), kappas=())
+        renew("domains.md", "flows", flow_table(summary_of(study, "flows")))
     if "ramps" in parts:
         renew("domains.md", "ramps", ramp_table())
 

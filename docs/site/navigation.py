@@ -20,6 +20,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Understand": ("prices.md", "distributions.md", "reliability.md", "related-work.md", "notation.md"),
     "Reproduce": (
         "studies.md",
+        "reproduction.md",
         "domains.md",
         "pdm.md",
         "reaction-flow.md",

@@ -134,7 +134,7 @@ def _towards(point: Array, place: tuple[float, float, float]) -> tuple[Array, Ar
 
 @dataclass(frozen=True)
 class WalkFlow:
-    """A walk straight across, which the height deflects: velocity (1, c z) on the map, along the tangent in space.
+    """A walk straight across, which the height deflects: velocity (1, c z + e v) on the map, tangential in space.
 
     Off the surface the height is another, and so is the way. The pull is vertical, as the projection is.
 
@@ -142,11 +142,13 @@ class WalkFlow:
         flow: Speed, pull and noise.
         terrain: What is walked over.
         deflection: c.
+        fan: e, by which walks that are apart go farther apart; below 0, closer together.
     """
 
     flow: Flow = field(default_factory=Flow)
     terrain: Terrain = field(default_factory=Terrain)
     deflection: float = 1.0
+    fan: float = 0.0
 
     @property
     def n_steps(self) -> int:
@@ -165,7 +167,7 @@ class WalkFlow:
         u, v, z = point
         height, by_u, by_v = self.terrain.height_and_slope(u, v)
         du = self.flow.speed(t)
-        dv = du * self.deflection * z
+        dv = du * (self.deflection * z + self.fan * v)
         dz = by_u * du + by_v * dv + self.flow.kappa * (height - z)
         moved = stack([u + du, v + dv, z + dz])
         return batch_first(moved + self.flow.noise * batch_last(noise.normal(t, (3,))))
@@ -197,9 +199,15 @@ def make(**settings: Any) -> Domain:
 
 
 def make_flow(
-    *, deflection: float = 1.0, hill: float = 1.0, wave: float = 1.0, arc: float = 3.0, **settings: Any
+    *,
+    deflection: float = 1.0,
+    fan: float = 0.0,
+    hill: float = 1.0,
+    wave: float = 1.0,
+    arc: float = 3.0,
+    **settings: Any,
 ) -> Domain:
     """The domain `terrain` with `dynamics="flow"`; settings are those of `WalkFlow`, hills and `Flow`."""
-    sampler = WalkFlow(Flow(arc=arc, **settings), Terrain((), hill, wave), deflection)
-    own = {"deflection": deflection, "hill": hill, "wave": wave}
+    sampler = WalkFlow(Flow(arc=arc, **settings), Terrain((), hill, wave), deflection, fan)
+    own = {"deflection": deflection, "fan": fan, "hill": hill, "wave": wave}
     return walk("terrain", "points that cross smooth hills and are deflected by them", sampler, **own)

@@ -35,6 +35,7 @@ def make_flow(
     ridge_height: float = 0.25,
     ridge_width: float = 0.05,
     deflection: float = 1.0,
+    fan: float = 0.0,
     hill: float = 1.0,
     wave: float = 1.0,
     arc: float = 3.0,
@@ -47,7 +48,7 @@ def make_flow(
         raise ValueError(f"crests is a number of ridges of at least 0: got {crests!r}")
     places = [arc * ((i + 0.5) / crests - 0.5) for i in range(crests)]
     ridges = tuple(Ridge((1.0, 0.0), place, ridge_height, ridge_width) for place in places)
-    sampler = WalkFlow(Flow(arc=arc, **settings), Terrain(ridges, hill, wave), deflection)
-    own = {"ridge_height": ridge_height, "ridge_width": ridge_width, "deflection": deflection}
+    sampler = WalkFlow(Flow(arc=arc, **settings), Terrain(ridges, hill, wave), deflection, fan)
+    own = {"ridge_height": ridge_height, "ridge_width": ridge_width, "deflection": deflection, "fan": fan}
     summary = "points that cross hills with narrow ridges and are deflected by them"
     return walk("terrain-ridge", summary, sampler, crests=crests, hill=hill, wave=wave, **own)
