@@ -108,6 +108,11 @@ def _numbers(key: str, budget: str) -> dict[str, Any]:
     }
 
 
+def _apart(key: str) -> dict[str, Any]:
+    p = 0.01 if key == "periodic" else 0.4
+    return {"value": 0.5, "floor": 0.4, "p": p, "shift": 0.3, "n": 16}
+
+
 def _summary(domains: tuple[str, ...]) -> dict[str, Any]:
     numbers: dict[str, Any] = {
         "schedules": {key: {budget: _numbers(key, budget) for budget in _budgets(key)} for key in KEYS},
@@ -121,6 +126,7 @@ def _summary(domains: tuple[str, ...]) -> dict[str, Any]:
         },
         "concentration": {"q": 0.2, "mean": 0.7, "se": 0.01},
         "degenerate": 0,
+        "distribution": {key: {budget: _apart(key) for budget in _budgets(key)} for key in KEYS},
     }
     config = {"preset": "toy", "seeds": 16, "calibration_seeds": 64}
     out: dict[str, Any] = {"version": 1, "config": config, "seconds": 1.5, "domains": dict.fromkeys(domains, numbers)}

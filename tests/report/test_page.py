@@ -174,6 +174,18 @@ def test_opens_at_the_table_budget_with_the_paper_rule(seen: Browsed) -> None:
     assert seen.page.title() != "broken"
 
 
+def test_final_samples_are_told_in_words(seen: Browsed) -> None:
+    words = seen.text("final-samples")
+    assert "from those of full projection with the same noise" in words
+    assert "cannot be told from those of full projection on other seeds, p = 0.400" in words
+    assert "with 16 samples a shift of 0.300 of their spread would have been seen" in words
+    assert "own measures" not in words
+    seen.pick("schedule", "periodic")
+    assert "they differ from those of full projection on other seeds, p = 0.010" in seen.text("final-samples")
+    seen.pick("domain", "pdm")
+    assert "length 2.250 ± 0.100" in seen.text("final-samples")
+
+
 @pytest.mark.parametrize("domain", ["terrain", "pdm"])
 def test_domain_changes_everything_drawn(seen: Browsed, domain: str) -> None:
     before = {place: seen.drawn(place) for place in ("scene", "made", "choice")}

@@ -9,6 +9,7 @@ import pytest
 
 from study_runs import SWEPT, finished
 from trimtab.report.figures import write_figures
+from trimtab.report.final_samples import final_samples
 from trimtab.report.study_tables import Cell, Table, all_tables, write_tables
 from trimtab.schedules.style import look_of
 from trimtab.studies.reported import reported
@@ -70,7 +71,7 @@ def test_a_table_in_its_three_formats():
 
 def test_every_table_is_written_in_every_format(run, summary):
     written = write_tables(RunFiles(run), summary)
-    assert len(written) == 3 * len(all_tables(summary)) == 15
+    assert len(written) == 3 * len(all_tables(summary)) == 18
     for path in written:
         assert path.stat().st_size > 0
     for table in all_tables(summary):
@@ -167,6 +168,29 @@ def test_the_papers_numbers_are_the_papers():
         expected = value | {"median_improvement": value["median_nepe_improvement"]}
         del expected["median_nepe_improvement"]
         assert ours["win_rates"][names[name]] == expected
+
+
+# ------------------------------------------------------------------ final samples
+
+
+def test_final_samples_are_told_apart_by_their_p_value_and_the_notes_say_what_would_have_been_seen(summary):
+    content = next(iter(summary["domains"].values()))
+    content["distribution"]["periodic"]["0.25"] |= {"p": 0.01, "shift": 0.25, "n": 12}
+    content["distribution"]["adaptive:paper"]["0.25"] |= {"p": 0.4, "shift": 0.25, "n": 12}
+    (table,) = final_samples(summary)
+    mine = {row[1]: row[-1] for row in table.rows if row[0] == content["label"]}
+    assert (mine["periodic"], mine["adaptive (paper)"]) == ("yes", "no")
+    (note,) = [note for note in table.notes if note.startswith(f"{content['label']}:")]
+    assert "periodic" in note
+    assert "with 12 samples a shift of 0.25 of their spread would have been seen" in note
+    content["distribution"]["periodic"]["0.25"]["p"] = 0.4
+    for told in content["distribution"].values():
+        for one in told.values():
+            one["p"] = 0.4
+    assert "no schedule's final samples can be told" in "".join(final_samples(summary)[0].notes)
+    for domain in summary["domains"].values():
+        del domain["distribution"]
+    assert final_samples(summary) == []
 
 
 # ------------------------------------------------------------------ schedules nobody has heard of

@@ -141,7 +141,9 @@ def test_thresholds_of_a_stepwise_rollout_are_quantiles_and_refuse_its_seeds():
         (lambda: Trigger(0.5, gap=1.5), "got 1.5"),
         (lambda: UntilBelow(-0.1), "tolerance is a number of at least 0"),
         (lambda: AboveNoise([1.0]), "got list"),
-        (lambda: AboveNoise(torch.ones(2, 2)), r"got \(2, 2\)"),
+        (lambda: AboveNoise(torch.ones(2, 2, 1)), r"got \(2, 2, 1\)"),
+        (lambda: Trigger(torch.tensor([0.5, -0.5])), "or one for each sample"),
+        (lambda: UntilBelow(torch.tensor([1])), "or one for each sample"),
         (lambda: AboveNoise(torch.tensor([1.0, torch.nan])), "at least 0"),
         (lambda: times(AboveNoise(torch.ones(3)), [1.0] * 4), "thresholds for 3 steps, but this rollout has 4"),
     ],
@@ -149,6 +151,21 @@ def test_thresholds_of_a_stepwise_rollout_are_quantiles_and_refuse_its_seeds():
 def test_what_cannot_be_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def above_noise(value):
+    return AboveNoise(torch.as_tensor(value) * torch.ones(Walk().n_steps, *(3,) * torch.as_tensor(value).ndim))
+
+
+@pytest.mark.parametrize("make", [AccumulatedDefect, Trigger, UntilBelow, above_noise])
+def test_values_of_their_own_decide_for_each_sample_as_one_for_all_does(make):
+    values = [0.2, 0.5, 1.5]
+    together = make(torch.tensor(values)).to(torch.device("cpu"))
+    whole = free.rollout(Walk(), Sphere(), together, range(3), measure_defects=True)
+    for i, value in enumerate(values):
+        alone = free.rollout(Walk(), Sphere(), make(value), range(3), measure_defects=True)
+        assert torch.equal(whole.projected[:, i], alone.projected[:, i])
+    assert len({tuple(column.tolist()) for column in whole.projected.T}) > 1
 
 
 def test_quantiles_and_defects_that_cannot_be_are_refused():

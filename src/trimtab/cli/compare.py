@@ -37,7 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY",
         nargs="+",
         default=list(SCHEDULES),
-        help=f"{', '.join(SCHEDULES)} (all of them if not given; the first three are always run)",
+        help=f"{', '.join(SCHEDULES)} (all of them if not given; the first three are always run); "
+        "also window, geometric, random-ramp, accumulated, event, above-noise, until-below, hindsight",
     )
     add_seeds(parser, "--seeds", 16, "number of evaluation rollouts")
     add_seeds(parser, "--calibration-seeds", 64, "number of calibration rollouts")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.domains import SYNTHETIC, base_of
+from trimtab.report.final_samples import at_table_budget
 from trimtab.report.formats import Cell, Table, domain_label
 from trimtab.schedules.style import label_of
 from trimtab.studies.config import budget_name
@@ -27,7 +28,7 @@ def projected_diffusion(summary: Summary) -> list[Table]:
     content = summary["domains"]["pdm"]
     rows: list[list[str | int | Cell]] = []
     paper = reported()["table2"]["schedules"]
-    for key, at in _at_table_budget(summary, "pdm").items():
+    for key, at in at_table_budget(summary, "pdm").items():
         value = content["schedules"][key][at]["nepe"]
         gain = content["improvement"].get(key, {}).get(at, {}).get("nepe", {"mean": None, "se": None})
         rows.append([label_of(key), "here", at, *_four(value, [gain["mean"], gain["se"]])])
@@ -63,7 +64,7 @@ def quality(summary: Summary) -> list[Table]:
             continue
         judged = list(next(iter(next(iter(content["quality"].values())).values())))
         rows: list[list[str | int | Cell]] = []
-        for key, at in _at_table_budget(summary, name).items():
+        for key, at in at_table_budget(summary, name).items():
             numbers = [content["quality"][key][at][what] for what in judged]
             numbers += [content["schedules"][key][at][metric] for metric in ("endpoint", "nepe")]
             rows.append([label_of(key), at, *(Cell(value["mean"], value["se"]) for value in numbers)])
@@ -89,7 +90,7 @@ def cost(directory: Path, summary: Summary) -> list[Table]:
     timing = read_timing(directory) if learned else []
     rows: list[list[str | int | Cell]] = []
     for name in learned:
-        for key, at in _at_table_budget(summary, name).items():
+        for key, at in at_table_budget(summary, name).items():
             mine = [
                 task
                 for task in timing
@@ -123,12 +124,3 @@ def cost(directory: Path, summary: Summary) -> list[Table]:
 
 def _table_budget(summary: Summary) -> str:
     return budget_name(summary["config"]["table_budget"])
-
-
-def _at_table_budget(summary: Summary, name: str) -> dict[str, str]:
-    """The schedules of a domain, with the budget of the tables or, where they have only one, their own."""
-    wanted = _table_budget(summary)
-    return {
-        key: wanted if wanted in by_budget else next(iter(by_budget))
-        for key, by_budget in summary["domains"][name]["schedules"].items()
-    }

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trimtab.report.diagnostics import budget_usage, concentration, degenerate
+from trimtab.report.final_samples import final_samples
 from trimtab.report.formats import Cell, Table, sources_by_label
 from trimtab.report.pdm import cost, projected_diffusion, quality
 from trimtab.schedules.style import label_of
@@ -39,7 +40,7 @@ def all_tables(summary: Summary) -> list[Table]:
     for key in keys:
         ending = "" if key == "adaptive:paper" else f"-{key.replace(':', '-')}"
         tables += [fixed_budget(summary, key, f"table1{ending}"), win_rates(summary, key, f"table3{ending}")]
-    tables += [*projected_diffusion(summary), *quality(summary)]
+    tables += [*projected_diffusion(summary), *quality(summary), *final_samples(summary)]
     return [*tables, concentration(summary), budget_usage(summary), degenerate(summary)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -23,11 +23,11 @@ class AccumulatedDefect(Schedule):
     So caching schemes decide when to compute anew: a small error is let pass, but not for ever.
 
     Attributes:
-        value: What the sum has to reach, at least 0; inf never corrects.
+        value: What the sum has to reach, at least 0; inf never corrects. One for all samples, or one for each, (n,).
         budget: A count, a fraction of T or a count per sample.
     """
 
-    value: float
+    value: float | Tensor
     budget: Budget = 1.0
 
     def __post_init__(self) -> None:
@@ -41,13 +41,17 @@ class AccumulatedDefect(Schedule):
         # one after the other: a plain sum groups its terms by the batch size, to other last bits
         return since.cumsum(dim=0)[-1] >= self.value
 
+    def to(self, device: torch.device) -> AccumulatedDefect:
+        """The same schedule with its values on `device`."""
+        return replace(self, value=_on(self.value, device))
+
 
 @dataclass(frozen=True, eq=False)
 class Trigger(Schedule):
     """Correct where the defect reaches a value, but not before `gap` steps have passed since the last correction.
 
     Attributes:
-        value: What the defect has to reach, at least 0; inf never corrects.
+        value: What the defect has to reach, at least 0; inf never corrects. One for all samples, or one for each, (n,).
         gap: Least number of steps from one correction to the next; 1 allows every step. The first needs no gap.
         budget: A count, a fraction of T or a count per sample.
 
@@ -61,7 +65,7 @@ class Trigger(Schedule):
         [0, 3, 6]
     """
 
-    value: float
+    value: float | Tensor
     gap: int = 1
     budget: Budget = 1.0
 
@@ -75,17 +79,21 @@ class Trigger(Schedule):
         """Where the defect is large enough and the last correction long enough ago."""
         return (now.defect >= self.value) & ((now.last == 0) | (now.since >= self.gap))
 
+    def to(self, device: torch.device) -> Trigger:
+        """The same schedule with its values on `device`."""
+        return replace(self, value=_on(self.value, device))
+
 
 @dataclass(frozen=True, eq=False)
 class UntilBelow(Schedule):
     """Correct at every step until the defect has once been below a tolerance, and then stop for good.
 
     Attributes:
-        tolerance: At least 0; at 0 it never stops.
+        tolerance: At least 0; at 0 it never stops. One for all samples, or one for each, (n,).
         budget: A count, a fraction of T or a count per sample.
     """
 
-    tolerance: float
+    tolerance: float | Tensor
     budget: Budget = 1.0
 
     def __post_init__(self) -> None:
@@ -95,6 +103,10 @@ class UntilBelow(Schedule):
     def decide(self, now: Moment) -> Tensor:
         """Where no defect has been below the tolerance yet."""
         return (now.defects >= self.tolerance).all(dim=0)
+
+    def to(self, device: torch.device) -> UntilBelow:
+        """The same schedule with its tolerances on `device`."""
+        return replace(self, tolerance=_on(self.tolerance, device))
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +118,7 @@ class AboveNoise(Schedule):
     measured, and a quantile of it is the threshold.
 
     Attributes:
-        thresholds: (T,), at least 0.
+        thresholds: At least 0: (T,), or (T, n) for samples with thresholds of their own.
         budget: A count, a fraction of T or a count per sample.
         calibration_seeds: Of the rollouts the thresholds were measured on: the schedule is not evaluated on them.
     """
@@ -118,9 +130,9 @@ class AboveNoise(Schedule):
     def __post_init__(self) -> None:
         """Refuse thresholds that are none."""
         h = self.thresholds
-        if not isinstance(h, Tensor) or h.ndim != 1 or not h.is_floating_point():
+        if not isinstance(h, Tensor) or h.ndim not in (1, 2) or not h.is_floating_point():
             came = f"{tuple(h.shape)} of {h.dtype}" if isinstance(h, Tensor) else type(h).__name__
-            raise ValueError(f"AboveNoise: thresholds are a (T,) tensor of floats: got {came}")
+            raise ValueError(f"AboveNoise: thresholds are a (T,) or (T, n) tensor of floats: got {came}")
         if not bool((h >= 0).all()):  # NaN is not
             raise ValueError("AboveNoise: thresholds are at least 0")
 
@@ -191,6 +203,13 @@ def _quantiles(defects: Tensor, quantile: float) -> Tensor:
     return defects.double().quantile(quantile, dim=1)
 
 
-def _at_least_zero(schedule: str, name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value) or value < 0:
+def _on(value: float | Tensor, device: torch.device) -> float | Tensor:
+    return value.to(device) if isinstance(value, Tensor) else value
+
+
+def _at_least_zero(schedule: str, name: str, value: float | Tensor) -> None:
+    if isinstance(value, Tensor):
+        if value.ndim != 1 or not value.is_floating_point() or not bool((value >= 0).all()):
+            raise ValueError(f"{schedule}: {name} is a number of at least 0, or one for each sample: got {value!r}")
+    elif isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value) or value < 0:
         raise ValueError(f"{schedule}: {name} is a number of at least 0: got {value!r}")

@@ -10,7 +10,7 @@ from typing import Any
 from trimtab.core.errors import unknown
 from trimtab.domains import FLOWS, SYNTHETIC
 
-__all__ = ["CALIBRATION_SEED", "PRESETS", "SWEPT", "Study", "budget_name", "preset"]
+__all__ = ["CALIBRATION_SEED", "PRESETS", "REFERENCE_SEED", "SWEPT", "Study", "budget_name", "preset"]
 
 GRID = tuple(i / 20 for i in range(21))
 SCHEDULES = (
@@ -31,6 +31,9 @@ SWEPT = ("terminal", "stepwise", "periodic", "adaptive:paper", "adaptive:dp")
 
 CALIBRATION_SEED = 1_000_000
 """Calibration seeds count from here, evaluation seeds from 0."""
+
+REFERENCE_SEED = 2_000_000
+"""And from here those of full projection that final samples are compared with as distributions."""
 
 
 @dataclass(frozen=True)

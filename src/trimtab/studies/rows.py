@@ -19,6 +19,7 @@ from trimtab.core.metrics import nepe
 from trimtab.studies.about import ABOUT
 from trimtab.studies.config import Study
 from trimtab.studies.errors import StudyError
+from trimtab.studies.fidelity import FIDELITY, fidelities
 from trimtab.studies.run_files import RunFiles
 from trimtab.studies.schedules import study_schedule
 from trimtab.studies.store import Store
@@ -48,6 +49,7 @@ COLUMNS: dict[str, str] = {
     "closing": "bool",
     "failures": "int64",
     "iterations": "int64",
+    **dict.fromkeys(FIDELITY, "float64"),
 }
 """Of the rows, with their Arrow types; a domain that judges its final states adds columns of numbers at the end."""
 
@@ -92,8 +94,12 @@ def join_rows(store: Store) -> dict[str, list[dict[str, Any]]]:
     files: dict[str, list[dict[str, Any]]] = {name: [] for name in store.study.domains}
     if store.study.kappas and store.study.kappa_domains:
         files[SWEEP] = []
+    told = fidelities(store)
     for task in study_tasks(store.study):
-        files[task.domain if task.kappa is None else SWEEP].extend(store.rows(task))
+        rows = store.rows(task)
+        if task.kappa is None:
+            rows = [row | told.get((task.domain, task.schedule, row["budget"]), {}) for row in rows]
+        files[task.domain if task.kappa is None else SWEEP].extend(rows)
     study = store.study
     for name, rows in files.items():
         swept = name == SWEEP

@@ -19,7 +19,8 @@ from trimtab.domains.base import Problem
 from trimtab.experimental.value import Value
 from trimtab.limits.hindsight import hindsight
 from trimtab.prices.calibration import Price
-from trimtab.schedules import Fixed, Periodic, Stepwise, Terminal
+from trimtab.schedules import Fixed, Geometric, Periodic, RandomRamp, Stepwise, Terminal
+from trimtab.studies.rules import Rule
 
 __all__ = ["STUDY_SCHEDULES", "Ingredients", "StudySchedule", "study_schedule"]
 
@@ -36,11 +37,11 @@ class Ingredients:
 
     problem: Problem
     seeds: Tensor
-    thresholds: Price | Value | None = None
+    thresholds: Price | Value | Rule | None = None
 
     @property
-    def prices(self) -> Price | Value:
-        """The calibrated prices, or planned times."""
+    def prices(self) -> Price | Value | Rule:
+        """The calibrated prices, planned times, or values of a rule."""
         assert self.thresholds is not None, "this schedule's key names no calibration method"
         return self.thresholds
 
@@ -52,7 +53,8 @@ class StudySchedule:
     Attributes:
         summary: One sentence.
         build: The schedule for budgets, a number of corrections for each sample, (n,).
-        calibration: The `method` of `calibrate` whose prices it needs; None for none.
+        calibration: The `method` of `calibrate` whose prices it needs, or the rule whose values; None for none.
+        exact: Whether it spends its budget to the last correction; a rule that knows none may spend less.
         only_budget: The one budget it makes sense for; None for any.
         cheap_only: Whether it runs so many rollouts that only the synthetic domains can afford it.
     """
@@ -62,11 +64,17 @@ class StudySchedule:
     calibration: str | None = None
     only_budget: float | None = None
     cheap_only: bool = False
+    exact: bool = True
 
 
 def _priced(summary: str, method: str, cheap_only: bool = False) -> StudySchedule:
     """A schedule made of the price that a method of `calibrate` finds."""
     return StudySchedule(summary, lambda given, budgets: given.prices.at(budgets), method, cheap_only=cheap_only)
+
+
+def _ruled(summary: str, name: str) -> StudySchedule:
+    """A rule of `trimtab.studies.rules`, with values that spend about the budget on calibration rollouts."""
+    return StudySchedule(summary, lambda given, budgets: given.prices.at(budgets), name, exact=False)
 
 
 STUDY_SCHEDULES: dict[str, StudySchedule] = {
@@ -105,6 +113,33 @@ STUDY_SCHEDULES: dict[str, StudySchedule] = {
         "Projections at the best steps of calibration rollouts, the same for all samples; no defect is looked at.",
         "planned",
     ),
+    "window": StudySchedule(
+        "A projection at each of the last steps, as many as the budget allows, and none before.",
+        lambda given, budgets: Fixed(_last_steps(given.problem.sampler.n_steps, budgets)),
+    ),
+    "geometric": StudySchedule(
+        "Projections at steps whose distance to the end shrinks by a constant factor.",
+        lambda given, budgets: Geometric(budgets),
+    ),
+    "random-ramp": StudySchedule(
+        "Projections at random steps, the more likely the later, as DDAT draws them.",
+        lambda given, budgets: RandomRamp(budgets),
+    ),
+    "accumulated": _ruled(
+        "A projection once the defects since the last one add up to a value, as caching schemes decide.", "accumulated"
+    ),
+    "event": _ruled(
+        "A projection where the defect reaches a value, at the earliest two steps after the last one.", "event"
+    ),
+    "above-noise": _ruled(
+        "A projection where the defect is more than a multiple of what one update of a feasible state explains, after "
+        "CDIM.",
+        "above-noise",
+    ),
+    "until-below": _ruled(
+        "A projection after every update until the defect has once been below a value, and none afterwards.",
+        "until-below",
+    ),
     "hindsight": StudySchedule(
         "The best steps of each rollout, found afterwards: the limit, not a method.",
         lambda given, budgets: Fixed(_hindsight_mask(given, budgets)),
@@ -112,6 +147,11 @@ STUDY_SCHEDULES: dict[str, StudySchedule] = {
     ),
 }
 """By the names used in rows, summaries and figures."""
+
+
+def _last_steps(n_steps: int, budgets: Tensor) -> Tensor:
+    """(T, n) bool."""
+    return torch.arange(n_steps)[:, None] >= n_steps - budgets
 
 
 def _hindsight_mask(given: Ingredients, budgets: Tensor) -> Tensor:

@@ -305,8 +305,7 @@ def trace_name(task: Task, budget: float) -> str:
 
 def _files_of(task: Task) -> list[str]:
     """The files of a finished task besides its own."""
-    shares = task.kind != "rollout" or task.schedule == "stepwise"
-    shared = [_shared(task)] if shares else []
+    shared = [_shared(task)] if task.shares else []
     return shared + [trace_name(task, budget) for budget in task.budgets if task.examples]
 
 

@@ -14,6 +14,7 @@ from trimtab._version import __version__
 from trimtab.core.metrics import Summary, improvement, summary, win_rate
 from trimtab.studies.about import read_about
 from trimtab.studies.config import budget_name
+from trimtab.studies.fidelity import FIDELITY
 from trimtab.studies.rows import SWEEP, Rows, read_rows
 from trimtab.studies.run_files import RunFiles
 from trimtab.studies.store import read_run, study_of
@@ -66,15 +67,20 @@ def domain_summary(rows: Rows) -> dict[str, Any]:
     }
     compared = [key for key in schedules if key not in ("terminal", "stepwise", BASELINE)]
     judged = {"quality": _qualities(rows)} if rows.qualities else {}
-    return {
-        "n_steps": int(rows["n_steps"][0]),
-        "schedules": schedules,
-        "win_rate": {key: _wins(rows, key) for key in compared},
-        "improvement": {key: _improvements(rows, key) for key in compared},
-        "concentration": {"q": Q} | _json(summary(rows.where(schedule="terminal").tensor("concentration"))),
-        "degenerate": int(rows["degenerate"].sum()),
-        "failures": int(rows["failures"].sum()),
-    } | judged
+    apart = _distributions(rows)
+    return (
+        {
+            "n_steps": int(rows["n_steps"][0]),
+            "schedules": schedules,
+            "win_rate": {key: _wins(rows, key) for key in compared},
+            "improvement": {key: _improvements(rows, key) for key in compared},
+            "concentration": {"q": Q} | _json(summary(rows.where(schedule="terminal").tensor("concentration"))),
+            "degenerate": int(rows["degenerate"].sum()),
+            "failures": int(rows["failures"].sum()),
+        }
+        | judged
+        | ({"distribution": apart} if apart else {})
+    )
 
 
 def sweep_summary(rows: Rows) -> dict[str, Any]:
@@ -104,6 +110,19 @@ def _qualities(rows: Rows) -> dict[str, Any]:
             result.setdefault(key, {})[budget_name(budget)] = {
                 name: _json(summary(some.tensor(f"{QUALITY}{name}"))) for name in rows.qualities
             }
+    return result
+
+
+def _distributions(rows: Rows) -> dict[str, Any]:
+    """How far final samples are from those of full projection on other seeds, by schedule and budget."""
+    result: dict[str, Any] = {}
+    for key in rows.values("schedule"):
+        for budget in rows.where(schedule=key).values("budget"):
+            some = rows.where(schedule=key, budget=budget)
+            value, floor, p, shift = (float(some[name][0]) for name in FIDELITY)
+            if not math.isnan(value):
+                numbers = {"value": value, "floor": floor, "p": p, "shift": None if math.isnan(shift) else shift}
+                result.setdefault(key, {})[budget_name(budget)] = numbers | {"n": len(some)}
     return result
 
 

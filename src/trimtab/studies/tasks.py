@@ -17,7 +17,7 @@ import trimtab
 from trimtab.core.files import parse_json
 from trimtab.domains import DOMAINS, SYNTHETIC, base_of, domain
 from trimtab.domains.base import Domain
-from trimtab.studies.config import CALIBRATION_SEED, SWEPT, Study
+from trimtab.studies.config import CALIBRATION_SEED, REFERENCE_SEED, SWEPT, Study
 from trimtab.studies.errors import StudyError
 from trimtab.studies.schedules import study_schedule
 from trimtab.studies.usercode import Source, domain_from, version_of
@@ -46,7 +46,7 @@ class Task:
 
     Attributes:
         kind: "explore" runs the calibration rollouts that several methods share, "calibrate" estimates the prices of
-            `schedule`'s method, "rollout" runs `schedule`.
+            `schedule`'s method, "reference" runs full projection on seeds of its own, "rollout" runs `schedule`.
         domain: By name.
         schedule: By key.
         budgets: Fractions of T, run side by side.
@@ -58,7 +58,7 @@ class Task:
         factory: The code that makes a domain which is not built in; "" where it is, or where none was named.
     """
 
-    kind: Literal["explore", "calibrate", "rollout"]
+    kind: Literal["explore", "calibrate", "reference", "rollout"]
     domain: str
     schedule: str
     budgets: tuple[float, ...]
@@ -79,6 +79,8 @@ class Task:
         """Unique within a study, and a file name."""
         if self.kind == "explore":
             return f"{self.problem}.explored"
+        if self.kind == "reference":
+            return f"{self.problem}.reference"
         if self.kind == "calibrate":
             return f"{self.problem}.calibration-{study_schedule(self.schedule).calibration}"
         several = "" if len(self.budgets) == 1 else f"-{self.budgets[-1]:.4f}"
@@ -88,6 +90,11 @@ class Task:
         """A file name for what it has at one of its budgets."""
         schedule = self.schedule.replace(":", "-")
         return f"{self.problem}.{schedule}.{budget:.4f}{more}.{self.first}-{self.stop}"
+
+    @property
+    def shares(self) -> bool:
+        """Whether it leaves a file: what others need, or final states to be compared as distributions."""
+        return self.kind != "rollout" or self.schedule == "stepwise" or self.kappa is None
 
     @property
     def describes(self) -> bool:
@@ -102,7 +109,7 @@ class Task:
     @property
     def needs(self) -> dict[str, Task]:
         """The tasks whose files it needs, by what they are to it."""
-        if self.kind == "explore":
+        if self.kind in ("explore", "reference"):
             return {}
         if self.kind == "calibrate":
             explores = study_schedule(self.schedule).calibration in EXPLORING
@@ -141,6 +148,8 @@ def _tasks_of(
 ) -> Iterator[Task]:
     origin = study.origin(name)
     last = CALIBRATION_SEED + study.calibration_seeds
+    if kappa is None:
+        yield Task("reference", name, "stepwise", (1.0,), REFERENCE_SEED, REFERENCE_SEED + n_seeds, origin=origin)
     for schedule in schedules_of(study, name, swept=kappa is not None):
         key = study_schedule(schedule)
         if key.calibration is not None:
@@ -237,7 +246,7 @@ def made_domain(name: str, kappa: float | None = None) -> Domain:
 ROW_MAKERS = ("core", "schedules", "constraints", "prices", "limits", "experimental", "domains", "integrations")
 """The rooms whose code decides what is in a row."""
 
-ROW_MAKING_STUDIES = ("config", "explored", "schedules", "tasks", "usercode", "work")
+ROW_MAKING_STUDIES = ("config", "explored", "rules", "schedules", "tasks", "usercode", "work")
 """And the modules of this one; words, figures, advice, the engines and the command line change no row."""
 
 _WORDS = ("core/errors.py", "core/files.py", "schedules/style.py")  # how things are said, kept and drawn

@@ -60,7 +60,26 @@ function writeHeadline(state) {
   const figures = headline(state);
   document.getElementById('figures').replaceChildren(...figures.map((f) => html('div', { class: f.role || null },
     html('dt', {}, f.caption), html('dd', {}, f.figure, f.error ? html('small', {}, f.error) : null), html('p', { class: 'how' }, f.how))));
+  document.getElementById('final-samples').textContent = finalWords(state);
   document.getElementById('spoken').textContent = `${schedule.label} on ${state.domain.label}: pays ${figures[0].figure} of the projections; ${figures[1].figure} ${figures[1].caption}.`;
+}
+
+/** What the final samples are worth, in words: near full projection or not, as a distribution, and by the domain's own measure. */
+function finalWords({ domain, schedule, budget }) {
+  const at = budgetFor(domain, schedule, budget);
+  const end = cell(domain, schedule, budget, 'endpoint');
+  const told = domain.numbers.distribution?.[schedule]?.[at];
+  const judged = Object.entries(domain.numbers.quality?.[schedule]?.[at] ?? {});
+  const words = [];
+  if (end && schedule !== 'stepwise') words.push(`Final samples are ${plusMinus(end)} from those of full projection with the same noise.`);
+  if (told) {
+    const seen = isNumber(told.shift) ? `with ${told.n} samples a shift of ${number(told.shift)} of their spread would have been seen` : `${told.n} samples are too few to see any shift`;
+    words.push(told.p <= 0.05
+      ? `As a distribution they differ from those of full projection on other seeds, p = ${number(told.p)}: energy distance ${number(told.value)}, noise up to ${number(told.floor)}.`
+      : `As a distribution they cannot be told from those of full projection on other seeds, p = ${number(told.p)}; ${seen}.`);
+  }
+  if (judged.length) words.push(`By the domain’s own measures: ${judged.map(([name, value]) => `${name.replaceAll('_', ' ')} ${plusMinus(value)}`).join(', ')}.`);
+  return words.join(' ');
 }
 
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import free
+from trimtab.domains import domain
+from trimtab.studies.rules import RULES, Rule, find_rule
+from trimtab.studies.schedules import STUDY_SCHEDULES
+from trimtab.studies.tasks import Task
+from trimtab.studies.work import run_task
+
+PROBLEM = domain("so3", n_steps=20).problem
+REFERENCE = Task("rollout", "so3", "stepwise", (1.0,), 0, 3)
+FIXED_TIMES = ("window", "geometric", "random-ramp")
+
+
+@pytest.fixture(scope="module", params=RULES)
+def rule(request):
+    return find_rule(request.param, PROBLEM, range(1000, 1016))
+
+
+def spent(rule, budgets, seeds):
+    problem = PROBLEM(seeds)
+    return free.rollout(problem.sampler, problem.constraint, rule.at(budgets), seeds, measure_defects=True).spent
+
+
+def test_more_is_spent_at_lower_values_and_never_more_than_the_budget(rule):
+    assert (rule.values.diff() <= 0).all()
+    for count in (1, 5, 10, 15):
+        assert int(spent(rule, torch.full((16,), count), range(16)).max()) <= count
+
+
+def test_what_is_spent_on_other_seeds_is_near_the_budget_where_the_rule_can_spend_it(rule):
+    few, more = (float(spent(rule, torch.full((16,), count), range(16)).double().mean()) for count in (2, 8))
+    assert 0.5 < few <= 2
+    assert few + 1 < more <= 8
+
+
+def test_values_between_are_between_and_samples_have_their_own(rule):
+    budgets = torch.tensor([2, 5, 10] * 2)
+    together = spent(rule, budgets, range(6))
+    alone = torch.cat([spent(rule, budgets[i : i + 1], [i]) for i in range(6)])
+    assert torch.equal(together, alone)
+
+
+def test_saved_and_loaded_it_decides_as_before(rule, tmp_path):
+    rule.save(tmp_path / "rule.safetensors")
+    again = Rule.load(tmp_path / "rule.safetensors")
+    budgets = torch.full((4,), 5)
+    assert torch.equal(spent(rule, budgets, range(4)), spent(again, budgets, range(4)))
+
+
+@pytest.mark.parametrize("key", [*FIXED_TIMES, *RULES])
+def test_a_study_runs_it_by_name(key):
+    inputs = {"reference": run_task(REFERENCE, {}).shared}
+    if STUDY_SCHEDULES[key].calibration is not None:
+        task = Task("calibrate", "so3", key, (1.0,), 1_000_000, 1_000_004)
+        inputs["thresholds"] = run_task(task, {}).shared
+    rows = run_task(replace(REFERENCE, schedule=key, budgets=(0.1, 0.5)), inputs).rows
+    assert len(rows) == 6
+    assert all(row["achieved_budget"] <= row["budget"] for row in rows)
+    if key in FIXED_TIMES:
+        assert all(row["achieved_budget"] == row["budget"] for row in rows)
