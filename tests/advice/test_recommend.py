@@ -251,7 +251,7 @@ def test_loops_that_cannot_be_compared_are_explained():
     with pytest.raises(ValueError, match="8 rollouts are too few"):
         advise(gusty_loop([1, 2, 3, 4]), held_out=second, cost="projections")
     seeds = itertools.count(1000)
-    with pytest.raises(ValueError, match="must begin with the same seeds each time"):
+    with pytest.raises(ValueError, match="each call must begin with the same seeds"):
         advise(first, held_out=lambda s: gusty_loop([next(seeds) for _ in range(16)])(s), cost="projections")
 
 

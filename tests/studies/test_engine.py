@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from study_runs import SHORT, finish, finished, row_hashes
+from trimtab.core.machine import machine_facts
 from trimtab.studies import engine, tasks, work
 from trimtab.studies.engine import run_study
 from trimtab.studies.errors import StudyError
-from trimtab.studies.machine import machine_facts
 from trimtab.studies.progress import Lines
 from trimtab.studies.rows import write_rows
 from trimtab.studies.store import Store
@@ -162,7 +162,7 @@ def test_every_module_that_a_task_uses_is_part_of_the_code_version():
     )
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
     names = {name.rpartition(".")[2] for name in loaded}
-    beside_rows = {"about", "errors", "machine", "run_files", "traces"}  # what reports draw, and how results are kept
+    beside_rows = {"about", "errors", "run_files", "traces"}  # what reports draw, and how results are kept
     assert names - beside_rows == set(tasks.ROW_MAKING_STUDIES)
 
 
@@ -246,13 +246,6 @@ def test_a_worker_process_that_dies_is_reported_and_costs_only_its_own_task(whol
     with Store(tmp_path / "run", SHORT, "resume") as store:
         assert len(store.finished(study_tasks(SHORT))) >= 1
     assert row_hashes(finish(tmp_path / "run", SHORT)) == row_hashes(whole)
-
-
-def test_unknown_engines_and_numbers_of_workers_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="did you mean 'local'"):
-        engine.pool("locl")
-    with pytest.raises(ValueError, match="at least 1"):
-        engine.pool("local", 0)
 
 
 def test_without_a_terminal_progress_is_lines_with_rate_and_time_left():

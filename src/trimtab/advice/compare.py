@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from trimtab.core import show
 from trimtab.core.distributions import Fidelity, compare_samples
-from trimtab.core.metrics import Summary, endpoint_distance, nepe, path_error, summary
+from trimtab.core.engine import Engine, RunBatch, Workshop, ahead, checked, workshop
+from trimtab.core.metrics import Distance, Summary, endpoint_distance, euclidean, nepe, path_error, summary
 from trimtab.core.problem import Problem
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Closing, Rollout
-from trimtab.core.schedule import Moment, Schedule
+from trimtab.core.repeatable import as_record
+from trimtab.core.schedule import Moment, Schedule, Watched, as_schedule, corrections
+from trimtab.prices.batches import Source
 from trimtab.prices.calibration import Price
+from trimtab.prices.plan import Plan
+from trimtab.prices.race import Raced
+from trimtab.prices.thresholds import Thresholds
 from trimtab.schedules import Periodic, Stepwise, Terminal, Window
 
 __all__ = ["Compared", "Comparison", "compare"]
@@ -104,13 +111,16 @@ class Comparison:
 
 
 def compare(
-    problem: Problem,
+    source: Source,
     schedules: Mapping[str, Price | Schedule | Callable[[Moment], Tensor]],
     budgets: Iterable[int | float] = (0.25,),
     *,
     quality: Quality | Callable[..., Any] | None = None,
-    reference: Problem | Any = None,
+    reference: Source | Any = None,
+    distance: Distance | None = None,
     closing: Closing = "paid",
+    check: bool = True,
+    engine: Engine | Workshop | str | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Comparison:
     """Run schedules side by side on the same seeds, and measure their final samples.
@@ -118,13 +128,18 @@ def compare(
     Terminal and full projection, even spacing and the last steps alone are always among them.
 
     Args:
-        problem: What is sampled, for seeds that calibrated nothing.
-        schedules: By name: prices, which are run at every budget, and schedules, which have their own.
+        source: What is sampled, for seeds that calibrated nothing: a `Problem`, or a function `run(schedule)` as in
+            `calibrate`.
+        schedules: By name: prices, which are run at every budget, and schedules or functions of a `Moment`, which have
+            their own.
         budgets: Counts or fractions of T, the closing projection included.
         quality: A measure of final samples beside the distance to full projection and the path error.
-        reference: To compare final samples with as distributions: a problem for other seeds, which is then fully
-            projected, or samples of your own; none if not given.
-        closing: How rollouts end; see `Corrector`.
+        reference: To compare final samples with as distributions: a problem or a `run` for other seeds, which is then
+            fully projected, or samples of your own; none if not given.
+        distance: Between states; the problem's own, or Euclidean, if not given.
+        closing: How rollouts of a problem end; see `Corrector`. A loop of your own has its corrector's.
+        check: Whether to run the first batch twice, to see that it repeats itself.
+        engine: Where to run batches, as in `calibrate`.
         say: Told what is being done.
 
     Example:
@@ -135,42 +150,67 @@ def compare(
         >>> [(row.name, row.projections) for row in found.rows]
         [('terminal', 1.0), ('full', 20.0), ('periodic', 5.0), ('last steps', 5.0), ('dp', 5.0)]
     """
+    if not isinstance(source, Problem) and not callable(source):
+        raise TypeError(f"compare takes a Problem or a function run(schedule): got {type(source).__name__}")
     judge, tell = as_quality(quality), say or (lambda text: None)
-    T = problem.n_steps
+    problem = source if isinstance(source, Problem) else None
+    apart = distance or (euclidean if problem is None else problem.distance)
+    options: dict[str, Any] = {"closing": closing, "measure_defects": True}
 
-    def run(name: str, schedule: Schedule | Callable[[Moment], Tensor]) -> Rollout:
-        tell(name)
-        return problem.rollout(schedule, closing=closing, measure_defects=True)
+    def batches(of: Source, shop: Workshop | None) -> RunBatch:
+        settings = options if isinstance(of, Problem) else {}
+        if shop is not None:
+            return shop.runs(of, **settings)
+        return partial(of.rollout, **settings) if isinstance(of, Problem) else of
 
-    counts = [int(b * T + 0.5) if isinstance(b, float) else int(b) for b in budgets]
-    wanted: list[tuple[str, int | None, Schedule | Callable[[Moment], Tensor]]] = []
+    with workshop(engine, tell, source) as shop:
+        run = batches(source, shop)
+        other = batches(reference, shop) if isinstance(reference, Problem) or callable(reference) else None
+        ahead(run, [Watched(Stepwise())])
+        if other is not None:
+            ahead(other, [Stepwise()])
+        tell("terminal")
+        terminal = checked(run, Watched(Terminal())) if check else as_record(run(Watched(Terminal())))
+        T, n = terminal.projected.shape
+        wanted = _wanted(schedules, budgets, T)
+        ahead(run, [schedule for _, _, schedule in wanted])
+        tell("full")
+        full = run(Watched(Stepwise()))
+        against = reference
+        if other is not None:
+            tell("full projection on other seeds")
+            against = other(Stepwise())
+        ends = path_error(full).double(), path_error(terminal).double()
+        shift: list[float] = []
+
+        def judged(name: str, budget: int | None, record: Rollout) -> Compared:
+            values = {} if judge is None else judge.values(record.final, problem)
+            values["endpoint"] = endpoint_distance(record, full, apart).double().cpu()
+            values["nepe"] = nepe(path_error(record).double(), *ends).cpu()
+            fidelity = None
+            if against is not None:
+                fidelity = compare_samples(record, against, shift=shift[0] if shift else None)
+                shift[:] = [fidelity.shift]
+            return Compared(name, budget, float(record.paid.double().mean()), values, fidelity)
+
+        rows = [judged("terminal", None, terminal), judged("full", None, full)]
+        for name, budget, schedule in wanted:
+            tell(f"{name} {budget or ''}".strip())
+            rows.append(judged(name, budget, run(schedule)))
+    return Comparison(tuple(rows), tuple(rows[0].values), T, n)
+
+
+def _wanted(
+    schedules: Mapping[str, Price | Schedule | Callable[[Moment], Tensor]], budgets: Iterable[int | float], n_steps: int
+) -> list[tuple[str, int | None, Schedule]]:
+    """What is run beside the two ends: name, budget, schedule; all of them have their defects measured."""
+    counts = [int(corrections(budget, n_steps)) for budget in budgets]
+    wanted: list[tuple[str, int | None, Schedule]] = []
     for b in counts:
-        wanted += [("periodic", b, Periodic(b)), ("last steps", b, Window(T - b))]
+        wanted += [("periodic", b, Periodic(b)), ("last steps", b, Window(n_steps - b))]
     for name, one in schedules.items():
-        if hasattr(one, "at"):
+        if isinstance(one, Thresholds | Plan | Raced):
             wanted += [(name, b, one.at(b)) for b in counts]
         else:
-            wanted.append((name, None, one))
-    terminal, full = run("terminal", Terminal()), run("full", Stepwise())
-    against = None
-    if isinstance(reference, Problem):
-        tell("full projection on other seeds")
-        against = reference.rollout(Stepwise(), closing=closing)
-    elif reference is not None:
-        against = reference
-    ends = path_error(full).double(), path_error(terminal).double()
-    shift: list[float] = []
-
-    def judged(name: str, budget: int | None, record: Rollout) -> Compared:
-        values = {} if judge is None else judge.values(record.final, problem)
-        values["endpoint"] = endpoint_distance(record, full, problem.distance).double().cpu()
-        values["nepe"] = nepe(path_error(record).double(), *ends).cpu()
-        fidelity = None
-        if against is not None:
-            fidelity = compare_samples(record, against, shift=shift[0] if shift else None)
-            shift[:] = [fidelity.shift]
-        return Compared(name, budget, float(record.paid.double().mean()), values, fidelity)
-
-    rows = [judged("terminal", None, terminal), judged("full", None, full)]
-    rows += [judged(name, budget, run(f"{name} {budget or ''}", schedule)) for name, budget, schedule in wanted]
-    return Comparison(tuple(rows), tuple(rows[0].values), T, len(problem))
+            wanted.append((name, None, as_schedule(one)))
+    return [(name, b, one if one.looks_at_defects else Watched(one)) for name, b, one in wanted]

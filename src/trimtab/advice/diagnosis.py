@@ -16,13 +16,13 @@ from torch import Tensor
 
 from trimtab.core.applied import checked_projection
 from trimtab.core.constraint import Constraint
+from trimtab.core.engine import RunBatch, ahead
 from trimtab.core.metrics import Distance, endpoint_distance, euclidean
 from trimtab.core.noise import Noise
 from trimtab.core.problem import Problem
 from trimtab.core.record import Rollout
 from trimtab.core.rollout import Sampler, rollout, take_rows
 from trimtab.core.schedule import Watched
-from trimtab.prices.explore import RunBatch
 from trimtab.schedules import Fixed, Periodic, Stepwise
 
 __all__ = [
@@ -167,10 +167,12 @@ def correction_effects(
     for _ in range(rounds):
         # one stratum of the steps for each sample, so that few samples still cover all times
         place = torch.randperm(n, generator=generator) + torch.rand(n, generator=generator)
-        at = (place / n * T).long().clamp(max=T - 1)
-        once = run(Watched(Fixed((steps[:, None] == at).to(alone.projected.device))))
+        when.append((place / n * T).long().clamp(max=T - 1))
+    schedules = [Watched(Fixed((steps[:, None] == at).to(alone.projected.device))) for at in when]
+    ahead(run, schedules)
+    for schedule in schedules:
+        once = run(schedule)
         gain = (alone.residuals - once.residuals).cpu().double()[:T]
-        when.append(at)
         values.append(gain.sum(dim=0))
         endpoints.append(far - endpoint_distance(once, stepwise, distance).cpu().double())
         gains.append(gain)

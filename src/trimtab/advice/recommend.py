@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from trimtab.advice.choice import WORTHWHILE, choice, nothing_saved
@@ -29,14 +30,15 @@ from trimtab.advice.result import Advice
 from trimtab.advice.trials import KINDS, Cost, Trial, TrialRuns
 from trimtab.advice.words import findings_of
 from trimtab.core.distributions import compare_samples
+from trimtab.core.engine import Engine, RunBatch, Workshop, ahead, workshop
 from trimtab.core.errors import unknown
 from trimtab.core.metrics import Distance, euclidean, top_mass
 from trimtab.core.problem import Problem
 from trimtab.core.quality import Quality, as_quality
+from trimtab.core.repeatable import as_record
 from trimtab.core.schedule import Watched
 from trimtab.prices.batches import Source
 from trimtab.prices.calibration import Price
-from trimtab.prices.explore import RunBatch
 from trimtab.prices.objective import Objective
 from trimtab.prices.plan import Plan
 from trimtab.prices.raced import Raced
@@ -64,6 +66,7 @@ def advise(
     distance: Distance | None = None,
     price: Price | None = None,
     window: int | float | None = None,
+    engine: Engine | Workshop | str | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Advice:
     """Find out whether correcting on schedule is worth it for a sampler, and recommend a schedule and a budget.
@@ -87,6 +90,8 @@ def advise(
         price: Prices or a plan made earlier, to be judged instead of new ones.
         window: What you do today: the step, or share of the steps, from which on you project at every step. It is
             measured and told beside the rest.
+        engine: Where to run batches, as in `calibrate`. Seconds are then those of one thread, with other batches
+            running beside on the same machine; `cost="projections"` gives the same advice whatever the engine.
         say: Told what is being done.
 
     Example:
@@ -99,32 +104,35 @@ def advise(
     tolerance = _tolerance(tolerance, seconds, cost)
     if objective not in ("endpoint", "path"):
         raise unknown("objective", str(objective), ("endpoint", "path"))
-    calibrating, measuring, problems, n_steps = _two_batches(source, held_out)
-    _refuse_foreign_price(price, n_steps)
-    if problems[0] is not None and distance is None:
-        distance = problems[0].distance
-    trials = TrialRuns(
-        calibrating,
-        measuring,
-        n_steps,
-        distance or euclidean,
-        price,
-        say or (lambda text: None),
-        timed=cost == "seconds" or seconds is not None,
-        quality=as_quality(quality),
-        problems=problems,
-        objective=objective,
-    )
-    needed, effects = _try_out(trials, tolerance, seconds)
-    yours = None if window is None else trials.your_window(window)
-    trials.say("how sound the projection is")
-    stability = _soundness(trials)
-    chosen = _choose(trials, needed, tolerance, seconds, cost, _unreliable(trials, stability))
-    return _answer(trials, chosen, needed, effects, stability, yours, (tolerance, seconds, cost))
+    tell = say or (lambda text: None)
+    with workshop(engine, tell, source) as shop:
+        calibrating, measuring, problems, n_steps = _two_batches(source, held_out, shop)
+        _refuse_foreign_price(price, n_steps)
+        if problems[0] is not None and distance is None:
+            distance = problems[0].distance
+        trials = TrialRuns(
+            calibrating,
+            measuring,
+            n_steps,
+            distance or euclidean,
+            price,
+            tell,
+            timed=cost == "seconds" or seconds is not None,
+            quality=as_quality(quality),
+            problems=problems,
+            objective=objective,
+            shop=shop,
+        )
+        needed, effects = _try_out(trials, tolerance, seconds)
+        yours = None if window is None else trials.your_window(window)
+        trials.say("how sound the projection is")
+        stability = _soundness(trials)
+        chosen = _choose(trials, needed, tolerance, seconds, cost, _unreliable(trials, stability))
+        return _answer(trials, chosen, needed, effects, stability, yours, (tolerance, seconds, cost))
 
 
 def _two_batches(
-    source: Source, held_out: Source | None
+    source: Source, held_out: Source | None, shop: Workshop | None
 ) -> tuple[RunBatch, RunBatch, tuple[Problem | None, Problem | None], int]:
     """What calibrates and what measures, and the number of steps."""
     if isinstance(source, Problem):
@@ -132,18 +140,32 @@ def _two_batches(
             raise ValueError("a Problem is split into halves by itself; held_out goes with a function run(schedule)")
         _refuse_too_few(len(source), source.n_steps)
         one, other = source.halves()
-        return one.rollout, other.rollout, (one, other), source.n_steps
+        if shop is None:
+            return one.rollout, other.rollout, (one, other), source.n_steps
+        make = shop.maker_of(source)
+        if make is not None:
+            shop.knows(one, partial(_half_of, make, 0))
+            shop.knows(other, partial(_half_of, make, 1))
+        return shop.runs(one), shop.runs(other), (one, other), source.n_steps
     if not callable(source) or not callable(held_out):
         raise TypeError(
             "advise takes a Problem, or two functions run(schedule) of which the second runs other seeds: "
             f"advise(run, held_out=other_run); got {type(source).__name__} and {type(held_out).__name__}"
         )
     assert not isinstance(held_out, Problem)
-    first, second = source(Watched(Terminal())), held_out(Watched(Terminal()))
+    if shop is not None:
+        source, held_out = shop.runs(source), shop.runs(held_out)
+        ahead(held_out, [Watched(Terminal())])
+    first, second = (as_record(run(Watched(Terminal()))) for run in (source, held_out))
     _refuse_too_few(2 * min(first.defects.shape[1], second.defects.shape[1]), first.n_steps)
     if first.defects.shape == second.defects.shape and bool((first.defects == second.defects).all()):
         raise ValueError("the two runs are the same rollouts; measuring needs other seeds than calibrating")
     return source, held_out, (None, None), first.n_steps
+
+
+def _half_of(make: Callable[[], Problem], which: int) -> Problem:
+    """Half of a problem that is made anew, in a worker."""
+    return make().halves()[which]
 
 
 def _tolerance(tolerance: float | None, seconds: float | None, cost: str) -> float | None:
@@ -193,9 +215,13 @@ def _try_out(
     needed: dict[str, Trial] = {}
     if not trials.worth_following:
         return needed, None
+    grids = {}
+    for kind in trials.kinds:  # the last one has to be calibrated, while the others are running
+        grids[kind] = [max(2, min(round(share * trials.n_steps), trials.most(kind))) for share in _GRID]
+        trials.announce(kind, grids[kind])
     for kind in trials.kinds:
-        for share in _GRID:
-            trials.trial(kind, max(2, min(round(share * trials.n_steps), trials.most(kind))))
+        for budget in grids[kind]:
+            trials.trial(kind, budget)
         if limit is not None:
             fitting = trials.best_within(kind, limit)
             needed |= {} if fitting is None else {kind: fitting}

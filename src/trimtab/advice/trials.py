@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from trimtab.advice.diagnosis import Interval, bootstrap, mean
+from trimtab.core.engine import RunBatch, Runs, Workshop, ahead
 from trimtab.core.metrics import Distance, nepe, path_error
 from trimtab.core.problem import Problem
 from trimtab.core.quality import Quality
 from trimtab.core.record import Rollout
+from trimtab.core.repeatable import Twice, check_same, twice
 from trimtab.core.schedule import Schedule, Watched
 from trimtab.prices.calibration import Price, calibrate
-from trimtab.prices.explore import RunBatch
 from trimtab.prices.objective import Objective, describe
 from trimtab.prices.plan import Plan
 from trimtab.schedules import Periodic, Stepwise, Terminal, Window
@@ -84,22 +85,26 @@ class TrialRuns:
         quality: Quality | None = None,
         problems: tuple[Problem | None, Problem | None] = (None, None),
         objective: Objective = "endpoint",
+        shop: Workshop | None = None,
     ) -> None:
         """Run the ends that everything is measured between; both runs use the same seeds each time, and not others'."""
         self.calibrating, self.measuring, self.problems = calibrating, measuring, problems
         self.distance, self.say, self.timed = distance, say, timed
-        self.quality, self.objective = quality, objective
+        self.quality, self.objective, self.shop = quality, objective, shop
         self.n_steps, self.batches = n_steps, 0
 
         say("terminal and stepwise rollouts")
-        ends = (Watched(Terminal()), Watched(Terminal()), Watched(Stepwise()))
-        first_of_all, self.alone, self.reference = (self.run(s) for s in ends)
+        ahead(measuring, [Watched(Stepwise()), Terminal(), Stepwise()])
+        first_of_all, self.alone, moved = self.twice(Watched(Terminal()))
+        self.reference = self.run(Watched(Stepwise()))
         # updates are the same work whatever the schedule, so differences between runs are noise
         self.update = sorted(run.seconds["update"] for run in (first_of_all, self.alone, self.reference))[1]
         self.n = self.alone.defects.shape[1]
         # a constraint without a defect of its own has its looks booked as projections
         self.looks_project = self.alone.calls["defect"] == 0
-        _refuse_unpaired(first_of_all, self.alone, n_steps)
+        check_same(Twice(first_of_all, self.alone, moved))
+        if self.alone.n_steps != n_steps:
+            raise ValueError(f"n_steps is {n_steps}, but the run came back with {self.alone.n_steps} steps")
         self.ends = path_error(self.reference).double(), path_error(self.alone).double()
         self.path_span = self.ends[1] - self.ends[0]
         self.full, self.closed = self.measure(self.reference), self.measure(self.alone)
@@ -159,6 +164,18 @@ class TrialRuns:
         self.batches += 1
         return self.measuring(schedule)
 
+    def twice(self, schedule: Schedule) -> Twice:
+        """The batch that measures, twice under one schedule."""
+        self.batches += 2
+        return self.measuring.twice(schedule) if isinstance(self.measuring, Runs) else twice(self.measuring, schedule)
+
+    def announce(self, kind: Kind, budgets: Iterable[int]) -> None:
+        """Begin the runs of trials to come."""
+        new = [b for b in dict.fromkeys(budgets) if 1 < b < self.n_steps and (kind, b) not in self.trials]
+        schedules = [self.schedule(kind, budget) for budget in new]
+        bare = [schedule for schedule in schedules if not schedule.looks_at_defects]
+        ahead(self.measuring, [*map(Watched, schedules), *bare])
+
     def price(self, kind: str) -> Price:
         """Of a kind that needs one, calibrated on the other batch when first asked for."""
         if kind not in self.prices:
@@ -175,6 +192,7 @@ class TrialRuns:
                     distance=self.distance,
                     closing=self.reference.closing_rule,
                     check=False,
+                    engine=self.shop,
                     say=self.say,
                 )
             self.batches += int(self.prices[kind].notes["batches"])
@@ -283,17 +301,6 @@ class TrialRuns:
         middle = sorted(times, key=lambda pair: 1 - pair[0] / pair[1])[len(times) // 2]
         saving = Interval(shares[len(shares) // 2], shares[0], shares[-1])
         return replace(trial, seconds=middle[0]), replace(self.stepwise, seconds=middle[1]), saving
-
-
-def _refuse_unpaired(once: Rollout, again: Rollout, n_steps: int) -> None:
-    """The same schedule must give the same rollouts, and of the length that was said."""
-    if again.n_steps != n_steps:
-        raise ValueError(f"n_steps is {n_steps}, but the run came back with {again.n_steps} steps")
-    if once.defects.shape != again.defects.shape or not torch.allclose(once.defects, again.defects, rtol=0.01):
-        raise ValueError(
-            "two runs under the same schedule differ, so that schedules cannot be compared: run(schedule) must begin "
-            "with the same seeds each time (make a generator inside it)"
-        )
 
 
 def _between(low: int, high: int, at_low: float, at_high: float, target: float, most: int) -> int | None:

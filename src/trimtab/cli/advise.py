@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from trimtab.cli.command import Command
+from trimtab.cli.running import add_engine, engine_from
 from trimtab.cli.source import add_seeds, add_source, domain_and_source, refuse_existing, seeds_from
 
 __all__ = ["COMMAND"]
@@ -45,6 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plot", metavar="FILE", type=Path, help="draw the advice: a .png, .svg or .pdf file")
     parser.add_argument("--save", metavar="FILE", type=Path, help="keep the recommended schedule's price file")
     parser.add_argument("--overwrite", action="store_true", help="replace files that are there")
+    parser.add_argument("--out", metavar="DIR", type=Path, help="keep finished batches here, to go on with --resume")
+    add_engine(parser, "that are kept in DIR")
     parser.add_argument("--json", action="store_true", help="print all numbers as JSON instead of words")
 
 
@@ -65,10 +68,11 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"{arguments.plot}: a plot is a .png, .svg or .pdf file")
     seeds = seeds_from(FIRST_SEED, arguments.seeds)
     price = None if arguments.price is None else load(arguments.price)
-    domain, _ = domain_and_source(arguments, seeds)
-    problem = domain.problem(seeds)
+    if arguments.out is not None and arguments.engine is None and not arguments.resume:
+        arguments.engine = "serial"
+    domain, source = domain_and_source(arguments, seeds)
     advice = advise(
-        problem,
+        domain.problem(seeds),
         quality=quality_from(arguments.quality, arguments.higher_is_better, domain),
         objective=arguments.objective,
         tolerance=arguments.tolerance,
@@ -77,6 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         distance=domain.distance,
         price=price,
         window=arguments.window,
+        engine=engine_from(arguments, arguments.out, source, seeds),
         say=lambda text: print(f"… {text}", file=sys.stderr),
     )
     print(json.dumps(advice.facts(), indent=1, allow_nan=False) if arguments.json else advice)
@@ -100,6 +105,7 @@ COMMAND = Command(
     "  trimtab advise --sampler package.module:factory --quality package.module:length --window 0.5\n"
     "  trimtab advise --sampler package.module:factory --tolerance 0.05 --plot advice.png\n"
     "  trimtab advise --sampler package.module:factory --seconds 0.5 --save price.safetensors\n"
+    "  trimtab advise --sampler package.module:factory --engine processes --out advice --resume\n"
     "  trimtab advise --domain so3 --cost projections\n",
     add_arguments,
     run,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trimtab.cli.command import Command
+from trimtab.cli.command import INTERRUPTED, Command
+from trimtab.cli.running import add_engine, engine_from, remove_batches
 from trimtab.cli.source import add_seeds, add_source, domain_and_source, refuse_existing, seeds_from
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_seeds(parser, "--seeds", 64, "number of calibration rollouts")
     parser.add_argument("--overwrite", action="store_true", help="replace the file if it is there")
+    add_engine(parser, "that are kept in FILE.work while it runs")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -55,9 +58,29 @@ def run(arguments: argparse.Namespace) -> int:
     domain, source = domain_and_source(arguments, seeds)
     out: Path = arguments.out or Path(f"{source.name}.safetensors")
     refuse_existing(out, arguments.overwrite)
-    problem = domain.problem(seeds)
-    price = calibrate(problem, budget, arguments.method, objective=arguments.objective, distance=domain.distance)
+    work = out.with_name(f"{out.name}.work")
+    engine = engine_from(arguments, work, source, seeds)
+    try:
+        price = calibrate(
+            domain.problem(seeds),
+            budget,
+            arguments.method,
+            objective=arguments.objective,
+            distance=domain.distance,
+            engine=engine,
+            say=lambda text: print(f"… {text}", file=sys.stderr),
+        )
+    except KeyboardInterrupt:
+        if engine is None:
+            raise
+        print(
+            f"\ntrimtab: stopped; {work} keeps what was finished. Go on with the same command and --resume",
+            file=sys.stderr,
+        )
+        return INTERRUPTED
     price.save(out)
+    if engine is not None:
+        remove_batches(work)
     print(f"{out}: {price.method} prices for {source.name}, T = {price.n_steps}, budgets up to {price.budget}")
     print(f"calibrated on seeds {seeds.start} to {seeds.stop - 1}; they cannot be used for evaluation")
     _show_expected(price)
@@ -97,7 +120,8 @@ COMMAND = Command(
     "price file that a schedule can be made of.",
     "examples:\n"
     "  trimtab calibrate --sampler package.module:factory --out price.safetensors\n"
-    "  trimtab calibrate --sampler package.module:factory --config settings.toml --method planned\n",
+    "  trimtab calibrate --sampler package.module:factory --config settings.toml --method planned\n"
+    "  trimtab calibrate --sampler package.module:factory --engine processes --resume\n",
     add_arguments,
     run,
 )

@@ -13,7 +13,7 @@ from typing import NoReturn
 from trimtab._version import __version__
 from trimtab.cli import advise, calibrate, compare, domains, report, reproduce, train, train_grid
 from trimtab.cli.command import BAD_INPUT, INTERRUPTED, Command, UsageError
-from trimtab.core.errors import unknown
+from trimtab.core.errors import EngineError, unknown
 from trimtab.studies.errors import StudyError
 
 __all__ = ["COMMANDS", "main"]
@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _in_one_line(error: Exception) -> str:
     """What went wrong; of an error that nobody foresaw, also where, and how to see the rest."""
     words = " ".join(str(error).split())
-    if isinstance(error, ValueError | TypeError | ImportError | OSError | StudyError) and words:
+    if isinstance(error, ValueError | TypeError | ImportError | OSError | EngineError | StudyError) and words:
         return words
     if isinstance(error, MemoryError) or "can't allocate memory" in words:
         return f"there is not enough memory for this ({words or 'MemoryError'}); take fewer seeds, steps or workers"

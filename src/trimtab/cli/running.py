@@ -1,4 +1,4 @@
-"""What `compare` and `reproduce` share: the options of a run, running it, and telling how to go on."""
+"""What commands that run rollouts share: where to run them, how to go on with them, and what to say of it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from trimtab.cli.command import INTERRUPTED, UsageError
 from trimtab.core.errors import unknown
 
 if TYPE_CHECKING:
+    from trimtab.core.engine import Engine
     from trimtab.studies.config import Study
     from trimtab.studies.run_files import RunFiles
+    from trimtab.studies.usercode import Source
 
-__all__ = ["add_running", "run_and_report", "say"]
+__all__ = ["add_engine", "add_running", "engine_from", "remove_batches", "run_and_report", "say"]
 
 
 def add_running(parser: argparse.ArgumentParser) -> None:
     """Add --engine, --workers, --resume, --overwrite and --mix-machines."""
     parser.add_argument(
-        "--engine", metavar="E", default="local", help="local (processes; the default), ray (a cluster), serial"
+        "--engine", metavar="E", default="processes", help="processes (the default), ray (a cluster), serial"
     )
     parser.add_argument("--workers", metavar="N", type=int, help="processes to use; one per core if not given")
     again = parser.add_mutually_exclusive_group()
@@ -37,6 +39,60 @@ def add_running(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also keep results of machines whose arithmetic may differ in the last bits; run.json says so",
     )
+
+
+def add_engine(parser: argparse.ArgumentParser, kept: str) -> None:
+    """Add --engine, --workers and --resume to a command that runs batches of rollouts; `kept` says where they are."""
+    parser.add_argument(
+        "--engine",
+        metavar="E",
+        help="run batches side by side: processes, ray (a cluster), or serial; in this process, with all its threads, "
+        "if not given",
+    )
+    parser.add_argument("--workers", metavar="N", type=int, help="batches to run at once; one per core if not given")
+    parser.add_argument(
+        "--resume", action="store_true", help=f"go on where the same command was stopped, with the batches {kept}"
+    )
+
+
+def engine_from(arguments: argparse.Namespace, keep: Path | None, source: Source, seeds: range) -> Engine | None:
+    """The engine that the options of `add_engine` ask for, whose workers import the user's code by its name.
+
+    Args:
+        arguments: With those options, and --overwrite.
+        keep: The folder for finished batches.
+        source: The code, as this command line names it.
+        seeds: Of all samples.
+    """
+    from trimtab.core.engine import Engine
+    from trimtab.core.pools import check_engine
+    from trimtab.studies.usercode import ProblemOf
+
+    if arguments.engine is None:
+        if arguments.workers is not None:
+            raise UsageError("--workers goes with --engine processes or --engine ray")
+        if not arguments.resume:
+            return None
+    engine = arguments.engine or "serial"
+    check_engine(engine, arguments.workers)
+    if arguments.resume and keep is None:
+        raise UsageError("--resume needs the folder of the batches that were kept: --out DIR")
+    if keep is not None and keep.exists() and not arguments.resume:
+        if not arguments.overwrite:
+            raise UsageError(
+                f"{keep} holds batches of a run that was stopped: go on with --resume, or --overwrite them"
+            )
+        remove_batches(keep)
+    return Engine(engine, arguments.workers, keep, ProblemOf(source, seeds))
+
+
+def remove_batches(folder: Path) -> None:
+    """Remove what an engine kept in a folder, and the folder if nothing else is in it."""
+    for pattern in ("*-*.json", "*-*.*.safetensors"):
+        for path in folder.glob(pattern):
+            path.unlink()
+    if not any(folder.iterdir()):
+        folder.rmdir()
 
 
 def say(line: str) -> None:

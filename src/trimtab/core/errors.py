@@ -8,7 +8,11 @@ from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import TypeVar
 
-__all__ = ["missing_extra", "of_type", "real_number", "unknown", "whole_number"]
+__all__ = ["EngineError", "missing_extra", "of_type", "real_number", "unknown", "whole_number"]
+
+
+class EngineError(RuntimeError):
+    """Work could not be done where it was sent: a process died, a cluster does not answer, or it runs other code."""
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> ValueError:

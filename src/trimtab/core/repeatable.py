@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,7 +14,23 @@ from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
 from trimtab.core.states import Form
 
-__all__ = ["check_repeatable"]
+__all__ = ["Twice", "as_record", "check_repeatable", "check_same", "twice"]
+
+
+class Twice(NamedTuple):
+    """Two runs of one batch under one schedule, and the global generators that they drew from."""
+
+    first: Rollout
+    second: Rollout
+    moved: tuple[str, ...]
+
+
+def twice(run: Callable[[Schedule], Rollout], schedule: Schedule) -> Twice:
+    """Run one batch twice in this process."""
+    before = _global_states()
+    first = as_record(run(schedule))
+    moved = tuple(name for name, state in _global_states().items() if state != before[name])
+    return Twice(first, as_record(run(schedule)), moved)
 
 
 def check_repeatable(run: Callable[[Schedule], Rollout], schedule: Schedule) -> Rollout:
@@ -42,10 +59,12 @@ def check_repeatable(run: Callable[[Schedule], Rollout], schedule: Schedule) -> 
         Traceback (most recent call last):
         ValueError: run is not repeatable: called twice with one schedule, 4 of 4 samples came out differently...
     """
-    before = _global_states()
-    first = _record(run(schedule))
-    moved = [name for name, state in _global_states().items() if state != before[name]]
-    second = _record(run(schedule))
+    return check_same(twice(run, schedule))
+
+
+def check_same(pair: Twice) -> Rollout:
+    """The first of two runs of one batch, if the second is the same; see `check_repeatable`."""
+    first, second, moved = pair
     if first.defects.shape != second.defects.shape:
         raise ValueError(
             f"run is not repeatable: called twice with one schedule, it made {tuple(first.defects.shape)} and then "
@@ -68,7 +87,8 @@ def check_repeatable(run: Callable[[Schedule], Rollout], schedule: Schedule) -> 
     )
 
 
-def _record(answer: object) -> Rollout:
+def as_record(answer: object) -> Rollout:
+    """What a `run` returned, if it is the record of a corrector."""
     if not isinstance(answer, Rollout):
         raise TypeError(
             f"run(schedule) must return the record of its run, corrector.rollout: got {type(answer).__name__}"
@@ -101,7 +121,7 @@ def _global_states() -> dict[str, object]:
     }
 
 
-def _advice(moved: list[str]) -> str:
+def _advice(moved: tuple[str, ...]) -> str:
     if not moved:
         return (
             "No global generator (torch, numpy, random) was drawn from: look for a generator made outside run, which "

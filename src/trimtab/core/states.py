@@ -22,8 +22,10 @@ __all__ = [
     "all_finite",
     "as_tensor",
     "finite_rows",
+    "plain_tree",
     "put_rows",
     "rowwise",
+    "state_of",
     "take_leaves",
     "true_rows",
 ]
@@ -175,6 +177,43 @@ def _built(tree: Node, leaves: Iterator[Tensor]) -> Any:
         named = dict(zip(tree.keys, parts, strict=True))
         return named if issubclass(tree.kind, dict) else tree.kind(**named)
     return tree.kind(*parts) if hasattr(tree.kind, "_fields") else tree.kind(parts)
+
+
+_PLAIN: dict[str, type] = {"dict": dict, "list": list, "tuple": tuple}
+
+
+def plain_tree(state: Any) -> Any:
+    """The tree of a state as JSON can hold it; None if it has types of its own in it, which a file cannot name.
+
+    Example:
+        >>> plain_tree({"x": np.zeros(2), "y": [torch.zeros(2)]})
+        ['dict', [['x', 'numpy'], ['y', ['list', [[0, 'torch']]]]]]
+    """
+    return _described(_tree(state, []))
+
+
+def _described(tree: Node) -> Any:
+    if isinstance(tree.kind, str):
+        return tree.kind
+    below = [_described(node) for node in tree.below]
+    if tree.kind not in _PLAIN.values() or None in below or not all(isinstance(key, str | int) for key in tree.keys):
+        return None
+    return [tree.kind.__name__, [[key, part] for key, part in zip(tree.keys, below, strict=True)]]
+
+
+def state_of(tree: Any, arrays: Tensor | dict[str, Tensor]) -> Any:
+    """The state with that `plain_tree`, of its arrays by name or of its only tensor."""
+    if isinstance(arrays, Tensor):
+        return arrays
+    node = _node(tree)
+    return _built(node, iter([arrays[name] for name in _names(node)]))
+
+
+def _node(tree: Any) -> Node:
+    if isinstance(tree, str):
+        return Node(tree)
+    kind, parts = tree
+    return Node(_PLAIN[kind], tuple(key for key, _ in parts), tuple(_node(part) for _, part in parts))
 
 
 def _is_jax(x: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab.core.engine import RunBatch, ahead, checked
 from trimtab.core.metrics import Distance, euclidean
 from trimtab.core.problem import Problem
 from trimtab.core.record import Rollout
-from trimtab.core.repeatable import check_repeatable
+from trimtab.core.repeatable import as_record
 from trimtab.core.schedule import Budget, Schedule, Unit, Watched, units
-from trimtab.prices.explore import Explore, RunBatch, spread_budgets
-from trimtab.prices.objective import Objective, describe, residual_weights
+from trimtab.prices.explore import Explore, spread_budgets
+from trimtab.prices.objective import Objective, as_mix, describe, residual_weights, skips
 from trimtab.prices.thresholds import Thresholds, with_closing
 from trimtab.schedules import Stepwise, Terminal
 
@@ -49,9 +50,11 @@ class Batches:
         """Run the uncorrected batch, twice if it is to be checked that the two are the same."""
         self._run, self.objective, self.fingerprint, self.say = run, objective, fingerprint, say
         self.distance = distance or euclidean
-        self.count = 0
+        self.count, self._expected = 0, False
         if check:
-            self.free = check_repeatable(self.run, Terminal()).grouped()
+            self.count += 2
+            say("calibration batches 1 and 2, which must be the same")
+            self.free = self._counted(checked(run, Watched(Terminal())))
         else:
             self.free = self.run(Terminal())
         self.n_steps, self.n = self.free.defects.shape
@@ -84,11 +87,13 @@ class Batches:
         """One batch of calibration rollouts; all of them are run, and counted, here."""
         self.count += 1
         self.say(f"calibration batch {self.count}")
-        record = self._run(schedule if schedule.looks_at_defects else Watched(schedule))
-        if not isinstance(record, Rollout):
-            raise TypeError(
-                f"run(schedule) must return the record of its corrector, corrector.rollout: got {type(record).__name__}"
-            )
+        return self._counted(as_record(self._run(_watched(schedule))))
+
+    def ahead(self, schedules: Sequence[Schedule]) -> None:
+        """Begin batches that will be run."""
+        ahead(self._run, list(map(_watched, schedules)))
+
+    def _counted(self, record: Rollout) -> Rollout:
         self.groups = record.groups
         return record.grouped()
 
@@ -109,7 +114,9 @@ class Batches:
     def explore(self, rounds: range, thresholds: Thresholds | None = None, share: float = 1.0) -> list[Rollout]:
         """Batches with budgets spread over all rates, at random times or near a table; cut."""
         budgets = {k: spread_budgets(self.n, self.n_choices, self.spendable, seed=k) for k in rounds}
-        return [self.cut(self.run(Explore(budgets[k] + self.kept_back, thresholds, share, seed=k))) for k in rounds]
+        schedules = [Explore(budgets[k] + self.kept_back, thresholds, share, seed=k) for k in rounds]
+        self.ahead(schedules)
+        return [self.cut(self.run(schedule)) for schedule in schedules]
 
     @property
     def has_choice(self) -> bool:
@@ -125,8 +132,15 @@ class Batches:
     @cached_property
     def weights(self) -> Tensor | None:
         """What a unit of residual costs at each step with a choice, (T',); None for path error."""
+        self.expect_weights()
         found = residual_weights(self.objective, self.run, self.distance, lambda: self.stepwise)
         return None if found is None else found[: self.n_choices]
+
+    def expect_weights(self) -> None:
+        """Begin the batches that `weights` looks at, once."""
+        if not self._expected and set(as_mix(self.objective)) != {"path"}:
+            self._expected = True
+            self.ahead([Stepwise(), *skips(self.n_steps, self.n)])
 
     def keep_one_back(self, table: Tensor) -> Tensor:
         """A price table (T', B' + 1) of the choices as one of all steps and the whole budget, (T, B + 1)."""
@@ -150,3 +164,7 @@ class Batches:
                 f"{self.n} calibration rollouts are too few for this method: give at least {least} seeds, better 64 "
                 "(method='paper' works with any number)"
             )
+
+
+def _watched(schedule: Schedule) -> Schedule:
+    return schedule if schedule.looks_at_defects else Watched(schedule)

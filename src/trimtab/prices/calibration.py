@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
+from trimtab.core.engine import Engine, RunBatch, Workshop, workshop
 from trimtab.core.errors import unknown
 from trimtab.core.fingerprint import fingerprint
 from trimtab.core.metrics import Distance, endpoint_distance, summary
@@ -22,7 +24,6 @@ from trimtab.core.record import Closing, Rollout
 from trimtab.core.schedule import Budget, Unit
 from trimtab.prices.batches import Batches, Source
 from trimtab.prices.dynamic import CostToGo, solve
-from trimtab.prices.explore import RunBatch
 from trimtab.prices.fit_scale import fit_own_scale
 from trimtab.prices.graded import graded_prices
 from trimtab.prices.objective import Objective, as_mix
@@ -54,6 +55,7 @@ def calibrate(
     closing: Closing = "paid",
     unit: Unit = "projection",
     check: bool = True,
+    engine: Engine | Workshop | str | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Price:
     """Find out when to correct, for all budgets up to `budget`.
@@ -81,6 +83,8 @@ def calibrate(
             iteration each, by the dynamic program of `trimtab.prices.graded`, for the objective. A float budget is then
             iterations per step.
         check: Whether to run the first batch twice, to see that it repeats itself.
+        engine: Where to run batches: "processes", "ray", "serial", or an `Engine`, which can also keep finished batches
+            in a folder; in this process, with all its threads, if not given. It changes no number.
         say: Told what is being done.
 
     Example:
@@ -115,19 +119,21 @@ def calibrate(
     known = fingerprint(source.sampler, source.constraint) if isinstance(source, Problem) else ""
     if isinstance(source, Problem) and distance is None:
         distance = source.distance
-    run = _run_of(source, closing, keep_states="state" in mix)
-    batches = Batches(run, budget, objective, distance, known, check, say or (lambda text: None), unit)
-    if unit == "iteration":
-        return graded_prices(batches)
-    if method == "race":
-        problem = source if isinstance(source, Problem) else None
-        return _race(batches, as_quality(quality), problem, candidates or {})
-    return METHODS[method](batches)
+    tell = say or (lambda text: None)
+    with workshop(engine, tell, source) as shop:
+        run = _run_of(source, closing, "state" in mix, shop)
+        batches = Batches(run, budget, objective, distance, known, check, tell, unit)
+        if unit == "iteration":
+            return graded_prices(batches)
+        if method == "race":
+            problem = source if isinstance(source, Problem) else None
+            return _race(batches, as_quality(quality), problem, candidates or {})
+        return METHODS[method](batches)
 
 
-def _run_of(source: Source, closing: Closing, keep_states: bool) -> RunBatch:
+def _run_of(source: Source, closing: Closing, keep_states: bool, shop: Workshop | None) -> RunBatch:
     if not isinstance(source, Problem):
-        return source
+        return source if shop is None else shop.runs(source)
     seeds = source.seeds.tolist()
     repeated = len(seeds) - len(set(seeds))
     if repeated:
@@ -135,7 +141,8 @@ def _run_of(source: Source, closing: Closing, keep_states: bool) -> RunBatch:
             f"{repeated} of the {len(seeds)} calibration seeds are repeated: the same rollout twice tells nothing new; "
             "give each seed once"
         )
-    return lambda schedule: source.rollout(schedule, closing=closing, keep_states=keep_states, measure_defects=True)
+    options: dict[str, Any] = {"closing": closing, "keep_states": keep_states, "measure_defects": True}
+    return partial(source.rollout, **options) if shop is None else shop.runs(source, **options)
 
 
 def cost_to_go(run: RunBatch, budget: Budget = 1.0) -> CostToGo:
@@ -228,13 +235,17 @@ def _tried(
     what prices come to: those for a cause that stays are taken where they cost less by more than 1 SE when tried out.
     """
     steps = one_step([*runs, batches.cut(batches.free)], own_scale)
-    trials = []
+    solved, schedules = [], []
     for memory in (MEMORY, 1.0):
         solution = solve(steps.remembering(memory), batches.spendable, weights, keep_cost=keep_cost)
         prices = Thresholds(batches.keep_one_back(solution.table), own_scale=own_scale)
-        trials.append((solution, memory, _cost(batches, Adaptive(prices, batches.trial_budgets), weights)))
-    saved = summary(trials[0][2] - trials[1][2])
-    return trials[saved.mean > saved.se]
+        schedules.append(Adaptive(prices, batches.trial_budgets))
+        batches.ahead(schedules[-1:])
+        solved.append((solution, memory))
+    costs = [_cost(batches, schedule, weights) for schedule in schedules]
+    saved = summary(costs[0] - costs[1])
+    best = int(saved.mean > saved.se)
+    return *solved[best], costs[best]
 
 
 def _cost(batches: Batches, schedule: Adaptive | Periodic, weights: Tensor | None = None) -> Tensor:
@@ -281,6 +292,7 @@ def _race(
     if not batches.has_choice:
         return _dp(batches)
     path_only = set(as_mix(batches.objective)) == {"path"}
+    batches.expect_weights()
     free = batches.cut(batches.free)
     runs, own_scale = _explored(batches, None, near_rounds=1)
     steps = one_step([*runs, free], own_scale).remembering(MEMORY)

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from trimtab.core.noise import uniform_numbers
-from trimtab.core.record import Rollout
 from trimtab.core.schedule import Budget, Moment, Schedule, corrections
 from trimtab.prices.thresholds import Thresholds
 
-__all__ = ["Explore", "RunBatch", "spread_budgets"]
-
-RunBatch = Callable[[Schedule], Rollout]
-"""Runs one batch of calibration rollouts under a schedule; the same seeds and noise every time."""
+__all__ = ["Explore", "spread_budgets"]
 
 _COINS = 1 << 33  # a stream of noise of its own
 

@@ -17,12 +17,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from trimtab.core.engine import RunBatch
 from trimtab.core.errors import unknown
 from trimtab.core.metrics import Distance, endpoint_distance, state_error
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Moment, Schedule
-from trimtab.prices.explore import RunBatch
 
 __all__ = ["OBJECTIVES", "Objective", "Skip", "as_mix", "describe", "residual_weights", "smooth_ratio"]
 
@@ -90,6 +90,14 @@ class Skip(Schedule):
         return Skip(self.first.to(device), self.length)
 
 
+def skips(n_steps: int, n: int, batches: int = 3) -> list[Skip]:
+    """For each batch of n samples, a window in each n-th of the steps, at a place of its own there."""
+    length = max(1, round(_WINDOW * n_steps))
+    places = uniform_numbers(torch.arange(batches), range(1), (n,), _PLACES)[0]
+    first = ((torch.arange(n) + places) / n * (n_steps - length + 1)).long()
+    return [Skip(some, length) for some in first]
+
+
 def residual_weights(
     objective: Objective, run: RunBatch, distance: Distance, stepwise: Callable[[], Rollout], batches: int = 3
 ) -> Tensor | None:
@@ -106,16 +114,13 @@ def residual_weights(
     if set(mix) == {"path"}:
         return None
     reference = stepwise()
-    T, n = reference.defects.shape
-    length = max(1, round(_WINDOW * T))
-    # every batch has a window in each n-th of the steps, at a place of its own there
-    places = uniform_numbers(torch.arange(batches), range(1), (n,), _PLACES)[0]
-    first = ((torch.arange(n) + places) / n * (T - length + 1)).long()
-    runs = [run(Skip(some, length)) for some in first]
+    T = reference.n_steps
+    schedules = skips(T, reference.defects.shape[1], batches)
+    runs = [run(schedule) for schedule in schedules]
     added = (
         torch.cat([skipped.residuals.sum(dim=0) - reference.residuals.sum(dim=0) for skipped in runs]).cpu().double()
     )
-    middle = first.flatten() + (length - 1) / 2
+    middle = torch.cat([schedule.first + (schedule.length - 1) / 2 for schedule in schedules])
 
     weights = torch.full((T,), mix.get("path", 0.0), dtype=torch.float64)
     measures = {"endpoint": endpoint_distance, "state": state_error}

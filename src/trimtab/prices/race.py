@@ -81,10 +81,11 @@ def race(batches: Batches, candidates: Mapping[str, Thresholds | Plan | Raced], 
         if len(names) == 1:
             break
         budgets, place = _spread(batches, seed=number)
-        costs = {}
-        for name in names:
+        costs, schedules = {}, {name: known[name].at(budgets) for name in names}
+        batches.ahead(list(schedules.values()))
+        for name, schedule in schedules.items():
             batches.say(f"race, round {number + 1}: {name}")
-            costs[name] = measure.cost(batches.run(known[name].at(budgets))).cpu().double()
+            costs[name] = measure.cost(batches.run(schedule)).cpu().double()
         rounds.append(_Round(costs, place))
     standing = _Standing(rounds)
     first = min(names, key=lambda name: standing.mean(name))

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab.core.engine import RunBatch
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Moment, Schedule, Watched
 from trimtab.domains.base import Problem
-from trimtab.prices.explore import Explore, RunBatch, spread_budgets
+from trimtab.prices.explore import Explore, spread_budgets
 from trimtab.schedules import Terminal
 
 __all__ = ["COUNTING", "explore", "part_of", "runs_from"]

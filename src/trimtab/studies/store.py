@@ -12,9 +12,9 @@ from typing import Any, Literal, Self
 
 from trimtab._version import __version__
 from trimtab.core.files import parse_json, read_bytes
+from trimtab.core.machine import machine_facts
 from trimtab.studies.config import Study
 from trimtab.studies.errors import StudyError
-from trimtab.studies.machine import machine_facts
 from trimtab.studies.run_files import SUMS, SUMS_PART, RunFiles
 from trimtab.studies.tasks import Task, code_version
 from trimtab.studies.work import Result

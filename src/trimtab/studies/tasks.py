@@ -249,7 +249,17 @@ ROW_MAKERS = ("core", "schedules", "constraints", "prices", "limits", "experimen
 ROW_MAKING_STUDIES = ("config", "explored", "rules", "schedules", "tasks", "usercode", "work")
 """And the modules of this one; words, figures, advice, the engines and the command line change no row."""
 
-_WORDS = ("core/errors.py", "core/files.py", "schedules/style.py")  # how things are said, kept and drawn
+_WORDS = (  # how things are said, kept, sent and drawn
+    "core/batch_work.py",
+    "core/engine.py",
+    "core/errors.py",
+    "core/files.py",
+    "core/kept.py",
+    "core/machine.py",
+    "core/pools.py",
+    "core/ray_pool.py",
+    "schedules/style.py",
+)
 
 
 @lru_cache(maxsize=1)

@@ -207,6 +207,23 @@ def domain_from(source: Source) -> Domain:
     return Domain(source.name, _summary(factory), problem_for, distance, settings)
 
 
+@dataclass(frozen=True)
+class ProblemOf:
+    """Makes a domain's problem for some seeds, in whichever process it is called: a worker imports the code itself.
+
+    Attributes:
+        source: Where the domain comes from.
+        seeds: Of the samples.
+    """
+
+    source: Source
+    seeds: range
+
+    def __call__(self) -> Problem:
+        """The problem."""
+        return domain_from(self.source).problem(self.seeds)
+
+
 def _of_usable_length(made: Domain) -> Domain:
     check_steps(made.name, made.problem(as_seeds([0])).sampler.n_steps)
     return made

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core.files import load_tensors, save_tensors
+from trimtab.core.machine import THREADS, machine_facts
 from trimtab.core.metrics import Distance, endpoint_distance, path_error, top_mass
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Rollout
@@ -32,7 +33,6 @@ from trimtab.schedules import Stepwise
 from trimtab.studies.about import about
 from trimtab.studies.errors import StudyError
 from trimtab.studies.explored import COUNTING, explore, part_of, runs_from
-from trimtab.studies.machine import THREADS, machine_facts
 from trimtab.studies.rules import RULES, Rule, find_rule
 from trimtab.studies.schedules import Ingredients, study_schedule
 from trimtab.studies.tasks import Task, code_version, domain_of

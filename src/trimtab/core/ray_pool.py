@@ -1,4 +1,4 @@
-"""Running tasks on a Ray cluster."""
+"""Running work on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any
 
 import torch
 
-from trimtab.core.errors import missing_extra
-from trimtab.studies.errors import StudyError
-from trimtab.studies.tasks import Task
-from trimtab.studies.work import Result, run_task
+from trimtab.core.errors import EngineError, missing_extra
+from trimtab.core.files import sha256
 
 __all__ = ["JOIN_SECONDS", "RayPool", "check_reachable"]
 
@@ -38,7 +36,7 @@ def check_reachable(address: str, seconds: float = JOIN_SECONDS) -> None:
         try:
             socket.create_connection((found[1], int(found[2])), timeout=seconds / 3).close()
         except (OSError, OverflowError) as error:
-            raise StudyError(f"no Ray cluster answers at RAY_ADDRESS={address} ({error}); {advice}") from error
+            raise EngineError(f"no Ray cluster answers at RAY_ADDRESS={address} ({error}); {advice}") from error
     # whoever answers may still be no cluster: another process joins first, since one that waits cannot be called back
     code = "import ray; ray.init(log_to_driver=False, logging_level='error'); ray.shutdown()"
     try:
@@ -46,12 +44,12 @@ def check_reachable(address: str, seconds: float = JOIN_SECONDS) -> None:
             [sys.executable, "-c", code], capture_output=True, text=True, timeout=max(1.0, end - monotonic())
         )
     except subprocess.TimeoutExpired as error:
-        raise StudyError(
+        raise EngineError(
             f"what answers at RAY_ADDRESS={address} did not let this process join within {seconds:.0f} s; {advice}"
         ) from error
     if joined.returncode != 0:
         said = joined.stderr.strip().splitlines()[-1:] or ["it said nothing"]
-        raise StudyError(f"the Ray cluster at RAY_ADDRESS={address} could not be joined ({said[0]}); {advice}")
+        raise EngineError(f"the Ray cluster at RAY_ADDRESS={address} could not be joined ({said[0]}); {advice}")
 
 
 class RayPool:
@@ -72,31 +70,33 @@ class RayPool:
             local = {} if address else {"num_cpus": workers, "include_dashboard": False}
             self.ray.init(log_to_driver=False, logging_level="error", **local)
         self.capacity = workers or 2 * max(1, int(self.ray.cluster_resources().get("CPU", 1)))
-        # a lost node is not the task's fault: it runs again elsewhere; a task that kills its worker ends the study
+        # a lost node is not the work's fault: it is done again elsewhere; work that kills its worker ends everything
         self.remote: Any = ray.remote(num_cpus=1, max_retries=5)(_run_remotely)
-        self.running: dict[Any, Task] = {}
-        self.inputs: dict[str, Any] = {}
+        self.running: dict[Any, str] = {}
+        self.sent: dict[str, Any] = {}
 
-    def submit(self, task: Task, inputs: Mapping[str, bytes]) -> None:
-        """Hand it to the cluster; what several tasks need is sent once."""
+    def submit(
+        self, name: str, function: Callable[[Any, Mapping[str, bytes]], Any], what: Any, shared: Mapping[str, bytes]
+    ) -> None:
+        """Hand it to the cluster; what several need is sent once."""
         references = []
-        for role in inputs:
-            name = task.needs[role].name
-            if name not in self.inputs:
-                self.inputs[name] = self.ray.put(inputs[role])
-            references.append(self.inputs[name])
-        self.running[self.remote.remote(task, list(inputs), *references)] = task
+        for data in shared.values():
+            key = sha256(data)
+            if key not in self.sent:
+                self.sent[key] = self.ray.put(data)
+            references.append(self.sent[key])
+        self.running[self.remote.remote(function, what, list(sys.path), list(shared), *references)] = name
 
-    def next(self) -> tuple[Task, Result]:
+    def next(self) -> tuple[str, Any]:
         """Whichever is done."""
         done, _ = self.ray.wait(list(self.running), num_returns=1)
-        task = self.running.pop(done[0])
+        name = self.running.pop(done[0])
         try:
-            return task, self.ray.get(done[0])
+            return name, self.ray.get(done[0])
         except self.ray.exceptions.RayTaskError as error:
             raise error.as_instanceof_cause() from None
         except self.ray.exceptions.RayError as error:
-            raise StudyError(f"{task.name} was lost by the Ray cluster ({type(error).__name__})") from error
+            raise EngineError(f"{name} was lost by the Ray cluster ({type(error).__name__})") from error
 
     def close(self) -> None:
         """Cancel what is running, and leave a cluster that was joined here."""
@@ -107,6 +107,9 @@ class RayPool:
             self.ray.shutdown()
 
 
-def _run_remotely(task: Task, roles: list[str], *inputs: bytes) -> Result:
+def _run_remotely(
+    function: Callable[[Any, Mapping[str, bytes]], Any], what: Any, path: list[str], roles: list[str], *shared: bytes
+) -> Any:
     torch.set_num_threads(1)
-    return run_task(task, dict(zip(roles, inputs, strict=True)))
+    sys.path += [place for place in path if place not in sys.path]  # modules are looked for where the driver found them
+    return function(what, dict(zip(roles, shared, strict=True)))

@@ -1,0 +1,96 @@
+"""Finished batches of rollouts in a folder, so that work that was stopped goes on where it was.
+
+A batch has one file per record and a file that says what it is. That one is written last, so that a batch is there as a
+whole or not at all. Its name is a fingerprint of everything the batch depends on: another sampler, schedule, library or
+machine looks for other names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trimtab.core.files import UNUSABLE, plain_name, read_bytes, read_json, sha256, write_atomically
+from trimtab.core.record import Rollout
+from trimtab.core.states import plain_tree, state_of
+
+__all__ = ["Finished", "Kept"]
+
+_FORMAT = "trimtab-batch-1"
+_LARGEST = 2**34  # bytes of a record
+
+
+@dataclass(frozen=True, eq=False)
+class Finished:
+    """A batch that was run, once or several times.
+
+    Attributes:
+        records: One per run.
+        moved: The global generators that the first run drew from.
+    """
+
+    records: tuple[Rollout, ...]
+    moved: tuple[str, ...] = ()
+
+
+class Kept:
+    """A folder of finished batches."""
+
+    def __init__(self, folder: str | os.PathLike[str], say: Callable[[str], None] = lambda text: None) -> None:
+        """Make the folder if it is not there; `say` is told of what is damaged."""
+        self.folder, self.say = Path(folder), say
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ValueError(f"{self.folder}: finished batches are kept in a folder, and this is a file")
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def write(self, fingerprint: str, batch: Finished) -> bool:
+        """Keep a batch; states in types of the caller's own cannot be kept, and the answer is then False."""
+        trees = [plain_tree(record.final) for record in batch.records]
+        if None in trees:
+            return False
+        sums = []
+        for i, record in enumerate(batch.records):
+            path = self._record(fingerprint, i)
+            record.save(path)
+            sums.append(sha256(read_bytes(path, _LARGEST)))
+        facts = {"format": _FORMAT, "fingerprint": fingerprint, "sha256": sums, "trees": trees, "moved": batch.moved}
+        write_atomically(self._facts(fingerprint), json.dumps(facts, indent=1).encode())
+        return True
+
+    def read(self, fingerprint: str) -> Finished | None:
+        """The batch of that fingerprint, if it was kept and is as it was written; one that is not is removed."""
+        path = self._facts(fingerprint)
+        if not path.is_file():
+            return None
+        try:
+            facts = read_json(path)
+            if facts["format"] != _FORMAT or facts["fingerprint"] != fingerprint:
+                raise ValueError(f"{path}: of another batch")
+            records = [self._checked(fingerprint, i, known) for i, known in enumerate(facts["sha256"])]
+            whole = [_restored(record, tree) for record, tree in zip(records, facts["trees"], strict=True)]
+            return Finished(tuple(whole), tuple(map(str, facts["moved"])))
+        except (OSError, *UNUSABLE) as error:
+            self.say(f"a kept batch is damaged and is run again ({error})")
+            path.unlink(missing_ok=True)
+            return None
+
+    def _checked(self, fingerprint: str, i: int, known: str) -> Rollout:
+        path = self._record(fingerprint, i)
+        if sha256(read_bytes(path, _LARGEST)) != known:
+            raise ValueError(f"{path}: not what was written")
+        return Rollout.load(path)
+
+    def _facts(self, fingerprint: str) -> Path:
+        return self.folder / f"{plain_name(fingerprint)}.json"
+
+    def _record(self, fingerprint: str, i: int) -> Path:
+        return self.folder / f"{plain_name(fingerprint)}.{i}.safetensors"
+
+
+def _restored(record: Rollout, tree: Sequence[object] | str) -> Rollout:
+    """With states as the loop kept them."""
+    states = None if record.states is None else state_of(tree, record.states)
+    return replace(record, final=state_of(tree, record.final), states=states)

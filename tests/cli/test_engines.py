@@ -1,0 +1,116 @@
+"""Engines for the user's own sampler: killed, gone on with, and the same numbers whatever the engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from trimtab.cli.main import main
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "my_sampler.py"
+SLOW = EXAMPLE.read_text() + (
+    "\nimport time\n\nclass SlowWalk(Walk):\n    def step(self, x, t, noise):\n"
+    "        time.sleep(0.005)\n        return super().step(x, t, noise)\n\n"
+    "def make_slow():\n    return SlowWalk(), make()[1]\n"
+)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder of the user's, with a sampler in it."""
+    (tmp_path / "sampler_of_mine.py").write_text(SLOW)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield tmp_path
+    sys.modules.pop("sampler_of_mine", None)
+
+
+CALIBRATE = ("calibrate", "--sampler", "sampler_of_mine:make_slow", "--seeds", "8")
+
+
+def test_a_killed_calibration_goes_on_and_ends_with_the_same_price_file(folder):
+    assert main([*CALIBRATE, "--out", "whole.safetensors"]) == 0
+    command = [sys.executable, "-m", "trimtab", *CALIBRATE, "--out", "price.safetensors"]
+    options = ["--engine", "processes", "--workers", "1"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    killed = subprocess.Popen([*command, *options], env=environment, stderr=subprocess.PIPE, text=True)
+    work = folder / "price.safetensors.work"
+    deadline = time.monotonic() + 120
+    while len(list(work.glob("*.json"))) < 3 and time.monotonic() < deadline:
+        assert killed.poll() is None, killed.communicate()
+        time.sleep(0.01)
+    killed.kill()
+    killed.communicate()
+    kept = {path.name: path.stat().st_mtime_ns for path in work.glob("*.json")}
+    assert 3 <= len(kept) < 8
+    assert not (folder / "price.safetensors").exists()
+
+    asked = subprocess.run([*command, *options], env=environment, capture_output=True, text=True)
+    assert asked.returncode == 2
+    assert "go on with --resume" in asked.stderr
+    assert {path.name: path.stat().st_mtime_ns for path in work.glob("*.json")} == kept
+
+    assert main([*CALIBRATE, "--out", "price.safetensors", "--resume"]) == 0  # by another engine, even
+    assert (folder / "price.safetensors").read_bytes() == (folder / "whole.safetensors").read_bytes()
+    assert not work.exists()
+
+
+def test_advice_is_the_same_by_any_engine_and_goes_on_from_its_folder(folder, capsys):
+    advise = ["advise", "--sampler", "sampler_of_mine:make", "--seeds", "16", "--cost", "projections", "--json"]
+    engines = ([], ["--engine", "processes", "--workers", "2", "--out", "kept"], ["--out", "kept", "--resume"])
+    told = []
+    for options in engines:
+        assert main([*advise, *options]) == 0
+        facts = json.loads(capsys.readouterr().out)
+        told.append((facts["recommended"]["kind"], facts["recommended"]["budget"], facts["loss"]))
+    assert told[0] == told[1] == told[2]
+    before = len(list((folder / "kept").glob("*.json")))
+    assert before > 20
+    assert main([*advise, "--tolerance", "0.4", "--out", "kept", "--resume"]) == 0  # another question, the same batches
+    assert len(list((folder / "kept").glob("*.json"))) < before + 10
+
+
+def test_a_sampler_that_has_changed_is_run_again(folder):
+    advise = ["advise", "--sampler", "sampler_of_mine:make", "--seeds", "16", "--cost", "projections", "--out", "kept"]
+    assert main(advise) == 0
+    before = {path.name for path in (folder / "kept").glob("*.json")}
+    (folder / "sampler_of_mine.py").write_text(SLOW.replace("0.95 * x", "0.90 * x"))
+    code = "import sys; from trimtab.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    subprocess.run([sys.executable, "-c", code, *advise, "--resume"], check=True, capture_output=True)
+    assert len({path.name for path in (folder / "kept").glob("*.json")}) > 1.5 * len(before)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((*CALIBRATE, "--engine", "procesess"), "did you mean 'processes'"),
+        ((*CALIBRATE, "--workers", "2"), "--workers goes with --engine"),
+        ((*CALIBRATE, "--engine", "processes", "--workers", "0"), "at least 1"),
+        (("advise", "--domain", "so3", "--seeds", "16", "--resume"), "--resume needs the folder"),
+    ],
+)
+def test_options_that_cannot_be_meant_are_one_clear_line(words, message, folder, capsys):
+    assert main(list(words)) == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert message in said[-1]
+    assert not (folder / "sampler_of_mine.safetensors").exists()
+
+
+def test_overwriting_removes_what_was_kept_and_nothing_else(folder):
+    kept = folder / "kept"
+    advise = ["advise", "--sampler", "sampler_of_mine:make", "--seeds", "16", "--cost", "projections", "--out", "kept"]
+    assert main(advise) == 0
+    (kept / "notes.txt").write_text("mine")
+    first = {path.name: path.stat().st_mtime_ns for path in kept.glob("*.json")}
+    assert main(advise) == 2
+    assert main([*advise, "--overwrite"]) == 0
+    again = {path.name: path.stat().st_mtime_ns for path in kept.glob("*.json")}
+    assert again.keys() == first.keys()
+    assert all(again[name] > first[name] for name in first)
+    assert (kept / "notes.txt").read_text() == "mine"
