@@ -21,7 +21,7 @@ from trimtab.core.schedule import Moment, Schedule, Watched, as_schedule, correc
 from trimtab.prices.batches import Source
 from trimtab.prices.calibration import Price
 from trimtab.prices.plan import Plan
-from trimtab.prices.race import Raced
+from trimtab.prices.raced import Raced
 from trimtab.prices.thresholds import Thresholds
 from trimtab.schedules import Periodic, Stepwise, Terminal, Window
 
