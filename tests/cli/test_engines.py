@@ -68,12 +68,12 @@ def test_advice_is_the_same_by_any_engine_and_goes_on_from_its_folder(folder, ca
     for options in engines:
         assert main([*advise, *options]) == 0
         facts = json.loads(capsys.readouterr().out)
-        told.append((facts["recommended"]["kind"], facts["recommended"]["budget"], facts["loss"]))
+        told.append((facts["recommended"]["schedule"], facts["recommended"]["budget"], facts["loss"]))
     assert told[0] == told[1] == told[2]
     before = len(list((folder / "kept").glob("*.json")))
     assert before > 20
     assert main([*advise, "--tolerance", "0.4", "--out", "kept", "--resume"]) == 0  # another question, the same batches
-    assert len(list((folder / "kept").glob("*.json"))) < before + 10
+    assert len(list((folder / "kept").glob("*.json"))) < 1.5 * before
 
 
 def test_a_sampler_that_has_changed_is_run_again(folder):
