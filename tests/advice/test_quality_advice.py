@@ -164,3 +164,98 @@ def test_a_projection_that_moves_what_it_has_projected_is_found_and_no_schedule_
     text = next(finding.text for finding in advice.findings if finding.name == "unstable-projection")
     assert "projecting again moves it by" in text
     assert advised(Traced()).measured.stability.again == 0
+
+
+# ------------------------------------------------------------------ loops of one's own: nudged, and their projection
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A sampler whose initial states are moved at random by a share of their size."""
+
+    sampler: object
+    size: float
+
+    @property
+    def n_steps(self):
+        return self.sampler.n_steps
+
+    def start(self, noise):
+        x = self.sampler.start(noise)
+        return x + self.size * x.abs().mean() * torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
+
+    def step(self, x, t, noise):
+        return self.sampler.step(x, t, noise)
+
+
+def loop(sampler, seeds, constraint=FIRST_ZERO):
+    return lambda schedule: tt.rollout(sampler, constraint, schedule, seeds, measure_defects=True)
+
+
+def advised_loop(sampler, projecting=FIRST_ZERO, **options):
+    runs = [loop(sampler, seeds, projecting) for seeds in (range(16), range(50, 66))]
+    return tt.advise(runs[0], held_out=runs[1], cost="projections", **options)
+
+
+def nudge_of(sampler):
+    return lambda schedule, size: loop(Moved(sampler, size), range(50, 66))(schedule)
+
+
+def test_a_loop_that_can_be_nudged_is_found_chaotic_and_one_that_is_not_is_not():
+    chaotic = advised_loop(Chaotic(), nudge=nudge_of(Chaotic()))
+    assert "chaotic-rollout" in chaotic.failure_modes
+    assert chaotic.kind == "stepwise"
+    steady = advised_loop(Traced(), quality=trace, nudge=nudge_of(Traced()))
+    assert 0 < steady.measured.stability.divergence < 1e3
+    assert "chaotic-rollout" not in steady.failure_modes
+    unknown = advised_loop(Traced(), quality=trace)
+    assert unknown.measured.stability.divergence != unknown.measured.stability.divergence
+
+
+def test_a_nudge_that_moves_nothing_or_runs_something_else_is_refused():
+    with pytest.raises(ValueError, match="it must move the initial states"):
+        advised_loop(Traced(), quality=trace, nudge=lambda schedule, size: loop(Traced(), range(50, 66))(schedule))
+    with pytest.raises(ValueError, match="must run the loop that measures"):
+        advised_loop(Traced(), quality=trace, nudge=lambda schedule, size: loop(Traced(), range(3))(schedule))
+    with pytest.raises(ValueError, match="go with functions"):
+        advised(Traced(), nudge=nudge_of(Traced()))
+
+
+def test_the_projection_of_a_loop_is_tried_out_if_its_constraint_is_given():
+    found = advised_loop(Traced(), quality=trace, constraint=FIRST_ZERO).measured.stability
+    assert found.amplification <= 1 + 1e-9
+    assert found.again == pytest.approx(0, abs=1e-9)
+    halfway = tt.as_constraint(lambda x: x * torch.tensor([0.5, 1.0], dtype=x.dtype), lambda x: x[:, 0].abs())
+    advice = advised_loop(Traced(), halfway, quality=trace, constraint=halfway)
+    assert "unstable-projection" in advice.failure_modes
+
+
+# ------------------------------------------------------------------ looks, and tails
+
+
+def test_a_look_that_costs_as_much_as_a_projection_is_counted_and_times_without_looks_are_recommended():
+    sampler = Traced(weights=(0.0,) * 10 + (1.0,) * 6)
+    advice = advised(sampler, quality=trace, look=1.0)
+    assert not advice.schedule.looks_at_defects
+    for trial in advice.measured.trials:
+        looked = T * trial.schedule.looks_at_defects
+        assert trial.projections == pytest.approx(trial.budget if not looked else trial.schedule.budget + looked)
+    with pytest.raises(ValueError, match="at least 0: got -1"):
+        advised(sampler, quality=trace, look=-1)
+
+
+@dataclass(frozen=True)
+class Rare(Traced):
+    """Of every sixteenth sample what is left counts for a hundred times as much."""
+
+    def step(self, x, t, noise):
+        after = super().step(x, t, noise)
+        often = torch.where((noise.seeds % 16 == 0).to(x.device), 100.0, 1.0).to(x)
+        return torch.stack([after[:, 0], x[:, 1] + often * (after[:, 1] - x[:, 1])], dim=1)
+
+
+def test_a_few_rollouts_that_keep_a_tolerance_from_being_met_are_named():
+    (found,) = [f for f in advised(Rare(), quality=trace).findings if f.name == "tails"]
+    assert "1 of 16 rollouts makes up" in found.text
+    assert not found.warns
+    assert not [f for f in advised(Traced(), quality=trace).findings if f.name == "tails"]

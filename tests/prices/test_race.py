@@ -287,3 +287,31 @@ def test_it_refuses_its_own_seeds_other_accountings_and_larger_budgets(late):
         Raced((), torch.zeros(3, dtype=torch.int64))
     with pytest.raises(ValueError, match="winner must name one of 1 parts"):
         Raced((plans_of(batches_of(LATE))[EVEN],), torch.ones(3, dtype=torch.int64))
+
+
+# ------------------------------------------------------------------ looks that cost something
+
+
+def test_prices_that_look_pay_for_it_out_of_the_budget_and_fixed_times_do_not(tmp_path):
+    problem = tt.Problem(Carried((1.0,) * T, keep=0.9, noise=1.0), FIRST_ZERO, KNOWN)
+    free, paid, dear = (tt.calibrate(problem, look=look) for look in (0.0, 0.1, 1.0))
+    assert (free.looks, paid.looks, dear.looks) == (0, 2, T)
+    assert not any(dear.at(b).looks_at_defects for b in range(1, T + 1))
+    budgets = torch.arange(1, T + 1)
+    together = tt.rollout(problem.sampler, FIRST_ZERO, paid.at(budgets), range(T), measure_defects=True)
+    for b in budgets.tolist():
+        schedule = paid.at(b)
+        record = tt.rollout(problem.sampler, FIRST_ZERO, schedule, range(T), measure_defects=True)
+        assert record.paid.tolist() == [b - 2 * schedule.looks_at_defects] * T
+        assert torch.equal(together.projected[:, b - 1], record.projected[:, b - 1])
+    paid.save(tmp_path / "price.safetensors")
+    assert tt.load(tmp_path / "price.safetensors").looks == 2
+    assert paid.resample(2 * T).looks == 4
+
+
+def test_the_cost_of_a_look_is_a_number_and_for_the_race_alone():
+    problem = tt.Problem(LATE, FIRST_ZERO, KNOWN)
+    with pytest.raises(ValueError, match=r"at least 0: got -0\.5"):
+        tt.calibrate(problem, look=-0.5)
+    with pytest.raises(ValueError, match="weighed in the race; method 'dp'"):
+        tt.calibrate(problem, method="dp", look=0.5)

@@ -9,34 +9,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from trimtab.core.applied import checked_projection
-from trimtab.core.constraint import Constraint
 from trimtab.core.engine import RunBatch, ahead
 from trimtab.core.metrics import Distance, endpoint_distance, euclidean
-from trimtab.core.noise import Noise
-from trimtab.core.problem import Problem
 from trimtab.core.record import Rollout
-from trimtab.core.rollout import Sampler, rollout, take_rows
 from trimtab.core.schedule import Watched
-from trimtab.schedules import Fixed, Periodic, Stepwise
+from trimtab.schedules import Fixed
 
 __all__ = [
     "Effects",
     "Interval",
-    "Stability",
     "bootstrap",
     "correction_effects",
-    "divergence",
     "euclidean",
     "mean",
-    "projection_stability",
     "rank_correlation",
-    "recorded_stability",
 ]
 
 _RESAMPLES = 1000
@@ -197,143 +188,3 @@ def _survival(left: Tensor, lags: int) -> Tensor:
     now = torch.where(known, left[:1], 0.0).sum(dim=1)
     later = torch.where(known, left[:lags], 0.0).sum(dim=1)
     return torch.where(now > 0, later / now, torch.nan)
-
-
-# ------------------------------------------------------------------ is the projection sound
-
-
-@dataclass(frozen=True)
-class Stability:
-    """How far a projection can be relied on.
-
-    Attributes:
-        failed: The share of projections of a stepwise rollout that did not converge.
-        left_over: The share of the defect that a projection leaves.
-        amplification: The largest factor by which a small change of a state (1% of its way to feasible) came out of
-            the projection; at most about 1 for a well-behaved one, NaN where it could not be measured.
-        again: How far projecting a second time moves a state, as a share of the first way; 0 for a projection.
-        divergence: By what factor two rollouts a hair apart at the start are apart at the end, both fully projected.
-    """
-
-    failed: float
-    left_over: float
-    amplification: float
-    again: float = math.nan
-    divergence: float = math.nan
-
-    @property
-    def sound(self) -> bool:
-        """Whether nothing speaks against it."""
-        steady = not self.amplification > 10 and not self.again > 0.05
-        return self.failed <= 0.02 and self.left_over <= 0.05 and steady
-
-    @property
-    def chaotic(self) -> bool:
-        """Whether final states say nothing about each other, because rollouts part however close they begin."""
-        return self.divergence > 1e3
-
-
-def projection_stability(
-    sampler: Sampler, constraint: Constraint, seeds: Tensor, stepwise: Rollout, samples: int = 4
-) -> Stability:
-    """Look at a stepwise rollout's projections, and nudge a few states before projecting them.
-
-    Args:
-        sampler: For these seeds.
-        constraint: For these seeds.
-        seeds: (n,).
-        stepwise: The stepwise rollout of them.
-        samples: How many samples are nudged, at four moments each.
-    """
-    rows = torch.arange(min(samples, len(seeds)))
-    some = constraint.take(rows)
-    T = sampler.n_steps
-    run = rollout(
-        take_rows(sampler, rows), some, Periodic(max(1, T // 4)), seeds[rows], keep_states=True, measure_defects=True
-    )
-    assert run.states is not None
-    before = [t for t in range(T - 1) if not bool(run.projected[t].any())]  # states as a schedule would find them
-    chosen = sorted({before[len(before) * (2 * k + 1) // 8] for k in range(4)}) if before else []
-    generator = torch.Generator().manual_seed(0)
-    nudged = [_nudged(some, run.states[t + 1], generator) for t in chosen]
-    factor, again = (max((f[i] for f in nudged if not math.isnan(f[i])), default=math.nan) for i in range(2))
-    return recorded_stability(stepwise, factor, again)
-
-
-def recorded_stability(stepwise: Rollout, amplification: float = math.nan, again: float = math.nan) -> Stability:
-    """What the record of a stepwise rollout shows by itself, where no state can be nudged."""
-    total = float(stepwise.defects.sum())
-    return Stability(
-        failed=float(stepwise.failed.double().mean()),
-        left_over=float(stepwise.residuals.sum()) / total if total > 0 else 0.0,
-        amplification=amplification,
-        again=again,
-    )
-
-
-def _nudged(constraint: Constraint, x: Tensor, generator: torch.Generator) -> tuple[float, float]:
-    """By what factor a small change of a state comes out of the projection, and how far a second projection moves."""
-    with torch.no_grad():
-        there = checked_projection(constraint, x).x
-        way = _norm(there - x)
-        nudge = torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x)
-        nudge = nudge * (0.01 * way / _norm(nudge)).reshape(-1, *([1] * (x.ndim - 1)))
-        moved = _norm(checked_projection(constraint, x + nudge).x - there) / _norm(nudge)
-        again = _norm(checked_projection(constraint, there).x - there) / way
-    off = way > 1e-6 * (1 + _norm(x))  # a feasible state has no way to go, and nothing to say
-    return (float(moved[off].max()), float(again[off].max())) if bool(off.any()) else (math.nan, math.nan)
-
-
-def divergence(problem: Problem, stepwise: Rollout, distance: Distance, size: float = 1e-6) -> float:
-    """By what factor two rollouts a hair apart at the start are apart at the end, both projected at every step.
-
-    Args:
-        problem: What is sampled.
-        stepwise: Its rollout, projected at every step.
-        distance: Between states.
-        size: Of the nudge, relative to the size of the initial states.
-
-    Returns:
-        The median over samples; NaN for states that are not one tensor.
-    """
-    if not isinstance(stepwise.final, Tensor):
-        return math.nan
-    nudged = _Nudged(problem.sampler, size)
-    other = replace(problem, sampler=nudged).rollout(Stepwise(), closing=stepwise.closing_rule, measure_defects=False)
-    apart = distance(stepwise.final, other.final).double()
-    began = nudged.began.get("apart")
-    if began is None or not bool((began > 0).any()):
-        return math.nan
-    return float((apart.cpu()[began > 0] / began[began > 0]).median())
-
-
-@dataclass(frozen=True, eq=False)
-class _Nudged:
-    """A sampler whose initial states are moved by a hair."""
-
-    sampler: Sampler
-    size: float
-    began: dict[str, Tensor] = field(default_factory=dict)
-
-    @property
-    def n_steps(self) -> int:
-        return self.sampler.n_steps
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return getattr(self.sampler, "dtype", torch.float64)
-
-    def start(self, noise: Noise) -> Tensor:
-        x: Tensor = self.sampler.start(noise)
-        way = self.size * torch.randn(x.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(x)
-        self.began["apart"] = _norm(way * x.abs().mean()).double().cpu()
-        return x + way * x.abs().mean()
-
-    def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
-        step: Tensor = self.sampler.step(x, t, noise)
-        return step
-
-
-def _norm(x: Tensor) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(x.flatten(1), dim=1)
-    return norm

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trimtab.advice.diagnosis import Effects, Interval, Stability
+from trimtab.advice.diagnosis import Effects, Interval
+from trimtab.advice.soundness import Stability
 from trimtab.advice.trials import Cost, Kind, Trial
 from trimtab.core.distributions import Fidelity
 from trimtab.core.schedule import Schedule

@@ -14,29 +14,29 @@ from functools import partial
 from typing import Any
 
 from trimtab.advice.choice import WORTHWHILE, choice, nothing_saved
-from trimtab.advice.diagnosis import (
-    Effects,
-    Interval,
+from trimtab.advice.diagnosis import Effects, Interval, bootstrap, correction_effects, mean
+from trimtab.advice.measured import Measured
+from trimtab.advice.result import Advice
+from trimtab.advice.soundness import (
     Stability,
-    bootstrap,
-    correction_effects,
     divergence,
-    mean,
+    final_stability,
+    loop_divergence,
     projection_stability,
     recorded_stability,
 )
-from trimtab.advice.measured import Measured
-from trimtab.advice.result import Advice
 from trimtab.advice.trials import KINDS, Cost, Trial, TrialRuns
 from trimtab.advice.words import findings_of
+from trimtab.core.constraint import Constraint
 from trimtab.core.distributions import compare_samples
 from trimtab.core.engine import Engine, RunBatch, Workshop, ahead, workshop
 from trimtab.core.errors import unknown
 from trimtab.core.metrics import Distance, euclidean, top_mass
 from trimtab.core.problem import Problem
 from trimtab.core.quality import Quality, as_quality
+from trimtab.core.record import Rollout
 from trimtab.core.repeatable import as_record
-from trimtab.core.schedule import Watched
+from trimtab.core.schedule import Schedule, Watched
 from trimtab.prices.batches import Source
 from trimtab.prices.calibration import Price
 from trimtab.prices.objective import Objective
@@ -66,6 +66,9 @@ def advise(
     distance: Distance | None = None,
     price: Price | None = None,
     window: int | float | None = None,
+    look: float = 0.0,
+    constraint: Constraint | None = None,
+    nudge: Callable[[Schedule, float], Rollout] | None = None,
     engine: Engine | Workshop | str | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Advice:
@@ -90,6 +93,12 @@ def advise(
         price: Prices or a plan made earlier, to be judged instead of new ones.
         window: What you do today: the step, or share of the steps, from which on you project at every step. It is
             measured and told beside the rest.
+        look: What a look at the defect costs, in projections, where it is not negligible. It counts in what
+            schedules that look at defects cost and have left to spend. In seconds looks are measured anyway.
+        constraint: With functions, the constraint of the loop that measures, so that its projection can be tried out.
+        nudge: With functions, `nudge(schedule, size)` runs the loop that measures, with the same seeds, from initial
+            states that are moved at random by the share `size` of their own size. Without it nothing is known of
+            whether rollouts that begin a hair apart stay together.
         engine: Where to run batches, as in `calibrate`. Seconds are then those of one thread, with other batches
             running beside on the same machine; `cost="projections"` gives the same advice whatever the engine.
         say: Told what is being done.
@@ -102,6 +111,8 @@ def advise(
         ('adaptive', True)
     """
     tolerance = _tolerance(tolerance, seconds, cost)
+    if isinstance(source, Problem) and (constraint is not None or nudge is not None):
+        raise ValueError("a Problem has its constraint and is nudged by itself; constraint and nudge go with functions")
     if objective not in ("endpoint", "path"):
         raise unknown("objective", str(objective), ("endpoint", "path"))
     tell = say or (lambda text: None)
@@ -121,12 +132,13 @@ def advise(
             quality=as_quality(quality),
             problems=problems,
             objective=objective,
+            look=_price_of_a_look(look),
             shop=shop,
         )
         needed, effects = _try_out(trials, tolerance, seconds)
         yours = None if window is None else trials.your_window(window)
         trials.say("how sound the projection is")
-        stability = _soundness(trials)
+        stability = _soundness(trials, constraint, nudge)
         chosen = _choose(trials, needed, tolerance, seconds, cost, _unreliable(trials, stability))
         return _answer(trials, chosen, needed, effects, stability, yours, (tolerance, seconds, cost))
 
@@ -314,11 +326,20 @@ def _answer(
     )
 
 
-def _soundness(trials: TrialRuns) -> Stability:
-    """Of the projection, nudged where a problem allows it, and of the rollout after a nudge."""
+def _price_of_a_look(look: float) -> float:
+    if isinstance(look, bool) or not isinstance(look, int | float) or not 0 <= look < math.inf:
+        raise ValueError(f"look is what a look at the defect costs, in projections, at least 0: got {look!r}")
+    return float(look)
+
+
+def _soundness(
+    trials: TrialRuns, constraint: Constraint | None, nudge: Callable[[Schedule, float], Rollout] | None
+) -> Stability:
+    """Of the projection, nudged where a problem or its constraint allows it, and of the rollout after a nudge."""
     problem = trials.problems[1]
     if problem is None:
-        return recorded_stability(trials.reference)
+        found = recorded_stability(trials.reference, *final_stability(constraint, trials.reference))
+        return replace(found, divergence=loop_divergence(nudge, trials.reference, trials.distance))
     found = projection_stability(problem.sampler, problem.constraint, problem.seeds, trials.reference)
     return replace(found, divergence=divergence(problem, trials.reference, trials.distance))
 

@@ -49,7 +49,7 @@ class Trial:
         measured: The measure itself, (n,), lower being better.
         nepe: Mean normalised excess path error.
         seconds: Wall clock per sample, in a batch of n.
-        projections: Per sample, the closing one included.
+        projections: Per sample, the closing one included, and looks at what one is said to cost.
         endpoint: Mean distance of the final states to those of the stepwise rollout.
         schedule: That was run.
     """
@@ -85,12 +85,13 @@ class TrialRuns:
         quality: Quality | None = None,
         problems: tuple[Problem | None, Problem | None] = (None, None),
         objective: Objective = "endpoint",
+        look: float = 0.0,
         shop: Workshop | None = None,
     ) -> None:
         """Run the ends that everything is measured between; both runs use the same seeds each time, and not others'."""
         self.calibrating, self.measuring, self.problems = calibrating, measuring, problems
         self.distance, self.say, self.timed = distance, say, timed
-        self.quality, self.objective, self.shop = quality, objective, shop
+        self.quality, self.objective, self.look, self.shop = quality, objective, look, shop
         self.n_steps, self.batches = n_steps, 0
 
         say("terminal and stepwise rollouts")
@@ -180,7 +181,7 @@ class TrialRuns:
         """Of a kind that needs one, calibrated on the other batch when first asked for."""
         if kind not in self.prices:
             self.say(f"calibrating {kind} correction")
-            method = "planned" if kind == "planned" else None
+            method = "planned" if kind == "planned" else "race" if self.look else None
             source = self.problems[0] or self.calibrating
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # a constant defect is among the findings
@@ -188,7 +189,8 @@ class TrialRuns:
                     source,
                     method=method,
                     objective=self.objective,
-                    quality=None if method else self.quality,
+                    quality=None if method == "planned" else self.quality,
+                    look=self.look if method == "race" else 0.0,
                     distance=self.distance,
                     closing=self.reference.closing_rule,
                     check=False,
@@ -214,7 +216,7 @@ class TrialRuns:
             measured=measured,
             nepe=float(nepe(path_error(watched).double(), *self.ends).nanmean()),
             seconds=self.quickest(schedule, run, kind),
-            projections=float(run.paid.double().mean()),
+            projections=float(run.paid.double().mean()) + self.look * self.n_steps * schedule.looks_at_defects,
             endpoint=float(apart.double().mean()),
             schedule=schedule,
         )

@@ -30,6 +30,7 @@ _ALIGNED = 0.3  # rank correlation
 _DIFFUSE = 0.4  # C_0.2; 0.2 is uniform, 0.44 the sizes of independent normal numbers
 _GAIN = 0.1  # relative, over periodic
 _CHEAP = 0.1  # share of a stepwise rollout's time
+_FEW_DECIDE = 0.5  # share of the loss that a sixteenth of the rollouts makes up
 _WIDTH = 118  # columns of the words
 
 
@@ -42,6 +43,7 @@ def findings_of(m: Measured) -> tuple[Finding, ...]:
         found.append(Finding("distribution", False, f"As a distribution, the final samples {m.fidelity.words()}."))
     if m.yours is not None:
         found.append(_yours(m))
+    found += _tails(m)
     found += [] if not m.trials else [_concentration(m)]
     if m.effects is not None:
         found += [_lasting(m), _alignment(m)]
@@ -106,6 +108,29 @@ def _yours(m: Measured) -> Finding:
     if better is not None:
         text += f"; the best of those tried that cost no more is {better.kind} with {better.budget}: {better.loss}"
     return Finding("your-window", False, f"{text}.")
+
+
+def _tails(m: Measured) -> list[Finding]:
+    """Whether a few rollouts keep the tolerance from being met with half of the projections."""
+    known = [trial for trial in m.trials if trial.budget >= m.n_steps / 2 and not trial.values.isnan().any()]
+    if m.tolerance is None or not known:
+        return []
+    trial = min(known, key=lambda one: (one.budget, one.loss.mean))
+    values, few = trial.values.sort(descending=True).values, max(1, m.held_out // 16)
+    share = float(values[:few].sum() / values.sum()) if float(values.sum()) > 0 else 0.0
+    if trial.loss.high <= m.tolerance or share < _FEW_DECIDE:
+        return []
+    makes = f"{few} of {m.held_out} rollouts " + ("makes" if few == 1 else "make")
+    return [
+        Finding(
+            "tails",
+            False,
+            f"A few rollouts decide: at {trial.kind} with {trial.budget}, {makes} up {share:.0%} of the loss; that of "
+            f"the others is {float(values[few:].mean()):.3f}. More seeds tell how rare such rollouts are. By the "
+            "distance to full projection a sample that ends elsewhere counts as lost, though it may be as good: a "
+            "quality of your own, or a comparison of distributions, tells whether it is.",
+        )
+    ]
 
 
 def _middle(m: Measured, kind: str) -> Trial | None:

@@ -34,6 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--window", metavar="W", type=float, help="what you do today: project at every step from this share of them on"
     )
+    parser.add_argument(
+        "--look",
+        metavar="C",
+        type=float,
+        default=0.0,
+        help="what a look at the defect costs, in projections; 0 if none",
+    )
     parser.add_argument("--seconds", metavar="S", type=float, help="a time limit for one sample")
     parser.add_argument(
         "--cost",
@@ -81,6 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
         distance=domain.distance,
         price=price,
         window=arguments.window,
+        look=arguments.look,
         engine=engine_from(arguments, arguments.out, source, seeds),
         say=lambda text: print(f"… {text}", file=sys.stderr),
     )

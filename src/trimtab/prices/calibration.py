@@ -6,6 +6,7 @@ for each range of budgets, the one whose final samples are best.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -52,6 +53,7 @@ def calibrate(
     quality: Quality | Callable[..., Any] | None = None,
     distance: Distance | None = None,
     candidates: dict[str, Price] | None = None,
+    look: float = 0.0,
     closing: Closing = "paid",
     unit: Unit = "projection",
     check: bool = True,
@@ -78,6 +80,8 @@ def calibrate(
             states (and of the problem), lower being better, or a `Quality`.
         distance: Between states, (n, *event) twice to (n,); the problem's own, or Euclidean, if not given.
         candidates: More prices for the race, by name.
+        look: What a look at the defect costs, in projections, where that is not negligible: prices in the race that
+            look pay for a look at every step out of the budget, fixed times do not.
         closing: How the rollouts of a problem end; see `Corrector`. A loop of your own has its corrector's.
         unit: What a budget counts: "projection", or "iteration" for a constraint that offers `improve`: prices of one
             iteration each, by the dynamic program of `trimtab.prices.graded`, for the objective. A float budget is then
@@ -109,6 +113,10 @@ def calibrate(
         method = "dp" if objective == "path" and quality is None else "race"
     if not isinstance(method, str) or method not in METHODS:
         raise unknown("method", method, METHODS)
+    if isinstance(look, bool) or not isinstance(look, int | float) or not 0 <= look < math.inf:
+        raise ValueError(f"look is what a look at the defect costs, in projections, at least 0: got {look!r}")
+    if look and method != "race":
+        raise ValueError(f"the price of a look is weighed in the race; method {method!r} takes looks to cost nothing")
     mix = as_mix(objective)
     if set(mix) != {"path"} and method in ("paper", "on-policy"):
         if objective != "endpoint":
@@ -127,7 +135,7 @@ def calibrate(
             return graded_prices(batches)
         if method == "race":
             problem = source if isinstance(source, Problem) else None
-            return _race(batches, as_quality(quality), problem, candidates or {})
+            return _race(batches, as_quality(quality), problem, candidates or {}, look)
         return METHODS[method](batches)
 
 
@@ -285,7 +293,7 @@ def _plan(batches: Batches, masks: Tensor, method: str = "planned") -> Plan:
 
 
 def _race(
-    batches: Batches, quality: Quality | None, problem: Problem | None, more: dict[str, Price]
+    batches: Batches, quality: Quality | None, problem: Problem | None, more: dict[str, Price], look: float = 0.0
 ) -> Raced | Thresholds:
     """Everything there is, tried out on the measure that was asked for."""
     batches.enough(_LEAST)
@@ -307,7 +315,7 @@ def _race(
         )
         table = solve(steps, batches.spendable, weight, keep_cost=False).table
         candidates[f"dp for {name}"] = _thresholds(batches, table, f"dp for {name}", {}, own_scale=own_scale)
-    return race(batches, candidates | more, _measure(batches, quality, problem))
+    return race(batches, candidates | more, _measure(batches, quality, problem), look)
 
 
 def _measure(batches: Batches, quality: Quality | None, problem: Problem | None) -> Measure:

@@ -9,6 +9,7 @@ by more than noise, and gives way in a range of budgets where another is clearly
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -61,14 +62,19 @@ def fixed_plans(n_steps: int, budget: int) -> dict[str, Tensor]:
     return plans
 
 
-def race(batches: Batches, candidates: Mapping[str, Thresholds | Plan | Raced], measure: Measure) -> Raced:
+def race(
+    batches: Batches, candidates: Mapping[str, Thresholds | Plan | Raced], measure: Measure, look: float = 0.0
+) -> Raced:
     """Run the candidates against each other and keep the best.
 
     Args:
         batches: Runs calibration batches.
         candidates: By name; "even spacing" is among them.
         measure: What to go by.
+        look: What a look at the defect costs, in projections. A candidate that looks has that many fewer to spend, and
+            is out where none would be left.
     """
+    looks = math.ceil(look * batches.n_steps)
     for name, one in candidates.items():
         if isinstance(one, Raced):
             raise ValueError(f"{name}: the winner of another race cannot be raced; give what it is made of")
@@ -81,7 +87,9 @@ def race(batches: Batches, candidates: Mapping[str, Thresholds | Plan | Raced], 
         if len(names) == 1:
             break
         budgets, place = _spread(batches, seed=number)
-        costs, schedules = {}, {name: known[name].at(budgets) for name in names}
+        spend = {True: (budgets - looks).clamp(min=batches.kept_back), False: budgets}
+        schedules = {name: known[name].at(spend[isinstance(known[name], Thresholds)]) for name in names}
+        costs = {}
         batches.ahead(list(schedules.values()))
         for name, schedule in schedules.items():
             batches.say(f"race, round {number + 1}: {name}")
@@ -91,16 +99,22 @@ def race(batches: Batches, candidates: Mapping[str, Thresholds | Plan | Raced], 
     first = min(names, key=lambda name: standing.mean(name))
     best = first if _ahead(standing, first) else EVEN
     winners = [_winner(standing, k, best, names) for k in range(_RANGES)]
+    blind = min((n for n, one in known.items() if isinstance(one, Plan)), key=standing.mean)
+    too_few = looks + batches.kept_back + 1  # budgets that looking would use up
     parts: dict[str, Thresholds | Plan] = {
-        name: replace(known[name], notes={}, fingerprint="", method=name) for name in dict.fromkeys(winners)
+        name: replace(known[name], notes={}, fingerprint="", method=name)
+        for name in dict.fromkeys([*winners, *([blind] if looks else [])])
     }
     ranges, winner = _edges(batches), torch.zeros(batches.budget + 1, dtype=torch.int64)
     for (low, high), name in zip(ranges, winners, strict=True):
         winner[low : high + 1] = list(parts).index(name)
+        if looks and isinstance(known[name], Thresholds):
+            winner[low : min(high + 1, too_few)] = list(parts).index(blind)
     facts = batches.facts(
         {
             "measure": measure.name,
             "candidates": list(candidates),
+            "look": look,
             "second_round": list(rounds[-1].costs) if len(rounds) > 1 else [],
             "overall": {"winner": best, "ahead_of_even_spacing": standing.ahead_of_even(best)},
             "ranges": [
@@ -109,7 +123,7 @@ def race(batches: Batches, candidates: Mapping[str, Thresholds | Plan | Raced], 
             ],
         }
     )
-    return Raced(tuple(parts.values()), winner, **facts | {"objective": measure.name})
+    return Raced(tuple(parts.values()), winner, **facts | {"objective": measure.name}, looks=looks)
 
 
 class _Round(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -35,6 +36,7 @@ class Raced:
         version: Of the library that made it.
         notes: The ranges of budgets with their winners and margins, and what was raced; JSON only.
         closing: The accounting of the budgets, "paid" or "free".
+        looks: What all looks of a rollout cost, in whole projections: a part that looks spends that many fewer.
     """
 
     parts: tuple[Thresholds | Plan, ...]
@@ -45,6 +47,7 @@ class Raced:
     version: str = __version__
     notes: Mapping[str, Any] = field(default_factory=dict)
     closing: str = ""
+    looks: int = 0
     method: str = "race"
 
     def __post_init__(self) -> None:
@@ -88,10 +91,14 @@ class Raced:
         if int(torch.as_tensor(b).max()) > self.budget:
             raise ValueError(f"a budget of {budget} is more than the {self.budget} corrections this race went up to")
         parts = [replace(part, seeds=self.seeds, closing=self.closing) for part in self.parts]
+        looks = torch.tensor([self.looks if isinstance(part, Thresholds) else 0 for part in parts])
         if isinstance(b, Tensor):
             which = self.winner[b.cpu()]
-            return Mixed(tuple(part.at(b) for part in parts), which, b)
-        return parts[int(self.winner[b])].at(b)
+            left = (b - looks.to(b.device)[:, None]).clamp(min=0)
+            made = tuple(part.at(torch.minimum(b, some)) for part, some in zip(parts, left, strict=True))
+            return Mixed(made, which, left.gather(0, which[None].to(b.device))[0])
+        won = int(self.winner[b])
+        return parts[won].at(max(0, b - int(looks[won])))
 
     def resample(self, n_steps: int, keep: Keep = "count") -> Raced:
         """The same winners for another number of steps; see `Thresholds.resample`."""
@@ -101,13 +108,15 @@ class Raced:
             parts=tuple(part.resample(n_steps, keep) for part in self.parts),
             winner=self.winner[stands_for.to(self.winner.device)],
             fingerprint="",
+            looks=math.ceil(self.looks * n_steps / self.n_steps),
             notes={**self.notes, "resampled_from": self.n_steps},
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file."""
         tensors = {"winner": self.winner}
-        facts: dict[str, Any] = {name: getattr(self, name) for name in ("seeds", "objective", "fingerprint", "closing")}
+        names = ("seeds", "objective", "fingerprint", "closing", "looks")
+        facts: dict[str, Any] = {name: getattr(self, name) for name in names}
         facts |= {"notes": dict(self.notes), "parts": []}
         for i, part in enumerate(self.parts):
             told: dict[str, Any] = {"method": part.method}

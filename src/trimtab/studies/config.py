@@ -32,7 +32,7 @@ SWEPT = ("terminal", "stepwise", "periodic", "adaptive:paper", "adaptive:dp")
 CALIBRATION_SEED = 1_000_000
 """Calibration seeds count from here, evaluation seeds from 0."""
 
-REFERENCE_SEED = 2_000_000
+REFERENCE_SEED = 3_000_000
 """And from here those of full projection that final samples are compared with as distributions."""
 
 
