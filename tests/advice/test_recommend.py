@@ -306,7 +306,9 @@ def test_it_speaks_in_words_numbers_and_a_picture(gusty, tmp_path):
     assert facts["recommended"]["budget"] == gusty.budget
     assert {trial["schedule"] for trial in facts["trials"]} >= {"terminal", "stepwise", "periodic", "adaptive"}
     pytest.importorskip("matplotlib")
-    assert gusty.plot(tmp_path / "advice.png").read_bytes().startswith(b"\x89PNG")
+    figure = gusty.plot(tmp_path / "advice.png")
+    assert (tmp_path / "advice.png").read_bytes().startswith(b"\x89PNG")
+    assert len(gusty.plot().axes) == len(figure.axes) > 1
     with pytest.raises(ValueError, match=r"\.png, \.svg or \.pdf"):
         gusty.plot(tmp_path / "advice.gif")
 

@@ -14,6 +14,7 @@ from trimtab.core.distributions import Fidelity, compare_samples
 from trimtab.core.engine import Engine, RunBatch, Workshop, ahead, checked, workshop
 from trimtab.core.metrics import Distance, Summary, endpoint_distance, euclidean, nepe, path_error, summary
 from trimtab.core.problem import Problem
+from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Closing, Rollout
 from trimtab.core.repeatable import as_record
@@ -140,7 +141,7 @@ def compare(
         closing: How rollouts of a problem end; see `Corrector`. A loop of your own has its corrector's.
         check: Whether to run the first batch twice, to see that it repeats itself.
         engine: Where to run batches, as in `calibrate`.
-        say: Told what is being done.
+        say: Told what is being done; see `calibrate`.
 
     Example:
         >>> import trimtab as tt
@@ -152,7 +153,7 @@ def compare(
     """
     if not isinstance(source, Problem) and not callable(source):
         raise TypeError(f"compare takes a Problem or a function run(schedule): got {type(source).__name__}")
-    judge, tell = as_quality(quality), say or (lambda text: None)
+    judge, tell = as_quality(quality), progress_of("compare", say)
     problem = source if isinstance(source, Problem) else None
     apart = distance or (euclidean if problem is None else problem.distance)
     options: dict[str, Any] = {"closing": closing, "measure_defects": True}
@@ -173,13 +174,17 @@ def compare(
         terminal = checked(run, Watched(Terminal())) if check else as_record(run(Watched(Terminal())))
         T, n = terminal.projected.shape
         wanted = _wanted(schedules, budgets, T)
+        tell.batch(2 if check else 1)
+        tell.expect(len(wanted) + 1 + int(other is not None))
         ahead(run, [schedule for _, _, schedule in wanted])
         tell("full")
         full = run(Watched(Stepwise()))
+        tell.batch()
         against = reference
         if other is not None:
             tell("full projection on other seeds")
             against = other(Stepwise())
+            tell.batch()
         ends = path_error(full).double(), path_error(terminal).double()
         shift: list[float] = []
 
@@ -197,6 +202,7 @@ def compare(
         for name, budget, schedule in wanted:
             tell(f"{name} {budget or ''}".strip())
             rows.append(judged(name, budget, run(schedule)))
+            tell.batch()
     return Comparison(tuple(rows), tuple(rows[0].values), T, n)
 
 

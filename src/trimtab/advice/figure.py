@@ -11,27 +11,23 @@ from trimtab.advice.trials import Trial
 from trimtab.core.files import write_atomically
 from trimtab.schedules.style import PAGE, figure_style, look_of
 
-__all__ = ["write_advice_figure"]
+__all__ = ["advice_figure"]
 
 _DOTTED: dict[str, Any] = {"color": "#444444", "lw": 0.8, "ls": (0, (2, 2))}
 _KEYS = {"periodic": "periodic", "window": "window", "planned": "planned", "adaptive": "adaptive:dp"}
 _FORMATS: dict[str, dict[str, Any]] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
-def write_advice_figure(advice: Recommendation, path: Path) -> Path:
-    """Draw it into a .png, .svg or .pdf file."""
-    if path.suffix not in _FORMATS:
+def advice_figure(advice: Recommendation, path: Path | None = None) -> Any:
+    """Draw it, and write it into a .png, .svg or .pdf file if there is a path."""
+    if path is not None and path.suffix not in _FORMATS:
         raise ValueError(f"{path}: a plot is a .png, .svg or .pdf file")
     with figure_style() as plt:
         figure = draw_advice(plt, advice)
-
-        def write(file: Path) -> None:
-            figure.savefig(
-                file, format=path.suffix[1:], metadata=_FORMATS[path.suffix], bbox_inches="tight", pad_inches=0.05
-            )
-
-        write_atomically(path, write)
-    return path
+        if path is not None:
+            options: dict[str, Any] = {"metadata": _FORMATS[path.suffix], "bbox_inches": "tight", "pad_inches": 0.05}
+            write_atomically(path, lambda file: figure.savefig(file, format=path.suffix[1:], **options))
+    return figure
 
 
 def draw_advice(plt: Any, advice: Recommendation) -> Any:

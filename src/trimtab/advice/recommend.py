@@ -33,6 +33,7 @@ from trimtab.core.engine import Engine, RunBatch, Workshop, ahead, workshop
 from trimtab.core.errors import unknown
 from trimtab.core.metrics import Distance, euclidean, top_mass
 from trimtab.core.problem import Problem
+from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Rollout
 from trimtab.core.repeatable import as_record
@@ -101,7 +102,7 @@ def advise(
             whether rollouts that begin a hair apart stay together.
         engine: Where to run batches, as in `calibrate`. Seconds are then those of one thread, with other batches
             running beside on the same machine; `cost="projections"` gives the same advice whatever the engine.
-        say: Told what is being done.
+        say: Told what is being done; see `calibrate`.
 
     Example:
         >>> import trimtab as tt
@@ -115,7 +116,7 @@ def advise(
         raise ValueError("a Problem has its constraint and is nudged by itself; constraint and nudge go with functions")
     if objective not in ("endpoint", "path"):
         raise unknown("objective", str(objective), ("endpoint", "path"))
-    tell = say or (lambda text: None)
+    tell = progress_of("advise", say)
     with workshop(engine, tell, source) as shop:
         calibrating, measuring, problems, n_steps = _two_batches(source, held_out, shop)
         _refuse_foreign_price(price, n_steps)

@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from trimtab.advice.figure import write_advice_figure
+from trimtab.advice.figure import advice_figure
 from trimtab.advice.measured import Recommendation
 from trimtab.advice.words import words_of
 from trimtab.core import show
@@ -73,10 +73,13 @@ class Advice(Recommendation):
             ],
         }
 
-    def plot(self, path: str | Path) -> Path:
+    def plot(self, path: str | Path | None = None) -> Any:
         """Draw loss against budget and cost, and how long a correction lasts; needs matplotlib.
 
         Args:
-            path: Ending in .png, .svg or .pdf.
+            path: Where to write it too, ending in .png, .svg or .pdf.
+
+        Returns:
+            The figure, as matplotlib has it; a notebook shows it.
         """
-        return write_advice_figure(self, Path(path))
+        return advice_figure(self, None if path is None else Path(path))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -14,11 +14,12 @@ from trimtab.advice.diagnosis import Interval, bootstrap, mean
 from trimtab.core.engine import RunBatch, Runs, Workshop, ahead
 from trimtab.core.metrics import Distance, nepe, path_error
 from trimtab.core.problem import Problem
+from trimtab.core.progress import Progress
 from trimtab.core.quality import Quality
 from trimtab.core.record import Rollout
 from trimtab.core.repeatable import Twice, check_same, twice
 from trimtab.core.schedule import Schedule, Watched
-from trimtab.prices.calibration import Price, calibrate
+from trimtab.prices.calibration import Price, batches_of, calibrate
 from trimtab.prices.objective import Objective, describe
 from trimtab.prices.plan import Plan
 from trimtab.schedules import Periodic, Stepwise, Terminal, Window
@@ -33,6 +34,7 @@ KINDS = ("periodic", "window", "planned", "adaptive")
 
 _SEARCHES = 3  # budgets tried between those of the grid, for each schedule
 _QUICK = 1.0  # seconds: quicker rollouts are timed three times
+_TRIAL_RUNS = 38  # about, beside those that calibrate, for a sampler that is not quick
 _PATIENCE = 20.0  # seconds: slower rollouts are not run again to compare their times
 
 
@@ -80,7 +82,7 @@ class TrialRuns:
         n_steps: int,
         distance: Distance,
         price: Price | None,
-        say: Callable[[str], None],
+        say: Progress,
         timed: bool = True,
         quality: Quality | None = None,
         problems: tuple[Problem | None, Problem | None] = (None, None),
@@ -95,6 +97,7 @@ class TrialRuns:
         self.n_steps, self.batches = n_steps, 0
 
         say("terminal and stepwise rollouts")
+        say.expect(_TRIAL_RUNS + (0 if price is not None else batches_of("race", objective)))
         ahead(measuring, [Watched(Stepwise()), Terminal(), Stepwise()])
         first_of_all, self.alone, moved = self.twice(Watched(Terminal()))
         self.reference = self.run(Watched(Stepwise()))
@@ -163,12 +166,17 @@ class TrialRuns:
     def run(self, schedule: Schedule) -> Rollout:
         """The batch that measures, under a schedule."""
         self.batches += 1
-        return self.measuring(schedule)
+        record = self.measuring(schedule)
+        self.say.batch()
+        return record
 
     def twice(self, schedule: Schedule) -> Twice:
         """The batch that measures, twice under one schedule."""
         self.batches += 2
-        return self.measuring.twice(schedule) if isinstance(self.measuring, Runs) else twice(self.measuring, schedule)
+        run = self.measuring
+        both = run.twice(schedule) if isinstance(run, Runs) else twice(run, schedule)
+        self.say.batch(2)
+        return both
 
     def announce(self, kind: Kind, budgets: Iterable[int]) -> None:
         """Begin the runs of trials to come."""

@@ -208,9 +208,12 @@ def _stability(m: Measured) -> Finding:
 
 def _price_of_projection(m: Measured) -> Finding:
     taken = 1 - m.terminal.seconds / m.stepwise.seconds
+    longer = m.stepwise.seconds / m.terminal.seconds
     numbers = (
-        f"a stepwise rollout takes {m.stepwise.seconds / m.terminal.seconds:.1f} times as long as one projected once, "
-        f"so that {max(taken, 0.0):.0%} of its time is the most that timing can save"
+        f"a stepwise rollout takes {longer:.1f} times as long as one projected once, so that {taken:.0%} of its time "
+        "is the most that timing can save"
+        if taken > 0.01
+        else "a stepwise rollout takes no longer than one projected once, so that timing saves no time here"
     )
     saved = [1 - t.seconds / m.stepwise.seconds for t in m.needed.values()]
     fewer = [1 - t.projections / m.stepwise.projections for t in m.needed.values()]

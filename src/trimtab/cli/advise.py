@@ -100,7 +100,8 @@ def run(arguments: argparse.Namespace) -> int:
             advice.price.save(arguments.save)
             print(f"saved {arguments.save}", file=sys.stderr)
     if arguments.plot is not None:
-        print(f"drawn {advice.plot(arguments.plot)}", file=sys.stderr)
+        advice.plot(arguments.plot)
+        print(f"drawn {arguments.plot}", file=sys.stderr)
     return 0
 
 

@@ -71,7 +71,7 @@ class Fidelity:
         """What was found, as advice and pages say it."""
         figures = f"{_NAMES[self.measure]} {self.value:.3g}, noise floor {self.floor:.3g} (95%: {self.floor_high:.3g})"
         if self.told_apart:
-            return f"the samples differ from {self.reference}, p = {self.p:.2g}: {figures}"
+            return f"differ from {self.reference}, p = {self.p:.2g}: {figures}"
         count = f"{self.n}" if self.n == self.n_reference else f"{self.n} and {self.n_reference}"
         return (
             f"cannot be told from {self.reference}, p = {self.p:.2g}; with {count} samples a shift of "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -14,6 +14,7 @@ from torch import Tensor
 from trimtab.core.engine import RunBatch, ahead, checked
 from trimtab.core.metrics import Distance, euclidean
 from trimtab.core.problem import Problem
+from trimtab.core.progress import Progress
 from trimtab.core.record import Rollout
 from trimtab.core.repeatable import as_record
 from trimtab.core.schedule import Budget, Schedule, Unit, Watched, units
@@ -44,7 +45,7 @@ class Batches:
         distance: Distance | None,
         fingerprint: str,
         check: bool,
-        say: Callable[[str], None],
+        say: Progress,
         unit: Unit = "projection",
     ) -> None:
         """Run the uncorrected batch, twice if it is to be checked that the two are the same."""
@@ -54,7 +55,7 @@ class Batches:
         if check:
             self.count += 2
             say("calibration batches 1 and 2, which must be the same")
-            self.free = self._counted(checked(run, Watched(Terminal())))
+            self.free = self._counted(checked(run, Watched(Terminal())), 2)
         else:
             self.free = self.run(Terminal())
         self.n_steps, self.n = self.free.defects.shape
@@ -93,8 +94,9 @@ class Batches:
         """Begin batches that will be run."""
         ahead(self._run, list(map(_watched, schedules)))
 
-    def _counted(self, record: Rollout) -> Rollout:
+    def _counted(self, record: Rollout, batches: int = 1) -> Rollout:
         self.groups = record.groups
+        self.say.batch(batches)
         return record.grouped()
 
     def per_unit(self, values: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from trimtab.core.errors import unknown
 from trimtab.core.fingerprint import fingerprint
 from trimtab.core.metrics import Distance, endpoint_distance, summary
 from trimtab.core.problem import Problem
+from trimtab.core.progress import Progress, progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Closing, Rollout
 from trimtab.core.schedule import Budget, Unit
@@ -89,7 +90,8 @@ def calibrate(
         check: Whether to run the first batch twice, to see that it repeats itself.
         engine: Where to run batches: "processes", "ray", "serial", or an `Engine`, which can also keep finished batches
             in a folder; in this process, with all its threads, if not given. It changes no number.
-        say: Told what is being done.
+        say: Told what is being done. Without it, a call that takes longer than a few seconds prints on stderr how far
+            it is.
 
     Example:
         >>> import trimtab as tt
@@ -127,7 +129,9 @@ def calibrate(
     known = fingerprint(source.sampler, source.constraint) if isinstance(source, Problem) else ""
     if isinstance(source, Problem) and distance is None:
         distance = source.distance
-    tell = say or (lambda text: None)
+    tell = progress_of("calibrate", say)
+    if tell is not say:
+        tell.expect(batches_of(method, objective))
     with workshop(engine, tell, source) as shop:
         run = _run_of(source, closing, "state" in mix, shop)
         batches = Batches(run, budget, objective, distance, known, check, tell, unit)
@@ -137,6 +141,12 @@ def calibrate(
             problem = source if isinstance(source, Problem) else None
             return _race(batches, as_quality(quality), problem, candidates or {}, look)
         return METHODS[method](batches)
+
+
+def batches_of(method: str, objective: Objective = "endpoint") -> int:
+    """About how many batches a calibration runs, to tell how long it will take."""
+    more = 0 if set(as_mix(objective)) == {"path"} else 4
+    return {"race": 14 + 3 * more // 2, "dp": 9 + more, "planned": 5 + more, "on-policy": 8, "paper": 2}[method]
 
 
 def _run_of(source: Source, closing: Closing, keep_states: bool, shop: Workshop | None) -> RunBatch:
@@ -162,7 +172,7 @@ def cost_to_go(run: RunBatch, budget: Budget = 1.0) -> CostToGo:
         run: As in `calibrate`, with a corrector whose closing projection is free.
         budget: The largest budget wanted.
     """
-    batches = Batches(run, budget, "path", None, "", check=False, say=lambda text: None)
+    batches = Batches(run, budget, "path", None, "", check=False, say=Progress("cost_to_go"))
     batches.enough(_LEAST)
     return _tried(batches, _explored(batches, None)[0], None, None, keep_cost=True)[0]
 
