@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise ValueError(
                 f"--budgets are shares of the steps, in [0, 1] and with at most two digits: got {budget:g}"
             )
-    _, source = domain_and_source(arguments, range(CALIBRATION_SEED, CALIBRATION_SEED + 3))
+    _, source = domain_and_source(arguments, range(CALIBRATION_SEED, CALIBRATION_SEED + arguments.calibration_seeds))
     budgets = tuple(sorted({0.0, 1.0, *arguments.budgets}))
     between = [budget for budget in budgets if 0 < budget < 1] or [1.0]
     study = Study(

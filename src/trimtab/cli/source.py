@@ -48,7 +48,7 @@ def seeds_from(first: int, number: int, flag: str = "--seeds") -> range:
 
 def domain_and_source(arguments: argparse.Namespace, seeds: range) -> tuple[Domain, Source]:
     """Make what the options name, and try one step of it on a few of the seeds."""
-    from trimtab.studies.usercode import Source, domain_from, probe, read_settings
+    from trimtab.studies.usercode import Source, domain_from, probe, read_settings, refuse_cut_groups
 
     settings = {} if arguments.config is None else read_settings(arguments.config)
     if arguments.sampler is not None:
@@ -56,6 +56,7 @@ def domain_and_source(arguments: argparse.Namespace, seeds: range) -> tuple[Doma
     else:
         source = Source.built_in(arguments.domain, settings)
     domain = domain_from(source)
+    refuse_cut_groups(domain, seeds)
     probe(domain, range(seeds.start, seeds.start + 3), whole=arguments.check)
     if arguments.check:
         print("checked: samples do not influence each other", file=sys.stderr)

@@ -79,6 +79,17 @@ class Groups:
         """Whether any row of each group is true, (n,) bool to (G,) bool."""
         return self.largest(mask.int()).bool()
 
+    def apart(self, blocks: int) -> Groups:
+        """The same for rows that are `blocks` times the same samples, one after the other: each block has its own.
+
+        Example:
+            >>> import torch
+            >>> Groups(torch.tensor([5, 5, 8, 5, 5, 8])).apart(2).labels
+            tensor([0, 0, 1, 2, 2, 3])
+        """
+        block = torch.arange(blocks, device=self.labels.device).repeat_interleave(len(self.labels) // blocks)
+        return Groups(self.of_row + block * self.n, self.defect)
+
     def take(self, rows: Tensor) -> Groups:
         """Of some rows; a group must come whole."""
         some = self.of_row[rows]

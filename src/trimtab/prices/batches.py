@@ -135,7 +135,7 @@ class Batches:
     def weights(self) -> Tensor | None:
         """What a unit of residual costs at each step with a choice, (T',); None for path error."""
         self.expect_weights()
-        found = residual_weights(self.objective, self.run, self.distance, lambda: self.stepwise)
+        found = residual_weights(self.objective, self.run, self.distance, lambda: self.stepwise, per_unit=self.per_unit)
         return None if found is None else found[: self.n_choices]
 
     def expect_weights(self) -> None:

@@ -18,7 +18,7 @@ from trimtab.domains.base import Problem
 from trimtab.prices.explore import Explore, spread_budgets
 from trimtab.schedules import Terminal
 
-__all__ = ["COUNTING", "explore", "part_of", "runs_from"]
+__all__ = ["COUNTING", "explore", "part_of", "runs_from", "side_by_side", "units_of"]
 
 COUNTING: dict[str, Any] = {"closing": "free", "measure_defects": True}
 """Studies reproduce the paper's tables and count as it does: the closing projection is apart from the budget."""
@@ -32,15 +32,24 @@ def asked_for(n: int, n_steps: int) -> list[Schedule]:
     return [Terminal(), *(Explore(budget, seed=k) for k, budget in enumerate(budgets))]
 
 
+def side_by_side(problem: Callable[[Tensor], Problem], seeds: Tensor, times: int) -> Problem:
+    """The seeds `times` over in one problem, the samples of each time apart from those of the others."""
+    made = problem(seeds.repeat(times))
+    return made if made.groups is None else replace(made, groups=made.groups.apart(times))
+
+
+def units_of(problem: Problem) -> int:
+    """How many things are decided on: samples, or groups of them."""
+    return len(problem) if problem.groups is None else problem.groups.n
+
+
 def explore(problem: Callable[[Tensor], Problem], seeds: Iterable[int] | Tensor) -> Rollout:
     """Run all of `asked_for` side by side: the seeds once for each, one after the other."""
     seeds = as_seeds(seeds)
-    n = len(seeds)
-    n_steps = problem(seeds).sampler.n_steps
-    schedules = asked_for(n, n_steps)
-    everyone = seeds.repeat(len(schedules))
-    made = problem(everyone)
-    return made.rollout(_SideBySide(tuple(schedules), n), **COUNTING)
+    alone = problem(seeds)
+    schedules = asked_for(units_of(alone), alone.sampler.n_steps)
+    made = side_by_side(problem, seeds, len(schedules))
+    return made.rollout(_SideBySide(tuple(schedules), units_of(alone)), **COUNTING)
 
 
 def runs_from(known: Rollout | None, problem: Problem, seeds: Iterable[int] | Tensor) -> RunBatch:
@@ -53,7 +62,7 @@ def runs_from(known: Rollout | None, problem: Problem, seeds: Iterable[int] | Te
     """
     seeds = as_seeds(seeds)
     n = len(seeds)
-    schedules = [] if known is None else asked_for(n, problem.sampler.n_steps)
+    schedules = [] if known is None else asked_for(units_of(problem), problem.sampler.n_steps)
 
     def run(schedule: Schedule) -> Rollout:
         for i, other in enumerate(schedules):
@@ -70,7 +79,8 @@ def part_of(run: Rollout, rows: slice) -> Rollout:
     kept = () if run.states is None else ("states",)
     names = ("defects", "residuals", "projected", "failed", "iterations", *kept)
     along = {name: getattr(run, name)[:, rows].contiguous() for name in names}
-    return replace(run, **first, **along, seconds={}, calls={}, rows={})
+    groups = None if run.groups is None else run.groups.take(torch.arange(run.projected.shape[1])[rows])
+    return replace(run, **first, **along, groups=groups, seconds={}, calls={}, rows={})
 
 
 def _same(one: Schedule, other: Schedule) -> bool:
@@ -84,7 +94,7 @@ def _same(one: Schedule, other: Schedule) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _SideBySide(Schedule):
-    """Several schedules without a memory, each for `n` samples, one after the other."""
+    """Several schedules without a memory, each for `n` samples or groups, one after the other."""
 
     schedules: tuple[Schedule, ...]
     n: int

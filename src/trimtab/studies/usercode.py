@@ -193,6 +193,11 @@ def domain_from(source: Source) -> Domain:
         if isinstance(made, Domain):
             return _of_usable_length(made)
         sampler, constraint, distance = _parts(source.factory, made)
+        if isinstance(made, Problem) and made.groups is not None:
+            raise ValueError(
+                f"{source.factory} returned a Problem with groups; groups depend on the samples, so let it take seeds, "
+                "as in make(seeds): … Problem(…, groups=seeds // 4)"
+            )
 
         def same_for_all(seeds: Iterable[int] | Tensor) -> Problem:
             return Problem(sampler, constraint, seeds, distance)
@@ -201,7 +206,8 @@ def domain_from(source: Source) -> Domain:
 
     def problem_for(seeds: Iterable[int] | Tensor) -> Problem:
         answer = _call(source.factory, factory, settings | {"seeds": as_seeds(seeds)})
-        return Problem(*_parts(source.factory, answer)[:2], seeds, distance)
+        groups = answer.groups if isinstance(answer, Problem) else None
+        return Problem(*_parts(source.factory, answer)[:2], seeds, distance, groups)
 
     _, _, distance = _parts(source.factory, _call(source.factory, factory, settings | {"seeds": as_seeds([0])}))
     return Domain(source.name, _summary(factory), problem_for, distance, settings)
@@ -233,6 +239,19 @@ def check_steps(name: str, n_steps: object) -> None:
     """Refuse a number of steps that is none, or more than can be recorded."""
     if isinstance(n_steps, bool) or not isinstance(n_steps, int) or not 1 <= n_steps <= MOST_STEPS:
         raise ValueError(f"{name}: n_steps must be a whole number from 1 to {MOST_STEPS}: got {n_steps!r}")
+
+
+def refuse_cut_groups(made: Domain, seeds: range) -> None:
+    """Samples of a group are run together: refuse seeds that begin or end within one."""
+    if made.problem(as_seeds(seeds[:1])).groups is None:
+        return
+    for low, inside in ((seeds.start - 1, seeds.start), (seeds.stop - 1, seeds.stop)):
+        groups = made.problem(as_seeds([low, inside])).groups if low >= 0 else None
+        if groups is not None and groups.n == 1:
+            raise ValueError(
+                f"{made.name}: the seeds {seeds.start} to {seeds.stop - 1} cut a group in two, as {low} and {inside} "
+                "belong together; take a number of seeds that whole groups fill"
+            )
 
 
 def version_of(source: Source) -> str:
@@ -326,6 +345,12 @@ def probe(domain: Domain, seeds: Iterable[int] | Tensor, whole: bool = False) ->
     """
     seeds = as_seeds(seeds)
     problem = domain.problem(seeds)
+    grouped = problem.groups is not None
+    if grouped:  # a few samples that fill whole groups
+        more = range(int(seeds[0]), int(seeds[0]) + 64)
+        labels = domain.problem(more).groups.labels
+        seeds = as_seeds(more)[labels != labels[-1]]
+        problem = domain.problem(seeds)
     sampler, constraint = problem.sampler, problem.constraint
     noise = noise_of(sampler, seeds)
     with torch.no_grad():
@@ -341,10 +366,14 @@ def probe(domain: Domain, seeds: Iterable[int] | Tensor, whole: bool = False) ->
             raise ValueError(
                 f"{domain.name}: defect must be one number a sample, shape ({len(seeds)},) here: got {came}"
             )
-        check_rows(constraint, y)
+        if not grouped:
+            check_rows(constraint, y)
         apart = domain.distance(x, y)
         if not isinstance(apart, Tensor) or apart.shape != (len(seeds),):
             raise ValueError(f"{domain.name}: distance must be one number a sample, shape ({len(seeds)},) here")
+
+    if grouped:  # rows of a group may depend on each other
+        return
 
     def first_step(rows: Tensor) -> Tensor:
         some, own = take_rows(sampler, rows), noise.take(rows)

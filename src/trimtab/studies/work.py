@@ -32,11 +32,12 @@ from trimtab.prices.price_file import load
 from trimtab.schedules import Stepwise
 from trimtab.studies.about import about
 from trimtab.studies.errors import StudyError
-from trimtab.studies.explored import COUNTING, explore, part_of, runs_from
+from trimtab.studies.explored import COUNTING, explore, part_of, runs_from, side_by_side, units_of
 from trimtab.studies.rules import RULES, Rule, find_rule
 from trimtab.studies.schedules import Ingredients, study_schedule
 from trimtab.studies.tasks import Task, code_version, domain_of
 from trimtab.studies.traces import Trace
+from trimtab.studies.usercode import refuse_cut_groups
 
 __all__ = ["QUALITY", "Result", "finals_in", "run_task"]
 
@@ -88,12 +89,14 @@ def run_task(task: Task, inputs: Mapping[str, bytes]) -> Result:
 
 
 def _explore(task: Task, inputs: Mapping[str, bytes]) -> Result:
+    refuse_cut_groups(domain_of(task), task.seeds)
     run = explore(domain_of(task).problem, task.seeds)
     timing = _described(task) | {"rollouts": len(run.closing)} | _costs(run)
     return Result([], timing, code_version(), machine_facts(), shared=_as_bytes(run.save))
 
 
 def _calibrate(task: Task, inputs: Mapping[str, bytes]) -> Result:
+    refuse_cut_groups(domain_of(task), task.seeds)
     problem = domain_of(task).problem(task.seeds)
     known = _from_bytes(Rollout.load, inputs["explored"]) if "explored" in inputs else None
     method = study_schedule(task.schedule).calibration
@@ -111,16 +114,16 @@ def _calibrate(task: Task, inputs: Mapping[str, bytes]) -> Result:
 def _rollout(task: Task, inputs: Mapping[str, bytes]) -> Result:
     made = domain_of(task)
     n, times = len(task.seeds), len(task.budgets)
-    seeds = as_seeds(task.seeds).repeat(times)
-    problem = made.problem(seeds)
+    refuse_cut_groups(made, task.seeds)
+    problem = side_by_side(made.problem, as_seeds(task.seeds), times)
     method = study_schedule(task.schedule).calibration
     read: Callable[[Path], Price | Value | Rule] = load
     if method == "value" or method in RULES:
         read = Value.load if method == "value" else Rule.load
     prices = _from_bytes(read, inputs["thresholds"]) if "thresholds" in inputs else None
     counts = [int(corrections(budget, problem.sampler.n_steps)) for budget in task.budgets]
-    wanted = torch.tensor(counts).repeat_interleave(n)
-    schedule = study_schedule(task.schedule).build(Ingredients(problem, seeds, prices), wanted)
+    wanted = torch.tensor(counts).repeat_interleave(units_of(problem) // times)
+    schedule = study_schedule(task.schedule).build(Ingredients(problem, problem.seeds, prices), wanted)
     run = problem.rollout(schedule, keep_states=True, **COUNTING)
     verify(task, schedule, run, wanted)
 
@@ -172,13 +175,14 @@ def finals_in(data: bytes, whole: bool) -> Tensor:
 
 
 def verify(task: Task, schedule: Schedule, run: Rollout, wanted: Tensor) -> None:
-    """The schedule that ran is the schedule that was asked for, and it spent its budgets (n,): exactly, if it can."""
+    """The schedule that ran is the one that was asked for, and it spent the budgets of all units: exactly, if it can."""
     if not torch.equal(replay(schedule, run), run.projected):
         raise StudyError(f"{task.name}: the recorded decisions are not those of the schedule asked for")
-    off = run.spent != wanted if study_schedule(task.schedule).exact else run.spent > wanted
+    by_unit = run.grouped().spent
+    off = by_unit != wanted if study_schedule(task.schedule).exact else by_unit > wanted
     wrong = off.nonzero().squeeze(1)
     if len(wrong):
-        asked, spent = int(wanted[wrong[0]]), int(run.spent[wrong[0]])
+        asked, spent = int(wanted[wrong[0]]), int(by_unit[wrong[0]])
         raise StudyError(f"{task.name}: a budget of {asked} corrections was asked for, {spent} were spent")
 
 
