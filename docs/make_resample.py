@@ -17,9 +17,9 @@ HEAD = '| domain | steps | calibrated anew | `keep="count"` | `keep="share"` | p
 
 
 def price_for(domain: str, n_steps: int) -> Thresholds:
-    """By the dynamic program for path error, with budgets up to a half, counted as the paper counts."""
+    """By the dynamic program for path error, with budgets up to a half, the closing projection included."""
     problem = tt.domain(domain, n_steps=n_steps).problem(CALIBRATION)
-    price = tt.calibrate(problem, 0.5, "dp", objective="path", closing="free")
+    price = tt.calibrate(problem, 0.5, "dp", objective="path")
     assert isinstance(price, Thresholds)
     return price
 
@@ -32,7 +32,7 @@ def main() -> None:
         for n_steps in NEW:
             problem = tt.domain(name, n_steps=n_steps).problem(EVALUATION)
             paths = {
-                kind: path_error(problem.rollout(schedule, closing="free", measure_defects=True))
+                kind: path_error(problem.rollout(schedule, measure_defects=True))
                 for kind, schedule in {
                     "anew": price_for(name, n_steps).at(BUDGET),
                     "count": old.resample(n_steps, "count").at(BUDGET),

@@ -140,7 +140,7 @@ class Effects:
 def correction_effects(
     run: RunBatch, alone: Rollout, stepwise: Rollout, distance: Distance, rounds: int = 4
 ) -> Effects:
-    """Give every sample one correction at a random step, `rounds` times over, and compare with `alone`.
+    """Give every sample, or group, one correction at a random step, `rounds` times over, and compare with `alone`.
 
     Args:
         run: Runs the batch of `alone` under a schedule.
@@ -149,11 +149,17 @@ def correction_effects(
         distance: The domain's rho.
         rounds: How many rollouts of the batch.
     """
+    groups, alone, stepwise = alone.groups, alone.grouped(), stepwise.grouped()
+
+    def to_go(run: Rollout) -> Tensor:
+        apart = endpoint_distance(run, stepwise, distance).cpu().double()
+        return apart if groups is None else groups.together(apart)
+
     T, n = alone.defects.shape
     T -= int(alone.closing_rule == "paid")  # the last step corrects all, and has nothing to tell
     generator = torch.Generator().manual_seed(0)
     everyone, steps = torch.arange(n), torch.arange(alone.n_steps)
-    far = endpoint_distance(alone, stepwise, distance).cpu().double()
+    far = to_go(alone)
     when, values, endpoints, gains = [], [], [], []
     for _ in range(rounds):
         # one stratum of the steps for each sample, so that few samples still cover all times
@@ -162,10 +168,10 @@ def correction_effects(
     schedules = [Watched(Fixed((steps[:, None] == at).to(alone.projected.device))) for at in when]
     ahead(run, schedules)
     for schedule in schedules:
-        once = run(schedule)
+        once = run(schedule).grouped()
         gain = (alone.residuals - once.residuals).cpu().double()[:T]
         values.append(gain.sum(dim=0))
-        endpoints.append(far - endpoint_distance(once, stepwise, distance).cpu().double())
+        endpoints.append(far - to_go(once))
         gains.append(gain)
     step, sample = torch.cat(when), everyone.repeat(rounds)
     after = torch.cat(gains, dim=1)

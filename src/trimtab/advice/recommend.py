@@ -341,7 +341,9 @@ def _soundness(
     if problem is None:
         found = recorded_stability(trials.reference, *final_stability(constraint, trials.reference))
         return replace(found, divergence=loop_divergence(nudge, trials.reference, trials.distance))
-    found = projection_stability(problem.sampler, problem.constraint, problem.seeds, trials.reference)
+    found = projection_stability(
+        problem.sampler, problem.constraint, problem.seeds, trials.reference, groups=problem.groups
+    )
     return replace(found, divergence=divergence(problem, trials.reference, trials.distance))
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from trimtab.core.applied import checked_projection
 from trimtab.core.constraint import Constraint
+from trimtab.core.groups import Groups
 from trimtab.core.metrics import Distance
 from trimtab.core.noise import Noise
 from trimtab.core.problem import Problem
@@ -61,7 +63,12 @@ class Stability:
 
 
 def projection_stability(
-    sampler: Sampler, constraint: Constraint, seeds: Tensor, stepwise: Rollout, samples: int = 4
+    sampler: Sampler,
+    constraint: Constraint,
+    seeds: Tensor,
+    stepwise: Rollout,
+    samples: int = 4,
+    groups: Groups | None = None,
 ) -> Stability:
     """Look at a stepwise rollout's projections, and nudge a few states before projecting them.
 
@@ -71,13 +78,16 @@ def projection_stability(
         seeds: (n,).
         stepwise: The stepwise rollout of them.
         samples: How many samples are nudged, at four moments each.
+        groups: Of the samples, whose projection wants whole ones.
     """
     rows = torch.arange(min(samples, len(seeds)))
+    options: dict[str, Any] = {"keep_states": True, "measure_defects": True}
+    if groups is not None:
+        rows = (groups.of_row <= groups.of_row[rows].max()).nonzero().squeeze(1)
+        options["groups"] = groups.take(rows)
     some = constraint.take(rows)
     T = sampler.n_steps
-    run = rollout(
-        take_rows(sampler, rows), some, Periodic(max(1, T // 4)), seeds[rows], keep_states=True, measure_defects=True
-    )
+    run = rollout(take_rows(sampler, rows), some, Periodic(max(1, T // 4)), seeds[rows], **options)
     assert run.states is not None
     before = [t for t in range(T - 1) if not bool(run.projected[t].any())]  # states as a schedule would find them
     chosen = sorted({before[len(before) * (2 * k + 1) // 8] for k in range(4)}) if before else []

@@ -150,12 +150,14 @@ class TrialRuns:
         return self.quality.name if self.quality is not None else describe(self.objective)
 
     def measure(self, run: Rollout) -> Tensor:
-        """The number that advice is about, (n,), lower being better."""
+        """The number that advice is about, (n,), lower being better; of groups, their means, since rows go together."""
         if self.quality is not None:
-            return self.quality.costs(run.final, self.problems[1])
-        if self.objective == "path":
-            return path_error(run).double().cpu()
-        return self.distance(run.final, self.reference.final).double().cpu()
+            found = self.quality.costs(run.final, self.problems[1])
+        elif self.objective == "path":
+            found = path_error(run).double().cpu()
+        else:
+            found = self.distance(run.final, self.reference.final).double().cpu()
+        return found if run.groups is None else run.groups.means(found)
 
     @property
     def kinds(self) -> tuple[Kind, ...]:

@@ -66,6 +66,12 @@ class Groups:
         how = "sum" if self.defect == "sum" else "amax"
         return out.scatter_reduce(-1, self.of_row.expand_as(values), values, how, include_self=how == "sum")
 
+    def means(self, values: Tensor) -> Tensor:
+        """The mean of values per row over each group, (n,) to (G,)."""
+        total = torch.zeros(self.n, dtype=values.dtype, device=values.device)
+        of_row = self.of_row.to(values.device)
+        return total.index_add(0, of_row, values) / of_row.bincount()
+
     def per_row(self, values: Tensor) -> Tensor:
         """The value of its group for each row, (…, G) to (…, n)."""
         return values[..., self.of_row]

@@ -175,7 +175,7 @@ def finals_in(data: bytes, whole: bool) -> Tensor:
 
 
 def verify(task: Task, schedule: Schedule, run: Rollout, wanted: Tensor) -> None:
-    """The schedule that ran is the one that was asked for, and it spent the budgets of all units: exactly, if it can."""
+    """The schedule that ran is the one asked for, and it spent the budgets of all units: exactly, if it can."""
     if not torch.equal(replay(schedule, run), run.projected):
         raise StudyError(f"{task.name}: the recorded decisions are not those of the schedule asked for")
     by_unit = run.grouped().spent

@@ -1,0 +1,60 @@
+"""Samples that belong together, from the command line: compared, calibrated and advised on by whole groups."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pyarrow.parquet
+import pytest
+import torch
+
+import trimtab as tt
+from pairs_on_a_lead import make
+from trimtab.cli.main import main
+from trimtab.core.metrics import path_error
+
+SAMPLER = ("--sampler", "pairs_on_a_lead:make")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return tmp_path
+
+
+def test_a_comparison_keeps_groups_whole_and_budgets_apart(folder):
+    budgets = ("--budgets", "0.25", "0.5")
+    seeds = ("--seeds", "8", "--calibration-seeds", "16")
+    assert main(["compare", *SAMPLER, *seeds, *budgets, "--engine", "serial", "--out", "run"]) == 0
+    rows = pyarrow.parquet.read_table(folder / "run" / "rows" / "pairs_on_a_lead.parquet").to_pylist()
+    spent = {(row["schedule"], row["budget"], row["seed"]): row["projections"] for row in rows}
+    assert {key[0] for key in spent} >= {"periodic", "adaptive:dp", "planned", "terminal", "stepwise"}
+    for (schedule, budget, seed), number in spent.items():
+        assert number == spent[schedule, budget, seed ^ 1]
+    alone = make(torch.arange(8)).rollout(tt.Periodic(5), closing="free", measure_defects=True)
+    found = {row["seed"]: row["path_error"] for row in rows if (row["schedule"], row["budget"]) == ("periodic", 0.25)}
+    assert [found[seed] for seed in range(8)] == pytest.approx(path_error(alone).tolist())
+
+
+def test_calibration_and_advice_go_by_groups(capsys):
+    assert main(["calibrate", *SAMPLER, "--seeds", "16", "--method", "race", "--objective", "endpoint"]) == 0
+    price = tt.load("pairs_on_a_lead.safetensors")
+    run = make(torch.arange(100, 108)).rollout(price.at(5))
+    assert torch.equal(run.spent[::2], run.spent[1::2])
+    capsys.readouterr()
+    assert main(["advise", *SAMPLER, "--seeds", "48", "--cost", "projections", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["recommended"]["schedule"] == "adaptive"
+
+
+@pytest.mark.parametrize("command", [("calibrate",), ("compare", "--calibration-seeds"), ("advise",)])
+def test_seeds_that_cut_a_group_are_refused(command, capsys):
+    name, flag = command[0], command[-1] if len(command) > 1 else "--seeds"
+    assert main([name, *SAMPLER, flag, "17"]) == 2
+    assert "cut a group in two" in capsys.readouterr().err
+
+
+def test_groups_without_seeds_are_refused(capsys):
+    assert main(["calibrate", "--sampler", "pairs_on_a_lead:make_without_seeds"]) == 2
+    assert "let it take seeds" in capsys.readouterr().err
