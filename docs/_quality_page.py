@@ -10,11 +10,11 @@ import torch
 from _page import HERE
 from trimtab.schedules.style import PAGE, figure_style, look_of
 
-__all__ = ["BUDGETS", "DEFAULT", "PATH", "QUARTER", "RIVALS", "draw", "tables"]
+__all__ = ["BUDGETS", "DEFAULT", "JUDGED", "PATH", "QUARTER", "RIVALS", "draw", "tables"]
 
-BUDGETS = (0.05, 0.1, 0.25, 0.5, 0.75)
+BUDGETS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.95)
 QUARTER = BUDGETS.index(0.25)
-DEFAULT, PATH = "default", "dp for path"
+DEFAULT, PATH, JUDGED = "default", "dp for path", "race by quality"
 RIVALS = (
     "periodic",
     "last steps",
@@ -40,7 +40,7 @@ def behind_table(cells: dict[str, Any], measure: str, unit: str) -> list[str]:
         points = []
         for name, cell in cells.items():
             scale = cell["terminal"]["mean"] if measure == "endpoint" else 1.0
-            for i, gap in enumerate(cell["rows"][rival]["behind"][measure]):
+            for i, gap in enumerate(cell["rows"][rival]["behind"].get(measure, ())):
                 points.append((gap["mean"] / scale, gap["se"] / scale, f"{name} at {BUDGETS[i]:g}"))
         ahead = sum(mean < -2 * se for mean, se, _ in points)
         behind = [point for point in points if point[0] > 2 * point[1]]
@@ -92,6 +92,43 @@ def distribution_table(cells: dict[str, Any]) -> list[str]:
     return [*lines, "", f"Told apart at 5%, of {len(cells)} cells: {'; '.join(words)}."]
 
 
+def told_apart_table(cells: dict[str, Any]) -> list[str]:
+    """At how many points the final samples of each schedule can be told from those of full projection."""
+    lines = [
+        "| schedule | " + " | ".join(f"B/T = {b:g}" for b in BUDGETS) + " | all |",
+        "|---" * (2 + len(BUDGETS)) + "|",
+    ]
+    for method in (DEFAULT, *RIVALS):
+        counts = [sum(cell["rows"][method]["p"][i] <= 0.05 for cell in cells.values()) for i in range(len(BUDGETS))]
+        lines.append(f"| {method} | " + " | ".join(map(str, counts)) + f" | {sum(counts)} |")
+    return lines
+
+
+def quality_tables(cells: dict[str, Any]) -> list[str]:
+    """By the domain's own judgement: every schedule at every budget, and how often ours are behind."""
+    judged = {name: cell for name, cell in cells.items() if cell.get("judged")}
+    if not judged:
+        return []
+    parts: list[str] = []
+    for name, cell in judged.items():
+        ends = cell["judged"]
+        full, terminal = (f"{ends[key]['mean']:.3g} ± {ends[key]['se']:.1g}" for key in ("full", "terminal"))
+        parts += [
+            f"**Quality of {name}: {ends['name'].replace('_', ' ')}**, lower being better, of {cell['n']} samples; "
+            f"full projection {full}, terminal {terminal}. The race by quality is `calibrate(..., quality=...)`.",
+            "",
+            "| schedule | " + " | ".join(f"B/T = {b:g}" for b in BUDGETS) + " |",
+            "|---" * (1 + len(BUDGETS)) + "|",
+        ]
+        for method in (DEFAULT, JUDGED, *RIVALS):
+            found = cell["rows"][method]["quality"]
+            parts.append(f"| {method} | " + " | ".join(f"{v['mean']:.3g} ± {v['se']:.1g}" for v in found) + " |")
+        parts.append("")
+    for measure, words in (("judged", "The race by quality"), ("quality", "The default, priced for the endpoint,")):
+        parts += [f"{words} against each rival, by quality:", "", *behind_table(judged, measure, "quality"), ""]
+    return parts
+
+
 def tables(cells: dict[str, Any]) -> str:
     """The Markdown between the markers."""
     points = len(cells) * len(BUDGETS)
@@ -129,6 +166,15 @@ def tables(cells: dict[str, Any]) -> str:
         "The last column is the shift, in units of their spread, that so many samples would have shown.",
         "",
         *distribution_table(cells),
+        "",
+        f"**Distribution at every budget**: in how many of {len(cells)} cells {samples['n']} fresh final samples can",
+        "be told from those of full projection at 5%. Chance alone does that in about "
+        f"{0.05 * len(cells):.1f}, and mostly",
+        "in the same cells, as all schedules run the same seeds.",
+        "",
+        *told_apart_table(cells),
+        "",
+        *quality_tables(cells),
     ]
     return "\n".join(parts)
 

@@ -3,12 +3,14 @@
     python docs/make_quality.py                    what is not in docs/quality.json yet, then the page
     python docs/make_quality.py --cells so3 pdm    some of it
     python docs/make_quality.py --anew             everything again
+    python docs/make_quality.py --cells pdm-public --checkpoint FILE --circles MAP.json
 
-Each cell is one domain with one kind of dynamics. Prices are calibrated on 64 seeds from 1,000,000 on. All schedules
-are run on the 64 seeds from 500,000 on, and 256 of their final samples are compared as distributions with those of full
-projection on 256 seeds from 600,000 on; for domains with a trained model these are 16 and 32 instead. A budget counts
-every projection, the closing one included, and every rollout is checked to have paid for exactly its budget. Finished
-cells are kept in docs/quality.json, so that an interrupted run goes on where it was.
+Each cell is one domain with one kind of dynamics. Prices are calibrated on 64 seeds from 1,100,000 on. All schedules
+are run on the 64 seeds from 510,000 on, and 256 of their final samples are compared as distributions with those of full
+projection on 256 seeds from 610,000 on; for domains with a trained model these are 16 and 32 instead. A budget counts
+every projection, the closing one included, and every rollout is checked to have paid for exactly its budget. Domains
+that judge their final states are measured by that too, with a price of the same race made for it. Finished cells are
+kept in docs/quality.json, so that an interrupted run goes on where it was.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from _quality_page import BUDGETS, DEFAULT, PATH, QUARTER, RIVALS, draw, tables
+from _quality_page import BUDGETS, DEFAULT, JUDGED, PATH, QUARTER, RIVALS, draw, tables
 from torch import Tensor
 
 import trimtab as tt
@@ -29,13 +31,16 @@ from _page import HERE, renew
 from trimtab.core import metrics
 from trimtab.core.distributions import compare_samples, smallest_shift
 from trimtab.core.files import write_atomically
+from trimtab.core.quality import Quality
 from trimtab.core.schedule import corrections
 from trimtab.domains import SYNTHETIC, Domain
 from trimtab.schedules import Fixed, Geometric, RandomRamp, windows
 
-CALIBRATION, EVALUATION, REFERENCE = 1_000_000, 500_000, 600_000
+CALIBRATION, EVALUATION, REFERENCE = 1_100_000, 510_000, 610_000
 N, N_MORE, POSITIONS = 64, 256, 10  # samples; of distributions; windows that are tried on the calibration seeds
-TRAINED = ("reaction-flow", "pdm")
+PUBLIC = "pdm-public"  # the same sampler with a checkpoint that is at hand, on its own map
+TRAINED = ("reaction-flow", "grid", "pdm", PUBLIC)
+QUALITIES = {"grid": "cost_gap", "pdm": "length", PUBLIC: "length"}  # lower is better
 N_TRAINED, N_MORE_TRAINED, POSITIONS_TRAINED = 16, 32, 4  # a network is run at every step
 CELLS = (*SYNTHETIC, *(f"{name}-flow" for name in SYNTHETIC), *TRAINED)
 STORE = HERE / "quality.json"
@@ -69,18 +74,29 @@ class Evaluation:
         assert torch.equal(run.paid.cpu(), counts), "a schedule paid for something else than its budget"
         return run
 
+    def quality(self, run: tt.Rollout, copies: int, name: str) -> Tensor:
+        """The domain's own judgement of the final states, (copies, n)."""
+        assert self.domain.quality is not None
+        constraint = self.domain.problem(self.one.seeds.repeat(copies)).constraint
+        return self.domain.quality(run.final, constraint)[name].double().reshape(copies, self.n)
+
     def endpoint(self, run: tt.Rollout, copies: int) -> Tensor:
         """Distance of the final states to those of full projection, (copies, n)."""
         full = self.full.final.repeat(copies, *([1] * (self.full.final.ndim - 1)))
         return self.one.distance(run.final, full).double().reshape(copies, self.n)
 
-    def all_budgets(self, make: Callable[[Tensor], tt.Schedule]) -> tuple[Tensor, Tensor, Tensor]:
-        """Endpoint distances and NEPE, (budgets, n) each, and final states, (budgets, n, *event)."""
+    def all_budgets(
+        self, make: Callable[[Tensor], tt.Schedule], judged: str | None
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Endpoint distances, NEPE and the quality, (budgets, n) each, and final states, (budgets, n, *event)."""
         counts, copies = torch.tensor(self.counts).repeat_interleave(self.n), len(BUDGETS)
         run = self.run(make(counts), counts, copies)
         path = metrics.path_error(run).double().reshape(copies, self.n)
         nepe = metrics.nepe(path, *(end.expand_as(path) for end in self.ends))
-        return self.endpoint(run, copies), nepe, run.final.reshape(copies, self.n, *run.final.shape[1:])
+        found = {"endpoint": self.endpoint(run, copies), "nepe": nepe}
+        if judged is not None:
+            found["quality"] = self.quality(run, copies, judged)
+        return found, run.final.reshape(copies, self.n, *run.final.shape[1:])
 
     def best_windows(self, positions: int) -> list[range]:
         """For each budget, the stretch of steps whose final states are nearest to those of full projection."""
@@ -97,7 +113,7 @@ class Evaluation:
 
 
 def schedules_of(
-    domain: Domain, evaluation: Evaluation, positions: int, say: Callable[[str], None]
+    domain: Domain, evaluation: Evaluation, positions: int, judged: str | None, say: Callable[[str], None]
 ) -> tuple[dict[str, Callable[[Tensor], tt.Schedule]], dict[str, Any]]:
     """By name, what makes the schedule for budgets of all rows; and what the race decided."""
     calibration = domain.problem(range(CALIBRATION, CALIBRATION + evaluation.n))
@@ -109,6 +125,9 @@ def schedules_of(
         "dp for path": {"objective": "path"},
         "dp for endpoint": {"method": "dp"},
     }
+    judge = domain.quality
+    if judged is not None and judge is not None:
+        methods[JUDGED] = {"quality": Quality(lambda x, about: judge(x, about.constraint), name=judged)}
     for name, options in methods.items():
         say(f"calibrating {name}")
         with warnings.catch_warnings():
@@ -134,28 +153,31 @@ def told(values: Tensor) -> Summed:
     return {"mean": round(found.mean, 7), "se": round(found.se, 7)}
 
 
-def measure(name: str, say: Callable[[str], None]) -> dict[str, Any]:
+def measure(name: str, domain: Domain, say: Callable[[str], None]) -> dict[str, Any]:
     """One cell."""
-    began, domain = time.process_time(), tt.domain(name)
-    trained = name in TRAINED
+    began = time.process_time()
+    trained, judged = name in TRAINED, QUALITIES.get(name)
     n, n_more, positions = (N_TRAINED, N_MORE_TRAINED, POSITIONS_TRAINED) if trained else (N, N_MORE, POSITIONS)
     evaluation = Evaluation(domain, EVALUATION, n)
     say("full projection on other seeds")
     reference = domain.problem(range(REFERENCE, REFERENCE + n_more)).rollout(tt.Stepwise()).final
-    made, raced = schedules_of(domain, evaluation, positions, say)
+    made, raced = schedules_of(domain, evaluation, positions, judged, say)
     shift = smallest_shift(reference, n)
     rows: dict[str, Any] = {}
     values = {}
-    for method in (DEFAULT, *RIVALS):
+    ours = (DEFAULT, *([JUDGED] if judged else []))
+    for method in (*ours, *RIVALS):
         say(method)
-        values[method] = endpoint, nepe, final = evaluation.all_budgets(made[method])
+        values[method], final = evaluation.all_budgets(made[method], judged)
         p = [compare_samples(samples, reference, shift=shift).p for samples in final]
-        rows[method] = {"endpoint": list(map(told, endpoint)), "nepe": list(map(told, nepe)), "p": p}
+        rows[method] = {key: list(map(told, found)) for key, found in values[method].items()} | {"p": p}
+    pairs = {"endpoint": (DEFAULT, "endpoint"), "nepe": (DEFAULT, "nepe"), "path": (PATH, "nepe")}
+    if judged:
+        pairs |= {"quality": (DEFAULT, "quality"), "judged": (JUDGED, "quality")}
     for method in RIVALS:
-        pairs = {"endpoint": (DEFAULT, 0), "nepe": (DEFAULT, 1), "path": (PATH, 1)}
         rows[method]["behind"] = {
-            measure: [told(a - b) for a, b in zip(values[ours][which], values[method][which], strict=True)]
-            for measure, (ours, which) in pairs.items()
+            measure: [told(a - b) for a, b in zip(values[one][key], values[method][key], strict=True)]
+            for measure, (one, key) in pairs.items()
         }
     say("more samples at a quarter of the steps")
     more = domain.problem(range(EVALUATION, EVALUATION + n_more))
@@ -167,12 +189,18 @@ def measure(name: str, say: Callable[[str], None]) -> dict[str, Any]:
         method: compare_samples(more.rollout(schedule).final, reference, shift=width).facts()
         for method, schedule in (ends | quarter).items()
     }
+    ends_judged = {
+        key: told(evaluation.quality(run, 1, judged)[0])
+        for key, run in (("full", evaluation.full), ("terminal", evaluation.terminal))
+        if judged is not None
+    }
     apart = evaluation.one.distance(evaluation.terminal.final, evaluation.full.final).double()
     return {
         "n_steps": evaluation.T,
         "n": n,
         "n_more": n_more,
         "terminal": told(apart),
+        "judged": {"name": judged, **ends_judged} if judged else None,
         "rows": rows,
         "race": raced,
         "shift": shift,
@@ -184,16 +212,22 @@ def measure(name: str, say: Callable[[str], None]) -> dict[str, Any]:
 def main() -> None:
     """Measure what is missing, and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cells", nargs="+", choices=CELLS, default=list(CELLS))
+    parser.add_argument("--cells", nargs="+", choices=CELLS, default=[name for name in CELLS if name != PUBLIC])
+    parser.add_argument("--checkpoint", help=f"of {PUBLIC}: a public PDM checkpoint")
+    parser.add_argument("--circles", help=f"of {PUBLIC}: its map")
     parser.add_argument("--anew", action="store_true", help="measure again what is in docs/quality.json")
     options = parser.parse_args()
+    if PUBLIC in options.cells and not (options.checkpoint and options.circles):
+        parser.error(f"{PUBLIC} needs --checkpoint and --circles")
     torch.set_num_threads(1)
     done: dict[str, Any] = json.loads(STORE.read_text(encoding="utf-8"))["cells"] if STORE.exists() else {}
     for number, name in enumerate(options.cells, 1):
         if name in done and not options.anew:
             continue
         place = f"{number}/{len(options.cells)} {name}"
-        done[name] = measure(name, lambda text, place=place: print(f"{place}: {text}", flush=True))
+        own = {"checkpoint": options.checkpoint, "circles": options.circles}
+        domain = tt.domain("pdm", **own) if name == PUBLIC else tt.domain(name)
+        done[name] = measure(name, domain, lambda text, place=place: print(f"{place}: {text}", flush=True))
         cells = {cell: done[cell] for cell in CELLS if cell in done}
         text = json.dumps({"version": tt.__version__, "cells": cells}, separators=(",", ":"))
         write_atomically(STORE, f"{text}\n".encode())
