@@ -1,6 +1,6 @@
 """Write the tables and figures of docs/grid.md: schedules and budgets on the power grid, all measures side by side.
 
-    python docs/make_grid.py [--case case14 case30] [--seeds 96] [--work runs/grid-docs]
+    python docs/make_grid.py [--case case14 case30] [--seeds 96] [--many 384] [--work runs/grid-docs]
 
 Every rollout is kept in the work folder, so a run that was stopped goes on where it was. Both cases take about a
 quarter of an hour on one core; nearly all of it is IPOPT.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -32,6 +32,7 @@ from trimtab.domains import domain
 from trimtab.domains.base import Domain
 from trimtab.domains.grid.case import Grid
 from trimtab.domains.grid.data import given_demand, true_points
+from trimtab.domains.grid.power import loadings
 from trimtab.domains.grid.quality import features
 from trimtab.domains.grid.rated import load_grid
 from trimtab.domains.grid.view import draw_grid
@@ -39,13 +40,28 @@ from trimtab.report.formats import Cell, Table
 
 BUDGETS = (0.1, 0.25, 0.5)
 CALIBRATION_SEED, CALIBRATION_SEEDS, TRUTH_SEED = 1_000_000, 48, 2_000_000
-METHODS = {"planned": "planned", "adaptive (paper)": "paper", "adaptive (dp)": "dp"}
+METHODS = {  # method and objective
+    "planned": ("planned", "path"),
+    "adaptive (paper)": ("paper", "path"),
+    "adaptive (dp)": ("dp", "path"),
+    "planned for the endpoint": ("planned", "endpoint"),
+    "adaptive (dp) for the endpoint": ("dp", "endpoint"),
+}
 COLOURS = {
     "periodic": "#999999",
     "planned": "#009E73",
     "adaptive (paper)": "#E69F00",
     "adaptive (dp)": "#0072B2",
+    "planned for the endpoint": "#56B4E9",
+    "adaptive (dp) for the endpoint": "#CC79A7",
 }
+MANY = (  # those whose distribution is looked at with more samples
+    ("terminal", 0.0),
+    ("periodic", 0.25),
+    ("adaptive (dp)", 0.25),
+    ("adaptive (dp) for the endpoint", 0.25),
+    ("stepwise", 1.0),
+)
 
 
 def remembered(made: Domain, work: Path) -> Callable[[Schedule], Rollout]:
@@ -62,8 +78,13 @@ def remembered(made: Domain, work: Path) -> Callable[[Schedule], Rollout]:
     return run
 
 
-def evaluated(made: Domain, work: Path, seeds: int) -> dict[tuple[str, float], dict[str, Tensor]]:
-    """Every schedule at every budget: final states, path error, endpoint distance, the domain's own measures, (n,)."""
+def evaluated(
+    made: Domain, work: Path, seeds: int, only: Sequence[tuple[str, float]] | None = None
+) -> dict[tuple[str, float], dict[str, Tensor]]:
+    """Every schedule at every budget: final states, path error, endpoint distance, the domain's own measures, (n,).
+
+    With `only` these alone, and of them the final states.
+    """
     problem = made.problem(range(seeds))
     run = remembered(made, work)
     plans: list[tuple[str, float, Callable[[], Schedule]]] = [
@@ -75,27 +96,35 @@ def evaluated(made: Domain, work: Path, seeds: int) -> dict[tuple[str, float], d
 
     def priced(name: str, budget: float) -> Schedule:
         if name not in prices:
-            prices[name] = tt.calibrate(run, max(BUDGETS), METHODS[name], objective="path", check=False)
+            method, objective = METHODS[name]
+            prices[name] = tt.calibrate(
+                run, max(BUDGETS), method, objective=objective, distance=made.distance, check=False
+            )
         made_of: Schedule = prices[name].at(budget)
         return made_of
 
     plans += [(name, b, lambda name=name, b=b: priced(name, b)) for name in METHODS for b in BUDGETS]
     found: dict[tuple[str, float], dict[str, Tensor]] = {}
     for name, budget, schedule in plans:
+        if only is not None and (name, budget) not in only:
+            continue
         path = work / f"{name.replace(' ', '-')}-{budget:g}-{seeds}.safetensors"
         if not path.exists():
-            print(f"{made.settings['case']}: {name} at {budget:g}", flush=True)
+            print(f"{made.settings['case']}: {name} at {budget:g}, {seeds} samples", flush=True)
             record = problem.rollout(schedule(), closing="free")
             assert made.quality is not None
-            kept = {
-                "final": record.final,
-                "path": record.residuals.double().sum(dim=0),
-                "failed": (record.failed.sum(dim=0) + record.closing_failed).double(),
-                "projections": (record.spent + record.closing).double(),
-                **made.quality(record.final, problem.constraint),
-            }
+            kept = {"final": record.final}
+            if only is None:
+                kept |= {
+                    "path": record.residuals.double().sum(dim=0),
+                    "failed": (record.failed.sum(dim=0) + record.closing_failed).double(),
+                    "projections": (record.spent + record.closing).double(),
+                    **made.quality(record.final, problem.constraint),
+                }
             save_tensors(path, "grid rollouts", kept, {"schedule": name, "budget": budget})
         found[name, budget] = load_tensors(path, "grid rollouts")[0]
+    if only is not None:
+        return found
     reference = found["stepwise", 1.0]["final"]
     for content in found.values():
         content["endpoint"] = made.distance(content["final"], reference)
@@ -152,6 +181,34 @@ def table_of(case: str, found: dict[tuple[str, float], dict[str, Tensor]], real:
     ]
     columns = ["Schedule", "B/T", "NEPE", "endpoint", "cost gap %", "distribution", "p", "violation", "failed"]
     return Table("grid", f"{case}: all measures", columns, rows, notes)
+
+
+def distribution(case: str, found: dict[tuple[str, float], dict[str, Tensor]], real: Tensor) -> Table:
+    """How far the final samples are from true operating points, as distributions, in three kinds of numbers."""
+    grid = load_grid(case)
+    mean_of, spread = real.mean(dim=0), real.std(dim=0).clamp(min=1e-6)  # some numbers of a state never change
+    kinds: dict[str, Callable[[Tensor], Tensor]] = {
+        "loadings and voltages": lambda x: features(grid, x),
+        "loadings": lambda x: loadings(grid, x),
+        "the whole state": lambda x: (x - mean_of) / spread,
+    }
+    rows: list[list[str | int | Cell]] = []
+    floors: dict[str, str] = {}
+    for (name, budget), content in found.items():
+        row: list[str | int | Cell] = [name, f"{budget:g}"]
+        for kind, embed in kinds.items():
+            near = compare_samples(content["final"][:, 0], real, embed=embed, shift=0.0, called="true points")
+            row += [Cell(near.value), Cell(near.p)]
+            floors[kind] = f"{kind} {near.floor:.4f} (95%: {near.floor_high:.4f})"
+        rows.append(row)
+    columns = ["Schedule", "B/T", *(text for kind in kinds for text in (kind, "p"))]
+    n = len(found["stepwise", 1.0]["final"])
+    notes = [
+        f"Energy distance of {n} samples to {len(real)} true operating points with the same demands: of line loadings "
+        "and voltages, of line loadings alone, and of all numbers of a state in units of their standard deviations.",
+        f"Noise floors with so many samples: {'; '.join(floors.values())}.",
+    ]
+    return Table("distribution", f"{case}: final samples as distributions", columns, rows, notes)
 
 
 def times(made: Domain, n: int = 32) -> Table:
@@ -228,6 +285,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--case", nargs="+", default=["case14", "case30"])
     parser.add_argument("--seeds", type=int, default=96, help="samples of case14; case30 has a third of them")
+    parser.add_argument("--many", type=int, default=384, help="samples of case14 whose distribution is looked at")
     parser.add_argument("--work", type=Path, default=Path("runs") / "grid-docs")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -238,7 +296,11 @@ def main() -> None:
         seeds = arguments.seeds if case == "case14" else arguments.seeds // 3
         found = evaluated(made, work, seeds)
         real = truth(load_grid(case), work, seeds)
-        tables = (table_of(case, found, real), times(made))
+        tables = [table_of(case, found, real)]
+        if case == "case14":
+            more = evaluated(made, work, arguments.many, MANY)
+            tables.append(distribution(case, more, truth(load_grid(case), work, arguments.many)))
+        tables.append(times(made))
         facts = json.dumps(_model_facts(case))
         text = "\n".join(table.markdown().replace("## ", "### ") for table in tables)
         pictures = draw_points(case, found, real) + "\n" + draw_measures(case, found)
