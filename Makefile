@@ -45,10 +45,12 @@ figures: install
 	$(BIN)/python docs/make_domains.py
 	$(BIN)/python docs/make_gallery.py
 
+# every part says how far it is, keeps what it has made in runs/, and goes on where it was stopped
 evidence: install
-	$(BIN)/python docs/make_quality.py
 	$(BIN)/python docs/make_domains.py
+	$(BIN)/python docs/make_reproduction.py
 	$(BIN)/python docs/make_grid.py
+	$(BIN)/python docs/make_quality.py
 
 bench: install
 	$(BIN)/python benchmarks

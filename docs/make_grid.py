@@ -72,7 +72,7 @@ def remembered(made: Domain, work: Path) -> Callable[[Schedule], Rollout]:
     def run(schedule: Schedule) -> Rollout:
         path = work / f"calibration-{fingerprint(schedule)}.safetensors"
         if not path.exists():
-            problem.rollout(schedule, closing="free").save(path)
+            problem.rollout(schedule, closing="free", measure_defects=True).save(path)
         return Rollout.load(path)
 
     return run
@@ -111,7 +111,7 @@ def evaluated(
         path = work / f"{name.replace(' ', '-')}-{budget:g}-{seeds}.safetensors"
         if not path.exists():
             print(f"{made.settings['case']}: {name} at {budget:g}, {seeds} samples", flush=True)
-            record = problem.rollout(schedule(), closing="free")
+            record = problem.rollout(schedule(), closing="free", measure_defects=True)
             assert made.quality is not None
             kept = {"final": record.final}
             if only is None:

@@ -3,13 +3,13 @@
     python docs/make_pdm_readings.py --checkpoint FILE --circles MAP.json [--seeds 32] [--work runs/pdm-docs]
 
 Without a public checkpoint only the part of the shipped model is written. Every rollout is kept in the work folder, so
-a run that was stopped goes on where it was. All of it takes about ten minutes on one core.
+a run that was stopped goes on where it was.
 """
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from torch import Tensor
 
 import trimtab as tt
 from _page import renew
+from trimtab.constraints.obstacles.avoid import AvoidObstacles
+from trimtab.constraints.obstacles.geometry import Obstacles
 from trimtab.core.distributions import compare_samples
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.fingerprint import fingerprint
@@ -40,8 +42,11 @@ LABELS = {
     "stepwise": "stepwise",
     "periodic": "periodic",
     "paper": "adaptive (paper)",
+    "dp": "adaptive (dp)",
+    "planned": "planned",
 }
-SHOWN = ("stepwise", "terminal", "periodic", "paper")
+SHOWN = ("stepwise", "terminal", "periodic", "paper", "dp", "planned")
+TWO = ("stepwise", "terminal", "periodic", "paper")
 Row = list[str | int | Cell]
 Found = dict[str, dict[str, Tensor]]
 
@@ -57,6 +62,7 @@ class Reading:
         schedules: That are run; keys of `LABELS`.
         budget: Of the eligible updates.
         scores: Whether path errors are measured under all four scores.
+        room: Half the side of the square that projections keep waypoints in; PDM's bounds are 1.
     """
 
     name: str
@@ -65,17 +71,59 @@ class Reading:
     schedules: tuple[str, ...] = SHOWN
     budget: float = BUDGET
     scores: bool = False
+    room: float = 1.0
 
     def problem(self, seeds: range) -> Any:
         """For these seeds."""
-        return domain("pdm", **self.settings).problem(seeds)
+        problem = domain("pdm", **self.settings).problem(seeds)
+        return problem if self.room == 1 else replace(problem, constraint=Roomier.of(problem.constraint, self.room))
+
+
+@dataclass(frozen=True, eq=False)
+class Roomier(tt.Constraint):
+    """Paths among the same obstacles in a larger square: the search for a map that is `room` times as small.
+
+    Attributes:
+        inner: Among the smaller obstacles, in the square that the search keeps to.
+        room: Half the side of the larger square.
+    """
+
+    inner: AvoidObstacles = field(metadata={"per_sample": True})
+    room: float
+
+    @classmethod
+    def of(cls, avoid: AvoidObstacles, room: float) -> Roomier:
+        """The same map with more room around it; every length of the search shrinks with it."""
+        lengths = {
+            name: getattr(avoid.effort, name) / room for name in ("step", "reach", "hopeless", "leap", "overhang")
+        }
+        smaller = Obstacles(avoid.obstacles.circles.double() / room)
+        ends = {name: getattr(avoid, name).double() / room for name in ("start", "goal")}
+        effort, tolerance = replace(avoid.effort, **lengths), avoid.tolerance / room
+        return cls(replace(avoid, obstacles=smaller, **ends, tolerance=tolerance, effort=effort), room)
+
+    def project(self, x: Tensor) -> tt.Projection:
+        """(n, C, W) to the same; channels beyond the positions stay as they are."""
+        answer = self.inner.project(torch.cat([x[:, :2] / self.room, x[:, 2:]], dim=1).double())
+        y = torch.cat([answer.x[:, :2] * self.room, answer.x[:, 2:]], dim=1).to(x)
+        return tt.Projection(y, answer.converged, answer.iterations)
+
+    def defect(self, x: Tensor) -> Tensor:
+        """Summed depth, (n,): that of the smaller map, enlarged."""
+        return (self.inner.defect(x.double() / self.room) * self.room).to(x)
+
+    def take(self, rows: Tensor) -> Roomier:
+        """Of some samples."""
+        return Roomier(self.inner.take(rows), self.room)
 
 
 COUNTS = {"eligible_from": 0, "defect": "colliding-segments", "effective_from": 6}
 READINGS = (
     Reading("six", "segment depth, from level 6", {"eligible_from": 6}, scores=True),
-    Reading("A", "A: residual, from level 4", {"eligible_from": 4, "defect": "residual"}),
-    Reading("B", "B, every look counted: colliding segments, all levels, no effect below 6", COUNTS),
+    Reading("all", "segment depth, all levels", {"eligible_from": 0}, scores=True),
+    Reading("room", "segment depth, all levels, waypoints free to leave the map", {"eligible_from": 0}, TWO, room=64.0),
+    Reading("A", "A: residual, from level 4", {"eligible_from": 4, "defect": "residual"}, TWO),
+    Reading("B", "B, every look counted: colliding segments, all levels, no effect below 6", COUNTS, TWO),
     Reading(
         "B6",
         "B: the same for periodic; the rule looks from level 6 on, where PDM's code projects",
@@ -96,11 +144,11 @@ def evaluated(reading: Reading, seeds: int, calibration: int, work: Path) -> Fou
         held_out = range(CALIBRATION_SEED, CALIBRATION_SEED + calibration)
         path = work / f"calibration-{calibration}-{fingerprint(schedule)}.safetensors"
         if not path.exists():
-            reading.problem(held_out).rollout(schedule, closing="free").save(path)
+            reading.problem(held_out).rollout(schedule, closing="free", measure_defects=True).save(path)
         return Rollout.load(path)
 
     def scheduled(name: str) -> Any:
-        if name == "paper":
+        if name in ("paper", "dp", "planned"):
             return tt.calibrate(run, reading.budget, name, objective="path", check=False).at(reading.budget)
         return {"stepwise": tt.Stepwise(), "terminal": tt.Terminal(), "periodic": tt.Periodic(reading.budget)}[name]
 
@@ -110,7 +158,7 @@ def evaluated(reading: Reading, seeds: int, calibration: int, work: Path) -> Fou
             print(f"{work.name}: {name}", flush=True)
             made = made or [reading.problem(range(seeds))]
             problem = made[0]
-            record = problem.rollout(scheduled(name), closing="free", keep_states=True)
+            record = problem.rollout(scheduled(name), closing="free", keep_states=True, measure_defects=True)
             kept = {"final": record.final, "path": record.residuals.double().sum(dim=0)}
             level = torch.tensor([problem.sampler.level(t) for t in range(problem.n_steps)])
             late = level >= reading.settings.get("effective_from", 0)
@@ -242,7 +290,10 @@ def main() -> None:
     if public:
         six = quality_table("A public checkpoint", found["six"], public[0].problem(range(seeds)), seeds)
         tables["quality-public"] = [six]
-        tables["scores-public"] = [scores_table("six", "public checkpoint from level 6", found["six"])]
+        tables["scores-public"] = [
+            scores_table("six", "public checkpoint from level 6", found["six"]),
+            scores_table("all", "public checkpoint, all levels", found["all"]),
+        ]
         tables["readings"] = [readings_table(found)]
     for name, some in tables.items():
         renew("pdm.md", name, "\n".join(table.markdown() for table in some).replace("## ", "### "))
