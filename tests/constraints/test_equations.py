@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from constraint_cases import numbers, torus
 from trimtab.constraints import NonlinearEquality
+from trimtab.constraints.gauss_newton import far_by_multipliers, solve
 
 WAYS = {
     "fresh": {},
@@ -69,7 +70,7 @@ def test_linear_equations_among_others_make_no_difference(p, q, seed):
     constraint = NonlinearEquality(equations, (own,), refinements=0)
     answer = constraint.project(x)
     linear = constraint._linear_equations(x)
-    assert int(0 if linear is None else linear.rows.sum()) == p
+    assert (0 if linear is None else len(linear.rows)) == p
     plain = NonlinearEquality(equations, (own,), refinements=0)
     plain.__dict__["_linear"] = {(x.shape[1:], x.dtype, x.device): None}
     expected = plain.project(x)
@@ -136,3 +137,34 @@ def test_settings_that_mean_nothing_are_refused(settings, message):
 def test_a_reference_of_another_shape_is_refused():
     with pytest.raises(ValueError, match=r"has shape \(2,\), but states have \(3,\)"):
         NonlinearEquality(torus, jacobian="frozen", reference=torch.zeros(2)).project(numbers(2, 3))
+
+
+@pytest.mark.parametrize("jacobian", ["fresh", "frozen"])
+@pytest.mark.parametrize("nearness", [0.01, 0.1, 0.5])
+def test_what_is_called_near_without_a_jacobian_is_near(jacobian, nearness):
+    """The bound that spares a Jacobian errs on one side only, and spares some."""
+    x, rows = numbers(60, 3, seed=1), torch.arange(60)
+    equations = NonlinearEquality(torus, jacobian=jacobian)._equations(x)
+    y, size, factor = solve(equations, x, rows, None, 60, torch.zeros_like(rows), x)
+    far = far_by_multipliers(equations, y, x, factor, nearness) | (size > equations.tolerance)
+    gradients = torch.func.vmap(torch.func.jacrev(torus))(y)
+    back = (x - y)[:, :, None]
+    along = back - torch.linalg.pinv(gradients) @ (gradients @ back)
+    share = (along / back.norm(dim=1, keepdim=True)).flatten(1).norm(dim=1)
+    assert (share[~far] <= 1.001 * nearness).all()
+    assert (~far).sum() >= 0.5 * (share <= nearness).sum() > 0
+
+
+def test_kept_jacobians_find_the_solution_that_plain_chord_steps_find():
+    """Steps are extrapolated within their own span, where the solution is one."""
+    reference = torch.tensor([1.9, 0.4, 0.6], dtype=torch.float64)
+    x = reference + 0.1 * numbers(6, 3, seed=3)
+    gradient = torch.func.jacrev(torus)(reference)
+    step = gradient.T @ torch.linalg.inv(gradient @ gradient.T)
+    y = x
+    for _ in range(200):
+        y = y - torch.func.vmap(torus)(y) @ step.T
+    equations = NonlinearEquality(torus, jacobian="frozen", reference=reference, refinements=0, tolerance=1e-12)
+    found = equations.project(x)
+    torch.testing.assert_close(found.x, y, atol=1e-9, rtol=0)
+    assert int(found.iterations.max()) <= 10

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from trimtab.constraints.gauss_newton import Equations, Iterate, advance, begin, closer, solve
+from trimtab.constraints.gauss_newton import Equations, Iterate, advance, begin, closer, far_by_multipliers, solve
 from trimtab.constraints.linearised import Factor, Linear, find_linear, linearise, pushing, step_matrix
 from trimtab.constraints.rows import row_norm
 from trimtab.constraints.states import check_states
@@ -62,7 +62,7 @@ class NonlinearEquality(Constraint):
     tolerance: float | None = None
     max_iterations: int = 30
     refinements: int = 3
-    nearness: float = 1e-2
+    nearness: float = 3e-2
     jacobian: Jacobian = "fresh"
     reference: Tensor | None = None
     vectorised: bool = True
@@ -91,12 +91,16 @@ class NonlinearEquality(Constraint):
         flat, rows = x.detach().flatten(1), torch.arange(len(x), device=x.device)
         equations = self._equations(x)
         spent = torch.zeros(len(x), dtype=torch.int64, device=x.device)
-        y, size = solve(equations, flat, rows, None, self.max_iterations, spent)
+        y, size, factor = solve(equations, flat, rows, None, self.max_iterations, spent, flat)
         failed = (size > equations.tolerance).nonzero().squeeze(1)
         if len(failed) and equations.linear is not None:  # an equation may be straight in some places only
             plain = self._equations(x, trust_linear=False)
-            y[failed], size[failed] = solve(plain, flat[failed], failed, None, self.max_iterations, spent)
-        moved = ((size <= equations.tolerance) & (row_norm(y - flat) > 0)).nonzero().squeeze(1)
+            start = flat[failed]
+            y[failed], size[failed], _ = solve(plain, start, failed, None, self.max_iterations, spent, start)
+        solved = size <= equations.tolerance
+        if self.refinements and factor is not None:
+            solved &= far_by_multipliers(equations, y, flat, factor, self.nearness)
+        moved = (solved & (row_norm(y - flat) > 0)).nonzero().squeeze(1)
         for _ in range(self.refinements):
             if len(moved) == 0:
                 break
@@ -144,7 +148,7 @@ class NonlinearEquality(Constraint):
         event = x.shape[1:]
         tolerance = _TOLERANCE.get(x.dtype, _LOOSE) if self.tolerance is None else self.tolerance
         linear = self._linear_equations(x) if self.jacobian != "none" and trust_linear else None
-        bent = None if linear is None else ~linear.rows
+        bent = None if linear is None else linear.bent
         equations = Equations(
             lambda flat, rows: self._values(flat, rows, event),
             lambda flat, rows: self._derivatives(flat, rows, event, bent),
@@ -169,7 +173,7 @@ class NonlinearEquality(Constraint):
         return self._called(one_by_one, flat, event)
 
     def _derivatives(self, flat: Tensor, rows: Tensor, event: torch.Size, which: Tensor | None) -> Tensor:
-        """The Jacobian, (k, q, d), of those equations that `which` (m,) names, or all."""
+        """The Jacobian, (k, q, d), of those equations that `which` (q,) names, or all."""
         data = self._data(rows, flat)
         if not self.vectorised:
             found = [
@@ -212,6 +216,8 @@ class NonlinearEquality(Constraint):
 
     def _data(self, rows: Tensor | slice, like: Tensor) -> list[Tensor]:
         """The data of some samples, its floats in the dtype of the states."""
+        if isinstance(rows, Tensor) and self.data and len(rows) == len(self.data[0]):
+            rows = slice(None)  # rows are told apart and in order: these are all
         return [d[rows].to(like) if d.is_floating_point() else d[rows].to(like.device) for d in self.data]
 
     # ------------------------------------------------------------------ what is found once

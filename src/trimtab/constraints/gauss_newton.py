@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from trimtab.constraints.linearised import Factor, Linear, factored, linearise, matrix_free_steps, pushing
-from trimtab.constraints.rows import row_norm
+from trimtab.constraints.rows import row_dot, row_norm
 
-__all__ = ["Equations", "Iterate", "advance", "begin", "closer", "solve"]
+__all__ = ["Equations", "Iterate", "advance", "begin", "closer", "far_by_multipliers", "solve"]
 
 _HALVINGS = 12
 
@@ -58,6 +58,8 @@ class Iterate(NamedTuple):
         size: Norm of g, (k,).
         fell: Whether the last step made norm(g) smaller, (k,) bool.
         kept: Their factored Jacobians; None where none has been made.
+        last: States and equations one step ago, (k, d) and (k, m), where the same Jacobian made that step, or None;
+            for a sample whose Jacobian is new, its present ones.
     """
 
     y: Tensor
@@ -65,80 +67,141 @@ class Iterate(NamedTuple):
     size: Tensor
     fell: Tensor
     kept: Factor | None
+    last: tuple[Tensor, Tensor] | None = None
 
     def take(self, rows: Tensor) -> Iterate:
         """Some of them."""
         kept = None if self.kept is None else self.kept.take(rows)
-        return Iterate(self.y[rows], self.g[rows], self.size[rows], self.fell[rows], kept)
+        last = None if self.last is None else (self.last[0][rows], self.last[1][rows])
+        return Iterate(self.y[rows], self.g[rows], self.size[rows], self.fell[rows], kept, last)
 
 
 def begin(equations: Equations, y: Tensor, rows: Tensor, kept: Factor | None = None) -> Iterate:
     """The first iterate, with a factor that is known already or none."""
     g = equations.values(y, rows)
-    return Iterate(y, g, row_norm(g), torch.ones(len(y), dtype=torch.bool, device=y.device), kept)
+    return Iterate(y, g, _norm(g), torch.ones(len(y), dtype=torch.bool, device=y.device), kept)
 
 
 def solve(
-    equations: Equations, start: Tensor, rows: Tensor, kept: Factor | None, max_iterations: int, spent: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Solutions from `start`, (k, d), for the samples `rows`, (k,): states and norms of g; counts in `spent`, (n,)."""
+    equations: Equations, start: Tensor, rows: Tensor, kept: Factor | None, limit: int, spent: Tensor, x: Tensor
+) -> tuple[Tensor, Tensor, Factor | None]:
+    """Solutions from `start` that are near x, (k, d) both, for the samples `rows`, (k,).
+
+    Args:
+        equations: To be solved.
+        start: Where to begin.
+        rows: Which samples.
+        kept: Their factored Jacobians to begin with, if there are any.
+        limit: Iterations at the most.
+        spent: Iterations of all samples, (n,), counted on.
+        x: What the solutions are to be near to.
+
+    Returns:
+        States, norms of g, and the Jacobians that were the last to serve all samples, if there are any.
+    """
     now = begin(equations, start, rows, kept)
-    y, size = now.y.clone(), now.size.clone()
-    place = torch.arange(len(start), device=start.device)  # where each of those still at work stands in y
-    for k in range(max_iterations):
+    y, size, factor = now.y, now.size, kept
+    place: Tensor | None = None  # where each of those still at work stands in y; None while all are
+    for k in range(limit):
         if k == 1 and kept is None and equations.renew_once:
             now = now._replace(kept=None)
         going = now.fell & (now.size > equations.tolerance)
         if not bool(going.all()):
-            going = going.nonzero().squeeze(1)
-            now, place = now.take(going), place[going]
-        if len(place) == 0:
-            break
-        now = advance(equations, now, rows[place])
-        y[place], size[place] = now.y, now.size
-        spent[rows[place]] += 1
-    return y, size
+            if place is None:
+                y, size = y.clone(), size.clone()
+            left = going.nonzero().squeeze(1)
+            now, place = now.take(left), left if place is None else place[left]
+            if len(place) == 0:
+                break
+        if place is None:
+            now = advance(equations, now, rows, x)
+            y, size, factor = now.y, now.size, now.kept
+            spent[rows] += 1
+        else:
+            now = advance(equations, now, rows[place], x[place])
+            y[place], size[place] = now.y, now.size
+            spent[rows[place]] += 1
+    return y, size, factor
 
 
-def advance(equations: Equations, now: Iterate, rows: Tensor) -> Iterate:
-    """One step of every sample given."""
+def advance(equations: Equations, now: Iterate, rows: Tensor, x: Tensor | None = None) -> Iterate:
+    """One step of every sample given; with a Jacobian taken anew, towards the solutions nearest to x, (k, d)."""
     if equations.matrix_free:
         accuracy = 1e-2 if now.y.dtype == torch.float32 else 1e-4
         step = matrix_free_steps(lambda y: equations.values(y, rows), now.y, now.g, accuracy)
         return _searched(equations, now, step, rows)
+    if equations.shared is None and now.kept is None:
+        return _renewed(equations, now, rows, x)
+    from_y, target = (now.y, now.g) if now.last is None else _extrapolated(now.y, now.g, *now.last)
     if equations.shared is not None:
-        step = now.g @ equations.shared.T
-    elif now.kept is not None:
-        step = now.kept.steps(equations.linear, now.g)
+        step = target @ equations.shared.T
     else:
-        return _renewed(equations, now, rows)
-    y = now.y - step
+        assert now.kept is not None
+        step = now.kept.steps(equations.linear, target)
+    y = from_y - step
     g = equations.values(y, rows)
-    size = row_norm(g)
+    size = _norm(g)
     good = (size <= equations.shrink * now.size) | (size <= equations.tolerance)  # NaN is not good
-    new = Iterate(y, g, size, torch.ones_like(good), now.kept)
+    new = Iterate(y, g, size, torch.ones_like(good), now.kept, (now.y, now.g))
     if bool(good.all()):
         return new
     poor = (~good).nonzero().squeeze(1)
-    again = _renewed(equations, now.take(poor), rows[poor])
+    # a shared Jacobian's solutions are not the nearest to x, and the way there may be long
+    near = None if x is None or equations.shared is not None else x[poor]
+    again = _renewed(equations, now.take(poor), rows[poor], near)
     kept = None  # the shared one stays
     if new.kept is not None and again.kept is not None:
         kept = Factor(*(part.index_copy(0, poor, own) for part, own in zip(new.kept, again.kept, strict=True)))
     y, g = y.index_copy(0, poor, again.y), g.index_copy(0, poor, again.g)
-    return Iterate(y, g, size.index_copy(0, poor, again.size), new.fell.index_copy(0, poor, again.fell), kept)
+    size, fell = size.index_copy(0, poor, again.size), new.fell.index_copy(0, poor, again.fell)
+    last = now.y.index_copy(0, poor, again.y), now.g.index_copy(0, poor, again.g)
+    return Iterate(y, g, size, fell, kept, last)
 
 
-def _renewed(equations: Equations, now: Iterate, rows: Tensor) -> Iterate:
-    """One step by the Jacobian at the present states."""
-    factor = equations.factor(now.y, rows)
-    return _searched(equations, now._replace(kept=factor), factor.steps(equations.linear, now.g), rows)
+def _extrapolated(y: Tensor, g: Tensor, last_y: Tensor, last_g: Tensor) -> tuple[Tensor, Tensor]:
+    """Where on the line through the last two states g is smallest if it is straight there, and that g.
+
+    A kept Jacobian's steps shrink g by about the same share every time, and two of them show which. What is added lies
+    in the span of the steps, so that the solution found is the same one.
+    """
+    change = g - last_g
+    length = row_dot(change, change)
+    back = torch.where(length > 0, row_dot(change, g) / length.where(length > 0, 1.0), 0.0).clamp(-3, 1)[:, None]
+    return y - back * (y - last_y), g - back * change
+
+
+def _renewed(equations: Equations, now: Iterate, rows: Tensor, x: Tensor | None) -> Iterate:
+    """One step by the Jacobian at the present states, to the solution of the linearised equations nearest to x.
+
+    That is the shortest step and one along the set. Where it is too long for norm(g) to fall, the shortest one is taken
+    by itself, and halved until it does.
+    """
+    factor, linear = equations.factor(now.y, rows), equations.linear
+    now = now._replace(kept=factor, last=None)
+    if x is None:
+        return _searched(equations, now, factor.steps(linear, now.g), rows)
+    back = x - now.y
+    y = x - factor.steps(linear, now.g + factor.pushed(linear, back))
+    g = equations.values(y, rows)
+    new = Iterate(y, g, _norm(g), torch.ones_like(now.fell), factor)
+    failed = (~(new.size < (1 - 1e-4) * now.size)).nonzero().squeeze(1)  # NaN does not fall
+    if len(failed) == 0:
+        return new
+    rest = now.take(failed)
+    again = _searched(equations, rest, factor.take(failed).steps(linear, rest.g), rows[failed])
+    y, g = y.index_copy(0, failed, again.y), g.index_copy(0, failed, again.g)
+    return Iterate(y, g, new.size.index_copy(0, failed, again.size), new.fell.index_copy(0, failed, again.fell), factor)
+
+
+def _norm(g: Tensor) -> Tensor:
+    return row_dot(g, g).sqrt()
 
 
 def _searched(equations: Equations, now: Iterate, step: Tensor, rows: Tensor) -> Iterate:
     """Go against the step of each sample, halved until norm(g) falls."""
     y = now.y - step
     g = equations.values(y, rows)
-    size = row_norm(g)
+    size = _norm(g)
     fell = size < (1 - 1e-4) * now.size  # NaN does not fall
     share = 1.0
     for _ in range(_HALVINGS):
@@ -148,13 +211,32 @@ def _searched(equations: Equations, now: Iterate, step: Tensor, rows: Tensor) ->
         share /= 2
         y[left] = now.y[left] - share * step[left]
         g[left] = equations.values(y[left], rows[left])
-        size[left] = row_norm(g[left])
+        size[left] = _norm(g[left])
         fell[left] = size[left] < (1 - 1e-4 * share) * now.size[left]
     stay = ~fell
     if bool(stay.any()):
         y, g = torch.where(fell[:, None], y, now.y), torch.where(fell[:, None], g, now.g)
         size = torch.where(fell, size, now.size)
     return Iterate(y, g, size, fell, now.kept)
+
+
+def far_by_multipliers(equations: Equations, y: Tensor, x: Tensor, factor: Factor, nearness: float) -> Tensor:
+    """Which solutions y, (n, d), may be far from the nearest to x, (n,) bool: a bound that needs no Jacobian at y.
+
+    The way back to x is compared with a sum of gradients at y. Whatever the sum, what the two differ by is no shorter
+    than the step along the set that would remain. The sum is that of the same equations at an earlier state, with one
+    correction by what it leaves.
+    """
+    back, linear = x - y, equations.linear
+    g, pull_back = linearise(lambda z: equations.values(z, torch.arange(len(y), device=y.device)), y)
+    left = back
+    for _ in range(2):
+        multipliers, rest = factor.multipliers(linear, factor.pushed(linear, left))
+        if linear is None:
+            left = left - pull_back(multipliers)
+        else:
+            left = left - pull_back(torch.zeros_like(g).index_copy(1, linear.bent, multipliers)) - linear.combined(rest)
+    return ~(row_norm(left) <= nearness * row_norm(back))
 
 
 def closer(
@@ -176,23 +258,22 @@ def closer(
         States, norms of g, and whether another step may shorten the way.
     """
     back = x - y
-    g, pull_back = linearise(lambda z: equations.values(z, rows), y)
-    pushed = pushing(pull_back, g)(back)
     if equations.matrix_free:
         kept = None
+        g, pull_back = linearise(lambda z: equations.values(z, rows), y)
+        pushed = pushing(pull_back, g)(back)
         along = back - matrix_free_steps(lambda z: equations.values(z, rows), y, pushed, 1e-3)
     else:
         kept = equations.factor(y, rows)
-        along = back - kept.steps(equations.linear, pushed)
+        along = back - kept.steps(equations.linear, kept.pushed(equations.linear, back))
     spent[rows] += 1
     far = row_norm(along) > nearness * row_norm(back)
     moving = far.nonzero().squeeze(1)
     if len(moving) == 0:
         return y, size, far
     own = equations._replace(shared=None)  # the Jacobian is at hand
-    new, new_size = solve(
-        own, y[moving] + along[moving], rows[moving], None if kept is None else kept.take(moving), limit, spent
-    )
+    factor = None if kept is None else kept.take(moving)
+    new, new_size, _ = solve(own, y[moving] + along[moving], rows[moving], factor, limit, spent, x[moving])
     better = (new_size <= equations.tolerance) & (row_norm(x[moving] - new) < row_norm(back[moving]))
     y, size = y.clone(), size.clone()
     y[moving[better]], size[moving[better]] = new[better], new_size[better]

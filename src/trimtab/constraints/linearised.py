@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from trimtab.constraints.rows import apply_matrix, row_product
+from trimtab.constraints.rows import apply_matrix, combine_columns, combine_rows, row_product
 
 __all__ = ["Factor", "Linear", "factored", "find_linear", "linearise", "matrix_free_steps", "pushing", "step_matrix"]
 
@@ -22,14 +22,22 @@ class Linear(NamedTuple):
     """The equations that do not bend: their rows of J are the same at every state and for every sample.
 
     Attributes:
-        rows: Which equations, (m,) bool.
+        rows: Which equations, (p,).
+        bent: Which equations are the others, (q,).
+        matrix: Their gradients, (p, d).
         basis: An orthonormal basis of the span of their gradients, (r, d).
         coordinates: Their shortest steps in coordinates of the basis, (r, p).
     """
 
     rows: Tensor
+    bent: Tensor
+    matrix: Tensor
     basis: Tensor
     coordinates: Tensor
+
+    def combined(self, weights: Tensor) -> Tensor:
+        """Sums of the basis, (n, r) to (n, d)."""
+        return combine_rows(weights, self.basis.expand(len(weights), -1, -1))
 
 
 def find_linear(jacobians: Tensor) -> Linear | None:
@@ -40,7 +48,8 @@ def find_linear(jacobians: Tensor) -> Linear | None:
     matrix = jacobians[0, rows].double()
     u, s, vh = torch.linalg.svd(matrix, full_matrices=False)
     full = s > torch.finfo(jacobians.dtype).eps * max(matrix.shape) * s.max()
-    return Linear(rows, vh[full].to(jacobians), (u[:, full] / s[full]).T.to(jacobians))
+    which, others = (chosen.nonzero().squeeze(1) for chosen in (rows, ~rows))
+    return Linear(which, others, jacobians[0, rows], vh[full].to(jacobians), (u[:, full] / s[full]).T.to(jacobians))
 
 
 class Factor(NamedTuple):
@@ -65,15 +74,28 @@ class Factor(NamedTuple):
 
     def steps(self, linear: Linear | None, target: Tensor) -> Tensor:
         """The shortest steps that change g by `target`, (n, m) to (n, d)."""
+        multipliers, rest = self.multipliers(linear, target)
+        step = combine_rows(multipliers, self.jacobian)
+        return step if linear is None else step + linear.combined(rest)
+
+    def multipliers(self, linear: Linear | None, target: Tensor) -> tuple[Tensor, Tensor]:
+        """The shortest steps as sums of gradients: of the equations that bend, (n, q), and of the basis, (n, r)."""
         if linear is None:
-            multipliers = torch.cholesky_solve(target[:, :, None], self.cholesky)
-            return row_product(self.jacobian.transpose(1, 2), multipliers).squeeze(2)
+            return torch.cholesky_solve(target[:, :, None], self.cholesky).squeeze(2), target[:, :0]
         straight = apply_matrix(linear.coordinates, target[:, linear.rows])  # in coordinates of the basis
-        bent = target[:, ~linear.rows, None] - row_product(self.cross, straight[:, :, None])
-        multipliers = torch.cholesky_solve(bent, self.cholesky)
-        rest = straight - row_product(self.cross.transpose(1, 2), multipliers).squeeze(2)
-        step = row_product(self.jacobian.transpose(1, 2), multipliers).squeeze(2)
-        return step + row_product(linear.basis.T.expand(len(rest), -1, -1), rest[:, :, None]).squeeze(2)
+        bent = target[:, linear.bent] - combine_columns(self.cross, straight)
+        multipliers = torch.cholesky_solve(bent[:, :, None], self.cholesky).squeeze(2)
+        return multipliers, straight - combine_rows(multipliers, self.cross)
+
+    def pushed(self, linear: Linear | None, step: Tensor) -> Tensor:
+        """What the linearised equations change by along steps, (n, d) to (n, m)."""
+        bent = combine_columns(self.jacobian, step)
+        if linear is None:
+            return bent
+        change = bent.new_empty(len(bent), len(linear.rows) + len(linear.bent))
+        change[:, linear.bent] = bent
+        change[:, linear.rows] = combine_columns(linear.matrix.expand(len(step), -1, -1), step)
+        return change
 
 
 def factored(bent: Tensor, linear: Linear | None) -> Factor:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from trimtab.core.steady import sum_rows
 
-__all__ = ["apply_matrix", "by_row", "row_norm", "row_product"]
+__all__ = ["apply_matrix", "by_row", "combine_columns", "combine_rows", "row_dot", "row_norm", "row_product"]
 
 
 def row_norm(x: Tensor) -> Tensor:
@@ -33,3 +33,21 @@ def row_product(a: Tensor, b: Tensor) -> Tensor:
     if len(a) == 1:
         return torch.bmm(a.expand(2, -1, -1), b.expand(2, -1, -1))[:1]
     return torch.bmm(a, b)
+
+
+def combine_rows(weights: Tensor, matrix: Tensor) -> Tensor:
+    """The rows of each sample's matrix, weighted and summed, (n, q) and (n, q, d) to (n, d).
+
+    As a row times a matrix: the same as a product with its transpose, and several times faster.
+    """
+    return row_product(weights[:, None, :], matrix).squeeze(1)
+
+
+def combine_columns(matrix: Tensor, weights: Tensor) -> Tensor:
+    """The columns of each sample's matrix, weighted and summed, (n, q, d) and (n, d) to (n, q); see `combine_rows`."""
+    return row_product(weights[:, None, :], matrix.transpose(1, 2)).squeeze(1)
+
+
+def row_dot(a: Tensor, b: Tensor) -> Tensor:
+    """The inner product of each pair of rows, (n, d) twice to (n,)."""
+    return row_product(a[:, None, :], b[:, :, None]).flatten()
