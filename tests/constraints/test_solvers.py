@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -240,3 +243,27 @@ def test_importing_the_constraints_does_not_import_casadi():
 def test_bad_settings_are_explained(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.skipif(not halfspaces.daqp_is_there(), reason="DAQP is not installed")
+def test_a_solver_that_is_kept_remembers_no_sample_and_no_offsets():
+    A, b, x = numbers(12, 5, seed=0), numbers(12, seed=1).abs(), 2 * numbers(30, 5, seed=2)
+    planes = HalfSpaces(A, b)
+    together = planes.project(x).x
+    assert torch.equal(together, planes.project(x.flip(0)).x.flip(0))
+    assert torch.equal(together, torch.cat([planes.project(row[None]).x for row in x]))
+    assert torch.equal(together, pickle.loads(pickle.dumps(planes)).project(x).x)  # after it was used
+    assert torch.equal(together, copy.deepcopy(planes).project(x).x)
+    own = HalfSpaces(A, b + torch.arange(30.0, dtype=torch.float64)[:, None] / 30)
+    apart = own.take(torch.tensor([7, 3])).project(x[[7, 3]]).x
+    assert torch.equal(own.project(x).x[[7, 3]], apart)
+    assert torch.equal(HalfSpaces(A, own.b[3]).project(x[3:4]).x, apart[1:])
+
+
+@pytest.mark.skipif(not halfspaces.daqp_is_there(), reason="DAQP is not installed")
+def test_threads_share_half_spaces():
+    planes, x = HalfSpaces(numbers(12, 5, seed=0), numbers(12, seed=1).abs()), 2 * numbers(400, 5, seed=2)
+    expected = planes.project(x).x
+    with ThreadPoolExecutor(4) as pool:
+        parts = list(pool.map(lambda part: planes.project(part).x, x.split(10)))
+    assert torch.equal(torch.cat(parts), expected)

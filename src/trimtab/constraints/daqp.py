@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import lru_cache
 from importlib.util import find_spec
 from math import isfinite
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["daqp_is_there", "nearest_by_daqp"]
+__all__ = ["NearestByDaqp", "daqp_is_there"]
 
 Array = NDArray[np.float64]
 
@@ -22,39 +23,68 @@ def daqp_is_there() -> bool:
     return find_spec("daqp") is not None
 
 
-@lru_cache(maxsize=16)
-def _constants(m: int, d: int) -> tuple[Array, Array, NDArray[np.intc]]:
-    """An objective that is the distance, no lower bounds, and plain inequalities: only read."""
-    return np.eye(d), np.full(m, -1e30), np.zeros(m, dtype=np.intc)
+class NearestByDaqp:
+    """Nearest points for one set of normals, which are handed to DAQP once.
 
-
-def nearest_by_daqp(
-    normals: Array, b: Array, points: Array, max_iterations: int
-) -> tuple[Array, NDArray[np.bool_], NDArray[np.int64]]:
-    """The nearest points, (n, d), which of them were found, and the planes added or removed for each, (n,).
-
-    Args:
-        normals: Of length 1, (m, d).
-        b: (m,) or (n, m); 1e30 where there is no plane.
-        points: (n, d); one that is not finite is returned as it is and as not found.
-        max_iterations: Planes added or removed per sample at the most.
+    Calls may come from several threads: each takes a solver that is idle, or sets one up.
     """
-    import daqp
 
-    identity, nothing, kinds = _constants(*normals.shape)
-    y, own, solve = -points, b.ndim == 2, daqp.solve  # DAQP wants the linear term of its objective
-    found, changes = np.zeros(len(points), dtype=np.bool_), np.zeros(len(points), dtype=np.int64)
-    for i, point in enumerate(y):
-        if not isfinite(point.dot(point)):
-            continue
-        offsets = b[i] if own else b
-        nearest, _, flag, facts = solve(
-            identity, point, normals, offsets, nothing, kinds, primal_tol=_TOLERANCE, iter_limit=max_iterations
-        )
-        changes[i] = facts["iterations"] - 1
-        if flag > 0:
-            found[i] = True
-            point[:] = nearest
-    if not found.all():
-        y[~found] = points[~found]
-    return y, found, changes
+    def __init__(self, normals: Array, max_iterations: int) -> None:
+        """Keep what solvers are set up from.
+
+        Args:
+            normals: Of length 1, (m, d).
+            max_iterations: Planes added or removed per sample at the most.
+        """
+        self._normals, self._max_iterations = normals, max_iterations
+        self._anything = np.zeros(len(normals), dtype=np.intc)  # plain inequalities, none of them active at first
+        self._idle: list[tuple[Any, Array | None]] = []  # with the offsets that each of them has
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Solvers are memory of a C library: a copy sets up its own."""
+        return NearestByDaqp, (self._normals, self._max_iterations)
+
+    def __call__(self, points: Array, b: Array) -> tuple[Array, list[int], NDArray[np.int64]]:
+        """The nearest points, (n, d), which rows were not found, and the planes added or removed for each, (n,).
+
+        Args:
+            points: (n, d); one that is not finite is returned as it is and as not found.
+            b: (m,) or (n, m); 1e30 where there is no plane. An array that has been handed over must not change.
+        """
+        y, own, anything = -points, b.ndim == 2, self._anything  # DAQP wants the linear term of its objective
+        missed: list[int] = []
+        changes = np.zeros(len(y), dtype=np.int64)
+        try:
+            solver, known = self._idle.pop()
+        except IndexError:
+            solver, known = self._set_up(), None
+        update, solve = solver.update, solver.solve
+        if not own and known is not b:
+            update(bupper=b)
+        for i, point in enumerate(y):
+            if not isfinite(point.dot(point)):
+                missed.append(i)
+                continue
+            # with no plane active at first: what a sample gets must not depend on the one before
+            if own:
+                update(f=point, bupper=b[i], sense=anything)
+            else:
+                update(f=point, sense=anything)
+            nearest, _, flag, facts = solve()
+            changes[i] = facts["iterations"] - 1
+            if flag > 0:
+                point[:] = nearest
+            else:
+                missed.append(i)
+        self._idle.append((solver, None if own else b))
+        if missed:
+            y[missed] = points[missed]
+        return y, missed, changes
+
+    def _set_up(self) -> Any:
+        import daqp
+
+        (m, d), solver = self._normals.shape, daqp.Model()
+        solver.settings = {**solver.settings, "primal_tol": _TOLERANCE, "iter_limit": self._max_iterations}
+        solver.setup(np.eye(d), np.zeros(d), self._normals, np.full(m, 1e30), np.full(m, -1e30), self._anything)
+        return solver

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trimtab.constraints.daqp import daqp_is_there, nearest_by_daqp
+from trimtab.constraints.daqp import NearestByDaqp, daqp_is_there
 from trimtab.constraints.dual_active_set import nearest_points
 from trimtab.constraints.rows import apply_matrix
 from trimtab.constraints.states import check_states, host_array
@@ -79,9 +79,14 @@ class HalfSpaces(Constraint):
         return offsets
 
     @cached_property
-    def _on_host(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Unit normals and offsets as DAQP takes them."""
-        return host_array(self._planes[0]), np.minimum(host_array(self._offsets), 1e30)
+    def _daqp(self) -> NearestByDaqp:
+        """DAQP, given the unit normals."""
+        return NearestByDaqp(host_array(self._planes[0]), self.max_iterations)
+
+    @cached_property
+    def _host_offsets(self) -> NDArray[np.float64]:
+        """The offsets as DAQP takes them."""
+        return np.minimum(host_array(self._offsets), 1e30)
 
     def project(self, x: Tensor) -> Projection:
         r"""The nearest points of the polyhedron, (n, \*event), with outcomes."""
@@ -125,7 +130,7 @@ class HalfSpaces(Constraint):
             return self
         taken = HalfSpaces.__new__(HalfSpaces)  # the planes are checked and normalised already
         taken.__dict__.update(self.__dict__ | {"b": self.b[rows], "_offsets": self._offsets[rows]})
-        taken.__dict__.pop("_on_host", None)
+        taken.__dict__.pop("_host_offsets", None)
         return taken
 
     def _check(self, x: Tensor) -> None:
@@ -133,16 +138,19 @@ class HalfSpaces(Constraint):
         check_states(x, "HalfSpaces", numbers=self.A.shape[1], samples=samples)
 
     def _project_with_daqp(self, x: Tensor) -> Projection:
-        points = host_array(x.flatten(1))
-        y, found, changes = nearest_by_daqp(*self._on_host, points, self.max_iterations)
-        if not found.all():  # no solution, or a hard one: the method in torch has the last word
-            rows = torch.from_numpy((~found).nonzero()[0])
+        points = host_array(x if x.ndim == 2 else x.flatten(1))
+        y, missed, changes = self._daqp(points, self._host_offsets)
+        found = torch.ones(len(y), dtype=torch.bool)
+        if missed:  # no solution, or a hard one: the method in torch has the last word
+            rows = torch.tensor(missed)
             b = self._offsets if self._offsets.ndim == 1 else self._offsets[rows]
             again, more = self._in_torch(torch.from_numpy(points)[rows], b)
-            y[rows], changes[rows] = again, more
+            y[missed], changes[missed] = again, more
             found[rows] = self._feasible(again, b)
-        answer = torch.from_numpy(y).to(x.dtype).view_as(x)
-        return Projection(answer, torch.from_numpy(found), torch.from_numpy(changes))
+        answer = torch.from_numpy(y)
+        if answer.dtype != x.dtype or x.ndim > 2:
+            answer = answer.to(x.dtype).view_as(x)
+        return Projection(answer, found, torch.from_numpy(changes))
 
     def _feasible(self, flat: Tensor, b: Tensor) -> Tensor:
         """Which points are, to the tolerance, on the right side of all planes, (n, d) to (n,)."""
