@@ -1,18 +1,21 @@
 """What calibration costs beside the rollouts themselves, at all budgets of a long rollout, against the plain forms.
 
 The plain forms are the formulas as they are stated: kernel means by full matrices, the cheapest times by trying every
-gap at every budget and walking every way back, and the dynamic program with a row for every budget at every step. Times
-are processor times.
+gap at every budget and walking every way back, and the dynamic program with a row for every budget at every step. Then
+the whole of `calibrate` on a trivial sampler, rollouts included: how its time grows with T, over how the table grows,
+T x B with B = T. Times are processor times.
 """
 
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
+import trimtab as tt
 from _compare import compare
 from trimtab.prices.dynamic import solve
 from trimtab.prices.planned import cheapest_times, gap_costs, smoothed_means
@@ -89,6 +92,47 @@ def some_steps(T: int, generator: torch.Generator) -> Steps:
     return Steps(scale, nodes, 0.05 * nodes, *after, weights(NODES), torch.ones(3, T - 1), max(2, T // 25))
 
 
+def whole(method: str, T: int) -> object:
+    """All prices of a sampler that costs next to nothing, 64 rollouts."""
+    ball = tt.as_constraint(
+        project=lambda x: x / x.norm(dim=1, keepdim=True).clamp(min=1),
+        defect=lambda x: (x.norm(dim=1) - 1).clamp(min=0),
+    )
+    noise = 0.2 * torch.randn(T, 64, 2, generator=torch.Generator().manual_seed(0))
+
+    def rollout(schedule: Any) -> Any:
+        corrector = tt.Corrector(ball, schedule, n_steps=T)
+        x = torch.zeros(64, 2)
+        for t in range(T):
+            x = corrector(0.98 * x + noise[t], t)
+        return corrector.rollout
+
+    return tt.calibrate(rollout, 1.0, method, objective="path", check=False)
+
+
+def growth(lengths: list[int]) -> list[dict[str, Any]]:
+    rows = []
+    for method in ("dp", "planned"):
+        ways = {f"T = {T}": partial(whole, method, T) for T in lengths}
+        timing = compare(ways, 3, warmup=0).on_the_processor()
+        for shorter, longer in pairwise(lengths):
+            found = timing.ratio(of=f"T = {longer}", over=f"T = {shorter}")
+            table = (longer / shorter) ** 2
+            seconds = (f"{timing.median(f'T = {T}'):.3g} s at T = {T}" for T in (shorter, longer))
+            rows.append(
+                {
+                    "claim": f"growth of calibrate(method={method!r}), all budgets",
+                    "against": "growth of T x B",
+                    "ratio": found.ratio / table,
+                    "low": found.low / table,
+                    "high": found.high / table,
+                    "target": "<= 1",
+                    "inputs": "64 rollouts of a trivial sampler, which are counted; " + ", ".join(seconds),
+                }
+            )
+    return rows
+
+
 def run(quick: bool) -> list[dict[str, Any]]:
     T = 200 if quick else 2000
     generator = torch.Generator().manual_seed(0)
@@ -112,4 +156,4 @@ def run(quick: bool) -> list[dict[str, Any]]:
     for name, (ours, plain) in pairs.items():
         timing = compare({"ours": ours, "the plain form": plain}, 3, warmup=0).on_the_processor()
         rows.append(timing.row(name, of="the plain form", over="ours", inputs=f"T = B = {T}, equal results"))
-    return rows
+    return rows + growth([50, 100] if quick else [500, 1000, 2000])
