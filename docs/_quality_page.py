@@ -79,6 +79,17 @@ def endpoint_table(cells: dict[str, Any]) -> list[str]:
     return [*lines, "| median | " + " | ".join(f"{share:.3f}" for share in middle) + " |"]
 
 
+def default_table(cells: dict[str, Any]) -> list[str]:
+    """Endpoint distances of the default at every budget, in shares of terminal projection's."""
+    lines = ["| cell | " + " | ".join(f"B/T = {b:g}" for b in BUDGETS) + " |", "|---" * (1 + len(BUDGETS)) + "|"]
+    for name, cell in cells.items():
+        scale, found = cell["terminal"]["mean"], cell["rows"][DEFAULT]["endpoint"]
+        lines.append(
+            f"| {name} | " + " | ".join(f"{v['mean'] / scale:.3f} ± {v['se'] / scale:.3f}" for v in found) + " |"
+        )
+    return lines
+
+
 def distribution_table(cells: dict[str, Any]) -> list[str]:
     """Can final samples at a quarter of the steps be told from those of full projection?"""
     names = ("full", DEFAULT, "periodic", "terminal")
@@ -160,6 +171,10 @@ def tables(cells: dict[str, Any]) -> str:
         "**Endpoint distance at B/T = 0.25**, in shares of terminal projection's; the lowest in bold:",
         "",
         *endpoint_table(cells),
+        "",
+        "**Endpoint distance of the default at every budget**, in the same shares:",
+        "",
+        *default_table(cells),
         "",
         f"**Distribution at B/T = 0.25**: energy distance of {samples['n_more']} final samples to as many of full "
         "projection on other seeds.",

@@ -39,6 +39,8 @@ def main() -> None:
     """Advise on each domain, counting projections."""
     advice = {source: advice_on(source) for source in [*(Source.built_in(name, {}) for name in SYNTHETIC), MINE]}
     rows = [row(source, each) for source, each in advice.items()]
+    for source, each in advice.items():  # what the text below the table quotes
+        print(source.name, *(finding.text for finding in each.findings if finding.name == "tails"), sep=": ")
     renew("choose-a-schedule.md", "table", "\n".join([HEAD, "|---" * 9 + "|", *rows]))
     renew("advise.md", "advice", f"```text\n{advice[MINE]}\n```")
     advice[MINE].plot(HERE / "images" / "advise.png")
