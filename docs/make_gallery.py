@@ -16,11 +16,13 @@ import numpy as np
 import torch
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from torch import Tensor
 
 import trimtab as tt
 from trimtab.core.metrics import path_error
 from trimtab.domains import DOMAINS, base_of
+from trimtab.domains.base import Graph
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "docs" / "images" / "gallery"
@@ -48,7 +50,9 @@ def domain(name: str) -> Picture:
     held, fresh = made.problem(range(1000, 1016 if few else 1064)), made.problem(range(8 if few else SHOWN))
     record = priced(lambda s: fresh.rollout(s, keep_states=not view.final), lambda s: held.rollout(s), fresh.n_steps)
     if view.final:
-        points = view.points(record.final)
+        points, graph = view.points(record.final), view.graph
+        if graph is not None:
+            return lambda axes: network(axes, graph, points[0]), record
         return lambda axes: lines(axes, points), record
     states = record.states[1:]
     flat = view.points(states.flatten(0, 1)).unflatten(0, states.shape[:2]).transpose(0, 1)
@@ -241,6 +245,14 @@ def lines(axes: Axes, points: Tensor, thin: bool = False) -> None:
         axes.plot(path[:, 0], path[:, 1], lw=0.6 if thin else 1.0, alpha=0.8)
     axes.set_xticks([])
     axes.set_yticks([])
+
+
+def network(axes: Axes, graph: Graph, points: Tensor) -> None:
+    """A state on its network, (edges, 2): edges by the second number, the darker the fuller."""
+    ends = [[graph.places[node] for node in edge] for edge in graph.edges]
+    axes.add_collection(LineCollection(ends, array=points[:, 1].numpy(), cmap="viridis_r", clim=(0, 1), linewidths=2.5))
+    axes.scatter(*zip(*graph.places, strict=True), s=8, color="white", edgecolors="#444444", linewidths=0.7, zorder=2)
+    axes.set(xticks=[], yticks=[])
 
 
 def dots(axes: Axes, points: Tensor) -> None:

@@ -1,6 +1,6 @@
 """Write the tables and figures of docs/grid.md: schedules and budgets on the power grid, all measures side by side.
 
-    python docs/make_grid.py [--case case14 case30] [--seeds 96] [--many 192] [--work runs/grid-docs]
+    python docs/make_grid.py [--case case14 case30] [--seeds 96] [--many 96] [--work runs/grid-docs]
 
 Every rollout is kept in the work folder, so a run that was stopped goes on where it was. Both cases take about a
 quarter of an hour on one core; nearly all of it is IPOPT.
@@ -45,7 +45,6 @@ METHODS = {  # method and objective
     "planned": ("planned", "path"),
     "adaptive (paper)": ("paper", "path"),
     "adaptive (dp)": ("dp", "path"),
-    "planned for the endpoint": ("planned", "endpoint"),
     "adaptive (dp) for the endpoint": ("dp", "endpoint"),
 }
 COLOURS = {
@@ -53,7 +52,6 @@ COLOURS = {
     "planned": "#009E73",
     "adaptive (paper)": "#E69F00",
     "adaptive (dp)": "#0072B2",
-    "planned for the endpoint": "#56B4E9",
     "adaptive (dp) for the endpoint": "#CC79A7",
 }
 MANY = (  # those whose distribution is looked at with more samples
@@ -287,7 +285,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--case", nargs="+", default=["case14", "case30"])
     parser.add_argument("--seeds", type=int, default=96, help="samples of case14; case30 has a third of them")
-    parser.add_argument("--many", type=int, default=192, help="samples of case14 whose distribution is looked at")
+    parser.add_argument(
+        "--many", type=int, default=96, help="samples of case14 whose distribution is looked at closely"
+    )
     parser.add_argument("--work", type=Path, default=Path("runs") / "grid-docs")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -243,6 +243,16 @@ def test_a_flow_keeps_what_a_chain_forgets(name):
     assert kept[f"{name}-flow"] > 2 * kept[name]
 
 
+@pytest.mark.parametrize("fan", [-0.3, 0.3])
+def test_a_fan_spreads_walks_or_draws_them_together(fan):
+    settings = {"dynamics": "flow", "deflection": 0.0, "noise": 0.0}
+    plain, fanned = (
+        domain("terrain", fan=each, **settings).problem(SEEDS).rollout(tt.Stepwise()).final[:, 1] for each in (0.0, fan)
+    )
+    # Euler steps of v' = fan v over an arc of 3 in 100 steps
+    assert torch.allclose(fanned, plain * (1 + 0.03 * fan) ** 100, rtol=1e-9)
+
+
 def test_speeds_add_up_to_the_arc_and_grow_with_the_ramp():
     for ramp in (0.0, 1.0, 2.5):
         flow = Flow(n_steps=50, arc=3.0, ramp=ramp)
