@@ -9,6 +9,8 @@ import torch
 import free
 import trimtab as tt
 from trimtab.core.noise import Noise
+from trimtab.prices.graded import IterationSteps
+from trimtab.prices.transitions import NODES
 
 CALIBRATION, EVALUATION = range(1000, 1048), range(48)
 
@@ -65,3 +67,17 @@ FIRST_ZERO = tt.as_constraint(lambda x: x * torch.tensor([0.0, 1.0], dtype=x.dty
 
 def mean_path_error(schedule, sampler, constraint=ZERO, seeds=EVALUATION) -> float:
     return float(free.rollout(sampler, constraint, schedule, seeds).residuals.sum(dim=0).mean())
+
+
+def contraction(share: float, n_steps: int) -> IterationSteps:
+    """Each iteration leaves a share of the defect, and each step adds one level to what was left."""
+    nodes = torch.arange(NODES, dtype=torch.float64)
+    at = torch.arange(NODES)
+    improved, following = torch.zeros(2, NODES, NODES, dtype=torch.float64)
+    improved[at, (at * share).long()] = 1.0
+    following[at, (at + 1).clamp(max=NODES - 1)] = 1.0
+    start = torch.zeros(NODES, dtype=torch.float64)
+    start[3] = 1.0
+    return IterationSteps(
+        nodes.expand(n_steps, NODES), improved.expand(n_steps, -1, -1), following.expand(n_steps - 1, -1, -1), start
+    )

@@ -5,26 +5,13 @@ import pytest
 import torch
 
 import trimtab as tt
+from price_cases import contraction
 from trimtab.core.metrics import path_error
 from trimtab.core.replay import replay
-from trimtab.prices.graded import IterationSteps, solve_graded
+from trimtab.prices.graded import solve_graded
 from trimtab.prices.transitions import NODES
 
 CALIBRATION, EVALUATION = range(1000, 1024), range(24)
-
-
-def contraction(share: float, n_steps: int) -> IterationSteps:
-    """Each iteration leaves a share of the defect, and each step adds one level to what was left."""
-    nodes = torch.arange(NODES, dtype=torch.float64)
-    at = torch.arange(NODES)
-    improved, following = torch.zeros(2, NODES, NODES, dtype=torch.float64)
-    improved[at, (at * share).long()] = 1.0
-    following[at, (at + 1).clamp(max=NODES - 1)] = 1.0
-    start = torch.zeros(NODES, dtype=torch.float64)
-    start[3] = 1.0
-    return IterationSteps(
-        nodes.expand(n_steps, NODES), improved.expand(n_steps, -1, -1), following.expand(n_steps - 1, -1, -1), start
-    )
 
 
 def test_where_an_iteration_is_all_the_program_finds_the_least_cost_of_all_ways_to_spend():

@@ -6,12 +6,14 @@ Every method is a function of calibration batches, which are run by a problem or
 - `race`: all of them tried out on a measure of final samples; `raced` is what comes of it.
 - `thresholds`: a table of prices and `Adaptive`, the schedule of Algorithm 1; `plan`: times fixed in advance.
 - `quantile`: the paper's rule. `dynamic`: the dynamic program; `transitions` tells it what one step does.
+- `graded`: prices of single iterations. `mean`: prices that hold a budget on average.
 - `planned`: the best fixed times. `seconds`: a budget of time instead of calls.
 - `batches` and `explore` run calibration batches, `own_scale` tells whether samples differ in scale, `objective` finds
   what a residual at each step adds to an error that is not path error, `resample` serves another number of steps.
 """
 
 from trimtab.prices.calibration import Price, calibrate
+from trimtab.prices.mean import Mean, MeanPrices
 from trimtab.prices.plan import Plan, Planned
 from trimtab.prices.price_file import load
 from trimtab.prices.quantile import paper_prices, quantile_table
@@ -20,6 +22,8 @@ from trimtab.prices.thresholds import Adaptive, Thresholds
 
 __all__ = [
     "Adaptive",
+    "Mean",
+    "MeanPrices",
     "Plan",
     "Planned",
     "Price",

@@ -10,7 +10,7 @@ import math
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Any, get_args
+from typing import Any, get_args, overload
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ from trimtab.prices.batches import Batches, Source
 from trimtab.prices.dynamic import CostToGo, solve
 from trimtab.prices.fit_scale import fit_own_scale
 from trimtab.prices.graded import graded_prices
+from trimtab.prices.mean import Mean, MeanPrices, mean_prices
 from trimtab.prices.objective import Objective, as_mix
 from trimtab.prices.own_scale import OwnScale
 from trimtab.prices.plan import Plan
@@ -45,9 +46,15 @@ Price = Thresholds | Plan | Raced
 """What calibration makes; `price.at(budget)` is a schedule."""
 
 
+@overload
+def calibrate(source: Source, budget: Mean, method: str | None = None, **options: Any) -> MeanPrices: ...
+@overload
+def calibrate(source: Source, budget: Budget = 1.0, method: str | None = None, **options: Any) -> Price: ...
+
+
 def calibrate(
     source: Source,
-    budget: Budget = 1.0,
+    budget: Budget | Mean = 1.0,
     method: str | None = None,
     *,
     objective: Objective = "endpoint",
@@ -60,7 +67,7 @@ def calibrate(
     check: bool = True,
     engine: Engine | Workshop | str | None = None,
     say: Callable[[str], None] | None = None,
-) -> Price:
+) -> Price | MeanPrices:
     """Find out when to correct, for all budgets up to `budget`.
 
     Args:
@@ -69,7 +76,8 @@ def calibrate(
             the same seeds, and returns `corrector.rollout`. 64 samples are plenty for most samplers, below 16 expect
             to lose something (docs/prices.md shows how much).
         budget: The largest budget wanted. A smaller one needs no calibration of its own: the price of a correction
-            depends on how many are left and how many steps remain, not on how many there were.
+            depends on how many are left and how many steps remain, not on how many there were. `Mean(…)` makes prices
+            that hold a budget on average over samples.
         method: "race" (all that follow, and even spacing and windows, tried out on the measure), "dp" (the dynamic
             program), "paper" (appendix B of the paper), "on-policy" (the paper's rule on the policy's own rollouts; for
             `budget` itself rather than all below it) or "planned" (times fixed in advance, no defect looked at
@@ -107,9 +115,12 @@ def calibrate(
         )
     if unit not in get_args(Unit):
         raise ValueError(f"unit must be 'projection' or 'iteration': got {unit!r}")
-    if unit == "iteration":
+    if unit == "iteration" or isinstance(budget, Mean):
         if method not in (None, "dp") or quality is not None or candidates:
-            raise ValueError("prices of iterations are made by method='dp' for an objective; leave the others out")
+            raise ValueError(
+                "prices of iterations, or of a mean budget, are made by method='dp' for an objective; leave the others "
+                "out"
+            )
         method = "dp"
     if method is None:
         method = "dp" if objective == "path" and quality is None else "race"
@@ -134,7 +145,11 @@ def calibrate(
         tell.expect(batches_of(method, objective))
     with workshop(engine, tell, source) as shop:
         run = _run_of(source, closing, "state" in mix, shop)
-        batches = Batches(run, budget, objective, distance, known, check, tell, unit)
+        exact = 1.0 if isinstance(budget, Mean) else budget
+        batches = Batches(run, exact, objective, distance, known, check, tell, unit)
+        if isinstance(budget, Mean):
+            batches.enough(_LEAST)
+            return mean_prices(batches, budget)
         if unit == "iteration":
             return graded_prices(batches)
         if method == "race":

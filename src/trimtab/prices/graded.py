@@ -112,7 +112,7 @@ def iteration_steps(runs: Sequence[Rollout]) -> IterationSteps:
     """Estimate both from rollouts that stopped at random places.
 
     Args:
-        runs: Records of the same T that counted iterations.
+        runs: Records of the same T. Where iterations were not counted, a projection is one.
     """
     defects = torch.cat([run.defects for run in runs], dim=1).cpu().double()
     residuals = torch.cat([run.residuals for run in runs], dim=1).cpu().double()
@@ -159,7 +159,8 @@ def _iterated(runs: Sequence[Rollout], t: int) -> tuple[Tensor, Tensor]:
     for run in runs:
         passes = run.defects[:0] if run.passes is None else run.passes.defects[run.passes.step == t]
         seen = torch.cat([run.defects[t][None], passes]).cpu().double()
-        times, left = run.iterations[t].cpu(), run.residuals[t].cpu().double()
+        times = run.iterations[t] if run.unit == "iteration" else run.projected[t].int()  # a projection is one
+        times, left = times.cpu(), run.residuals[t].cpu().double()
         for k in range(1, int(times.max()) + 1):
             rows = times >= k
             before.append(seen[k - 1, rows])

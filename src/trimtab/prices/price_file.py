@@ -25,6 +25,8 @@ def load(path: str | os.PathLike[str]) -> Thresholds | Plan | Raced:
     kind = kind_of(as_path(path))
     if kind == "plan":
         return Plan.load(path)
+    if kind == "mean prices":
+        raise ValueError(f"{path}: holds prices of a mean budget; read them with trimtab.prices.MeanPrices.load")
     if kind == "value":
         raise ValueError(f"{path}: holds a learned value; read it with trimtab.experimental.value.Value.load")
     return Raced.load(path) if kind == "race" else Thresholds.load(path)
