@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from trimtab.core.constraint import Constraint, Projection
+from trimtab.core.constraint import Constraint, Improvement, Projection
 from trimtab.core.errors import unknown
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.domains.base import Domain, Problem, View
@@ -83,6 +83,8 @@ class CleanBalance(Constraint):
 
     balance: MassBalance
 
+    improves = True
+
     def project(self, x: Tensor) -> Projection:
         """(n, 2, TIMES, CELLS) to the same."""
         answer = self.balance.project(x[:, 0])
@@ -91,6 +93,11 @@ class CleanBalance(Constraint):
     def defect(self, x: Tensor) -> Tensor:
         """Of the clean field, (n,)."""
         return self.balance.defect(x[:, 0])
+
+    def improve(self, x: Tensor, state: tuple[Tensor, ...] | None = None, **context: Any) -> Improvement:
+        """One iteration on the clean field."""
+        answer = self.balance.improve(x[:, 0], state)
+        return answer._replace(x=torch.stack([answer.x, x[:, 1]], dim=1))
 
     def take(self, rows: Tensor) -> CleanBalance:
         """Of the samples `rows`."""
