@@ -52,7 +52,7 @@ def calibrate(source: Source, budget: Mean, method: str | None = None, **options
 def calibrate(source: Source, budget: Budget = 1.0, method: str | None = None, **options: Any) -> Price: ...
 
 
-def calibrate(
+def calibrate(  # type: ignore[misc]  # the overloads stand for all its options
     source: Source,
     budget: Budget | Mean = 1.0,
     method: str | None = None,
