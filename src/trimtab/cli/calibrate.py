@@ -26,7 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--method",
         metavar="M",
         default="dp",
-        help="dp (the dynamic program; the default), value, on-policy, paper, or planned (times fixed in advance)",
+        help="dp (the dynamic program; the default), race (several, and the best is kept), on-policy, paper, or "
+        "planned (times fixed in advance)",
     )
     parser.add_argument(
         "--budget",

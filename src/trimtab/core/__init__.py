@@ -1,10 +1,11 @@
-"""The loop and what it needs: constraints, noise, schedules, the corrector, its ledger and record, metrics, files."""
+"""The loop and what it needs: constraints, noise, schedules, the corrector and its record, metrics, engines, files."""
 
 __all__ = [
     "applied",
     "constraint",
     "corrector",
     "distributions",
+    "engine",
     "metrics",
     "noise",
     "problem",
