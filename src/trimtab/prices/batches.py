@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,7 @@ from torch import Tensor
 from trimtab.core.engine import RunBatch, ahead, checked
 from trimtab.core.metrics import Distance, euclidean
 from trimtab.core.problem import Problem
-from trimtab.core.progress import Progress
+from trimtab.core.progress import progress_of
 from trimtab.core.record import Rollout
 from trimtab.core.repeatable import as_record
 from trimtab.core.schedule import Budget, Schedule, Unit, Watched, units
@@ -45,16 +45,17 @@ class Batches:
         distance: Distance | None,
         fingerprint: str,
         check: bool,
-        say: Progress,
+        say: Callable[[str], None],
         unit: Unit = "projection",
     ) -> None:
         """Run the uncorrected batch, twice if it is to be checked that the two are the same."""
-        self._run, self.objective, self.fingerprint, self.say = run, objective, fingerprint, say
+        self._run, self.objective, self.fingerprint = run, objective, fingerprint
+        self.say = progress_of("calibrate", say)
         self.distance = distance or euclidean
         self.count, self._expected = 0, False
         if check:
             self.count += 2
-            say("calibration batches 1 and 2, which must be the same")
+            self.say("calibration batches 1 and 2, which must be the same")
             self.free = self._counted(checked(run, Watched(Terminal())), 2)
         else:
             self.free = self.run(Terminal())
