@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from trimtab.prices.thresholds import Thresholds
 __all__ = ["Explore", "spread_budgets"]
 
 _COINS = 1 << 33  # a stream of noise of its own
+_AT_ONCE = 1 << 14  # decisions whose coins are thrown together
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,13 +40,27 @@ class Explore(Schedule):
     def decide(self, now: Moment) -> Tensor:
         """Two coins for each sample: whether to explore, and if so, whether to correct."""
         seeds = now.seeds if now.seeds is not None else torch.arange(len(now.defect), device=now.defect.device)
-        coins = uniform_numbers(seeds, range(now.t, now.t + 1), (2,), _COINS + self.seed)[0]
+        coins = self._coins(seeds, now.t)
         at_random = coins[:, 1] * now.steps_to_go < now.spendable
         if self.thresholds is None:
             return at_random
         s, b = now.arrays(self)
         by_price = torch.as_tensor(s >= self.thresholds.price(now, b.clip(max=self.thresholds.budget)))  # may be beyond
         return torch.where(coins[:, 0] < self.share, at_random, by_price)
+
+    def _coins(self, seeds: Tensor, t: int) -> Tensor:
+        """The coins of one step, (n, 2); those of many steps are thrown at once, as one by one they cost more."""
+        begin, thrown_for, thrown = self._thrown.get("coins", (0, None, ()))
+        if thrown_for is None or not begin <= t < begin + len(thrown) or not torch.equal(thrown_for, seeds):
+            begin, steps = t, max(1, _AT_ONCE // max(1, len(seeds)))
+            thrown = uniform_numbers(seeds, range(t, t + steps), (2,), _COINS + self.seed)
+            self._thrown["coins"] = begin, seeds.clone(), thrown
+        coins: Tensor = thrown[t - begin]
+        return coins
+
+    @cached_property
+    def _thrown(self) -> dict[str, tuple[int, Tensor, Tensor]]:
+        return {}
 
     def to(self, device: torch.device) -> Explore:
         """The same schedule on `device`."""

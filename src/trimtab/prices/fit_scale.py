@@ -31,11 +31,12 @@ def fit_own_scale(runs: Sequence[Rollout]) -> OwnScale | None:
     T = len(defects)
     known = slice(0, max(1, int(0.9 * T)))  # near the end there is little left to predict
     relative = defects / typical[last_corrections(projected), torch.arange(T)[:, None]]
-    to_come = (relative.sum(dim=0) - relative.cumsum(dim=0)) / torch.arange(T - 1, -1, -1)[:, None].clamp(min=1)
+    so_far, steps = relative.cumsum(dim=0), torch.arange(1, T + 1)[:, None]
+    to_come = (relative.sum(dim=0) - so_far) / (T - steps).clamp(min=1)
 
     def error(scale: torch.Tensor | float) -> float:
         return float((to_come - scale)[known].square().mean())
 
-    candidates = [OwnScale(typical, prior) for prior in _PRIORS]
-    best = min(candidates, key=lambda own: error(own.along(defects, projected)))
-    return best if error(best.along(defects, projected)) < _WORTH * error(1.0) else None
+    errors = {prior: error((prior + so_far) / (prior + steps)) for prior in _PRIORS}  # as `OwnScale.along` has it
+    best = min(errors, key=lambda prior: errors[prior])
+    return OwnScale(typical, best) if errors[best] < _WORTH * error(1.0) else None
