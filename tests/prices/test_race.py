@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import trimtab as tt
+from trimtab.core.progress import Progress
 from trimtab.core.quality import Quality
 from trimtab.core.replay import replay
 from trimtab.prices.batches import Batches
@@ -61,7 +62,7 @@ def batches_of(sampler, **options):
         None,
         "",
         False,
-        lambda text: None,
+        Progress("race", lambda text: None),
     )
 
 
