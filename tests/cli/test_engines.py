@@ -106,11 +106,13 @@ def test_overwriting_removes_what_was_kept_and_nothing_else(folder):
     kept = folder / "kept"
     advise = ["advise", "--sampler", "sampler_of_mine:make", "--seeds", "16", "--cost", "projections", "--out", "kept"]
     assert main(advise) == 0
-    (kept / "notes.txt").write_text("mine")
-    first = {path.name: path.stat().st_mtime_ns for path in kept.glob("*.json")}
+    for name in ("notes.txt", "my-notes.json", "0-1.safetensors"):
+        (kept / name).write_text("mine")
+    first = {path.name: path.stat().st_mtime_ns for path in kept.glob("*-0.json")}
     assert main(advise) == 2
     assert main([*advise, "--overwrite"]) == 0
-    again = {path.name: path.stat().st_mtime_ns for path in kept.glob("*.json")}
+    again = {path.name: path.stat().st_mtime_ns for path in kept.glob("*-0.json")}
     assert again.keys() == first.keys()
     assert all(again[name] > first[name] for name in first)
-    assert (kept / "notes.txt").read_text() == "mine"
+    for name in ("notes.txt", "my-notes.json", "0-1.safetensors"):
+        assert (kept / name).read_text() == "mine"

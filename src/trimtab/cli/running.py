@@ -88,8 +88,10 @@ def engine_from(arguments: argparse.Namespace, keep: Path | None, source: Source
 
 def remove_batches(folder: Path) -> None:
     """Remove what an engine kept in a folder, and the folder if nothing else is in it."""
-    for pattern in ("*-*.json", "*-*.*.safetensors"):
-        for path in folder.glob(pattern):
+    from trimtab.core.kept import is_kept
+
+    for path in folder.iterdir():
+        if is_kept(path.name):
             path.unlink()
     if not any(folder.iterdir()):
         folder.rmdir()

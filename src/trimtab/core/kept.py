@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,10 +18,21 @@ from trimtab.core.files import UNUSABLE, plain_name, read_bytes, read_json, sha2
 from trimtab.core.record import Rollout
 from trimtab.core.states import plain_tree, state_of
 
-__all__ = ["Finished", "Kept"]
+__all__ = ["Finished", "Kept", "is_kept"]
 
 _FORMAT = "trimtab-batch-1"
 _LARGEST = 2**34  # bytes of a record
+_NAME = re.compile(r"[0-9a-f]{32}-\d+(\.json|\.\d+\.safetensors)")
+
+
+def is_kept(name: str) -> bool:
+    """Whether a file is called as those of kept batches are.
+
+    Example:
+        >>> is_kept(f"{'0' * 32}-1.json"), is_kept("my-notes.json")
+        (True, False)
+    """
+    return _NAME.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, eq=False)
