@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trimtab.advice.diagnosis import Effects, Interval
+from trimtab.advice.effort import Effort
 from trimtab.advice.soundness import Stability
 from trimtab.advice.trials import Cost, Kind, Trial
 from trimtab.core.distributions import Fidelity
@@ -60,6 +61,8 @@ class Measured:
         stability: Of the projection.
         fidelity: Of the recommended schedule's final samples as a distribution; None where it was not compared.
         batches: Rollouts of a batch that were run.
+        efforts: Cheaper projections, and parts of them, at every step; none where the constraint offers neither.
+        per_step: Iterations that a projection takes, where they are counted.
     """
 
     n_steps: int
@@ -87,6 +90,8 @@ class Measured:
     stability: Stability
     fidelity: Fidelity | None
     batches: int
+    efforts: tuple[Effort, ...] = ()
+    per_step: float = 0.0
 
     @property
     def best(self) -> Trial:

@@ -15,6 +15,7 @@ from typing import Any
 
 from trimtab.advice.choice import WORTHWHILE, choice, nothing_saved
 from trimtab.advice.diagnosis import Effects, Interval, bootstrap, correction_effects, mean
+from trimtab.advice.effort import Effort, effort_trials
 from trimtab.advice.measured import Measured
 from trimtab.advice.result import Advice
 from trimtab.advice.soundness import (
@@ -140,8 +141,9 @@ def advise(
         yours = None if window is None else trials.your_window(window)
         trials.say("how sound the projection is")
         stability = _soundness(trials, constraint, nudge)
+        efforts = effort_trials(trials)
         chosen = _choose(trials, needed, tolerance, seconds, cost, _unreliable(trials, stability))
-        return _answer(trials, chosen, needed, effects, stability, yours, (tolerance, seconds, cost))
+        return _answer(trials, chosen, needed, effects, stability, efforts, yours, (tolerance, seconds, cost))
 
 
 def _two_batches(
@@ -275,6 +277,7 @@ def _answer(
     needed: dict[str, Trial],
     effects: Effects | None,
     stability: Stability,
+    efforts: tuple[Effort, ...],
     yours: Trial | None,
     asked: tuple[float | None, float | None, Cost],
 ) -> Advice:
@@ -313,6 +316,8 @@ def _answer(
         stability=stability,
         fidelity=_fidelity(trials, trial),
         batches=trials.batches,
+        efforts=efforts,
+        per_step=trials.reference.iterations.double().mean().item(),
     )
     return Advice(
         kind=trial.kind,

@@ -58,6 +58,7 @@ class Advice(Recommendation):
             "saving": self.saving.facts() | {"unit": m.unit},
             "failure_modes": list(self.failure_modes),
             "findings": [vars(finding) for finding in self.findings],
+            "efforts": [vars(effort) | {"loss": effort.loss.facts()} for effort in m.efforts],
             "trials": [
                 {
                     "schedule": trial.kind,

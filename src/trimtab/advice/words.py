@@ -8,6 +8,7 @@ import textwrap
 import torch
 
 from trimtab.advice.diagnosis import Interval, bootstrap, mean
+from trimtab.advice.effort import effort_words
 from trimtab.advice.measured import Finding, Measured, Recommendation
 from trimtab.advice.trials import Trial
 
@@ -41,6 +42,8 @@ def findings_of(m: Measured) -> tuple[Finding, ...]:
         found.append(_chaos(m))
     if m.fidelity is not None:
         found.append(Finding("distribution", False, f"As a distribution, the final samples {m.fidelity.words()}."))
+    if m.efforts:
+        found.append(Finding("effort", False, effort_words(m.efforts, m.per_step)))
     if m.yours is not None:
         found.append(_yours(m))
     found += _tails(m)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
 
@@ -123,6 +123,16 @@ class NonlinearEquality(Constraint):
         taken = NonlinearEquality.__new__(NonlinearEquality)  # checked already, and what was found once stays
         taken.__dict__.update(self.__dict__ | {"data": tuple(d[rows] for d in self.data)})
         return taken
+
+    def cheaper(self) -> dict[str, Constraint]:
+        """A looser tolerance with no search for the nearest solution, and a Jacobian that is kept."""
+        looser = 1e-4 if self.tolerance is None else max(100 * self.tolerance, 1e-4)
+        found: dict[str, Constraint] = {
+            f"a tolerance of {looser:.0e} and no refinement": replace(self, tolerance=looser, refinements=0)
+        }
+        if self.jacobian == "fresh":
+            found["a frozen Jacobian"] = replace(self, jacobian="frozen", refinements=0)
+        return found
 
     @torch.no_grad()
     def improve(self, x: Tensor, state: tuple[Tensor, ...] | None = None, **context: Any) -> Improvement:

@@ -85,6 +85,10 @@ class Constraint:
         """One iteration of the solver on states (n, *event); `state` is None at the first."""
         raise NotImplementedError(f"{type(self).__name__} has no iterations of its own: its projection is one unit")
 
+    def cheaper(self) -> dict[str, Constraint]:
+        """Ways to make the same projection cheaper, by name, for advice to try; none unless a constraint knows any."""
+        return {}
+
 
 @dataclass(frozen=True, eq=False)
 class _Functions(Constraint):

@@ -99,6 +99,10 @@ class CleanBalance(Constraint):
         answer = self.balance.improve(x[:, 0], state)
         return answer._replace(x=torch.stack([answer.x, x[:, 1]], dim=1))
 
+    def cheaper(self) -> dict[str, Constraint]:
+        """As for the balance."""
+        return {name: CleanBalance(other) for name, other in self.balance.cheaper().items()}
+
     def take(self, rows: Tensor) -> CleanBalance:
         """Of the samples `rows`."""
         return CleanBalance(self.balance.take(rows))

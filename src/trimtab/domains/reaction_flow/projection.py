@@ -78,6 +78,11 @@ class MassBalance(Constraint):
         y = torch.cat([u[:, :1], new.field], dim=1).to(x.dtype)
         return Improvement(y, self.defect(y), done, (new.target, new.multiplier))
 
+    def cheaper(self) -> dict[str, MassBalance]:  # type: ignore[override]  # read, never written
+        """A looser tolerance."""
+        looser = 100 * self.tolerance
+        return {f"a tolerance of {looser:.0e}": MassBalance(self.conditions, looser, self.most_iterations)}
+
     def take(self, rows: Tensor) -> MassBalance:
         """The set of the samples `rows`."""
         return MassBalance(self.conditions.take(rows), self.tolerance, self.most_iterations)

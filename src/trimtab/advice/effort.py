@@ -1,0 +1,109 @@
+"""Is a correction itself too expensive? Cheaper projections, and less of each, tried out before doing it less often.
+
+Where a constraint offers its iterations, three ways to save are measured on the same rollouts as the schedules: the
+constraint's own cheaper projections at every step, one iteration at every step, and iterations bought by price.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from trimtab.advice.diagnosis import Interval, bootstrap, mean
+from trimtab.advice.trials import TrialRuns
+from trimtab.core.problem import Problem
+from trimtab.core.record import Rollout
+from trimtab.prices.calibration import calibrate
+from trimtab.schedules import Stepwise
+
+__all__ = ["Effort", "effort_trials", "effort_words"]
+
+_SHARES = (0.25, 0.5)  # of the iterations of full projection, bought by price
+
+
+@dataclass(frozen=True)
+class Effort:
+    """One way to spend less on correcting at every step.
+
+    Attributes:
+        how: What was done, in words.
+        cheaper: Whether it is a cheaper projection, rather than less of the same.
+        loss: The share of full projection's gain that is lost, with its 95% interval.
+        iterations: Of those of full projection; NaN where they are not counted.
+        seconds: Of the time that full projection takes to project.
+    """
+
+    how: str
+    cheaper: bool
+    loss: Interval
+    iterations: float
+    seconds: float
+
+
+def effort_trials(trials: TrialRuns) -> tuple[Effort, ...]:
+    """Everything that can be tried on a problem; nothing for loops of the user's own or without a gain to lose."""
+    one, other = trials.problems
+    if one is None or other is None or trials.groups or not trials.worth_following:
+        return ()
+    return tuple(_tried(trials, one, other))
+
+
+def _tried(trials: TrialRuns, calibrating: Problem, measuring: Problem) -> Iterator[Effort]:
+    closing = trials.reference.closing_rule
+    for how, constraint in measuring.constraint.cheaper().items():
+        trials.say(f"projecting with {how}")
+        run = replace(measuring, constraint=constraint).rollout(Stepwise(), closing=closing, measure_defects=True)
+        yield _judged(trials, how, True, run)
+    full = trials.reference.all_iterations.double().mean().item()
+    if not measuring.constraint.improves or full <= trials.n_steps:
+        return  # a projection that is one iteration cannot be had in parts
+    trials.say("one iteration at every step")
+    run = measuring.rollout(Stepwise(), closing=closing, unit="iteration", measure_defects=True)
+    yield _judged(trials, "one iteration at every step", False, run)
+    trials.say("iterations by price")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a constant defect is among the findings
+        prices = calibrate(
+            calibrating,
+            int(_SHARES[-1] * full) + 1,
+            unit="iteration",
+            objective=trials.objective,
+            distance=trials.distance,
+            closing=closing,
+            check=False,
+        )
+    trials.batches += int(prices.notes["batches"])
+    for share in _SHARES:
+        run = measuring.rollout(prices.at(max(1, int(share * full))), closing=closing)
+        yield _judged(trials, f"iterations by price, {share:.0%} of them", False, run)
+
+
+def _judged(trials: TrialRuns, how: str, cheaper: bool, run: Rollout) -> Effort:
+    trials.batches += 1
+    reference = trials.reference
+    values = (trials.measure(run) - trials.full) / trials.span
+    all_iterations = reference.all_iterations.double().mean().item()
+    return Effort(
+        how,
+        cheaper,
+        bootstrap(mean, values),
+        run.all_iterations.double().mean().item() / all_iterations if all_iterations else float("nan"),
+        run.seconds["projection"] / max(reference.seconds["projection"], 1e-12),
+    )
+
+
+def effort_words(efforts: tuple[Effort, ...], per_step: float) -> str:
+    """In the order in which to try: cheaper, then less of it; what is done less often stands elsewhere."""
+    if not efforts:
+        return ""
+    parts = []
+    for name, chosen in (("Make it cheaper", True), ("Do less of it", False)):
+        lines = [
+            f"{each.how} ({each.iterations:.0%} of the iterations, {each.seconds:.0%} of the time) loses {each.loss}"
+            for each in efforts
+            if each.cheaper is chosen
+        ]
+        if lines:
+            parts.append(f"{name}: {'; '.join(lines)}.")
+    return f"A projection takes {per_step:.1f} iterations. Before timing it: " + " ".join(parts)
