@@ -2,8 +2,9 @@
 
 The field has 24 moments of 16 cells. 16 equations fix the profile at the first moment; 23 say that the mass at each
 later moment is that of the profile, what flowed in, and what a reaction made in between, which is quadratic in the
-field. The peers are Gauss-Newton with a dense Jacobian as people write it, sample by sample and under `vmap`. Times are
-processor times; all sides stop at the same norm of the equations.
+field. The peers are Gauss-Newton with a dense Jacobian as people write it, sample by sample and under `vmap`. "Ours" is
+without refinements, "nearest" the default, which checks how near the solution is. All sides stop at the same norm of
+the equations; times are processor times.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
         for mine, peer, target in (
             ("ours", "vmapped", ">= 2"),
             ("ours", "looped", ""),
-            ("ours, nearest", "vmapped", ""),
+            ("ours, nearest", "vmapped", ">= 2"),
             ("ours, chord", "vmapped", ">= 10"),
             ("one chord step", "vmapped", ""),
         ):
