@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import socket
 import sys
+import threading
+import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import pytest
 from study_runs import SHORT, finish, finished, row_hashes
 from trimtab.studies.engine import run_study
 from trimtab.studies.errors import StudyError
+from trimtab.core.ray_pool import check_reachable
 from trimtab.studies.rows import write_rows
 from trimtab.studies.store import Store
 from trimtab.studies.usercode import Source, record_of
@@ -66,12 +70,44 @@ def test_a_sampler_of_ones_own_from_the_working_directory_gives_the_same_rows(tm
         ray.shutdown()
 
 
-@pytest.mark.parametrize("answers", [False, True])
-def test_a_cluster_that_cannot_be_reached_is_a_clear_error(answers, tmp_path, monkeypatch):
+ANSWERS = {
+    "nobody": None,
+    "silence": b"",
+    "another protocol": b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
+    "the first words of a cluster, and no more": bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]),
+}
+
+
+@pytest.fixture(params=ANSWERS)
+def no_cluster(request):
+    """The address of something that is no Ray cluster."""
+    words, calls = ANSWERS[request.param], []
+
+    def answer() -> None:
+        with suppress(OSError):
+            while True:
+                calls.append(server.accept()[0])
+                calls[-1].sendall(words)
+
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
-        if answers:  # something is there, but no Ray
+        if words is not None:
             server.listen()
-        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{server.getsockname()[1]}")
-        with Store(tmp_path / "run", SHORT) as store, pytest.raises(StudyError, match="RAY_ADDRESS=127"):
-            run_study(store, "ray")
+            threading.Thread(target=answer, daemon=True).start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        server.close()
+    for call in calls:
+        call.close()
+
+
+def test_a_cluster_that_cannot_be_reached_is_a_clear_error(no_cluster, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", no_cluster)
+    begin = time.monotonic()
+    with Store(tmp_path / "run", SHORT) as store, pytest.raises(StudyError, match=f"RAY_ADDRESS={no_cluster}.*running"):
+        run_study(store, "ray")
+    assert time.monotonic() - begin < 120  # Ray itself waits for longer, and then ends the process
+
+
+def test_a_cluster_that_is_there_is_reached(cluster, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    check_reachable(cluster.address, 60)

@@ -96,15 +96,16 @@ def _memory(found: Mapping[str, Any]) -> tuple[str, str, str]:
 
 def _nodes(found: Mapping[str, Any]) -> tuple[str, str, str]:
     undisturbed, lost = found["seconds undisturbed"], found["seconds with a node lost"]
-    unreachable = max(
-        case["seconds, start of the process included"] for case in found["an unreachable cluster"].values()
-    )
-    longer = [seconds - undisturbed[0] for seconds in lost] or [0.0]
+    unreachable = found["an unreachable cluster"].values()
+    seconds, in_all = (max(case[name] for case in unreachable) for name in ("seconds", "with the process's start"))
+    usual = sorted(undisturbed)[len(undisturbed) // 2]
+    longer = sorted(seconds - usual for seconds in lost) or [0.0]
     refused = "refused" if "other code" in found["a node with other code"] else "NOT refused"
     return (
         f"a Ray cluster of {found['nodes']} nodes that loses one",
-        f"{found['studies that lost one']} studies",
+        f"{found['studies that lost one']} studies, each of which loses one of its nodes by `kill -9` in the middle",
         f"{found['not resumed']} failed, {found['differing files']} with other rows, prices or traces; "
-        f"{undisturbed[0]:.0f} s undisturbed, {min(longer):+.0f} to {max(longer):+.0f} s with a node lost; a node with "
-        f"other code: {refused}; an unreachable cluster: refused, at most {unreachable:.0f} s from the process's start",
+        f"{usual:.0f} s undisturbed, {longer[len(longer) // 2]:+.0f} s with a node lost (median; from {longer[0]:+.0f} "
+        f"to {longer[-1]:+.0f} s); a node with other code: {refused}; an unreachable cluster, or something else at its "
+        f"address: refused after at most {seconds:.0f} s ({in_all:.0f} s with the start of Python on a busy machine)",
     )

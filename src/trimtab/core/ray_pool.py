@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from time import monotonic
 from typing import Any
 
@@ -18,8 +19,13 @@ from trimtab.core.files import sha256
 
 __all__ = ["JOIN_SECONDS", "RayPool", "check_reachable"]
 
-JOIN_SECONDS = 18.0
+JOIN_SECONDS = 12.0
 """How long a cluster may take to answer; Ray itself waits for minutes, and then ends the process."""
+
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""How every HTTP/2 connection begins (RFC 9113, 3.4), with settings that ask for nothing; Ray speaks it."""
+_SETTINGS = 4
+"""The kind of frame that the other side must answer with first."""
 
 
 def check_reachable(address: str, seconds: float = JOIN_SECONDS) -> None:
@@ -34,10 +40,14 @@ def check_reachable(address: str, seconds: float = JOIN_SECONDS) -> None:
     advice = "is it running, and RAY_ADDRESS right? Without RAY_ADDRESS the tasks run on this machine"
     if found:
         try:
-            socket.create_connection((found[1], int(found[2])), timeout=seconds / 3).close()
+            with socket.create_connection((found[1], int(found[2])), timeout=seconds / 3) as connection:
+                # with TLS the greeting would have to be encrypted: there only joining can tell
+                greets = os.environ.get("RAY_USE_TLS", "0") not in ("", "0") or _speaks_http2(connection)
         except (OSError, OverflowError) as error:
             raise EngineError(f"no Ray cluster answers at RAY_ADDRESS={address} ({error}); {advice}") from error
-    # whoever answers may still be no cluster: another process joins first, since one that waits cannot be called back
+        if not greets:
+            raise EngineError(f"what answers at RAY_ADDRESS={address} is no Ray cluster; {advice}")
+    # whoever greets may still be no cluster: another process joins first, since one that waits cannot be called back
     code = "import ray; ray.init(log_to_driver=False, logging_level='error'); ray.shutdown()"
     try:
         joined = subprocess.run(
@@ -50,6 +60,16 @@ def check_reachable(address: str, seconds: float = JOIN_SECONDS) -> None:
     if joined.returncode != 0:
         said = joined.stderr.strip().splitlines()[-1:] or ["it said nothing"]
         raise EngineError(f"the Ray cluster at RAY_ADDRESS={address} could not be joined ({said[0]}); {advice}")
+
+
+def _speaks_http2(connection: socket.socket) -> bool:
+    """Whether the other side answers a greeting in the language of a cluster, in the connection's limit of time."""
+    answer = b""
+    with suppress(OSError):  # silence, or a connection that is closed, is an answer too
+        connection.sendall(_GREETING)
+        while len(answer) < 9 and (more := connection.recv(9 - len(answer))):
+            answer += more
+    return len(answer) == 9 and answer[3] == _SETTINGS
 
 
 class RayPool:
