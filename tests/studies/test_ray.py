@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from study_runs import SHORT, finish, finished, row_hashes
+from trimtab.core.ray_pool import check_reachable
 from trimtab.studies.engine import run_study
 from trimtab.studies.errors import StudyError
-from trimtab.core.ray_pool import check_reachable
 from trimtab.studies.rows import write_rows
 from trimtab.studies.store import Store
 from trimtab.studies.usercode import Source, record_of

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import trimtab as tt
-from torture.inputs import ball
+from torture.things import ball
 
 T = 1000
 

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 import trimtab as tt
-from torture.inputs import prices, whole_run
 from torture.judge import is_clear, where
 from torture.kills import in_child, work
+from torture.things import prices, whole_run
 from trimtab.domains.pdm.checkpoint import load_model
 from trimtab.domains.pdm.domain import load_map
 from trimtab.studies.about import read_about

@@ -122,7 +122,23 @@ class Applied:
         copy = self.form.state(tuple(leaf.clone() for leaf in x))
         answer = self.constraint.improve(copy, state, **self.told)
         self.projections.count(begin, self.n)
+        self._check_improvement(answer)
         return answer._replace(x=self._leaves(answer.x, x), defect=self._one_each("defect", answer.defect))
+
+    def _check_improvement(self, answer: Any) -> None:
+        """Refuse what cannot be the answer of an iteration; its states and defects are checked elsewhere."""
+        if not isinstance(answer, Improvement):
+            raise ProjectionError(f"improve must return a trimtab Improvement: got {type(answer).__name__}")
+        done, state = answer.done, answer.state
+        if not isinstance(done, Tensor) or done.dtype is not torch.bool or done.shape != (self.n,):
+            came = f"{tuple(done.shape)} of {done.dtype}" if isinstance(done, Tensor) else type(done).__name__
+            raise ProjectionError(f"improve must say done for each of {self.n} samples, (n,) bool: got {came}")
+        whole = isinstance(state, tuple) and all(isinstance(p, Tensor) and p.shape[:1] == (self.n,) for p in state)
+        if state is not None and not whole:
+            raise ProjectionError(
+                f"improve must carry None or a tuple of tensors with one row for each of {self.n} samples: got "
+                f"{state!r:.80}"
+            )
 
     def defect(self, x: Leaves) -> Tensor:
         """How far each state is from feasible, (n,) floats."""

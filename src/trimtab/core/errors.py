@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import TypeVar
 
-__all__ = ["EngineError", "missing_extra", "of_type", "real_number", "unknown", "whole_number"]
+__all__ = ["EngineError", "callable_thing", "missing_extra", "of_type", "real_number", "unknown", "whole_number"]
 
 
 class EngineError(RuntimeError):
@@ -44,6 +44,20 @@ def of_type(value: object, kind: type[Kind], what: str, hint: str = "") -> Kind:
         came = f"{value!r:.60} of type {type(value).__name__}"
         raise TypeError(f"{what} must be of type {kind.__name__}: got {came}{'; ' if hint else ''}{hint}")
     return value
+
+
+def callable_thing(value: object, what: str, signature: str) -> None:
+    """Refuse what cannot be called.
+
+    Example:
+        >>> callable_thing(3, "run", "run(schedule)")
+        Traceback (most recent call last):
+        ...
+        TypeError: run must be a function, called as run(schedule): got 3 of type int
+    """
+    if not callable(value) or isinstance(value, type):
+        came = f"{value!r:.60} of type {type(value).__name__}"
+        raise TypeError(f"{what} must be a function, called as {signature}: got {came}")
 
 
 def real_number(value: object, what: str, least: float = -math.inf, most: float = math.inf) -> float:

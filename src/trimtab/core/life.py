@@ -13,6 +13,7 @@ from torch import Tensor
 
 from trimtab.core.applied import NOTHING, Applied, Context, OnFailure, tries_and_last_resort
 from trimtab.core.constraint import Constraint
+from trimtab.core.errors import callable_thing
 from trimtab.core.groups import Groups, as_groups
 from trimtab.core.ledger import Ledger
 from trimtab.core.noise import as_seeds
@@ -84,6 +85,11 @@ class RunLife:
         self.unit = self._unit(unit)
         if self.unit == "iteration" and dense:
             raise ValueError("dense=True projects whole batches; with unit='iteration' leave it off")
+        for name, value in (("keep_states", keep_states), ("dense", dense), ("measure_defects", measure_defects)):
+            if not isinstance(value, bool) and (value is not None or name != "measure_defects"):
+                raise TypeError(f"{name} must be True or False: got {value!r:.60} of type {type(value).__name__}")
+        if on_step is not None:
+            callable_thing(on_step, "on_step", "on_step(t, numbers)")
         self.seeds = None if seeds is None else as_seeds(seeds)
         self.groups = as_groups(groups)
         self.keep_states, self.dense, self.on_step = keep_states, dense, on_step

@@ -87,7 +87,7 @@ def units(budget: Budget | None, n_steps: int, unit: Unit = "projection") -> int
     if budget is None:
         return 2**31 - 1
     if isinstance(budget, Tensor):
-        most = int(budget.max()) if budget.numel() else 0
+        most = 0 if budget.is_floating_point() or budget.numel() == 0 else int(budget.max())
         return corrections(budget, max(n_steps, most))
     if isinstance(budget, bool) or not isinstance(budget, int | float | np.integer | np.floating):
         raise ValueError(f"a budget is a number of iterations, or iterations per step as a float: got {budget!r}")

@@ -12,6 +12,7 @@ from torch import Tensor
 from trimtab.core.applied import OnFailure
 from trimtab.core.constraint import Constraint
 from trimtab.core.corrector import Corrector
+from trimtab.core.errors import of_type
 from trimtab.core.groups import Groups, as_groups
 from trimtab.core.schedule import Moment, Schedule, as_schedule
 
@@ -70,6 +71,9 @@ class Stream:
             raise ValueError(f"rate is corrections per step, above 0 and at most 1: got {rate!r}")
         if not (isinstance(burst, int | float) and 1 <= burst < math.inf):
             raise ValueError(f"burst is how many corrections may be saved up, at least 1 and finite: got {burst!r}")
+        if isinstance(rate, bool) or isinstance(burst, bool):
+            raise TypeError(f"rate and burst are numbers: got rate={rate!r} and burst={burst!r}")
+        of_type(constraint, Constraint, "the constraint of a Stream", "as_constraint(…) makes one of functions")
         if "t" in constraint.needs:
             raise ValueError(
                 "the constraint needs 't', the step of a run, and a stream has no runs; call it by another name and "

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trimtab.core.errors import of_type, whole_number
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Budget, Moment, Schedule
@@ -114,6 +115,14 @@ def iteration_steps(runs: Sequence[Rollout]) -> IterationSteps:
     Args:
         runs: Records of the same T. Where iterations were not counted, a projection is one.
     """
+    records = list(runs) if isinstance(runs, Sequence) and not isinstance(runs, str) else []
+    if not records or not all(isinstance(run, Rollout) and run.unit == "iteration" for run in records):
+        raise TypeError(
+            f"iteration_steps takes records that counted iterations, at least one: got {runs!r:.80}; make them with "
+            "unit='iteration'"
+        )
+    if len({part.shape[0] for run in records for part in (run.defects, run.residuals)}) > 1:
+        raise ValueError("iteration_steps takes records of the same number of steps: got several numbers")
     defects = torch.cat([run.defects for run in runs], dim=1).cpu().double()
     residuals = torch.cat([run.residuals for run in runs], dim=1).cpu().double()
     T, n = defects.shape
@@ -181,7 +190,12 @@ def solve_graded(steps: IterationSteps, budget: int, weights: Tensor | None = No
     Returns:
         lambda, (T, B + 1), and the expected objective of a whole rollout with b iterations, (B + 1,).
     """
-    T, B = len(steps.nodes), budget
+    of_type(steps, IterationSteps, "what solve_graded solves", "iteration_steps(records) makes it")
+    T, B = len(steps.nodes), whole_number(budget, "the budget of solve_graded", 0)
+    if weights is not None:
+        usable = isinstance(weights, Tensor) and weights.shape == (T,) and weights.is_floating_point()
+        if not usable or not bool((weights.isfinite() & (weights >= 0)).all()):
+            raise ValueError(f"weights are {T} finite floats of at least 0, one for each step: got {weights!r:.80}")
     nodes, improved, following = (part.numpy() for part in (steps.nodes, steps.improved, steps.following))
     unit = np.ones(T) if weights is None else weights.double().numpy()
     table = np.full((T, B + 1), np.inf)

@@ -13,6 +13,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from trimtab.core.errors import whole_number
+from trimtab.schedules.basic import MOST_STEPS
+
 __all__ = ["Keep", "between", "old_budgets", "resampled_masks", "resampled_table", "resampled_typical"]
 
 
@@ -38,8 +41,7 @@ def old_budgets(n_steps: int, old_steps: int, most: int, keep: Keep) -> Tensor:
 
 def check_steps(n_steps: int) -> None:
     """Refuse what is no number of steps."""
-    if isinstance(n_steps, bool) or not isinstance(n_steps, int) or n_steps < 1:
-        raise ValueError(f"n_steps must be a whole number of at least 1: got {n_steps!r}")
+    whole_number(n_steps, "n_steps", most=MOST_STEPS)
 
 
 def between(rows: Tensor, at: Tensor) -> Tensor:

@@ -15,11 +15,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from trimtab.core.errors import callable_thing, of_type, real_number, whole_number
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Moment, Schedule
 from trimtab.prices.explore import Explore, spread_budgets
 from trimtab.prices.transitions import NODES, occupancy
+from trimtab.schedules.basic import MOST_STEPS
 
 __all__ = ["StationaryPrice", "calibrate_rate"]
 
@@ -94,9 +96,15 @@ def calibrate_rate(
         >>> bool(price.prices[-1] < price.prices[price.levels >= 1][0])  # cheaper with a full bucket
         True
     """
-    if not (0 < rate <= 1 and 1 <= burst < math.inf):
+    callable_thing(run, "run", "run(schedule)")
+    whole_number(n_steps, "n_steps", most=MOST_STEPS)
+    whole_number(batches, "batches")
+    if not (0 < real_number(rate, "rate") <= 1 and 1 <= real_number(burst, "burst") < math.inf):
         raise ValueError(f"rate is in (0, 1] and burst at least 1: got {rate} and {burst}")
-    first = run(Explore(max(1, round(rate * n_steps))))
+    hint = "run(schedule) returns corrector.rollout"
+    first = of_type(run(Explore(max(1, round(rate * n_steps)))), Rollout, "what run returns", hint)
+    if first.n_steps != n_steps:
+        raise ValueError(f"run must make n_steps = {n_steps} steps: the record it returned has {first.n_steps}")
     records = [first]
     for seed in range(1, batches):
         budgets = spread_budgets(first.defects.shape[1], n_steps, rate, seed).clamp(

@@ -153,6 +153,10 @@ class RandomTimes(Schedule):
     seed: int = 0
     looks_at_defects: ClassVar[bool] = False
 
+    def __post_init__(self) -> None:
+        """Refuse a seed that is none."""
+        whole_number(self.seed, "the seed of RandomTimes", 0)
+
     def decide(self, now: Moment) -> Tensor:
         """A coin for each sample, from its seed, this schedule's seed and the step."""
         seeds = now.seeds if now.seeds is not None else torch.zeros_like(now.budget_left)

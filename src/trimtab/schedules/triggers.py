@@ -10,8 +10,11 @@ import torch
 from torch import Tensor
 
 from trimtab.core.constraint import Constraint
+from trimtab.core.errors import callable_thing, of_type, real_number, whole_number
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Budget, Moment, Schedule
+from trimtab.core.states import Form, all_finite
+from trimtab.schedules.basic import MOST_STEPS
 
 __all__ = ["AboveNoise", "AccumulatedDefect", "Trigger", "UntilBelow"]
 
@@ -163,8 +166,12 @@ class AboveNoise(Schedule):
             >>> [round(value) for value in found.thresholds.tolist()]
             [4, 2, 0]
         """
+        of_type(constraint, Constraint, "the constraint of AboveNoise", "as_constraint(…) makes one of functions")
+        callable_thing(noised, "noised", "noised(t), feasible data with the noise of step t")
+        whole_number(n_steps, "n_steps", most=MOST_STEPS)
+        _check_quantile(quantile)
         with torch.no_grad():
-            defects = torch.stack([constraint.defect(noised(t)) for t in range(n_steps)])
+            defects = torch.stack([constraint.defect(_checked(noised(t), t)) for t in range(n_steps)])
         return cls(_quantiles(defects, quantile), budget)
 
     @classmethod
@@ -176,6 +183,7 @@ class AboveNoise(Schedule):
             quantile: The share of those that is left alone at each step.
             budget: As above.
         """
+        of_type(run, Rollout, "the run of AboveNoise.from_stepwise", "give corrector.rollout of a run with Stepwise()")
         if not bool(run.projected.all()):
             raise ValueError("AboveNoise: every step of the rollout has to be corrected; give one of Stepwise()")
         seeds = () if run.seeds is None else tuple(run.seeds.tolist())
@@ -196,11 +204,25 @@ class AboveNoise(Schedule):
 
 def _quantiles(defects: Tensor, quantile: float) -> Tensor:
     """Of each step over the samples, (T, n) to (T,)."""
-    if not 0 <= quantile <= 1:
-        raise ValueError(f"AboveNoise: the quantile is a share of the samples, from 0 to 1: got {quantile}")
+    _check_quantile(quantile)
     if not bool(defects.isfinite().all()):
         raise ValueError("AboveNoise: the defects have to be finite; were they measured?")
     return defects.double().quantile(quantile, dim=1)
+
+
+def _check_quantile(quantile: float) -> None:
+    real_number(quantile, "AboveNoise: the quantile, a share of the samples,", 0, 1)
+
+
+def _checked(x: Tensor, t: int) -> Tensor:
+    """Feasible data with noise, refused where it can be no states."""
+    try:
+        form = Form(x)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"AboveNoise: noised({t}) must be states, one row per sample: {error}") from error
+    if not all_finite(form.leaves(x)):
+        raise ValueError(f"AboveNoise: noised({t}) has NaN or inf; it must be feasible data with finite noise")
+    return x
 
 
 def _on(value: float | Tensor, device: torch.device) -> float | Tensor:

@@ -10,8 +10,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from trimtab.core.errors import of_type, real_number, whole_number
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.schedule import Budget, Moment, Schedule, corrections
+from trimtab.schedules.basic import MOST_STEPS
 
 __all__ = ["Geometric", "RandomRamp", "Window", "windows"]
 
@@ -53,6 +55,7 @@ class Window(Schedule):
 
     def steps(self, n_steps: int) -> range:
         """The steps that are corrected, of a rollout of `n_steps`; fractions are rounded to the nearest step."""
+        whole_number(n_steps, "n_steps")
         ends = [end if isinstance(end, int) else int(end * n_steps + 0.5) for end in (self.start, self.stop)]
         if ends[1] > n_steps or ends[0] > ends[1]:
             raise ValueError(f"{self} is steps {ends[0]} to {ends[1]}, which do not fit a rollout of {n_steps} steps")
@@ -83,6 +86,7 @@ def windows(budget: Budget, n_steps: int, closing: Literal["paid", "free"] = "pa
     """
     if closing not in ("paid", "free"):
         raise ValueError(f"closing is 'paid' or 'free': got {closing!r}")
+    whole_number(n_steps, "n_steps", most=MOST_STEPS)
     b = corrections(budget, n_steps)
     if isinstance(b, Tensor):
         raise ValueError("windows: one budget for all samples is needed, a count or a fraction: got a tensor")
@@ -151,6 +155,7 @@ class RandomRamp(Schedule):
 
     def __post_init__(self) -> None:
         """Refuse weights that are none."""
+        whole_number(self.seed, "the seed of RandomRamp", 0)
         w = self.weights
         if w is None:
             return
@@ -176,7 +181,12 @@ class RandomRamp(Schedule):
             >>> RandomRamp.over(torch.tensor([80.0, 0.3, 0.2, 0.1, 0.0]), low=0.1, high=0.3, budget=2).weights
             tensor([0.0000, 0.0000, 0.5000, 1.0000, 1.0000])
         """
-        if not low < high:
+        of_type(levels, Tensor, "the levels of RandomRamp.over", "give the noise level after each step, (T,)")
+        if not bool(levels.isfinite().all()):
+            raise ValueError("RandomRamp: noise levels are finite: got NaN or inf among them")
+        real_number(low, "the low level of RandomRamp")
+        real_number(high, "the high level of RandomRamp")
+        if not -math.inf < low < high < math.inf:
             raise ValueError(f"RandomRamp: the low level is below the high one: got {low} and {high}")
         return cls(budget, ((high - levels) / (high - low)).clamp(0, 1), seed)
 
