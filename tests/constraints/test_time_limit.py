@@ -5,8 +5,7 @@ import torch
 
 import trimtab as tt
 from slow_ball import Slow
-from trimtab.constraints import Ball
-from trimtab.constraints.time_limit import TimeLimit
+from trimtab.constraints import Ball, TimeLimit
 
 
 def test_a_projection_that_never_returns_raises_or_dies_is_a_failure_and_the_next_one_works():

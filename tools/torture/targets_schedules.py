@@ -61,6 +61,18 @@ def edge(r: random.Random) -> Any:
     return r.choice([-1, -0.1 - r.random(), 1.1 + r.random(), math.nan, math.inf, True, T + 1, not_a_number(r)])
 
 
+def levels(r: random.Random) -> Any:
+    """What is neither a number of at least 0 nor one for each sample."""
+    each = [
+        torch.rand(N + 1),
+        torch.rand(N, 1),
+        -torch.rand(N) - 1e-6,
+        torch.ones(N).long(),
+        torch.full((N,), math.nan),
+    ]
+    return r.choice([level(r), level(r), r.choice(each)])
+
+
 def from_data(**changes: Any) -> Any:
     """Thresholds from feasible data, with something spoiled."""
     given: dict[str, Any] = {"constraint": ball(), "noised": lambda t: torch.rand(N, 3), "n_steps": T}
@@ -87,12 +99,12 @@ def rate_of(**changes: Any) -> Any:
 
 
 SCHEDULES: Targets = {
-    "AccumulatedDefect value": (lambda v: whole_run(schedules.AccumulatedDefect(v, 2)), level),
+    "AccumulatedDefect value": (lambda v: whole_run(schedules.AccumulatedDefect(v, 2)), levels),
     "AccumulatedDefect budget": (lambda v: whole_run(schedules.AccumulatedDefect(0.1, v)), lambda r: but_none(budget(r))),
-    "Trigger value": (lambda v: whole_run(schedules.Trigger(v)), level),
+    "Trigger value": (lambda v: whole_run(schedules.Trigger(v)), levels),
     "Trigger gap": (lambda v: whole_run(schedules.Trigger(0.1, v)), whole),
     "Trigger budget": (lambda v: whole_run(schedules.Trigger(0.1, 1, v)), lambda r: but_none(budget(r))),
-    "UntilBelow tolerance": (lambda v: whole_run(schedules.UntilBelow(v)), level),
+    "UntilBelow tolerance": (lambda v: whole_run(schedules.UntilBelow(v)), levels),
     "UntilBelow budget": (lambda v: whole_run(schedules.UntilBelow(0.1, v)), lambda r: but_none(budget(r))),
     "AboveNoise thresholds": (lambda v: whole_run(schedules.AboveNoise(v)), lambda r: _not_inf(numbers_by_step(r))),
     "AboveNoise budget": (lambda v: whole_run(schedules.AboveNoise(torch.ones(T), v)), lambda r: but_none(budget(r))),

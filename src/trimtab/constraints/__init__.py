@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from trimtab.constraints.sphere import Ball, Sphere
     from trimtab.constraints.stiefel import Stiefel
     from trimtab.constraints.surface import Surface
+    from trimtab.constraints.time_limit import TimeLimit
 
 _HOME = {
     "equality": ("NonlinearEquality",),
@@ -32,6 +33,7 @@ _HOME = {
     "sphere": ("Ball", "Sphere"),
     "stiefel": ("Stiefel",),
     "surface": ("Surface",),
+    "time_limit": ("TimeLimit",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -53,6 +55,7 @@ __all__ = [
     "Sphere",
     "Stiefel",
     "Surface",
+    "TimeLimit",
     "nearest_rotation",
 ]
 

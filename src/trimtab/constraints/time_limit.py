@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import pickle
 from collections.abc import Mapping
@@ -46,8 +47,8 @@ class TimeLimit(Constraint):
     def __post_init__(self) -> None:
         """Refuse what cannot be sent to another process, or is no limit."""
         of_type(self.constraint, Constraint, "the constraint of a TimeLimit")
-        if not real_number(self.seconds, "the seconds of a TimeLimit") > 0:
-            raise ValueError(f"the seconds of a TimeLimit are a number above 0: got {self.seconds!r}")
+        if not 0 < real_number(self.seconds, "the seconds of a TimeLimit") < math.inf:
+            raise ValueError(f"the seconds of a TimeLimit are a finite number above 0: got {self.seconds!r}")
         try:
             pickle.dumps(self.constraint)
         except Exception as error:

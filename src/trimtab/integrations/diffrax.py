@@ -16,6 +16,7 @@ from trimtab.core.schedule import Moment, Schedule
 try:
     import diffrax
     import equinox
+    import jax
     import jax.numpy as jnp
 except ImportError as error:
     raise missing_extra("diffrax", "jax", "trimtab.integrations.diffrax") from error
@@ -63,9 +64,12 @@ def diffeqsolve(
         >>> record.n_steps, record.spent.tolist(), bool(jnp.abs(jnp.linalg.norm(y, axis=1) - 1).max() < 1e-6)
         (10, [2], True)
     """
-    times = jnp.asarray(times)
-    if times.ndim != 1 or len(times) < 2:
-        raise ValueError(f"times are the step ends with the beginning, (T + 1,) with T >= 1: got shape {times.shape}")
+    times = _checked_times(times)
+    if not isinstance(solver, diffrax.AbstractSolver):
+        raise TypeError(f"the solver is one of diffrax, such as diffrax.Heun(): got {type(solver).__name__}")
+    leaves = jax.tree_util.tree_leaves(terms, is_leaf=lambda leaf: isinstance(leaf, diffrax.AbstractTerm))
+    if not leaves or not all(isinstance(leaf, diffrax.AbstractTerm) for leaf in leaves):
+        raise TypeError(f"terms are of diffrax, such as diffrax.ODETerm(f): got {type(terms).__name__}")
     corrector = Corrector(constraint, schedule, len(times) - 1, **options)
     advance = equinox.filter_jit(solver.step)
     state = solver.init(terms, times[0], times[1], y0, args)
@@ -81,3 +85,17 @@ def diffeqsolve(
             y = corrector(y, k, time=times[k + 1])
             changed = bool(corrector.projected.any())
     return y, corrector.rollout
+
+
+def _checked_times(times: Any) -> Any:
+    """Step ends as a JAX array; refused where they are none."""
+    try:
+        found = jnp.asarray(times)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"times are numbers, (T + 1,): got {times!r:.60}") from error
+    if found.ndim != 1 or len(found) < 2:
+        raise ValueError(f"times are the step ends with the beginning, (T + 1,) with T >= 1: got shape {found.shape}")
+    steps = jnp.diff(found)
+    if not bool(jnp.isfinite(found).all() & ((steps > 0).all() | (steps < 0).all())):
+        raise ValueError(f"times must be finite and go in one direction: got {found.tolist()[:8]}")
+    return found

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from trimtab.core.constraint import Constraint
-from trimtab.core.errors import missing_extra
+from trimtab.core.corrector import Corrector
+from trimtab.core.errors import callable_thing, missing_extra, of_type
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Moment, Schedule
 from trimtab.integrations.torchdiffeq import odeint
@@ -46,6 +47,8 @@ class ProjectedODESolver(ODESolver):  # type: ignore[misc]
         **options: Any,
     ) -> None:
         """The model as in `ODESolver`, called as `velocity_model(x=x, t=t)`; options are those of `Corrector`."""
+        callable_thing(velocity_model, "velocity_model", "velocity_model(x=x, t=t)")
+        Corrector(constraint, schedule, 1 << 30, **options)  # refuses what cannot work now, not in mid-run
         super().__init__(velocity_model)
         self.constraint, self.schedule, self.options = constraint, schedule, options
         self._rollout: Rollout | None = None
@@ -76,7 +79,9 @@ class ProjectedODESolver(ODESolver):  # type: ignore[misc]
         """
         if enable_grad:
             raise ValueError("enable_grad=True cannot be served: no gradient flows through a projection")
+        of_type(x_init, Tensor, "x_init", "give the initial states, (n, *event)")
         times = torch.tensor([0.0, 1.0]) if time_grid is None else time_grid
+        of_type(times, Tensor, "time_grid", "give times in one direction, (k,)")
         path, self._rollout = odeint(
             lambda t, x: self.velocity_model(x=x, t=t, **model_extras),
             x_init,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core.constraint import Constraint, Projection
-from trimtab.core.errors import missing_extra, unknown
+from trimtab.core.errors import callable_thing, missing_extra, of_type, unknown, whole_number
 from trimtab.core.noise import Noise
 from trimtab.core.rollout import Sampler
 
@@ -52,19 +52,27 @@ class _Flow:
 
     def __post_init__(self) -> None:
         """Settle the order of arguments and the times."""
-        if isinstance(self.n_steps, bool) or not isinstance(self.n_steps, int) or self.n_steps < 1:
-            raise ValueError(f"n_steps must be a whole number of at least 1: got {self.n_steps!r}")
+        callable_thing(self.velocity, "the velocity of a flow", "velocity(x, t) or velocity(t, x)")
+        whole_number(self.n_steps, "n_steps")
+        if not isinstance(self.dtype, torch.dtype) or not self.dtype.is_floating_point:
+            raise TypeError(f"the dtype of a flow is a floating-point one, such as torch.float32: got {self.dtype!r}")
+        of_type(self.batched_time, bool, "batched_time", "say whether the model takes one time for each sample")
+        if self.start_from is not None:
+            callable_thing(self.start_from, "start_from", "start_from(noise)")
         if self.arguments is None:
             object.__setattr__(self, "arguments", argument_order(self.velocity))
         elif self.arguments not in get_args(Arguments):
             raise unknown("order of arguments", str(self.arguments), get_args(Arguments))
         if self.times is None:
             object.__setattr__(self, "times", torch.linspace(0, 1, self.n_steps + 1, dtype=self.dtype))
-        elif self.times.shape != (self.n_steps + 1,) or not bool((self.times.diff() > 0).all()):
-            raise ValueError(
-                f"times must be {self.n_steps + 1} increasing numbers for {self.n_steps} steps: got shape "
-                f"{tuple(self.times.shape)}"
-            )
+        else:
+            of_type(self.times, Tensor, "the times of a flow", f"give {self.n_steps + 1} increasing numbers")
+            usable = self.times.shape == (self.n_steps + 1,) and self.times.is_floating_point()
+            if not usable or not bool((self.times.diff() > 0).all() & self.times.isfinite().all()):
+                raise ValueError(
+                    f"times must be {self.n_steps + 1} finite increasing floats for {self.n_steps} steps: got "
+                    f"{tuple(self.times.shape)} of {self.times.dtype}"
+                )
 
     def start(self, noise: Noise) -> Tensor:
         """Initial states, (n, *event)."""
@@ -76,10 +84,10 @@ class _Flow:
         if self.batched_time:
             time = time.expand(len(x))
         v = self.velocity(x, time) if self.arguments == "xt" else self.velocity(time, x)
-        if not isinstance(v, Tensor) or v.shape != x.shape:
-            came = tuple(v.shape) if isinstance(v, Tensor) else type(v).__name__
+        if not isinstance(v, Tensor) or v.shape != x.shape or not v.is_floating_point() or v.device != x.device:
+            came = f"{tuple(v.shape)} of {v.dtype} on {v.device}" if isinstance(v, Tensor) else type(v).__name__
             raise ValueError(
-                f"the velocity of states {tuple(x.shape)} must have their shape: got {came}. The model was called as "
+                f"the velocity of states {tuple(x.shape)} must be floats of their shape: got {came}. It was called as "
                 f"velocity({'x, t' if self.arguments == 'xt' else 't, x'}); is arguments={self.arguments!r} right?"
             )
         return v
@@ -112,7 +120,7 @@ class FlowSampler(_Flow):
     def __post_init__(self) -> None:
         """Check the method."""
         super().__post_init__()
-        if self.method not in _STAGES:
+        if not isinstance(self.method, str) or self.method not in _STAGES:
             raise unknown("method", self.method, _STAGES)
 
     @property
@@ -164,6 +172,13 @@ class OdeSampler(_Flow):
     method: str = "dopri5"
     rtol: float = 1e-5
     atol: float = 1e-5
+
+    def __post_init__(self) -> None:
+        """Refuse methods and tolerances that torchdiffeq does not have."""
+        from trimtab.integrations.torchdiffeq import check_solver
+
+        super().__post_init__()
+        check_solver(self.method, self.rtol, self.atol)
 
     def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
         """Proposals after step t, (n, *event)."""
@@ -266,6 +281,8 @@ def with_target(flow: FlowSampler, constraint: Constraint, target: Literal["stat
         >>> samples(run.final).shape, bool(samples(run.final).abs().max() <= 1)
         (torch.Size([4, 2]), True)
     """
+    of_type(flow, _Flow, "what with_target takes", "make a FlowSampler of the velocity model")
+    of_type(constraint, Constraint, "the constraint of with_target", "as_constraint(…) makes one of functions")
     if target == "state":
         return Targeted(flow, constraint, lambda states: states)
     if target != "clean":

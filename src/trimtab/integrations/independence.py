@@ -15,8 +15,10 @@ from torch import Tensor
 
 from trimtab.core.applied import checked_projection
 from trimtab.core.constraint import Constraint
+from trimtab.core.errors import of_type, real_number, whole_number
 from trimtab.core.noise import as_seeds
 from trimtab.core.rollout import Sampler, noise_of, take_rows
+from trimtab.core.states import Form, all_finite
 
 __all__ = ["check_independence", "check_rows"]
 
@@ -60,12 +62,15 @@ def check_independence(
         Traceback (most recent call last):
         ValueError: sample 0 of 8 comes out differently alone than in the batch...
     """
+    whole_number(samples, "samples, how many are run alone,")
+    if tolerance is not None:
+        real_number(tolerance, "the tolerance", 0)
     inputs, run = _as_function(thing, batch)
     n = len(inputs)
     if n < 2:
         raise ValueError(f"a batch of at least 2 samples is needed to see influences: got {n}")
     with torch.no_grad():
-        together = run(inputs)
+        together = _one_row_each(run(inputs), n)
         worst = 0.0
         for i in _spread(n, samples):
             try:
@@ -74,6 +79,7 @@ def check_independence(
                 raise ValueError(
                     f"sample {i} of {n} cannot be run alone: {type(error).__name__}: {error}. {_COUPLED}"
                 ) from error
+            _one_row_each(alone, 1)
             allowed = torch.finfo(together.dtype).eps ** 0.5 if tolerance is None else tolerance
             difference = _relative(alone[0], together[i])
             worst = max(worst, difference)
@@ -99,6 +105,11 @@ def check_rows(constraint: Constraint, x: Tensor, *, tolerance: float | None = N
     Raises:
         ValueError: If rows cannot be selected, or come out differently.
     """
+    of_type(constraint, Constraint, "the constraint of check_rows", "as_constraint(…) makes one of functions")
+    if tolerance is not None:
+        real_number(tolerance, "the tolerance", 0)
+    if not isinstance(x, Tensor) or not all_finite(Form(x).leaves(x)):
+        raise ValueError("check_rows takes finite states as a tensor, one row per sample: got something else")
     name = type(constraint).__name__
     allowed = torch.finfo(x.dtype).eps ** 0.5 if tolerance is None else tolerance
     whole, defects = checked_projection(constraint, x).x, constraint.defect(x)
@@ -129,6 +140,7 @@ def _as_function(thing: Any, batch: Any) -> tuple[Tensor, Callable[[Tensor], Ten
     if not hasattr(thing, "n_steps"):
         if not callable(thing) or not isinstance(batch, Tensor):
             raise ValueError("give a sampler and seeds, or a function and a batch of its input")
+        Form(batch)  # refuses what can be no states
         return batch, thing
     seeds = as_seeds(batch)
     rows = torch.arange(len(seeds))
@@ -143,6 +155,16 @@ def _as_function(thing: Any, batch: Any) -> tuple[Tensor, Callable[[Tensor], Ten
         return x
 
     return rows, run
+
+
+def _one_row_each(answer: Any, n: int) -> Tensor:
+    """The answer of a function of n samples, refused where it cannot be compared row by row."""
+    if not isinstance(answer, Tensor) or answer.shape[:1] != (n,) or not answer.is_floating_point() or answer.is_meta:
+        came = f"{tuple(answer.shape)} of {answer.dtype}" if isinstance(answer, Tensor) else type(answer).__name__
+        raise ValueError(f"the function must return floats with one row for each of {n} samples: got {came}")
+    if answer.numel() == 0:
+        raise ValueError(f"the function returned no numbers for its {n} samples: got {tuple(answer.shape)}")
+    return answer
 
 
 def _spread(n: int, samples: int) -> list[int]:

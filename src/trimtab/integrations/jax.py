@@ -11,11 +11,12 @@ called: which rows it projects depends on values that are not there yet. There, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from numbers import Integral
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
-from trimtab.core.errors import missing_extra
+from trimtab.core.errors import missing_extra, of_type
 from trimtab.core.record import Closing
 from trimtab.prices.plan import Planned
 from trimtab.prices.thresholds import Adaptive
@@ -88,6 +89,8 @@ def decision_function(schedule: Adaptive | Planned, closing: Closing | None = No
             "the prices are of single iterations, which a Corrector buys one after another; decision_function decides "
             "about whole projections: calibrate without unit='iteration'"
         )
+    if closing is not None and closing not in get_args(Closing):
+        raise ValueError(f"closing must be 'paid', 'free' or 'none': got {closing!r}")
     rule = closing or schedule.closing or "free"
     if schedule.closing not in ("", rule):
         raise ValueError(
@@ -100,10 +103,15 @@ def decision_function(schedule: Adaptive | Planned, closing: Closing | None = No
     wanted, n_steps, prior = _planned(schedule) if isinstance(schedule, Planned) else _priced(schedule)
 
     def start(shape: tuple[int, ...]) -> DecisionState:
+        sizes = shape if isinstance(shape, tuple | list) else (shape,)
+        if not all(isinstance(size, int) and size >= 0 for size in sizes):
+            raise ValueError(f"start takes the shape of a batch, (n,), or of one sample, (): got {shape!r}")
         zero = jnp.zeros(shape, jnp.int32)
         return DecisionState(zero + budget, zero, jnp.full(shape, prior))
 
     def decide(state: DecisionState, defect: jax.Array, t: Any) -> tuple[jax.Array, DecisionState]:
+        of_type(state, DecisionState, "the state of decide", "start(shape) makes the first")
+        _check_moment(state, defect, t, n_steps)
         last_step = jnp.asarray(t) == n_steps - 1
         mask, total = wanted(state, defect, t)
         if rule == "paid":
@@ -114,6 +122,21 @@ def decision_function(schedule: Adaptive | Planned, closing: Closing | None = No
         return mask, DecisionState(state.left - spent, last, total)
 
     return Decisions(start, decide)
+
+
+def _check_moment(state: DecisionState, defect: Any, t: Any, n_steps: int) -> None:
+    """Refuse defects and steps that do not fit: JAX would spread the ones, and take the nearest of the others."""
+    if not hasattr(defect, "dtype") or not jnp.issubdtype(defect.dtype, jnp.floating):
+        raise TypeError(f"defect must be an array of floats, one per sample: got {type(defect).__name__}")
+    if jnp.shape(defect) != jnp.shape(state.left):
+        raise ValueError(f"defect must have one number per sample, {jnp.shape(state.left)}: got {jnp.shape(defect)}")
+    whole = isinstance(t, Integral) and not isinstance(t, bool)
+    if not whole and (jnp.shape(t) != () if hasattr(t, "dtype") else True):
+        raise TypeError(f"t must be a step, one whole number: got {t!r:.60}")
+    if not whole and not jnp.issubdtype(t.dtype, jnp.integer):
+        raise TypeError(f"t must be a step, one whole number: got {t.dtype}")
+    if not isinstance(t, jax.core.Tracer) and not 0 <= int(t) < n_steps:
+        raise ValueError(f"t must be a step of the {n_steps} that the price was made for, 0 to {n_steps - 1}: got {t}")
 
 
 Wanted = Callable[[DecisionState, jax.Array, Any], tuple[jax.Array, jax.Array]]

@@ -10,6 +10,10 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
+from torch import Tensor
+
+from trimtab.core.errors import of_type
+
 __all__ = ["to_mlflow", "to_tensorboard", "to_wandb"]
 
 OnStep = Callable[[int, dict[str, float]], None]
@@ -24,6 +28,7 @@ def to_tensorboard(writer: Any, prefix: str = "trimtab") -> OnStep:
         writer: `torch.utils.tensorboard.SummaryWriter` or anything with `add_scalar(tag, value, step)`.
         prefix: Of the tags.
     """
+    _check_logger(writer, "add_scalar", "a SummaryWriter", prefix)
     steps = count()
 
     def on_step(t: int, numbers: dict[str, float]) -> None:
@@ -36,6 +41,7 @@ def to_tensorboard(writer: Any, prefix: str = "trimtab") -> OnStep:
 
 def to_wandb(run: Any, prefix: str = "trimtab") -> OnStep:
     """Log to Weights & Biases: `run` is what `wandb.init()` returned, or anything with `log(dict)`."""
+    _check_logger(run, "log", "what wandb.init() returned", prefix)
 
     def on_step(t: int, numbers: dict[str, float]) -> None:
         run.log({f"{prefix}/{name}": value for name, value in numbers.items()} | {f"{prefix}/t": t})
@@ -45,9 +51,17 @@ def to_wandb(run: Any, prefix: str = "trimtab") -> OnStep:
 
 def to_mlflow(mlflow: Any, prefix: str = "trimtab") -> OnStep:
     """Log to MLflow: give the module itself, or anything with `log_metrics(dict, step=…)`."""
+    _check_logger(mlflow, "log_metrics", "the module mlflow", prefix)
     steps = count()
 
     def on_step(t: int, numbers: dict[str, float]) -> None:
         mlflow.log_metrics({f"{prefix}/{name}": value for name, value in numbers.items()}, step=next(steps))
 
     return on_step
+
+
+def _check_logger(logger: Any, method: str, usual: str, prefix: str) -> None:
+    """Refuse what cannot log now, not in mid-run."""
+    if isinstance(logger, Tensor) or not callable(getattr(logger, method, None)):  # a tensor has a log of its own
+        raise TypeError(f"a logger with {method}(…) was expected, such as {usual}: got {type(logger).__name__}")
+    of_type(prefix, str, "the prefix of the names that are logged")

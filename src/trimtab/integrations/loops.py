@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from numbers import Integral
 from queue import SimpleQueue
 from threading import Thread, current_thread
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab.core.errors import callable_thing, whole_number
 from trimtab.core.noise import Noise
 from trimtab.core.states import Form
 
@@ -54,6 +56,11 @@ class LoopSampler:
     n_steps: int
     _running: dict[int, _Running] = field(default_factory=dict, init=False, repr=False, metadata={"per_sample": True})
     _checked: list[bool] = field(default_factory=list, init=False, repr=False, metadata={"per_sample": True})
+
+    def __post_init__(self) -> None:
+        """Refuse what is no loop, or no number of calls."""
+        callable_thing(self.loop, "the loop of a LoopSampler", "loop(correct, seeds)")
+        whole_number(self.n_steps, "n_steps")
 
     def start(self, noise: Noise) -> Any:
         """Begin a run of the loop; its first proposals stand for the initial states, (n, *event)."""
@@ -131,9 +138,9 @@ class _Running:
         except BaseException as error:
             self.proposals.put(error)
 
-    def _correct(self, x: Any, t: int | None = None) -> Any:
+    def _correct(self, x: Any, t: Any = None) -> Any:
         Form(x)  # refuses what can be no state
-        if t is not None and int(t) != self.calls:
+        if t is not None and not (isinstance(t, Integral | Tensor) and int(t) == self.calls):
             raise ValueError(f"the loop called correct for step {t}, but step {self.calls} of {self.n_steps} is next")
         self.calls += 1
         self.proposals.put(x)

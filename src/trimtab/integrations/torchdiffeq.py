@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -11,9 +11,10 @@ from torch import Tensor
 
 from trimtab.core.constraint import Constraint
 from trimtab.core.corrector import Corrector
-from trimtab.core.errors import missing_extra
+from trimtab.core.errors import callable_thing, missing_extra, of_type, real_number, unknown
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Moment, Schedule
+from trimtab.core.states import Form
 
 try:
     import torchdiffeq
@@ -26,6 +27,9 @@ FIXED = ("euler", "midpoint", "heun2", "heun3", "rk4", "explicit_adams", "implic
 """Methods with steps known beforehand: T is their number. For the others, T is the number of intervals of `t`."""
 
 _ADAPTIVE = ("dopri8", "dopri5", "bosh3", "fehlberg2", "adaptive_heun")
+
+KNOWN = (*FIXED, *_ADAPTIVE, "scipy_solver")
+"""All methods of torchdiffeq."""
 
 
 def odeint(
@@ -73,7 +77,11 @@ def odeint(
         >>> record.n_steps, record.spent.tolist(), bool((path[-1].norm(dim=1) - 1).abs().max() < 1e-6)
         (10, [2, 2], True)
     """
+    _check_solve(func, y0, t, method, rtol, atol)
+    if options is not None:
+        of_type(options, Mapping, "the options of odeint", "as in options={'step_size': 0.1}")  # type: ignore[type-abstract]
     given = dict(options or {})
+    func = _Checked(func, y0)
     with torch.no_grad():
         if method in FIXED:
             grid = _grid(func, y0, t, given)
@@ -87,16 +95,64 @@ def odeint(
     return path, correct.rollout
 
 
+def _check_solve(func: Any, y0: Any, t: Any, method: Any, rtol: Any, atol: Any) -> None:
+    """Refuse what torchdiffeq could not use, in words of its own or in none."""
+    callable_thing(func, "func", "func(t, y)")
+    Form(y0)  # refuses what can be no states
+    check_times(t, "t")
+    check_solver(method, rtol, atol)
+
+
+def check_times(t: Any, what: str) -> None:
+    """Refuse what are no times of a solve."""
+    if not isinstance(t, Tensor) or t.ndim != 1 or len(t) < 2 or not t.is_floating_point():
+        came = f"{tuple(t.shape)} of {t.dtype}" if isinstance(t, Tensor) else type(t).__name__
+        raise ValueError(f"{what} must be a tensor of at least two floats, (k,): got {came}")
+    steps = t.diff()
+    if not bool(t.isfinite().all() & ((steps > 0).all() | (steps < 0).all())):
+        raise ValueError(f"{what} must be finite and go in one direction: got {t.tolist()[:8]}")
+
+
+def check_solver(method: Any, rtol: Any, atol: Any) -> None:
+    """Refuse methods that are none of torchdiffeq's, and tolerances that are none."""
+    if not isinstance(method, str) or method not in KNOWN:
+        raise unknown("method of torchdiffeq", method, KNOWN)
+    for name, value in (("rtol", rtol), ("atol", atol)):
+        if not isinstance(value, Tensor) and real_number(value, name, 0) == math.inf:
+            raise ValueError(f"{name} is a finite number of at least 0: got {value!r}")
+
+
+class _Checked:
+    """A velocity whose answers are checked: one for each number of the states, finite or not."""
+
+    def __init__(self, func: Callable[[Tensor, Tensor], Tensor], y0: Tensor) -> None:
+        self.func, self.y0 = func, y0
+
+    def __call__(self, t: Tensor, y: Tensor) -> Tensor:
+        v, y0 = self.func(t, y), self.y0
+        if not isinstance(v, Tensor) or v.shape != y0.shape or v.dtype != y0.dtype or v.device != y0.device:
+            came = f"{tuple(v.shape)} of {v.dtype} on {v.device}" if isinstance(v, Tensor) else type(v).__name__
+            raise ValueError(
+                f"func(t, y) must return a tensor as the states are, {tuple(y0.shape)} of {y0.dtype} on {y0.device}: "
+                f"got {came}"
+            )
+        return v
+
+
 def _grid(func: Any, y0: Tensor, t: Tensor, options: dict[str, Any]) -> Tensor:
     """The step ends of a fixed-step method as torchdiffeq would choose them; takes them out of the options."""
     step_size, construct = options.pop("step_size", None), options.pop("grid_constructor", None)
     if step_size is not None and construct is not None:
         raise ValueError("give step_size or grid_constructor, not both")
     if construct is not None:
+        callable_thing(construct, "grid_constructor", "grid_constructor(func, y0, t)")
         built: Tensor = construct(func, y0, t)
+        check_times(built, "what grid_constructor returns")
         return built
     if step_size is None:
         return t
+    if not 0 < (step_size := real_number(step_size, "step_size")) < math.inf:
+        raise ValueError(f"step_size is a finite number above 0: got {step_size!r}")
     count = math.ceil(float((t[-1] - t[0]).abs() / step_size + 1))
     grid: Tensor = t[0] + torch.sign(t[-1] - t[0]) * (torch.arange(count, dtype=t.dtype, device=t.device) * step_size)
     grid[-1] = t[-1]

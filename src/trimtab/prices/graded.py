@@ -115,7 +115,7 @@ def iteration_steps(runs: Sequence[Rollout]) -> IterationSteps:
     Args:
         runs: Records of the same T. Where iterations were not counted, a projection is one.
     """
-    records = list(runs) if isinstance(runs, Sequence) and not isinstance(runs, str) else []
+    records = list(runs) if isinstance(runs, list | tuple) else []
     if not records or not all(isinstance(run, Rollout) and run.unit == "iteration" for run in records):
         raise TypeError(
             f"iteration_steps takes records that counted iterations, at least one: got {runs!r:.80}; make them with "

@@ -42,7 +42,7 @@ class AccumulatedDefect(Schedule):
         steps = torch.arange(now.t + 1, device=now.defect.device)
         since = torch.where(steps[:, None] >= now.last, now.defects, 0.0)
         # one after the other: a plain sum groups its terms by the batch size, to other last bits
-        return since.cumsum(dim=0)[-1] >= self.value
+        return since.cumsum(dim=0)[-1] >= _fitting("AccumulatedDefect", self.value, now)
 
     def to(self, device: torch.device) -> AccumulatedDefect:
         """The same schedule with its values on `device`."""
@@ -80,7 +80,7 @@ class Trigger(Schedule):
 
     def decide(self, now: Moment) -> Tensor:
         """Where the defect is large enough and the last correction long enough ago."""
-        return (now.defect >= self.value) & ((now.last == 0) | (now.since >= self.gap))
+        return (now.defect >= _fitting("Trigger", self.value, now)) & ((now.last == 0) | (now.since >= self.gap))
 
     def to(self, device: torch.device) -> Trigger:
         """The same schedule with its values on `device`."""
@@ -105,7 +105,7 @@ class UntilBelow(Schedule):
 
     def decide(self, now: Moment) -> Tensor:
         """Where no defect has been below the tolerance yet."""
-        return (now.defects >= self.tolerance).all(dim=0)
+        return (now.defects >= _fitting("UntilBelow", self.tolerance, now)).all(dim=0)
 
     def to(self, device: torch.device) -> UntilBelow:
         """The same schedule with its tolerances on `device`."""
@@ -195,7 +195,7 @@ class AboveNoise(Schedule):
             raise ValueError(
                 f"AboveNoise has thresholds for {len(self.thresholds)} steps, but this rollout has {now.n_steps}"
             )
-        return now.defect > self.thresholds[now.t]
+        return now.defect > _fitting("AboveNoise", self.thresholds[now.t], now)
 
     def to(self, device: torch.device) -> AboveNoise:
         """The same schedule with its thresholds on `device`."""
@@ -227,6 +227,13 @@ def _checked(x: Tensor, t: int) -> Tensor:
 
 def _on(value: float | Tensor, device: torch.device) -> float | Tensor:
     return value.to(device) if isinstance(value, Tensor) else value
+
+
+def _fitting(schedule: str, value: float | Tensor, now: Moment) -> float | Tensor:
+    """The value for all samples or for each, refused where it is for another number of them."""
+    if isinstance(value, Tensor) and value.ndim and len(value) != len(now):
+        raise ValueError(f"{schedule} has values for {len(value)} samples, but this rollout has {len(now)}")
+    return value
 
 
 def _at_least_zero(schedule: str, name: str, value: float | Tensor) -> None:

@@ -156,6 +156,8 @@ class RandomRamp(Schedule):
     def __post_init__(self) -> None:
         """Refuse weights that are none."""
         whole_number(self.seed, "the seed of RandomRamp", 0)
+        if self.budget is None:
+            raise TypeError("RandomRamp needs a budget, a count, a fraction of T or a count per sample: got None")
         w = self.weights
         if w is None:
             return

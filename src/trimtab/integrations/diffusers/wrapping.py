@@ -20,7 +20,7 @@ from torch import Tensor
 
 from trimtab.core.constraint import Constraint
 from trimtab.core.corrector import Corrector
-from trimtab.core.errors import missing_extra
+from trimtab.core.errors import callable_thing, missing_extra, whole_number
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Moment, Schedule
 from trimtab.integrations.diffusers.calls import first_call, refuse_unusable, step_ends
@@ -107,6 +107,8 @@ def unwrap(thing: Thing) -> Thing:
     if hasattr(thing, "scheduler") and not hasattr(thing, "step"):
         thing.scheduler = unwrap(thing.scheduler)
         return thing
+    if not callable(getattr(thing, "step", None)):
+        raise TypeError(f"unwrap takes a pipeline or a scheduler: got {type(thing).__name__}, which has no step")
     plain = copy.deepcopy(thing)
     plain.__class__ = getattr(type(thing), "_trimtab_plain", type(thing))
     plain.__dict__.pop("_trimtab_gate", None)
@@ -126,6 +128,10 @@ def pipeline_sampler(
         history: As in `wrap`.
     """
     _refuse_unknown("history", history, get_args(History))
+    callable_thing(call, "call", "call(pipe, generators)")
+    whole_number(n_steps, "n_steps")
+    if getattr(pipe, "scheduler", None) is None:
+        raise TypeError(f"a pipeline with a scheduler was expected: got {type(pipe).__name__}")
     plain, settings = unwrap(pipe.scheduler), HandedSettings(history)
     refuse_unusable(plain)
 
