@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,10 @@ import torch
 import trimtab as tt
 from torture.judge import is_clear, where
 from torture.kills import in_child, work
+from torture.targets_schedules import iterated, priced
 from torture.things import prices, whole_run
+from trimtab.core.files import kind_of, load_tensors, tensor_bytes
+from trimtab.core.replay import replay
 from trimtab.domains.pdm.checkpoint import load_model
 from trimtab.domains.pdm.domain import load_map
 from trimtab.studies.about import read_about
@@ -59,6 +64,8 @@ def formats(folder: Path) -> dict[str, tuple[Path, Reader, bool]]:
     prices().save(files / "price.safetensors")
     tt.prices.Plan(torch.zeros(3, 6, dtype=torch.bool)).save(files / "plan.safetensors") if _plan_is_simple() else None
     whole_run(tt.Periodic(2), keep_states=True).save(files / "rollout.safetensors")
+    iterated(keep_states=True).save(files / "iterations.safetensors")
+    replace(priced(), kept_back=2).save(files / "iteration-price.safetensors")
     (files / "settings.json").write_text(json.dumps({"kappa": 0.3, "n_steps": 20, "more": [1, {"a": None}]}))
     (files / "settings.toml").write_text('kappa = 0.3\nn_steps = 20\n[more]\na = "b"\n')
     (files / "map.json").write_text(json.dumps({"circles": [[0.1, 0.2, 0.3], [0.4, 0.5, 0.1]]}))
@@ -82,6 +89,12 @@ def formats(folder: Path) -> dict[str, tuple[Path, Reader, bool]]:
         "trace": (trace, Trace.load, True),
         "price": (files / "price.safetensors", tt.load, True),
         "rollout": (files / "rollout.safetensors", tt.Rollout.load, True),
+        "price of iterations": (files / "iteration-price.safetensors", tt.load, True),
+        "rollout of iterations": (files / "iterations.safetensors", tt.Rollout.load, True),
+        "price, forged": (files / "price.safetensors", used_price, False),
+        "rollout, forged": (files / "rollout.safetensors", used_rollout, False),
+        "price of iterations, forged": (files / "iteration-price.safetensors", used_price, False),
+        "rollout of iterations, forged": (files / "iterations.safetensors", used_rollout, False),
         "settings, JSON": (files / "settings.json", read_settings, False),
         "settings, TOML": (files / "settings.toml", read_settings, False),
         "map": (files / "map.json", load_map, False),
@@ -91,6 +104,22 @@ def formats(folder: Path) -> dict[str, tuple[Path, Reader, bool]]:
     if (files / "plan.safetensors").is_file():
         table["plan"] = (files / "plan.safetensors", tt.load, True)
     return table
+
+
+def used_price(path: Path) -> Any:
+    """A price that is loaded and used once."""
+    price = tt.load(path)
+    run = iterated if price.unit == "iteration" else whole_run
+    record = run(schedule=price.at(min(2, price.budget)), closing=price.closing or "free")
+    return vars(price) | {"spent": record.spent}
+
+
+def used_rollout(path: Path) -> Any:
+    """A record that is loaded and looked at."""
+    record = tt.Rollout.load(path)
+    looked = (record.spent, record.paid, record.all_iterations, record.grouped().spent)
+    repr(record), record._repr_html_(), replay(tt.Periodic(1), record)
+    return vars(record) | {"looked": looked}
 
 
 def _plan_is_simple() -> bool:
@@ -163,6 +192,33 @@ def mutated(data: bytes, r: random.Random) -> bytes:
     return json.dumps(_other(value, r)).encode()
 
 
+def forged(path: Path, r: random.Random) -> bytes:
+    """A file of tensors in which one tensor or one fact is another, with a checksum that is right."""
+    kind, tensors, facts = kind_of(path), *load_tensors(path, kind_of(path))
+    if r.random() < 0.4:
+        fact = r.choice(sorted(facts))
+        changed = {fact: _other(facts[fact], r)} if r.random() < 0.85 else {}
+        return tensor_bytes(kind, tensors, {k: v for k, v in facts.items() if k != fact} | changed)
+    name = r.choice(sorted(tensors))
+    old = tensors.pop(name)
+    numbers = old.double()
+    spoiled = numbers.clone()
+    spoiled.view(-1)[r.randrange(max(1, spoiled.numel())) :][:1] = r.choice([math.nan, math.inf, -1.0, 1e30])
+    shapes = [old[:0], old[:1], torch.cat([old, old]), old[None], old.flatten(), old.transpose(0, -1).contiguous()]
+    kinds = [
+        spoiled.to(old.dtype),
+        spoiled,
+        numbers.long(),
+        numbers.bool(),
+        -old.long(),
+        torch.tensor(1.0),
+        numbers.half(),
+    ]
+    new = r.choice([*shapes, *kinds, torch.tensor(1.0), None])
+    more = {} if new is None else {r.choice([name, name, name, "x"]): new.clone()}
+    return tensor_bytes(kind, tensors | more, facts)
+
+
 def _other(value: Any, r: random.Random, depth: int = 0) -> Any:
     """The same value with one part replaced by something else."""
     if isinstance(value, dict) and value and depth < 6 and r.random() < 0.9:
@@ -219,7 +275,7 @@ def _run(folder: Path, count: int, r: random.Random, say: Callable[[str], None])
     for i in range(count):
         name = names[i % len(names)]
         path, read, must_notice = table[name]
-        data = mutated(intact[name], r)
+        data = forged(path, r) if name.endswith("forged") else mutated(intact[name], r)
         try:
             result = read(_placed(folder, path, data))
         except Exception as error:

@@ -12,6 +12,7 @@ from torch import Tensor
 from trimtab.core import show
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.groups import Groups
+from trimtab.core.record_checks import check_record
 from trimtab.core.schedule import Unit
 from trimtab.core.states import Form
 
@@ -187,6 +188,10 @@ class Rollout:
             raise ValueError(f"{path}: not a whole rollout, {sorted(missing)} missing")
         if facts["closing_rule"] not in get_args(Closing):
             raise ValueError(f"{path}: closing_rule must be one of {get_args(Closing)}: got {facts['closing_rule']!r}")
+        try:
+            check_record(tensors, facts)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path}: not a whole rollout, {error}") from error
         for name, shape in _shapes(tensors["projected"].shape).items():
             if name in tensors and tensors[name].shape[: len(shape)] != shape:
                 raise ValueError(f"{path}: not a whole rollout, {name} is {tuple(tensors[name].shape)} and not {shape}")
@@ -227,7 +232,13 @@ def _passes(path: Any, tensors: dict[str, Tensor], n_steps: int, n: int) -> Pass
     whole = step is not None and defects is not None and step.ndim == 1 and defects.ndim == 2
     if step is None or defects is None or not whole or len(step) != len(defects) or defects.shape[1] > n:
         raise ValueError(f"{path}: not a whole rollout, its passes within steps do not fit together")
-    if step.is_floating_point() or bool(((step < 0) | (step >= n_steps) | (step.diff(prepend=step[:1]) < 0)).any()):
+    if not defects.is_floating_point() or bool((defects < 0).any()):
+        raise ValueError(f"{path}: the defects of passes within steps must be floats of at least 0, or NaN")
+    if (
+        step.is_floating_point()
+        or step.dtype.itemsize < 4
+        or bool(((step < 0) | (step >= n_steps) | (step.diff(prepend=step[:1]) < 0)).any())
+    ):
         raise ValueError(f"{path}: the passes within steps must be in the order of steps 0 to {n_steps - 1}")
     return Passes(step, defects)
 

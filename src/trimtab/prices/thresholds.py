@@ -15,6 +15,7 @@ from trimtab._version import __version__
 from trimtab.core import show
 from trimtab.core.errors import of_type, whole_number
 from trimtab.core.files import UNUSABLE, load_tensors, save_tensors
+from trimtab.core.record import Closing
 from trimtab.core.schedule import Budget, Moment, Schedule, Unit, as_array, units
 from trimtab.prices.own_scale import OwnScale
 from trimtab.prices.resample import Keep, resampled_table
@@ -77,6 +78,11 @@ class Thresholds:
             raise ValueError(f"the threshold table has NaN, first at t = {t}, b = {b}; use inf for 'never'")
         if bool((table[:, 0] != torch.inf).any()):
             raise ValueError("column 0 of a threshold table must be +inf: with no budget left nothing can be spent")
+        for name in ("method", "objective", "fingerprint", "version", "closing"):
+            of_type(getattr(self, name), str, f"{name} of prices")
+        if self.closing not in ("", *get_args(Closing)):
+            raise ValueError(f"the closing of prices is 'paid', 'free', 'none' or '' for any: got {self.closing!r}")
+        of_type(self.notes, Mapping, "notes of prices")  # type: ignore[type-abstract]
         if self.own_scale is not None:
             self.own_scale.check_steps(len(table))
 
