@@ -18,7 +18,7 @@ def test_a_projection_that_never_returns_raises_or_dies_is_a_failure_and_the_nex
         assert torch.equal(answer.x, bad)
         slow = TimeLimit(limited.constraint, 60.0, limited._workshop)  # the limit itself is not what is tested here
         assert torch.equal(slow.project(good).x, Ball(1.0).project(good))
-    limited._workshop.end()
+    limited.end()
 
 
 def test_the_policy_of_the_corrector_decides_what_becomes_of_it():
@@ -28,7 +28,7 @@ def test_the_policy_of_the_corrector_decides_what_becomes_of_it():
     assert torch.equal(corrector(x), x)
     corrector(x)
     assert corrector.rollout.failed[0].tolist() == [True, True]
-    limited._workshop.end()
+    limited.end()
 
 
 def test_what_cannot_be_sent_and_limits_that_are_none_are_refused():

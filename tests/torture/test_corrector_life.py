@@ -1,4 +1,4 @@
-"""The life of a corrector in any order: begun, called, failed, reset, copied, pickled, called from other threads."""
+"""The life of a corrector in any order: begun, called, failed, stopped, reset, copied, pickled, called by threads."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 import trimtab as tt
+from trimtab.core.constraint import Improvement
 
 T, N, BUDGET = 5, 3, 2
 
@@ -31,6 +32,14 @@ class Disc(tt.Constraint):
     def defect(self, x):
         return (x.norm(dim=1) - 1).clamp(min=0)
 
+    improves = True
+
+    def improve(self, x, state, **context):
+        """Half the way to the disc, and the whole way from nearby."""
+        whole = self.project(x)
+        y = torch.where((self.defect(x) > 0.1)[:, None], (x + whole) / 2, whole)
+        return Improvement(y, self.defect(y), self.defect(y) == 0, ())
+
     def take(self, rows):
         return self
 
@@ -41,15 +50,18 @@ class Life(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.disc = Disc()
-        self.corrector = tt.Corrector(self.disc, tt.Periodic(BUDGET), T, closing="free")
-        self.made, self.broken, self.complete = 0, False, False
+        self.corrector = self.make()
+        self.made, self.broken, self.complete, self.stopped = 0, False, False, False
+
+    def make(self) -> tt.Corrector:
+        return tt.Corrector(self.disc, tt.Periodic(BUDGET), T, closing="free")
 
     def call(self, x: torch.Tensor, t: int | None = None) -> torch.Tensor:
         before = x.clone()
         out = self.corrector(x, t)
         assert torch.equal(x, before)
         if t == 0 or self.complete or self.broken:
-            self.made, self.broken = 0, False
+            self.made, self.broken, self.stopped = 0, False, False
         self.made += 1
         self.complete = self.made == T
         return out
@@ -104,17 +116,30 @@ class Life(RuleBasedStateMachine):
         finally:
             self.disc.raises = False
 
+    @rule(scale=st.floats(0.1, 5))
+    def stop(self, scale):
+        """A run that has begun can be ended early, and then has a record; another cannot be stopped."""
+        x = torch.full((N, 2), scale)
+        if self.made == 0 or self.complete or self.broken:
+            with pytest.raises(RuntimeError, match="no run to stop"):
+                self.corrector.stop(x)
+            return
+        corrected = bool(self.corrector.projected.all())  # by the last call: then there is nothing to close
+        out = self.corrector.stop(x)
+        assert float(out.norm(dim=1).max()) <= 1 + 1e-6 or (corrected and torch.equal(out, x))
+        self.complete = self.stopped = True
+
     @rule()
     def reset(self):
         """An unfinished run is forgotten."""
         self.corrector.reset()
-        self.made, self.broken, self.complete = 0, False, False
+        self.made, self.broken, self.complete, self.stopped = 0, False, False, False
 
     @rule()
     def begin(self):
         """A run may be begun by its initial states."""
         self.corrector.begin(torch.zeros(N, 2))
-        self.made, self.broken, self.complete = 0, False, False
+        self.made, self.broken, self.complete, self.stopped = 0, False, False, False
 
     @rule(how=st.sampled_from([copy.copy, copy.deepcopy, lambda c: pickle.loads(pickle.dumps(c))]))
     def go_on_with_a_copy(self, how):
@@ -124,7 +149,7 @@ class Life(RuleBasedStateMachine):
         assert twin.t == self.corrector.t
         assert self.corrector.t == (0 if self.complete else self.made)
 
-    @precondition(lambda self: 0 < self.made < T and not self.broken)
+    @precondition(lambda self: 0 < self.made < T and not self.broken and not self.complete)
     @rule()
     def call_from_another_thread(self):
         """A run belongs to the thread that began it."""
@@ -147,11 +172,38 @@ class Life(RuleBasedStateMachine):
         if not self.broken:
             assert self.corrector.t == (0 if self.complete else self.made)
         if self.complete:
-            assert self.corrector.rollout.spent.tolist() == [BUDGET] * N
+            self.check_record(self.corrector.rollout)
         else:
             with pytest.raises(RuntimeError, match="called"):
                 _ = self.corrector.rollout
 
+    def check_record(self, record):
+        """Whole, or of the steps that were made."""
+        assert record.n_steps == self.made
+        assert record.planned_steps == (T if self.stopped else None)
+        if not self.stopped:
+            assert record.spent.tolist() == [BUDGET] * N
+
+
+class LifeOfIterations(Life):
+    """The same, where each iteration of the solver is bought."""
+
+    def make(self) -> tt.Corrector:
+        prices = torch.full((T, 2 * T + 1), 0.2)
+        prices[:, 0] = torch.inf
+        price = tt.prices.Thresholds(prices, unit="iteration")
+        return tt.Corrector(self.disc, price.at(2 * T), T, closing="free", unit="iteration")
+
+    def check_record(self, record):
+        """No sample buys more than it may, and what is left is below the price or paid for."""
+        assert record.n_steps == self.made
+        assert record.planned_steps == (T if self.stopped else None)
+        assert record.unit == "iteration"
+        assert int(record.spent.max()) <= 2 * T
+        assert bool((record.iterations.bool() == record.projected).all())
+
 
 Life.TestCase.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
 TestLife = Life.TestCase
+LifeOfIterations.TestCase.settings = Life.TestCase.settings
+TestLifeOfIterations = LifeOfIterations.TestCase

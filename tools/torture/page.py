@@ -76,21 +76,26 @@ def _power(found: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _projections(found: Mapping[str, Any]) -> tuple[str, str, str]:
+    hangs = found["hanging"]
+    name = "runs whose failures were counted wrongly"
     return (
-        "projections that fail, raise or answer NaN, every policy",
-        f"{found['runs']} runs, {found['share of projections that go wrong']:.0%} of projections",
-        f"{found['samples lost']} samples lost, {found['runs whose failures were counted wrongly']} runs with failures "
+        "projections that fail, raise, hang or answer NaN, every policy",
+        f"{found['runs']} runs, {found['share of projections that go wrong']:.0%} of projections; {hangs['runs']} more "
+        f"in which one call of ten never returns, with a `TimeLimit` of {hangs['limit in seconds']} s",
+        f"{found['samples lost']} samples lost, {found[name]} runs with failures "
         "counted wrongly; what is not reported as a failure stops the run with an error",
     )
 
 
 def _memory(found: Mapping[str, Any]) -> tuple[str, str, str]:
     calls, many = found["MB after each tenth of the calls"], found["MB after each run of so many samples"]
+    held = found["MB after each such run, free memory given back"]
     return (
         "memory",
         f"{found['calls']:,} calls of one corrector; ten runs of {found['samples']:,} samples",
-        f"{calls[0]:.0f} MB after the first tenth of the calls, {calls[-1]:.0f} MB after the last; {many[0]:.0f} MB "
-        f"after the first run, {min(many[2:]):.0f} to {max(many[2:]):.0f} MB after the third and all later ones",
+        f"{calls[0]:.0f} MB after the first tenth of the calls, {calls[-1]:.0f} MB after the last; {held[0]:.0f} MB "
+        f"held after the first run, {held[-1]:.0f} MB after the tenth, {min(held):.0f} to {max(held):.0f} MB in "
+        f"between; with what the allocator keeps for later {many[0]:.0f} and {many[-1]:.0f} MB",
     )
 
 

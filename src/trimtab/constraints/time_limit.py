@@ -74,6 +74,10 @@ class TimeLimit(Constraint):
             return Projection(x, converged=torch.zeros(len(x), dtype=torch.bool, device=x.device))
         return answer
 
+    def end(self) -> None:
+        """End the process now; a later call begins another. It is ended with this object, too."""
+        self._workshop.end()
+
     def take(self, rows: Tensor) -> TimeLimit:
         """The same for some of the samples."""
         return TimeLimit(self.constraint.take(rows), self.seconds, self._workshop)

@@ -70,7 +70,7 @@ class _Flow:
             usable = self.times.shape == (self.n_steps + 1,) and self.times.is_floating_point()
             if not usable or not bool((self.times.diff() > 0).all() & self.times.isfinite().all()):
                 raise ValueError(
-                    f"times must be {self.n_steps + 1} finite increasing floats for {self.n_steps} steps: got "
+                    f"times must be {self.n_steps + 1} increasing numbers for {self.n_steps} steps, finite floats: got "
                     f"{tuple(self.times.shape)} of {self.times.dtype}"
                 )
 

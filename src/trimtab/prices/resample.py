@@ -13,7 +13,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from trimtab.core.errors import whole_number
 from trimtab.schedules.basic import MOST_STEPS
 
 __all__ = ["Keep", "between", "old_budgets", "resampled_masks", "resampled_table", "resampled_typical"]
@@ -41,7 +40,8 @@ def old_budgets(n_steps: int, old_steps: int, most: int, keep: Keep) -> Tensor:
 
 def check_steps(n_steps: int) -> None:
     """Refuse what is no number of steps."""
-    whole_number(n_steps, "n_steps", most=MOST_STEPS)
+    if isinstance(n_steps, bool) or not isinstance(n_steps, int) or not 1 <= n_steps <= MOST_STEPS:
+        raise ValueError(f"n_steps must be a whole number from 1 to {MOST_STEPS}: got {n_steps!r}")
 
 
 def between(rows: Tensor, at: Tensor) -> Tensor:
