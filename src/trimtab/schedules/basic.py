@@ -22,6 +22,12 @@ MOST_STEPS = 10_000_000
 """Of a mask: more would be a mistake for something else."""
 
 
+def needs_budget(schedule: str, budget: object) -> None:
+    """Refuse None, which means as many as it likes: a schedule that spreads its corrections has to know how many."""
+    if budget is None:
+        raise TypeError(f"{schedule} needs a budget, a count, a fraction of T or a count per sample: got None")
+
+
 @dataclass(frozen=True)
 class Terminal(Schedule):
     """Never project during the rollout; only the closing projection makes the result feasible."""
@@ -52,6 +58,10 @@ class Periodic(Schedule):
 
     budget: Budget
     looks_at_defects: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Refuse to be without a budget."""
+        needs_budget("Periodic", self.budget)
 
     def decide(self, now: Moment) -> Tensor:
         """All samples at the steps where the even share of the budget reaches the next whole number."""
@@ -154,7 +164,8 @@ class RandomTimes(Schedule):
     looks_at_defects: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        """Refuse a seed that is none."""
+        """Refuse a seed that is none, and to be without a budget."""
+        needs_budget("RandomTimes", self.budget)
         whole_number(self.seed, "the seed of RandomTimes", 0)
 
     def decide(self, now: Moment) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 from trimtab.core.errors import of_type, real_number, whole_number
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.schedule import Budget, Moment, Schedule, corrections
-from trimtab.schedules.basic import MOST_STEPS
+from trimtab.schedules.basic import MOST_STEPS, needs_budget
 
 __all__ = ["Geometric", "RandomRamp", "Window", "windows"]
 
@@ -113,6 +113,10 @@ class Geometric(Schedule):
     budget: Budget
     looks_at_defects: ClassVar[bool] = False
 
+    def __post_init__(self) -> None:
+        """Refuse to be without a budget."""
+        needs_budget("Geometric", self.budget)
+
     def decide(self, now: Moment) -> Tensor:
         """All samples at those steps; samples with budgets of their own each at theirs."""
         b = corrections(self.budget, now.n_steps)
@@ -156,8 +160,7 @@ class RandomRamp(Schedule):
     def __post_init__(self) -> None:
         """Refuse weights that are none."""
         whole_number(self.seed, "the seed of RandomRamp", 0)
-        if self.budget is None:
-            raise TypeError("RandomRamp needs a budget, a count, a fraction of T or a count per sample: got None")
+        needs_budget("RandomRamp", self.budget)
         w = self.weights
         if w is None:
             return
