@@ -100,7 +100,7 @@ TARGETS: dict[str, tuple[Callable[[Any], Any], Bad]] = {
     "Corrector groups": (lambda v: tt.Corrector(ball(), tt.Terminal(), T, groups=v)(torch.rand(N, 3)),
                          lambda r: r.choice(["x", 3, 1.5, Thing(), torch.ones(N + 1).long(), torch.rand(N), [1.5] * N])),
     "Corrector first state": (corrector_call, state),
-    "Corrector later state": (later_state_call, later_state),
+    "Corrector later state": (later_state_call, lambda r: but_none(later_state(r))),
     "Corrector t": (lambda v: tt.Corrector(ball(), tt.Terminal(), T)(torch.rand(N, 3), v),
                     lambda r: r.choice([1, -1, T, r.randint(2, 10**6), "x", 1.5, [], Thing(), math.nan])),
     "Corrector.begin": (lambda v: tt.Corrector(ball(), tt.Terminal(), T).begin(v), state),
