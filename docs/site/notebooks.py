@@ -104,7 +104,7 @@ def _shown(output: NotebookNode) -> str:
     data = output.get("data", {})
     if "text/html" in data:
         one_block = "\n".join(line for line in data["text/html"].splitlines() if line.strip())
-        return f'<div class="output">{one_block}</div>'
+        return f'<div class="output">{one_block}</div>' if one_block else ""  # a bar that has gone leaves nothing
     return f"```{{ .text .output }}\n{data['text/plain'].rstrip()}\n```" if "text/plain" in data else ""
 
 

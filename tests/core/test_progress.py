@@ -1,6 +1,10 @@
-"""A slow call says how far it is, and its first guess is a fair one; a quick call says nothing."""
+"""A slow call says how far it is, in lines or as a bar; its first guess is a fair one; a quick call says nothing."""
 
 from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -76,3 +80,52 @@ def test_the_first_guess_of_how_many_batches_there_will_be_is_right_within_a_fac
     told = seen[-1]
     assert told.done > 0
     assert told.first / 2 <= told.done <= max(2 * told.first, 3)
+
+
+CELLS = (
+    """
+import trimtab as tt
+from engine_cases import problem
+from trimtab.core import progress
+
+progress._BAR_PATIENCE = progress._BAR_EVERY = 0.0
+drawn, draw = [], progress.Bar.draw
+progress.Bar.draw = lambda bar, *how: (drawn.append(how), draw(bar, *how))[1]
+price = tt.calibrate(problem())
+""",
+    """
+print(len(drawn) > 3, all(done < of for done, of, _ in drawn), drawn[0][2])
+""",
+    """
+advice = tt.advise(problem(32), cost="projections")
+""",
+    """
+def wrong(samples):
+    raise ZeroDivisionError("in the caller's own measure")
+
+tt.calibrate(problem(), quality=wrong)
+""",
+)
+
+
+def test_a_notebook_shows_one_bar_that_goes_at_the_end_and_stays_where_a_call_failed(tmp_path):
+    nbclient = pytest.importorskip("nbclient", reason="notebooks are run with nbclient: pip install 'trimtab[site]'")
+    from nbformat.v4 import new_code_cell, new_notebook
+    from traitlets.config import Config
+
+    notebook = new_notebook(cells=[new_code_cell(text.strip()) for text in CELLS])
+    wire = {"transport": "ipc", "ip": f"{tmp_path}/kernel"} if os.name == "posix" else {}
+    settings = Config({"KernelManager": wire})
+    client = nbclient.NotebookClient(
+        notebook, timeout=300, kernel_name="python3", allow_errors=True, force_raise_errors=False, config=settings
+    )
+    search = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)])
+    client.execute(env=os.environ | {"PYTHONPATH": search, "PYDEVD_DISABLE_FILE_VALIDATION": "1"})
+    slow, showed, nested, failed = (cell.outputs for cell in notebook.cells)
+    for gone in (slow, nested):  # advice calibrates: two calls, and one bar
+        assert [output.data for output in gone] == [{"text/html": "", "text/plain": ""}]
+    assert showed[0].text.startswith("True True trimtab.calibrate: batch 3 of about ")
+    bar, error = failed
+    assert "<progress value=" in bar.data["text/html"]
+    assert bar.data["text/plain"].startswith("trimtab.calibrate: batch ")
+    assert error.ename == "ZeroDivisionError"

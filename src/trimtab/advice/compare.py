@@ -164,7 +164,7 @@ def compare(
             return shop.runs(of, **settings)
         return partial(of.rollout, **settings) if isinstance(of, Problem) else of
 
-    with workshop(engine, tell, source) as shop:
+    with tell, workshop(engine, tell, source) as shop:
         run = batches(source, shop)
         other = batches(reference, shop) if isinstance(reference, Problem) or callable(reference) else None
         ahead(run, [Watched(Stepwise())])

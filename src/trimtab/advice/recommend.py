@@ -118,7 +118,7 @@ def advise(
     if objective not in ("endpoint", "path"):
         raise unknown("objective", str(objective), ("endpoint", "path"))
     tell = progress_of("advise", say)
-    with workshop(engine, tell, source) as shop:
+    with tell, workshop(engine, tell, source) as shop:
         calibrating, measuring, problems, n_steps = _two_batches(source, held_out, shop)
         _refuse_foreign_price(price, n_steps)
         if problems[0] is not None and distance is None:

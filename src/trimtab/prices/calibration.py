@@ -143,7 +143,7 @@ def calibrate(  # type: ignore[misc]  # the overloads stand for all its options
     tell = progress_of("calibrate", say)
     if tell is not say:
         tell.expect(batches_of(method, objective))
-    with workshop(engine, tell, source) as shop:
+    with tell, workshop(engine, tell, source) as shop:
         run = _run_of(source, closing, "state" in mix, shop)
         exact = 1.0 if isinstance(budget, Mean) else budget
         batches = Batches(run, exact, objective, distance, known, check, tell, unit)
