@@ -16,7 +16,7 @@ from torch import Tensor
 from trimtab.core.constraint import Constraint, Improvement, Projection
 from trimtab.core.states import Form, Leaves, all_finite, as_tensor, finite_rows, rowwise, take_leaves
 
-__all__ = ["Applied", "Meter", "OnFailure", "Outcome", "ProjectionError", "Retry", "checked_projection", "recover"]
+__all__ = ["OnFailure", "ProjectionError", "Retry"]
 
 
 class ProjectionError(RuntimeError):
@@ -237,6 +237,8 @@ class Retry:
 
 
 OnFailure = Literal["keep", "revert", "raise", "retry"] | Retry
+"""What to do with a sample whose projection failed: keep the solver's last state if it is no worse, go back to the
+proposal, raise, or try again first."""
 
 
 def tries_and_last_resort(policy: OnFailure) -> tuple[int, Then]:

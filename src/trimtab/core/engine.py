@@ -29,7 +29,7 @@ from trimtab.core.record import Rollout
 from trimtab.core.repeatable import Twice, check_same, twice
 from trimtab.core.schedule import Schedule
 
-__all__ = ["Engine", "RunBatch", "Runs", "Workshop", "ahead", "checked", "workshop"]
+__all__ = ["Engine", "RunBatch"]
 
 RunBatch = Callable[[Schedule], Rollout]
 """Runs one batch of rollouts under a schedule; the same seeds and noise every time."""

@@ -14,7 +14,7 @@ from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
 from trimtab.core.states import Form
 
-__all__ = ["Twice", "as_record", "check_repeatable", "check_same", "twice"]
+__all__ = ["check_repeatable"]
 
 
 class Twice(NamedTuple):

@@ -14,7 +14,7 @@ from trimtab.core.noise import Noise, as_seeds
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Moment, Schedule, as_schedule
 
-__all__ = ["Sampler", "noise_of", "refuse_overlap", "rollout", "take_rows"]
+__all__ = ["Sampler", "rollout"]
 
 
 class Sampler(Protocol):
