@@ -20,9 +20,11 @@ from matplotlib.collections import LineCollection
 from torch import Tensor
 
 import trimtab as tt
+from trimtab.core.engine import Engine
 from trimtab.core.metrics import path_error
 from trimtab.domains import DOMAINS, base_of
 from trimtab.domains.base import Graph
+from trimtab.schedules import Fixed
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "docs" / "images" / "gallery"
@@ -34,21 +36,21 @@ Run = Callable[[tt.Schedule], tt.Rollout]
 Picture = tuple[Draw, tt.Rollout]
 
 
-def priced(run: Run, held_out: Run, n_steps: int) -> tt.Rollout:
+def priced(run: Run, held_out: Run | tt.Problem, engine: Engine | None = None) -> tt.Rollout:
     """A run with prices that were calibrated on other noise."""
-    return run(tt.calibrate(held_out, budget=BUDGET, objective="path").at(BUDGET))
+    return run(tt.calibrate(held_out, budget=BUDGET, objective="path", engine=engine).at(BUDGET))
 
 
 # ------------------------------------------------------------------ domains
 
 
-def domain(name: str) -> Picture:
+def domain(name: str, engine: Engine | None = None) -> Picture:
     """Paths, or final states where a state is a path, of a domain that comes with trimtab."""
     few = name in ("pdm", "grid", "reaction-flow")
     made = tt.domain(name, **SMALLER.get(name, {}))
     view = made.looks
     held, fresh = made.problem(range(1000, 1016 if few else 1064)), made.problem(range(8 if few else SHOWN))
-    record = priced(lambda s: fresh.rollout(s, keep_states=not view.final), lambda s: held.rollout(s), fresh.n_steps)
+    record = priced(lambda s: fresh.rollout(s, keep_states=not view.final), held, engine)
     if view.final:
         points, graph = view.points(record.final), view.graph
         if graph is not None:
@@ -78,9 +80,9 @@ def starts(seed: int, n: int = SHOWN) -> Tensor:
     return sphere().project(torch.randn(n, 3, generator=torch.Generator().manual_seed(seed)))
 
 
-def on_sphere(run: Callable[[tt.Schedule, int], tt.Rollout], n_steps: int) -> Picture:
+def on_sphere(run: Callable[[tt.Schedule, int], tt.Rollout]) -> Picture:
     """Final points of something that is run on the sphere."""
-    record = priced(lambda s: run(s, 0), lambda s: run(s, 1), n_steps)
+    record = priced(lambda s: run(s, 0), lambda s: run(s, 1))
     final = torch.as_tensor(np.array(record.final))
     return lambda axes: dots(axes, final), record
 
@@ -90,7 +92,7 @@ def flows() -> Picture:
     from trimtab.integrations.flows import FlowSampler
 
     flow = FlowSampler(velocity=swirl, n_steps=40, event=(3,), method="heun", start_from=_on_sphere)
-    return on_sphere(lambda s, seed: tt.rollout(flow, sphere(), s, range(1000 * seed, 1000 * seed + SHOWN)), 40)
+    return on_sphere(lambda s, seed: tt.rollout(flow, sphere(), s, range(1000 * seed, 1000 * seed + SHOWN)))
 
 
 def _on_sphere(noise: object) -> Tensor:
@@ -106,7 +108,7 @@ def torchdiffeq() -> Picture:
         field = lambda t, x: swirl(x, t)  # noqa: E731
         return odeint(field, starts(seed), times, sphere(), schedule, method="rk4", options=options)[1]
 
-    return on_sphere(run, 40)
+    return on_sphere(run)
 
 
 def flow_matching() -> Picture:
@@ -118,7 +120,7 @@ def flow_matching() -> Picture:
         solver.sample(starts(seed), step_size=0.025, method="midpoint")
         return solver.rollout
 
-    return on_sphere(run, 40)
+    return on_sphere(run)
 
 
 def azula() -> Picture:
@@ -137,7 +139,7 @@ def azula() -> Picture:
         sampler(sampler.init((SHOWN, 3)))
         return sampler.rollout
 
-    return on_sphere(run, 40)
+    return on_sphere(run)
 
 
 def diffrax() -> Picture:
@@ -160,18 +162,56 @@ def diffrax() -> Picture:
         term, start = library.ODETerm(field), jnp.asarray(starts(seed).numpy())
         return diffeqsolve(term, library.Tsit5(), times, start, ball, schedule)[1]
 
-    return on_sphere(run, 40)
+    return on_sphere(run)
+
+
+def inside_jit() -> Picture:
+    """Decisions inside one jitted scan, from the table that a corrector's runs were calibrated for."""
+    import jax
+    import jax.numpy as jnp
+
+    from trimtab.integrations.jax import decision_function
+
+    def norm(x: object) -> object:
+        return jnp.linalg.norm(x, axis=1, keepdims=True)
+
+    ball = tt.as_constraint(lambda x: x / norm(x), lambda x: jnp.abs(norm(x)[:, 0] - 1))
+
+    @jax.jit
+    def step(x: object, t: object) -> object:
+        out = 3 * (jnp.sin(9 * t / 40 + 4 * x[:, :1]) > 0.8)
+        return x + (jnp.stack([-x[:, 1], x[:, 0], 0.5 * jnp.cos(3 * x[:, 0])], axis=1) * 2 + out * x) / 40
+
+    def run(schedule: tt.Schedule, seed: int) -> tt.Rollout:
+        corrector, x = tt.Corrector(ball, schedule, n_steps=40), jnp.asarray(starts(seed).numpy())
+        for t in range(40):
+            x = corrector(step(x, t), t)
+        return corrector.rollout
+
+    begin, decide = decision_function(tt.calibrate(lambda s: run(s, 1), budget=BUDGET, objective="path").at(BUDGET))
+
+    @jax.jit
+    def sample(x: object) -> tuple[object, object]:
+        def scanned(carry: tuple[object, object], t: object) -> tuple[tuple[object, object], object]:
+            proposal = step(carry[0], t)
+            mask, state = decide(carry[1], ball.defect(proposal), t)
+            return (jnp.where(mask[:, None], ball.project(proposal), proposal), state), mask
+
+        (x, _), masks = jax.lax.scan(scanned, (x, begin((len(x),))), jnp.arange(40))
+        return x, masks
+
+    final, masks = (torch.as_tensor(np.array(part)) for part in sample(jnp.asarray(starts(0).numpy())))
+    return lambda axes: dots(axes, final), run(Fixed(masks), 0)  # the record of what was decided in the scan
 
 
 def loops() -> Picture:
     """A loop with one added line."""
-    from my_loop import STEPS, make
+    from my_loop import make
 
     sampler, disc = make()
     record = priced(
         lambda s: tt.rollout(sampler, disc, s, range(SHOWN)),
         lambda s: tt.rollout(sampler, disc, s, range(1000, 1064)),
-        STEPS,
     )
     return lambda axes: dots(axes, record.final), record
 
@@ -182,7 +222,7 @@ def my_sampler() -> Picture:
 
     sampler, disc = make()
     run = lambda seeds: lambda s: tt.rollout(sampler, disc, s, seeds)  # noqa: E731
-    record = priced(run(range(SHOWN)), run(range(1000, 1064)), sampler.n_steps)
+    record = priced(run(range(SHOWN)), run(range(1000, 1064)))
     return lambda axes: dots(axes, record.final), record
 
 
@@ -282,6 +322,8 @@ PICTURES: dict[str, Callable[[], Picture]] = {
     "flow_matching": flow_matching,
     "azula": azula,
     "diffrax": diffrax,
+    "jax": inside_jit,
+    "engines": lambda: domain("terrain-ridge-flow", Engine("processes", workers=2)),
     "wrap_ddpm_loop": lambda: finals("wrap_ddpm_loop"),
     "flow_on_sphere": lambda: finals("flow_on_sphere"),
     "planner_ipopt": lambda: finals("planner_ipopt", lambda x: x.transpose(1, 2)),

@@ -82,7 +82,7 @@ def api_pages(source: Path) -> dict[str, str]:
 
 def _overview(package: griffe.Module, names: list[Name]) -> str:
     lines = ["# API reference", "", "Every public name, by where it is imported from.", ""]
-    for module in sorted(dict.fromkeys(name.module for name in names), key=lambda module: module != PACKAGE):
+    for module in sorted(dict.fromkeys(name.module for name in names), key=_order):
         about = package if module == PACKAGE else package[module.removeprefix(f"{PACKAGE}.")]
         first = about.docstring.value.splitlines()[0] if about.docstring else ""
         lines += [f"## {module}", "", first, "", "| name | what it is |", "|---|---|"]
@@ -93,6 +93,11 @@ def _overview(package: griffe.Module, names: list[Name]) -> str:
             lines.append(f"| [`{name.name}`]({name.room}.md#{name.path}) | {words} |")
         lines.append("")
     return "\n".join(lines)
+
+
+def _order(module: str) -> tuple[bool, tuple[int, str]]:
+    """The package first, then by rooms."""
+    return module != PACKAGE, _place(module.removeprefix(f"{PACKAGE}.").split(".")[0])
 
 
 def _place(room: str) -> tuple[int, str]:

@@ -1,4 +1,7 @@
-"""Finish the built pages: formulas without scripts, search that works from disk, and no link that leads nowhere."""
+"""Finish the built pages: formulas without scripts, figures that can be opened, search that works from disk.
+
+And no link that leads nowhere.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from latex2mathml.converter import convert
 __all__ = ["broken_links", "finish", "hosts_asked"]
 
 FORMULA = re.compile(r'<(span|div) class="arithmatex">(\\\(|\\\[)(.*?)(\\\)|\\\])</\1>', re.DOTALL)
+FIGURE = re.compile(r'<p><img alt="[^"]*" src="([^"]+)" */?></p>')
 SHIM = re.compile(r'<script src="https://unpkg\.com/iframe-worker/shim"[^>]*></script>')
 FOLDER = re.compile(r'href="((?:\.{1,2}/)*\.{1,2})/?"')  # the logo's: from disk it would show a list of files
 LOADS = {"img": "src", "script": "src", "link": "href", "iframe": "src", "source": "src", "video": "src"}
@@ -34,6 +38,7 @@ def finish(site: Path) -> None:
         up = os.path.relpath(site, page.parent).replace(os.sep, "/")
         content = SHIM.sub(f'<script src="{up}/assets/javascripts/worker.js"></script>', content)
         content = FOLDER.sub(r'href="\1/index.html"', content)
+        content = FIGURE.sub(_opened, content)
         page.write_text(FORMULA.sub(_mathml, content), encoding="utf-8")
     lost = site / "404.html"  # for servers; it needs no search from disk
     lost.write_text(SHIM.sub("", lost.read_text(encoding="utf-8")), encoding="utf-8")
@@ -75,6 +80,12 @@ def hosts_asked(site: Path) -> list[str]:
 def _pages(site: Path) -> list[Path]:
     """The generator's pages; 404.html is for servers, and links from the root."""
     return sorted(page for page in site.rglob("*.html") if page.name != "404.html")
+
+
+def _opened(match: re.Match[str]) -> str:
+    """A figure that leads to itself: on a phone it can be opened and enlarged."""
+    image = match.group(0).removeprefix("<p>").removesuffix("</p>")
+    return f'<p><a class="figure" href="{match.group(1)}">{image}</a></p>'
 
 
 def _mathml(match: re.Match[str]) -> str:

@@ -39,7 +39,8 @@ class Advice(Recommendation):
         """The recommendation, what was tried and the reasons, in a notebook."""
         m = self.measured
         facts = [("schedule", self.kind), ("corrections", f"{self.budget} of {m.n_steps}"), ("loss", str(self.loss))]
-        facts += [("saved", f"{self.saving.mean:.0%} of the {m.unit}"), ("warnings", ", ".join(self.failure_modes))]
+        facts += [("saved", f"{self.saving.mean:.0%} of the {m.unit}")]
+        facts += [("warnings", ", ".join(self.failure_modes))] if self.failure_modes else []
         kinds = dict.fromkeys(trial.kind for trial in m.trials)
         lines: dict[str, list[tuple[float, float]]] = {
             kind: [(float(trial.budget), trial.loss.mean) for trial in m.of(kind)] for kind in kinds

@@ -145,6 +145,7 @@ ENGINES: dict[str, Callable[[int | None], Pool]] = {
     "serial": SerialPool,
     "local": ProcessPool,  # as "processes" was called before
 }
+"""What batches and tasks can be run on, by name."""
 
 
 def check_engine(engine: str, workers: int | None = None) -> None:
