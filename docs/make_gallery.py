@@ -183,7 +183,7 @@ def inside_jit() -> Picture:
         return x + (jnp.stack([-x[:, 1], x[:, 0], 0.5 * jnp.cos(3 * x[:, 0])], axis=1) * 2 + out * x) / 40
 
     def run(schedule: tt.Schedule, seed: int) -> tt.Rollout:
-        corrector, x = tt.Corrector(ball, schedule, n_steps=40), jnp.asarray(starts(seed).numpy())
+        corrector, x = tt.Corrector(ball, schedule, n_steps=40, measure_defects=True), jnp.asarray(starts(seed).numpy())
         for t in range(40):
             x = corrector(step(x, t), t)
         return corrector.rollout
