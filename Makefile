@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PRESET ?= quick
 EXTRAS := studies,ipopt,grid,qp,ray,diffusers,flows,jax,bench,site,release,dev
 
-.PHONY: reproduce test install lint docs site wheel-test figures evidence bench torture clean
+.PHONY: reproduce test install lint docs site dist wheel-test figures evidence bench torture clean
 
 reproduce: install
 	$(BIN)/trimtab reproduce --preset $(PRESET)
@@ -34,9 +34,11 @@ docs: install
 site: install
 	$(BIN)/python docs/site build/site
 
-wheel-test: install
+dist: install
 	$(BIN)/python -m build --no-isolation
 	$(BIN)/python -m twine check --strict dist/*
+
+wheel-test: dist
 	$(BIN)/python -m pytest tests/packaging
 
 figures: install
