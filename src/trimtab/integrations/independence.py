@@ -140,7 +140,7 @@ def _as_function(thing: Any, batch: Any) -> tuple[Tensor, Callable[[Tensor], Ten
     if not hasattr(thing, "n_steps"):
         if not callable(thing) or not isinstance(batch, Tensor):
             raise ValueError("give a sampler and seeds, or a function and a batch of its input")
-        Form(batch)  # refuses what can be no states
+        Form(batch, floats=False)  # refuses what has no rows; numbers of rows are integers
         return batch, thing
     seeds = as_seeds(batch)
     rows = torch.arange(len(seeds))
