@@ -1,4 +1,4 @@
-"""The tables and the figure of docs/quality.md, from what docs/make_quality.py measured."""
+"""The tables and the figures of docs/quality.md and the README, from what docs/make_quality.py measured."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from _page import HERE
 from trimtab.schedules.style import PAGE, figure_style, look_of
 
-__all__ = ["BUDGETS", "DEFAULT", "JUDGED", "PATH", "QUARTER", "RIVALS", "draw", "tables"]
+__all__ = ["BUDGETS", "DEFAULT", "JUDGED", "PATH", "QUARTER", "RIVALS", "draw", "draw_median", "tables"]
 
 BUDGETS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.95)
 QUARTER = BUDGETS.index(0.25)
@@ -207,10 +207,40 @@ def _counts(cells: dict[str, Any], key: str) -> str:
     return f"{usual}" + (f" ({', '.join(others)})" if others else "")
 
 
+DRAWN = {
+    DEFAULT: "adaptive:dp",
+    "periodic": "periodic",
+    "last steps": "window",
+    "paper's rule": "adaptive:paper",
+    "planned": "planned",
+}
+
+
+def draw_median(cells: dict[str, Any]) -> None:
+    """docs/images/quality-median.png: the median over samplers of endpoint distance, against budget."""
+    with figure_style() as plt:
+        drawn, ax = plt.subplots(figsize=(0.85 * PAGE, 1.9))
+        for method, key in DRAWN.items():
+            if method == "planned":
+                continue
+            look = look_of(key)
+            ends = [[v["mean"] / c["terminal"]["mean"] for v in c["rows"][method]["endpoint"]] for c in cells.values()]
+            middle = [statistics.median(column) for column in zip(*ends, strict=True)]
+            words = "trimtab's default" if method == DEFAULT else method
+            ax.plot(BUDGETS, middle, color=look.colour, ls=look.dashes, marker=look.marker, label=words)
+        ax.set(
+            xlabel="share of all projections paid for", ylabel="distance of final samples\nto full projection", ylim=0
+        )
+        ax.axhline(1, color="#888888", lw=0.8, ls=":")
+        ax.text(BUDGETS[-1], 1.02, "one projection at the end", ha="right", va="bottom", color="#666666", fontsize=7)
+        ax.legend(loc="center left", bbox_to_anchor=(1.02, 0.5))
+        drawn.tight_layout()
+        drawn.savefig(HERE / "images" / "quality-median.png", dpi=150, bbox_inches="tight")
+        plt.close(drawn)
+
+
 def draw(cells: dict[str, Any]) -> None:
     """docs/images/quality.png: endpoint distance against budget."""
-    keys = {DEFAULT: "adaptive:dp", "periodic": "periodic", "last steps": "window", "paper's rule": "adaptive:paper"}
-    keys |= {"planned": "planned"}
     with figure_style() as plt:
         columns = 4
         lines = -(-len(cells) // columns)
@@ -219,7 +249,7 @@ def draw(cells: dict[str, Any]) -> None:
             ax.set_visible(False)
         for ax, (name, cell) in zip(axes.flat, cells.items(), strict=False):
             scale = cell["terminal"]["mean"]
-            for method, key in keys.items():
+            for method, key in DRAWN.items():
                 look, found = look_of(key), cell["rows"][method]["endpoint"]
                 mean = torch.tensor([v["mean"] for v in found]) / scale
                 se = torch.tensor([v["se"] for v in found]) / scale
@@ -230,6 +260,6 @@ def draw(cells: dict[str, Any]) -> None:
         drawn.supxlabel("budget B/T, closing projection included", fontsize=8)
         drawn.supylabel("distance to full projection, terminal = 1", fontsize=8)
         handles, labels = axes[0][0].get_legend_handles_labels()
-        drawn.legend(handles, labels, loc="upper center", ncol=len(keys), bbox_to_anchor=(0.5, 1.03))
+        drawn.legend(handles, labels, loc="upper center", ncol=len(DRAWN), bbox_to_anchor=(0.5, 1.03))
         drawn.tight_layout()
         drawn.savefig(HERE / "images" / "quality.png", dpi=150, bbox_inches="tight")

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from _quality_page import BUDGETS, DEFAULT, JUDGED, PATH, QUARTER, RIVALS, draw, tables
+from _quality_page import BUDGETS, DEFAULT, JUDGED, PATH, QUARTER, RIVALS, draw, draw_median, tables
 from torch import Tensor
 
 import trimtab as tt
@@ -234,6 +234,7 @@ def main() -> None:
         print(f"{place}: {done[name]['seconds']} processor seconds", flush=True)
     cells = {cell: done[cell] for cell in CELLS if cell in done}
     draw(cells)
+    draw_median(cells)
     renew("quality.md", "tables", tables(cells))
 
 
