@@ -219,7 +219,7 @@ DRAWN = {
 def draw_median(cells: dict[str, Any]) -> None:
     """docs/images/quality-median.png: the median over samplers of endpoint distance, against budget."""
     with figure_style() as plt:
-        drawn, ax = plt.subplots(figsize=(0.85 * PAGE, 1.9))
+        drawn, ax = plt.subplots(figsize=(0.7 * PAGE, 2.2))
         for method, key in DRAWN.items():
             if method == "planned":
                 continue
@@ -233,7 +233,7 @@ def draw_median(cells: dict[str, Any]) -> None:
         )
         ax.axhline(1, color="#888888", lw=0.8, ls=":")
         ax.text(BUDGETS[-1], 1.02, "one projection at the end", ha="right", va="bottom", color="#666666", fontsize=7)
-        ax.legend(loc="center left", bbox_to_anchor=(1.02, 0.5))
+        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncol=4)
         drawn.tight_layout()
         drawn.savefig(HERE / "images" / "quality-median.png", dpi=150, bbox_inches="tight")
         plt.close(drawn)
