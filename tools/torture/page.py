@@ -38,7 +38,7 @@ def table(results: Mapping[str, Any]) -> str:
 def _inputs(found: Mapping[str, Any]) -> tuple[str, str, str]:
     clear = found["clear"] / found["inputs"]
     return (
-        "bad arguments and answers for every public function",
+        "bad arguments and answers for public functions",
         f"{found['inputs']:,} inputs, {found['targets']} targets",
         f"{clear:.2%} clear errors, {found['unclear']} unclear, {found['accepted']} accepted in silence, "
         f"{found['crashes']} crashes",
@@ -108,7 +108,7 @@ def _nodes(found: Mapping[str, Any]) -> tuple[str, str, str]:
     refused = "refused" if "other code" in found["a node with other code"] else "NOT refused"
     return (
         f"a Ray cluster of {found['nodes']} nodes that loses one",
-        f"{found['studies that lost one']} studies, each of which loses one of its nodes by `kill -9` in the middle",
+        f"{found['studies that lost one']} studies, each loses a node by `kill -9` after 2 to 11 of 34 tasks",
         f"{found['not resumed']} failed, {found['differing files']} with other rows, prices or traces; "
         f"{usual:.0f} s undisturbed, {longer[len(longer) // 2]:+.0f} s with a node lost (median; from {longer[0]:+.0f} "
         f"to {longer[-1]:+.0f} s); a node with other code: {refused}; an unreachable cluster, or something else at its "
