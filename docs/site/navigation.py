@@ -16,7 +16,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "notebooks/diffusers_pipeline.md",
         "constraints.md",
     ),
-    "Choose": ("choose-a-schedule.md", "quality.md", "notebooks/choose_budget.md", "advise.md", "cli.md"),
+    "Choose": ("choose-a-schedule.md", "quality.md", "effort.md", "notebooks/choose_budget.md", "advise.md", "cli.md"),
     "Understand": ("prices.md", "distributions.md", "reliability.md", "related-work.md", "notation.md"),
     "Reproduce": (
         "studies.md",

@@ -1,0 +1,268 @@
+"""Measure how much to correct at equal cost in iterations, and write the tables and the figure of docs/effort.md.
+
+    python docs/make_effort.py                      what is not in docs/effort.json yet, then the page
+    python docs/make_effort.py --cells linkage      some of it
+    python docs/make_effort.py --anew               everything again
+
+The cost of a run is the iterations of its solver, those of the closing projection included; full projection at every
+step is 1. Everything that has to be fitted (prices, budgets of whole projections, tau) is fitted to a cost on 64 seeds
+from 1,100,000 on and measured on 256 seeds from 700,000 on; for domains with a trained model these are 16 and 32. What
+a run then cost stands beside its error. Finished cells are kept in docs/effort.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import trimtab as tt
+from _page import HERE, renew
+from trimtab.core.files import write_atomically
+from trimtab.core.metrics import summary
+from trimtab.domains import Domain
+from trimtab.prices import Mean
+from trimtab.prices.mean import AtPrice
+from trimtab.schedules.style import figure_style
+
+CALIBRATION, EVALUATION = 1_100_000, 700_000
+SHARES = (0.1, 0.25, 0.5)
+STORE = HERE / "effort.json"
+CELLS: dict[str, tuple[str, dict[str, Any], int, int]] = {  # calibration and evaluation seeds
+    "linkage": ("linkage", {"kappa": 0.3}, 64, 256),
+    "linkage, calm": ("linkage", {"kappa": 0.1, "bursts": 0}, 64, 256),
+    "linkage, 1e-3": ("linkage", {"kappa": 0.3, "tolerance": 1e-3}, 64, 256),
+    "reaction-flow": ("reaction-flow", {}, 16, 32),
+    "pdm": ("pdm", {}, 16, 32),
+}
+ENDS_ONLY = ("pdm",)  # most of its states are feasible and take no iteration: there is nothing to share out
+METHODS = (
+    "whole, evenly",
+    "whole, dp for path",
+    "whole, default",
+    "one iteration, evenly",
+    "one tau",
+    "repeat for path",
+    "repeat for endpoint",
+    "mean budget for endpoint",
+)
+Schedules = dict[str, tuple[tt.Schedule, dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A domain, its calibration problem, and full projection on it."""
+
+    domain: Domain
+    calibrating: tt.Problem
+    measuring: tt.Problem
+    full: tt.Rollout
+    terminal: tt.Rollout
+    cost: float  # iterations per sample of full projection, on the calibration seeds
+
+    @property
+    def n_steps(self) -> int:
+        """T."""
+        return self.calibrating.n_steps
+
+
+def cell_of(name: str) -> Cell:
+    """Run the ends of a cell."""
+    kind, settings, few, many = CELLS[name]
+    domain = tt.domain(kind, **settings)
+    calibrating = domain.problem(range(CALIBRATION, CALIBRATION + few))
+    measuring = domain.problem(range(EVALUATION, EVALUATION + many))
+    full, terminal = (measuring.rollout(s, measure_defects=True) for s in (tt.Stepwise(), tt.Terminal()))
+    return Cell(domain, calibrating, measuring, full, terminal, iterations(calibrating.rollout(tt.Stepwise())))
+
+
+def iterations(run: tt.Rollout) -> float:
+    """Per sample."""
+    return float(run.all_iterations.double().mean())
+
+
+def fitted(cost_of: Callable[[float], float], tried: list[float]) -> Callable[[float], float]:
+    """The argument at which a rising cost is as wanted: read off between those tried."""
+    costs = np.maximum.accumulate([cost_of(value) for value in tried])
+    return lambda wanted: float(np.interp(wanted, costs, tried))
+
+
+def schedules_of(cell: Cell) -> list[Schedules]:
+    """For each share of the cost, all schedules by name with the options of their rollouts."""
+    problem, T = cell.calibrating, cell.n_steps
+    wanted = [share * cell.cost for share in SHARES]
+    most = max(2, int(wanted[-1]) + 1)
+    path = tt.calibrate(problem, 1.0, "dp", objective="path")
+    default = tt.calibrate(problem, 1.0)
+    repeat = {o: tt.calibrate(problem, most, unit="iteration", objective=o) for o in ("path", "endpoint")}
+    whole: dict[str, Callable[[int], tt.Schedule]] = {
+        "whole, evenly": tt.Periodic,
+        "whole, dp for path": path.at,
+        "whole, default": default.at,
+    }
+    budgets = [float(round(share * T)) for share in (0.02, 0.06, 0.12, 0.25, 0.4, 0.6, 0.8)]
+    costing = {
+        name: fitted(lambda b, make=make: iterations(_where_calibrated(problem, make(round(b)))), budgets)  # type: ignore[misc]
+        for name, make in whole.items()
+    }
+    tau = fitted(lambda e: iterations(problem.rollout(_one_tau(T, e))), [-2.0, *(k / 2 for k in range(-1, 12))])
+    found = []
+    for units in wanted:
+        row: Schedules = {name: (make(max(1, round(costing[name](units)))), {}) for name, make in whole.items()}
+        row["one iteration, evenly"] = tt.Periodic(min(T, max(1, int(units)))), {"unit": "iteration"}
+        row["one tau"] = _one_tau(T, tau(units)), {}
+        row |= {f"repeat for {o}": (price.at(max(price.kept_back, int(units))), {}) for o, price in repeat.items()}
+        try:
+            mean = tt.calibrate(problem, Mean(round(units)), unit="iteration")
+            row["mean budget for endpoint"] = mean.at(Mean(round(units))), {}
+        except ValueError as error:  # out of reach: it is left out, and said
+            print(f"  mean budget left out: {error}", flush=True)
+        found.append(row)
+    return found
+
+
+def _where_calibrated(problem: tt.Problem, schedule: tt.Schedule) -> tt.Rollout:
+    """A schedule on the seeds it was calibrated on, where its cost is fitted; nothing is reported of it."""
+    return problem.rollout(lambda now: schedule.decide(now))
+
+
+def _one_tau(n_steps: int, exponent: float) -> tt.Schedule:
+    """Iterate until the defect is below one number, the same at every step."""
+    return AtPrice(torch.full((n_steps,), 10.0**-exponent, dtype=torch.float64), counted="iteration")
+
+
+def measured(cell: Cell, schedule: tt.Schedule, options: dict[str, Any]) -> dict[str, Any]:
+    """What a schedule costs and gives, means with their standard errors."""
+    began = time.perf_counter()
+    run = cell.measuring.rollout(schedule, measure_defects=True, **options)
+    seconds = time.perf_counter() - began
+    on_the_way = run.residuals[:-1].double().sum(dim=0)
+    full, terminal = (end.residuals[:-1].double().sum(dim=0) for end in (cell.full, cell.terminal))
+    apart = cell.domain.distance(run.final, cell.full.final).double()
+    values: dict[str, Tensor] = {
+        "NEPE": (on_the_way - full) / (terminal - full).mean(),
+        "endpoint": apart,
+    }
+    if cell.domain.quality is not None:
+        values |= {k: v.double() for k, v in cell.domain.quality(run.final, cell.measuring.constraint).items()}
+    parts = {name: summary(value) for name, value in values.items()}
+    return {
+        "cost": iterations(run) / iterations(cell.full),
+        "seconds": run.seconds["projection"] / cell.full.seconds["projection"],
+        "wall": seconds,
+        "median": float(apart.median()),
+        **{name: [part.mean, part.se] for name, part in parts.items()},
+    }
+
+
+def measure(name: str) -> dict[str, Any]:
+    """All schedules at all costs."""
+    cell = cell_of(name)
+    rows = []
+    for share, schedules in zip(SHARES, () if name in ENDS_ONLY else schedules_of(cell), strict=name not in ENDS_ONLY):
+        for method, (schedule, options) in schedules.items():
+            rows.append({"share": share, "method": method, **measured(cell, schedule, options)})
+            print(f"  {share:4.0%} {method:26s} cost {rows[-1]['cost']:.2f}", flush=True)
+    ends = {"full": measured(cell, tt.Stepwise(), {}), "terminal": measured(cell, tt.Terminal(), {})}
+    ends["one iteration at every step"] = measured(cell, tt.Stepwise(), {"unit": "iteration"})
+    return {"iterations": iterations(cell.full), "steps": cell.n_steps, "ends": ends, "rows": rows}
+
+
+def _pair(mean_and_error: list[float]) -> str:
+    mean, error = mean_and_error
+    return f"{mean:.4f} ± {error:.4f}"
+
+
+def table(cells: dict[str, Any]) -> str:
+    """Errors at equal cost."""
+    lines = ["| domain | cost | " + " | ".join(METHODS) + " |", "|---|---|" + "---|" * len(METHODS)]
+    for name, cell in cells.items():
+        for share in SHARES:
+            by = {row["method"]: row for row in cell["rows"] if row["share"] == share}
+            if not by:
+                continue
+            best = min(row["median"] for row in by.values())
+            texts = []
+            for method in METHODS:
+                row = by.get(method)
+                if row is None:
+                    texts.append("out of reach")
+                    continue
+                text = f"{row['NEPE'][0]:.3f} / {row['median']:.1e} / {_pair(row['endpoint'])}"
+                off = "" if abs(row["cost"] - share) <= 0.15 * share else f" ({row['cost']:.0%})"
+                texts.append((f"**{text}**" if row["median"] == best else text) + off)
+            lines.append(f"| {name} | {share:.0%} | " + " | ".join(texts) + " |")
+    return "\n".join(lines)
+
+
+def ends_table(cells: dict[str, Any]) -> str:
+    """What full projection takes, and the simplest ways to take less."""
+    lines = [
+        "| domain | iterations of full projection, per step | one iteration at every step: cost, NEPE, endpoint | "
+        "at the end alone: NEPE, endpoint | time of projecting at 25%: whole dp, repeat |",
+        "|---|---|---|---|---|",
+    ]
+    for name, cell in cells.items():
+        one, end = cell["ends"]["one iteration at every step"], cell["ends"]["terminal"]
+        quarter = {row["method"]: row["seconds"] for row in cell["rows"] if row["share"] == 0.25}
+        times = ", ".join(f"{quarter[m]:.0%}" for m in ("whole, dp for path", "repeat for endpoint") if m in quarter)
+        lines.append(
+            f"| {name} | {cell['iterations'] / cell['steps']:.2f} | {one['cost']:.0%}, {one['NEPE'][0]:.3f}, "
+            f"{one['endpoint'][0]:.4f} | {end['NEPE'][0]:.3f}, {end['endpoint'][0]:.4f} | {times} |"
+        )
+    return "\n".join(lines)
+
+
+def draw(cells: dict[str, Any]) -> None:
+    """The median distance of final states against what was spent."""
+    cells = {name: cell for name, cell in cells.items() if cell["rows"]}
+    with figure_style() as plt:
+        figure, axes = plt.subplots(1, len(cells), figsize=(3.1 * len(cells), 3.2), squeeze=False)
+        for axis, (name, cell) in zip(axes[0], cells.items(), strict=True):
+            for method in METHODS:
+                rows = [row for row in cell["rows"] if row["method"] == method]
+                dashes = "-" if method.startswith(("repeat", "mean")) else "--"
+                costs, ends = [row["cost"] for row in rows], [row["median"] for row in rows]
+                axis.plot(costs, ends, dashes, marker="o", ms=3, label=method)
+            axis.set(title=name, xlabel="iterations, share of full", yscale="log")
+        axes[0][0].set_ylabel("median endpoint distance")
+        handles, labels = axes[0][0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+        figure.savefig(HERE / "images" / "effort.svg")
+        plt.close(figure)
+
+
+def main() -> None:
+    """Measure what is missing, and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cells", nargs="+", choices=CELLS, default=list(CELLS))
+    parser.add_argument("--anew", action="store_true")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    store = json.loads(STORE.read_text(encoding="utf-8")) if STORE.exists() else {}
+    for name in arguments.cells:
+        if name in store and not arguments.anew:
+            continue
+        print(name, flush=True)
+        began = time.perf_counter()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of prices that even spacing beats: the table shows it
+            store[name] = measure(name) | {"minutes": 0.0}
+        store[name]["minutes"] = (time.perf_counter() - began) / 60
+        write_atomically(STORE, f"{json.dumps(store, indent=1)}\n".encode())
+    cells = {name: store[name] for name in CELLS if name in store}
+    renew("effort.md", "costs", table(cells))
+    renew("effort.md", "ends", ends_table(cells))
+    draw(cells)
+
+
+if __name__ == "__main__":
+    main()
