@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from trimtab.cli.command import Command
+from trimtab.cli.quality import add_quality, quality_from
 from trimtab.cli.running import add_engine, engine_from
 from trimtab.cli.source import add_seeds, add_source, domain_and_source, refuse_existing, seeds_from
 
@@ -23,13 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         help="the share of full projection's gain that may be lost; 0.1 unless there is a time limit",
     )
-    parser.add_argument(
-        "--quality",
-        metavar="MODULE:FUNCTION",
-        help="judge final samples by this function of them, lower being better; their distance to those of full "
-        "projection if not given",
-    )
-    parser.add_argument("--higher-is-better", action="store_true", help="of the quality, more is better")
+    add_quality(parser)
     parser.add_argument("--objective", metavar="O", default="endpoint", help="without a quality: endpoint, or path")
     parser.add_argument(
         "--window", metavar="W", type=float, help="what you do today: project at every step from this share of them on"
@@ -65,7 +60,6 @@ FIRST_SEED = 2_000_000
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
     from trimtab.advice.recommend import advise
-    from trimtab.cli.quality import quality_from
     from trimtab.prices.price_file import load
 
     for path in (arguments.plot, arguments.save):

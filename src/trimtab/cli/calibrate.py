@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trimtab.cli.command import INTERRUPTED, Command
+from trimtab.cli.quality import add_quality, quality_from
 from trimtab.cli.running import add_engine, engine_from, remove_batches
 from trimtab.cli.source import add_seeds, add_source, domain_and_source, refuse_existing, seeds_from
 
@@ -25,10 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--method",
         metavar="M",
-        default="dp",
-        help="dp (the dynamic program; the default), race (several, and the best is kept), on-policy, paper, or "
-        "planned (times fixed in advance)",
+        help="race (several, and the best is kept; the default), dp (the dynamic program; the default for path error), "
+        "on-policy, paper, or planned (times fixed in advance)",
     )
+    add_quality(parser)
     parser.add_argument(
         "--budget",
         metavar="B",
@@ -36,7 +37,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the largest budget wanted: 0.25 is a share of the steps, 25 a number; every step if not given",
     )
     parser.add_argument(
-        "--objective", metavar="O", default="path", help="what to lower: path (the default), state or endpoint error"
+        "--unit",
+        metavar="U",
+        default="projection",
+        help="what a budget counts: projection (the default), or iteration where the constraint offers them singly",
+    )
+    parser.add_argument(
+        "--objective",
+        metavar="O",
+        default="endpoint",
+        help="what to lower without a quality: endpoint error (the default), path or state error",
     )
     add_seeds(parser, "--seeds", 64, "number of calibration rollouts")
     parser.add_argument("--overwrite", action="store_true", help="replace the file if it is there")
@@ -50,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     from trimtab.prices.objective import OBJECTIVES
     from trimtab.studies.config import CALIBRATION_SEED
 
-    if arguments.method not in METHODS:
+    if arguments.method is not None and arguments.method not in METHODS:
         raise unknown("method", arguments.method, METHODS)
     if arguments.objective not in OBJECTIVES:
         raise unknown("objective", arguments.objective, OBJECTIVES)
@@ -67,6 +77,8 @@ def run(arguments: argparse.Namespace) -> int:
             budget,
             arguments.method,
             objective=arguments.objective,
+            quality=quality_from(arguments.quality, arguments.higher_is_better, domain),
+            unit=arguments.unit,
             distance=domain.distance,
             engine=engine,
             say=lambda text: print(f"… {text}", file=sys.stderr),
@@ -86,7 +98,8 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"calibrated on seeds {seeds.start} to {seeds.stop - 1}; they cannot be used for evaluation")
     _show_expected(price)
     some = max(1, price.budget // 4)
-    print(f"use it: trimtab.load({str(out)!r}).at({some}) is a schedule of {some} corrections")
+    of = "iterations" if arguments.unit == "iteration" else "corrections"
+    print(f"use it: trimtab.load({str(out)!r}).at({some}) is a schedule of {some} {of}")
     return 0
 
 
@@ -104,7 +117,7 @@ def parse_budget(text: str) -> Budget:
 
 
 def _show_expected(price: Price) -> None:
-    """What the dynamic program foretells, for a few budgets."""
+    """What the dynamic program predicts, for a few budgets."""
     expected = price.notes.get("expected")
     if not expected or price.objective != "path" or not expected[0] > 0:
         return
@@ -121,7 +134,9 @@ COMMAND = Command(
     "price file that a schedule can be made of.",
     "examples:\n"
     "  trimtab calibrate --sampler package.module:factory --out price.safetensors\n"
+    "  trimtab calibrate --sampler package.module:factory --quality package.module:length\n"
     "  trimtab calibrate --sampler package.module:factory --config settings.toml --method planned\n"
+    "  trimtab calibrate --domain linkage --unit iteration --budget 80\n"
     "  trimtab calibrate --sampler package.module:factory --engine processes --resume\n",
     add_arguments,
     run,

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from trimtab.core.quality import Quality
     from trimtab.domains.base import Domain
 
-__all__ = ["quality_from"]
+__all__ = ["add_quality", "quality_from"]
+
+
+def add_quality(parser: argparse.ArgumentParser) -> None:
+    """The options that name one."""
+    parser.add_argument(
+        "--quality",
+        metavar="Q",
+        help="go by a quality of the final samples: package.module:function, or the name of one of the domain's own; "
+        "lower is better",
+    )
+    parser.add_argument("--higher-is-better", action="store_true", help="of the quality, more is better")
 
 
 def quality_from(spec: str | None, higher_is_better: bool, domain: Domain) -> Quality | None:
