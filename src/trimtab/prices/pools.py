@@ -55,6 +55,7 @@ class Seen:
         scale: The usual defect at each step, (T,).
         first_defects: Those of the first step, in units of its scale, (n,).
         widest: Steps either side that a pool reaches at most.
+        width: Steps either side that it reaches.
         fresh_steps: After so many steps without a correction a sample has settled.
     """
 
@@ -71,7 +72,7 @@ class Seen:
         relative = defects.numpy() / self.scale[:, None]
         self.first_defects: Array = relative[0]
         self.widest = max(5, T // 10)
-        self._width = min(self.widest, -(-_POOL // (2 * relative.shape[1])))  # of a pool, either side
+        self.width = min(self.widest, -(-_POOL // (2 * relative.shape[1])))  # of a pool, either side
         last = last_corrections(projected).numpy()
         self.fresh_steps = max(2, T // 25)
         fresh = (last > 0) & (np.arange(T)[:, None] + 1 - last <= self.fresh_steps)
@@ -87,7 +88,7 @@ class Seen:
     def around(self, t: int) -> Pools:
         """Samples of step t and its neighbours."""
         last = self.n_steps - 1
-        low, high = max(0, t - self._width), min(last, t + self._width)
+        low, high = max(0, t - self.width), min(last, t + self.width)
         if t < last:
             high = min(high, last - 1)  # these have a next defect
         rows = np.arange(low, high + 1)

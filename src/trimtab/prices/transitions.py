@@ -93,7 +93,7 @@ def one_step(runs: Sequence[Rollout], own_scale: OwnScale | None = None) -> Step
     effect, noise = np.zeros((2, 3, T - 1))
     reached = np.zeros((T - 1, NODES), dtype=np.bool_)  # by samples that have settled
     estimates: list[Array] = []  # from coarse to fine
-    block = max(1, T // _POOLS)
+    block = max(1, min(T // _POOLS, seen.width))
     for begin in range(0, T, block):
         these = slice(begin, begin + block)
         centre = min(begin + block // 2, max(begin, T - 2))
