@@ -204,7 +204,7 @@ def test_the_result_says_itself_in_words_and_as_json():
     same, other = compare_samples(x, y), compare_samples(x[:60] + 2, y, called="the data", measure="sliced")
     assert "cannot be told from those of full projection, p = 0." in same.words()
     assert f"with 100 samples a shift of {same.shift:.2g} of their spread would have been seen" in same.words()
-    assert other.words().startswith("the samples differ from the data, p = 0.005: sliced Wasserstein distance ")
+    assert other.words().startswith("differ from the data, p = 0.005: sliced Wasserstein distance ")
     assert json.loads(json.dumps(other.facts()))["n"] == 60
     assert other.facts()["n_reference"] == 100
     assert len(repr(same)) < 100

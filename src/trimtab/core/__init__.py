@@ -2,6 +2,7 @@
 
 __all__ = [
     "applied",
+    "budget",
     "constraint",
     "corrector",
     "distributions",
