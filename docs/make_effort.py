@@ -178,7 +178,7 @@ def measure(name: str) -> dict[str, Any]:
 
 def _pair(mean_and_error: list[float]) -> str:
     mean, error = mean_and_error
-    return f"{mean:.4f} ± {error:.4f}"
+    return f"{mean:.2g} ± {error:.1g}"
 
 
 def table(cells: dict[str, Any]) -> str:
@@ -207,16 +207,14 @@ def ends_table(cells: dict[str, Any]) -> str:
     """What full projection takes, and the simplest ways to take less."""
     lines = [
         "| domain | iterations of full projection, per step | one iteration at every step: cost, NEPE, endpoint | "
-        "at the end alone: NEPE, endpoint | time of projecting at 25%: whole dp, repeat |",
-        "|---|---|---|---|---|",
+        "at the end alone: NEPE, endpoint |",
+        "|---|---|---|---|",
     ]
     for name, cell in cells.items():
         one, end = cell["ends"]["one iteration at every step"], cell["ends"]["terminal"]
-        quarter = {row["method"]: row["seconds"] for row in cell["rows"] if row["share"] == 0.25}
-        times = ", ".join(f"{quarter[m]:.0%}" for m in ("whole, dp for path", "repeat for endpoint") if m in quarter)
         lines.append(
             f"| {name} | {cell['iterations'] / cell['steps']:.2f} | {one['cost']:.0%}, {one['NEPE'][0]:.3f}, "
-            f"{one['endpoint'][0]:.4f} | {end['NEPE'][0]:.3f}, {end['endpoint'][0]:.4f} | {times} |"
+            f"{one['endpoint'][0]:.2g} | {end['NEPE'][0]:.3f}, {end['endpoint'][0]:.2g} |"
         )
     return "\n".join(lines)
 
@@ -225,7 +223,7 @@ def draw(cells: dict[str, Any]) -> None:
     """The median distance of final states against what was spent."""
     cells = {name: cell for name, cell in cells.items() if cell["rows"]}
     with figure_style() as plt:
-        figure, axes = plt.subplots(1, len(cells), figsize=(3.1 * len(cells), 3.2), squeeze=False)
+        figure, axes = plt.subplots(1, len(cells), figsize=(2.7 * len(cells), 3.4), squeeze=False, layout="constrained")
         for axis, (name, cell) in zip(axes[0], cells.items(), strict=True):
             for method in METHODS:
                 rows = [row for row in cell["rows"] if row["method"] == method]
