@@ -24,9 +24,10 @@ import torch
 
 import trimtab as tt
 from _page import HERE, renew
+from trimtab.core.budget import corrections
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Rollout
-from trimtab.core.schedule import corrections, last_corrections
+from trimtab.core.schedule import last_corrections
 from trimtab.prices.price_file import load
 from trimtab.report.formats import Cell, Table
 from trimtab.schedules.style import label_of

@@ -63,7 +63,7 @@ class Evaluation:
         self.seeds = torch.tensor(seeds).repeat(len(budgets))
         self.problem = domain.problem(self.seeds)
         T = self.problem.sampler.n_steps
-        counts = [tt.core.schedule.corrections(b, T) for b in budgets]
+        counts = [tt.core.budget.corrections(b, T) for b in budgets]
         self.counts = torch.tensor(counts).repeat_interleave(self.n)
         ends = (tt.Stepwise(), tt.Terminal())
         self.ends = [metrics.path_error(rollout(one.sampler, one.constraint, s, seeds)) for s in ends]
@@ -87,7 +87,7 @@ def measure(job: Job) -> dict[str, Any]:
         values[method] = evaluation.nepe(calibrated(domain, method).at(evaluation.counts))
     at = BUDGETS.index(0.25)
     problem = domain.problem(seeds)
-    B = tt.core.schedule.corrections(0.25, problem.sampler.n_steps)
+    B = tt.core.budget.corrections(0.25, problem.sampler.n_steps)
     mask = hindsight(problem.sampler, problem.constraint, torch.tensor(seeds), int(B))
     limit = metrics.path_error(rollout(problem.sampler, problem.constraint, tt.schedules.Fixed(mask), seeds))
     limit = metrics.nepe(limit, *evaluation.ends)
@@ -126,7 +126,7 @@ def reach(job: Job) -> dict[str, Any]:
     domain = tt.domain(name, kappa=kappa)
     problem, known = domain.problem(seeds), range(1_000_000, 1_000_064)
     T = problem.sampler.n_steps
-    B = int(tt.core.schedule.corrections(0.25, T))
+    B = int(tt.core.budget.corrections(0.25, T))
     calibration = domain.problem(known)
 
     def run(schedule: tt.Schedule) -> tt.Rollout:

@@ -29,10 +29,10 @@ from torch import Tensor
 import trimtab as tt
 from _page import HERE, renew
 from trimtab.core import metrics
+from trimtab.core.budget import corrections
 from trimtab.core.distributions import compare_samples, smallest_shift
 from trimtab.core.files import write_atomically
 from trimtab.core.quality import Quality
-from trimtab.core.schedule import corrections
 from trimtab.domains import SYNTHETIC, Domain
 from trimtab.schedules import Fixed, Geometric, RandomRamp, windows
 

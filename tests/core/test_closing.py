@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import trimtab as tt
 from cases import SCHEDULES, Sphere, Walk
+from trimtab.core.budget import corrections
 from trimtab.core.replay import replay
-from trimtab.core.schedule import corrections
 from trimtab.prices.thresholds import with_closing
 from trimtab.schedules import Fixed, Geometric, RandomRamp, RandomTimes, Window
 

@@ -8,9 +8,9 @@ import torch
 import free
 import trimtab as tt
 from cases import CONSTRAINTS, SCHEDULES, Sphere, Walk
+from trimtab.core.budget import corrections
 from trimtab.core.noise import Noise
 from trimtab.core.replay import replay
-from trimtab.core.schedule import corrections
 
 SEEDS = torch.tensor([5, 0, 17, 3, 8])
 every_constraint = pytest.mark.parametrize("constraint", CONSTRAINTS)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import free
 import trimtab as tt
 from cases import Sphere, Walk
-from trimtab.core.schedule import corrections
+from trimtab.core.budget import corrections
 
 
 def masks(schedule, T, n=3, seeds=None):

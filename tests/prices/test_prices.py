@@ -9,8 +9,8 @@ import free
 import trimtab as tt
 from cases import Sphere, Walk
 from price_cases import CALIBRATION, ZERO, Drift, mean_path_error
+from trimtab.core.budget import corrections
 from trimtab.core.noise import Noise
-from trimtab.core.schedule import corrections
 from trimtab.prices.calibration import METHODS
 
 every_method = pytest.mark.parametrize("method", METHODS)

@@ -13,7 +13,7 @@ from trimtab.cli.running import add_engine, engine_from, remove_batches
 from trimtab.cli.source import add_seeds, add_source, domain_and_source, refuse_existing, seeds_from
 
 if TYPE_CHECKING:
-    from trimtab.core.schedule import Budget
+    from trimtab.core.budget import Budget
     from trimtab.prices.calibration import Price
 
 __all__ = ["COMMAND", "parse_budget"]

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from trimtab.core.applied import Applied, Meter, Outcome
+from trimtab.core.budget import Unit, units
 from trimtab.core.groups import Groups
 from trimtab.core.record import Closing, Passes, Rollout
-from trimtab.core.schedule import Books, Moment, Schedule, Unit, as_array, units
+from trimtab.core.schedule import Books, Moment, Schedule, as_array
 from trimtab.core.states import Form, Leaves
 
 __all__ = ["Ledger"]

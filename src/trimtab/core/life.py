@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from trimtab.core.applied import NOTHING, Applied, Context, OnFailure, tries_and_last_resort
+from trimtab.core.budget import Unit, units
 from trimtab.core.constraint import Constraint
 from trimtab.core.errors import callable_thing
 from trimtab.core.groups import Groups, as_groups
 from trimtab.core.ledger import Ledger
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Closing, Rollout
-from trimtab.core.schedule import Moment, Schedule, Unit, as_schedule, units
+from trimtab.core.schedule import Moment, Schedule, as_schedule
 from trimtab.core.states import Form, Leaves, all_finite
 
 __all__ = ["RunLife"]

@@ -10,10 +10,10 @@ from typing import Any, Literal, NamedTuple, get_args
 from torch import Tensor
 
 from trimtab.core import show
+from trimtab.core.budget import Unit
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.groups import Groups
 from trimtab.core.record_checks import check_record
-from trimtab.core.schedule import Unit
 from trimtab.core.states import Form
 
 __all__ = ["Closing", "Passes", "Rollout"]

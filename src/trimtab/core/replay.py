@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab.core.budget import units
 from trimtab.core.errors import of_type
 from trimtab.core.record import Rollout
-from trimtab.core.schedule import Moment, Schedule, as_schedule, units
+from trimtab.core.schedule import Moment, Schedule, as_schedule
 
 __all__ = ["replay"]
 

@@ -1,4 +1,4 @@
-"""What a schedule is, what it sees, and what a budget is.
+"""What a schedule is, and what it sees.
 
 A schedule looks at a `Moment` and says which samples of the batch to correct now. It holds no running state: what has
 been spent, when the last correction was and which defects were seen is kept by the loop and shown to it. One schedule
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -18,87 +18,13 @@ from torch import Tensor
 
 __all__ = [
     "Books",
-    "Budget",
     "Moment",
     "Schedule",
-    "Unit",
     "Watched",
     "as_array",
     "as_schedule",
-    "corrections",
     "last_corrections",
-    "most_corrections",
-    "units",
 ]
-
-Budget = int | float | Tensor
-"""A whole number counts corrections, a float is a fraction of T, an integer tensor (n,) is a count per sample."""
-
-
-def corrections(budget: Budget | None, n_steps: int) -> int | Tensor:
-    """The budget as a number of corrections, between 0 and `n_steps`.
-
-    Args:
-        budget: A count, a fraction of `n_steps` (rounded to the nearest count), or a count for each sample; None is no
-            limit.
-        n_steps: T, the number of update locations.
-
-    Example:
-        >>> corrections(0.25, 100), corrections(7, 100), corrections(1.0, 100)
-        (25, 7, 100)
-    """
-    if budget is None:
-        return n_steps
-    if isinstance(budget, Tensor):
-        if budget.ndim != 1 or budget.is_floating_point() or budget.is_complex() or budget.dtype == torch.bool:
-            raise ValueError(
-                "a budget tensor must hold one whole number per sample, shape (n,): got "
-                f"{tuple(budget.shape)} of {budget.dtype}"
-            )
-        if bool(((budget < 0) | (budget > n_steps)).any()):
-            raise ValueError(f"budgets must be between 0 and T = {n_steps}: got {budget.tolist()[:8]}")
-        return budget
-    if isinstance(budget, bool) or not isinstance(budget, int | float | np.integer | np.floating):
-        raise ValueError(f"a budget is a whole number, a fraction of T or an integer tensor: got {budget!r}")
-    if isinstance(budget, int | np.integer):
-        if not 0 <= budget <= n_steps:
-            raise ValueError(f"a budget of {budget} corrections does not fit T = {n_steps} steps: give 0 to {n_steps}")
-        return int(budget)
-    if not 0.0 <= budget <= 1.0:
-        raise ValueError(
-            f"a float budget is a fraction of T and must be in [0, 1]: got {budget} (for a count, give a whole number)"
-        )
-    return int(budget * n_steps + 0.5)
-
-
-Unit = Literal["projection", "iteration"]
-"""What a budget counts."""
-
-
-def units(budget: Budget | None, n_steps: int, unit: Unit = "projection") -> int | Tensor:
-    """The budget as a number of units: as in `corrections`, or iterations, of which a step may take several.
-
-    Example:
-        >>> units(2.5, 100, "iteration"), units(7, 100, "iteration")
-        (250, 7)
-    """
-    if unit == "projection":
-        return corrections(budget, n_steps)
-    if budget is None:
-        return 2**31 - 1
-    if isinstance(budget, Tensor):
-        most = 0 if budget.is_floating_point() or budget.numel() == 0 else int(budget.max())
-        return corrections(budget, max(n_steps, most))
-    if isinstance(budget, bool) or not isinstance(budget, int | float | np.integer | np.floating):
-        raise ValueError(f"a budget is a number of iterations, or iterations per step as a float: got {budget!r}")
-    if not 0 <= budget < 2**31 / n_steps:
-        raise ValueError(f"a budget of iterations is finite and at least 0: got {budget!r}")
-    return int(budget) if isinstance(budget, int | np.integer) else int(budget * n_steps + 0.5)
-
-
-def most_corrections(budget: Budget, n_steps: int) -> int:
-    """The largest number of corrections that any sample may spend."""
-    return int(torch.as_tensor(corrections(budget, n_steps)).max())
 
 
 class Books(NamedTuple):

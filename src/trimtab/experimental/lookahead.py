@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from trimtab.core.budget import Budget, corrections
 from trimtab.core.constraint import Constraint
 from trimtab.core.noise import Noise
 from trimtab.core.rollout import Sampler, take_rows
-from trimtab.core.schedule import Budget, Moment, Schedule, corrections
+from trimtab.core.schedule import Moment, Schedule
 from trimtab.experimental.value import close_decisions
 from trimtab.limits.online_bound import fresh_seeds
 from trimtab.prices.dynamic import CostToGo

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from trimtab._version import __version__
+from trimtab.core.budget import Budget, corrections
 from trimtab.core.files import UNUSABLE, load_tensors, save_tensors
-from trimtab.core.schedule import Budget, Moment, Schedule, corrections
+from trimtab.core.schedule import Moment, Schedule
 from trimtab.prices.own_scale import OwnScale
 from trimtab.prices.thresholds import Thresholds
 

@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab.core.budget import Budget, Unit, units
 from trimtab.core.engine import RunBatch, ahead, checked
 from trimtab.core.metrics import Distance, euclidean
 from trimtab.core.problem import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.record import Rollout
 from trimtab.core.repeatable import as_record
-from trimtab.core.schedule import Budget, Schedule, Unit, Watched, units
+from trimtab.core.schedule import Schedule, Watched
 from trimtab.prices.explore import Explore, spread_budgets
 from trimtab.prices.objective import Objective, as_mix, describe, residual_weights, skips
 from trimtab.prices.thresholds import Thresholds, with_closing

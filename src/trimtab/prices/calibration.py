@@ -15,6 +15,7 @@ from typing import Any, get_args, overload
 import torch
 from torch import Tensor
 
+from trimtab.core.budget import Budget, Unit
 from trimtab.core.engine import Engine, RunBatch, Workshop, workshop
 from trimtab.core.errors import unknown
 from trimtab.core.fingerprint import fingerprint
@@ -23,7 +24,6 @@ from trimtab.core.problem import Problem
 from trimtab.core.progress import Progress, progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Closing, Rollout
-from trimtab.core.schedule import Budget, Unit
 from trimtab.prices.batches import Batches, Source
 from trimtab.prices.dynamic import CostToGo, solve
 from trimtab.prices.fit_scale import fit_own_scale

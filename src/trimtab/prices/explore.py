@@ -8,8 +8,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from trimtab.core.budget import Budget, corrections
 from trimtab.core.noise import uniform_numbers
-from trimtab.core.schedule import Budget, Moment, Schedule, corrections
+from trimtab.core.schedule import Moment, Schedule
 from trimtab.prices.thresholds import Thresholds
 
 __all__ = ["Explore", "spread_budgets"]

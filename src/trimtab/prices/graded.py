@@ -18,10 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trimtab.core.budget import Budget
 from trimtab.core.errors import of_type, whole_number
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.record import Rollout
-from trimtab.core.schedule import Budget, Moment, Schedule
+from trimtab.core.schedule import Moment, Schedule
 from trimtab.prices.batches import Batches
 from trimtab.prices.dynamic import break_even
 from trimtab.prices.pools import Array, Pooled

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from trimtab._version import __version__
 from trimtab.core import show
+from trimtab.core.budget import Budget, corrections
 from trimtab.core.errors import of_type
 from trimtab.core.files import UNUSABLE, load_tensors, save_tensors
-from trimtab.core.schedule import Budget, Moment, Schedule, corrections
+from trimtab.core.schedule import Moment, Schedule
 from trimtab.prices.resample import Keep, resampled_masks
 
 __all__ = ["Plan", "Planned"]

@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trimtab.core.budget import Budget, most_corrections
 from trimtab.core.errors import of_type, whole_number
 from trimtab.core.record import Rollout
-from trimtab.core.schedule import Budget, most_corrections
 from trimtab.prices.explore import spread_budgets
 from trimtab.prices.thresholds import Thresholds, with_closing
 

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trimtab.core.budget import Budget, corrections
 from trimtab.core.errors import real_number, whole_number
 from trimtab.core.noise import uniform_numbers
-from trimtab.core.schedule import Budget, Moment, Schedule, corrections
+from trimtab.core.schedule import Moment, Schedule
 
 __all__ = ["Fixed", "FixedThreshold", "Periodic", "RandomTimes", "Stepwise", "Terminal"]
 

@@ -10,9 +10,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from trimtab.core.budget import Budget, corrections
 from trimtab.core.errors import of_type, real_number, whole_number
 from trimtab.core.noise import uniform_numbers
-from trimtab.core.schedule import Budget, Moment, Schedule, corrections
+from trimtab.core.schedule import Moment, Schedule
 from trimtab.schedules.basic import MOST_STEPS, needs_budget
 
 __all__ = ["Geometric", "RandomRamp", "Window", "windows"]

@@ -17,13 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trimtab.core.budget import corrections
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.machine import THREADS, machine_facts
 from trimtab.core.metrics import Distance, endpoint_distance, path_error, top_mass
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Rollout
 from trimtab.core.replay import replay
-from trimtab.core.schedule import Schedule, corrections
+from trimtab.core.schedule import Schedule
 from trimtab.domains.base import Domain
 from trimtab.experimental.learn_value import calibrate_value
 from trimtab.experimental.value import Value
