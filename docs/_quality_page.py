@@ -228,9 +228,8 @@ def draw_median(cells: dict[str, Any]) -> None:
             middle = [statistics.median(column) for column in zip(*ends, strict=True)]
             words = "trimtab's default" if method == DEFAULT else method
             ax.plot(BUDGETS, middle, color=look.colour, ls=look.dashes, marker=look.marker, label=words)
-        ax.set(
-            xlabel="share of all projections paid for", ylabel="distance of final samples\nto full projection", ylim=0
-        )
+        ax.set(xlabel="share of all projections paid for", ylabel="distance of final samples\nto full projection")
+        ax.set_ylim(0, 1.15)
         ax.axhline(1, color="#888888", lw=0.8, ls=":")
         ax.text(BUDGETS[-1], 1.02, "one projection at the end", ha="right", va="bottom", color="#666666", fontsize=7)
         ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncol=4)
