@@ -176,30 +176,37 @@ def measure(name: str) -> dict[str, Any]:
     return {"iterations": iterations(cell.full), "steps": cell.n_steps, "ends": ends, "rows": rows}
 
 
-def _pair(mean_and_error: list[float]) -> str:
-    mean, error = mean_and_error
-    return f"{mean:.2g} ± {error:.1g}"
+MEASURES: dict[str, tuple[Callable[[dict[str, Any]], float], Callable[[dict[str, Any]], str]]] = {
+    "Path error (NEPE)": (lambda row: row["NEPE"][0], lambda row: f"{row['NEPE'][0]:.3f}"),
+    "Median endpoint distance": (lambda row: row["median"], lambda row: f"{row['median']:.1e}"),
+    "Mean endpoint distance": (
+        lambda row: row["endpoint"][0],
+        lambda row: f"{row['endpoint'][0]:.2g} ± {row['endpoint'][1]:.1g}",
+    ),
+}
 
 
 def table(cells: dict[str, Any]) -> str:
-    """Errors at equal cost."""
+    """Errors at equal cost, one table per measure."""
+    return "\n\n".join(f"**{name}**\n\n{_one_table(cells, *measure)}" for name, measure in MEASURES.items())
+
+
+def _one_table(
+    cells: dict[str, Any], value: Callable[[dict[str, Any]], float], text: Callable[[dict[str, Any]], str]
+) -> str:
     lines = ["| domain | cost | " + " | ".join(METHODS) + " |", "|---|---|" + "---|" * len(METHODS)]
     for name, cell in cells.items():
         for share in SHARES:
             by = {row["method"]: row for row in cell["rows"] if row["share"] == share}
-            if not by:
-                continue
-            best = min(row["median"] for row in by.values())
+            best = min(map(value, by.values()), default=None)
             texts = []
             for method in METHODS:
                 row = by.get(method)
-                if row is None:
-                    texts.append("out of reach")
-                    continue
-                text = f"{row['NEPE'][0]:.3f} / {row['median']:.1e} / {_pair(row['endpoint'])}"
-                off = "" if abs(row["cost"] - share) <= 0.15 * share else f" ({row['cost']:.0%})"
-                texts.append((f"**{text}**" if row["median"] == best else text) + off)
-            lines.append(f"| {name} | {share:.0%} | " + " | ".join(texts) + " |")
+                shown = "out of reach" if row is None else f"**{text(row)}**" if value(row) == best else text(row)
+                off = row is not None and abs(row["cost"] - share) > 0.15 * share
+                texts.append(f"{shown} ({row['cost']:.0%})" if row is not None and off else shown)
+            if by:
+                lines.append(f"| {name} | {share:.0%} | " + " | ".join(texts) + " |")
     return "\n".join(lines)
 
 

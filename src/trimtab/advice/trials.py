@@ -68,7 +68,7 @@ class Trial:
     schedule: Schedule
 
     def cost(self, unit: Cost) -> float:
-        """In seconds or in projections a sample."""
+        """In seconds or in projections per sample."""
         return self.seconds if unit == "seconds" else self.projections
 
 
@@ -237,7 +237,7 @@ class TrialRuns:
         return min(self.seconds(one, kind) for one in (run, *(self.run(schedule) for _ in range(again))))
 
     def seconds(self, run: Rollout, kind: str) -> float:
-        """Wall clock a sample. Where looking is projecting, only adaptive correction has to look."""
+        """Wall clock per sample. Where looking is projecting, only adaptive correction has to look."""
         spent = run.seconds | {"update": self.update}
         if self.looks_project and kind != "adaptive":
             needed = int(run.spent.sum()) + int(run.closing.sum())

@@ -53,7 +53,7 @@ def as_seeds(seeds: Iterable[int] | Tensor, device: torch.device | str | None = 
     """Sample seeds as a (n,) int64 tensor.
 
     Args:
-        seeds: One whole number a sample; a range, a list or an integer tensor.
+        seeds: One whole number per sample; a range, a list or an integer tensor.
         device: Where the noise is wanted.
 
     Example:

@@ -108,7 +108,7 @@ def _terms(share: Tensor, defects: Tensor) -> list[Tensor]:
 
 
 def price_seconds(run: RunBatch, n_steps: int, seconds: float, cost: Cost | None = None) -> TimedPrices:
-    """Price corrections for all budgets of up to so many seconds a sample.
+    """Price corrections for all budgets of up to so many seconds per sample.
 
     Args:
         run: Runs a batch of calibration rollouts under a schedule, always with the same seeds, as in `calibrate`.

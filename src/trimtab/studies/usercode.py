@@ -364,13 +364,13 @@ def probe(domain: Domain, seeds: Iterable[int] | Tensor, whole: bool = False) ->
         if not isinstance(defect, Tensor) or defect.shape != (len(seeds),):
             came = tuple(defect.shape) if isinstance(defect, Tensor) else repr(defect)
             raise ValueError(
-                f"{domain.name}: defect must be one number a sample, shape ({len(seeds)},) here: got {came}"
+                f"{domain.name}: defect must be one number per sample, shape ({len(seeds)},) here: got {came}"
             )
         if not grouped:
             check_rows(constraint, y)
         apart = domain.distance(x, y)
         if not isinstance(apart, Tensor) or apart.shape != (len(seeds),):
-            raise ValueError(f"{domain.name}: distance must be one number a sample, shape ({len(seeds)},) here")
+            raise ValueError(f"{domain.name}: distance must be one number per sample, shape ({len(seeds)},) here")
 
     if grouped:  # rows of a group may depend on each other
         return
