@@ -117,11 +117,8 @@ def iteration_steps(runs: Sequence[Rollout]) -> IterationSteps:
         runs: Records of the same T. Where iterations were not counted, a projection is one.
     """
     records = list(runs) if isinstance(runs, list | tuple) else []
-    if not records or not all(isinstance(run, Rollout) and run.unit == "iteration" for run in records):
-        raise TypeError(
-            f"iteration_steps takes records that counted iterations, at least one: got {runs!r:.80}; make them with "
-            "unit='iteration'"
-        )
+    if not records or not all(isinstance(run, Rollout) for run in records):
+        raise TypeError(f"iteration_steps takes records of rollouts, at least one, in a list: got {runs!r:.80}")
     if len({part.shape[0] for run in records for part in (run.defects, run.residuals)}) > 1:
         raise ValueError("iteration_steps takes records of the same number of steps: got several numbers")
     defects = torch.cat([run.defects for run in runs], dim=1).cpu().double()
