@@ -225,7 +225,7 @@ def test_rows_that_cannot_be_selected_are_explained(write):
 @pytest.mark.parametrize(
     ("defect", "complaint"),
     [
-        ("lambda x: x.norm()", r"one number a sample, shape \(3,\) here"),
+        ("lambda x: x.norm()", r"one number per sample, shape \(3,\) here"),
         ("lambda x: x @ x", "constraint failed"),
     ],
 )

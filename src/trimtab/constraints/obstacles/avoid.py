@@ -23,6 +23,7 @@ from trimtab.constraints.obstacles.effort import Effort
 from trimtab.constraints.obstacles.geometry import Obstacles, gaps, penetration, scattered_circles
 from trimtab.constraints.states import check_states
 from trimtab.core.constraint import Constraint, Improvement, Projection
+from trimtab.core.steady import sum_rows
 
 if TYPE_CHECKING:
     from trimtab.constraints.obstacles.ipopt import IpoptPaths
@@ -197,7 +198,8 @@ def _summed_depths(obstacles: Obstacles, x: Tensor) -> Tensor:
     if not len(obstacles):
         return x.new_zeros(n)
     depth = penetration(_converted(obstacles, x.dtype, x.device), *segments(x[:, :2].transpose(0, 1)))
-    return depth.sum(0).view(n, W - 1).sum(1)
+    # obstacle by obstacle and segment by segment: the order of a plain sum depends on the batch
+    return sum_rows(sum_rows(depth.T).view(n, W - 1))
 
 
 def _check_end(name: str, point: Tensor, obstacles: Obstacles, aim: float) -> None:
