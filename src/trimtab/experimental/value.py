@@ -14,6 +14,7 @@ from trimtab._version import __version__
 from trimtab.core.budget import Budget, corrections
 from trimtab.core.files import UNUSABLE, load_tensors, save_tensors
 from trimtab.core.schedule import Moment, Schedule
+from trimtab.core.steady import log, sum_rows
 from trimtab.prices.own_scale import OwnScale
 from trimtab.prices.thresholds import Thresholds
 
@@ -199,20 +200,20 @@ def observed(now: Moment, price: Tensor, value: Value) -> Tensor:
     if t:
         last[1:] = (now.projected * steps[1:, None]).cummax(dim=0).values
     usual = value.expected[last, steps[:, None]].clamp(min=1e-300)
-    surprise = (now.defects / usual).clamp(1e-3, 1e3).log()
+    surprise = log((now.defects / usual).clamp(1e-3, 1e3))  # whose bits no batch changes, as those of sum_rows
     before = surprise[:-1]
-    ages = torch.arange(t - 1, -1, -1, device=now.defect.device)
-    recent = ((1 - _RECENT) * _RECENT ** ages[:, None] * before).sum(dim=0)
-    own = before.sum(dim=0) / (t + 5)  # drawn to 0 while little was seen
+    fading = before.new_tensor([(1 - _RECENT) * _RECENT**age for age in reversed(range(t))])
+    recent = sum_rows((fading[:, None] * before).T)
+    own = sum_rows(before.T) / (t + 5)  # drawn to 0 while little was seen
     to_go = now.n_steps - t
     columns = (
         torch.full_like(own, t / now.n_steps),
         now.budget_left / to_go,
-        torch.where(price.isfinite(), (now.defect / price.clamp(min=1e-300)).clamp(1e-2, 1e2).log(), 0.0),
+        torch.where(price.isfinite(), log((now.defect / price.clamp(min=1e-300)).clamp(1e-2, 1e2)), 0.0),
         surprise[-1],
         before[-1] if t else torch.zeros_like(own),
         recent,
         own,
-        (t + 1 - last[-1]).double().log(),
+        log((t + 1 - last[-1]).double()),
     )
     return torch.stack([column.double() for column in columns], dim=1)
