@@ -112,6 +112,8 @@ class Life(RuleBasedStateMachine):
         try:
             self.call(torch.full((N, 2), 3.0), 0 if self.complete else self.made)
         except ArithmeticError:
+            if self.complete:  # it was the first step of a new run
+                self.made, self.stopped = 0, False
             self.broken, self.complete = True, False
         finally:
             self.disc.raises = False
