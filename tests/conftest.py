@@ -1,9 +1,17 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
+from hypothesis import settings
 
 torch.set_num_threads(1)  # tests run side by side; results must not depend on threads anyway
+
+# Whether a change passes must not be luck: the same examples every time. HYPOTHESIS_PROFILE=search tries new ones.
+settings.register_profile("repeatable", derandomize=True)
+settings.register_profile("search", print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
 @pytest.fixture
