@@ -25,9 +25,9 @@ import torch
 import trimtab as tt
 from _page import HERE, renew
 from trimtab.core.budget import corrections
+from trimtab.core.moment import last_corrections
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Rollout
-from trimtab.core.schedule import last_corrections
 from trimtab.prices.price_file import load
 from trimtab.report.formats import Cell, Table
 from trimtab.schedules.style import label_of

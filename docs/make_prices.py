@@ -24,7 +24,7 @@ import torch
 
 import trimtab as tt
 from trimtab.core import metrics
-from trimtab.core.schedule import last_corrections
+from trimtab.core.moment import last_corrections
 from trimtab.domains import SYNTHETIC
 from trimtab.experimental.learn_value import calibrate_value
 from trimtab.experimental.lookahead import LookAhead

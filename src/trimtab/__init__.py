@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from trimtab.advice.recommend import advise
     from trimtab.core.constraint import Constraint, Projection, as_constraint
     from trimtab.core.corrector import Corrector
+    from trimtab.core.moment import Moment
     from trimtab.core.problem import Problem
     from trimtab.core.record import Rollout
     from trimtab.core.rollout import rollout
-    from trimtab.core.schedule import Moment, Schedule
+    from trimtab.core.schedule import Schedule
     from trimtab.domains import domain
     from trimtab.prices.calibration import calibrate
     from trimtab.prices.price_file import load

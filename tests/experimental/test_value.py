@@ -10,8 +10,8 @@ import torch
 import free
 import trimtab as tt
 from cases import Sphere, Walk
+from trimtab.core.moment import Moment
 from trimtab.core.noise import Noise
-from trimtab.core.schedule import Moment
 from trimtab.experimental.learn_value import Branch, Labels, counterfactuals, fit, gather, learn
 from trimtab.experimental.value import FEATURES, Value, close_decisions, observed
 from trimtab.prices.explore import Explore

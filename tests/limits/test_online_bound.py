@@ -10,8 +10,8 @@ import torch
 import free
 import trimtab as tt
 from cases import CONSTRAINTS, Walk
+from trimtab.core.moment import Moment
 from trimtab.core.noise import Noise
-from trimtab.core.schedule import Moment
 from trimtab.experimental.lookahead import LookAhead
 from trimtab.limits.hindsight import hindsight
 from trimtab.limits.online_bound import Resampled, online_limit

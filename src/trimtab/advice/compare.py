@@ -14,12 +14,13 @@ from trimtab.core.budget import corrections
 from trimtab.core.distributions import Fidelity, compare_samples
 from trimtab.core.engine import Engine, RunBatch, Workshop, ahead, checked, workshop
 from trimtab.core.metrics import Distance, Summary, endpoint_distance, euclidean, nepe, path_error, summary
+from trimtab.core.moment import Moment
 from trimtab.core.problem import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Closing, Rollout
 from trimtab.core.repeatable import as_record
-from trimtab.core.schedule import Moment, Schedule, Watched, as_schedule
+from trimtab.core.schedule import Schedule, Watched, as_schedule
 from trimtab.prices.batches import Source
 from trimtab.prices.calibration import Price
 from trimtab.prices.plan import Plan

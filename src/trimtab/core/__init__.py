@@ -8,6 +8,7 @@ __all__ = [
     "distributions",
     "engine",
     "metrics",
+    "moment",
     "noise",
     "problem",
     "quality",

@@ -15,8 +15,9 @@ from torch import Tensor
 from trimtab.core.applied import Applied, Meter, Outcome
 from trimtab.core.budget import Unit, units
 from trimtab.core.groups import Groups
+from trimtab.core.moment import Books, Moment, as_array
 from trimtab.core.record import Closing, Passes, Rollout
-from trimtab.core.schedule import Books, Moment, Schedule, as_array
+from trimtab.core.schedule import Schedule
 from trimtab.core.states import Form, Leaves
 
 __all__ = ["Ledger"]

@@ -17,9 +17,10 @@ from trimtab.core.constraint import Constraint
 from trimtab.core.errors import callable_thing
 from trimtab.core.groups import Groups, as_groups
 from trimtab.core.ledger import Ledger
+from trimtab.core.moment import Moment
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Closing, Rollout
-from trimtab.core.schedule import Moment, Schedule, as_schedule
+from trimtab.core.schedule import Schedule, as_schedule
 from trimtab.core.states import Form, Leaves, all_finite
 
 __all__ = ["RunLife"]

@@ -12,10 +12,11 @@ from torch import Tensor
 from trimtab.core.constraint import Constraint
 from trimtab.core.groups import as_groups
 from trimtab.core.metrics import Distance, euclidean
+from trimtab.core.moment import Moment
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Rollout
 from trimtab.core.rollout import Sampler, rollout, take_rows
-from trimtab.core.schedule import Moment, Schedule
+from trimtab.core.schedule import Schedule
 
 __all__ = ["Problem"]
 

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from trimtab.core.budget import units
 from trimtab.core.errors import of_type
+from trimtab.core.moment import Moment
 from trimtab.core.record import Rollout
-from trimtab.core.schedule import Moment, Schedule, as_schedule
+from trimtab.core.schedule import Schedule, as_schedule
 
 __all__ = ["replay"]
 

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from trimtab.core.constraint import Constraint
 from trimtab.core.corrector import Corrector
+from trimtab.core.moment import Moment
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.core.record import Rollout
-from trimtab.core.schedule import Moment, Schedule, as_schedule
+from trimtab.core.schedule import Schedule, as_schedule
 
 __all__ = ["Sampler", "rollout"]
 

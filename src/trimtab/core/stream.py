@@ -14,7 +14,8 @@ from trimtab.core.constraint import Constraint
 from trimtab.core.corrector import Corrector
 from trimtab.core.errors import of_type
 from trimtab.core.groups import Groups, as_groups
-from trimtab.core.schedule import Moment, Schedule, as_schedule
+from trimtab.core.moment import Moment
+from trimtab.core.schedule import Schedule, as_schedule
 
 __all__ = ["Stream"]
 

@@ -25,9 +25,10 @@ from torch import Tensor
 from trimtab.core.budget import Budget
 from trimtab.core.engine import RunBatch
 from trimtab.core.metrics import summary
+from trimtab.core.moment import Moment, as_array
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.record import Rollout
-from trimtab.core.schedule import Moment, Schedule, as_array
+from trimtab.core.schedule import Schedule
 from trimtab.experimental.value import Value, basis, close_decisions, observed
 from trimtab.prices.calibration import calibrate
 from trimtab.prices.explore import Explore, spread_budgets

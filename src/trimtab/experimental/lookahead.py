@@ -16,9 +16,10 @@ from torch import Tensor
 
 from trimtab.core.budget import Budget, corrections
 from trimtab.core.constraint import Constraint
+from trimtab.core.moment import Moment
 from trimtab.core.noise import Noise
 from trimtab.core.rollout import Sampler, take_rows
-from trimtab.core.schedule import Moment, Schedule
+from trimtab.core.schedule import Schedule
 from trimtab.experimental.value import close_decisions
 from trimtab.limits.online_bound import fresh_seeds
 from trimtab.prices.dynamic import CostToGo

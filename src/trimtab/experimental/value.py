@@ -13,7 +13,8 @@ from torch import Tensor
 from trimtab._version import __version__
 from trimtab.core.budget import Budget, corrections
 from trimtab.core.files import UNUSABLE, load_tensors, save_tensors
-from trimtab.core.schedule import Moment, Schedule
+from trimtab.core.moment import Moment
+from trimtab.core.schedule import Schedule
 from trimtab.core.steady import log, sum_rows
 from trimtab.prices.own_scale import OwnScale
 from trimtab.prices.thresholds import Thresholds

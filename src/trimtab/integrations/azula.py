@@ -12,8 +12,9 @@ from torch import Tensor
 from trimtab.core.constraint import Constraint
 from trimtab.core.corrector import Corrector
 from trimtab.core.errors import missing_extra
+from trimtab.core.moment import Moment
 from trimtab.core.record import Rollout
-from trimtab.core.schedule import Moment, Schedule
+from trimtab.core.schedule import Schedule
 
 try:
     import azula.sample

@@ -11,8 +11,9 @@ from torch import Tensor
 from trimtab.core.constraint import Constraint
 from trimtab.core.corrector import Corrector
 from trimtab.core.errors import callable_thing, missing_extra, of_type
+from trimtab.core.moment import Moment
 from trimtab.core.record import Rollout
-from trimtab.core.schedule import Moment, Schedule
+from trimtab.core.schedule import Schedule
 from trimtab.integrations.torchdiffeq import odeint
 
 try:

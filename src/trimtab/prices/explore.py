@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from trimtab.core.budget import Budget, corrections
+from trimtab.core.moment import Moment
 from trimtab.core.noise import uniform_numbers
-from trimtab.core.schedule import Moment, Schedule
+from trimtab.core.schedule import Schedule
 from trimtab.prices.thresholds import Thresholds
 
 __all__ = ["Explore", "spread_budgets"]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
+from trimtab.core.moment import last_corrections
 from trimtab.core.record import Rollout
-from trimtab.core.schedule import last_corrections
 from trimtab.prices.own_scale import OwnScale
 from trimtab.prices.planned import mean_defects
 

@@ -20,9 +20,10 @@ from torch import Tensor
 
 from trimtab.core.budget import Budget
 from trimtab.core.errors import of_type, whole_number
+from trimtab.core.moment import Moment
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.record import Rollout
-from trimtab.core.schedule import Moment, Schedule
+from trimtab.core.schedule import Schedule
 from trimtab.prices.batches import Batches
 from trimtab.prices.dynamic import break_even
 from trimtab.prices.pools import Array, Pooled

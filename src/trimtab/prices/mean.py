@@ -26,9 +26,10 @@ from trimtab._version import __version__
 from trimtab.core.budget import Unit
 from trimtab.core.errors import real_number
 from trimtab.core.files import UNUSABLE, load_tensors, save_tensors
+from trimtab.core.moment import Moment
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.record import Rollout
-from trimtab.core.schedule import Moment, Schedule
+from trimtab.core.schedule import Schedule
 from trimtab.prices.batches import Batches
 from trimtab.prices.dynamic import break_even
 from trimtab.prices.graded import ExploreIterations, IterationSteps, iteration_steps

@@ -20,9 +20,10 @@ from torch import Tensor
 from trimtab.core.engine import RunBatch
 from trimtab.core.errors import unknown
 from trimtab.core.metrics import Distance, endpoint_distance, state_error
+from trimtab.core.moment import Moment
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.record import Rollout
-from trimtab.core.schedule import Moment, Schedule
+from trimtab.core.schedule import Schedule
 
 __all__ = ["OBJECTIVES", "Objective", "Skip", "as_mix", "describe", "residual_weights", "smooth_ratio"]
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.core.schedule import Moment, as_array, last_corrections
+from trimtab.core.moment import Moment, as_array, last_corrections
 from trimtab.prices.resample import resampled_typical
 
 __all__ = ["OwnScale"]

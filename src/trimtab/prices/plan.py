@@ -15,7 +15,8 @@ from trimtab.core import show
 from trimtab.core.budget import Budget, corrections
 from trimtab.core.errors import of_type
 from trimtab.core.files import UNUSABLE, load_tensors, save_tensors
-from trimtab.core.schedule import Moment, Schedule
+from trimtab.core.moment import Moment
+from trimtab.core.schedule import Schedule
 from trimtab.prices.resample import Keep, resampled_masks
 
 __all__ = ["Plan", "Planned"]

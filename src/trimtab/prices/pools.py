@@ -11,8 +11,8 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from trimtab.core.moment import last_corrections
 from trimtab.core.record import Rollout
-from trimtab.core.schedule import last_corrections
 from trimtab.prices.own_scale import OwnScale
 
 __all__ = ["Array", "Pooled", "Pools", "Seen", "neighbours"]

@@ -15,7 +15,8 @@ from trimtab._version import __version__
 from trimtab.core import show
 from trimtab.core.budget import Budget, corrections
 from trimtab.core.files import load_tensors, save_tensors
-from trimtab.core.schedule import Moment, Schedule
+from trimtab.core.moment import Moment
+from trimtab.core.schedule import Schedule
 from trimtab.prices.own_scale import OwnScale
 from trimtab.prices.plan import Plan
 from trimtab.prices.resample import Keep, old_budgets

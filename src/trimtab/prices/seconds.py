@@ -18,9 +18,10 @@ from torch import Tensor
 
 from trimtab.core.engine import RunBatch
 from trimtab.core.files import UNUSABLE, load_tensors, save_tensors
+from trimtab.core.moment import Moment
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.record import Rollout
-from trimtab.core.schedule import Moment, Schedule
+from trimtab.core.schedule import Schedule
 from trimtab.prices.explore import Explore, spread_budgets
 from trimtab.prices.fit_scale import fit_own_scale
 from trimtab.prices.own_scale import OwnScale

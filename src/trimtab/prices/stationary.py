@@ -17,8 +17,9 @@ from torch import Tensor
 
 from trimtab.core.errors import callable_thing, of_type, real_number, whole_number
 from trimtab.core.files import load_tensors, save_tensors
+from trimtab.core.moment import Moment
 from trimtab.core.record import Rollout
-from trimtab.core.schedule import Moment, Schedule
+from trimtab.core.schedule import Schedule
 from trimtab.prices.explore import Explore, spread_budgets
 from trimtab.prices.transitions import NODES, occupancy
 from trimtab.schedules.basic import MOST_STEPS

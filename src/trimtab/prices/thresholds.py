@@ -16,8 +16,9 @@ from trimtab.core import show
 from trimtab.core.budget import Budget, Unit, units
 from trimtab.core.errors import of_type, whole_number
 from trimtab.core.files import UNUSABLE, load_tensors, save_tensors
+from trimtab.core.moment import Moment, as_array
 from trimtab.core.record import Closing
-from trimtab.core.schedule import Moment, Schedule, as_array
+from trimtab.core.schedule import Schedule
 from trimtab.prices.own_scale import OwnScale
 from trimtab.prices.resample import Keep, resampled_table
 

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from trimtab.core.budget import Budget, corrections
 from trimtab.core.errors import real_number, whole_number
+from trimtab.core.moment import Moment
 from trimtab.core.noise import uniform_numbers
-from trimtab.core.schedule import Moment, Schedule
+from trimtab.core.schedule import Schedule
 
 __all__ = ["Fixed", "FixedThreshold", "Periodic", "RandomTimes", "Stepwise", "Terminal"]
 

@@ -12,8 +12,9 @@ from torch import Tensor
 from trimtab.core.budget import Budget
 from trimtab.core.constraint import Constraint
 from trimtab.core.errors import callable_thing, of_type, real_number, whole_number
+from trimtab.core.moment import Moment
 from trimtab.core.record import Rollout
-from trimtab.core.schedule import Moment, Schedule
+from trimtab.core.schedule import Schedule
 from trimtab.core.states import Form, all_finite
 from trimtab.schedules.basic import MOST_STEPS
 

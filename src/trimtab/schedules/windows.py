@@ -12,8 +12,9 @@ from torch import Tensor
 
 from trimtab.core.budget import Budget, corrections
 from trimtab.core.errors import of_type, real_number, whole_number
+from trimtab.core.moment import Moment
 from trimtab.core.noise import uniform_numbers
-from trimtab.core.schedule import Moment, Schedule
+from trimtab.core.schedule import Schedule
 from trimtab.schedules.basic import MOST_STEPS, needs_budget
 
 __all__ = ["Geometric", "RandomRamp", "Window", "windows"]

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from trimtab.core.engine import RunBatch
+from trimtab.core.moment import Moment
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Rollout
-from trimtab.core.schedule import Moment, Schedule, Watched
+from trimtab.core.schedule import Schedule, Watched
 from trimtab.domains.base import Problem
 from trimtab.prices.explore import Explore, spread_budgets
 from trimtab.schedules import Terminal

@@ -257,7 +257,9 @@ _WORDS = (  # how things are said, kept, sent and drawn
     "core/kept.py",
     "core/machine.py",
     "core/pools.py",
+    "core/progress.py",
     "core/ray_pool.py",
+    "core/show.py",
     "schedules/style.py",
 )
 

@@ -21,8 +21,9 @@ from torch import Tensor
 from trimtab.core.constraint import Constraint
 from trimtab.core.corrector import Corrector
 from trimtab.core.errors import callable_thing, missing_extra, whole_number
+from trimtab.core.moment import Moment
 from trimtab.core.record import Rollout
-from trimtab.core.schedule import Moment, Schedule
+from trimtab.core.schedule import Schedule
 from trimtab.integrations.diffusers.calls import first_call, refuse_unusable, step_ends
 from trimtab.integrations.diffusers.clean import clean_prediction
 from trimtab.integrations.diffusers.gate import Gate, HandedSettings, History, Settings, Target

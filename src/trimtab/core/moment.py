@@ -1,0 +1,237 @@
+"""What a schedule sees: a `Moment`, which shows what a run has written down so far and lets nobody change it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["Moment"]
+
+
+class Budgeted(Protocol):
+    """Whoever decides by a `Moment` and has a budget to do so: a schedule."""
+
+    @property
+    def budget(self) -> Any:
+        """What each sample may spend."""
+        ...
+
+
+class Books(NamedTuple):
+    """What a run has written down so far, as arrays: numpy on the host, tensors elsewhere.
+
+    Attributes:
+        defects: Of all steps, (T, n), filled in up to now.
+        projected: Decisions of all steps, (T, n) bool, filled in up to the step before.
+        budget: What each sample began with, (n,) int64.
+        spent: What each has spent, (n,) int64.
+        last: 1 + the step after which each was last corrected, 0 for never, (n,) int64.
+        seeds: (n,), if the loop knows them.
+    """
+
+    defects: Any
+    projected: Any
+    budget: Any
+    spent: Any
+    last: Any
+    seeds: Any = None
+
+
+class Moment:
+    """What a schedule may look at when it decides.
+
+    It is for reading only: every tensor is a copy, and nothing that is done to it changes the run.
+
+    Attributes:
+        t: The step, 0 to n_steps - 1.
+        n_steps: T.
+        proposal: The states before the decision, as the loop keeps them; None when decisions are replayed from a
+            record.
+        context: What the loop passed with this step by name, such as a noise level.
+    """
+
+    __slots__ = ("_asked", "_books", "_defect", "_kept_back", "_memo", "context", "n_steps", "proposal", "t")
+
+    def __init__(
+        self,
+        t: int,
+        n_steps: int,
+        books: Books,
+        proposal: Any = None,
+        context: Mapping[str, Any] = MappingProxyType({}),
+        defect: Any = None,
+        kept_back: int = 0,
+        asked: Budgeted | None = None,
+        memo: dict[Hashable, Any] | None = None,
+    ) -> None:
+        """Made by the loop.
+
+        Args:
+            t: The step.
+            n_steps: T.
+            books: What was written down so far.
+            proposal: See the class.
+            context: See the class.
+            defect: Of the present states, (n,), where that is no longer the proposal's.
+            kept_back: How many corrections of each sample's budget belong to the closing projection.
+            asked: The schedule of the run, whose budget it is.
+            memo: Sums that go on from step to step, kept by the run.
+        """
+        self.t, self.n_steps, self.proposal, self.context = t, n_steps, proposal, context
+        self._books, self._kept_back, self._asked = books, kept_back, asked
+        self._defect = books.defects[t] if defect is None else defect
+        self._memo: dict[Hashable, Any] = {} if memo is None else memo
+
+    @classmethod
+    def of_record(
+        cls,
+        t: int,
+        defects: Tensor,
+        projected: Tensor,
+        budget: int | Tensor,
+        *,
+        seeds: Tensor | None = None,
+        spent: Tensor | None = None,
+        defect: Tensor | None = None,
+        kept_back: int = 0,
+        memo: dict[Hashable, Any] | None = None,
+    ) -> Moment:
+        """The moment of step t in a recorded run.
+
+        Args:
+            t: The step.
+            defects: (T, n).
+            projected: (T, n) bool, of which the first t rows are read.
+            budget: A number, or one per sample, (n,).
+            seeds: (n,), if known.
+            spent: (n,), where that is not the number of decisions before.
+            defect: See `Moment`.
+            kept_back: See `Moment`.
+            memo: See `Moment`.
+        """
+        last = last_corrections(projected[: t + 1])[t]
+        began = torch.as_tensor(budget, device=defects.device).expand(defects.shape[1])
+        already = projected[:t].sum(dim=0) if spent is None else spent
+        books = (defects, projected, began, already, last, seeds)
+        arrays = Books(*(None if part is None else as_array(part) for part in books))
+        present = None if defect is None else as_array(defect)
+        return cls(t, len(defects), arrays, defect=present, kept_back=kept_back, memo=memo)
+
+    def __len__(self) -> int:
+        """The number of samples."""
+        return len(self._defect)
+
+    @property
+    def defect(self) -> Tensor:
+        """Of the proposals, (n,)."""
+        return _copied(self._defect)
+
+    @property
+    def budget_left(self) -> Tensor:
+        """Corrections each sample may still spend, (n,) int64."""
+        return _copied(self._books.budget - self._books.spent)
+
+    @property
+    def spendable(self) -> Tensor:
+        """Corrections each sample may spend before the closing projection, (n,) int64."""
+        return _copied(self._books.budget - self._books.spent - self._kept_back)
+
+    @property
+    def steps_to_go(self) -> int:
+        """At how many steps, this one included, those can be spent."""
+        return self.n_steps - self.t - int(self._kept_back > 0)
+
+    @property
+    def spent(self) -> Tensor:
+        """Corrections each sample has spent so far, (n,) int64."""
+        return _copied(self._books.spent)
+
+    @property
+    def last(self) -> Tensor:
+        """1 + the step after which each sample was last corrected, 0 for never, (n,) int64."""
+        return _copied(self._books.last)
+
+    @property
+    def since(self) -> Tensor:
+        """Updates since each sample was last corrected (or began), (n,), at least 1."""
+        return _copied(self.t + 1 - self._books.last)
+
+    @property
+    def seeds(self) -> Tensor | None:
+        """Each sample's seed, (n,), where the loop knows it."""
+        return None if self._books.seeds is None else _copied(self._books.seeds)
+
+    @property
+    def defects(self) -> Tensor:
+        """All defects so far, the present one last, (t + 1, n)."""
+        return _copied(self._books.defects[: self.t + 1])
+
+    @property
+    def projected(self) -> Tensor:
+        """All decisions so far, (t, n) bool."""
+        return _copied(self._books.projected[: self.t])
+
+    def arrays(self, schedule: Budgeted) -> tuple[Any, Any]:
+        """The defects s and what is left of a schedule's own budget b, (n,) each, to be read at no cost.
+
+        They are numpy arrays on the host and tensors elsewhere, whose operators are the same. The budget is the
+        schedule's own, which is not the run's if it was asked by another schedule.
+        """
+        books = self._books
+        if schedule is self._asked:
+            return self._defect, books.budget - books.spent
+        budget = as_array(schedule.budget) if isinstance(schedule.budget, Tensor) else schedule.budget
+        return self._defect, (budget - books.spent).clip(min=0)
+
+    def take(self, rows: slice) -> Moment:
+        """The same moment for some of the samples; the proposal is left out."""
+        defects, projected, *each = self._books
+        some = Books(defects[:, rows], projected[:, rows], *(None if part is None else part[rows] for part in each))
+        memo = self._memo.setdefault((rows.start, rows.stop), {})
+        return Moment(self.t, self.n_steps, some, context=self.context, kept_back=self._kept_back, memo=memo)
+
+    def running_sum(self, term: Callable[[int, Any, Any], Any]) -> Any:
+        """The sum of `term(u, defect, last)` over all steps u up to now, (n,), an array as in `arrays`.
+
+        It depends on the record alone. What was summed up to the step before is remembered by the run under the term
+        itself, so that two schedules with different terms do not disturb each other.
+
+        Args:
+            term: `term(u, defect, last)` of step u, (n,), with the defects (n,) of that step and 1 + the step of the
+                last correction before it (n,).
+        """
+        books, t = self._books, self.t
+        done, total = self._memo.get(term, (-1, None))
+        if done == t:
+            return total
+        if done != t - 1:  # nothing was summed before, or steps were left out
+            last = as_array(last_corrections(_copied(books.projected[: t + 1])))
+            total = None
+            for u in range(t):
+                earlier = term(u, books.defects[u], last[u])
+                total = earlier if total is None else total + earlier
+        now = term(t, books.defects[t], books.last)
+        total = now if total is None else total + now  # a new one: what was remembered stays as it was
+        self._memo[term] = (t, total)
+        return total
+
+
+def as_array(x: Tensor) -> Any:
+    """The numbers where they lie: through numpy on the host, the tensor itself elsewhere."""
+    return x.numpy() if x.is_cpu else x
+
+
+def _copied(x: Any) -> Tensor:
+    return torch.from_numpy(x.copy()) if isinstance(x, np.ndarray) else x.clone()
+
+
+def last_corrections(projected: Tensor) -> Tensor:
+    """1 + the step after which each sample was last corrected before each step, 0 for never: (T, n) to (T, n)."""
+    steps = torch.arange(1, len(projected) + 1, device=projected.device)
+    at = torch.where(projected, steps[:, None], 0).cummax(dim=0).values
+    return torch.cat([torch.zeros_like(at[:1]), at[:-1]])
