@@ -68,7 +68,6 @@ def gusty() -> Advice:
 # ------------------------------------------------------------------ the measurements
 
 
-@settings(deadline=None)  # the first example imports scipy
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=3, max_size=40))
 def test_rank_correlation_is_spearmans_with_ties(pairs):
     stats = pytest.importorskip("scipy.stats")
@@ -80,7 +79,7 @@ def test_rank_correlation_is_spearmans_with_ties(pairs):
         assert ours == pytest.approx(stats.spearmanr(x.numpy(), y.numpy()).statistic, abs=1e-12)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.floats(0.3, 0.97), st.integers(8, 40))
 def test_a_correction_of_a_linear_chain_fades_by_its_own_factor(keep, T):
     chain = Scalar((keep,) * T, one)

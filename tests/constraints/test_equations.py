@@ -56,7 +56,7 @@ def test_improving_until_done_solves_the_equations(way):
     assert (last <= 1e-8).all()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(p=st.integers(0, 4), q=st.integers(0, 3), seed=st.integers(0, 1000))
 def test_linear_equations_among_others_make_no_difference(p, q, seed):
     if p + q == 0:

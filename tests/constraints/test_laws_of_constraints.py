@@ -53,7 +53,7 @@ def test_projecting_twice_changes_nothing(name, dtype):
 
 
 @every_case
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 10**6), scale=st.sampled_from([0.01, 1.0, 3.0]))
 def test_the_defect_is_at_least_0_and_is_0_only_where_projection_changes_nothing(name, seed, scale):
     case = CASES[name]
@@ -67,7 +67,7 @@ def test_the_defect_is_at_least_0_and_is_0_only_where_projection_changes_nothing
 
 
 @every_case
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 10**6))
 def test_no_feasible_state_is_nearer_than_the_projection(name, seed):
     case = CASES[name]

@@ -28,7 +28,7 @@ FACTS = Path(__file__).parents[3] / "shared" / "pdm" / "facts.json"
 coordinate = st.floats(-2, 2, allow_nan=False, width=32)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.tuples(coordinate, coordinate, coordinate, coordinate), st.booleans())
 def test_penetration_is_the_shortest_move_out(ends: tuple[float, ...], is_box: bool) -> None:
     obstacles = (
@@ -54,7 +54,7 @@ def test_penetration_is_the_shortest_move_out(ends: tuple[float, ...], is_box: b
     assert not touching or depth > 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.tuples(coordinate, coordinate, coordinate, coordinate), st.integers(0, 1))
 def test_half_plane_of_a_contact_has_the_gap_as_slack(ends: tuple[float, ...], which: int) -> None:
     obstacles = Obstacles(torch.tensor([[0.1, -0.2, 0.5]]).double(), torch.tensor([[-0.5, -0.3, 0.4, 0.6]]).double())
@@ -119,7 +119,7 @@ def test_a_free_trajectory_comes_back_as_it_was() -> None:
     assert torch.equal(avoid.project(free).x, free)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10_000), st.sampled_from([3, 8, 33]), st.sampled_from(list(MAPS)))
 def test_projection_of_anything_is_finite_and_free(seed: int, waypoints: int, name: str) -> None:
     obstacles = MAPS[name]

@@ -74,7 +74,7 @@ def looks(draw: st.DrawFn) -> tuple[AvoidObstacles, Tensor]:
     return AvoidObstacles(Obstacles(circles, boxes), free, free, defect_counts_outside=outside), x
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(looks(), st.randoms(use_true_random=False))
 def test_not_one_bit_of_a_defect_depends_on_batch_or_layout(case: tuple[AvoidObstacles, Tensor], random: Any) -> None:
     avoid, x = case

@@ -81,7 +81,7 @@ def test_where_several_rotations_are_nearest_one_of_them_is_found(values):
     assert ((found * a).sum(dim=(1, 2)) - sum(values)).abs().max() <= 1e-14
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.floats(-1e3, 1e3, width=32), min_size=9, max_size=9))
 def test_any_matrix_has_a_nearest_rotation(entries):
     a = torch.tensor(entries, dtype=torch.float64).reshape(1, 3, 3)
@@ -136,7 +136,7 @@ def test_other_shapes_are_refused():
         nearest_rotation(torch.zeros(4, 3))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(angle=st.floats(0, math.pi), seed=st.integers(0, 1000))
 def test_the_angle_is_exact_from_0_to_pi(angle, seed):
     c, s = math.cos(angle), math.sin(angle)

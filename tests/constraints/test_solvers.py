@@ -88,7 +88,7 @@ def test_parallel_and_repeated_planes_do_no_harm():
 
 
 @pytest.mark.skipif(not halfspaces.daqp_is_there(), reason="DAQP is not installed")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(m=st.integers(1, 12), d=st.integers(1, 6), own=st.booleans(), seed=st.integers(0, 10_000))
 def test_both_solvers_of_half_spaces_find_the_same_points(m, d, own, seed):
     planes = HalfSpaces(numbers(m, d, seed=seed), 0.1 + numbers(*[9] * own, m, seed=seed + 1).abs())

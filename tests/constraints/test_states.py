@@ -65,7 +65,7 @@ def test_states_without_numbers_are_refused(name, call):
 
 @every_case
 @both_calls
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(shape=st.lists(st.integers(0, 7), min_size=0, max_size=4).map(tuple))
 def test_a_shape_is_taken_as_meant_or_refused(name, call, shape):
     """Either one number per row comes back, or a ValueError that shows the shape."""

@@ -32,7 +32,7 @@ def exact(b, T):
     return [tt.Periodic(b), Geometric(b), RandomRamp(b), RandomTimes(b), Window(T - b, T), *adaptive]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(1, 9), st.data())
 def test_with_a_paid_closing_every_schedule_that_spends_its_budget_costs_exactly_that(T, data):
     b = data.draw(st.integers(1, T))

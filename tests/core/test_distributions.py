@@ -55,7 +55,7 @@ def brute_force(measure, x, y):
 # ------------------------------------------------------------------ the distances
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(2, 7), st.integers(2, 6), st.integers(1, 4), st.integers(0, 100), st.sampled_from([0.0, 2.0]))
 def test_energy_and_kernel_are_what_their_definitions_say(n, m, d, seed, shift):
     x, y = drawn(n, d, seed=seed) + shift, drawn(m, d, seed=seed + 1000)

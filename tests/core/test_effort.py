@@ -59,7 +59,7 @@ def run(schedule, constraint=None, **options) -> tt.Rollout:
     return tt.rollout(Walk(T), constraint or Halving(), schedule, SEEDS, **options)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.floats(0.01, 0.5), st.integers(1, 60), st.integers(1, 4), st.sampled_from(["paid", "free", "none"]))
 def test_no_budget_is_exceeded_before_the_closing_and_every_decision_can_be_replayed(price, budget, kept, closing):
     schedule = flat_prices(price, budget + kept, kept).at(budget + kept)

@@ -24,7 +24,7 @@ def walk(stream, steps, n=4, seed=0):
     return torch.stack(seen)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.floats(0.02, 1.0), st.floats(1.0, 6.0), st.floats(0.0, 2.0), st.integers(0, 99))
 def test_never_more_than_the_rate_and_the_burst(rate, burst, threshold, seed):
     stream = Stream(Sphere(), lambda now: now.defect >= threshold, rate, burst)

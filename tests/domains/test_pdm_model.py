@@ -219,7 +219,7 @@ def test_straight_run_of_a_straight_run_is_itself() -> None:
     assert (run[:, 2:, [0, -1]] == 0).all()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 2**31), st.sampled_from([(1, 1), (-1, 1), (1, -1), (-1, -1)]))
 def test_obstacle_field_turns_with_the_map(seed: int, signs: tuple[int, int]) -> None:
     flip = torch.tensor(signs, dtype=torch.float64)

@@ -38,7 +38,7 @@ def sampled_clearance(positions: torch.Tensor, circles: torch.Tensor) -> torch.T
 # ------------------------------------------------------------------ maps
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 10**6))
 def test_maps_leave_gaps(seed: int) -> None:
     circles = random_map(seed)
@@ -62,7 +62,7 @@ def test_shipped_maps_differ_and_wrong_ones_are_refused() -> None:
         random_map(0, radius=(0.2, 0.1))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.integers(0, 3), st.integers(0, 10**6))
 def test_extra_circles_stand_in_free_space(index: int, seed: int) -> None:
     circles = shipped_map(index)
@@ -96,7 +96,7 @@ def test_closed_maps_give_no_pairs() -> None:
 # ------------------------------------------------------------------ geometry of the planner
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 2**31))
 def test_exact_collisions_agree_with_sampled_ones(seed: int) -> None:
     draw = torch.rand(30, 2, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 2 - 1

@@ -24,7 +24,7 @@ def conditions_of(seeds):
     return draw_conditions(Noise(as_seeds(seeds)))
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(st.integers(0, 2**40))
 def test_solutions_keep_the_balance_of_mass(first):
     conditions, nu = conditions_of(range(first, first + 8))

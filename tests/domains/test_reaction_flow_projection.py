@@ -21,7 +21,7 @@ def distance(a, b):
     return (a - b).square().mean(dim=(1, 2)).sqrt()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 2**40), st.floats(0.01, 3.0))
 def test_projected_fields_are_feasible_and_stay_where_they_are(first, scale):
     balance, u = wild(range(first, first + 4), scale)
@@ -33,7 +33,7 @@ def test_projected_fields_are_feasible_and_stay_where_they_are(first, scale):
     assert distance(again.x, answer.x).max() <= 10 * TOLERANCE
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(st.integers(0, 2**40), st.floats(0.1, 1.0))
 def test_the_way_to_the_projection_is_normal_to_the_set(first, scale):
     balance, u = wild([first], scale)

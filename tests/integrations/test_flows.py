@@ -130,7 +130,7 @@ def test_without_corrections_the_clean_target_is_the_plain_flow():
     torch.testing.assert_close(samples(run.final), Sphere().project(final(flow())), rtol=0, atol=1e-12)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.integers(1, 12), st.integers(0, 4095))
 def test_the_clean_target_is_the_loop_by_hand(n_steps, bits):
     mask = torch.tensor([bool(bits >> t & 1) for t in range(n_steps)])

@@ -43,7 +43,7 @@ def test_cheapest_times_equal_enumeration():
             assert cost(masks[:, i].nonzero().squeeze(1).tolist()) == pytest.approx(best, abs=1e-12)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     T=st.integers(planned._LONG + 1, planned._LONG + 90),
     budget=st.integers(0, 300),

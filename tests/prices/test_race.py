@@ -116,7 +116,7 @@ def test_where_even_spacing_is_best_it_is_the_answer_and_is_said_to_be():
         assert int(gaps.max() - gaps.min()) <= 1
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(st.integers(6, 12), st.floats(0, 1), st.floats(0.1, 1), st.integers(0, 100))
 def test_the_winner_is_even_spacing_or_ahead_of_it_and_nowhere_clearly_behind_it(n, keep, noise, seed):
     weights = torch.rand(n, generator=torch.Generator().manual_seed(seed)).tolist()

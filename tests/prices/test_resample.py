@@ -37,7 +37,7 @@ def tables():
     return build()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(tables(), SIZES, KEEP)
 def test_a_resampled_table_is_a_table(table, n_steps, keep):
     price = tt.prices.Thresholds(table).resample(n_steps, keep)  # which refuses what is none
@@ -53,7 +53,7 @@ def test_a_resampled_table_is_a_table(table, n_steps, keep):
     assert (price.table[enough] == -torch.inf).all()
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(tables(), KEEP)
 def test_the_same_number_of_steps_changes_nothing(table, keep):
     assert torch.equal(resampled_table(table, len(table), keep), table)
@@ -66,7 +66,7 @@ def _periodic(b, T):
     return (t + 1) * b // T > t * b // T
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(SIZES, SIZES, st.integers(0, 99))
 def test_a_resampled_plan_keeps_its_budgets_and_its_place_in_the_run(T, n_steps, seed):
     rank = torch.rand(T, generator=torch.Generator().manual_seed(seed)).argsort().argsort()
@@ -80,7 +80,7 @@ def test_a_resampled_plan_keeps_its_budgets_and_its_place_in_the_run(T, n_steps,
             assert abs(float(after[t] / n_steps - share)) <= 2 / n_steps + 2 / T + 1e-9
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(SIZES, st.integers(1, 4), st.integers(0, 99))
 def test_a_plan_of_counts_keeps_its_times_where_there_are_more_steps(T, factor, seed):
     rank = torch.rand(T, generator=torch.Generator().manual_seed(seed)).argsort().argsort()
@@ -91,7 +91,7 @@ def test_a_plan_of_counts_keeps_its_times_where_there_are_more_steps(T, factor, 
         assert torch.equal(new.masks[b].reshape(T, factor).any(dim=1), old.masks[b])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(SIZES, SIZES, st.integers(0, 99))
 def test_a_plan_of_counts_keeps_its_budgets(T, n_steps, seed):
     rank = torch.rand(T, generator=torch.Generator().manual_seed(seed)).argsort().argsort()

@@ -95,7 +95,7 @@ def test_runs_without_projections_are_refused():
         solver_cost([run_for(Slow())(tt.Terminal())])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.floats(0.0, 200.0))
 def test_a_budget_of_seconds_is_never_exceeded(prices, seconds):
     run = free.rollout(Drift(), Slow(), prices.at(seconds), range(16))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from report_page_toy import BUDGETS, KEYS, T, write_toy_run
@@ -56,7 +56,6 @@ def test_page_is_small(report: Path) -> None:
     assert report.stat().st_size < 3_000_000
 
 
-@settings(deadline=None)  # how long it takes is up to the machine
 @given(
     st.recursive(
         st.none()

@@ -205,7 +205,7 @@ class LifeOfIterations(Life):
         assert bool((record.iterations.bool() == record.projected).all())
 
 
-Life.TestCase.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+Life.TestCase.settings = settings(max_examples=25, stateful_step_count=20)
 TestLife = Life.TestCase
 LifeOfIterations.TestCase.settings = Life.TestCase.settings
 TestLifeOfIterations = LifeOfIterations.TestCase
