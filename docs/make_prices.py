@@ -30,7 +30,7 @@ from trimtab.experimental.learn_value import calibrate_value
 from trimtab.experimental.lookahead import LookAhead
 from trimtab.limits.hindsight import hindsight
 from trimtab.limits.online_bound import online_limit
-from trimtab.prices.calibration import cost_to_go
+from trimtab.prices.methods import cost_to_go
 from trimtab.schedules.style import look_of
 
 HERE = Path(__file__).parent

@@ -15,8 +15,8 @@ from trimtab.core.noise import Noise
 from trimtab.experimental.lookahead import LookAhead
 from trimtab.limits.hindsight import hindsight
 from trimtab.limits.online_bound import Resampled, online_limit
-from trimtab.prices.calibration import cost_to_go
 from trimtab.prices.dynamic import CostToGo
+from trimtab.prices.methods import cost_to_go
 
 T, BUDGET = 10, 3
 ZERO = tt.as_constraint(torch.zeros_like, lambda x: x[:, 0])

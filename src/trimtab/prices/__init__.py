@@ -2,8 +2,8 @@
 
 Every method is a function of calibration batches, which are run by a problem or by a loop of the user's own.
 
-- `calibration`: `calibrate`, and the methods it knows.
-- `race`: all of them tried out on a measure of final samples; `raced` is what comes of it.
+- `calibration`: `calibrate`; `methods`: the ways it knows, each a function of calibration batches.
+- `race`: all of them tried out on a measure of final samples; `candidates` is what races, `raced` what comes of it.
 - `thresholds`: a table of prices and `Adaptive`, the schedule of Algorithm 1; `plan`: times fixed in advance.
 - `quantile`: the paper's rule. `dynamic`: the dynamic program; `transitions` tells it what one step does.
 - `graded`: prices of single iterations. `mean`: prices that hold a budget on average.

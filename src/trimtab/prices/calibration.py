@@ -7,43 +7,28 @@ for each range of budgets, the one whose final samples are best.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, get_args, overload
-
-import torch
-from torch import Tensor
 
 from trimtab.core.budget import Budget, Unit
 from trimtab.core.engine import Engine, RunBatch, Workshop, workshop
 from trimtab.core.errors import unknown
 from trimtab.core.fingerprint import fingerprint
-from trimtab.core.metrics import Distance, endpoint_distance, summary
+from trimtab.core.metrics import Distance
 from trimtab.core.problem import Problem
-from trimtab.core.progress import Progress, progress_of
+from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
-from trimtab.core.record import Closing, Rollout
+from trimtab.core.record import Closing
 from trimtab.prices.batches import Batches, Source
-from trimtab.prices.dynamic import CostToGo, solve
-from trimtab.prices.fit_scale import fit_own_scale
+from trimtab.prices.candidates import by_race
 from trimtab.prices.graded import graded_prices
 from trimtab.prices.mean import Mean, MeanPrices, mean_prices
+from trimtab.prices.methods import FEWEST, by_dp, by_on_policy, by_paper, by_plan
 from trimtab.prices.objective import Objective, as_mix
-from trimtab.prices.own_scale import OwnScale
-from trimtab.prices.plan import Plan
-from trimtab.prices.planned import planned_masks
-from trimtab.prices.quantile import on_policy_table, quantile_table
-from trimtab.prices.race import Measure, fixed_plans, race
-from trimtab.prices.raced import Raced
-from trimtab.prices.thresholds import Adaptive, Thresholds
-from trimtab.prices.transitions import MEMORY, one_step
-from trimtab.schedules import Periodic
+from trimtab.prices.raced import Price
 
-__all__ = ["METHODS", "Price", "calibrate", "cost_to_go"]
-
-Price = Thresholds | Plan | Raced
-"""What calibration makes; `price.at(budget)` is a schedule."""
+__all__ = ["METHODS", "Price", "calibrate"]
 
 
 @overload
@@ -148,13 +133,13 @@ def calibrate(  # type: ignore[misc]  # the overloads stand for all its options
         exact = 1.0 if isinstance(budget, Mean) else budget
         batches = Batches(run, exact, objective, distance, known, check, tell, unit)
         if isinstance(budget, Mean):
-            batches.enough(_LEAST)
+            batches.enough(FEWEST)
             return mean_prices(batches, budget)
         if unit == "iteration":
             return graded_prices(batches)
         if method == "race":
             problem = source if isinstance(source, Problem) else None
-            return _race(batches, as_quality(quality), problem, candidates or {}, look)
+            return by_race(batches, as_quality(quality), problem, candidates or {}, look)
         return METHODS[method](batches)
 
 
@@ -178,194 +163,10 @@ def _run_of(source: Source, closing: Closing, keep_states: bool, shop: Workshop 
     return partial(source.rollout, **options) if shop is None else shop.runs(source, **options)
 
 
-def cost_to_go(run: RunBatch, budget: Budget = 1.0) -> CostToGo:
-    """The whole solution of the dynamic program, for what needs more than its prices (`LookAhead`, `online_limit`).
-
-    Samples are taken to be alike: it is not in units of their own scale. It counts corrections as the paper does.
-
-    Args:
-        run: As in `calibrate`, with a corrector whose closing projection is free.
-        budget: The largest budget wanted.
-    """
-    batches = Batches(run, budget, "path", None, "", check=False, say=Progress("cost_to_go"))
-    batches.enough(_LEAST)
-    return _tried(batches, _explored(batches, None)[0], None, None, keep_cost=True)[0]
-
-
-# ------------------------------------------------------------------ the methods
-
-_RANDOM_ROUNDS = 2
-_NEAR_POLICY_ROUNDS = 2
-_SHARE = 0.15  # of decisions made at random while staying near the policy
-_LEAST = 4
-
-
-def _thresholds(batches: Batches, table: Tensor, method: str, notes: dict[str, Any], **more: Any) -> Thresholds:
-    return Thresholds(batches.keep_one_back(table), method, **batches.facts(notes), **more)
-
-
-def _paper(batches: Batches) -> Thresholds:
-    return _thresholds(batches, quantile_table(batches.cut(batches.free).defects, batches.spendable), "paper", {})
-
-
-def _on_policy(batches: Batches) -> Thresholds:
-    batches.enough(_LEAST)
-
-    def run(table: Tensor, budgets: Tensor) -> Rollout:
-        by_table = Thresholds(batches.keep_one_back(table))
-        return batches.cut(batches.run(Adaptive(by_table, budgets + batches.kept_back)))
-
-    table, rounds = on_policy_table(run, batches.cut(batches.free), batches.spendable)
-    return _thresholds(batches, table, "on-policy", {"rounds": rounds})
-
-
-def _dp(batches: Batches) -> Thresholds:
-    batches.enough(_LEAST)
-    if not batches.has_choice:  # the conventions of the table say it all
-        return _thresholds(batches, quantile_table(batches.cut(batches.free).defects, batches.spendable), "dp", {})
-    weights = batches.weights
-    runs, own_scale = _explored(batches, weights)
-    solution, memory, costs = _tried(batches, runs, weights, own_scale)
-    expected = solution.expected.tolist()
-    notes = {"expected": [expected[0]] * batches.kept_back + expected, "memory": memory}
-    if weights is None:  # other objectives have taken their batches already
-        notes["ahead_of_periodic"] = _ahead_of_periodic(batches, costs)
-    return _thresholds(batches, solution.table, "dp", notes, own_scale=own_scale)
-
-
-def _explored(
-    batches: Batches, weights: Tensor | None, near_rounds: int = _NEAR_POLICY_ROUNDS
-) -> tuple[list[Rollout], OwnScale | None]:
-    """Batches at random times and then near the policy, and the own scale they show."""
-    runs, free = batches.explore(range(_RANDOM_ROUNDS)), batches.cut(batches.free)
-    for k in range(_RANDOM_ROUNDS, _RANDOM_ROUNDS + near_rounds):
-        own_scale = _own_scale(batches, [*runs, free])
-        steps = one_step([*runs, free], own_scale).remembering(MEMORY)
-        table = batches.keep_one_back(solve(steps, batches.spendable, weights, keep_cost=False).table)
-        runs += batches.explore(range(k, k + 1), Thresholds(table, own_scale=own_scale), _SHARE)
-    return runs, _own_scale(batches, [*runs, free])
-
-
-def _own_scale(batches: Batches, runs: list[Rollout]) -> OwnScale | None:
-    """The own scale of cut records, with a last step that nobody reads where the closing is paid."""
-    found = fit_own_scale(runs)
-    if found is None or not batches.kept_back:
-        return found
-    typical = torch.cat([found.typical, found.typical[-1:]])
-    return OwnScale(torch.cat([typical, typical[:, -1:]], dim=1), found.prior)
-
-
-def _tried(
-    batches: Batches,
-    runs: list[Rollout],
-    weights: Tensor | None,
-    own_scale: OwnScale | None,
-    keep_cost: bool = False,
-) -> tuple[CostToGo, float, Tensor]:
-    """The solution, how much memory of a corrected defect it assumes, and what the calibration seeds cost by it, (n,).
-
-    Whether what raised a defect outlasts the correction by more than a step does not show in single steps. It shows in
-    what prices come to: those for a cause that stays are taken where they cost less by more than 1 SE when tried out.
-    """
-    steps = one_step([*runs, batches.cut(batches.free)], own_scale)
-    solved, schedules = [], []
-    for memory in (MEMORY, 1.0):
-        solution = solve(steps.remembering(memory), batches.spendable, weights, keep_cost=keep_cost)
-        prices = Thresholds(batches.keep_one_back(solution.table), own_scale=own_scale)
-        schedules.append(Adaptive(prices, batches.trial_budgets))
-        batches.ahead(schedules[-1:])
-        solved.append((solution, memory))
-    costs = [_cost(batches, schedule, weights) for schedule in schedules]
-    saved = summary(costs[0] - costs[1])
-    best = int(saved.mean > saved.se)
-    return *solved[best], costs[best]
-
-
-def _cost(batches: Batches, schedule: Adaptive | Periodic, weights: Tensor | None = None) -> Tensor:
-    """What each calibration rollout costs on that schedule, (n,)."""
-    residuals = batches.cut(batches.run(schedule)).residuals.cpu().double()
-    return residuals.sum(dim=0) if weights is None else weights @ residuals
-
-
-def _ahead_of_periodic(batches: Batches, costs: Tensor) -> list[float]:
-    """By how much less the calibration seeds cost than with even spacing at the same budgets, and the SE of that."""
-    ahead = summary(_cost(batches, Periodic(batches.trial_budgets)) - costs)
-    if ahead.mean < -2 * ahead.se:
-        warnings.warn(
-            f"tried out on the calibration seeds, these prices cost more than even spacing at the same budgets, by "
-            f"{-ahead.mean:.3g} ± {ahead.se:.1g} per rollout: what makes a defect large here does not show in it; "
-            "use Periodic or method='planned' (trimtab advise measures which)",
-            stacklevel=4,
-        )
-    return [ahead.mean, ahead.se]
-
-
-def _planned(batches: Batches) -> Plan:
-    batches.enough(_LEAST)
-    runs = [*batches.explore(range(3)), batches.cut(batches.free)]
-    return _plan(batches, planned_masks(runs, batches.spendable, batches.weights))
-
-
-def _plan(batches: Batches, masks: Tensor, method: str = "planned") -> Plan:
-    """A plan of the choices (B' + 1, T') as one of all steps."""
-    if batches.kept_back:
-        closed = torch.cat([masks, torch.ones(len(masks), 1, dtype=torch.bool)], dim=1)
-        masks = torch.cat([torch.zeros_like(closed[:1]), closed])
-    return Plan(masks, **batches.facts({}), method=method)
-
-
-# ------------------------------------------------------------------ the race
-
-
-def _race(
-    batches: Batches, quality: Quality | None, problem: Problem | None, more: dict[str, Price], look: float = 0.0
-) -> Raced | Thresholds:
-    """Everything there is, tried out on the measure that was asked for."""
-    batches.enough(_LEAST)
-    if not batches.has_choice:
-        return _dp(batches)
-    path_only = set(as_mix(batches.objective)) == {"path"}
-    batches.expect_weights()
-    free = batches.cut(batches.free)
-    runs, own_scale = _explored(batches, None, near_rounds=1)
-    steps = one_step([*runs, free], own_scale).remembering(MEMORY)
-    weights = {"path": None} | ({} if path_only else {"influence": batches.weights})
-    candidates: dict[str, Price] = {
-        name: _plan(batches, masks, name) for name, masks in fixed_plans(batches.n_choices, batches.spendable).items()
-    }
-    candidates["paper"] = _thresholds(batches, quantile_table(free.defects, batches.spendable), "paper", {})
-    for name, weight in weights.items():
-        candidates[f"planned for {name}"] = _plan(
-            batches, planned_masks([*runs, free], batches.spendable, weight), f"planned for {name}"
-        )
-        table = solve(steps, batches.spendable, weight, keep_cost=False).table
-        candidates[f"dp for {name}"] = _thresholds(batches, table, f"dp for {name}", {}, own_scale=own_scale)
-    return race(batches, candidates | more, _measure(batches, quality, problem), look)
-
-
-def _measure(batches: Batches, quality: Quality | None, problem: Problem | None) -> Measure:
-    """What a batch of final samples, or its path, costs: lower is better, (n,)."""
-    if quality is not None:
-        chosen = quality
-        return Measure(chosen.name, lambda run: batches.per_unit(chosen.costs(run.final, problem)))
-    mix = as_mix(batches.objective)
-
-    def cost(run: Rollout) -> Tensor:
-        parts = {"path": lambda: run.residuals.double().sum(dim=0).cpu()}
-        parts["endpoint"] = lambda: batches.per_unit(
-            endpoint_distance(run, batches.stepwise, batches.distance).double().cpu()
-        )
-        if set(mix) - set(parts):
-            raise ValueError("a race goes by 'endpoint', 'path' or a quality; state error can be priced by method='dp'")
-        return torch.stack([weight * parts[name]() for name, weight in mix.items()]).sum(dim=0)
-
-    return Measure(batches.facts({})["objective"], cost)
-
-
 METHODS: dict[str, Callable[[Batches], Price]] = {
-    "race": lambda batches: _race(batches, None, None, {}),
-    "dp": _dp,
-    "paper": _paper,
-    "on-policy": _on_policy,
-    "planned": _planned,
+    "race": lambda batches: by_race(batches, None, None, {}),
+    "dp": by_dp,
+    "paper": by_paper,
+    "on-policy": by_on_policy,
+    "planned": by_plan,
 }

@@ -22,7 +22,7 @@ from trimtab.prices.plan import Plan
 from trimtab.prices.resample import Keep, old_budgets
 from trimtab.prices.thresholds import Thresholds
 
-__all__ = ["Mixed", "Raced"]
+__all__ = ["Mixed", "Price", "Raced"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,6 +146,10 @@ class Raced:
             return cls(tuple(parts), tensors["winner"], **facts | {"seeds": tuple(map(int, facts["seeds"]))})
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"{path}: not a usable race: {error}") from error
+
+
+Price = Thresholds | Plan | Raced
+"""What calibration makes; `price.at(budget)` is a schedule."""
 
 
 @dataclass(frozen=True, eq=False)
