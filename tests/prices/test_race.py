@@ -148,6 +148,25 @@ def test_a_few_rollouts_that_hide_all_others_do_not_keep_a_winner_from_winning_u
     assert found.notes["overall"]["winner"] == EVEN
 
 
+def test_each_range_goes_to_the_least_cost_there_even_where_the_margin_is_within_noise():
+    batches = batches_of(LATE)
+    plans = plans_of(batches)
+    last, choices = plans["last steps"].masks, T - 1
+    first = torch.cat([last[:, :choices].flip(1), last[:, choices:]], dim=1)
+    noise = torch.rand(len(KNOWN), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    def cost(run):
+        """Even spacing costs far more; the first steps are a little better at small budgets, the last ones at large."""
+        of_first, of_last = ((masks[run.paid] == run.projected.T).all(dim=1) for masks in (first, last))
+        better = torch.where(run.paid < T / 3, 0.1, -0.1)
+        return 1 + torch.where(of_first, noise - better, torch.where(of_last, noise.flip(0), 3.0))
+
+    candidates = {EVEN: plans[EVEN], "last steps": plans["last steps"], "first steps": Plan(first)}
+    found = race(batches, candidates, Measure("own", cost))
+    winners = [one["winner"] for one in found.notes["ranges"]]
+    assert (winners[1], winners[-1]) == ("first steps", "last steps")
+
+
 def test_a_candidate_of_the_users_own_wins_where_it_is_best():
     masks = torch.zeros(T + 1, T, dtype=torch.bool)
     for b in range(1, T + 1):

@@ -2,9 +2,9 @@
 
 All candidates run the same samples with the same noise at the same budgets, which are spread over all rates, so that
 every comparison is paired. A sample's cost is taken relative to what even spacing costs at budgets like its own, so
-that all budgets have their say: a handful of samples in each range of budgets could not tell candidates apart. The few
-that do best together run a second time. The one with the least cost over all wins, if it is ahead of even spacing
-by more than noise, and gives way in a range of budgets where another is clearly ahead of it.
+that all budgets have their say. The few that do best together run a second time. In each range of budgets the one with
+the least cost there wins, neighbouring ranges counting a little, if it is ahead of even spacing and something is so by
+more than noise: the winner of all budgets together, or this one here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ _RANGES = 5  # of budgets
 _NEAR = 0.35  # how much a neighbouring range counts
 _SECOND_ROUND = 3  # candidates at the most
 _BEHIND = 2.5  # standard errors behind the first: no second round
-_AHEAD = 1.5  # standard errors that a range asks for to have a winner of its own
 _LEAST = 0.01  # of the largest range's cost: a range that costs next to nothing has no more say than that
 _SHUFFLES = 1 << 37  # a stream of noise of its own
 
@@ -97,8 +96,9 @@ def race(
         rounds.append(_Round(costs, place))
     standing = _Standing(rounds)
     first = min(names, key=lambda name: standing.mean(name))
-    best = first if _ahead(standing, first) else EVEN
-    winners = [_winner(standing, k, best, names) for k in range(_RANGES)]
+    beaten = _ahead(standing, first)
+    best = first if beaten else EVEN
+    winners = [_winner(standing, k, names, beaten) for k in range(_RANGES)]
     blind = min((n for n, one in known.items() if isinstance(one, Plan)), key=standing.mean)
     too_few = looks + batches.kept_back + 1  # budgets that looking would use up
     parts: dict[str, Thresholds | Plan] = {
@@ -212,14 +212,19 @@ def _ahead(standing: _Standing, name: str) -> bool:
     return mean < -se or float((ranks * gaps.sign()).sum()) < -float(ranks.norm())
 
 
-def _winner(standing: _Standing, k: int, best: str, names: list[str]) -> str:
-    """The winner of a range of budgets: the winner of all of them unless another is clearly ahead there."""
-    winner, most = best, _AHEAD
-    for name in dict.fromkeys([EVEN, *names]):
-        mean, se = standing.gap(best, name, k)
-        if mean > most * se:
-            winner, most = name, mean / max(se, 1e-300)
-    return winner
+def _winner(standing: _Standing, k: int, names: list[str], beaten: bool) -> str:
+    """The winner of a range of budgets: the one with the least cost there, unless that is noise.
+
+    Args:
+        standing: Of the race.
+        k: The range.
+        names: Of those that ran in all rounds.
+        beaten: Whether something is ahead of even spacing over all budgets by more than noise. If nothing is, a winner
+            has to be so in the range by itself.
+    """
+    first = min(names, key=lambda name: standing.gap(name, names[0], k)[0])
+    mean, se = standing.gap(first, EVEN, k)
+    return first if mean < (0.0 if beaten else -se) else EVEN
 
 
 def _spread(batches: Batches, seed: int) -> tuple[Tensor, Tensor]:
