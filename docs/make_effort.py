@@ -31,6 +31,7 @@ from trimtab.core.metrics import summary
 from trimtab.domains import Domain
 from trimtab.prices import Mean
 from trimtab.prices.mean import AtPrice
+from trimtab.schedules import Inexact
 from trimtab.schedules.style import figure_style
 
 CALIBRATION, EVALUATION = 1_100_000, 700_000
@@ -49,9 +50,11 @@ METHODS = (
     "whole, dp for path",
     "whole, default",
     "one iteration, evenly",
+    "inexact at every step",
     "one tau",
     "repeat for path",
     "repeat for endpoint",
+    "iterations, default",
     "mean budget for endpoint",
 )
 Schedules = dict[str, tuple[tt.Schedule, dict[str, Any]]]
@@ -102,7 +105,9 @@ def schedules_of(cell: Cell) -> list[Schedules]:
     most = max(2, int(wanted[-1]) + 1)
     path = tt.calibrate(problem, 1.0, "dp", objective="path")
     default = tt.calibrate(problem, 1.0)
-    repeat = {o: tt.calibrate(problem, most, unit="iteration", objective=o) for o in ("path", "endpoint")}
+    repeat = {o: tt.calibrate(problem, most, "dp", unit="iteration", objective=o) for o in ("path", "endpoint")}
+    raced = tt.calibrate(problem, most, unit="iteration")
+    print(f"  the race in iterations: {raced}", flush=True)
     whole: dict[str, Callable[[int], tt.Schedule]] = {
         "whole, evenly": tt.Periodic,
         "whole, dp for path": path.at,
@@ -113,13 +118,18 @@ def schedules_of(cell: Cell) -> list[Schedules]:
         name: fitted(lambda b, make=make: iterations(_where_calibrated(problem, make(round(b)))), budgets)  # type: ignore[misc]
         for name, make in whole.items()
     }
+    each = fitted(lambda k: iterations(problem.rollout(Inexact(k))), [1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 9.0])
+    least = iterations(problem.rollout(Inexact(1.0)))
     tau = fitted(lambda e: iterations(problem.rollout(_one_tau(T, e))), [-2.0, *(k / 2 for k in range(-1, 12))])
     found = []
     for units in wanted:
         row: Schedules = {name: (make(max(1, round(costing[name](units)))), {}) for name, make in whole.items()}
         row["one iteration, evenly"] = tt.Periodic(min(T, max(1, int(units)))), {"unit": "iteration"}
+        if units >= least:  # for less there is no iteration at every step
+            row["inexact at every step"] = Inexact(each(units)), {}
         row["one tau"] = _one_tau(T, tau(units)), {}
         row |= {f"repeat for {o}": (price.at(max(price.kept_back, int(units))), {}) for o, price in repeat.items()}
+        row["iterations, default"] = raced.at(max(raced.kept_back, int(units))), {}
         try:
             mean = tt.calibrate(problem, Mean(round(units)), unit="iteration")
             row["mean budget for endpoint"] = mean.at(Mean(round(units))), {}
@@ -172,7 +182,8 @@ def measure(name: str) -> dict[str, Any]:
             rows.append({"share": share, "method": method, **measured(cell, schedule, options)})
             print(f"  {share:4.0%} {method:26s} cost {rows[-1]['cost']:.2f}", flush=True)
     ends = {"full": measured(cell, tt.Stepwise(), {}), "terminal": measured(cell, tt.Terminal(), {})}
-    ends["one iteration at every step"] = measured(cell, tt.Stepwise(), {"unit": "iteration"})
+    for k, number in enumerate(("one iteration", "two iterations"), start=1):
+        ends[f"{number} at every step"] = measured(cell, Inexact(k), {})
     return {"iterations": iterations(cell.full), "steps": cell.n_steps, "ends": ends, "rows": rows}
 
 
@@ -182,6 +193,10 @@ MEASURES: dict[str, tuple[Callable[[dict[str, Any]], float], Callable[[dict[str,
     "Mean endpoint distance": (
         lambda row: row["endpoint"][0],
         lambda row: f"{row['endpoint'][0]:.2g} ± {row['endpoint'][1]:.1g}",
+    ),
+    "Seconds of projecting, share of full projection's": (
+        lambda row: row["seconds"],
+        lambda row: f"{row['seconds']:.0%}",
     ),
 }
 
@@ -213,16 +228,21 @@ def _one_table(
 def ends_table(cells: dict[str, Any]) -> str:
     """What full projection takes, and the simplest ways to take less."""
     lines = [
-        "| domain | iterations of full projection, per step | one iteration at every step: cost, NEPE, endpoint | "
-        "at the end alone: NEPE, endpoint |",
-        "|---|---|---|---|",
+        "| domain | iterations of full projection, per step | one iteration at every step: cost, seconds, NEPE, "
+        "endpoint | two iterations at every step | at the end alone: NEPE, endpoint |",
+        "|---|---|---|---|---|",
     ]
     for name, cell in cells.items():
-        one, end = cell["ends"]["one iteration at every step"], cell["ends"]["terminal"]
-        lines.append(
-            f"| {name} | {cell['iterations'] / cell['steps']:.2f} | {one['cost']:.0%}, {one['NEPE'][0]:.3f}, "
-            f"{one['endpoint'][0]:.2g} | {end['NEPE'][0]:.3f}, {end['endpoint'][0]:.2g} |"
-        )
+        each = [cell["ends"].get(f"{number} at every step") for number in ("one iteration", "two iterations")]
+        shown = [
+            f"{end['cost']:.0%}, {end['seconds']:.0%}, {end['NEPE'][0]:.3f}, {end['endpoint'][0]:.2g}"
+            if end
+            else "not measured"
+            for end in each
+        ]
+        end = cell["ends"]["terminal"]
+        shown.append(f"{end['NEPE'][0]:.3f}, {end['endpoint'][0]:.2g}")
+        lines.append(f"| {name} | {cell['iterations'] / cell['steps']:.2f} | " + " | ".join(shown) + " |")
     return "\n".join(lines)
 
 

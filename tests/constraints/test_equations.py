@@ -46,7 +46,7 @@ def test_improving_until_done_solves_the_equations(way):
     equations, x, state = NonlinearEquality(torus, **WAYS[way]), numbers(12, 3, seed=2), None
     last = equations.defect(x)
     for _ in range(80):
-        x, defect, done, state = equations.improve(x, state)
+        x, defect, done, state, _ = equations.improve(x, state)
         assert (defect <= last + 1e-12).all()
         torch.testing.assert_close(defect, equations.defect(x))
         assert all(len(part) == 12 for part in state)

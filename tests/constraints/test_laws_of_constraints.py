@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from constraint_cases import CASES, N, states
+from trimtab.constraints import NonlinearEquality
 from trimtab.core.constraint import Constraint, Projection
 
 every_case = pytest.mark.parametrize("name", CASES)
@@ -123,7 +126,7 @@ def test_improving_step_by_step_leads_where_projection_does(name):
     y, state, done = x, None, torch.zeros(N, dtype=torch.bool)
     for k in range(4000 if "half-spaces" in name else 200):
         before, carried = y, state
-        y, defect, done, state = constraint.improve(y, state)
+        y, defect, done, state, _ = constraint.improve(y, state)
         assert y.shape == x.shape
         assert done.shape == defect.shape == (N,)
         torch.testing.assert_close(defect, constraint.defect(y), rtol=1e-6, atol=1e-9)
@@ -141,3 +144,36 @@ def test_improving_step_by_step_leads_where_projection_does(name):
     assert (constraint.defect(y)[done] <= limit).all()
     far, best = ((z - x).flatten(1).norm(dim=1)[done] for z in (y, found))
     assert (far <= (1.5 * best + 1e-3 if not case.nearest else best + 1e-3)).all()
+
+
+DESCENDS = ("so3", "se3", "se3 in a workspace", "stiefel", "equations", "mass balance")
+"""Of which every iteration lowers the defect; others say what they raised it to."""
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if CASES[name].make().improves])
+def test_improving_until_done_is_projecting(name):
+    """The same states as the projection's, for the same iterations where it counts them."""
+    case = CASES[name]
+    constraint, x = case.make(), states(case)
+    if isinstance(constraint, NonlinearEquality):
+        constraint = replace(constraint, refinements=0)  # which come after
+    y, state, done = x, None, torch.zeros(N, dtype=torch.bool)
+    spent, last = torch.zeros(N, dtype=torch.int64), constraint.defect(x)
+    for _ in range(4000 if "half-spaces" in name else 60):
+        answer = constraint.improve(y, state)
+        y, state = torch.where(done.reshape(N, *[1] * (x.ndim - 1)), y, answer.x), answer.state
+        spent += torch.where(done, 0, 1 if answer.cost is None else answer.cost)
+        if name in DESCENDS:
+            assert (answer.defect <= last + 1e-12)[~done].all()
+        last, done = torch.where(done, last, answer.defect), done | answer.done
+        if done.all():
+            break
+    whole = project(constraint, x)
+    way = (whole.x - x).flatten(1).norm(dim=1)
+    same = done & ((y - whole.x).flatten(1).norm(dim=1) <= (1e-4 if "half-spaces" in name else 1e-9) * way)
+    if "trajectories" in name:  # a projection looks farther where the local search is caught
+        assert same.double().mean() >= 0.6
+    else:
+        assert same.all()
+    if whole.iterations is not None and "half-spaces" not in name:  # whose projection is another method
+        assert torch.equal(spent[same], whole.iterations[same].clamp(min=1))

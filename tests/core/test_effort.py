@@ -132,6 +132,100 @@ def test_what_the_solver_carries_goes_with_its_rows():
     assert max(counts.values()) == int(record.iterations.max()) > 1
 
 
+@pytest.mark.parametrize(
+    ("per_step", "expected"), [(1, [1] * T), (2, [2] * T), (1.5, [1, 2] * 6), (0.25, [0, 0, 0, 1] * 3)]
+)
+def test_a_solver_that_is_cut_short_makes_so_many_iterations_at_every_step(per_step, expected):
+    schedule = tt.schedules.Inexact(per_step)
+    record = run(schedule, Halving(tolerance=1e-9), closing="none")
+    assert record.iterations[:, 0].tolist() == expected
+    assert torch.equal(replay(schedule, record), record.iterations.long())
+    with pytest.raises(ValueError, match="made for unit='iteration'"):
+        run(schedule, unit="projection")
+
+
+class SetUp(Halving):
+    """As before, but beginning costs three units more than going on, and going on two."""
+
+    begin, go_on = 5, 2
+
+    def improve(self, x, state, **context):
+        answer = super().improve(x, state)
+        cost = torch.where(answer.state[0] == 1, self.begin, self.go_on)
+        return answer._replace(cost=cost)
+
+    def project(self, x):
+        whole = super().project(x)
+        spent = whole.iterations
+        return whole._replace(iterations=torch.where(spent > 0, self.begin + self.go_on * (spent - 1), 0))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.floats(0.01, 0.5), st.integers(1, 90), st.sampled_from(["paid", "free", "none"]))
+def test_what_an_iteration_costs_is_what_it_spends(price, budget, closing):
+    schedule = flat_prices(price, budget + 1).at(budget + 1)
+    record = run(schedule, SetUp(), closing=closing)
+    on_the_way = record.iterations[:-1] if closing == "paid" else record.iterations
+    begun, units = on_the_way > 0, on_the_way - SetUp.begin
+    assert bool((units[begun] >= 0).all())
+    assert bool((units[begun] % SetUp.go_on == 0).all())
+    assert torch.equal(record.spent, record.iterations.sum(dim=0))
+    assert torch.equal(record.paid, record.all_iterations)
+    most = budget + (0 if closing == "paid" else 1)
+    assert int(on_the_way.sum(dim=0).max()) <= most - 1 + SetUp.begin  # no more than the last iteration beyond it
+    assert torch.equal(replay(schedule, record), record.iterations.long())
+    if record.passes is not None:
+        assert int(record.passes.cost.sum()) == int(on_the_way.sum())
+
+
+def test_a_schedule_that_is_asked_once_spends_what_its_iteration_cost():
+    record = run(tt.Periodic(4), SetUp(), unit="iteration", measure_defects=True, closing="none")
+    assert record.iterations[record.iterations > 0].unique().tolist() == [SetUp.begin]
+    assert record.spent.tolist() == [SetUp.begin] * len(SEEDS)  # one call has spent the four units that there were
+
+
+def test_a_group_pays_for_its_most_expensive_row():
+    class ByRow(Halving):
+        def improve(self, x, state, **context):
+            return super().improve(x, state)._replace(cost=torch.arange(1, len(x) + 1))
+
+    pairs = Groups(torch.zeros(len(SEEDS), dtype=torch.int64))
+    record = run(tt.Stepwise(), ByRow(), unit="iteration", measure_defects=True, closing="none", groups=pairs)
+    assert record.iterations[0].tolist() == list(range(1, len(SEEDS) + 1))
+    assert int((record.iterations > 0).any(dim=1).sum()) == -(-T // len(SEEDS))
+
+
+@pytest.mark.parametrize("cost", [torch.zeros(7, dtype=torch.int64), torch.ones(7), torch.ones(3).long(), 2])
+def test_a_cost_that_is_none_is_refused(cost):
+    class Wrong(Halving):
+        def improve(self, x, state, **context):
+            return super().improve(x, state)._replace(cost=cost)
+
+    with pytest.raises(RuntimeError, match="report its cost as"):
+        run(tt.Stepwise(), Wrong(), unit="iteration")
+
+
+def test_going_on_may_have_prices_of_its_own():
+    begin, onward = flat_prices(0.2, 1000).table, flat_prices(0.01, 1000).table
+    schedule = Thresholds(begin, unit="iteration", onward=onward).at(1000)
+    record = run(schedule, closing="none")
+    touched = record.projected
+    assert bool((record.defects[touched] >= 0.2).all())
+    assert bool((record.residuals[touched] < 0.01).all())
+    assert bool((record.residuals[~touched] < 0.2).all())
+    assert torch.equal(replay(schedule, record), record.iterations.long())
+
+
+def test_prices_of_going_on_come_back_from_their_file_and_must_fit(tmp_path):
+    begin, onward = flat_prices(0.2, 9).table, flat_prices(0.01, 9).table
+    Thresholds(begin, unit="iteration", onward=onward).save(tmp_path / "prices.safetensors")
+    assert torch.equal(tt.load(tmp_path / "prices.safetensors").onward, onward)
+    with pytest.raises(ValueError, match="as many as those of beginning"):
+        Thresholds(begin, unit="iteration", onward=onward[:, :-1])
+    with pytest.raises(ValueError, match="column 0"):
+        Thresholds(begin, unit="iteration", onward=torch.zeros_like(onward))
+
+
 def test_a_group_is_bought_iterations_together():
     pairs = Groups(torch.tensor([0, 0, 1, 1, 2, 2, 2]), defect="largest")
     schedule = flat_prices(0.1, 10_000).at(10_000)

@@ -1,6 +1,5 @@
 """Prices of one iteration: the program against a plain one, and what they buy on a real mechanism."""
 
-import numpy as np
 import pytest
 import torch
 
@@ -23,14 +22,14 @@ def test_where_an_iteration_is_all_the_program_finds_the_least_cost_of_all_ways_
         here = s + least(t + 1, min(s + 1, NODES - 1), b)
         return here if b == 0 else min(here, least(t, int(s * share), b - 1))
 
-    _, expected = solve_graded(contraction(share, n_steps), budget)
+    _, expected, _ = solve_graded(contraction(share, n_steps), budget)
     assert expected.tolist() == pytest.approx([least(0, 3, b) for b in range(budget + 1)])
 
 
 @pytest.mark.parametrize("share", [0.3, 0.5])
 def test_the_program_expects_what_its_prices_cost(share):
     n_steps, budget = 5, 7
-    table, expected = solve_graded(contraction(share, n_steps), budget)
+    table, expected, _ = solve_graded(contraction(share, n_steps), budget)
 
     def cost(b: int) -> float:
         s, total = 3, 0.0
@@ -44,7 +43,7 @@ def test_the_program_expects_what_its_prices_cost(share):
 
 
 def test_more_budget_never_raises_a_price():
-    table, expected = solve_graded(contraction(0.5, 6), 12)
+    table, expected, _ = solve_graded(contraction(0.5, 6), 12)
     assert bool((table[:, 1:-1] >= table[:, 2:]).all())
     assert bool((expected.diff() <= 1e-12).all())
 
@@ -69,8 +68,8 @@ def test_prices_of_iterations_beat_whole_projections_of_the_same_cost_on_a_linka
 def test_the_endpoint_can_be_what_counts():
     domain = tt.domain("linkage", kappa=0.3, n_steps=30)
     prices = tt.calibrate(domain.problem(CALIBRATION), 40, unit="iteration")
-    assert prices.objective == "endpoint"
-    assert np.isfinite(prices.notes["expected"]).all()
+    assert isinstance(prices, tt.prices.Raced)
+    assert (prices.objective, prices.unit) == ("endpoint", "iteration")
     smaller = domain.problem(EVALUATION).rollout(prices.at(20))
     assert int(smaller.iterations[:-1].sum(dim=0).max()) <= 20 - prices.kept_back
 
@@ -81,5 +80,7 @@ def test_what_cannot_be_priced_by_iterations_is_refused():
         tt.calibrate(problem, 1, unit="iteration")
     with pytest.raises(ValueError, match="method='dp'"):
         tt.calibrate(problem, 20, "paper", unit="iteration")
+    with pytest.raises(ValueError, match="calibrate for 40"):
+        tt.calibrate(problem, 20, unit="iteration", objective="path").resample(40)
     with pytest.raises(ValueError, match="offers improve"):
         tt.calibrate(tt.domain("terrain", n_steps=20).problem(CALIBRATION), 20, unit="iteration")

@@ -136,21 +136,28 @@ class NonlinearEquality(Constraint):
 
     @torch.no_grad()
     def improve(self, x: Tensor, state: tuple[Tensor, ...] | None = None, **context: Any) -> Improvement:
-        """One Gauss-Newton step with its line search; carries g and the factored Jacobian that is kept."""
+        """One Gauss-Newton step with its line search, the same as `project` makes before it refines.
+
+        Carries where it began, how many steps were made, the last two values of g and the state between them, and the
+        factored Jacobian that is kept.
+        """
         self._check(x)
         flat, rows = x.detach().flatten(1), torch.arange(len(x), device=x.device)
         equations = self._equations(x)
         if state is None:
-            now = begin(equations, flat, rows)
+            now, begun, count = begin(equations, flat, rows), flat, torch.zeros_like(rows)
         else:
-            kept = Factor(*state[1:]) if len(state) > 1 else None
-            now = Iterate(flat, state[0], row_norm(state[0]), torch.ones_like(rows, dtype=torch.bool), kept)
-        new = advance(equations, now, rows)
+            begun, count, last_y, last_g, g, *factor = state
+            renew = equations.renew_once and bool((count == 1).all())  # samples are at the same step of theirs
+            kept = Factor(*factor) if factor and not renew else None
+            now = Iterate(flat, g, row_norm(g), torch.ones_like(rows, dtype=torch.bool), kept, (last_y, last_g))
+        new = advance(equations, now, rows, begun)
         there = now.size <= equations.tolerance  # a solution stays what it is
         y, g = torch.where(there[:, None], now.y, new.y), torch.where(there[:, None], now.g, new.g)
         size = torch.where(there, now.size, new.size)
         done = (size <= equations.tolerance) | ~new.fell
-        return Improvement(y.reshape(x.shape), size, done, (g, *(new.kept or ())))
+        last_y, last_g = new.last or (y, g)
+        return Improvement(y.reshape(x.shape), size, done, (begun, count + 1, last_y, last_g, g, *(new.kept or ())))
 
     # ------------------------------------------------------------------ g and its derivatives
 

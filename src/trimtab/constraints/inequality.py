@@ -79,7 +79,7 @@ class NonlinearInequality(Constraint):
             if k == self.max_iterations // 2:  # stuck on the way to the nearest: any feasible state near here will do
                 state = None
             there = self.take(going)
-            y[going], residual[going], done, state = there.improve(y[going], state)
+            y[going], residual[going], done, state, _ = there.improve(y[going], state)
             spent[going] += 1
             left = (~done).nonzero().squeeze(1)
             going, state = going[left], tuple(part[left] for part in state or ())

@@ -61,7 +61,7 @@ class SE3(Constraint):
     def improve(self, x: Tensor, state: tuple[Tensor, ...] | None = None, **context: Any) -> Improvement:
         """One step of Newton and Schulz for the rotation; the translation is projected. Carries nothing."""
         check_states(x, "SE3", (3, 4))
-        rotation, _, done, _ = improved_rotation(x[..., :3])
+        rotation, _, done, *_ = improved_rotation(x[..., :3])
         pose = torch.cat([rotation, x[..., 3:]], dim=-1)
         if self.translation is not None:
             answer = self.translation.project(x[..., 3])

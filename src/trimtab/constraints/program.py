@@ -102,7 +102,10 @@ class NonlinearProgram(Constraint):
         return torch.from_numpy(np.maximum(worst, _outside(states, self._bounds(states.shape[1])))).to(x)
 
     def improve(self, x: Tensor, state: tuple[Tensor, ...] | None = None, **context: Any) -> Improvement:
-        """A few iterations of IPOPT from the present states, in this process; carries where it began."""
+        """A few iterations of IPOPT from the present states, in this process, which cost what they are.
+
+        Carries where it began.
+        """
         states, parameters = self._arrays(x)
         begun = states if state is None else host_array(state[0])
         bounds = self._bounds(states.shape[1])
@@ -112,7 +115,8 @@ class NonlinearProgram(Constraint):
         ]
         y = torch.from_numpy(np.stack([answer[0] for answer in answers])).to(x).reshape(x.shape)
         done = torch.tensor([answer[1] for answer in answers], device=x.device)
-        return Improvement(y, self.defect(y), done, (torch.from_numpy(begun.copy()).to(x),))
+        cost = torch.tensor([max(1, answer[2]) for answer in answers], device=x.device)
+        return Improvement(y, self.defect(y), done, (torch.from_numpy(begun.copy()).to(x),), cost)
 
     def take(self, rows: Tensor) -> NonlinearProgram:
         """The same conditions for some samples, sharing the processes."""

@@ -139,6 +139,12 @@ class Applied:
                 f"improve must carry None or a tuple of tensors with one row for each of {self.n} samples: got "
                 f"{state!r:.80}"
             )
+        cost = answer.cost
+        counted = isinstance(cost, Tensor) and cost.shape == (self.n,) and not cost.is_floating_point()
+        if cost is not None and not (counted and cost.dtype is not torch.bool and bool((cost >= 1).all())):
+            raise ProjectionError(
+                f"improve must report its cost as {self.n} whole numbers of at least 1, or None for 1: got {cost!r:.80}"
+            )
 
     def defect(self, x: Leaves) -> Tensor:
         """How far each state is from feasible, (n,) floats."""

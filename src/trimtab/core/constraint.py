@@ -40,12 +40,15 @@ class Improvement(NamedTuple):
         defect: `defect(x)`, (n,).
         done: Whether the solver has nothing left to do, (n,) bool.
         state: What the solver carries to its next iteration: None, or tensors with one row per sample in a tuple.
+        cost: What it cost in the units in which `project` counts its iterations, (n,) whole numbers of at least 1;
+            None for 1. A solver that has to be set up reports that with the first iteration.
     """
 
     x: Any
     defect: Tensor
     done: Tensor
     state: tuple[Tensor, ...] | None = None
+    cost: Tensor | None = None
 
 
 class Constraint:

@@ -1,8 +1,8 @@
 """How much to correct: Algorithm 1 inside the step, where the unit of cost is one iteration of the solver.
 
 The paper's rule decides once per step whether to project. A projection that iterates can be had in parts, and the same
-table of prices decides again after each of them: while b > 0 and s >= lambda[t, b], one iteration, b -= 1. Where one
-iteration is the whole projection the two are the same.
+table of prices decides again after each of them: while b > 0 and s >= lambda[t, b], one iteration, b -= 1 (or what the
+solver says that it cost). Where one iteration is the whole projection the two are the same.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def improve_while_it_pays(
                 "say done where it cannot go on, or the schedule must have a budget"
             )
         answer = constraint.take(rows).improve(take_leaves(x, rows), state)
-        if not (ledger.improve(rows, answer.defect, answer.done) and bool(finite_rows(answer.x).all())):
+        if not (ledger.improve(rows, answer) and bool(finite_rows(answer.x).all())):
             raise ProjectionError(
                 f"improve returned states or defects with NaN, inf or below 0 at step {ledger.t}; it must return "
                 "finite states and say done where it cannot go on"

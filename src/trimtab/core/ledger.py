@@ -14,6 +14,7 @@ from torch import Tensor
 
 from trimtab.core.applied import Applied, Meter, Outcome
 from trimtab.core.budget import Unit, units
+from trimtab.core.constraint import Improvement
 from trimtab.core.groups import Groups
 from trimtab.core.moment import Books, Moment, as_array
 from trimtab.core.record import Closing, Passes, Rollout
@@ -77,7 +78,8 @@ class Ledger:
             self.decided = torch.zeros(n_steps, deciders, dtype=torch.bool, device=device)
             self.unit_seeds = None if seeds is None else seeds[groups.first_row]
         self.memo: dict[Hashable, Any] = {}
-        self.passes: list[tuple[int, Tensor, Tensor]] = []  # within steps: which, the defects there, who is asked
+        self.passes: list[tuple[int, Tensor, Tensor, Tensor]] = []  # within steps: which, defects, who is asked, costs
+        self.again = 0  # passes of this step
         self.updates, self.looks, self.projections = Meter(), Meter(), Meter()
         self.states: list[Leaves] = []
         self.final: Leaves | None = None
@@ -140,10 +142,10 @@ class Ledger:
         t, kept_back = self.t, self.for_closing
         if kept_back and t == self.n_steps - 1:
             return self._everyone
-        present = as_array(self.passes[-1][1]) if self.passes and self.passes[-1][0] == t else None
+        present = as_array(self.passes[-1][1]) if self.again else None
         schedule = self.schedule
         return schedule.decide(
-            Moment(t, self.n_steps, self._books, proposal, context, present, kept_back, schedule, self.memo)
+            Moment(t, self.n_steps, self._books, proposal, context, present, kept_back, schedule, self.memo, self.again)
         )
 
     def spend(self, wanted: Any, among: Tensor | None = None) -> Any:
@@ -179,30 +181,37 @@ class Ledger:
             self.projected[self.t] = mask
         return as_array(mask)
 
-    def improve(self, rows: Tensor, defect: Tensor, done: Tensor) -> bool:
-        """Write down what one iteration left of the defects of some rows, and which of them it has finished, (k,) each.
+    def improve(self, rows: Tensor, answer: Improvement) -> bool:
+        """Write down what one iteration cost some rows, what it left of their defects, and which it has finished.
 
         Returns:
             Whether all defects are finite and at least 0.
         """
         t = self.t
-        self.iterations[t, rows] += 1
-        self.done[rows] = done
-        written = self._as_written(defect)
+        cost = torch.zeros_like(self.iterations[t])
+        cost[rows] = 1 if answer.cost is None else answer.cost.to(cost)
+        self.iterations[t] += cost
+        if answer.cost is not None:  # one was spent when it was decided
+            self._spend_more(cost - 1)
+        self.done[rows] = answer.done
+        written = self._as_written(answer.defect)
         self._kept[t][as_array(rows)] = written
         if self.schedule.repeats:
             touched, going = self.projected[t], torch.zeros_like(self.done)
-            going[rows] = ~done
+            going[rows] = ~answer.done
             present = torch.where(touched, self.residuals[t], self.defects[t])
             if self.groups is not None:
                 present, going = self.groups.together(present), self.groups.any_row(going)
-            self.passes.append((t, present, going))
+                cost = self.groups.largest(cost)
+            self.passes.append((t, present, going, cost))
+            self.again += 1
         return _sound(written)
 
     def settle(self) -> None:
         """The step is over."""
         self._last[self._decided[self.t]] = self.t + 1
         self.t += 1
+        self.again = 0
         self.broken = False
 
     def finished_at(self, t: int) -> Tensor:
@@ -261,8 +270,9 @@ class Ledger:
     def _recorded_passes(self) -> Passes | None:
         if not self.passes:
             return None
-        steps, defects, asked = zip(*self.passes, strict=True)
-        return Passes(torch.tensor(steps), torch.where(torch.stack(asked), torch.stack(defects), torch.nan))
+        steps, defects, asked, costs = zip(*self.passes, strict=True)
+        looked_at = torch.where(torch.stack(asked), torch.stack(defects), torch.nan)
+        return Passes(torch.tensor(steps), looked_at, torch.stack(costs))
 
     def stop(self, final: Leaves) -> None:
         """End the run after the steps made so far, with these states."""

@@ -53,9 +53,10 @@ class Moment:
         proposal: The states before the decision, as the loop keeps them; None when decisions are replayed from a
             record.
         context: What the loop passed with this step by name, such as a noise level.
+        again: How many iterations of this step were made already, where those are what is counted.
     """
 
-    __slots__ = ("_asked", "_books", "_defect", "_kept_back", "_memo", "context", "n_steps", "proposal", "t")
+    __slots__ = ("_asked", "_books", "_defect", "_kept_back", "_memo", "again", "context", "n_steps", "proposal", "t")
 
     def __init__(
         self,
@@ -68,6 +69,7 @@ class Moment:
         kept_back: int = 0,
         asked: Budgeted | None = None,
         memo: dict[Hashable, Any] | None = None,
+        again: int = 0,
     ) -> None:
         """Made by the loop.
 
@@ -81,8 +83,9 @@ class Moment:
             kept_back: How many corrections of each sample's budget belong to the closing projection.
             asked: The schedule of the run, whose budget it is.
             memo: Sums that go on from step to step, kept by the run.
+            again: See the class.
         """
-        self.t, self.n_steps, self.proposal, self.context = t, n_steps, proposal, context
+        self.t, self.n_steps, self.proposal, self.context, self.again = t, n_steps, proposal, context, again
         self._books, self._kept_back, self._asked = books, kept_back, asked
         self._defect = books.defects[t] if defect is None else defect
         self._memo: dict[Hashable, Any] = {} if memo is None else memo
@@ -100,6 +103,7 @@ class Moment:
         defect: Tensor | None = None,
         kept_back: int = 0,
         memo: dict[Hashable, Any] | None = None,
+        again: int = 0,
     ) -> Moment:
         """The moment of step t in a recorded run.
 
@@ -113,6 +117,7 @@ class Moment:
             defect: See `Moment`.
             kept_back: See `Moment`.
             memo: See `Moment`.
+            again: See `Moment`.
         """
         last = last_corrections(projected[: t + 1])[t]
         began = torch.as_tensor(budget, device=defects.device).expand(defects.shape[1])
@@ -120,7 +125,7 @@ class Moment:
         books = (defects, projected, began, already, last, seeds)
         arrays = Books(*(None if part is None else as_array(part) for part in books))
         present = None if defect is None else as_array(defect)
-        return cls(t, len(defects), arrays, defect=present, kept_back=kept_back, memo=memo)
+        return cls(t, len(defects), arrays, defect=present, kept_back=kept_back, memo=memo, again=again)
 
     def __len__(self) -> int:
         """The number of samples."""
@@ -193,7 +198,16 @@ class Moment:
         defects, projected, *each = self._books
         some = Books(defects[:, rows], projected[:, rows], *(None if part is None else part[rows] for part in each))
         memo = self._memo.setdefault((rows.start, rows.stop), {})
-        return Moment(self.t, self.n_steps, some, context=self.context, kept_back=self._kept_back, memo=memo)
+        return Moment(
+            self.t,
+            self.n_steps,
+            some,
+            context=self.context,
+            defect=self._defect[rows],
+            kept_back=self._kept_back,
+            memo=memo,
+            again=self.again,
+        )
 
     def running_sum(self, term: Callable[[int, Any, Any], Any]) -> Any:
         """The sum of `term(u, defect, last)` over all steps u up to now, (n,), an array as in `arrays`.

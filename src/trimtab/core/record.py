@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
+import torch
 from torch import Tensor
 
 from trimtab.core import show
@@ -30,10 +31,12 @@ class Passes(NamedTuple):
     Attributes:
         step: The step of each pass, (p,) int64.
         defects: Of the samples or groups that it was asked about, (p, n); NaN for those that had finished.
+        cost: Of the iteration before it, (p, n) int32; 0 for those that had none.
     """
 
     step: Tensor
     defects: Tensor
+    cost: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +170,7 @@ class Rollout:
         if self.closing_iterations is not None:
             tensors["closing_iterations"] = self.closing_iterations
         if self.passes is not None:
-            tensors["pass_step"], tensors["pass_defects"] = self.passes
+            tensors["pass_step"], tensors["pass_defects"], tensors["pass_cost"] = self.passes
         facts: dict[str, Any] = {name: getattr(self, name) for name in _FACTS} | {"unit": self.unit}
         if self.planned_steps is not None:
             facts["planned_steps"] = self.planned_steps
@@ -228,10 +231,13 @@ def _passes(path: Any, tensors: dict[str, Tensor], n_steps: int, n: int) -> Pass
     """The passes within steps, checked; None where there are none."""
     if "pass_step" not in tensors and "pass_defects" not in tensors:
         return None
-    step, defects = tensors.get("pass_step"), tensors.get("pass_defects")
-    whole = step is not None and defects is not None and step.ndim == 1 and defects.ndim == 2
-    if step is None or defects is None or not whole or len(step) != len(defects) or defects.shape[1] > n:
+    step, defects, cost = (tensors.get(f"pass_{name}") for name in Passes._fields)
+    if step is None or defects is None or cost is None:
+        raise ValueError(f"{path}: not a whole rollout, its passes within steps lack their step, defects or cost")
+    if step.ndim != 1 or defects.ndim != 2 or len(step) != len(defects) or defects.shape[1] > n:
         raise ValueError(f"{path}: not a whole rollout, its passes within steps do not fit together")
+    if cost.dtype is not torch.int32 or cost.shape != defects.shape or bool((cost < 0).any()):
+        raise ValueError(f"{path}: the costs of passes within steps must be whole numbers of at least 0, one each")
     if not defects.is_floating_point() or bool((defects < 0).any()):
         raise ValueError(f"{path}: the defects of passes within steps must be floats of at least 0, or NaN")
     if (
@@ -240,7 +246,7 @@ def _passes(path: Any, tensors: dict[str, Tensor], n_steps: int, n: int) -> Pass
         or bool(((step < 0) | (step >= n_steps) | (step.diff(prepend=step[:1]) < 0)).any())
     ):
         raise ValueError(f"{path}: the passes within steps must be in the order of steps 0 to {n_steps - 1}")
-    return Passes(step, defects)
+    return Passes(step, defects, cost)
 
 
 def _shapes(shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:

@@ -39,7 +39,8 @@ def replay(schedule: Schedule | Callable[[Moment], Tensor], record: Rollout) -> 
             decided[t], times[t] = True, record.iterations[t]
             break
         going = torch.ones(n, dtype=torch.bool, device=budget.device)
-        for k, defect in enumerate([record.defects[t], *_looked_at_again(record, t)]):
+        again, costs = _looked_at_again(record, t)
+        for k, defect in enumerate([record.defects[t], *again]):
             spent = times.sum(dim=0)
             now = Moment.of_record(
                 t,
@@ -51,18 +52,23 @@ def replay(schedule: Schedule | Callable[[Moment], Tensor], record: Rollout) -> 
                 defect=defect,
                 kept_back=kept_back,
                 memo=memo,
+                again=k,
             )
             going &= torch.as_tensor(asked.decide(now)) & (spent < budget - kept_back)
             if k:
                 going &= ~defect.isnan()
             decided[t] |= going
-            times[t] += going
+            times[t] += going * (costs[k].clamp(min=1) if counted and k < len(costs) else 1)
     answer = times if counted else decided
     return answer if groups is None else groups.per_row(answer)
 
 
-def _looked_at_again(record: Rollout, t: int) -> Tensor:
-    """The defects at which a schedule was asked again within step t, (p, n); NaN for samples it was not about."""
+def _looked_at_again(record: Rollout, t: int) -> tuple[Tensor, Tensor]:
+    """The defects at which a schedule was asked again within step t, (p, n), and what the iterations before cost.
+
+    Defects are NaN for samples that it was not about. Where it was asked once, what its one iteration cost.
+    """
     if record.passes is None:
-        return record.defects[:0]
-    return record.passes.defects[record.passes.step == t]
+        return record.defects[:0], record.iterations[t : t + 1]
+    here = record.passes.step == t
+    return record.passes.defects[here], record.passes.cost[here]

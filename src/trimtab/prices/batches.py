@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -53,9 +54,9 @@ class Batches:
         self._run, self.objective, self.fingerprint = run, objective, fingerprint
         self.say = progress_of("calibrate", say)
         self.distance = distance or euclidean
-        self.count, self._expected = 0, False
+        self._ran, self._expected = [0], False  # shared by views of the same batches
         if check:
-            self.count += 2
+            self._ran[0] += 2
             self.say("calibration batches 1 and 2, which must be the same")
             self.free = self._counted(checked(run, Watched(Terminal())), 2)
         else:
@@ -73,7 +74,8 @@ class Batches:
             raise ValueError(
                 f"a budget of {budget!r} leaves nothing for the closing projection, which is one; give at least 1"
             )
-        self.n_choices, self.spendable = self.n_steps - self.kept_back, self.budget - self.kept_back
+        self.n_choices = self.n_steps - self.kept_back
+        self.hold(self.kept_back)
         if bool(self.free.defects.isnan().any()):
             raise ValueError(
                 "the calibration rollouts hold no defects; run(schedule) must hand its schedule to a Corrector that "
@@ -86,9 +88,25 @@ class Batches:
                 stacklevel=4,
             )
 
+    def hold(self, units: int) -> None:
+        """Keep so much of every budget back for the closing projection."""
+        self.held, self.spendable = units, self.budget - units
+
+    def in_projections(self, budget: int) -> Batches:
+        """The same batches where a budget counts whole projections; what it runs is counted here too."""
+        view = copy(self)
+        view.unit, view.budget = "projection", budget
+        view.hold(self.kept_back)
+        return view
+
+    @property
+    def count(self) -> int:
+        """Batches that were run so far."""
+        return self._ran[0]
+
     def run(self, schedule: Schedule) -> Rollout:
         """One batch of calibration rollouts; all of them are run, and counted, here."""
-        self.count += 1
+        self._ran[0] += 1
         self.say(f"calibration batch {self.count}")
         return self._counted(as_record(self._run(_watched(schedule))))
 

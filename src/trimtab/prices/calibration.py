@@ -21,7 +21,7 @@ from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Closing
 from trimtab.prices.batches import Batches, Source
-from trimtab.prices.candidates import by_race
+from trimtab.prices.candidates import by_iteration_race, by_race
 from trimtab.prices.graded import graded_prices
 from trimtab.prices.mean import Mean, MeanPrices, mean_prices
 from trimtab.prices.methods import FEWEST, by_dp, by_on_policy, by_paper, by_plan
@@ -74,12 +74,13 @@ def calibrate(  # type: ignore[misc]  # the overloads stand for all its options
             states (and of the problem), lower being better, or a `Quality`.
         distance: Between states, (n, *event) twice to (n,); the problem's own, or Euclidean, if not given.
         candidates: More prices for the race, by name.
-        look: What a look at the defect costs, in projections, where that is not negligible: prices in the race that
-            look pay for a look at every step out of the budget, fixed times do not.
+        look: What a look at the defect costs, in units of the budget, where that is not negligible: prices in the race
+            that look pay for a look at every step out of the budget, fixed times do not.
         closing: How the rollouts of a problem end; see `Corrector`. A loop of your own has its corrector's.
-        unit: What a budget counts: "projection", or "iteration" for a constraint that offers `improve`: prices of one
-            iteration each, by the dynamic program of `trimtab.prices.graded`, for the objective. A float budget is then
-            iterations per step.
+        unit: What a budget counts: "projection", or "iteration" for a constraint that offers `improve`. "dp" is then
+            the program of `trimtab.prices.graded`, and "race" tries its prices out against whole projections by price,
+            a solver that is cut short, and iterations until the defect is below one number
+            (`trimtab.prices.iteration_race`). A float budget is then iterations per step.
         check: Whether to run the first batch twice, to see that it repeats itself.
         engine: Where to run batches: "processes", "ray", "serial", or an `Engine`, which can also keep finished batches
             in a folder; in this process, with all its threads, if not given. It changes no number.
@@ -100,17 +101,16 @@ def calibrate(  # type: ignore[misc]  # the overloads stand for all its options
         )
     if unit not in get_args(Unit):
         raise ValueError(f"unit must be 'projection' or 'iteration': got {unit!r}")
-    if unit == "iteration" or isinstance(budget, Mean):
+    if isinstance(budget, Mean):
         if method not in (None, "dp") or quality is not None or candidates:
-            raise ValueError(
-                "prices of iterations, or of a mean budget, are made by method='dp' for an objective; leave the others "
-                "out"
-            )
+            raise ValueError("prices of a mean budget are made by method='dp' for an objective; leave the others out")
         method = "dp"
     if method is None:
         method = "dp" if objective == "path" and quality is None else "race"
     if not isinstance(method, str) or method not in METHODS:
         raise unknown("method", method, METHODS)
+    if unit == "iteration" and method not in ("race", "dp"):
+        raise ValueError(f"prices of iterations are made by method='dp' or 'race': got {method!r}")
     if isinstance(look, bool) or not isinstance(look, int | float) or not 0 <= look < math.inf:
         raise ValueError(f"look is what a look at the defect costs, in projections, at least 0: got {look!r}")
     if look and method != "race":
@@ -127,7 +127,7 @@ def calibrate(  # type: ignore[misc]  # the overloads stand for all its options
         distance = source.distance
     tell = progress_of("calibrate", say)
     if tell is not say:
-        tell.expect(batches_of(method, objective))
+        tell.expect(batches_of(method, objective, unit))
     with tell, workshop(engine, tell, source) as shop:
         run = _run_of(source, closing, "state" in mix, shop)
         exact = 1.0 if isinstance(budget, Mean) else budget
@@ -135,17 +135,20 @@ def calibrate(  # type: ignore[misc]  # the overloads stand for all its options
         if isinstance(budget, Mean):
             batches.enough(FEWEST)
             return mean_prices(batches, budget)
-        if unit == "iteration":
-            return graded_prices(batches)
         if method == "race":
             problem = source if isinstance(source, Problem) else None
-            return by_race(batches, as_quality(quality), problem, candidates or {}, look)
+            race = by_iteration_race if unit == "iteration" else by_race
+            return race(batches, as_quality(quality), problem, candidates or {}, look)
+        if unit == "iteration":
+            return graded_prices(batches)
         return METHODS[method](batches)
 
 
-def batches_of(method: str, objective: Objective = "endpoint") -> int:
+def batches_of(method: str, objective: Objective = "endpoint", unit: Unit = "projection") -> int:
     """About how many batches a calibration runs, to tell how long it will take."""
     more = 0 if set(as_mix(objective)) == {"path"} else 4
+    if unit == "iteration" and method == "race":
+        return 24 + 3 * more // 2
     return {"race": 14 + 3 * more // 2, "dp": 9 + more, "planned": 5 + more, "on-policy": 8, "paper": 2}[method]
 
 

@@ -11,16 +11,18 @@ from trimtab.core.quality import Quality
 from trimtab.core.record import Rollout
 from trimtab.prices.batches import Batches
 from trimtab.prices.dynamic import solve
+from trimtab.prices.graded import explored_iterations, graded_prices
+from trimtab.prices.iteration_race import WholeProjections, iteration_candidates
 from trimtab.prices.methods import FEWEST, as_plan, as_thresholds, by_dp, explored
 from trimtab.prices.objective import as_mix
 from trimtab.prices.planned import planned_masks
 from trimtab.prices.quantile import quantile_table
 from trimtab.prices.race import Measure, fixed_plans, race
-from trimtab.prices.raced import Price, Raced
+from trimtab.prices.raced import Part, Price, Raced
 from trimtab.prices.thresholds import Thresholds
 from trimtab.prices.transitions import MEMORY, one_step
 
-__all__ = ["by_race"]
+__all__ = ["by_iteration_race", "by_race"]
 
 
 def by_race(
@@ -47,6 +49,29 @@ def by_race(
         table = solve(steps, batches.spendable, weight, keep_cost=False).table
         candidates[f"dp for {name}"] = as_thresholds(batches, table, f"dp for {name}", {}, own_scale=own_scale)
     return race(batches, candidates | more, _measure(batches, quality, problem), look)
+
+
+def by_iteration_race(
+    batches: Batches, quality: Quality | None, problem: Problem | None, more: dict[str, Price], look: float = 0.0
+) -> Raced | Thresholds:
+    """Prices of iterations against whole projections and what needs no table, tried out on the measure."""
+    batches.enough(FEWEST)
+    path_only = set(as_mix(batches.objective)) == {"path"}
+    batches.expect_weights()
+    weights = {"path": None} | ({} if path_only else {"influence": batches.weights})
+    runs = explored_iterations(batches, batches.weights)
+    if not batches.has_choice:
+        return graded_prices(batches)
+    each = float(batches.stepwise.all_iterations.double().mean()) / batches.n_steps
+    whole = batches.in_projections(min(batches.n_steps, round(batches.spendable / max(each, 1.0)) + 1))
+    random, own_scale = explored(whole, None, near_rounds=1)
+    steps = one_step([*random, whole.cut(whole.free)], own_scale).remembering(MEMORY)
+    tables = {name: solve(steps, whole.spendable, weight, keep_cost=False).table for name, weight in weights.items()}
+    taken = torch.cat([run.iterations[run.projected] for run in random]).double()
+    projections = WholeProjections(tables, own_scale, max(1.0, float(taken.mean()) if len(taken) else each))
+    candidates: dict[str, Part | Raced] = {**iteration_candidates(batches, runs, weights, projections)}
+    # a few samples may end far away, and more often so by chance than by a candidate
+    return race(batches, candidates | more, _measure(batches, quality, problem), look, bound_tails=quality is None)
 
 
 def _measure(batches: Batches, quality: Quality | None, problem: Problem | None) -> Measure:

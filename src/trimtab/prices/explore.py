@@ -14,10 +14,12 @@ from trimtab.core.noise import uniform_numbers
 from trimtab.core.schedule import Schedule
 from trimtab.prices.thresholds import Thresholds
 
-__all__ = ["Explore", "spread_budgets"]
+__all__ = ["Explore", "ExploreIterations", "spread_budgets"]
 
 _COINS = 1 << 33  # a stream of noise of its own
 _AT_ONCE = 1 << 14  # decisions whose coins are thrown together
+_TOSSES = 64  # within a step, where those are about iterations
+_TOSSED = 1 << 34  # a stream of noise of its own
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +67,59 @@ class Explore(Schedule):
         return {}
 
     def to(self, device: torch.device) -> Explore:
+        """The same schedule on `device`."""
+        budget = self.budget.to(device) if isinstance(self.budget, Tensor) else self.budget
+        return replace(self, budget=budget, thresholds=self.thresholds and self.thresholds.to(device))
+
+
+@dataclass(frozen=True, eq=False)
+class ExploreIterations(Schedule):
+    """Buy iterations at random, spread evenly over the steps to go; near a table, only a share of the time.
+
+    Attributes:
+        budget: For each sample, (n,).
+        thresholds: The table to stay near.
+        share: Of decisions made at random.
+        seed: Of the random decisions.
+        held: What is kept back for the closing projection.
+    """
+
+    budget: Budget
+    thresholds: Thresholds | None = None
+    share: float = 1.0
+    seed: int = 0
+    held: int = 1
+
+    @property
+    def unit(self) -> str:
+        """Iterations."""
+        return "iteration"
+
+    @property
+    def repeats(self) -> bool:
+        """Asked after each."""
+        return True
+
+    @property
+    def kept_back(self) -> int:
+        """As calibration has found."""
+        return self.held
+
+    def decide(self, now: Moment) -> Tensor:
+        """Stop or go on with the odds that spend what is left by the last step."""
+        seeds = now.seeds if now.seeds is not None else torch.arange(len(now), device=now.defect.device)
+        tosses = uniform_numbers(seeds, range(now.t, now.t + 1), (2 * _TOSSES,), _TOSSED + self.seed)[0]
+        place = (now.spent % _TOSSES)[:, None]
+        coin, choice = tosses[:, :_TOSSES].gather(1, place)[:, 0], tosses[:, _TOSSES:].gather(1, place)[:, 0]
+        wanted = now.spendable.clamp(min=0) / max(now.steps_to_go, 1)  # iterations per step
+        at_random = coin < wanted / (1 + wanted)
+        if self.thresholds is None:
+            return at_random
+        s, b = now.arrays(self)
+        by_price = torch.as_tensor(s >= self.thresholds.price(now, b.clip(max=self.thresholds.budget)))
+        return torch.where(choice < self.share, at_random, by_price)
+
+    def to(self, device: torch.device) -> ExploreIterations:
         """The same schedule on `device`."""
         budget = self.budget.to(device) if isinstance(self.budget, Tensor) else self.budget
         return replace(self, budget=budget, thresholds=self.thresholds and self.thresholds.to(device))

@@ -13,85 +13,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from trimtab.core.budget import Budget
 from trimtab.core.errors import of_type, whole_number
-from trimtab.core.moment import Moment
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.record import Rollout
-from trimtab.core.schedule import Schedule
 from trimtab.prices.batches import Batches
 from trimtab.prices.dynamic import break_even
+from trimtab.prices.explore import ExploreIterations
 from trimtab.prices.pools import Array, Pooled
 from trimtab.prices.thresholds import Thresholds, with_closing
 from trimtab.prices.transitions import NODES, occupancy, transported
 
-__all__ = ["IterationSteps", "graded_prices", "iteration_steps", "solve_graded"]
+__all__ = [
+    "IterationSteps",
+    "explored_iterations",
+    "graded_prices",
+    "iteration_costs",
+    "iteration_prices",
+    "iteration_steps",
+    "solve_graded",
+]
 
-_COINS = 1 << 34  # a stream of noise of its own
-_TOSSES = 64  # within a step
+_ORDER = 1 << 34  # a stream of noise of its own
 _RANDOM_ROUNDS = 3
 _NEAR_POLICY_ROUNDS = 2
 _SHARE = 0.15  # of decisions made at random while staying near the policy
 _ENOUGH_FOR = 0.9
 _POOL = 6000  # pairs from as few steps as have so many
-
-
-@dataclass(frozen=True, eq=False)
-class ExploreIterations(Schedule):
-    """Buy iterations at random, spread evenly over the steps to go; near a table, only a share of the time.
-
-    Attributes:
-        budget: For each sample, (n,).
-        thresholds: The table to stay near.
-        share: Of decisions made at random.
-        seed: Of the random decisions.
-        held: What is kept back for the closing projection.
-    """
-
-    budget: Budget
-    thresholds: Thresholds | None = None
-    share: float = 1.0
-    seed: int = 0
-    held: int = 1
-
-    @property
-    def unit(self) -> str:
-        """Iterations."""
-        return "iteration"
-
-    @property
-    def repeats(self) -> bool:
-        """Asked after each."""
-        return True
-
-    @property
-    def kept_back(self) -> int:
-        """As calibration has found."""
-        return self.held
-
-    def decide(self, now: Moment) -> Tensor:
-        """Stop or go on with the odds that spend what is left by the last step."""
-        seeds = now.seeds if now.seeds is not None else torch.arange(len(now), device=now.defect.device)
-        tosses = uniform_numbers(seeds, range(now.t, now.t + 1), (2 * _TOSSES,), _COINS + self.seed)[0]
-        place = (now.spent % _TOSSES)[:, None]
-        coin, choice = tosses[:, :_TOSSES].gather(1, place)[:, 0], tosses[:, _TOSSES:].gather(1, place)[:, 0]
-        wanted = now.spendable.clamp(min=0) / max(now.steps_to_go, 1)  # iterations per step
-        at_random = coin < wanted / (1 + wanted)
-        if self.thresholds is None:
-            return at_random
-        s, b = now.arrays(self)
-        by_price = torch.as_tensor(s >= self.thresholds.price(now, b.clip(max=self.thresholds.budget)))
-        return torch.where(choice < self.share, at_random, by_price)
-
-    def to(self, device: torch.device) -> ExploreIterations:
-        """The same schedule on `device`."""
-        budget = self.budget.to(device) if isinstance(self.budget, Tensor) else self.budget
-        return replace(self, budget=budget, thresholds=self.thresholds and self.thresholds.to(device))
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,12 +56,16 @@ class IterationSteps:
         improved: The defect after one more iteration at each node, as weights of the nodes of the same step, (T, k, k).
         following: The next step's defect after a residual at each node, as weights of its nodes, (T - 1, k, k).
         start: The first defect, as weights of the first step's nodes, (k,).
+        begin: What the first iteration of a step costs, in units, with what it takes to set the solver up.
+        go_on: What each further one costs.
     """
 
     nodes: Tensor
     improved: Tensor
     following: Tensor
     start: Tensor
+    begin: int = 1
+    go_on: int = 1
 
 
 def iteration_steps(runs: Sequence[Rollout]) -> IterationSteps:
@@ -151,7 +108,22 @@ def iteration_steps(runs: Sequence[Rollout]) -> IterationSteps:
     start = occupancy(nodes[0], defects[:1])[0]
     none = torch.empty(0, NODES, NODES, dtype=torch.float64)
     levels = scale * torch.stack(nodes)
-    return IterationSteps(levels, torch.stack(improved), torch.stack(following) if T > 1 else none, start)
+    then = torch.stack(following) if T > 1 else none
+    return IterationSteps(levels, torch.stack(improved), then, start, *iteration_costs(runs))
+
+
+def iteration_costs(runs: Sequence[Rollout]) -> tuple[int, int]:
+    """What the first iteration of a step and each further one cost on average, in whole units."""
+    first, further = [], []
+    for passes in (run.passes for run in runs):
+        if passes is not None:
+            opens = passes.step.diff(prepend=passes.step[:1] - 1) > 0
+            first.append(passes.cost[opens].flatten())
+            further.append(passes.cost[~opens].flatten())
+    begin, go_on = (torch.cat(part) if part else torch.zeros(0) for part in (first, further))
+    begin, go_on = begin[begin > 0], go_on[go_on > 0]
+    one = max(1, round(float(begin.double().mean()))) if len(begin) else 1
+    return one, max(1, round(float(go_on.double().mean()))) if len(go_on) else one
 
 
 def _moved(x: Tensor, y: Tensor, nodes: Tensor) -> Tensor:
@@ -165,9 +137,11 @@ def _iterated(runs: Sequence[Rollout], t: int) -> tuple[Tensor, Tensor]:
     """The defects before and after every iteration of step t, (m,) each."""
     before, after = [], []
     for run in runs:
-        passes = run.defects[:0] if run.passes is None else run.passes.defects[run.passes.step == t]
+        passes, times = run.defects[:0], run.projected[t].int()  # a projection is one
+        if run.passes is not None:
+            here = run.passes.step == t
+            passes, times = run.passes.defects[here], (run.passes.cost[here] > 0).sum(dim=0)
         seen = torch.cat([run.defects[t][None], passes]).cpu().double()
-        times = run.iterations[t] if run.unit == "iteration" else run.projected[t].int()  # a projection is one
         times, left = times.cpu(), run.residuals[t].cpu().double()
         for k in range(1, int(times.max()) + 1):
             rows = times >= k
@@ -178,16 +152,30 @@ def _iterated(runs: Sequence[Rollout], t: int) -> tuple[Tensor, Tensor]:
     return torch.cat(before) if before else none, torch.cat(after) if after else none
 
 
-def solve_graded(steps: IterationSteps, budget: int, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+class Solution(NamedTuple):
+    """Prices of one iteration.
+
+    Attributes:
+        table: lambda, (T, B + 1).
+        expected: The expected objective of a whole rollout with b units, (B + 1,).
+        onward: The prices of going on within a step where those are others, (T, B + 1); None where not.
+    """
+
+    table: Tensor
+    expected: Tensor
+    onward: Tensor | None
+
+
+def solve_graded(steps: IterationSteps, budget: int, weights: Tensor | None = None) -> Solution:
     """Solve backward for the prices of one iteration.
+
+    Where beginning costs more than going on, a step has two values: V before its first iteration, from which on a
+    sample is bought b - begin, and W within it, from which on it is bought b - go_on.
 
     Args:
         steps: See `iteration_steps`.
         budget: The largest number of iterations, B.
         weights: What a unit of residual costs at each step, (T,); 1 for path error.
-
-    Returns:
-        lambda, (T, B + 1), and the expected objective of a whole rollout with b iterations, (B + 1,).
     """
     of_type(steps, IterationSteps, "what solve_graded solves", "iteration_steps(records) makes it")
     T, B = len(steps.nodes), whole_number(budget, "the budget of solve_graded", 0)
@@ -197,19 +185,39 @@ def solve_graded(steps: IterationSteps, budget: int, weights: Tensor | None = No
             raise ValueError(f"weights are {T} finite floats of at least 0, one for each step: got {weights!r:.80}")
     nodes, improved, following = (part.numpy() for part in (steps.nodes, steps.improved, steps.following))
     unit = np.ones(T) if weights is None else weights.double().numpy()
-    table = np.full((T, B + 1), np.inf)
+    table, onward = np.full((2, T, B + 1), np.inf)
     value: Array = np.zeros((B + 1, NODES))
-    sums = np.empty((NODES, 1))
     for t in reversed(range(T)):
         stay = np.broadcast_to(unit[t] * nodes[t], (B + 1, NODES)).copy()
         if t < T - 1:
             stay += value @ following[t].T
-        value = stay.copy()
-        for b in range(1, B + 1):
-            go = improved[t] @ value[b - 1]
-            table[t, b] = break_even(nodes[t], (stay[b] - go)[:, None], sums)[0]
-            value[b] = np.where(nodes[t] >= table[t, b], go, stay[b])
-    return torch.from_numpy(table), torch.from_numpy(value) @ steps.start
+        value = within = _bought(nodes[t], improved[t], stay, None, steps.go_on, onward[t])
+        if steps.begin != steps.go_on:
+            value = _bought(nodes[t], improved[t], stay, within, steps.begin, table[t])
+    expected = torch.from_numpy(value) @ steps.start
+    if steps.begin == steps.go_on:
+        return Solution(torch.from_numpy(onward), expected, None)
+    return Solution(torch.from_numpy(table), expected, torch.from_numpy(onward))
+
+
+def _bought(nodes: Array, improved: Array, stay: Array, then: Array | None, cost: int, prices: Array) -> Array:
+    """The value of a state at each node with each budget where one iteration more can be bought, (B + 1, k).
+
+    Args:
+        nodes: (k,).
+        improved: The defect after one more iteration, (k, k).
+        stay: The value of leaving it at that, (B + 1, k).
+        then: The value after the iteration, (B + 1, k); None for that which is being computed.
+        cost: Of the iteration.
+        prices: Written: the defect from which on it pays, (B + 1,).
+    """
+    value, sums = stay.copy(), np.empty((NODES, 1))
+    after = value if then is None else then
+    for b in range(cost, len(stay)):
+        go = improved @ after[b - cost]
+        prices[b] = break_even(nodes, (stay[b] - go)[:, None], sums)[0]
+        value[b] = np.where(nodes >= prices[b], go, stay[b])
+    return value
 
 
 def _for_closing(run: Rollout) -> int:
@@ -217,29 +225,51 @@ def _for_closing(run: Rollout) -> int:
     return max(1, round(float(run.iterations[-1].double().quantile(_ENOUGH_FOR))))
 
 
-def graded_prices(batches: Batches) -> Thresholds:
-    """Calibrate prices of one iteration for all budgets up to the batches' own."""
-    held = _for_closing(batches.free) if batches.kept_back else 0
-    if batches.budget <= held:
+def explored_iterations(batches: Batches, weights: Tensor | None) -> list[Rollout]:
+    """Batches that stop at random places, then near the prices for these weights; cut.
+
+    What the closing projection takes of a budget becomes known on the way, and is held back by the batches.
+    """
+    _hold(batches, batches.free)
+    runs: list[Rollout] = []
+    near: Thresholds | None = None
+    for k in range(_RANDOM_ROUNDS + _NEAR_POLICY_ROUNDS):
+        if k >= _RANDOM_ROUNDS:
+            near = iteration_prices(batches, iteration_steps(runs), weights)[0]
+        order = uniform_numbers(torch.tensor([k]), range(1), (batches.n,), _ORDER)[0, 0].argsort()
+        budgets = ((order + 0.5) / batches.n * 1.5 * batches.spendable).long() + max(batches.held, 1)
+        share = 1.0 if near is None else _SHARE
+        run = batches.run(ExploreIterations(budgets, near, share, k, max(batches.held, 1)))
+        _hold(batches, run)
+        runs.append(batches.cut(run))
+    return runs
+
+
+def _hold(batches: Batches, run: Rollout) -> None:
+    """Hold back what closing takes; a budget that leaves nothing beside it is refused."""
+    if not batches.kept_back:
+        return
+    held = _for_closing(run)
+    if run is batches.free and batches.budget <= held:
         raise ValueError(
             f"a budget of {batches.budget} iterations leaves nothing to choose: in the calibration rollouts the "
             f"closing projection alone took up to {held}; give more"
         )
-    spendable = batches.budget - held
-    runs: list[Rollout] = []
-    thresholds: Thresholds | None = None
-    for k in range(_RANDOM_ROUNDS + _NEAR_POLICY_ROUNDS):
-        near = thresholds if k >= _RANDOM_ROUNDS else None
-        order = uniform_numbers(torch.tensor([k]), range(1), (batches.n,), _COINS)[0, 0].argsort()
-        budgets = ((order + 0.5) / batches.n * 1.5 * spendable).long() + max(held, 1)
-        run = batches.run(ExploreIterations(budgets, near, 1.0 if near is None else _SHARE, k, max(held, 1)))
-        if batches.kept_back:
-            held = min(_for_closing(run), batches.budget - 1)
-            spendable = batches.budget - held
-        runs.append(batches.cut(run))
-        if k >= _RANDOM_ROUNDS - 1:
-            table, expected = solve_graded(iteration_steps(runs), spendable, batches.weights)
-            thresholds = Thresholds(with_closing(table, held), unit="iteration", kept_back=max(held, 1))
-    assert thresholds is not None
-    notes = {"expected": [float(expected[0])] * held + expected.tolist()}
-    return replace(thresholds, method="dp", **batches.facts(notes))
+    batches.hold(min(held, batches.budget - 1))
+
+
+def iteration_prices(batches: Batches, steps: IterationSteps, weights: Tensor | None) -> tuple[Thresholds, list[float]]:
+    """The prices for these weights, for all budgets up to the batches' own, and what is to be expected of each."""
+    held, solved = batches.held, solve_graded(steps, batches.spendable, weights)
+    onward = None if solved.onward is None else with_closing(solved.onward, held)
+    prices = Thresholds(
+        with_closing(solved.table, held), unit="iteration", kept_back=max(held, 1), onward=onward, method="dp"
+    )
+    return prices, [float(solved.expected[0])] * held + solved.expected.tolist()
+
+
+def graded_prices(batches: Batches) -> Thresholds:
+    """Calibrate prices of one iteration for all budgets up to the batches' own."""
+    runs = explored_iterations(batches, batches.weights)
+    prices, expected = iteration_prices(batches, iteration_steps(runs), batches.weights)
+    return replace(prices, **batches.facts({"expected": expected}))

@@ -32,11 +32,12 @@ from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
 from trimtab.prices.batches import Batches
 from trimtab.prices.dynamic import break_even
-from trimtab.prices.graded import ExploreIterations, IterationSteps, iteration_steps
+from trimtab.prices.explore import ExploreIterations
+from trimtab.prices.graded import IterationSteps, iteration_steps
 from trimtab.prices.pools import Array
 from trimtab.prices.transitions import NODES
 
-__all__ = ["AtPrice", "Mean", "MeanPrices", "mean_prices", "solve_mean"]
+__all__ = ["AtPrice", "Mean", "MeanPrices", "falling", "mean_prices", "solve_mean"]
 
 _LEVELS = 32
 _SPREAD = 1e-6  # of the dearest price: the cheapest
@@ -257,7 +258,7 @@ def _tried(batches: Batches, steps: IterationSteps, mus: Array, trials: int) -> 
         run = batches.run(AtPrice(table[:, level], counted=batches.unit))
         paid.index_add_(0, level, run.paid.double().cpu())
         count.index_add_(0, level, torch.ones(batches.n, dtype=torch.float64))
-    return table, _falling(paid.numpy(), count.numpy())
+    return table, falling(paid.numpy(), count.numpy())
 
 
 def _explored(batches: Batches, budget: Mean) -> list[Rollout]:
@@ -279,7 +280,7 @@ def _dearest(steps: IterationSteps, weights: Tensor | None) -> float:
     return float((unit * steps.nodes[:, -1]).sum())
 
 
-def _falling(paid: Array, count: Array) -> Array:
+def falling(paid: Array, count: Array) -> Array:
     """Mean costs of levels that do not rise, nearest to those seen: neighbours that would rise are taken together."""
     blocks: list[list[float]] = []  # sum, weight, levels
     for total, weight in zip(paid, count, strict=True):

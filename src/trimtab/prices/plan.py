@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trimtab._version import __version__
 from trimtab.core import show
-from trimtab.core.budget import Budget, corrections
+from trimtab.core.budget import Budget, Unit, corrections
 from trimtab.core.errors import of_type
 from trimtab.core.files import UNUSABLE, load_tensors, save_tensors
 from trimtab.core.moment import Moment
@@ -45,6 +45,9 @@ class Plan:
     notes: Mapping[str, Any] = field(default_factory=dict)
     closing: str = ""
     method: str = "planned"
+
+    unit: ClassVar[Unit] = "projection"
+    kept_back: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         """Refuse masks that do not keep their budgets."""

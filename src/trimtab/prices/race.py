@@ -19,8 +19,7 @@ from torch import Tensor
 
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.record import Rollout
-from trimtab.prices.plan import Plan
-from trimtab.prices.raced import Raced
+from trimtab.prices.raced import Part, Raced
 from trimtab.prices.thresholds import Thresholds
 
 if TYPE_CHECKING:
@@ -32,6 +31,8 @@ EVEN = "even spacing"
 _RANGES = 5  # of budgets
 _NEAR = 0.35  # how much a neighbouring range counts
 _SECOND_ROUND = 3  # candidates at the most
+_FEW = 0.25  # of the rollouts: where no more make up the mean of even spacing, its tail is bounded
+_BODY = 0.8  # of the rollouts: beyond lies the tail
 _BEHIND = 2.5  # standard errors behind the first: no second round
 _LEAST = 0.01  # of the largest range's cost: a range that costs next to nothing has no more say than that
 _SHUFFLES = 1 << 37  # a stream of noise of its own
@@ -62,7 +63,11 @@ def fixed_plans(n_steps: int, budget: int) -> dict[str, Tensor]:
 
 
 def race(
-    batches: Batches, candidates: Mapping[str, Thresholds | Plan | Raced], measure: Measure, look: float = 0.0
+    batches: Batches,
+    candidates: Mapping[str, Part | Raced],
+    measure: Measure,
+    look: float = 0.0,
+    bound_tails: bool = False,
 ) -> Raced:
     """Run the candidates against each other and keep the best.
 
@@ -70,23 +75,27 @@ def race(
         batches: Runs calibration batches.
         candidates: By name; "even spacing" is among them.
         measure: What to go by.
-        look: What a look at the defect costs, in projections. A candidate that looks has that many fewer to spend, and
-            is out where none would be left.
+        look: What a look at the defect costs, in units of the budget. A candidate that looks has that many fewer to
+            spend, and is out where none would be left.
+        bound_tails: Whether costs count no more than the largest fifth of even spacing's where a few rollouts make up
+            most of their mean, which then tells little.
     """
     looks = math.ceil(look * batches.n_steps)
     for name, one in candidates.items():
         if isinstance(one, Raced):
             raise ValueError(f"{name}: the winner of another race cannot be raced; give what it is made of")
+        if one.unit != batches.unit:
+            raise ValueError(f"{name}: its prices count {one.unit}s, and this race {batches.unit}s")
     # on calibration seeds, which a schedule of theirs would refuse
     known = {name: replace(one, seeds=()) for name, one in candidates.items() if not isinstance(one, Raced)}
     names, rounds = list(known), list[_Round]()
     for number in range(2):
         if number:
-            names = _still_in(_Standing(rounds), names)
+            names = _still_in(_Standing(rounds, bound_tails), names)
         if len(names) == 1:
             break
         budgets, place = _spread(batches, seed=number)
-        spend = {True: (budgets - looks).clamp(min=batches.kept_back), False: budgets}
+        spend = {True: (budgets - looks).clamp(min=batches.held), False: budgets}
         schedules = {name: known[name].at(spend[isinstance(known[name], Thresholds)]) for name in names}
         costs = {}
         batches.ahead(list(schedules.values()))
@@ -94,14 +103,14 @@ def race(
             batches.say(f"race, round {number + 1}: {name}")
             costs[name] = measure.cost(batches.run(schedule)).cpu().double()
         rounds.append(_Round(costs, place))
-    standing = _Standing(rounds)
+    standing = _Standing(rounds, bound_tails)
     first = min(names, key=lambda name: standing.mean(name))
     beaten = _ahead(standing, first)
     best = first if beaten else EVEN
     winners = [_winner(standing, k, names, beaten) for k in range(_RANGES)]
-    blind = min((n for n, one in known.items() if isinstance(one, Plan)), key=standing.mean)
-    too_few = looks + batches.kept_back + 1  # budgets that looking would use up
-    parts: dict[str, Thresholds | Plan] = {
+    blind = min((n for n, one in known.items() if not isinstance(one, Thresholds)), key=standing.mean)
+    too_few = looks + batches.held + 1  # budgets that looking would use up
+    parts: dict[str, Part] = {
         name: replace(known[name], notes={}, fingerprint="", method=name)
         for name in dict.fromkeys([*winners, *([blind] if looks else [])])
     }
@@ -136,11 +145,17 @@ class _Round(NamedTuple):
 class _Standing:
     """Costs of all rounds so far, in units of what even spacing costs in the same range of budgets."""
 
-    def __init__(self, rounds: list[_Round]) -> None:
-        self.rounds = rounds
+    def __init__(self, rounds: list[_Round], bound_tails: bool = False) -> None:
         with_even = [one for one in rounds if EVEN in one.costs]
         costs = torch.cat([one.costs[EVEN].abs() for one in with_even])
         place = torch.cat([one.place for one in with_even])
+        in_effect = float(costs.sum() ** 2 / costs.square().sum().clamp(min=1e-300))
+        if bound_tails and in_effect < _FEW * len(costs):
+            here = [costs[place == k] if bool((place == k).any()) else costs for k in range(_RANGES)]
+            most = torch.stack([some.quantile(_BODY) for some in here])
+            rounds = [_Round({n: c.minimum(most[r.place]) for n, c in r.costs.items()}, r.place) for r in rounds]
+            costs = costs.minimum(most[place])
+        self.rounds = rounds
         unit = torch.stack(
             [costs[place == k].mean() if bool((place == k).any()) else costs.mean() for k in range(_RANGES)]
         )
@@ -233,12 +248,12 @@ def _spread(batches: Batches, seed: int) -> tuple[Tensor, Tensor]:
     order = uniform_numbers(torch.tensor([seed]), range(1), (n,), _SHUFFLES)[0, 0].argsort().argsort()
     share = (order + 0.5) / n
     spend = (share.square() * batches.spendable).ceil().long().clamp(1, batches.spendable)
-    return spend + batches.kept_back, (share * _RANGES).long()
+    return spend + batches.held, (share * _RANGES).long()
 
 
 def _edges(batches: Batches) -> list[tuple[int, int]]:
     """The first and last budget of each range, the closing projection included."""
-    ends = [int((((k + 1) / _RANGES) ** 2) * batches.spendable) + batches.kept_back for k in range(_RANGES)]
+    ends = [int((((k + 1) / _RANGES) ** 2) * batches.spendable) + batches.held for k in range(_RANGES)]
     ends[-1] = batches.budget
     begins = [0, *(end + 1 for end in ends[:-1])]
     return list(zip(begins, ends, strict=True))

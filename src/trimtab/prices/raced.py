@@ -13,16 +13,19 @@ from torch import Tensor
 
 from trimtab._version import __version__
 from trimtab.core import show
-from trimtab.core.budget import Budget, corrections
+from trimtab.core.budget import Budget, Unit, units
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.moment import Moment
 from trimtab.core.schedule import Schedule
-from trimtab.prices.own_scale import OwnScale
+from trimtab.prices.allowance import Allowance
 from trimtab.prices.plan import Plan
 from trimtab.prices.resample import Keep, old_budgets
 from trimtab.prices.thresholds import Thresholds
 
-__all__ = ["Mixed", "Price", "Raced"]
+__all__ = ["Mixed", "Part", "Price", "Raced"]
+
+Part = Thresholds | Plan | Allowance
+"""What races."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +33,7 @@ class Raced:
     """The winner of a race for every budget.
 
     Attributes:
-        parts: The prices that won somewhere, each a table or a plan.
+        parts: The prices that won somewhere, each a table, a plan or an allowance.
         winner: Which of them each budget from 0 to B goes by, (B + 1,) int64.
         seeds: The calibration seeds; evaluation on any of them is refused.
         objective: What the race went by.
@@ -41,7 +44,7 @@ class Raced:
         looks: What all looks of a rollout cost, in whole projections: a part that looks spends that many fewer.
     """
 
-    parts: tuple[Thresholds | Plan, ...]
+    parts: tuple[Part, ...]
     winner: Tensor
     seeds: tuple[int, ...] = ()
     objective: str = "endpoint"
@@ -56,6 +59,8 @@ class Raced:
         """Refuse parts that do not belong together."""
         if not self.parts or any(part.n_steps != self.parts[0].n_steps for part in self.parts):
             raise ValueError("a race has winners, all of the same number of steps")
+        if any((part.unit, part.kept_back) != (self.unit, self.kept_back) for part in self.parts):
+            raise ValueError("the winners of a race count the same unit and keep the same for the closing projection")
         winner = self.winner
         if winner.ndim != 1 or winner.is_floating_point() or len(winner) - 1 > min(p.budget for p in self.parts):
             raise ValueError(f"winner names a part for every budget from 0 to B: got {tuple(winner.shape)}")
@@ -87,11 +92,22 @@ class Raced:
         """The largest budget it serves."""
         return len(self.winner) - 1
 
+    @property
+    def unit(self) -> Unit:
+        """What its budgets count."""
+        return self.parts[0].unit
+
+    @property
+    def kept_back(self) -> int:
+        """What is kept of a budget for a closing projection that it pays for."""
+        return self.parts[0].kept_back
+
     def at(self, budget: Budget) -> Schedule:
         """The schedule for a budget: that of the winner there."""
-        b = corrections(budget, self.n_steps)
+        b = units(budget, self.n_steps, self.unit)
         if int(torch.as_tensor(b).max()) > self.budget:
-            raise ValueError(f"a budget of {budget} is more than the {self.budget} corrections this race went up to")
+            what = "corrections" if self.unit == "projection" else "iterations"
+            raise ValueError(f"a budget of {budget} is more than the {self.budget} {what} this race went up to")
         parts = [replace(part, seeds=self.seeds, closing=self.closing) for part in self.parts]
         looks = torch.tensor([self.looks if isinstance(part, Thresholds) else 0 for part in parts])
         if isinstance(b, Tensor):
@@ -104,10 +120,12 @@ class Raced:
 
     def resample(self, n_steps: int, keep: Keep = "count") -> Raced:
         """The same winners for another number of steps; see `Thresholds.resample`."""
+        if self.unit == "iteration":
+            raise ValueError(f"prices of iterations serve the steps they were calibrated for; calibrate for {n_steps}")
         stands_for = old_budgets(n_steps, self.n_steps, self.budget, keep).round().long()
         return replace(
             self,
-            parts=tuple(part.resample(n_steps, keep) for part in self.parts),
+            parts=tuple(part.resample(n_steps, keep) for part in self.parts if not isinstance(part, Allowance)),
             winner=self.winner[stands_for.to(self.winner.device)],
             fingerprint="",
             looks=math.ceil(self.looks * n_steps / self.n_steps),
@@ -123,11 +141,12 @@ class Raced:
         for i, part in enumerate(self.parts):
             told: dict[str, Any] = {"method": part.method}
             if isinstance(part, Plan):
-                tensors[f"{i}.masks"] = part.masks
+                own = {"masks": part.masks}
+            elif isinstance(part, Allowance):
+                own, told["kept_back"] = {"counts": part.counts}, part.kept_back
             else:
-                tensors[f"{i}.table"] = part.table
-                if part.own_scale is not None:
-                    tensors[f"{i}.typical"], told["prior"] = part.own_scale.typical, part.own_scale.prior
+                own, told = part.written()
+            tensors |= {f"{i}.{name}": tensor for name, tensor in own.items()}
             facts["parts"].append(told)
         save_tensors(path, "race", tensors, facts)
 
@@ -136,13 +155,15 @@ class Raced:
         """Read what `save` wrote; a truncated, foreign or inconsistent file is refused."""
         tensors, facts = load_tensors(path, "race")
         try:
-            parts: list[Thresholds | Plan] = []
+            parts: list[Part] = []
             for i, told in enumerate(facts.pop("parts")):
-                if f"{i}.masks" in tensors:
-                    parts.append(Plan(tensors[f"{i}.masks"], method=str(told["method"])))
-                    continue
-                own = OwnScale(tensors[f"{i}.typical"], told["prior"]) if "prior" in told else None
-                parts.append(Thresholds(tensors[f"{i}.table"], str(told["method"]), own_scale=own))
+                own = {name.partition(".")[2]: part for name, part in tensors.items() if name.startswith(f"{i}.")}
+                if "masks" in own:
+                    parts.append(Plan(own["masks"], method=str(told["method"])))
+                elif "counts" in own:
+                    parts.append(Allowance(own["counts"], int(told["kept_back"]), method=str(told["method"])))
+                else:
+                    parts.append(Thresholds.read(own, told))
             return cls(tuple(parts), tensors["winner"], **facts | {"seeds": tuple(map(int, facts["seeds"]))})
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"{path}: not a usable race: {error}") from error
@@ -175,6 +196,21 @@ class Mixed(Schedule):
     def closing(self) -> str:
         """As the first one's."""
         return self.schedules[0].closing
+
+    @property
+    def unit(self) -> str:
+        """As the first one's."""
+        return self.schedules[0].unit
+
+    @property
+    def repeats(self) -> bool:
+        """If any is asked again after each iteration."""
+        return any(schedule.repeats for schedule in self.schedules)
+
+    @property
+    def kept_back(self) -> int:
+        """As the first one's."""
+        return self.schedules[0].kept_back
 
     def decide(self, now: Moment) -> Tensor:
         """Each sample by its own."""

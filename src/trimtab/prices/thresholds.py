@@ -41,6 +41,8 @@ class Thresholds:
         closing: The accounting they were made for, "paid" or "free"; "" for any.
         unit: What is bought at this price: a whole "projection", or one "iteration" of the solver at a time.
         kept_back: How many of a budget are kept for a closing projection that it pays for; 1 where projections count.
+        onward: The prices of going on within a step, after its first iteration, (T, B + 1), where those are others than
+            the prices of beginning: a solver that is set up at a cost is bought more of once it runs.
 
     Example:
         >>> import torch
@@ -60,10 +62,15 @@ class Thresholds:
     closing: str = ""
     unit: Unit = "projection"
     kept_back: int = 1
+    onward: Tensor | None = None
 
     def __post_init__(self) -> None:
         """Refuse a table no schedule could use."""
         table = self.table
+        if self.onward is not None:
+            if of_type(self.onward, Tensor, "the prices of going on").shape != table.shape or self.unit != "iteration":
+                raise ValueError("prices of going on are of iterations, and as many as those of beginning")
+            replace(self, table=self.onward, onward=None, own_scale=None)  # which refuses what is no table
         if not isinstance(table, Tensor):
             raise ValueError(f"a threshold table is a (T, B + 1) tensor of floats: got {type(table).__name__}")
         if table.ndim != 2 or len(table) == 0 or table.shape[1] == 0 or not table.is_floating_point():
@@ -120,13 +127,18 @@ class Thresholds:
         """The table where it is read: as a numpy array on the host."""
         return as_array(self.table)
 
+    @cached_property
+    def _onward(self) -> Any:
+        """The prices of going on, likewise."""
+        return self._prices if self.onward is None else as_array(self.onward)
+
     def at(self, budget: Budget) -> Adaptive:
         """The schedule for a budget, at most the table's own."""
         return Adaptive(self, budget)
 
     def price(self, now: Moment, left: Any) -> Any:
         """What a correction costs each sample now with so many left, (n,) int64 to (n,): arrays as in `Moment`."""
-        price = self._prices[now.t].take(left)
+        price = (self._onward if now.again else self._prices)[now.t].take(left)
         return price if self.own_scale is None else price * self.own_scale.now(now)
 
     def resample(self, n_steps: int, keep: Keep = "count") -> Thresholds:
@@ -144,6 +156,8 @@ class Thresholds:
             >>> price.resample(50).n_steps, price.resample(50).budget
             (50, 50)
         """
+        if self.unit == "iteration":
+            raise ValueError(f"prices of iterations serve the steps they were calibrated for; calibrate for {n_steps}")
         return replace(
             self,
             table=resampled_table(self.table, n_steps, keep),
@@ -156,25 +170,38 @@ class Thresholds:
         """The same prices on `device`."""
         if self.table.device == device:
             return self
-        return replace(self, table=self.table.to(device), own_scale=self.own_scale and self.own_scale.to(device))
+        onward = None if self.onward is None else self.onward.to(device)
+        own_scale = self.own_scale and self.own_scale.to(device)
+        return replace(self, table=self.table.to(device), own_scale=own_scale, onward=onward)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file."""
-        tensors = {"table": self.table}
-        names = ("method", "seeds", "objective", "fingerprint", "closing", "unit", "kept_back")
-        facts = {name: getattr(self, name) for name in names}
+        tensors, told = self.written()
+        facts = {name: getattr(self, name) for name in ("seeds", "objective", "fingerprint", "closing")}
+        save_tensors(path, "thresholds", tensors, facts | told | {"notes": dict(self.notes)})
+
+    def written(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """What a file keeps of the prices themselves: tensors, and JSON."""
+        tensors = {"table": self.table} | ({} if self.onward is None else {"onward": self.onward})
+        told: dict[str, Any] = {name: getattr(self, name) for name in ("method", "unit", "kept_back")}
         if self.own_scale is not None:
-            tensors["typical"], facts["prior"] = self.own_scale.typical, self.own_scale.prior
-        save_tensors(path, "thresholds", tensors, facts | {"notes": dict(self.notes)})
+            tensors["typical"], told["prior"] = self.own_scale.typical, self.own_scale.prior
+        return tensors, told
+
+    @classmethod
+    def read(cls, tensors: Mapping[str, Tensor], told: Mapping[str, Any]) -> Thresholds:
+        """What `written` wrote."""
+        facts = dict(told)
+        prior = facts.pop("prior", None)
+        own_scale = None if prior is None else OwnScale(tensors["typical"], prior)
+        return cls(tensors["table"], **facts, own_scale=own_scale, onward=tensors.get("onward"))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Thresholds:
         """Read what `save` wrote; a truncated, foreign or inconsistent file is refused."""
         tensors, facts = load_tensors(path, "thresholds")
         try:
-            prior = facts.pop("prior", None)
-            own_scale = None if prior is None else OwnScale(tensors["typical"], prior)
-            return cls(tensors["table"], **facts | {"seeds": tuple(map(int, facts["seeds"])), "own_scale": own_scale})
+            return cls.read(tensors, facts | {"seeds": tuple(map(int, facts["seeds"]))})
         except UNUSABLE as error:
             raise ValueError(f"{path}: not a usable threshold table: {error}") from error
 

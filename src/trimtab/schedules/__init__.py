@@ -1,6 +1,6 @@
 """Schedules that need no calibration, and how schedules are drawn."""
 
-from trimtab.schedules.basic import Fixed, FixedThreshold, Periodic, RandomTimes, Stepwise, Terminal
+from trimtab.schedules.basic import Fixed, FixedThreshold, Inexact, Periodic, RandomTimes, Stepwise, Terminal
 from trimtab.schedules.triggers import AboveNoise, AccumulatedDefect, Trigger, UntilBelow
 from trimtab.schedules.windows import Geometric, RandomRamp, Window, windows
 
@@ -10,6 +10,7 @@ __all__ = [
     "Fixed",
     "FixedThreshold",
     "Geometric",
+    "Inexact",
     "Periodic",
     "RandomRamp",
     "RandomTimes",

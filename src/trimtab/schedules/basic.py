@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,7 +18,7 @@ from trimtab.core.moment import Moment
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.schedule import Schedule
 
-__all__ = ["Fixed", "FixedThreshold", "Periodic", "RandomTimes", "Stepwise", "Terminal"]
+__all__ = ["Fixed", "FixedThreshold", "Inexact", "Periodic", "RandomTimes", "Stepwise", "Terminal"]
 
 
 MOST_STEPS = 10_000_000
@@ -70,6 +71,43 @@ class Periodic(Schedule):
         b = corrections(self.budget, now.n_steps)
         due = ((now.t + 1) * b) // now.n_steps > (now.t * b) // now.n_steps
         return due if isinstance(due, Tensor) else torch.full_like(now.defect, due, dtype=torch.bool)
+
+
+@dataclass(frozen=True)
+class Inexact(Schedule):
+    """So many iterations of the solver at every step, and no more: a projection that is cut short.
+
+    The number need not be whole: 1.5 is one and two in turn. Below 1 there are steps without any.
+
+    Example:
+        >>> import trimtab as tt
+        >>> run = tt.domain("linkage", n_steps=4).problem(range(2)).rollout(Inexact(2), closing="none")
+        >>> run.iterations[:, 0].tolist()
+        [2, 2, 2, 2]
+    """
+
+    per_step: float
+    budget: None = field(default=None, init=False, repr=False)
+    looks_at_defects: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Refuse what is no number of iterations."""
+        real_number(self.per_step, "the iterations per step of Inexact", 0.0)
+
+    @property
+    def unit(self) -> str:
+        """Iterations."""
+        return "iteration"
+
+    @property
+    def repeats(self) -> bool:
+        """Asked after each."""
+        return True
+
+    def decide(self, now: Moment) -> Tensor:
+        """Every sample while the step has had fewer than its share."""
+        due = math.floor((now.t + 1) * self.per_step) - math.floor(now.t * self.per_step)
+        return torch.full_like(now.defect, now.again < due, dtype=torch.bool)
 
 
 @dataclass(frozen=True, eq=False)

@@ -239,6 +239,8 @@ def improve_paths(
     final = (violation <= aim) & ((moved <= effort.settled * far + 1e-5) | (far == 0))
     new = _round(obstacles, now, gap.flatten(1), effort)
     kept = torch.where(final[:, None], path, new.p)
+    far = (kept - q).square().sum((0, 2)).sqrt()
+    final |= (violations(obstacles, kept) <= aim) & (new.moved <= effort.settled * far + 1e-5)
     return kept, final, (proposal, new.damping, violation, new.moved, new.dual.transpose(0, 1).contiguous())
 
 

@@ -1,0 +1,183 @@
+"""How many iterations each step may take, fixed in advance: the simplest ways to spend a budget of iterations.
+
+They look at no defect and are what prices have to beat: a solver that is cut short at every step, or at evenly spaced
+ones, and whole projections at evenly spaced steps or in a window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from trimtab._version import __version__
+from trimtab.core.budget import Budget, Unit, units
+from trimtab.core.errors import of_type
+from trimtab.core.moment import Moment
+from trimtab.core.schedule import Schedule
+
+__all__ = ["Allowance", "Allowed", "counts_with_closing", "even_counts", "whole_counts"]
+
+WHOLE = 10_000
+"""As many iterations as a step may want: the solver ends before."""
+
+
+@dataclass(frozen=True, eq=False)
+class Allowance:
+    """The most iterations that each step may take, for every budget up to B.
+
+    Attributes:
+        counts: (B + 1, T) int16; what a sample has left limits them further.
+        kept_back: How many units of a budget are kept for a closing projection that it pays for.
+        seeds: The calibration seeds; evaluation on any of them is refused.
+        objective: What they are meant to lower.
+        fingerprint: Of the sampler and the constraint they were tried on; "" if unknown.
+        version: Of the library that made it.
+        notes: Anything else worth keeping, JSON only.
+        closing: The accounting they were made for, "paid" or "free"; "" for any.
+        method: By name.
+    """
+
+    counts: Tensor
+    kept_back: int = 1
+    seeds: tuple[int, ...] = ()
+    objective: str = "path"
+    fingerprint: str = ""
+    version: str = __version__
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    closing: str = ""
+    method: str = "evenly"
+
+    unit: ClassVar[Unit] = "iteration"
+
+    def __post_init__(self) -> None:
+        """Refuse what are no counts."""
+        counts = of_type(self.counts, Tensor, "the counts of an allowance")
+        if counts.dtype is not torch.int16 or counts.ndim != 2 or 0 in counts.shape or bool((counts < 0).any()):
+            raise ValueError(
+                f"an allowance is (B + 1, T) int16 of at least 0: got {tuple(counts.shape)} of {counts.dtype}"
+            )
+
+    @property
+    def n_steps(self) -> int:
+        """T."""
+        return self.counts.shape[1]
+
+    @property
+    def budget(self) -> int:
+        """The largest budget it serves."""
+        return len(self.counts) - 1
+
+    def at(self, budget: Budget) -> Allowed:
+        """The schedule for a budget."""
+        return Allowed(self, budget)
+
+
+@dataclass(frozen=True, eq=False)
+class Allowed(Schedule):
+    """As many iterations at each step as are allowed with a budget."""
+
+    allowance: Allowance
+    budget: Budget
+    looks_at_defects: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Check the budget against the allowance."""
+        b = units(self.budget, self.allowance.n_steps, "iteration")
+        if int(torch.as_tensor(b).max()) > self.allowance.budget:
+            raise ValueError(f"a budget of {b} is more than the {self.allowance.budget} that this allowance goes up to")
+        object.__setattr__(self, "budget", b)
+
+    @property
+    def calibration_seeds(self) -> tuple[int, ...]:
+        """Seeds this schedule must not be evaluated on."""
+        return self.allowance.seeds
+
+    @property
+    def closing(self) -> str:
+        """The accounting it was made for."""
+        return self.allowance.closing
+
+    @property
+    def unit(self) -> str:
+        """Iterations."""
+        return "iteration"
+
+    @property
+    def repeats(self) -> bool:
+        """Asked after each."""
+        return True
+
+    @property
+    def kept_back(self) -> int:
+        """As the allowance says."""
+        return self.allowance.kept_back
+
+    def decide(self, now: Moment) -> Tensor:
+        """While the step has had fewer than it may."""
+        if now.n_steps != self.allowance.n_steps:
+            raise ValueError(
+                f"the allowance was made for T = {self.allowance.n_steps} steps and cannot be used for T = "
+                f"{now.n_steps}; calibrate again"
+            )
+        due = self.allowance.counts[:, now.t] > now.again
+        return due[self.budget] if isinstance(self.budget, Tensor) else due[int(self.budget)].expand_as(now.defect)
+
+    def to(self, device: torch.device) -> Allowed:
+        """The same schedule on `device`."""
+        budget = self.budget.to(device) if isinstance(self.budget, Tensor) else self.budget
+        return Allowed(replace(self.allowance, counts=self.allowance.counts.to(device)), budget)
+
+
+def even_counts(n_steps: int, budget: int, begin: int = 1, go_on: int = 1) -> Tensor:
+    """One iteration at evenly spaced steps, and more than one at every step where the budget is for that.
+
+    Args:
+        n_steps: T.
+        budget: B.
+        begin: What the first iteration of a step costs.
+        go_on: What each further one costs.
+
+    Returns:
+        (B + 1, T) int16.
+
+    Example:
+        >>> even_counts(4, 6)[[2, 4, 6]].tolist()
+        [[0, 1, 0, 1], [1, 1, 1, 1], [1, 2, 1, 2]]
+    """
+    b, steps = torch.arange(budget + 1)[:, None], torch.arange(n_steps + 1)
+    touched = (b // begin).clamp(max=n_steps)
+    more = ((b - n_steps * begin) // go_on).clamp(0, (WHOLE - 1) * n_steps)
+    # the step after the last is the closing projection's, so that gaps are even up to it
+    by_then = (steps * (touched + 1)) // (n_steps + 1) + (steps * more) // n_steps
+    return by_then.diff(dim=1).to(torch.int16)
+
+
+def whole_counts(masks: Tensor, budget: int, cost: float) -> Tensor:
+    """Whole projections at planned steps, as many as a budget pays for.
+
+    Args:
+        masks: Row m holds the steps of m projections, (M + 1, T) bool.
+        budget: B.
+        cost: Of a whole projection on average, in units.
+
+    Returns:
+        (B + 1, T) int16.
+    """
+    times = (torch.arange(budget + 1) / cost).round().long().clamp(max=len(masks) - 1)
+    return WHOLE * masks[times].to(torch.int16)
+
+
+def counts_with_closing(counts: Tensor, kept_back: int) -> Tensor:
+    """The counts of T steps as those of one step more, which corrects all, and what is kept for it; see `with_closing`.
+
+    Returns:
+        (B + k + 1, T + 1); as they are where nothing is kept back.
+    """
+    if not kept_back:
+        return counts
+    closed = torch.nn.functional.pad(counts, (0, 1), value=WHOLE)
+    return torch.cat([torch.zeros_like(closed[:1]).expand(kept_back, -1), closed])
