@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -186,10 +186,7 @@ def make(
     # without refinements, so that a projection is exactly its Gauss-Newton steps to the end
     constraint = NonlinearEquality(loop.gap, tolerance=tolerance, refinements=0)
     sampler = LinkageChain(chain, impulses, loop, constraint)
-
-    def problem(seeds: Iterable[int] | Tensor) -> Problem:
-        return Problem(sampler, constraint, seeds, joint_distance)
-
+    problem = partial(Problem, sampler, constraint, distance=joint_distance)
     own = {"bars": bars, "frame": frame, "bursts": bursts, "width": width, "strength": strength, "tolerance": tolerance}
     return Domain(
         name="linkage",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -111,10 +110,7 @@ def make(**settings: Any) -> Domain:
     chain = Chain(**settings)
     sampler, constraint = PoseChain(chain), SE3(Sphere(), ALPHA)
     distance = partial(pose_distance, alpha=ALPHA)
-
-    def problem(seeds: Iterable[int] | Tensor) -> Problem:
-        return Problem(sampler, constraint, seeds, distance)
-
+    problem = partial(Problem, sampler, constraint, distance=distance)
     return Domain(
         name="se3",
         summary="poses on a viewing sphere, position and orientation attracting each other",
@@ -128,10 +124,7 @@ def make(**settings: Any) -> Domain:
 def carried_pose(name: str, summary: str, sampler: PoseFlow, view: View = VIEW, **settings: Any) -> Domain:
     """A pose that flows as a domain, its position free."""
     constraint, distance = SE3(alpha=ALPHA), partial(pose_distance, alpha=ALPHA)
-
-    def problem(seeds: Iterable[int] | Tensor) -> Problem:
-        return Problem(sampler, constraint, seeds, distance)
-
+    problem = partial(Problem, sampler, constraint, distance=distance)
     return Domain(name, summary, problem, distance, sampler.base.flow.settings() | settings, view=view)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -62,10 +61,7 @@ def make(*, lever: float = 1.0, **settings: Any) -> Domain:
     chain = Chain(**settings)
     sampler, constraint = LeverChain(PoseChain(chain), lever), SE3(Sphere(), ALPHA)
     distance = partial(pose_distance, alpha=ALPHA)
-
-    def problem(seeds: Iterable[int] | Tensor) -> Problem:
-        return Problem(sampler, constraint, seeds, distance)
-
+    problem = partial(Problem, sampler, constraint, distance=distance)
     return Domain(
         name="se3-lever",
         summary="se3 where errors of the rotation displace the position, amplified",

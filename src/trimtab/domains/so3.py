@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -126,10 +126,7 @@ def make(**settings: Any) -> Domain:
     """The domain `so3`; settings are the fields of `Chain`."""
     chain = Chain(**settings)
     sampler, constraint = RotationChain(chain), SO3()
-
-    def problem(seeds: Iterable[int] | Tensor) -> Problem:
-        return Problem(sampler, constraint, seeds, rotation_distance)
-
+    problem = partial(Problem, sampler, constraint, distance=rotation_distance)
     return Domain(
         name="so3",
         summary="rotation matrices, drifting towards two modes",
@@ -144,10 +141,7 @@ def make_flow(*, swing: float = 1.0, spread: float = 0.5, **settings: Any) -> Do
     """The domain `so3` with `dynamics="flow"`; settings are those of `RotationFlow` and the fields of `Flow`."""
     flow = Flow(**settings)
     sampler, constraint = RotationFlow(flow, swing, spread), SO3()
-
-    def problem(seeds: Iterable[int] | Tensor) -> Problem:
-        return Problem(sampler, constraint, seeds, rotation_distance)
-
+    problem = partial(Problem, sampler, constraint, distance=rotation_distance)
     return Domain(
         name="so3",
         summary="a body that turns about an axis of its own and about a fixed one",

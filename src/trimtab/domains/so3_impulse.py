@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -72,10 +72,7 @@ def make(*, bursts: int = 4, width: int = 2, strength: float = 0.15, **settings:
     """The domain `so3-impulse`; settings are the fields of `Impulses` and `Chain`."""
     chain = Chain(**settings)
     sampler, constraint = ImpulseChain(RotationChain(chain), Impulses(bursts, width, strength)), SO3()
-
-    def problem(seeds: Iterable[int] | Tensor) -> Problem:
-        return Problem(sampler, constraint, seeds, rotation_distance)
-
+    problem = partial(Problem, sampler, constraint, distance=rotation_distance)
     return Domain(
         name="so3-impulse",
         summary="so3 with short bursts of extra noise at random times",
@@ -99,10 +96,7 @@ def make_flow(
     flow = Flow(**settings)
     sampler = ImpulseChain(RotationFlow(flow, swing, spread), Impulses(bursts, width, strength))
     constraint = SO3()
-
-    def problem(seeds: Iterable[int] | Tensor) -> Problem:
-        return Problem(sampler, constraint, seeds, rotation_distance)
-
+    problem = partial(Problem, sampler, constraint, distance=rotation_distance)
     own = {"bursts": bursts, "width": width, "strength": strength, "swing": swing, "spread": spread}
     return Domain(
         name="so3-impulse",

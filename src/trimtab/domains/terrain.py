@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -182,10 +181,7 @@ def euclidean_distance(a: Tensor, b: Tensor) -> Tensor:
 def walk(name: str, summary: str, sampler: WalkChain | WalkFlow, **settings: Any) -> Domain:
     """A walk as a domain."""
     constraint = Surface(sampler.terrain.height)
-
-    def problem(seeds: Iterable[int] | Tensor) -> Problem:
-        return Problem(sampler, constraint, seeds, euclidean_distance)
-
+    problem = partial(Problem, sampler, constraint, distance=euclidean_distance)
     dynamics = sampler.chain if isinstance(sampler, WalkChain) else sampler.flow
     reach = 2.0 if isinstance(sampler, WalkChain) else sampler.flow.arc / 2 + 0.5
     label = {"terrain": "Terrain", "terrain-ridge": "Terrain-Ridge"}.get(name, name)
