@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.core.applied import checked_projection
+from trimtab.core.applied import Applied, outside_a_run
 from trimtab.core.constraint import Constraint
 from trimtab.core.groups import Groups
 from trimtab.core.metrics import Distance
@@ -19,6 +19,7 @@ from trimtab.core.problem import Problem
 from trimtab.core.record import Rollout
 from trimtab.core.rollout import Sampler, rollout, take_rows
 from trimtab.core.schedule import Schedule, Watched
+from trimtab.core.states import Form, Leaves, map_leaves, pick, rowwise
 from trimtab.schedules import Periodic, Stepwise
 
 __all__ = [
@@ -89,10 +90,14 @@ def projection_stability(
     T = sampler.n_steps
     run = rollout(take_rows(sampler, rows), some, Periodic(max(1, T // 4)), seeds[rows], **options)
     assert run.states is not None
-    before = [t for t in range(T - 1) if not bool(run.projected[t].any())]  # states as a schedule would find them
-    chosen = sorted({before[len(before) * (2 * k + 1) // 8] for k in range(4)}) if before else []
+    left = [t for t in range(T - 1) if not bool(run.projected[t].any())]  # states as a schedule would find them
+    chosen = sorted({left[len(left) * (2 * k + 1) // 8] for k in range(4)}) if left else []
     generator = torch.Generator().manual_seed(0)
-    nudged = [_nudged(some, run.states[t + 1], generator) for t in chosen]
+    nudged = []
+    for t in chosen:
+        known = {"t": t, "previous": pick(run.states, t)}
+        told = {need: known[need] for need in some.needs}  # a rollout tells no more than those
+        nudged.append(_nudged(*outside_a_run(some, pick(run.states, t + 1), **told), generator))
     factor, again = (max((f[i] for f in nudged if not math.isnan(f[i])), default=math.nan) for i in range(2))
     return recorded_stability(stepwise, factor, again)
 
@@ -114,19 +119,18 @@ def final_stability(constraint: Constraint | None, stepwise: Rollout, samples: i
     They are moved off at random, as far as the defects of the rollout are on average, and projected.
 
     Args:
-        constraint: For all samples of the rollout; None for one that is not known either.
+        constraint: For all samples of the rollout; None for one that is not known either. What needs to know more than
+            the states cannot be tried.
         stepwise: The rollout, projected at every step.
         samples: How many are tried, at the most.
     """
     off = float(stepwise.defects.double().mean())
-    if constraint is None or not isinstance(stepwise.final, Tensor) or not off > 0:
+    if constraint is None or constraint.needs or not off > 0:
         return math.nan, math.nan
-    rows = torch.arange(min(samples, len(stepwise.final)))
+    rows = torch.arange(min(samples, stepwise.projected.shape[1]))
     generator = torch.Generator().manual_seed(0)
-    x = stepwise.final[rows.to(stepwise.final.device)]
-    way = torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x)
-    way = way * (off / _norm(way)).reshape(-1, *([1] * (x.ndim - 1)))
-    return _nudged(constraint.take(rows), x + way, generator)
+    applied, x = outside_a_run(constraint.take(rows), pick(stepwise.final, slice(len(rows))))
+    return _nudged(applied, _sum(x, _way(x, off, generator)), generator)
 
 
 def loop_divergence(
@@ -146,33 +150,39 @@ def loop_divergence(
     Returns:
         The median over samples; NaN where it cannot be told.
     """
-    if nudge is None or not isinstance(stepwise.final, Tensor) or len(stepwise.final) < 2:
+    if nudge is None or stepwise.projected.shape[1] < 2:
         return math.nan
+    final = stepwise.final
     other = nudge(Watched(Stepwise()), size)
-    if other.final.shape != stepwise.final.shape:
+    ours, theirs = ([tuple(shape) for shape in Form(state).shapes] for state in (final, other.final))
+    if ours != theirs:
         raise ValueError(
-            f"nudge(schedule, size) must run the loop that measures, {tuple(stepwise.final.shape)} final states: got "
-            f"{tuple(other.final.shape)}"
+            f"nudge(schedule, size) must run the loop that measures, with final states of shape {ours}: got {theirs}"
         )
-    apart = distance(stepwise.final, other.final).double()
-    usual = float(distance(stepwise.final, stepwise.final.roll(1, dims=0)).double().median())
-    usual = usual or float(stepwise.final.abs().double().mean())
+    apart = distance(final, other.final).double()
+    usual = float(distance(final, map_leaves(lambda leaf: leaf.roll(1, dims=0), final)).double().median())
+    usual = usual or _mean_size(Form(final).leaves(final))
     if bool((apart == 0).all()):
         raise ValueError("nudge(schedule, size) ended where the loop itself did: it must move the initial states")
     return float(apart.median()) / (size * usual) if usual > 0 else math.nan
 
 
-def _nudged(constraint: Constraint, x: Tensor, generator: torch.Generator) -> tuple[float, float]:
+def _nudged(applied: Applied, x: Leaves, generator: torch.Generator) -> tuple[float, float]:
     """By what factor a small change of a state comes out of the projection, and how far a second projection moves."""
     with torch.no_grad():
-        there = checked_projection(constraint, x).x
-        way = _norm(there - x)
-        nudge = torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x)
-        nudge = nudge * (0.01 * way / _norm(nudge)).reshape(-1, *([1] * (x.ndim - 1)))
-        moved = _norm(checked_projection(constraint, x + nudge).x - there) / _norm(nudge)
-        again = _norm(checked_projection(constraint, there).x - there) / way
+        there = _projected(applied, x)
+        way = _norm(_difference(there, x))
+        nudge = _way(x, 0.01 * way, generator)
+        moved = _norm(_difference(_projected(applied, _sum(x, nudge)), there)) / _norm(nudge)
+        again = _norm(_difference(_projected(applied, there), there)) / way
     off = way > 1e-6 * (1 + _norm(x))  # a feasible state has no way to go, and nothing to say
     return (float(moved[off].max()), float(again[off].max())) if bool(off.any()) else (math.nan, math.nan)
+
+
+def _projected(applied: Applied, x: Leaves) -> Leaves:
+    answer = applied.project(x)
+    applied.refuse_bad_answers(answer)
+    return answer.x
 
 
 def divergence(problem: Problem, stepwise: Rollout, distance: Distance, size: float = 1e-6) -> float:
@@ -185,10 +195,8 @@ def divergence(problem: Problem, stepwise: Rollout, distance: Distance, size: fl
         size: Of the nudge, relative to the size of the initial states.
 
     Returns:
-        The median over samples; NaN for states that are not one tensor.
+        The median over samples; NaN where nothing was moved.
     """
-    if not isinstance(stepwise.final, Tensor):
-        return math.nan
     nudged = _Nudged(problem.sampler, size)
     other = replace(problem, sampler=nudged).rollout(Stepwise(), closing=stepwise.closing_rule, measure_defects=False)
     apart = distance(stepwise.final, other.final).double()
@@ -214,17 +222,54 @@ class _Nudged:
     def dtype(self) -> torch.dtype:
         return getattr(self.sampler, "dtype", torch.float64)
 
-    def start(self, noise: Noise) -> Tensor:
-        x: Tensor = self.sampler.start(noise)
-        way = self.size * torch.randn(x.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(x)
-        self.began["apart"] = _norm(way * x.abs().mean()).double().cpu()
-        return x + way * x.abs().mean()
+    def start(self, noise: Noise) -> Any:
+        x = self.sampler.start(noise)
+        form = Form(x)
+        leaves = form.leaves(x)
+        generator = torch.Generator().manual_seed(1)
+        sizes = [self.size * float(leaf.abs().double().mean()) for leaf in leaves]
+        way = tuple(size * part for size, part in zip(sizes, _random(leaves, generator), strict=True))
+        self.began["apart"] = _norm(way).double().cpu()
+        return form.state(_sum(leaves, way))
 
-    def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
-        step: Tensor = self.sampler.step(x, t, noise)
-        return step
+    def step(self, x: Any, t: int, noise: Noise) -> Any:
+        return self.sampler.step(x, t, noise)
 
 
-def _norm(x: Tensor) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(x.flatten(1), dim=1)
+# ------------------------------------------------------------------ states as vectors
+
+
+def _random(x: Leaves, generator: torch.Generator) -> Leaves:
+    """Normal numbers for all floats of the states; what is not a float stays where it is."""
+    return tuple(
+        torch.randn(leaf.shape, generator=generator, dtype=torch.float64).to(leaf)
+        if leaf.is_floating_point()
+        else torch.zeros_like(leaf)
+        for leaf in x
+    )
+
+
+def _way(x: Leaves, length: float | Tensor, generator: torch.Generator) -> Leaves:
+    """A way in a random direction from each state, as long as asked for."""
+    way = _random(x, generator)
+    scale = length / _norm(way)
+    return tuple(part * rowwise(scale, part).to(part.dtype) if part.is_floating_point() else part for part in way)
+
+
+def _sum(a: Leaves, b: Leaves) -> Leaves:
+    return tuple(one + other if one.is_floating_point() else one for one, other in zip(a, b, strict=True))
+
+
+def _difference(a: Leaves, b: Leaves) -> Leaves:
+    return tuple(one.double() - other.double() for one, other in zip(a, b, strict=True))
+
+
+def _norm(x: Leaves) -> Tensor:
+    """Of each state, (n,), over all of its arrays."""
+    parts = [torch.linalg.vector_norm(leaf.double().reshape(len(leaf), -1), dim=1) for leaf in x]
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(parts), dim=0)
     return norm
+
+
+def _mean_size(x: Leaves) -> float:
+    return float(torch.cat([leaf.abs().double().flatten() for leaf in x]).mean())

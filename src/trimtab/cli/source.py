@@ -48,7 +48,8 @@ def seeds_from(first: int, number: int, flag: str = "--seeds") -> range:
 
 def domain_and_source(arguments: argparse.Namespace, seeds: range) -> tuple[Domain, Source]:
     """Make what the options name, and try one step of it on a few of the seeds."""
-    from trimtab.studies.usercode import Source, domain_from, probe, read_settings, refuse_cut_groups
+    from trimtab.studies.probe import probe
+    from trimtab.studies.usercode import Source, domain_from, read_settings, refuse_cut_groups
 
     settings = {} if arguments.config is None else read_settings(arguments.config)
     if arguments.sampler is not None:

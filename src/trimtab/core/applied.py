@@ -209,13 +209,19 @@ def _from_array(values: Any) -> Any:
     return as_tensor(values) if hasattr(values, "__dlpack__") else values
 
 
+def outside_a_run(constraint: Constraint, x: Any, **context: Any) -> tuple[Applied, Leaves]:
+    """A constraint for some states that are not those of a run, and their arrays as it sees them."""
+    form = Form(x)
+    told = Context(context, form.n) if context else NOTHING
+    return Applied(constraint, form, form.n, Meter(), Meter(), told), form.widened(form.leaves(x))
+
+
 def checked_projection(constraint: Constraint, x: Any, **context: Any) -> Projection:
     """`constraint.project(x)` outside a run, with its answer checked."""
-    form = Form(x)
-    applied = Applied(constraint, form, form.n, Meter(), Meter(), Context(context, form.n) if context else NOTHING)
-    answer = applied.project(form.leaves(x))
+    applied, leaves = outside_a_run(constraint, x, **context)
+    answer = applied.project(leaves)
     applied.refuse_bad_answers(answer)
-    return Projection(form.state(answer.x), *answer[1:])
+    return Projection(applied.form.state(applied.form.narrowed(answer.x)), *answer[1:])
 
 
 # ------------------------------------------------------------------ failed projections

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core.record import Rollout
-from trimtab.core.states import Form
+from trimtab.core.states import Form, pick
 
 __all__ = [
     "Summary",
@@ -175,13 +175,7 @@ def _sum_over_steps(x: Tensor) -> Tensor:
 
 def _last_states(states: Any, count: int) -> Iterator[Any]:
     """The last so many of the states along a path, one after the other: the initial one may or may not be kept."""
-    if isinstance(states, Tensor):
-        yield from states[-count:]
-        return
-    form = Form(states, floats=False)
-    leaves = form.leaves(states)
-    for t in range(-count, 0):
-        yield form.state(tuple(leaf[t] for leaf in leaves))
+    return (pick(states, t) for t in range(-count, 0))
 
 
 def _paired(run: Rollout, other: Rollout) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core.errors import unknown
-from trimtab.core.states import Form
+from trimtab.core.states import Form, numbers_of
 
 __all__ = [
     "MEASURES",
@@ -273,8 +273,7 @@ def as_rows(x: Any) -> Tensor:
     form = Form(x, floats=False)
     if form.n < 2:
         raise ValueError(f"a set of samples has at least 2, one along the first dimension each: got {form.n}")
-    leaves = (torch.view_as_real(leaf) if leaf.is_complex() else leaf for leaf in form.leaves(x))
-    rows = torch.cat([leaf.detach().reshape(form.n, -1).double() for leaf in leaves], dim=1)
+    rows = numbers_of(x)
     if not bool(rows.isfinite().all()):
         bad = int((~rows.isfinite().all(dim=1)).sum())
         raise ValueError(f"{bad} of {len(rows)} samples are not finite; leave them out, and say how many they were")

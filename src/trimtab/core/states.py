@@ -7,7 +7,7 @@ JAX arrays are read through DLPack or the buffer protocol, and answers go back i
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
 
@@ -22,6 +22,9 @@ __all__ = [
     "all_finite",
     "as_tensor",
     "finite_rows",
+    "map_leaves",
+    "numbers_of",
+    "pick",
     "plain_tree",
     "put_rows",
     "rowwise",
@@ -119,6 +122,10 @@ class Form:
     def state(self, leaves: Leaves) -> Any:
         """The leaves as the loop keeps its states."""
         return leaves[0] if self.single else _built(self.tree, iter(leaves))
+
+    def of_names(self, arrays: Tensor | dict[str, Tensor]) -> Any:
+        """The state with these arrays by name, as a file keeps them; of a single tensor, that tensor."""
+        return arrays if isinstance(arrays, Tensor) else self.state(tuple(arrays[name] for name in self.names))
 
     def widened(self, leaves: Leaves) -> Leaves:
         """Half-precision leaves in float32, in which they are measured and projected."""
@@ -244,6 +251,33 @@ def as_tensor(x: Any) -> Tensor:
             raise TypeError(f"states must hold numbers: got a numpy array of {x.dtype}") from error
     tensor: Tensor = torch.utils.dlpack.from_dlpack(x)
     return tensor
+
+
+# ------------------------------------------------------------------ whole states
+
+
+def map_leaves(change: Callable[[Tensor], Tensor], state: Any) -> Any:
+    """A state of the same tree and kind, each of its arrays changed; `change` takes and returns tensors.
+
+    Example:
+        >>> map_leaves(torch.neg, {"x": np.ones((1, 3)), "y": torch.ones(1)})
+        {'x': array([[-1., -1., -1.]]), 'y': tensor([-1.])}
+    """
+    form = Form(state, floats=False)
+    return form.state(tuple(change(leaf) for leaf in form.leaves(state)))
+
+
+def pick(state: Any, index: Any) -> Any:
+    """The state whose arrays are `array[index]`: some rows, or one step of the states along a path."""
+    return map_leaves(lambda leaf: leaf[index], state)
+
+
+def numbers_of(state: Any) -> Tensor:
+    """All numbers of a state, (n, d) float64, one array after the other in the order of their names."""
+    form = Form(state, floats=False)
+    named = sorted(zip(form.names, form.leaves(state), strict=True), key=lambda pair: pair[0])
+    leaves = (torch.view_as_real(leaf) if leaf.is_complex() else leaf for _, leaf in named)
+    return torch.cat([leaf.detach().reshape(form.n, -1).double() for leaf in leaves], dim=1)
 
 
 # ------------------------------------------------------------------ rows of leaves

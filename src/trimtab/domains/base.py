@@ -10,12 +10,13 @@ from torch import Tensor
 
 from trimtab.core.metrics import Distance
 from trimtab.core.problem import Problem
+from trimtab.core.states import numbers_of
 
 __all__ = ["Domain", "Graph", "Problem", "View"]
 
 
-def _first_two(x: Tensor) -> Tensor:
-    return x.flatten(1)[:, :2]
+def _first_two(x: Any) -> Tensor:
+    return numbers_of(x)[:, :2]
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class View:
     label: str
     title: str = "the first two numbers of the state"
     axes: tuple[str, ...] = ("first", "second")
-    points: Callable[[Tensor], Tensor] = _first_two
+    points: Callable[[Any], Tensor] = _first_two
     final: bool = False
     ground: tuple[tuple[float, float], tuple[float, float]] | None = None
     graph: Graph | None = None

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.core.applied import checked_projection
+from trimtab.core.applied import outside_a_run
 from trimtab.core.constraint import Constraint
 from trimtab.core.errors import of_type, real_number, whole_number
 from trimtab.core.noise import as_seeds
 from trimtab.core.rollout import Sampler, noise_of, take_rows
-from trimtab.core.states import Form, all_finite
+from trimtab.core.states import Form, Leaves, all_finite, take_leaves
 
 __all__ = ["check_independence", "check_rows"]
 
@@ -31,7 +31,7 @@ _COUPLED = (
 
 
 def check_independence(
-    thing: Sampler | Callable[[Tensor], Tensor],
+    thing: Sampler | Callable[[Tensor], Any],
     batch: Iterable[int] | Tensor,
     *,
     samples: int = 3,
@@ -79,9 +79,8 @@ def check_independence(
                 raise ValueError(
                     f"sample {i} of {n} cannot be run alone: {type(error).__name__}: {error}. {_COUPLED}"
                 ) from error
-            _one_row_each(alone, 1)
-            allowed = torch.finfo(together.dtype).eps ** 0.5 if tolerance is None else tolerance
-            difference = _relative(alone[0], together[i])
+            allowed = _rounding(together) if tolerance is None else tolerance
+            difference = _relative(_one_row_each(alone, 1), 0, together, i)
             worst = max(worst, difference)
             if not difference <= allowed:
                 raise ValueError(
@@ -91,13 +90,14 @@ def check_independence(
     return worst
 
 
-def check_rows(constraint: Constraint, x: Tensor, *, tolerance: float | None = None) -> float:
+def check_rows(constraint: Constraint, x: Any, *, tolerance: float | None = None, **context: Any) -> float:
     """Check that `take` selects a constraint's rows: projecting some states is the same as projecting all.
 
     Args:
         constraint: For exactly the samples of `x`.
-        x: States, (n, *event), at least 2.
+        x: States, (n, *event), at least 2, or a tree of such arrays.
         tolerance: As in `check_independence`.
+        **context: What the constraint needs to know beside the states; see `Constraint.needs`.
 
     Returns:
         The largest relative difference found.
@@ -108,34 +108,35 @@ def check_rows(constraint: Constraint, x: Tensor, *, tolerance: float | None = N
     of_type(constraint, Constraint, "the constraint of check_rows", "as_constraint(…) makes one of functions")
     if tolerance is not None:
         real_number(tolerance, "the tolerance", 0)
-    if not isinstance(x, Tensor) or not all_finite(Form(x).leaves(x)):
-        raise ValueError("check_rows takes finite states as a tensor, one row per sample: got something else")
-    name = type(constraint).__name__
-    allowed = torch.finfo(x.dtype).eps ** 0.5 if tolerance is None else tolerance
-    whole, defects = checked_projection(constraint, x).x, constraint.defect(x)
+    applied, states = outside_a_run(constraint, x, **context)
+    if not all_finite(states):
+        raise ValueError("check_rows takes finite states, one row per sample: got NaN or inf among them")
+    name, n = type(constraint).__name__, applied.n
+    allowed = _rounding(states) if tolerance is None else tolerance
+    whole = (*applied.project(states).x, applied.defect(states))
     worst = 0.0
-    for i in _spread(len(x), 3):
-        rows = torch.tensor([i], device=x.device)
+    for i in _spread(n, 3):
+        rows = torch.tensor([i], device=states[0].device)
         try:
-            some = constraint.take(rows)
-            part, defect = checked_projection(some, x[rows]).x, some.defect(x[rows])
+            some, own = applied.take(rows), take_leaves(states, rows)
+            alone = (*some.project(own).x, some.defect(own))
         except Exception as error:
             raise ValueError(
-                f"{name} cannot work on sample {i} of {len(x)} alone: take([{i}]) and a projection ended in "
+                f"{name} cannot work on sample {i} of {n} alone: take([{i}]) and a projection ended in "
                 f"{type(error).__name__}: {error}. take(rows) must select the rows of all data that belongs to samples"
             ) from error
-        difference = max(_relative(part[0], whole[i]), _relative(defect[0], defects[i]))
+        difference = _relative(alone, 0, whole, i)
         worst = max(worst, difference)
         if not difference <= allowed:
             raise ValueError(
-                f"{name} projects or measures sample {i} of {len(x)} differently after take([{i}]), by "
+                f"{name} projects or measures sample {i} of {n} differently after take([{i}]), by "
                 f"{difference:.2g} of its size (allowed: {allowed:.2g}); does take(rows) select all data that belongs "
                 "to samples, and is nothing normalised over the batch?"
             )
     return worst
 
 
-def _as_function(thing: Any, batch: Any) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+def _as_function(thing: Any, batch: Any) -> tuple[Tensor, Callable[[Tensor], Any]]:
     """Rows to select from, and what to run on them."""
     if not hasattr(thing, "n_steps"):
         if not callable(thing) or not isinstance(batch, Tensor):
@@ -145,32 +146,43 @@ def _as_function(thing: Any, batch: Any) -> tuple[Tensor, Callable[[Tensor], Ten
     seeds = as_seeds(batch)
     rows = torch.arange(len(seeds))
 
-    def run(rows: Tensor) -> Tensor:
+    def run(rows: Tensor) -> Any:
         sampler = take_rows(thing, rows)
         noise = noise_of(sampler, seeds[rows])
         x = sampler.start(noise)
         for t in range(sampler.n_steps):
             x = sampler.step(x, t, noise)
-        assert isinstance(x, Tensor)
         return x
 
     return rows, run
 
 
-def _one_row_each(answer: Any, n: int) -> Tensor:
-    """The answer of a function of n samples, refused where it cannot be compared row by row."""
-    if not isinstance(answer, Tensor) or answer.shape[:1] != (n,) or not answer.is_floating_point() or answer.is_meta:
-        came = f"{tuple(answer.shape)} of {answer.dtype}" if isinstance(answer, Tensor) else type(answer).__name__
-        raise ValueError(f"the function must return floats with one row for each of {n} samples: got {came}")
-    if answer.numel() == 0:
-        raise ValueError(f"the function returned no numbers for its {n} samples: got {tuple(answer.shape)}")
-    return answer
+def _one_row_each(answer: Any, n: int) -> Leaves:
+    """The arrays that a function of n samples returned, refused where they cannot be compared row by row."""
+    try:
+        form = Form(answer)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the function must return floats with one row for each of {n} samples: {error}") from error
+    if form.n != n:
+        raise ValueError(f"the function must return floats with one row for each of {n} samples: got {form.n} rows")
+    return form.leaves(answer)
 
 
 def _spread(n: int, samples: int) -> list[int]:
     return sorted({round(i) for i in torch.linspace(0, n - 1, max(1, min(samples, n))).tolist()})
 
 
-def _relative(a: Tensor, b: Tensor) -> float:
-    size = max(float(b.abs().max()), torch.finfo(b.dtype).tiny)
+def _rounding(leaves: Leaves) -> float:
+    """The square root of the precision of the coarsest floats."""
+    precisions = [torch.finfo(leaf.dtype).eps for leaf in leaves if leaf.is_floating_point()]
+    return float(max(precisions) ** 0.5)
+
+
+def _relative(one: Leaves, i: int, other: Leaves, j: int) -> float:
+    """How far row i of one state is from row j of another, of the size of the latter; the largest over the arrays."""
+    return max(_difference(a[i].cpu().double(), b[j].cpu().double()) for a, b in zip(one, other, strict=True))
+
+
+def _difference(a: Tensor, b: Tensor) -> float:
+    size = max(float(b.abs().max()), torch.finfo(torch.float32).tiny)
     return float((a - b).abs().max()) / size

@@ -15,6 +15,7 @@ from trimtab.core.moment import Moment
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule, Watched
+from trimtab.core.states import map_leaves, pick
 from trimtab.domains.base import Problem
 from trimtab.prices.explore import Explore, spread_budgets
 from trimtab.schedules import Terminal
@@ -76,12 +77,14 @@ def runs_from(known: Rollout | None, problem: Problem, seeds: Iterable[int] | Te
 
 def part_of(run: Rollout, rows: slice) -> Rollout:
     """Some rollouts of a run; what they cost is left out, as that cannot be told apart."""
-    first = {name: getattr(run, name)[rows] for name in ("final", "closing", "closing_failed", "seeds")}
-    kept = () if run.states is None else ("states",)
-    names = ("defects", "residuals", "projected", "failed", "iterations", *kept)
+    first = {name: getattr(run, name)[rows] for name in ("closing", "closing_failed", "seeds")}
+    names = ("defects", "residuals", "projected", "failed", "iterations")
     along = {name: getattr(run, name)[:, rows].contiguous() for name in names}
+    states: dict[str, Any] = {"final": pick(run.final, rows)}
+    if run.states is not None:
+        states["states"] = map_leaves(lambda leaf: leaf[:, rows].contiguous(), run.states)
     groups = None if run.groups is None else run.groups.take(torch.arange(run.projected.shape[1])[rows])
-    return replace(run, **first, **along, groups=groups, seconds={}, calls={}, rows={})
+    return replace(run, **first, **along, **states, groups=groups, seconds={}, calls={}, rows={})
 
 
 def _same(one: Schedule, other: Schedule) -> bool:

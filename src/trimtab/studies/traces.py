@@ -10,6 +10,7 @@ from torch import Tensor
 
 from trimtab.core.files import load_tensors, tensor_bytes
 from trimtab.core.record import Rollout
+from trimtab.core.states import pick
 from trimtab.domains import View
 
 __all__ = ["Trace"]
@@ -49,11 +50,11 @@ class Trace:
         assert run.seeds is not None
         along = None
         if view.final:
-            path = view.points(run.final[:k]).transpose(0, 1)
+            path = view.points(pick(run.final, slice(k))).transpose(0, 1)
             steps = sorted({-(-run.n_steps * i // SNAPSHOTS) for i in range(1, SNAPSHOTS + 1)})
-            along = torch.stack([view.points(run.states[t, :k]).transpose(0, 1) for t in steps])
+            along = torch.stack([view.points(pick(run.states, (t, slice(k)))).transpose(0, 1) for t in steps])
         else:
-            path = torch.stack([view.points(run.states[:, i]) for i in range(k)], dim=1)
+            path = torch.stack([view.points(pick(run.states, (slice(None), i))) for i in range(k)], dim=1)
         return cls(
             seeds=run.seeds[:k],
             defects=run.defects[:, :k].double(),

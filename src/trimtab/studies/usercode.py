@@ -2,7 +2,7 @@
 
 The factory returns a sampler and a constraint. It may take `seeds`, and is then called for every batch, so that data
 that differs from sample to sample can depend on the sample's seed; its other parameters are settings. What can go
-wrong with code that is not ours is looked for before anything is run, and explained.
+wrong with code that is not ours is explained; `trimtab.studies.probe` tries it out before anything long is run.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import hashlib
 import importlib
 import inspect
 import json
-import math
 import pkgutil
 import sys
 import tomllib
@@ -22,23 +21,20 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from trimtab.advice.diagnosis import euclidean
-from trimtab.core.applied import checked_projection
 from trimtab.core.constraint import Constraint
 from trimtab.core.errors import unknown
 from trimtab.core.files import parse_json, plain_name, read_bytes
 from trimtab.core.fingerprint import fingerprint
 from trimtab.core.metrics import Distance
 from trimtab.core.noise import as_seeds
-from trimtab.core.rollout import Sampler, noise_of, take_rows
+from trimtab.core.rollout import Sampler
 from trimtab.domains import DOMAINS, domain
 from trimtab.domains.base import Domain, Problem
-from trimtab.integrations.independence import check_independence, check_rows
 
-__all__ = ["Source", "domain_from", "load_factory", "probe", "read_settings", "record_of", "version_of"]
+__all__ = ["Source", "domain_from", "load_factory", "read_settings", "record_of", "version_of"]
 
 _EXPECTED = (
     "expected (sampler, constraint), (sampler, constraint, distance), a trimtab.domains.Problem or a "
@@ -134,10 +130,10 @@ def load_factory(spec: str) -> Callable[..., Any]:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise ValueError(f"{module_name} cannot be imported: {_short(error)}") from error
+            raise ValueError(f"{module_name} cannot be imported: {short_error(error)}") from error
         raise _no_module(module_name, error.name) from error
     except Exception as error:
-        raise ValueError(f"{module_name} cannot be imported: {_short(error)}") from error
+        raise ValueError(f"{module_name} cannot be imported: {short_error(error)}") from error
     factory = getattr(module, name, None)
     if factory is None:
         known = [n for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module_name]
@@ -160,7 +156,7 @@ def _no_module(wanted: str, missing: str) -> ValueError:
     return ValueError(f"{wanted}: {near}; it is looked for in the working directory and on Python's path")
 
 
-def _short(error: BaseException) -> str:
+def short_error(error: BaseException) -> str:
     """What went wrong in code that is not ours, and where."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
     at = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
@@ -183,7 +179,7 @@ def domain_from(source: Source) -> Domain:
             made = domain(source.name, **settings)
         except (TypeError, RuntimeError, OverflowError, MemoryError) as error:
             raise ValueError(
-                f"{source.name}: cannot be made with the settings {source.settings}: {_short(error)}"
+                f"{source.name}: cannot be made with the settings {source.settings}: {short_error(error)}"
             ) from error
         return _of_usable_length(made)
     factory = load_factory(source.factory)
@@ -294,7 +290,7 @@ def _call(spec: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) 
     try:
         return factory(**arguments)
     except Exception as error:
-        raise ValueError(f"{spec} failed: {_short(error)}") from error
+        raise ValueError(f"{spec} failed: {short_error(error)}") from error
 
 
 def _summary(factory: Callable[..., Any]) -> str:
@@ -330,80 +326,3 @@ def _parts(spec: str, made: Any) -> tuple[Sampler, Constraint, Distance]:
     if not callable(distance):
         raise ValueError(f"{spec}: the distance must be a function of two batches of states: got {distance!r}")
     return sampler, constraint, distance
-
-
-# ------------------------------------------------------------------ trying it out
-
-
-def probe(domain: Domain, seeds: Iterable[int] | Tensor, whole: bool = False) -> None:
-    """Try one step of a few samples, and complain about what would go wrong later.
-
-    Args:
-        domain: The user's.
-        seeds: A few of those that will be used, at least two.
-        whole: Also run whole rollouts of a batch and of single samples, and compare.
-    """
-    seeds = as_seeds(seeds)
-    problem = domain.problem(seeds)
-    grouped = problem.groups is not None
-    if grouped:  # a few samples that fill whole groups
-        more = range(int(seeds[0]), int(seeds[0]) + 64)
-        labels = domain.problem(more).groups.labels
-        seeds = as_seeds(more)[labels != labels[-1]]
-        problem = domain.problem(seeds)
-    sampler, constraint = problem.sampler, problem.constraint
-    noise = noise_of(sampler, seeds)
-    with torch.no_grad():
-        x = _state(domain, "start", lambda: sampler.start(noise), len(seeds), None)
-        y = _state(domain, "step", lambda: sampler.step(x, 0, noise), len(seeds), x)
-        try:
-            checked_projection(constraint, y)
-            defect = constraint.defect(y)
-        except Exception as error:
-            raise ValueError(f"{domain.name}: the constraint failed after the first step: {_short(error)}") from error
-        if not isinstance(defect, Tensor) or defect.shape != (len(seeds),):
-            came = tuple(defect.shape) if isinstance(defect, Tensor) else repr(defect)
-            raise ValueError(
-                f"{domain.name}: defect must be one number per sample, shape ({len(seeds)},) here: got {came}"
-            )
-        if not grouped:
-            check_rows(constraint, y)
-        apart = domain.distance(x, y)
-        if not isinstance(apart, Tensor) or apart.shape != (len(seeds),):
-            raise ValueError(f"{domain.name}: distance must be one number per sample, shape ({len(seeds)},) here")
-
-    if grouped:  # rows of a group may depend on each other
-        return
-
-    def first_step(rows: Tensor) -> Tensor:
-        some, own = take_rows(sampler, rows), noise.take(rows)
-        after: Tensor = some.step(some.start(own), 0, own)
-        return after
-
-    try:
-        check_independence(first_step, torch.arange(len(seeds)))
-        if whole:
-            check_independence(sampler, seeds)
-    except ValueError as error:
-        hint = (
-            ""
-            if hasattr(sampler, "take")
-            else "; if the sampler holds data for each sample, it needs take(rows) as well"
-        )
-        raise ValueError(f"{domain.name}: {error}{hint}") from error
-
-
-def _state(domain: Domain, name: str, make: Callable[[], Any], n: int, like: Tensor | None) -> Tensor:
-    try:
-        x = make()
-    except Exception as error:
-        raise ValueError(f"{domain.name}: the sampler's {name} failed: {_short(error)}") from error
-    good = isinstance(x, Tensor) and x.is_floating_point() and x.ndim >= 1 and len(x) == n
-    if not good or (like is not None and x.shape != like.shape):
-        came = f"{tuple(x.shape)} of {x.dtype}" if isinstance(x, Tensor) else repr(x)
-        wanted = f"({n}, …)" if like is None else str(tuple(like.shape))
-        raise ValueError(f"{domain.name}: the sampler's {name} must return floats of shape {wanted}: got {came}")
-    if not math.isfinite(x.sum()):
-        raise ValueError(f"{domain.name}: the sampler's {name} returned NaN or inf")
-    assert isinstance(x, Tensor)
-    return x

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeVar
@@ -25,6 +25,7 @@ from trimtab.core.noise import as_seeds
 from trimtab.core.record import Rollout
 from trimtab.core.replay import replay
 from trimtab.core.schedule import Schedule
+from trimtab.core.states import Form, map_leaves, numbers_of
 from trimtab.domains.base import Domain
 from trimtab.experimental.learn_value import calibrate_value
 from trimtab.experimental.value import Value
@@ -128,7 +129,7 @@ def _rollout(task: Task, inputs: Mapping[str, bytes]) -> Result:
     run = problem.rollout(schedule, keep_states=True, **COUNTING)
     verify(task, schedule, run, wanted)
 
-    reference = run if task.schedule == "stepwise" else _from_bytes(Rollout.load, inputs["reference"])
+    reference = run if task.schedule == "stepwise" else _kept_like(run, _from_bytes(Rollout.load, inputs["reference"]))
     rows, traces = [], {}
     for i, budget in enumerate(task.budgets):
         block = slice(i * n, (i + 1) * n)
@@ -162,16 +163,21 @@ _KINDS: dict[str, Callable[[Task, Mapping[str, bytes]], Result]] = {
 }
 
 
+def _kept_like(run: Rollout, record: Rollout) -> Rollout:
+    """A record from a file, which knows arrays by name, with its states in the form of a run's."""
+    final, states = Form(run.final).of_names(record.final), Form(run.states).of_names(record.states)
+    return replace(record, final=final, states=states)
+
+
 def _finals(run: Rollout) -> bytes:
     """The final states, one row of numbers each."""
-    return _as_bytes(lambda path: save_tensors(path, "final states", {"final": run.final.flatten(1).double()}, {}))
+    return _as_bytes(lambda path: save_tensors(path, "final states", {"final": numbers_of(run.final)}, {}))
 
 
 def finals_in(data: bytes, whole: bool) -> Tensor:
     """The final states in a task's file, (n, d); of a stepwise task the file holds the whole run."""
     if whole:
-        final: Tensor = _from_bytes(Rollout.load, data).final
-        return final.flatten(1).double()
+        return numbers_of(_from_bytes(Rollout.load, data).final)
     return _from_bytes(lambda path: load_tensors(path, "final states")[0]["final"], data)
 
 
@@ -191,8 +197,8 @@ def distances_along(run: Rollout, reference: Rollout, distance: Distance) -> Ten
     """Distance to the reference after each step, (T, n); summed over time it is `metrics.state_error`."""
     assert run.states is not None
     assert reference.states is not None
-    steps, n = run.projected.shape
-    return distance(run.states[1:].flatten(0, 1), reference.states[1:].flatten(0, 1)).reshape(steps, n)
+    after = (map_leaves(lambda leaf: leaf[1:].flatten(0, 1), states) for states in (run.states, reference.states))
+    return distance(*after).reshape(run.projected.shape)
 
 
 def _rows(

@@ -1,0 +1,104 @@
+"""A sampler of one's own keeps its states as it likes, and its constraint may ask for the step: the same numbers."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from trimtab.cli.main import main
+from trimtab.studies.rows import read_rows
+
+BEFORE = """
+from dataclasses import dataclass
+import torch
+import trimtab as tt
+
+def start(noise):
+    return noise.normal(-1, (2,))
+
+def step(x, t, noise):
+    return 1.05 * x + 0.1 * noise.normal(t, (2,))
+
+def project(x):
+    return x / x.norm(dim=1, keepdim=True).clamp(min=1)
+
+def defect(x):
+    return (x.norm(dim=1) - 1).clamp(min=0)
+
+@dataclass
+class Body:
+    place: torch.Tensor
+
+class Walk:
+    n_steps = 8
+    def start(self, noise):
+        return wrapped(start(noise))
+    def step(self, x, t, noise):
+        return wrapped(step(bare(x), t, noise))
+
+class Needy(tt.Constraint):
+    needs = {needs}
+    def project(self, x, t, previous):
+        assert previous.shape == x.shape and t in range(8)
+        return project(x)
+    def defect(self, x, t, previous):
+        assert previous.shape == x.shape and t in range(8)
+        return defect(x)
+
+def make():
+    return Walk(), constraint
+"""
+
+PLAIN = "constraint = tt.as_constraint(lambda x: wrapped(project(bare(x))), lambda x: defect(bare(x)))"
+KINDS = {
+    "tensor": f"wrapped = bare = lambda x: x\n{PLAIN}",
+    "numpy": f"wrapped, bare = torch.Tensor.numpy, torch.from_numpy\n{PLAIN}",
+    "tuple": f"wrapped, bare = lambda x: (x[:, :1], x[:, 1:]), lambda x: torch.cat(x, dim=1)\n{PLAIN}",
+    "dict": f"wrapped, bare = lambda x: {{'b': x}}, lambda x: x['b']\n{PLAIN}",
+    "dataclass": f"wrapped, bare = Body, lambda x: x.place\n{PLAIN}",
+    "needs t and previous": "wrapped = bare = lambda x: x\nconstraint = Needy()",
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield tmp_path
+    for name in [name for name in sys.modules if name.startswith("walk_with_")]:
+        sys.modules.pop(name)
+
+
+def written(folder, kind: str, needs: str = '("t", "previous")') -> str:
+    """The name of a module whose `make` makes the sampler with states of a kind."""
+    name = f"walk_with_{kind.replace(' ', '_')}_{len(needs)}"
+    (folder / f"{name}.py").write_text(f"{BEFORE.format(needs=needs)}\n{KINDS[kind]}\n")
+    return name
+
+
+def test_every_command_gives_the_same_numbers_for_states_of_any_kind(folder, capsys):
+    few = ["--schedules", "adaptive:dp", "--budgets", "0.5", "--calibration-seeds", "16", "--engine", "serial"]
+    found = {}
+    for kind in KINDS:
+        name = written(folder, kind)
+        common = ["--sampler", f"{name}:make", "--seeds", "16"]
+        assert main(["calibrate", *common]) == 0, kind
+        capsys.readouterr()
+        assert main(["advise", *common, "--cost", "projections", "--json"]) == 0, kind
+        advice = json.loads(capsys.readouterr().out)
+        assert main(["compare", *common, *few]) == 0, kind
+        rows = read_rows(folder / "runs" / name, name)
+        trials = [{name: value for name, value in trial.items() if name != "seconds"} for trial in advice["trials"]]
+        found[kind] = advice["recommended"], advice["loss"], trials, rows["endpoint"].tolist()
+    for kind, numbers in found.items():
+        assert numbers == found["tensor"], kind
+
+
+def test_a_constraint_that_needs_what_a_sampler_cannot_tell_is_refused(folder, capsys):
+    name = written(folder, "needs t and previous", needs='("sigma",)')
+    assert main(["calibrate", "--sampler", f"{name}:make", "--seeds", "8"]) == 2
+    error = capsys.readouterr().err
+    assert "needs sigma" in error
+    assert "only t and previous" in error
