@@ -48,3 +48,14 @@ def test_the_same_record_is_the_same_file_to_the_byte_and_an_edited_one_is_refus
             load_tensors(tmp_path / "edited", "rollout")
     (tmp_path / "whole").write_bytes(data)
     assert load_tensors(tmp_path / "whole", "rollout")[1]["a"] == [1.5]
+
+
+def test_tensors_that_share_memory_are_written_like_others(tmp_path):
+    whole = torch.arange(4.0)
+    save_tensors(tmp_path / "a.safetensors", "thresholds", {"all": whole, "again": whole, "half": whole[:2]}, {})
+    tensors, _ = load_tensors(tmp_path / "a.safetensors", "thresholds")
+    assert {name: tensor.tolist() for name, tensor in tensors.items()} == {
+        "all": [0, 1, 2, 3],
+        "again": [0, 1, 2, 3],
+        "half": [0, 1],
+    }

@@ -227,7 +227,11 @@ def _deepest(text: str) -> int:
 def tensor_bytes(kind: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> bytes:
     """Tensors and JSON facts as the bytes of one safetensors file; see `save_tensors`."""
     metadata = {"format": _FORMAT, "kind": kind, "version": __version__, "facts": json.dumps(dict(facts))}
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    plain: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        own = tensor.detach().cpu().contiguous()
+        shared = any(own.untyped_storage().data_ptr() == other.untyped_storage().data_ptr() for other in plain.values())
+        plain[name] = own.clone() if shared else own  # safetensors refuses tensors that share memory
     return _in_order(save(plain, metadata | {"sha256": _checksum(metadata, plain)}))
 
 
