@@ -10,11 +10,19 @@ import torch
 from _page import HERE
 from trimtab.schedules.style import PAGE, figure_style, look_of
 
-__all__ = ["BUDGETS", "DEFAULT", "JUDGED", "PATH", "QUARTER", "RIVALS", "draw", "draw_median", "tables"]
+__all__ = ["BUDGETS", "DEFAULT", "JUDGED", "PATH", "QUARTER", "RIVALS", "RULED", "draw", "draw_median", "tables"]
 
 BUDGETS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.95)
 QUARTER = BUDGETS.index(0.25)
 DEFAULT, PATH, JUDGED = "default", "dp for path", "race by quality"
+RULED = {
+    "accumulated defect": "accumulated",
+    "event with a gap": "event",
+    "above noise": "above-noise",
+    "until below": "until-below",
+}
+"""Rules that know no budget: as tables and as `trimtab.studies.rules` call them."""
+
 RIVALS = (
     "periodic",
     "last steps",
@@ -25,6 +33,7 @@ RIVALS = (
     "planned",
     "dp for path",
     "dp for endpoint",
+    *RULED,
 )
 
 
@@ -38,7 +47,7 @@ def behind_table(cells: dict[str, Any], measure: str, unit: str) -> list[str]:
         if measure == "path" and rival == PATH:
             continue
         points = []
-        for name, cell in cells.items():
+        for name, cell in _with(cells, rival).items():
             scale = cell["terminal"]["mean"] if measure == "endpoint" else 1.0
             for i, gap in enumerate(cell["rows"][rival]["behind"].get(measure, ())):
                 points.append((gap["mean"] / scale, gap["se"] / scale, f"{name} at {BUDGETS[i]:g}"))
@@ -56,7 +65,7 @@ def losses(cells: dict[str, Any]) -> list[str]:
     for name, cell in cells.items():
         for i, budget in enumerate(BUDGETS):
             ours = cell["rows"][DEFAULT]["endpoint"][i]["mean"]
-            for rival in RIVALS:
+            for rival in (rival for rival in RIVALS if rival in cell["rows"]):
                 gap = cell["rows"][rival]["behind"]["endpoint"][i]
                 if gap["mean"] > 2 * gap["se"]:
                     theirs = cell["rows"][rival]["endpoint"][i]["mean"]
@@ -70,12 +79,13 @@ def endpoint_table(cells: dict[str, Any]) -> list[str]:
     lines = ["| cell | " + " | ".join((DEFAULT, *RIVALS)) + " |", "|---" * (2 + len(RIVALS)) + "|"]
     everything = []
     for name, cell in cells.items():
-        shares = [cell["rows"][m]["endpoint"][QUARTER]["mean"] / cell["terminal"]["mean"] for m in (DEFAULT, *RIVALS)]
-        best = min(shares)
-        shown = [f"**{share:.3f}**" if share == best else f"{share:.3f}" for share in shares]
+        rows, scale = cell["rows"], cell["terminal"]["mean"]
+        shares = [rows[m]["endpoint"][QUARTER]["mean"] / scale if m in rows else None for m in (DEFAULT, *RIVALS)]
+        best = min(share for share in shares if share is not None)
+        shown = ["" if s is None else f"**{s:.3f}**" if s == best else f"{s:.3f}" for s in shares]
         lines.append(f"| {name} | " + " | ".join(shown) + " |")
         everything.append(shares)
-    middle = [statistics.median(column) for column in zip(*everything, strict=True)]
+    middle = [statistics.median([s for s in column if s is not None]) for column in zip(*everything, strict=True)]
     return [*lines, "| median | " + " | ".join(f"{share:.3f}" for share in middle) + " |"]
 
 
@@ -110,7 +120,8 @@ def told_apart_table(cells: dict[str, Any]) -> list[str]:
         "|---" * (2 + len(BUDGETS)) + "|",
     ]
     for method in (DEFAULT, *RIVALS):
-        counts = [sum(cell["rows"][method]["p"][i] <= 0.05 for cell in cells.values()) for i in range(len(BUDGETS))]
+        with_it = _with(cells, method).values()
+        counts = [sum(cell["rows"][method]["p"][i] <= 0.05 for cell in with_it) for i in range(len(BUDGETS))]
         lines.append(f"| {method} | " + " | ".join(map(str, counts)) + f" | {sum(counts)} |")
     return lines
 
@@ -131,7 +142,7 @@ def quality_tables(cells: dict[str, Any]) -> list[str]:
             "| schedule | " + " | ".join(f"B/T = {b:g}" for b in BUDGETS) + " |",
             "|---" * (1 + len(BUDGETS)) + "|",
         ]
-        for method in (DEFAULT, JUDGED, *RIVALS):
+        for method in (m for m in (DEFAULT, JUDGED, *RIVALS) if m in cell["rows"]):
             found = cell["rows"][method]["quality"]
             parts.append(f"| {method} | " + " | ".join(f"{v['mean']:.3g} ± {v['se']:.1g}" for v in found) + " |")
         parts.append("")
@@ -144,11 +155,13 @@ def tables(cells: dict[str, Any]) -> str:
     """The Markdown between the markers."""
     points = len(cells) * len(BUDGETS)
     samples = {key: _counts(cells, key) for key in ("n", "n_more")}
+    ties, compared = _ties(cells)
     behind = [
         f"{points} comparisons per rival ({len(cells)} cells, B/T = {', '.join(f'{b:g}' for b in BUDGETS)}),",
         f"{samples['n']} fresh samples each, paired by seed, equal total cost. Between equals that differ, chance puts",
-        f"about {0.025 * points:.1f} beyond 2 SE on either side; in {_ties(cells)} of {points * len(RIVALS)}",
-        "comparisons the race chose what the rival is, and nothing differs.",
+        f"about {0.025 * points:.1f} beyond 2 SE on either side; in {ties} of {compared}",
+        "comparisons the race chose what the rival is, and nothing differs. The last four rivals are rules that know",
+        "no budget: they stop at it, and their values are tuned for each budget on the calibration seeds.",
     ]
     parts = [
         "**Endpoint: the default against each rival.** A loss is in shares of terminal projection's distance.",
@@ -194,10 +207,17 @@ def tables(cells: dict[str, Any]) -> str:
     return "\n".join(parts)
 
 
-def _ties(cells: dict[str, Any]) -> int:
-    """In how many comparisons of endpoints no sample differs."""
-    found = [gap for cell in cells.values() for rival in RIVALS for gap in cell["rows"][rival]["behind"]["endpoint"]]
-    return sum(gap["mean"] == gap["se"] == 0 for gap in found)
+def _with(cells: dict[str, Any], method: str) -> dict[str, Any]:
+    """The cells in which a method was measured."""
+    return {name: cell for name, cell in cells.items() if method in cell["rows"]}
+
+
+def _ties(cells: dict[str, Any]) -> tuple[int, int]:
+    """In how many comparisons of endpoints no sample differs, and how many there are."""
+    found = [
+        gap for rival in RIVALS for c in _with(cells, rival).values() for gap in c["rows"][rival]["behind"]["endpoint"]
+    ]
+    return sum(gap["mean"] == gap["se"] == 0 for gap in found), len(found)
 
 
 def _counts(cells: dict[str, Any], key: str) -> str:

@@ -8,7 +8,8 @@
 Each cell is one domain with one kind of dynamics. Prices are calibrated on 64 seeds from 1,100,000 on. All schedules
 are run on the 64 seeds from 510,000 on, and 256 of their final samples are compared as distributions with those of full
 projection on 256 seeds from 610,000 on; for domains with a trained model these are 16 and 32 instead. A budget counts
-every projection, the closing one included, and every rollout is checked to have paid for exactly its budget. Domains
+every projection, the closing one included, and every rollout is checked to have paid for exactly its budget; rules that
+know no budget stop at it and may pay less, and their values are tuned for each budget on the calibration seeds. Domains
 that judge their final states are measured by that too, with a price of the same race made for it. Finished cells are
 kept in docs/quality.json, so that an interrupted run goes on where it was.
 """
@@ -20,10 +21,11 @@ import json
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
-from _quality_page import BUDGETS, DEFAULT, JUDGED, PATH, QUARTER, RIVALS, draw, draw_median, tables
+from _quality_page import BUDGETS, DEFAULT, JUDGED, PATH, QUARTER, RIVALS, RULED, draw, draw_median, tables
 from torch import Tensor
 
 import trimtab as tt
@@ -34,7 +36,17 @@ from trimtab.core.distributions import compare_samples, smallest_shift
 from trimtab.core.files import write_atomically
 from trimtab.core.quality import Quality
 from trimtab.domains import SYNTHETIC, Domain
-from trimtab.schedules import Fixed, Geometric, RandomRamp, windows
+from trimtab.schedules import (
+    AboveNoise,
+    AccumulatedDefect,
+    Fixed,
+    Geometric,
+    RandomRamp,
+    Trigger,
+    UntilBelow,
+    windows,
+)
+from trimtab.studies.rules import Rule, find_rule
 
 CALIBRATION, EVALUATION, REFERENCE = 1_100_000, 510_000, 610_000
 N, N_MORE, POSITIONS = 64, 256, 10  # samples; of distributions; windows that are tried on the calibration seeds
@@ -43,7 +55,10 @@ TRAINED = ("reaction-flow", "grid", "pdm", PUBLIC)
 QUALITIES = {"grid": "cost_gap", "pdm": "length", PUBLIC: "length"}  # lower is better
 N_TRAINED, N_MORE_TRAINED, POSITIONS_TRAINED = 16, 32, 4  # a network is run at every step
 CELLS = (*SYNTHETIC, *(f"{name}-flow" for name in SYNTHETIC), *TRAINED)
+FACTORS = (0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0)  # of the value at which a rule would spend the budget on average
+FACTORS_TRAINED = (0.2, 0.5, 1.0, 1.5)
 STORE = HERE / "quality.json"
+RULE_KINDS = AboveNoise, AccumulatedDefect, Trigger, UntilBelow
 Summed = dict[str, float]
 
 
@@ -69,9 +84,11 @@ class Evaluation:
         self.ends = [metrics.path_error(run).double() for run in (self.full, self.terminal)]
 
     def run(self, schedule: tt.Schedule, counts: Tensor, copies: int) -> tt.Rollout:
-        """The samples `copies` times over; each must have paid for exactly what it was given."""
+        """The samples `copies` times over; each must have paid for exactly what it was given, a rule for no more."""
         run = self.domain.problem(self.one.seeds.repeat(copies)).rollout(schedule, measure_defects=True)
-        assert torch.equal(run.paid.cpu(), counts), "a schedule paid for something else than its budget"
+        paid = run.paid.cpu()
+        assert bool((paid <= counts).all()), "a schedule paid for more than its budget"
+        assert isinstance(schedule, RULE_KINDS) or torch.equal(paid, counts), "a schedule paid for less than its budget"
         return run
 
     def quality(self, run: tt.Rollout, copies: int, name: str) -> Tensor:
@@ -93,7 +110,8 @@ class Evaluation:
         run = self.run(make(counts), counts, copies)
         path = metrics.path_error(run).double().reshape(copies, self.n)
         nepe = metrics.nepe(path, *(end.expand_as(path) for end in self.ends))
-        found = {"endpoint": self.endpoint(run, copies), "nepe": nepe}
+        paid = run.paid.double().cpu().reshape(copies, self.n)
+        found = {"endpoint": self.endpoint(run, copies), "nepe": nepe, "paid": paid}
         if judged is not None:
             found["quality"] = self.quality(run, copies, judged)
         return found, run.final.reshape(copies, self.n, *run.final.shape[1:])
@@ -111,9 +129,17 @@ class Evaluation:
         ranked = sorted(zip(means, tried, strict=True), key=lambda pair: pair[0])
         return [next(steps for _, (count, steps) in ranked if count == b) for b in self.counts]
 
+    def tuned(self, rule: Rule, factors: tuple[float, ...]) -> Tensor:
+        """For each budget, the value of the rule whose final states are nearest to those of full projection."""
+        values = rule.values[:, None] * torch.tensor(factors, dtype=torch.float64)  # (budgets, factors)
+        counts = torch.tensor(self.counts).repeat_interleave(len(factors) * self.n)
+        schedule = rule.made(values.flatten().repeat_interleave(self.n), counts)
+        means = self.endpoint(self.run(schedule, counts, values.numel()), values.numel()).mean(dim=1)
+        return values.gather(1, means.reshape(values.shape).argmin(dim=1, keepdim=True))[:, 0]
+
 
 def schedules_of(
-    domain: Domain, evaluation: Evaluation, positions: int, judged: str | None, say: Callable[[str], None]
+    domain: Domain, evaluation: Evaluation, trained: bool, judged: str | None, say: Callable[[str], None]
 ) -> tuple[dict[str, Callable[[Tensor], tt.Schedule]], dict[str, Any]]:
     """By name, what makes the schedule for budgets of all rows; and what the race decided."""
     calibration = domain.problem(range(CALIBRATION, CALIBRATION + evaluation.n))
@@ -135,7 +161,8 @@ def schedules_of(
             prices[name] = tt.calibrate(calibration, **options)
     say("windows")
     T, n = evaluation.T, evaluation.n
-    best = Evaluation(domain, CALIBRATION, n).best_windows(positions)
+    tuning = Evaluation(domain, CALIBRATION, n)
+    best = tuning.best_windows(POSITIONS_TRAINED if trained else POSITIONS)
     last = [range(T - b, T) for b in evaluation.counts]
 
     def fixed(stretches: list[range]) -> Callable[[Tensor], tt.Schedule]:
@@ -144,6 +171,12 @@ def schedules_of(
     made: dict[str, Callable[[Tensor], tt.Schedule]] = {name: price.at for name, price in prices.items()}
     made |= {"periodic": tt.Periodic, "geometric": Geometric, "random ramp": RandomRamp}
     made |= {"last steps": fixed(last), "best window": fixed(best)}
+    for name, key in RULED.items():
+        say(f"tuning {name}")
+        rule = find_rule(key, domain.problem, calibration.seeds)
+        assert len(rule.counts) == len(BUDGETS), f"{T} steps are too few to tell {len(BUDGETS)} budgets apart"
+        values = tuning.tuned(rule, FACTORS_TRAINED if trained else FACTORS).repeat_interleave(n)
+        made[name] = partial(rule.made, values)
     return made, {"batches": prices[DEFAULT].notes["batches"], "ranges": prices[DEFAULT].notes["ranges"]}
 
 
@@ -157,11 +190,11 @@ def measure(name: str, domain: Domain, say: Callable[[str], None]) -> dict[str, 
     """One cell."""
     began = time.process_time()
     trained, judged = name in TRAINED, QUALITIES.get(name)
-    n, n_more, positions = (N_TRAINED, N_MORE_TRAINED, POSITIONS_TRAINED) if trained else (N, N_MORE, POSITIONS)
+    n, n_more = (N_TRAINED, N_MORE_TRAINED) if trained else (N, N_MORE)
     evaluation = Evaluation(domain, EVALUATION, n)
     say("full projection on other seeds")
     reference = domain.problem(range(REFERENCE, REFERENCE + n_more)).rollout(tt.Stepwise()).final
-    made, raced = schedules_of(domain, evaluation, positions, judged, say)
+    made, raced = schedules_of(domain, evaluation, trained, judged, say)
     shift = smallest_shift(reference, n)
     rows: dict[str, Any] = {}
     values = {}
