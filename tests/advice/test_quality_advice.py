@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -99,12 +99,54 @@ def test_the_budget_at_which_samples_are_best_may_be_neither_end():
     assert f"best at {best.kind} with {best.budget}" in advice.findings[0].text
 
 
-def test_it_takes_at_most_sixty_batches_and_says_what_it_does():
-    said = []
-    advice = advised(Traced(), say=said.append)
-    assert advice.measured.batches <= 60
+@dataclass(frozen=True)
+class Begun:
+    """A sampler that notes how many samples each of its rollouts begins with."""
+
+    sampler: object
+    sizes: list
+
+    @property
+    def n_steps(self):
+        return self.sampler.n_steps
+
+    def start(self, noise):
+        self.sizes.append(len(noise.seeds))
+        return self.sampler.start(noise)
+
+    def step(self, x, t, noise):
+        return self.sampler.step(x, t, noise)
+
+
+ITERATING = tt.domain("linkage", kappa=0.3, n_steps=24).problem(SEEDS)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"objective": "path"}, {"window": 0.5}, {"cost": "seconds"}, {"tolerance": 0.01}]
+)
+@pytest.mark.parametrize("iterates", [False, True])
+def test_it_takes_at_most_sixty_batches_counts_every_one_and_says_what_it_does(iterates, options):
+    sampler, constraint = (ITERATING.sampler, ITERATING.constraint) if iterates else (Traced(), FIRST_ZERO)
+    problem, said, sizes = tt.Problem(sampler, constraint, SEEDS), [], []
+    problem = replace(ITERATING if iterates else problem, sampler=Begun(sampler, sizes))
+    advice = tt.advise(problem, **{"cost": "projections"} | options, say=said.append)
+    assert bool(advice.measured.efforts) == iterates
+    batches = [size for size in sizes if size == len(SEEDS) // 2]  # what a projection does is tried on fewer
+    assert advice.measured.batches == len(batches) <= 60
     assert f"{advice.measured.batches} batches in all" in str(advice)
-    assert any("race, round 1" in text for text in said)
+    assert any("window correction with" in text for text in said)
+
+
+def test_the_batches_of_loops_are_counted_too():
+    ran = []
+
+    def counted(run):
+        return lambda *asked: ran.append(asked) or run(*asked)
+
+    runs = [counted(loop(Traced(), seeds)) for seeds in (range(16), range(50, 66))]
+    nudged = counted(nudge_of(Traced()))
+    advice = tt.advise(runs[0], held_out=runs[1], quality=trace, window=0.5, nudge=nudged)
+    assert advice.measured.batches == len(ran) <= 60
 
 
 def test_what_was_measured_is_json_by_its_own_name(useful):

@@ -258,7 +258,7 @@ def test_loops_that_cannot_be_compared_are_explained():
 
 
 def clock(monkeypatch, update: float, projection: float) -> None:
-    def seconds(self, run, kind):
+    def seconds(self, run, kind, looks=True):
         return run.n_steps * update + float(run.paid.double().mean()) * projection
 
     monkeypatch.setattr(TrialRuns, "seconds", seconds)

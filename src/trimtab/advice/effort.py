@@ -14,7 +14,7 @@ from trimtab.advice.diagnosis import Interval, bootstrap, mean
 from trimtab.advice.trials import TrialRuns
 from trimtab.core.problem import Problem
 from trimtab.core.record import Rollout
-from trimtab.prices.calibration import calibrate
+from trimtab.prices.graded import graded_prices
 from trimtab.schedules import Stepwise
 
 __all__ = ["Effort", "effort_trials", "effort_words"]
@@ -43,13 +43,13 @@ class Effort:
 
 def effort_trials(trials: TrialRuns) -> tuple[Effort, ...]:
     """Everything that can be tried on a problem; nothing for loops of the user's own or without a gain to lose."""
-    one, other = trials.problems
-    if one is None or other is None or trials.groups or not trials.worth_following:
+    problem = trials.problems[1]
+    if problem is None or trials.groups or not trials.worth_following:
         return ()
-    return tuple(_tried(trials, one, other))
+    return tuple(_tried(trials, problem))
 
 
-def _tried(trials: TrialRuns, calibrating: Problem, measuring: Problem) -> Iterator[Effort]:
+def _tried(trials: TrialRuns, measuring: Problem) -> Iterator[Effort]:
     closing = trials.reference.closing_rule
     for how, constraint in measuring.constraint.cheaper().items():
         trials.say(f"projecting with {how}")
@@ -64,23 +64,14 @@ def _tried(trials: TrialRuns, calibrating: Problem, measuring: Problem) -> Itera
     trials.say("iterations by price")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a constant defect is among the findings
-        prices = calibrate(
-            calibrating,
-            int(_SHARES[-1] * full) + 1,
-            unit="iteration",
-            objective=trials.objective,
-            distance=trials.distance,
-            closing=closing,
-            check=False,
-        )
-    trials.batches += int(prices.notes["batches"])
+        prices = graded_prices(trials.calibration_batches(int(_SHARES[-1] * full) + 1, "iteration"))
     for share in _SHARES:
         run = measuring.rollout(prices.at(max(1, int(share * full))), closing=closing)
         yield _judged(trials, f"iterations by price, {share:.0%} of them", False, run)
 
 
 def _judged(trials: TrialRuns, how: str, cheaper: bool, run: Rollout) -> Effort:
-    trials.batches += 1
+    trials.ran()
     reference = trials.reference
     values = (trials.measure(run) - trials.full) / trials.span
     all_iterations = reference.all_iterations.double().mean().item()

@@ -18,6 +18,7 @@ from trimtab.advice.diagnosis import Effects, Interval, bootstrap, correction_ef
 from trimtab.advice.effort import Effort, effort_trials
 from trimtab.advice.measured import Measured
 from trimtab.advice.result import Advice
+from trimtab.advice.shared import Shared
 from trimtab.advice.soundness import (
     Stability,
     divergence,
@@ -130,13 +131,12 @@ def advise(
             distance or euclidean,
             price,
             tell,
-            timed=cost == "seconds" or seconds is not None,
             quality=as_quality(quality),
             problems=problems,
             objective=objective,
             look=_price_of_a_look(look),
-            shop=shop,
         )
+        trials.ran(int(held_out is not None))  # it was run once to see what it is
         needed, effects = _try_out(trials, tolerance, seconds)
         yours = None if window is None else trials.your_window(window)
         trials.say("how sound the projection is")
@@ -148,7 +148,7 @@ def advise(
 
 def _two_batches(
     source: Source, held_out: Source | None, shop: Workshop | None
-) -> tuple[RunBatch, RunBatch, tuple[Problem | None, Problem | None], int]:
+) -> tuple[Shared, RunBatch, tuple[Problem | None, Problem | None], int]:
     """What calibrates and what measures, and the number of steps."""
     if isinstance(source, Problem):
         if held_out is not None:
@@ -156,12 +156,12 @@ def _two_batches(
         _refuse_too_few(len(source), source.n_steps)
         one, other = source.halves()
         if shop is None:
-            return one.rollout, other.rollout, (one, other), source.n_steps
+            return Shared(one.rollout), other.rollout, (one, other), source.n_steps
         make = shop.maker_of(source)
         if make is not None:
             shop.knows(one, partial(_half_of, make, 0))
             shop.knows(other, partial(_half_of, make, 1))
-        return shop.runs(one), shop.runs(other), (one, other), source.n_steps
+        return Shared(shop.runs(one)), shop.runs(other), (one, other), source.n_steps
     if not callable(source) or not callable(held_out):
         raise TypeError(
             "advise takes a Problem, or two functions run(schedule) of which the second runs other seeds: "
@@ -171,11 +171,12 @@ def _two_batches(
     if shop is not None:
         source, held_out = shop.runs(source), shop.runs(held_out)
         ahead(held_out, [Watched(Terminal())])
-    first, second = (as_record(run(Watched(Terminal()))) for run in (source, held_out))
+    shared = Shared(source)
+    first, second = shared(Watched(Terminal())), as_record(held_out(Watched(Terminal())))
     _refuse_too_few(2 * min(first.defects.shape[1], second.defects.shape[1]), first.n_steps)
     if first.defects.shape == second.defects.shape and bool((first.defects == second.defects).all()):
         raise ValueError("the two runs are the same rollouts; measuring needs other seeds than calibrating")
-    return source, held_out, (None, None), first.n_steps
+    return shared, held_out, (None, None), first.n_steps
 
 
 def _half_of(make: Callable[[], Problem], which: int) -> Problem:
@@ -345,10 +346,12 @@ def _soundness(
     problem = trials.problems[1]
     if problem is None:
         found = recorded_stability(trials.reference, *final_stability(constraint, trials.reference))
+        trials.ran(int(nudge is not None))
         return replace(found, divergence=loop_divergence(nudge, trials.reference, trials.distance))
     found = projection_stability(
         problem.sampler, problem.constraint, problem.seeds, trials.reference, groups=problem.groups
     )
+    trials.ran()
     return replace(found, divergence=divergence(problem, trials.reference, trials.distance))
 
 
@@ -366,6 +369,4 @@ def _fidelity(trials: TrialRuns, trial: Trial) -> Any:
     if trials.groups or trial.kind == "stepwise":
         return None
     trials.say("final samples as distributions")
-    samples, reference = trials.run(trial.schedule), trials.calibrating(Stepwise())
-    trials.batches += 1
-    return compare_samples(samples, reference)
+    return compare_samples(trials.finals[trial.kind, trial.budget], trials.calibrating(Watched(Stepwise())))

@@ -5,13 +5,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from trimtab.advice.diagnosis import Interval, bootstrap, mean
-from trimtab.core.engine import RunBatch, Runs, Workshop, ahead
+from trimtab.advice.shared import Shared
+from trimtab.core.budget import Budget, Unit
+from trimtab.core.engine import RunBatch, Runs, ahead
+from trimtab.core.fingerprint import fingerprint
 from trimtab.core.metrics import Distance, nepe, path_error
 from trimtab.core.problem import Problem
 from trimtab.core.progress import Progress
@@ -19,9 +22,13 @@ from trimtab.core.quality import Quality
 from trimtab.core.record import Rollout
 from trimtab.core.repeatable import Twice, check_same, twice
 from trimtab.core.schedule import Schedule, Watched
-from trimtab.prices.calibration import Price, batches_of, calibrate
+from trimtab.prices.batches import Batches, refuse_repeated
+from trimtab.prices.calibration import batches_of
+from trimtab.prices.candidates import by_race
+from trimtab.prices.methods import by_dp, by_plan
 from trimtab.prices.objective import Objective, describe
 from trimtab.prices.plan import Plan
+from trimtab.prices.raced import Price
 from trimtab.schedules import Periodic, Stepwise, Terminal, Window
 
 __all__ = ["KINDS", "Cost", "Kind", "Trial", "TrialRuns"]
@@ -33,8 +40,7 @@ KINDS = ("periodic", "window", "planned", "adaptive")
 """Schedules that take a budget, the simplest first."""
 
 _SEARCHES = 3  # budgets tried between those of the grid, for each schedule
-_QUICK = 1.0  # seconds: quicker rollouts are timed three times
-_TRIAL_RUNS = 38  # about, beside those that calibrate, for a sampler that is not quick
+_TRIAL_RUNS = 27  # about, beside those that calibrate
 _PATIENCE = 20.0  # seconds: slower rollouts are not run again to compare their times
 
 
@@ -77,28 +83,26 @@ class TrialRuns:
 
     def __init__(
         self,
-        calibrating: RunBatch,
+        calibrating: Shared,
         measuring: RunBatch,
         n_steps: int,
         distance: Distance,
         price: Price | None,
         say: Progress,
-        timed: bool = True,
         quality: Quality | None = None,
         problems: tuple[Problem | None, Problem | None] = (None, None),
         objective: Objective = "endpoint",
         look: float = 0.0,
-        shop: Workshop | None = None,
     ) -> None:
         """Run the ends that everything is measured between; both runs use the same seeds each time, and not others'."""
         self.calibrating, self.measuring, self.problems = calibrating, measuring, problems
-        self.distance, self.say, self.timed = distance, say, timed
-        self.quality, self.objective, self.look, self.shop = quality, objective, look, shop
-        self.n_steps, self.batches = n_steps, 0
+        self.distance, self.say = distance, say
+        self.quality, self.objective, self.look = quality, objective, look
+        self.n_steps, self._measured = n_steps, 0
 
         say("terminal and stepwise rollouts")
         say.expect(_TRIAL_RUNS + (0 if price is not None else batches_of("race", objective)))
-        ahead(measuring, [Watched(Stepwise()), Terminal(), Stepwise()])
+        ahead(measuring, [Watched(Stepwise())])
         first_of_all, self.alone, moved = self.twice(Watched(Terminal()))
         self.reference = self.run(Watched(Stepwise()))
         # updates are the same work whatever the schedule, so differences between runs are noise
@@ -114,6 +118,7 @@ class TrialRuns:
         self.full, self.closed = self.measure(self.reference), self.measure(self.alone)
         self.span = float((self.closed - self.full).mean())  # what full projection gains over terminal projection
         self.constant = float(self.alone.defects.max()) == float(self.alone.defects.min())
+        self.finals: dict[tuple[str, int], Any] = {}
         self.terminal = self.judge("terminal", 1, Terminal(), self.alone)
         self.stepwise = self.judge("stepwise", self.n_steps, Stepwise(), self.reference)
         self.trials: dict[tuple[str, int], Trial] = {}
@@ -165,80 +170,82 @@ class TrialRuns:
         blind = self.constant or self.looks_project
         return ("periodic", "window", "planned") if blind else ("periodic", "window", "adaptive")
 
+    @property
+    def batches(self) -> int:
+        """All that were run, of either half of the samples."""
+        return self.calibrating.count + self._measured
+
+    def ran(self, batches: int = 1) -> None:
+        """Count batches of the half that measures, whatever ran them."""
+        self._measured += batches
+        self.say.batch(batches)
+
     def run(self, schedule: Schedule) -> Rollout:
         """The batch that measures, under a schedule."""
-        self.batches += 1
         record = self.measuring(schedule)
-        self.say.batch()
+        self.ran()
         return record
 
     def twice(self, schedule: Schedule) -> Twice:
         """The batch that measures, twice under one schedule."""
-        self.batches += 2
         run = self.measuring
         both = run.twice(schedule) if isinstance(run, Runs) else twice(run, schedule)
-        self.say.batch(2)
+        self.ran(2)
         return both
 
     def announce(self, kind: Kind, budgets: Iterable[int]) -> None:
         """Begin the runs of trials to come."""
         new = [b for b in dict.fromkeys(budgets) if 1 < b < self.n_steps and (kind, b) not in self.trials]
-        schedules = [self.schedule(kind, budget) for budget in new]
-        bare = [schedule for schedule in schedules if not schedule.looks_at_defects]
-        ahead(self.measuring, [*map(Watched, schedules), *bare])
+        ahead(self.measuring, [Watched(self.schedule(kind, budget)) for budget in new])
 
     def price(self, kind: str) -> Price:
         """Of a kind that needs one, calibrated on the other batch when first asked for."""
         if kind not in self.prices:
             self.say(f"calibrating {kind} correction")
-            method = "planned" if kind == "planned" else "race" if self.look else None
-            source = self.problems[0] or self.calibrating
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # a constant defect is among the findings
-                self.prices[kind] = calibrate(
-                    source,
-                    method=method,
-                    objective=self.objective,
-                    quality=None if method == "planned" else self.quality,
-                    look=self.look if method == "race" else 0.0,
-                    distance=self.distance,
-                    closing=self.reference.closing_rule,
-                    check=False,
-                    engine=self.shop,
-                    say=self.say,
-                )
-            self.batches += int(self.prices[kind].notes["batches"])
+                batches = self.calibration_batches(1.0)
+                if kind == "planned":
+                    self.prices[kind] = by_plan(batches)
+                elif self.objective == "path" and self.quality is None and not self.look:
+                    self.prices[kind] = by_dp(batches)
+                else:
+                    self.prices[kind] = by_race(batches, self.quality, self.problems[0], {}, self.look)
         return self.prices[kind]
 
+    def calibration_batches(self, budget: Budget, unit: Unit = "projection") -> Batches:
+        """Of the half that calibrates; what was run there before is not run again."""
+        problem, known = self.problems[0], ""
+        if problem is not None:
+            refuse_repeated(problem)
+            known = fingerprint(problem.sampler, problem.constraint)
+        return Batches(self.calibrating, budget, self.objective, self.distance, known, False, self.say, unit)
+
     def judge(self, kind: Kind, budget: int, schedule: Schedule, run: Rollout) -> Trial:
-        """What a run, whose defects were measured, lost and cost."""
-        watched = run
+        """What a run, whose defects were measured, lost and cost.
+
+        A schedule that does not look at defects does not pay for the looks that were made to measure them.
+        """
         apart = self.distance(run.final, self.reference.final)
         measured = self.measure(run)
         values = (measured - self.full) / self.span if self.span > 0 else torch.full_like(measured, torch.nan)
-        if not schedule.looks_at_defects:
-            run = self.run(schedule)  # a schedule that does not look at defects does not pay for looks
+        self.finals[kind, budget] = run.final
         return Trial(
             kind=kind,
             budget=budget,
             values=values,
             loss=bootstrap(mean, values),
             measured=measured,
-            nepe=float(nepe(path_error(watched).double(), *self.ends).nanmean()),
-            seconds=self.quickest(schedule, run, kind),
+            nepe=float(nepe(path_error(run).double(), *self.ends).nanmean()),
+            seconds=self.seconds(run, kind, schedule.looks_at_defects),
             projections=float(run.paid.double().mean()) + self.look * self.n_steps * schedule.looks_at_defects,
             endpoint=float(apart.double().mean()),
             schedule=schedule,
         )
 
-    def quickest(self, schedule: Schedule, run: Rollout, kind: str) -> float:
-        """Seconds of a run, or of two more like it if they are quicker: what disturbs a clock only ever adds to it."""
-        again = 2 if self.timed and sum(run.seconds.values()) < _QUICK else 0
-        return min(self.seconds(one, kind) for one in (run, *(self.run(schedule) for _ in range(again))))
-
-    def seconds(self, run: Rollout, kind: str) -> float:
+    def seconds(self, run: Rollout, kind: str, looks: bool = True) -> float:
         """Wall clock per sample. Where looking is projecting, only adaptive correction has to look."""
-        spent = run.seconds | {"update": self.update}
+        spent = run.seconds | {"update": self.update} | ({} if looks else {"defect": 0.0})
         if self.looks_project and kind != "adaptive":
             needed = int(run.spent.sum()) + int(run.closing.sum())
             spent["projection"] *= needed / max(run.rows["projection"], 1)
@@ -302,13 +309,13 @@ class TrialRuns:
         return min(fitting_trials, key=lambda trial: trial.loss.mean, default=None)
 
     def timed_again(self, trial: Trial) -> tuple[Trial, Trial, Interval]:
-        """A trial and the stepwise one with their times taken again, side by side, and the share that is saved."""
+        """A trial and the stepwise one with their times taken twice more, side by side, and the share that is saved."""
         if trial.kind == "stepwise":
             return trial, self.stepwise, Interval(0.0, 0.0, 0.0)
         times = [(trial.seconds, self.stepwise.seconds)]
         if self.stepwise.seconds * self.n < _PATIENCE:
             both = trial, self.stepwise
-            times = [tuple(self.seconds(self.run(one.schedule), one.kind) for one in both) for _ in range(3)]  # type: ignore[misc]
+            times += [tuple(self.seconds(self.run(one.schedule), one.kind) for one in both) for _ in range(2)]  # type: ignore[misc]
         shares = sorted(1 - ours / theirs for ours, theirs in times)
         middle = sorted(times, key=lambda pair: 1 - pair[0] / pair[1])[len(times) // 2]
         saving = Interval(shares[len(shares) // 2], shares[0], shares[-1])

@@ -156,7 +156,19 @@ class Workshop:
         self.close()
 
 
-class Runs:
+class Foreseen:
+    """A `run(schedule)` that can be told which batches it will be asked for next."""
+
+    def __call__(self, schedule: Schedule) -> Rollout:
+        """One batch."""
+        raise NotImplementedError
+
+    def ahead(self, schedules: Sequence[Schedule]) -> None:
+        """Begin batches that will be asked for."""
+        raise NotImplementedError
+
+
+class Runs(Foreseen):
     """The batches of one problem on an engine: called with a schedule, it gives the record."""
 
     def __init__(self, shop: Workshop, source: Problem | RunBatch, options: Mapping[str, Any]) -> None:
@@ -235,7 +247,7 @@ def workshop(
 
 def ahead(run: RunBatch, schedules: Sequence[Schedule]) -> None:
     """Say which batches `run` will be asked for next; without an engine that changes nothing."""
-    if isinstance(run, Runs):
+    if isinstance(run, Foreseen):
         run.ahead(schedules)
 
 

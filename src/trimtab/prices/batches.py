@@ -25,7 +25,7 @@ from trimtab.prices.objective import Objective, as_mix, describe, residual_weigh
 from trimtab.prices.thresholds import Thresholds, with_closing
 from trimtab.schedules import Stepwise, Terminal
 
-__all__ = ["Batches", "Source"]
+__all__ = ["Batches", "Source", "refuse_repeated"]
 
 Source = Problem | RunBatch
 """What is calibrated: a problem, or a function that runs a loop of the user's own on a schedule."""
@@ -190,3 +190,14 @@ class Batches:
 
 def _watched(schedule: Schedule) -> Schedule:
     return schedule if schedule.looks_at_defects else Watched(schedule)
+
+
+def refuse_repeated(problem: Problem) -> None:
+    """Refuse calibration seeds of which one is there twice."""
+    seeds = problem.seeds.tolist()
+    repeated = len(seeds) - len(set(seeds))
+    if repeated:
+        raise ValueError(
+            f"{repeated} of the {len(seeds)} calibration seeds are repeated: the same rollout twice tells nothing new; "
+            "give each seed once"
+        )

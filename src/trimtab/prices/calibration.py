@@ -20,7 +20,7 @@ from trimtab.core.problem import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Closing
-from trimtab.prices.batches import Batches, Source
+from trimtab.prices.batches import Batches, Source, refuse_repeated
 from trimtab.prices.candidates import by_iteration_race, by_race
 from trimtab.prices.graded import graded_prices
 from trimtab.prices.mean import Mean, MeanPrices, mean_prices
@@ -155,13 +155,7 @@ def batches_of(method: str, objective: Objective = "endpoint", unit: Unit = "pro
 def _run_of(source: Source, closing: Closing, keep_states: bool, shop: Workshop | None) -> RunBatch:
     if not isinstance(source, Problem):
         return source if shop is None else shop.runs(source)
-    seeds = source.seeds.tolist()
-    repeated = len(seeds) - len(set(seeds))
-    if repeated:
-        raise ValueError(
-            f"{repeated} of the {len(seeds)} calibration seeds are repeated: the same rollout twice tells nothing new; "
-            "give each seed once"
-        )
+    refuse_repeated(source)
     options: dict[str, Any] = {"closing": closing, "keep_states": keep_states, "measure_defects": True}
     return partial(source.rollout, **options) if shop is None else shop.runs(source, **options)
 
