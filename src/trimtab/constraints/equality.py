@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from trimtab.constraints.gauss_newton import Equations, Iterate, advance, begin, closer, far_by_multipliers, solve
-from trimtab.constraints.linearised import Factor, Linear, find_linear, linearise, pushing, step_matrix
+from trimtab.constraints.linearised import Factor, Linear, find_linear, gradients, linearise, step_matrix
 from trimtab.constraints.rows import row_norm
 from trimtab.constraints.states import check_states
 from trimtab.core.constraint import Constraint, Improvement, Projection
@@ -100,7 +100,7 @@ class NonlinearEquality(Constraint):
         solved = size <= equations.tolerance
         if self.refinements and factor is not None:
             solved &= far_by_multipliers(equations, y, flat, factor, self.nearness)
-        moved = (solved & (row_norm(y - flat) > 0)).nonzero().squeeze(1)
+        moved = (solved & (y != flat).any(dim=1)).nonzero().squeeze(1)
         for _ in range(self.refinements):
             if len(moved) == 0:
                 break
@@ -168,7 +168,7 @@ class NonlinearEquality(Constraint):
         bent = None if linear is None else linear.bent
         equations = Equations(
             lambda flat, rows: self._values(flat, rows, event),
-            lambda flat, rows: self._derivatives(flat, rows, event, bent),
+            lambda flat, rows: self._linearised(flat, rows, event, bent),
             linear,
             tolerance,
             _SHRINK[self.jacobian],
@@ -181,7 +181,7 @@ class NonlinearEquality(Constraint):
         """g, (k, m)."""
         data = self._data(rows, flat)
         if self.vectorised:
-            return self._called(lambda y: torch.func.vmap(self.function)(y, *data), flat, event)
+            return self._called(lambda y: self._by_batch(y, *data), flat, event)
 
         def one_by_one(y: Tensor) -> Tensor:
             with torch.enable_grad():
@@ -191,27 +191,27 @@ class NonlinearEquality(Constraint):
 
     def _derivatives(self, flat: Tensor, rows: Tensor, event: torch.Size, which: Tensor | None) -> Tensor:
         """The Jacobian, (k, q, d), of those equations that `which` (q,) names, or all."""
-        data = self._data(rows, flat)
-        if not self.vectorised:
+        return self._linearised(flat, rows, event, which)[1]()
+
+    def _linearised(
+        self, flat: Tensor, rows: Tensor, event: torch.Size, which: Tensor | None
+    ) -> tuple[Tensor, Callable[[], Tensor]]:
+        """g, (k, m), and what gives the Jacobian there, (k, q, d), of the equations that `which` (q,) names, or all."""
+        if self.vectorised:
+            g, pull_back = linearise(lambda y: self._values(y, rows, event), flat)
+            return g, lambda: gradients(pull_back, flat, g, which)
+
+        def one_by_one() -> Tensor:
             found = [
                 torch.autograd.functional.jacobian(  # type: ignore[no-untyped-call]
                     lambda s, own=own: self.function(s, *own), state.view(event)
                 )
-                for state, *own in zip(flat, *data, strict=True)
+                for state, *own in zip(flat, *self._data(rows, flat), strict=True)
             ]
             jacobian = torch.stack(found).flatten(2)
             return jacobian if which is None else jacobian[:, which]
 
-        # samples are independent: the pull-back of one equation of all of them is a row of every sample's matrix, and
-        # the push of one coordinate a column; whichever are fewer
-        g, pull_back = linearise(lambda y: self._values(y, rows, event), flat)
-        m, d = g.shape[1], flat.shape[1]
-        if which is None and m > 2 * d:
-            units = torch.eye(d, dtype=g.dtype, device=g.device)[:, None].expand(-1, len(flat), -1)
-            return torch.func.vmap(pushing(pull_back, g))(units).permute(1, 2, 0).contiguous()
-        units = torch.eye(m, dtype=g.dtype, device=g.device)
-        units = (units if which is None else units[which])[:, None].expand(-1, len(flat), -1)
-        return torch.func.vmap(pull_back)(units).transpose(0, 1).contiguous()
+        return self._values(flat, rows, event), one_by_one
 
     def _called(self, function: Callable[[Tensor], Tensor], flat: Tensor, event: torch.Size) -> Tensor:
         """The function's answer, (k, m); an error in it is told with the shapes that it was called with."""
@@ -233,11 +233,17 @@ class NonlinearEquality(Constraint):
 
     def _data(self, rows: Tensor | slice, like: Tensor) -> list[Tensor]:
         """The data of some samples, its floats in the dtype of the states."""
-        if isinstance(rows, Tensor) and self.data and len(rows) == len(self.data[0]):
-            rows = slice(None)  # rows are told apart and in order: these are all
-        return [d[rows].to(like) if d.is_floating_point() else d[rows].to(like.device) for d in self.data]
+        # rows are told apart and in order: as many as there are, are all
+        some = isinstance(rows, slice) or len(rows) < len(self.data[0]) if self.data else False
+        data = [d[rows] for d in self.data] if some else self.data
+        return [d.to(like) if d.is_floating_point() else d.to(like.device) for d in data]
 
     # ------------------------------------------------------------------ what is found once
+
+    @cached_property
+    def _by_batch(self) -> Callable[..., Tensor]:
+        """The function of a batch."""
+        return torch.func.vmap(self.function)
 
     @cached_property
     def _linear(self) -> dict[Any, Linear | None]:

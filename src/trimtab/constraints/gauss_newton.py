@@ -12,12 +12,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from trimtab.constraints.linearised import Factor, Linear, factored, linearise, matrix_free_steps, pushing
-from trimtab.constraints.rows import row_dot, row_norm
+from trimtab.constraints.linearised import Factor, Linear, Target, factored, linearise, matrix_free_steps, pushing
+from trimtab.constraints.rows import row_dot
 
 __all__ = ["Equations", "Iterate", "advance", "begin", "closer", "far_by_multipliers", "solve"]
 
 _HALVINGS = 12
+
+Derivatives = Callable[[], Tensor]
+"""Gives a Jacobian at states where g has been evaluated, for less than evaluating both."""
 
 
 class Equations(NamedTuple):
@@ -25,7 +28,7 @@ class Equations(NamedTuple):
 
     Attributes:
         values: g of the states (k, d) of the samples (k,), (k, m).
-        jacobian: Of those equations that bend, (k, q, d).
+        linearised: g likewise, and what gives the Jacobian there of those equations that bend, (k, q, d).
         linear: Those that do not.
         tolerance: Norm of g that counts as 0.
         shrink: What a step must multiply norm(g) by, or less, for its Jacobian to be kept.
@@ -36,7 +39,7 @@ class Equations(NamedTuple):
     """
 
     values: Callable[[Tensor, Tensor], Tensor]
-    jacobian: Callable[[Tensor, Tensor], Tensor]
+    linearised: Callable[[Tensor, Tensor], tuple[Tensor, Derivatives]]
     linear: Linear | None
     tolerance: float
     shrink: float
@@ -46,7 +49,7 @@ class Equations(NamedTuple):
 
     def factor(self, y: Tensor, rows: Tensor) -> Factor:
         """The factored Jacobians at states (k, d) of the samples (k,)."""
-        return factored(self.jacobian(y, rows), self.linear)
+        return factored(self.linearised(y, rows)[1](), self.linear)
 
 
 class Iterate(NamedTuple):
@@ -60,6 +63,7 @@ class Iterate(NamedTuple):
         kept: Their factored Jacobians; None where none has been made.
         last: States and equations one step ago, (k, d) and (k, m), where the same Jacobian made that step, or None;
             for a sample whose Jacobian is new, its present ones.
+        derivatives: The Jacobian at y, to be had on demand, where the next step is known to want it; None elsewhere.
     """
 
     y: Tensor
@@ -68,6 +72,7 @@ class Iterate(NamedTuple):
     fell: Tensor
     kept: Factor | None
     last: tuple[Tensor, Tensor] | None = None
+    derivatives: Derivatives | None = None
 
     def take(self, rows: Tensor) -> Iterate:
         """Some of them."""
@@ -78,8 +83,10 @@ class Iterate(NamedTuple):
 
 def begin(equations: Equations, y: Tensor, rows: Tensor, kept: Factor | None = None) -> Iterate:
     """The first iterate, with a factor that is known already or none."""
-    g = equations.values(y, rows)
-    return Iterate(y, g, _norm(g), torch.ones(len(y), dtype=torch.bool, device=y.device), kept)
+    wanted = kept is None and equations.shared is None and not equations.matrix_free
+    g, derivatives = equations.linearised(y, rows) if wanted else (equations.values(y, rows), None)
+    all_fell = torch.ones(len(y), dtype=torch.bool, device=y.device)
+    return Iterate(y, g, _norm(g), all_fell, kept, derivatives=derivatives)
 
 
 def solve(
@@ -101,9 +108,11 @@ def solve(
     """
     now = begin(equations, start, rows, kept)
     y, size, factor = now.y, now.size, kept
+    steps = torch.zeros_like(rows)
     place: Tensor | None = None  # where each of those still at work stands in y; None while all are
+    renews = kept is None and equations.renew_once
     for k in range(limit):
-        if k == 1 and kept is None and equations.renew_once:
+        if k == 1 and renews:
             now = now._replace(kept=None)
         going = now.fell & (now.size > equations.tolerance)
         if not bool(going.all()):
@@ -114,30 +123,37 @@ def solve(
             if len(place) == 0:
                 break
         if place is None:
-            now = advance(equations, now, rows, x)
+            nearest_to = None if k == 0 and start is x else x  # from x itself the shortest step leads to the nearest
+            now = advance(equations, now, rows, nearest_to, renews and k == 0)
             y, size, factor = now.y, now.size, now.kept
-            spent[rows] += 1
+            steps += 1
         else:
-            now = advance(equations, now, rows[place], x[place])
+            now = advance(equations, now, rows[place], x[place], renews and k == 0)
             y[place], size[place] = now.y, now.size
-            spent[rows[place]] += 1
+            steps[place] += 1
+    spent[rows] += steps
     return y, size, factor
 
 
-def advance(equations: Equations, now: Iterate, rows: Tensor, x: Tensor | None = None) -> Iterate:
-    """One step of every sample given; with a Jacobian taken anew, towards the solutions nearest to x, (k, d)."""
+def advance(
+    equations: Equations, now: Iterate, rows: Tensor, x: Tensor | None = None, renews_next: bool = False
+) -> Iterate:
+    """One step of every sample given; with a Jacobian taken anew, towards the solutions nearest to x, (k, d).
+
+    Where the next step takes one anew as well, that is prepared.
+    """
     if equations.matrix_free:
         accuracy = 1e-2 if now.y.dtype == torch.float32 else 1e-4
         step = matrix_free_steps(lambda y: equations.values(y, rows), now.y, now.g, accuracy)
         return _searched(equations, now, step, rows)
     if equations.shared is None and now.kept is None:
-        return _renewed(equations, now, rows, x)
+        return _renewed(equations, now, rows, x, renews_next)
     from_y, target = (now.y, now.g) if now.last is None else _extrapolated(now.y, now.g, *now.last)
     if equations.shared is not None:
         step = target @ equations.shared.T
     else:
         assert now.kept is not None
-        step = now.kept.steps(equations.linear, target)
+        step = now.kept.steps(equations.linear, Target.of(equations.linear, target))
     y = from_y - step
     g = equations.values(y, rows)
     size = _norm(g)
@@ -166,35 +182,38 @@ def _extrapolated(y: Tensor, g: Tensor, last_y: Tensor, last_g: Tensor) -> tuple
     """
     change = g - last_g
     length = row_dot(change, change)
-    back = torch.where(length > 0, row_dot(change, g) / length.where(length > 0, 1.0), 0.0).clamp(-3, 1)[:, None]
+    back = (row_dot(change, g) / length).nan_to_num(0.0, 0.0, 0.0).clamp(-3, 1)[:, None]  # 0 / 0: nothing to learn
     return y - back * (y - last_y), g - back * change
 
 
-def _renewed(equations: Equations, now: Iterate, rows: Tensor, x: Tensor | None) -> Iterate:
+def _renewed(equations: Equations, now: Iterate, rows: Tensor, x: Tensor | None, renews_next: bool = False) -> Iterate:
     """One step by the Jacobian at the present states, to the solution of the linearised equations nearest to x.
 
-    That is the shortest step and one along the set. Where it is too long for norm(g) to fall, the shortest one is taken
-    by itself, and halved until it does.
+    That is the shortest step and one along the set; with no x, the shortest. Where it is too long for norm(g) to fall,
+    the shortest one is taken by itself, and halved until it does.
     """
-    factor, linear = equations.factor(now.y, rows), equations.linear
-    now = now._replace(kept=factor, last=None)
+    linear = equations.linear
+    factor = equations.factor(now.y, rows) if now.derivatives is None else factored(now.derivatives(), linear)
+    now = now._replace(kept=factor, last=None, derivatives=None)
+    target = Target.of(linear, now.g)
     if x is None:
-        return _searched(equations, now, factor.steps(linear, now.g), rows)
-    back = x - now.y
-    y = x - factor.steps(linear, now.g + factor.pushed(linear, back))
-    g = equations.values(y, rows)
-    new = Iterate(y, g, _norm(g), torch.ones_like(now.fell), factor)
-    failed = (~(new.size < (1 - 1e-4) * now.size)).nonzero().squeeze(1)  # NaN does not fall
-    if len(failed) == 0:
-        return new
+        y = now.y - factor.steps(linear, target)
+    else:
+        y = x - factor.steps(linear, target.plus(factor.pushed(linear, x - now.y)))
+    g, derivatives = equations.linearised(y, rows) if renews_next else (equations.values(y, rows), None)
+    size = _norm(g)
+    fell = size < (1 - 1e-4) * now.size  # NaN does not fall
+    if bool(fell.all()):
+        return Iterate(y, g, size, fell, factor, derivatives=derivatives)
+    failed = (~fell).nonzero().squeeze(1)
     rest = now.take(failed)
-    again = _searched(equations, rest, factor.take(failed).steps(linear, rest.g), rows[failed])
+    again = _searched(equations, rest, factor.take(failed).steps(linear, Target.of(linear, rest.g)), rows[failed])
     y, g = y.index_copy(0, failed, again.y), g.index_copy(0, failed, again.g)
-    return Iterate(y, g, new.size.index_copy(0, failed, again.size), new.fell.index_copy(0, failed, again.fell), factor)
+    return Iterate(y, g, size.index_copy(0, failed, again.size), fell.index_copy(0, failed, again.fell), factor)
 
 
-def _norm(g: Tensor) -> Tensor:
-    return row_dot(g, g).sqrt()
+def _norm(rows: Tensor) -> Tensor:
+    return row_dot(rows, rows).sqrt()
 
 
 def _searched(equations: Equations, now: Iterate, step: Tensor, rows: Tensor) -> Iterate:
@@ -229,14 +248,19 @@ def far_by_multipliers(equations: Equations, y: Tensor, x: Tensor, factor: Facto
     """
     back, linear = x - y, equations.linear
     g, pull_back = linearise(lambda z: equations.values(z, torch.arange(len(y), device=y.device)), y)
-    left = back
+    left, near = back, nearness * _norm(back)
+    far = torch.ones_like(near, dtype=torch.bool)
     for _ in range(2):
-        multipliers, rest = factor.multipliers(linear, factor.pushed(linear, left))
+        multipliers, rest = factor.multipliers(factor.pushed(linear, left))
         if linear is None:
             left = left - pull_back(multipliers)
         else:
-            left = left - pull_back(torch.zeros_like(g).index_copy(1, linear.bent, multipliers)) - linear.combined(rest)
-    return ~(row_norm(left) <= nearness * row_norm(back))
+            pulled = pull_back(torch.zeros_like(g).index_copy(1, linear.bent, multipliers))
+            left = left - linear.added(pulled, rest)
+        far &= ~(_norm(left) <= near)
+        if not bool(far.any()):
+            break
+    return far
 
 
 def closer(
@@ -267,14 +291,14 @@ def closer(
         kept = equations.factor(y, rows)
         along = back - kept.steps(equations.linear, kept.pushed(equations.linear, back))
     spent[rows] += 1
-    far = row_norm(along) > nearness * row_norm(back)
+    far = _norm(along) > nearness * _norm(back)
     moving = far.nonzero().squeeze(1)
     if len(moving) == 0:
         return y, size, far
     own = equations._replace(shared=None)  # the Jacobian is at hand
     factor = None if kept is None else kept.take(moving)
     new, new_size, _ = solve(own, y[moving] + along[moving], rows[moving], factor, limit, spent, x[moving])
-    better = (new_size <= equations.tolerance) & (row_norm(x[moving] - new) < row_norm(back[moving]))
+    better = (new_size <= equations.tolerance) & (_norm(x[moving] - new) < _norm(back[moving]))
     y, size = y.clone(), size.clone()
     y[moving[better]], size[moving[better]] = new[better], new_size[better]
     return y, size, far.index_copy(0, moving, better)

@@ -13,7 +13,18 @@ from torch import Tensor
 
 from trimtab.constraints.rows import apply_matrix, combine_columns, combine_rows, row_product
 
-__all__ = ["Factor", "Linear", "factored", "find_linear", "linearise", "matrix_free_steps", "pushing", "step_matrix"]
+__all__ = [
+    "Factor",
+    "Linear",
+    "Target",
+    "factored",
+    "find_linear",
+    "gradients",
+    "linearise",
+    "matrix_free_steps",
+    "pushing",
+    "step_matrix",
+]
 
 Products = Callable[[Tensor], Tensor]
 
@@ -24,20 +35,20 @@ class Linear(NamedTuple):
     Attributes:
         rows: Which equations, (p,).
         bent: Which equations are the others, (q,).
-        matrix: Their gradients, (p, d).
-        basis: An orthonormal basis of the span of their gradients, (r, d).
+        columns: Which numbers of a state they look at, (c,): of initial or boundary values, few.
+        basis: An orthonormal basis of the span of their gradients there, (r, c).
         coordinates: Their shortest steps in coordinates of the basis, (r, p).
     """
 
     rows: Tensor
     bent: Tensor
-    matrix: Tensor
+    columns: Tensor
     basis: Tensor
     coordinates: Tensor
 
-    def combined(self, weights: Tensor) -> Tensor:
-        """Sums of the basis, (n, r) to (n, d)."""
-        return combine_rows(weights, self.basis.expand(len(weights), -1, -1))
+    def added(self, step: Tensor, weights: Tensor) -> Tensor:
+        """A step (n, d) with sums of the basis, (n, r), added to it."""
+        return step.index_add(1, self.columns, combine_rows(weights, self.basis.expand(len(weights), -1, -1)))
 
 
 def find_linear(jacobians: Tensor) -> Linear | None:
@@ -45,11 +56,35 @@ def find_linear(jacobians: Tensor) -> Linear | None:
     rows = (jacobians == jacobians[0]).all(dim=2).all(dim=0)
     if not bool(rows.any()) or not bool(jacobians.isfinite().all()):
         return None
-    matrix = jacobians[0, rows].double()
-    u, s, vh = torch.linalg.svd(matrix, full_matrices=False)
-    full = s > torch.finfo(jacobians.dtype).eps * max(matrix.shape) * s.max()
-    which, others = (chosen.nonzero().squeeze(1) for chosen in (rows, ~rows))
-    return Linear(which, others, jacobians[0, rows], vh[full].to(jacobians), (u[:, full] / s[full]).T.to(jacobians))
+    columns = (jacobians[0, rows] != 0).any(dim=0)
+    matrix = jacobians[0, rows][:, columns]
+    u, s, vh = torch.linalg.svd(matrix.double(), full_matrices=False)
+    full = s > torch.finfo(jacobians.dtype).eps * max(matrix.shape) * s.amax() if len(s) else s > 0
+    which, others, seen = (chosen.nonzero().squeeze(1) for chosen in (rows, ~rows, columns))
+    return Linear(which, others, seen, vh[full].to(jacobians), (u[:, full] / s[full]).T.to(jacobians))
+
+
+class Target(NamedTuple):
+    """What a step is to change g by.
+
+    Attributes:
+        straight: The linear equations, as the shortest step for them in coordinates of their basis, (n, r).
+        bent: The other equations, (n, q).
+    """
+
+    straight: Tensor
+    bent: Tensor
+
+    @classmethod
+    def of(cls, linear: Linear | None, change: Tensor) -> Target:
+        """From the change of all equations, (n, m)."""
+        if linear is None:
+            return cls(change[:, :0], change)
+        return cls(apply_matrix(linear.coordinates, change[:, linear.rows]), change[:, linear.bent])
+
+    def plus(self, other: Target) -> Target:
+        """Both changes together."""
+        return Target(self.straight + other.straight, self.bent + other.bent)
 
 
 class Factor(NamedTuple):
@@ -72,30 +107,24 @@ class Factor(NamedTuple):
         """Of some samples."""
         return Factor(*(part[rows] for part in self))
 
-    def steps(self, linear: Linear | None, target: Tensor) -> Tensor:
-        """The shortest steps that change g by `target`, (n, m) to (n, d)."""
-        multipliers, rest = self.multipliers(linear, target)
+    def steps(self, linear: Linear | None, target: Target) -> Tensor:
+        """The shortest steps that change g by `target`, (n, d)."""
+        multipliers, rest = self.multipliers(target)
         step = combine_rows(multipliers, self.jacobian)
-        return step if linear is None else step + linear.combined(rest)
+        return step if linear is None else linear.added(step, rest)
 
-    def multipliers(self, linear: Linear | None, target: Tensor) -> tuple[Tensor, Tensor]:
+    def multipliers(self, target: Target) -> tuple[Tensor, Tensor]:
         """The shortest steps as sums of gradients: of the equations that bend, (n, q), and of the basis, (n, r)."""
-        if linear is None:
-            return torch.cholesky_solve(target[:, :, None], self.cholesky).squeeze(2), target[:, :0]
-        straight = apply_matrix(linear.coordinates, target[:, linear.rows])  # in coordinates of the basis
-        bent = target[:, linear.bent] - combine_columns(self.cross, straight)
+        bent = target.bent - combine_columns(self.cross, target.straight)
         multipliers = torch.cholesky_solve(bent[:, :, None], self.cholesky).squeeze(2)
-        return multipliers, straight - combine_rows(multipliers, self.cross)
+        return multipliers, target.straight - combine_rows(multipliers, self.cross)
 
-    def pushed(self, linear: Linear | None, step: Tensor) -> Tensor:
-        """What the linearised equations change by along steps, (n, d) to (n, m)."""
+    def pushed(self, linear: Linear | None, step: Tensor) -> Target:
+        """What the linearised equations change by along steps, (n, d)."""
         bent = combine_columns(self.jacobian, step)
         if linear is None:
-            return bent
-        change = bent.new_empty(len(bent), len(linear.rows) + len(linear.bent))
-        change[:, linear.bent] = bent
-        change[:, linear.rows] = combine_columns(linear.matrix.expand(len(step), -1, -1), step)
-        return change
+            return Target(bent[:, :0], bent)
+        return Target(combine_columns(linear.basis.expand(len(step), -1, -1), step[:, linear.columns]), bent)
 
 
 def factored(bent: Tensor, linear: Linear | None) -> Factor:
@@ -106,7 +135,7 @@ def factored(bent: Tensor, linear: Linear | None) -> Factor:
     trace = gram.diagonal(dim1=1, dim2=2).sum(dim=1)
     ridge = (torch.finfo(gram.dtype).eps * 8 * trace).clamp(min=torch.finfo(gram.dtype).tiny)
     if linear is not None:
-        cross = row_product(bent, linear.basis.T.expand(len(bent), -1, -1))
+        cross = row_product(bent[:, :, linear.columns], linear.basis.T.expand(len(bent), -1, -1))
         gram = gram - row_product(cross, cross.transpose(1, 2))
     gram.diagonal(dim1=1, dim2=2).add_(ridge[:, None])
     return Factor(bent, cross, torch.linalg.cholesky_ex(gram).L)
@@ -115,7 +144,8 @@ def factored(bent: Tensor, linear: Linear | None) -> Factor:
 def step_matrix(factor: Factor, linear: Linear | None, m: int) -> Tensor:
     """S of the one sample of a factor, (d, m): what turns any target into its shortest step."""
     identity = torch.eye(m, dtype=factor.jacobian.dtype, device=factor.jacobian.device)
-    return Factor(*(part.expand(m, -1, -1) for part in factor)).steps(linear, identity).T.contiguous()
+    repeated = Factor(*(part.expand(m, -1, -1) for part in factor))
+    return repeated.steps(linear, Target.of(linear, identity)).T.contiguous()
 
 
 def linearise(function: Callable[[Tensor], Tensor], at: Tensor) -> tuple[Tensor, Products]:
@@ -127,6 +157,27 @@ def linearise(function: Callable[[Tensor], Tensor], at: Tensor) -> tuple[Tensor,
 def pushing(pull_back: Products, like: Tensor) -> Products:
     """Products with J, (n, d) to (n, m), from those with Jᵀ: the derivative of a linear function is its transpose."""
     return linearise(pull_back, torch.zeros_like(like))[1]
+
+
+def gradients(pull_back: Products, at: Tensor, g: Tensor, which: Tensor | None) -> Tensor:
+    """The Jacobian, (n, q, d), of those equations that `which` (q,) names, or all.
+
+    Samples are independent: the pull-back of one equation of all of them is a row of every sample's matrix, and the
+    push of one coordinate a column; whichever are fewer are taken.
+
+    Args:
+        pull_back: Products with its transpose, as `linearise` gives them.
+        at: Where, (n, d).
+        g: The values there, (n, m).
+        which: Of the equations.
+    """
+    (n, d), m = at.shape, g.shape[1]
+    if which is None and m > 2 * d:
+        columns = torch.eye(d, dtype=g.dtype, device=g.device)[:, None].expand(-1, n, -1)
+        return torch.func.vmap(pushing(pull_back, g))(columns).permute(1, 2, 0).contiguous()
+    rows = torch.eye(m, dtype=g.dtype, device=g.device)
+    rows = (rows if which is None else rows[which])[:, None].expand(-1, n, -1)
+    return torch.func.vmap(pull_back)(rows).transpose(0, 1).contiguous()
 
 
 def matrix_free_steps(function: Callable[[Tensor], Tensor], at: Tensor, target: Tensor, accuracy: float) -> Tensor:
