@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -21,3 +24,16 @@ def stable():
     from diffusers_cases import stable_pipeline
 
     return stable_pipeline()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A real browser; tests that need one skip where there is none."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="pages are tested with playwright")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no Chromium on the path (Debian: apt-get install chromium)")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        browser.close()

@@ -215,18 +215,6 @@ class Tab:
         return [url for url in self.asked if not url.startswith(("file:", "data:", "blob:"))]
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="the site's tests need playwright")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("no Chromium on the path (Debian: apt-get install chromium)")
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        yield browser
-        browser.close()
-
-
 @pytest.fixture
 def tab(browser: Any) -> Iterator[Tab]:
     """Afterwards: no complaint on the console, and no request to any host."""
