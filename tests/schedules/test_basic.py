@@ -25,6 +25,41 @@ def test_fixed_takes_steps(steps):
     assert run.projected.nonzero()[:, 0].tolist() == [3, 3, 3, 7, 7, 7]
 
 
+@pytest.mark.parametrize("closing", ["paid", "free", "none"])
+@pytest.mark.parametrize(
+    "steps",
+    [[3, 7], (7, 3, 3), np.array([3, -5]), range(3, 8, 4), torch.tensor([3, 7]), [0, 1], [1], [], [3, 11], range(12)],
+)
+def test_steps_of_an_unknown_number_do_what_they_do_of_a_known_one(steps, closing):
+    loose, bound = (
+        free.rollout(Walk(), Sphere(), schedule, range(3), closing=closing)
+        for schedule in (tt.schedules.Fixed(steps), tt.schedules.Fixed.at(steps, 12))
+    )
+    assert torch.equal(loose.projected, bound.projected)
+    assert torch.equal(loose.paid, bound.paid)
+
+
+def test_steps_fit_loops_of_any_length():
+    last = tt.schedules.Fixed([0, -1])
+    for T in (2, 5, 12):
+        corrector = free.Corrector(Sphere(), last, T)
+        for _ in range(T):
+            corrector(torch.ones(2, 3))
+        assert corrector.rollout.projected[:, 0].nonzero().flatten().tolist() == [0, T - 1]
+
+
+@pytest.mark.parametrize("mask", [[0, 1, 0], [1, 1, 1, 1], torch.ones(5, dtype=torch.int64), np.zeros(3, dtype=int)])
+def test_numbers_that_look_like_a_mask_are_not_taken_for_steps(mask):
+    with pytest.raises(ValueError, match=r"all of them 0 or 1.*Fixed\(torch.tensor\(\[0, 0, 1\]\).bool\(\)\)"):
+        tt.schedules.Fixed(mask)
+
+
+@pytest.mark.parametrize("steps", [[12], [3, -13]])
+def test_a_step_outside_the_run_is_refused_when_the_run_is_known(steps):
+    with pytest.raises(ValueError, match="is not one of T = 12, 0 to 11"):
+        free.rollout(Walk(), Sphere(), tt.schedules.Fixed(steps), range(3))
+
+
 def test_no_step_at_all_is_a_mask_too():
     assert not free.rollout(Walk(), Sphere(), tt.schedules.Fixed.at([], 12), range(3)).projected[:-1].any()
 

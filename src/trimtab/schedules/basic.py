@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -29,6 +29,23 @@ def needs_budget(schedule: str, budget: object) -> None:
     """Refuse None, which means as many as it likes: a schedule that spreads its corrections has to know how many."""
     if budget is None:
         raise TypeError(f"{schedule} needs a budget, a count, a fraction of T or a count per sample: got None")
+
+
+def brief_repr(schedule: Any) -> str:
+    """One line for any schedule that is a dataclass: of long tensors, what they are like."""
+    named = [(part.name, getattr(schedule, part.name)) for part in fields(schedule) if part.repr]
+    return f"{type(schedule).__name__}({', '.join(f'{name}={_brief(value)}' for name, value in named)})"
+
+
+def _brief(value: object) -> str:
+    if isinstance(value, tuple) and len(value) > 12:
+        return f"<{len(value)} steps from {value[0]} to {value[-1]}>"
+    if not isinstance(value, Tensor) or value.numel() <= 8:
+        return repr(value)
+    inside = (
+        f"{int(value.sum())} True" if value.dtype == torch.bool else f"{value.min().item()} to {value.max().item()}"
+    )
+    return f"<{tuple(value.shape)} of {str(value.dtype).removeprefix('torch.')}, {inside}>"
 
 
 @dataclass(frozen=True)
@@ -61,6 +78,7 @@ class Periodic(Schedule):
 
     budget: Budget
     looks_at_defects: ClassVar[bool] = False
+    __repr__ = brief_repr
 
     def __post_init__(self) -> None:
         """Refuse to be without a budget."""
@@ -112,26 +130,45 @@ class Inexact(Schedule):
 
 @dataclass(frozen=True, eq=False)
 class Fixed(Schedule):
-    """Replay a mask: project sample i after step t where `mask[t, i]` (or `mask[t]`, for all samples alike).
+    """Project at given steps, all samples alike, or replay a mask.
 
-    `Fixed.at` takes the steps themselves.
+    Args:
+        mask: Whole numbers are steps, whatever T will be: 0 is the first, -1 the last. A bool tensor is a mask, (T,) or
+            (T, n): sample i is projected after step t where `mask[t, i]`.
+
+    Example:
+        >>> Fixed([3, -1])
+        Fixed(mask=(3, -1))
+        >>> Fixed(torch.tensor([False, True, False])).budget  # one in the mask, and the closing projection
+        2
     """
 
-    mask: Tensor
+    mask: Tensor | Sequence[int]
     looks_at_defects: ClassVar[bool] = False
+    __repr__ = brief_repr
 
     def __post_init__(self) -> None:
-        """Refuse anything but a (T,) or (T, n) bool mask."""
+        """Refuse anything but steps and a (T,) or (T, n) bool mask."""
         mask = self.mask
-        if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.ndim not in (1, 2) or len(mask) == 0:
+        if isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.ndim in (1, 2) and len(mask):
+            return
+        steps = _listed(mask)
+        if not isinstance(steps, list | tuple | range) or not all(map(_is_step, steps)):
             came = f"{tuple(mask.shape)} of {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
             raise ValueError(
-                f"Fixed takes a (T,) or (T, n) bool mask, a tensor: got {came} (for steps, Fixed.at([3, 7], n_steps))"
+                "Fixed takes steps, as in Fixed([3, 7]), or a (T,) or (T, n) mask, a tensor of bool, as in "
+                f"Fixed(torch.tensor([False, True])): got {came}"
             )
+        if len(steps) > 2 and set(steps) <= {0, 1}:
+            raise ValueError(
+                f"Fixed got {len(steps)} whole numbers, all of them 0 or 1. Whole numbers are steps, as in "
+                "Fixed([3, 7]); a mask is a tensor of bool, as in Fixed(torch.tensor([0, 0, 1]).bool())"
+            )
+        object.__setattr__(self, "mask", tuple(map(int, steps)))
 
     @classmethod
     def at(cls, steps: Sequence[int], n_steps: int) -> Fixed:
-        """All samples at these steps.
+        """The mask of all samples at these steps of T, which are checked now rather than when they are used.
 
         Args:
             steps: 0 to T - 1; negative ones count from the end, -1 being the last.
@@ -144,35 +181,57 @@ class Fixed(Schedule):
         whole_number(n_steps, "n_steps", most=MOST_STEPS)
         if not isinstance(steps, Iterable):
             raise TypeError(f"Fixed.at takes a list of steps: got {steps!r}")
-        listed = list(steps)
-        wrong = [step for step in listed if isinstance(step, bool) or not isinstance(step, int | np.integer)]
+        listed = list(_listed(steps))
+        wrong = [step for step in listed if not _is_step(step)]
         if wrong:
             raise ValueError(f"Fixed.at takes steps, whole numbers: got {wrong[0]!r}")
-        outside = [step for step in listed if not -n_steps <= step < n_steps]
-        if outside:
-            raise ValueError(f"Fixed.at: step {outside[0]} is not one of T = {n_steps}, 0 to {n_steps - 1}")
+        _refuse_outside(listed, n_steps)
         mask = torch.zeros(n_steps, dtype=torch.bool)
         mask[torch.tensor(listed, dtype=torch.int64)] = True
         return cls(mask)
 
     @cached_property
-    def budget(self) -> int | Tensor:
-        """What the mask spends, and one more for the closing projection where the last step is not in it."""
+    def budget(self) -> int | Tensor | None:
+        """What the mask spends, and one more for the closing projection where the last step is not in it.
+
+        None for steps: what they come to depends on T.
+        """
+        if not isinstance(self.mask, Tensor):
+            return None
         spent = self.mask.sum(dim=0) + ~self.mask[-1]
         return int(spent) if self.mask.ndim == 1 else spent
 
     def decide(self, now: Moment) -> Tensor:
         """Row t of the mask."""
-        if len(self.mask) != now.n_steps or (self.mask.ndim == 2 and self.mask.shape[1] != len(now.defect)):
+        mask = self.mask
+        if not isinstance(mask, Tensor):
+            _refuse_outside(mask, now.n_steps)
+            due = now.t in mask or now.t - now.n_steps in mask
+            return torch.full_like(now.defect, due, dtype=torch.bool)
+        if len(mask) != now.n_steps or (mask.ndim == 2 and mask.shape[1] != len(now.defect)):
             raise ValueError(
-                f"the mask is {tuple(self.mask.shape)}, but this rollout has T = {now.n_steps} steps and "
+                f"the mask is {tuple(mask.shape)}, but this rollout has T = {now.n_steps} steps and "
                 f"{len(now.defect)} samples"
             )
-        return self.mask[now.t].expand_as(now.defect)
+        return mask[now.t].expand_as(now.defect)
 
     def to(self, device: torch.device) -> Fixed:
         """The same schedule with its mask on `device`."""
-        return Fixed(self.mask.to(device))
+        return Fixed(self.mask.to(device)) if isinstance(self.mask, Tensor) else self
+
+
+def _listed(steps: Any) -> Any:
+    return steps.tolist() if isinstance(steps, Tensor | np.ndarray) and steps.ndim == 1 else steps
+
+
+def _is_step(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _refuse_outside(steps: Sequence[int], n_steps: int) -> None:
+    outside = [step for step in steps if not -n_steps <= step < n_steps]
+    if outside:
+        raise ValueError(f"Fixed: step {outside[0]} is not one of T = {n_steps}, 0 to {n_steps - 1}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,6 +240,7 @@ class FixedThreshold(Schedule):
 
     value: float
     budget: Budget = 1.0
+    __repr__ = brief_repr
 
     def __post_init__(self) -> None:
         """Refuse a threshold that is not a number."""
@@ -202,6 +262,7 @@ class RandomTimes(Schedule):
     budget: Budget
     seed: int = 0
     looks_at_defects: ClassVar[bool] = False
+    __repr__ = brief_repr
 
     def __post_init__(self) -> None:
         """Refuse a seed that is none, and to be without a budget."""

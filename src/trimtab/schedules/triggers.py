@@ -16,7 +16,7 @@ from trimtab.core.moment import Moment
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
 from trimtab.core.states import Form, all_finite
-from trimtab.schedules.basic import MOST_STEPS
+from trimtab.schedules.basic import MOST_STEPS, brief_repr
 
 __all__ = ["AboveNoise", "AccumulatedDefect", "Trigger", "UntilBelow"]
 
@@ -34,6 +34,7 @@ class AccumulatedDefect(Schedule):
 
     value: float | Tensor
     budget: Budget = 1.0
+    __repr__ = brief_repr
 
     def __post_init__(self) -> None:
         """Refuse a value that no sum could be held against."""
@@ -73,6 +74,7 @@ class Trigger(Schedule):
     value: float | Tensor
     gap: int = 1
     budget: Budget = 1.0
+    __repr__ = brief_repr
 
     def __post_init__(self) -> None:
         """Refuse a value or a gap that cannot be."""
@@ -100,6 +102,7 @@ class UntilBelow(Schedule):
 
     tolerance: float | Tensor
     budget: Budget = 1.0
+    __repr__ = brief_repr
 
     def __post_init__(self) -> None:
         """Refuse a tolerance that cannot be."""
@@ -130,6 +133,7 @@ class AboveNoise(Schedule):
 
     thresholds: Tensor
     budget: Budget = 1.0
+    __repr__ = brief_repr
     calibration_seeds: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:

@@ -15,7 +15,7 @@ from trimtab.core.errors import of_type, real_number, whole_number
 from trimtab.core.moment import Moment
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.schedule import Schedule
-from trimtab.schedules.basic import MOST_STEPS, needs_budget
+from trimtab.schedules.basic import MOST_STEPS, brief_repr, needs_budget
 
 __all__ = ["Geometric", "RandomRamp", "Window", "windows"]
 
@@ -114,6 +114,7 @@ class Geometric(Schedule):
 
     budget: Budget
     looks_at_defects: ClassVar[bool] = False
+    __repr__ = brief_repr
 
     def __post_init__(self) -> None:
         """Refuse to be without a budget."""
@@ -158,6 +159,7 @@ class RandomRamp(Schedule):
     weights: Tensor | None = None
     seed: int = 0
     looks_at_defects: ClassVar[bool] = False
+    __repr__ = brief_repr
 
     def __post_init__(self) -> None:
         """Refuse weights that are none."""
