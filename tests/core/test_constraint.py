@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 
@@ -115,3 +117,25 @@ def test_data_for_other_samples_is_refused():
     for data in (torch.ones(5), (torch.tensor(1.0),), (1.0,)):
         with pytest.raises(TypeError, match="a tuple of tensors with one row per sample"):
             tt.as_constraint(lambda x, r: x, data=data)
+
+
+@pytest.mark.parametrize(
+    ("project", "data"),
+    [
+        (lambda x, sigma: x, ()),
+        (lambda x, a, sigma: x, (torch.ones(2),)),
+        (lambda x, *, sigma: x, ()),
+        (functools.partial(lambda x, a, sigma: x, a=1), ()),
+    ],
+)
+def test_what_a_function_wants_beside_the_states_is_declared(project, data):
+    with pytest.raises(TypeError, match=r"wants sigma beside the states.*needs=\('sigma',\).*sigma=…"):
+        tt.as_constraint(project, data=data)
+    assert tt.as_constraint(project, data=data, needs=("sigma",)).needs == ("sigma",)
+
+
+@pytest.mark.parametrize(
+    "project", [lambda x, scale=2.0: x, lambda x, *data: x, lambda x, **more: x, torch.nn.Identity(), torch.abs]
+)
+def test_functions_that_can_do_with_the_states_are_taken(project):
+    assert tt.as_constraint(project).needs == ()

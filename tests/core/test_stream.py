@@ -126,3 +126,19 @@ def test_a_step_of_a_run_is_not_to_be_had():
         Stream(timed, lambda now: now.defect > 0, rate=0.1)
     with pytest.raises(RuntimeError, match="not been called"):
         Stream(Sphere(), lambda now: now.defect > 0, rate=0.1).spent  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [tt.Periodic(0.1), tt.Periodic(3), tt.Terminal(), tt.schedules.RandomTimes(0.1), tt.schedules.Fixed([3, 7])],
+    ids=repr,
+)
+def test_schedules_that_go_by_the_steps_of_a_run_are_refused(schedule):
+    with pytest.raises(ValueError, match=r"goes by the steps of a run of known length.*FixedThreshold.*Stepwise\(\)"):
+        Stream(Sphere(), schedule, rate=0.1)
+
+
+def test_as_often_as_the_rate_allows():
+    stream = Stream(Sphere(), tt.Stepwise(), rate=0.25, burst=1)
+    assert walk(stream, 13).sum(dim=0).tolist() == [4] * 4
+    assert repr(stream) == "Stream(Stepwise(), rate=0.25, burst=1, 13 steps so far)"

@@ -102,6 +102,16 @@ def test_what_cannot_be_wrapped_is_refused():
         wrap(1.0, Sphere(), tt.Stepwise())
 
 
+def test_a_wrapped_sampler_is_wrapped_anew_and_says_what_it_is():
+    first = wrap(make("zABSampler"), Sphere(), tt.Stepwise())
+    again = wrap(first, Sphere(), tt.Periodic(3))
+    assert again.plain is first.plain
+    again(torch.ones(2, 3, dtype=torch.float64))
+    assert again.rollout.spent.tolist() == [3, 3]
+    T = len(first.timesteps) - 1
+    assert repr(again) == f"ProjectedSampler(zABSampler, T={T}, Periodic(budget=3))"
+
+
 def test_a_subclass_with_a_step_of_its_own():
     class Half(azula_sample.EulerSampler):
         def step(self, x_t, t, s, **kwargs):

@@ -212,3 +212,43 @@ def test_a_corrected_step_begins_with_the_slope_of_where_it_is(name):
     assert jnp.abs(x - y).max() < 1e-5
     assert torch.equal(record.projected, corrector.rollout.projected)
     assert jnp.abs(jnp.linalg.norm(y, axis=1) - 1).max() < 1e-5
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_a_projection_of_one_sample_does_not_touch_another(name):
+    """Not by what a solver carries along from its last step, either."""
+    nowhere = tt.as_constraint(lambda x: x, lambda x: jnp.zeros(len(x)))
+    y0 = jnp.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.5]])
+    only_the_first = torch.tensor([[t in (3, 6), False] for t in range(10)])
+    alone, _ = solve(name, nowhere, tt.Terminal(), y0)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(free.COUNTING, "closing", "none")
+        beside, record = solve(name, SPHERE, tt.schedules.Fixed(only_the_first), y0)
+    assert record.spent.tolist() == [2, 0]
+    assert jnp.array_equal(beside[1], alone[1])
+    assert not jnp.allclose(beside[0], alone[0])
+
+
+@pytest.mark.parametrize(
+    ("solver", "error", "message"),
+    [
+        ("ImplicitEuler", ValueError, "give it tolerances, as in diffrax.ImplicitEuler"),
+        ("KenCarp3", TypeError, "wants its terms as .*MultiTerm.*got ODETerm"),
+        ("SemiImplicitEuler", TypeError, "wants its terms as .*got ODETerm"),
+        ("LeapfrogMidpoint", ValueError, "undoes a projection"),
+    ],
+)
+def test_solvers_that_want_more_than_they_are_given_say_so(solver, error, message):
+    with pytest.raises(error, match=message):
+        solve(solver, SPHERE, tt.Periodic(2))
+
+
+def test_an_implicit_solver_with_tolerances():
+    from trimtab.integrations.diffrax import diffeqsolve
+
+    solver = diffrax.ImplicitEuler(root_finder=diffrax.VeryChord(rtol=1e-5, atol=1e-6))
+    y, record = diffeqsolve(
+        diffrax.ODETerm(swirl), solver, jnp.linspace(0, 1, 6), jnp.eye(3)[:2], SPHERE, tt.Periodic(2)
+    )
+    assert record.spent.tolist() == [2, 2]
+    assert jnp.abs(jnp.linalg.norm(y, axis=1) - 1).max() < 1e-5

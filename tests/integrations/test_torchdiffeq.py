@@ -146,6 +146,12 @@ def test_contradictory_options_are_refused():
         odeint(swirl, start(), times(), NOWHERE, tt.Stepwise(), method="euler", options=options)
 
 
+@pytest.mark.parametrize("y0", [(torch.ones(2, 3),), {"y": torch.ones(2, 3)}])
+def test_a_tree_is_refused_with_what_to_do(y0):
+    with pytest.raises(TypeError, match=r"y0 is one tensor.*stack its parts"):
+        odeint(swirl, y0, times(), NOWHERE, tt.Stepwise(), method="euler")
+
+
 # ------------------------------------------------------------------ flow_matching
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import inspect
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
@@ -180,4 +181,24 @@ def as_constraint(
         raise TypeError(f"data is a tuple of tensors with one row per sample: got {kinds}")
     if not isinstance(needs, tuple | list) or not all(isinstance(name, str) and name.isidentifier() for name in needs):
         raise TypeError(f"needs is a tuple of names, as in needs=('sigma',): got {needs!r}")
+    for f in (project, defect):
+        _refuse_undeclared(f, 1 + len(data), needs)
     return _Functions(project, defect, tuple(data), tuple(needs), is_projection)
+
+
+def _refuse_undeclared(f: Callable[..., Any] | None, given: int, needs: Sequence[str]) -> None:
+    """Refuse a function that wants more than states, data and what was declared."""
+    try:
+        wanted = [] if f is None else list(inspect.signature(f).parameters.values())
+    except (TypeError, ValueError):  # some compiled functions do not say
+        return
+    free = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    by_place = [p for p in wanted if p.kind not in (*free, inspect.Parameter.KEYWORD_ONLY)][:given]
+    missing = [p.name for p in wanted if p.kind not in free and p not in by_place and p.default is p.empty]
+    undeclared = tuple(name for name in missing if name not in needs)
+    if undeclared:
+        raise TypeError(
+            f"{getattr(f, '__name__', f)} wants {', '.join(undeclared)} beside the states: declare it, "
+            f"as in as_constraint(…, needs={undeclared!r}), and pass it with every step, as in "
+            f"corrector(x, t, {undeclared[0]}=…); or give it a default"
+        )

@@ -218,7 +218,8 @@ class RunLife:
                     "call reset() first if that was meant"
                 )
             if t not in (None, 0):  # before the record of the last run is given up
-                raise RuntimeError(f"the corrector expected step 0 of {self.n_steps} next: got t = {t}")
+                done = "" if ledger is None else "; the last run is complete (does your loop make more updates?)"
+                raise RuntimeError(f"the corrector expected step 0 of {self.n_steps} next: got t = {t}{done}")
             ledger = self._begin(proposal)
         if ledger.complete:
             raise RuntimeError(

@@ -80,9 +80,15 @@ class Stream:
                 "the constraint needs 't', the step of a run, and a stream has no runs; call it by another name and "
                 "pass it, as in stream(x, time=…)"
             )
+        asked = as_schedule(schedule)
+        if not asked.looks_at_defects and not (isinstance(asked.budget, float) and asked.budget == 1.0):
+            raise ValueError(
+                f"{asked!r} goes by the steps of a run of known length, and a stream has none; give a function of a "
+                "Moment, FixedThreshold(value), what calibrate_rate returns, or Stepwise(), as often as the rate allows"
+            )
         self.rate, self.burst = float(rate), float(burst)
         self.steps = 0
-        self._bucket = _Bucket(as_schedule(schedule), float(burst))
+        self._bucket = _Bucket(asked, float(burst))
         self._corrector = Corrector(
             constraint,
             self._bucket,
@@ -93,6 +99,10 @@ class Stream:
             on_step=None if on_step is None else lambda t, numbers: on_step(self.steps, numbers),
         )
         self._needs_previous = "previous" in constraint.needs
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"Stream({self._bucket.schedule!r}, rate={self.rate:g}, burst={self.burst:g}, {self.steps} steps so far)"
 
     def begin(self, x: Any) -> None:
         """Begin anew with the initial states `x`: full buckets. Needed by constraints that need "previous"."""

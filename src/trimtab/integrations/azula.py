@@ -35,7 +35,8 @@ def wrap(
     repeatable.
 
     Args:
-        sampler: Any sampler of `azula.sample`, or a subclass with a `step` of its own.
+        sampler: Any sampler of `azula.sample`, or a subclass with a `step` of its own. Of one that is wrapped already,
+            the plain one is wrapped anew.
         constraint: On the states, (n, *event). It may need "time", "alpha" and "sigma", those of the states, and
             "previous".
         schedule: When to project.
@@ -56,6 +57,8 @@ def wrap(
     """
     if not isinstance(sampler, Sampler):
         raise TypeError(f"wrap takes a sampler of azula (azula.sample.Sampler): got {type(sampler).__name__}")
+    if isinstance(sampler, ProjectedSampler):
+        sampler = sampler.plain
     if _loop_of(sampler).__module__ != azula.sample.__name__:
         raise ValueError(
             f"{type(sampler).__name__} has a loop (__call__) of its own, whose step ends cannot be told from outside; "
@@ -76,6 +79,10 @@ class ProjectedSampler(Sampler):  # type: ignore[misc]
         self.plain = plain
         self.denoiser = plain.denoiser
         self.corrector = Corrector(constraint, schedule, len(plain.timesteps) - 1, **options)
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"ProjectedSampler({type(self.plain).__name__}, T={self.corrector.n_steps}, {self.corrector.schedule!r})"
 
     @property
     def timesteps(self) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_origin
 
 from torch import Tensor
 
@@ -38,13 +38,15 @@ def diffeqsolve(
 ) -> tuple[Any, Rollout]:
     """Step a solver of diffrax from time to time, with projections on schedule after each step.
 
-    The step is jitted; decisions are made between steps, and a solver that carries its last slope along is told where
-    a projection has made it stale. Steps are those of `times`: one step size for all samples is no influence of one on
-    another, as an adaptive one would be. For decisions inside `jit`, see `trimtab.integrations.jax`.
+    The step is jitted; decisions are made between steps, and what a solver carries along from its last step is begun
+    anew where a projection has made it stale. Steps are those of `times`: one step size for all samples is no influence
+    of one on another, as an adaptive one would be. For decisions inside `jit`, see `trimtab.integrations.jax`.
 
     Args:
         terms: As in `diffrax.diffeqsolve`, of states with the samples along the first dimension.
-        solver: Any solver of diffrax that takes fixed steps, such as `diffrax.Heun()` or `diffrax.Tsit5()`.
+        solver: Any solver of diffrax that takes fixed steps, such as `diffrax.Heun()` or `diffrax.Tsit5()`; an implicit
+            one has to be given tolerances for its equations, as in
+            `diffrax.ImplicitEuler(root_finder=diffrax.VeryChord(rtol=1e-5, atol=1e-6))`.
         times: Step ends with the beginning, (T + 1,).
         y0: Initial states, (n, *event), or a tree of such arrays.
         constraint: On the states, as JAX arrays. It may need "time", that of the states, and "previous".
@@ -71,6 +73,7 @@ def diffeqsolve(
     leaves = jax.tree_util.tree_leaves(terms, is_leaf=lambda leaf: isinstance(leaf, diffrax.AbstractTerm))
     if not leaves or not all(isinstance(leaf, diffrax.AbstractTerm) for leaf in leaves):
         raise TypeError(f"terms are of diffrax, such as diffrax.ODETerm(f): got {type(terms).__name__}")
+    _refuse_unusable(solver, terms)
     corrector = Corrector(constraint, schedule, len(times) - 1, **options)
     advance = equinox.filter_jit(solver.step)
     state = solver.init(terms, times[0], times[1], y0, args)
@@ -85,7 +88,45 @@ def diffeqsolve(
                 raise RuntimeError(f"step {k} of {len(times) - 1} of {type(solver).__name__} failed: {result}")
             y = corrector(y, k, time=times[k + 1])
             changed = bool(corrector.projected.any())
+            if changed and k + 2 < len(times) and _is_by_rows(state, len(corrector.projected)):
+                fresh = solver.init(terms, times[k + 1], times[k + 2], y, args)
+                rows = jnp.asarray(corrector.projected.numpy())
+                state = jax.tree_util.tree_map(lambda new, old: _chosen(rows, new, old), fresh, state)  # noqa: B023
+                changed = False  # the rows that stay keep what they carried
     return y, corrector.rollout
+
+
+def _refuse_unusable(solver: Any, terms: Any) -> None:
+    """Say what is missing where diffrax would not, since it is not its own loop that asks."""
+    name = type(solver).__name__
+    if isinstance(solver, diffrax.LeapfrogMidpoint):
+        raise ValueError(
+            f"{name} steps from the state before the last one, which undoes a projection; take another solver, such "
+            "as diffrax.Midpoint()"
+        )
+    wanted = solver.term_structure
+    several = isinstance(wanted, tuple)
+    kind = tuple if several else get_origin(wanted)
+    if kind in (tuple, diffrax.MultiTerm) and not (
+        isinstance(terms, kind) and (not several or len(terms) == len(wanted))
+    ):
+        raise TypeError(f"{name} wants its terms as {wanted}: got {type(terms).__name__}")
+    if isinstance(solver, diffrax.AbstractImplicitSolver) and not isinstance(solver.root_finder.rtol, int | float):
+        raise ValueError(
+            f"{name} solves equations in each step, and no step size controller says how exactly: give it "
+            f"tolerances, as in diffrax.{name}(root_finder=diffrax.VeryChord(rtol=1e-5, atol=1e-6))"
+        )
+
+
+def _is_by_rows(state: Any, n: int) -> bool:
+    """Whether all that a solver carries along has a row per sample, so that some of them can begin anew."""
+    leaves = jax.tree_util.tree_leaves(state)
+    return bool(leaves) and all(jnp.ndim(leaf) > 0 and len(leaf) == n for leaf in leaves)
+
+
+def _chosen(rows: Any, new: Any, old: Any) -> Any:
+    """The new rows where `rows`, (n,), says so."""
+    return jnp.where(rows.reshape(-1, *[1] * (jnp.ndim(new) - 1)), new, old)
 
 
 def _checked_times(times: Any) -> Any:

@@ -99,6 +99,11 @@ def odeint(
 def _check_solve(func: Any, y0: Any, t: Any, method: Any, rtol: Any, atol: Any) -> None:
     """Refuse what torchdiffeq could not use, in words of its own or in none."""
     callable_thing(func, "func", "func(t, y)")
+    if isinstance(y0, tuple | list | dict):
+        raise TypeError(
+            f"y0 is one tensor, (n, *event): got a {type(y0).__name__}; stack its parts along an event dimension, or "
+            "write the loop yourself, with a trimtab.Corrector, which takes trees"
+        )
     Form(y0)  # refuses what can be no states
     check_times(t, "t")
     check_solver(method, rtol, atol)

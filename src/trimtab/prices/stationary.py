@@ -46,6 +46,10 @@ class StationaryPrice(Schedule):
     levels: Tensor
     prices: Tensor
 
+    def __repr__(self) -> str:
+        """One line."""
+        return f"StationaryPrice(rate={self.rate:g}, burst={self.burst:g}, {len(self.levels)} levels)"
+
     def decide(self, now: Moment) -> Tensor:
         """Where the defect is at least the price at the sample's tokens."""
         if "tokens" not in now.context:
