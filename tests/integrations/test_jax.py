@@ -95,6 +95,17 @@ def test_a_traced_loop_decides_as_a_corrector_decision_for_decision(kind, closin
             assert jnp.abs(x - y).max() < 1e-5
 
 
+def test_what_nobody_says_about_closing_is_what_a_corrector_does():
+    """Of a table made by hand, which was made for no closing in particular."""
+    schedule, push = prices("table", 0).at(4), updates(0, "float32")
+    corrector, x = tt.Corrector(SPHERE, schedule, T), jnp.ones((N, 3))
+    for t in range(T):
+        x = corrector(x + push[t], t)
+    y, masks = by_scan(schedule, None, push)
+    assert torch.equal(torch.tensor(masks.tolist()), corrector.rollout.projected)
+    assert jnp.abs(x - y).max() < 1e-5
+
+
 def test_one_sample_at_a_time_under_vmap(precision):
     """Decisions of no dimension, mapped over samples, are those of the batch."""
     schedule = prices("own scale", 1).at(4)

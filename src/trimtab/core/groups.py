@@ -33,6 +33,10 @@ class Groups:
     labels: Tensor
     defect: Literal["sum", "largest"] = "sum"
 
+    def __repr__(self) -> str:
+        """One line."""
+        return f"Groups({self.n} groups of {len(self.labels)} rows, defect={self.defect!r})"
+
     def __post_init__(self) -> None:
         """Refuse labels that are not one whole number per row."""
         labels = self.labels

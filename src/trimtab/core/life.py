@@ -108,6 +108,10 @@ class RunLife:
         self._previous: Leaves | None = None
         units(self.schedule.budget, self.n_steps, self.unit)  # an impossible budget is refused at once
 
+    def __repr__(self) -> str:
+        """One line."""
+        return f"Corrector({self.schedule!r}, n_steps={self.n_steps}, closing={self.closing!r}, next step {self.t})"
+
     @property
     def t(self) -> int:
         """The step the next call corrects."""

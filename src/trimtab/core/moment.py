@@ -127,6 +127,10 @@ class Moment:
         present = None if defect is None else as_array(defect)
         return cls(t, len(defects), arrays, defect=present, kept_back=kept_back, memo=memo, again=again)
 
+    def __repr__(self) -> str:
+        """One line."""
+        return f"Moment(t={self.t} of {self.n_steps}, n={len(self)}, {', '.join(self.context) or 'no'} context)"
+
     def __len__(self) -> int:
         """The number of samples."""
         return len(self._defect)

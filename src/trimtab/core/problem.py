@@ -50,6 +50,11 @@ class Problem:
         object.__setattr__(self, "seeds", as_seeds(self.seeds))
         object.__setattr__(self, "groups", as_groups(self.groups))
 
+    def __repr__(self) -> str:
+        """One line."""
+        sampler, constraint = type(self.sampler).__name__, type(self.constraint).__name__
+        return f"Problem({sampler}, {constraint.lstrip('_')}, T={self.n_steps}, {len(self)} seeds)"
+
     def __len__(self) -> int:
         """The number of samples."""
         return len(self.seeds)

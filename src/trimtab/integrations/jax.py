@@ -63,7 +63,7 @@ def decision_function(schedule: Adaptive | Planned, closing: Closing | None = No
 
     Args:
         schedule: `price.at(budget)` of a price table or a plan, with one budget for all samples.
-        closing: As in `Corrector`; by default what the price was made for, or "free" if it does not say.
+        closing: As in `Corrector`; by default what the price was made for, or "paid", as there, if it does not say.
 
     Returns:
         `start(shape)`, the state of a batch, (n,), or of one sample, (); and `decide(state, defect, t)`, the samples to
@@ -91,7 +91,7 @@ def decision_function(schedule: Adaptive | Planned, closing: Closing | None = No
         )
     if closing is not None and closing not in get_args(Closing):
         raise ValueError(f"closing must be 'paid', 'free' or 'none': got {closing!r}")
-    rule = closing or schedule.closing or "free"
+    rule = closing or schedule.closing or "paid"
     if schedule.closing not in ("", rule):
         raise ValueError(
             f"the schedule's prices were made for closing={schedule.closing!r}: got closing={rule!r}; calibrate with "

@@ -21,6 +21,7 @@ from trimtab.core.record import Closing
 from trimtab.core.schedule import Schedule
 from trimtab.prices.own_scale import OwnScale
 from trimtab.prices.resample import Keep, resampled_table
+from trimtab.schedules.basic import brief_repr
 
 __all__ = ["Adaptive", "Thresholds", "with_closing"]
 
@@ -217,6 +218,7 @@ class Adaptive(Schedule):
 
     thresholds: Thresholds
     budget: Any = None
+    __repr__ = brief_repr
 
     def __post_init__(self) -> None:
         """Check the budget against the table."""

@@ -1,0 +1,48 @@
+"""What prints in a notebook is one short line, however many samples there are."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import trimtab as tt
+from cases import Sphere, Walk
+from trimtab.core.groups import Groups
+from trimtab.prices.stationary import StationaryPrice
+from trimtab.prices.thresholds import Thresholds
+
+MANY = torch.full((500,), 2)
+TABLE = Thresholds(torch.full((12, 4), 0.3).index_fill(1, torch.tensor([0]), torch.inf))
+
+
+def a_moment():
+    seen = []
+    corrector = tt.Corrector(Sphere(), lambda now: seen.append(repr(now)) or now.defect > 9, 12)
+    corrector(torch.ones(500, 3), sigma=1.0)
+    return seen[0]
+
+
+THINGS = {
+    "corrector": (
+        lambda: repr(tt.Corrector(Sphere(), tt.Periodic(3), 12)),
+        "Corrector(Periodic(budget=3), n_steps=12, closing='paid', next step 0)",
+    ),
+    "moment": (a_moment, "Moment(t=0 of 12, n=500, sigma context)"),
+    "groups": (lambda: repr(Groups(torch.arange(500) // 4)), "Groups(125 groups of 500 rows, defect='sum')"),
+    "problem": (lambda: repr(tt.Problem(Walk(), Sphere(), range(500))), "Problem(Walk, Sphere, T=12, 500 seeds)"),
+    "adaptive": (
+        lambda: repr(TABLE.at(MANY)),
+        f"Adaptive(thresholds={TABLE!r}, budget=<(500,) of int64, 2 to 2>)",
+    ),
+    "stationary price": (
+        lambda: repr(StationaryPrice(0.1, 3.0, torch.arange(31) / 10, torch.rand(31))),
+        "StationaryPrice(rate=0.1, burst=3, 31 levels)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", THINGS)
+def test_one_short_line(name):
+    make, expected = THINGS[name]
+    assert make() == expected
+    assert len(expected) < 200
