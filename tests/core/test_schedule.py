@@ -97,6 +97,8 @@ def test_a_budget_is_a_count_or_a_fraction(budget, count):
 def test_masks_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match=r"a tensor of bool, as in .*: got \(3,\) of torch.float32"):
         tt.schedules.Fixed(torch.ones(3))
+    with pytest.raises(ValueError, match=r"a tensor of bool, as in .*: got \(0,\) of torch.bool"):
+        tt.schedules.Fixed(torch.ones(0, dtype=torch.bool))
     with pytest.raises(ValueError, match=r"Fixed takes steps, as in Fixed\(\[3, 7\]\), or a .* mask.*: got list"):
         tt.schedules.Fixed([True, False])
     with pytest.raises(ValueError, match=r"the mask is \(3,\), but this rollout has T = 12 steps"):

@@ -100,3 +100,11 @@ def test_constraints_that_forget_their_rows_are_found():
     batchwise = tt.as_constraint(lambda x: x / x.norm(), lambda x: (x.norm(dim=1) - 1).abs())
     with pytest.raises(ValueError, match="nothing normalised over the batch"):
         check_rows(batchwise, X)
+
+
+@pytest.mark.parametrize("row", range(5))
+def test_a_batch_that_is_not_finite_is_refused_wherever_it_is_not(row):
+    x = torch.ones(5, 3)
+    x[row, 1] = torch.nan
+    with pytest.raises(ValueError, match="takes finite inputs"):
+        check_independence(lambda x: 2 * x, x, samples=2)

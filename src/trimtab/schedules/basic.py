@@ -221,7 +221,10 @@ class Fixed(Schedule):
 
 
 def _listed(steps: Any) -> Any:
-    return steps.tolist() if isinstance(steps, Tensor | np.ndarray) and steps.ndim == 1 else steps
+    """Steps that came as an array as a list; an array of bool is none, even if it is empty."""
+    if not isinstance(steps, Tensor | np.ndarray) or steps.ndim != 1 or str(steps.dtype).endswith("bool"):
+        return steps
+    return steps.tolist()
 
 
 def _is_step(value: object) -> bool:
