@@ -115,6 +115,11 @@ class Batches:
         ahead(self._run, list(map(_watched, schedules)))
 
     def _counted(self, record: Rollout, batches: int = 1) -> Rollout:
+        if record.planned_steps is not None:
+            raise ValueError(
+                f"run ended early, after {record.n_steps} of {record.planned_steps} steps, and prices are for all T of "
+                "them: let calibration runs go on to their end, and stop early with the prices that come of it"
+            )
         self.groups = record.groups
         self.say.batch(batches)
         return record.grouped()
