@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trimtab.report.formats import Cell, Table, domain_label
+from trimtab.report.formats import Cell, Table, budget_symbol, domain_label, in_iterations
 from trimtab.schedules.style import label_of
 from trimtab.studies.config import budget_name
 
@@ -39,7 +39,7 @@ def concentration(summary: Summary) -> Table:
 def budget_usage(summary: Summary) -> Table:
     """What each schedule was given and what it spent."""
     rows: list[list[str | int | Cell]] = []
-    off = 0.0
+    off, symbol = 0.0, budget_symbol(summary)
     for domain, content in summary["domains"].items():
         for key, by_budget in content["schedules"].items():
             for budget, metrics in by_budget.items():
@@ -51,9 +51,15 @@ def budget_usage(summary: Summary) -> Table:
     return Table(
         "budget-usage",
         "Budget asked for and spent",
-        ["Domain", "Schedule", "B/T", "spent B/T", "N"],
+        ["Domain", "Schedule", symbol, f"spent, {symbol}" if in_iterations(summary) else f"spent {symbol}", "N"],
         rows,
         [
+            f"Every task checks that no rollout spent more than its budget of iterations. Most spend less, as a solver "
+            f"that is done takes no more; on average up to {off:.4f} of full projection's. The closing projection is "
+            "apart."
+        ]
+        if in_iterations(summary)
+        else [
             "Every task checks that each of its rollouts spent its budget exactly, rounded to whole corrections; the "
             f"largest difference from the fraction asked for is {off:.4f}. The closing projection is apart."
         ],

@@ -51,9 +51,16 @@ def examples(files: RunFiles, summary: dict[str, Any]) -> dict[str, Any]:
             {"key": key, "label": label_of(key), "colour": look_of(key).colour, "summary": STUDY_SCHEDULES[key].summary}
             for key in study.schedules
         ],
-        "metrics": [{"key": key, "label": label, "summary": text} for key, (label, text) in _METRICS.items()],
+        "metrics": [{"key": key, "label": label, "summary": text} for key, (label, text) in _metrics(study).items()],
         "domains": {name: _domain(files, study, name, said[name]) for name in study.domains},
     }
+
+
+def _metrics(study: Study) -> dict[str, tuple[str, str]]:
+    if study.unit == "projection":
+        return _METRICS
+    text = "What was spent of the iterations of full projection on the same samples; the closing ones are apart."
+    return _METRICS | {"achieved_budget": ("achieved budget", text)}
 
 
 def _domain(files: RunFiles, study: Study, name: str, said: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trimtab.report.formats import Cell, Table, domain_label
+from trimtab.report.formats import Cell, Table, budget_symbol, domain_label
 from trimtab.schedules.style import label_of
 from trimtab.studies.config import budget_name
 
@@ -35,7 +35,8 @@ def final_samples(summary: Mapping[str, Any]) -> list[Table]:
             notes.append(f"{label}: {_words(apart)}; {_power(seen)}.")
     if not rows:
         return []
-    columns = ["Domain", "Schedule", "B/T", "distance to stepwise", "energy distance", "noise, 95%", "p", "told apart"]
+    columns = ["Domain", "Schedule", budget_symbol(summary), "distance to stepwise", "energy distance"]
+    columns += ["noise, 95%", "p", "told apart"]
     opening = [
         "Distance to stepwise is that of final states with the same noise, mean ± standard error. Energy distance is "
         "that of all final samples of a schedule to those of full projection on other seeds; noise is what it would be "

@@ -13,7 +13,22 @@ from trimtab.core.files import plain_name
 from trimtab.domains import base_of, dynamics_of
 from trimtab.report.escape import csv_text, latex_text, markdown_text
 
-__all__ = ["Cell", "Table", "domain_label", "sources_by_label"]
+__all__ = ["Cell", "Table", "budget_symbol", "domain_label", "in_iterations", "sources_by_label"]
+
+
+def in_iterations(summary: Mapping[str, Any]) -> bool:
+    """Whether the budgets of a run count iterations."""
+    return bool(summary["config"].get("unit") == "iteration")
+
+
+def budget_symbol(summary: Mapping[str, Any]) -> str:
+    """What a budget is a fraction of, as tables and figures say it.
+
+    Example:
+        >>> budget_symbol({"config": {}}), budget_symbol({"config": {"unit": "iteration"}})
+        ('B/T', 'share of full iterations')
+    """
+    return "share of full iterations" if in_iterations(summary) else "B/T"
 
 
 def domain_label(summary: Mapping[str, Any], domain: str) -> str:

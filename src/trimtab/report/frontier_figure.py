@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trimtab.report.formats import domain_label
+from trimtab.report.formats import budget_symbol, domain_label, in_iterations
 from trimtab.schedules.style import COLUMN, PAGE, label_of, look_of
 from trimtab.studies.reported import reported, reported_beside
 
@@ -38,7 +38,7 @@ def frontier(plt: Any, summary: Summary, metric: str, label: str, names: Sequenc
     for axis in axes.flat[len(domains) :]:
         axis.set_axis_off()
     for axis in axes[-1]:
-        axis.set_xlabel("budget B/T")
+        axis.set_xlabel(f"budget, {budget_symbol(summary)}" if in_iterations(summary) else "budget B/T")
     for line in axes:
         line[0].set_ylabel(label)
         line[0].set_xticks([0, 0.25, 0.5, 0.75, 1])

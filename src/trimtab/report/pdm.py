@@ -8,7 +8,7 @@ from typing import Any
 
 from trimtab.domains import SYNTHETIC, base_of
 from trimtab.report.final_samples import at_table_budget
-from trimtab.report.formats import Cell, Table, domain_label
+from trimtab.report.formats import Cell, Table, budget_symbol, domain_label
 from trimtab.schedules.style import label_of
 from trimtab.studies.config import budget_name
 from trimtab.studies.reported import reported
@@ -68,7 +68,13 @@ def quality(summary: Summary) -> list[Table]:
             numbers = [content["quality"][key][at][what] for what in judged]
             numbers += [content["schedules"][key][at][metric] for metric in ("endpoint", "nepe")]
             rows.append([label_of(key), at, *(Cell(value["mean"], value["se"]) for value in numbers)])
-        columns = ["Schedule", "B/T", *(what.replace("_", " ") for what in judged), "distance to stepwise", "NEPE"]
+        columns = [
+            "Schedule",
+            budget_symbol(summary),
+            *(what.replace("_", " ") for what in judged),
+            "distance to stepwise",
+            "NEPE",
+        ]
         tables.append(
             Table(
                 f"quality-{name}",
@@ -111,8 +117,8 @@ def cost(directory: Path, summary: Summary) -> list[Table]:
     return [
         Table(
             "cost",
-            f"What a rollout costs at B/T = {_table_budget(summary)}",
-            ["Domain", "Schedule", "B/T", "projections", *heads, "s in all"],
+            f"What a rollout costs at {budget_symbol(summary)} = {_table_budget(summary)}",
+            ["Domain", "Schedule", budget_symbol(summary), "projections", *heads, "s in all"],
             rows,
             [
                 "A rollout's share of its batch, one thread a process; seconds differ from run to run and with what "

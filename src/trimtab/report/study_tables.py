@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from trimtab.report.diagnostics import budget_usage, concentration, degenerate
 from trimtab.report.final_samples import final_samples
-from trimtab.report.formats import Cell, Table, sources_by_label
+from trimtab.report.formats import Cell, Table, budget_symbol, sources_by_label
 from trimtab.report.pdm import cost, projected_diffusion, quality
 from trimtab.schedules.style import label_of
 from trimtab.studies.config import budget_name
@@ -50,7 +50,7 @@ def all_tables(summary: Summary) -> list[Table]:
 def fixed_budget(summary: Summary, key: str, name: str) -> Table:
     """Table 1: endpoint distance and NEPE at the table's budget, periodic against one schedule."""
     budget = budget_name(summary["config"]["table_budget"])
-    label = label_of(key)
+    label, at = label_of(key), f"{budget_symbol(summary)} = {budget}"
     beside = _is_in_paper(summary, key, "table1") and budget == reported()["table_budget"]
     rows: list[list[str | int | Cell]] = []
     compared: list[Compared] = []
@@ -68,7 +68,7 @@ def fixed_budget(summary: Summary, key: str, name: str) -> Table:
     for metric in ("endpoint", "NEPE"):
         columns += [f"periodic {metric}", f"{label} {metric}", f"Δ {metric}"]
     opening = [
-        f"Mean ± standard error over seeds at B/T = {budget}; bold is the lower of the two; Δ is 1 - mean({label}) / "
+        f"Mean ± standard error over seeds at {at}; bold is the lower of the two; Δ is 1 - mean({label}) / "
         "mean(periodic), positive where the schedule is better."
     ]
     if beside:
@@ -77,7 +77,13 @@ def fixed_budget(summary: Summary, key: str, name: str) -> Table:
             "compared is which schedule is ahead, and by how much. Differences of more than two standard errors:"
         )
     notes = _differences(compared, "improvement") if beside else []
-    return Table(name, f"Periodic and {label} correction at B/T = {budget}", columns, rows, [*opening, *notes])
+    return Table(
+        name,
+        f"Periodic and {label} correction at {at}",
+        columns,
+        rows,
+        [*opening, *notes],
+    )
 
 
 def _is_in_paper(summary: Summary, key: str, table: str) -> bool:

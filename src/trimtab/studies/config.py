@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import Any, get_args
 
+from trimtab.core.budget import Unit
 from trimtab.core.errors import unknown
 from trimtab.domains import FLOWS, SYNTHETIC
 
@@ -28,6 +29,9 @@ SCHEDULES = (
 QUICK = tuple(name for name in SCHEDULES if name != "adaptive:value")  # which takes as long to calibrate as all others
 SWEPT = ("terminal", "stepwise", "periodic", "adaptive:paper", "adaptive:dp")
 """The schedules of the kappa sweep: what was, and what is proposed instead."""
+
+ITERATED = ("terminal", "stepwise", "periodic", "inexact", "repeat", "raced")
+"""The schedules of a study in iterations."""
 
 CALIBRATION_SEED = 1_000_000
 """Calibration seeds count from here, evaluation seeds from 0."""
@@ -55,6 +59,8 @@ class Study:
         kappa_seeds: Number of evaluation seeds of the sweep.
         samplers: Those of `domains` that are the user's own (or have settings of their own), by name: their "factory",
             "settings", and "code", a hash by which other versions are told apart.
+        unit: What budgets count. Of "projection"s they are fractions of T; of "iteration"s, fractions of those that
+            full projection takes on the same samples.
     """
 
     preset: str
@@ -70,11 +76,14 @@ class Study:
     kappa_domains: tuple[str, ...] = SYNTHETIC
     kappa_seeds: int = 16
     samplers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
+    unit: Unit = "projection"
 
     def __post_init__(self) -> None:
         """Refuse a study that could not be summarised."""
         if not self.domains or len(set(self.domains)) != len(self.domains):
             raise ValueError(f"a study needs domains, each named once: got {list(self.domains)}")
+        if self.unit not in get_args(Unit):
+            raise ValueError(f"the unit of a study is 'projection' or 'iteration': got {self.unit!r}")
         if list(self.budgets) != sorted(set(self.budgets)) or not self.budgets:
             raise ValueError(f"budgets are fractions of T in ascending order: got {list(self.budgets)}")
         if any(not 0 <= budget <= 1 for budget in self.budgets):
@@ -91,6 +100,10 @@ class Study:
             raise ValueError(
                 f"a study needs terminal, stepwise and periodic to compare with; {sorted(missing)} missing"
             )
+
+    def in_iterations(self) -> Study:
+        """The same study with budgets that count iterations, on the schedules that spend those; no kappa sweep."""
+        return replace(self, unit="iteration", schedules=ITERATED, kappas=(), kappa_domains=())
 
     def only(self, domains: tuple[str, ...]) -> Study:
         """The same study on some domains, in the order of the full one."""

@@ -84,7 +84,9 @@ def part_of(run: Rollout, rows: slice) -> Rollout:
     if run.states is not None:
         states["states"] = map_leaves(lambda leaf: leaf[:, rows].contiguous(), run.states)
     groups = None if run.groups is None else run.groups.take(torch.arange(run.projected.shape[1])[rows])
-    return replace(run, **first, **along, **states, groups=groups, seconds={}, calls={}, rows={})
+    closing = None if run.closing_iterations is None else run.closing_iterations[rows]
+    made = replace(run, **first, **along, **states, groups=groups, seconds={}, calls={}, rows={})
+    return replace(made, closing_iterations=closing, passes=None)
 
 
 def _same(one: Schedule, other: Schedule) -> bool:

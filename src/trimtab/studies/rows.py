@@ -28,6 +28,9 @@ from trimtab.studies.work import QUALITY
 
 __all__ = ["SWEEP", "Rows", "join_rows", "read_rows", "read_timing", "write_rows"]
 
+UNIT = "unit"
+"""The column that says what budgets count, where that is not projections."""
+
 SWEEP = "kappa-sweep"
 """The file of the rows of the kappa sweep."""
 
@@ -145,6 +148,7 @@ def write_rows(store: Store) -> None:
     """Join the rows of a finished study and write them, and the timing beside them."""
     for name, rows in join_rows(store).items():
         judged = dict.fromkeys((column for row in rows for column in row if column.startswith(QUALITY)), "float64")
+        judged |= {} if store.study.unit == "projection" else {UNIT: "string"}
         store.files.put(f"rows/{name}.parquet", parquet_bytes(rows, COLUMNS | judged))
     tasks = study_tasks(store.study)
     said = {task.domain: store.about(task) for task in tasks if task.describes}
@@ -198,6 +202,7 @@ def rows_in(data: bytes, source: str) -> Rows:
         raise StudyError(f"{source}: cannot be read ({error}); the run's --resume writes it again") from error
     judged = [column for column in table.column_names if column.startswith(QUALITY)]
     wanted = COLUMNS | dict.fromkeys(judged, "float64")
+    wanted |= {UNIT: "string"} if UNIT in table.column_names else {}
     wrong = [
         column
         for column, kind in wanted.items()

@@ -12,13 +12,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from trimtab.core.budget import Unit
 from trimtab.core.errors import unknown
 from trimtab.core.rollout import take_rows
 from trimtab.core.schedule import Schedule
 from trimtab.domains.base import Problem
 from trimtab.experimental.value import Value
 from trimtab.limits.hindsight import hindsight
+from trimtab.prices.allowance import Allowance, even_counts, whole_counts
 from trimtab.prices.calibration import Price
+from trimtab.prices.race import EVEN, fixed_plans
+from trimtab.prices.raced import Raced
+from trimtab.prices.thresholds import Thresholds
 from trimtab.schedules import Fixed, Geometric, Periodic, RandomRamp, Stepwise, Terminal
 from trimtab.studies.rules import Rule
 
@@ -33,11 +38,15 @@ class Ingredients:
         problem: Made for `seeds`; what hindsight would search on.
         seeds: Of the rollouts it will decide for, (n,).
         thresholds: The calibrated prices, for keys that name a calibration method.
+        unit: What budgets count.
+        each: Iterations of a whole projection, on average over those of full projection.
     """
 
     problem: Problem
     seeds: Tensor
     thresholds: Price | Value | Rule | None = None
+    unit: Unit = "projection"
+    each: float = 1.0
 
     @property
     def prices(self) -> Price | Value | Rule:
@@ -57,6 +66,7 @@ class StudySchedule:
         exact: Whether it spends its budget to the last correction; a rule that knows none may spend less.
         only_budget: The one budget it makes sense for; None for any.
         cheap_only: Whether it runs so many rollouts that only the synthetic domains can afford it.
+        units: What its budgets may count.
     """
 
     summary: str
@@ -65,6 +75,10 @@ class StudySchedule:
     only_budget: float | None = None
     cheap_only: bool = False
     exact: bool = True
+    units: tuple[Unit, ...] = ("projection",)
+
+
+_EITHER: tuple[Unit, ...] = ("projection", "iteration")
 
 
 def _priced(summary: str, method: str, cheap_only: bool = False) -> StudySchedule:
@@ -82,15 +96,18 @@ STUDY_SCHEDULES: dict[str, StudySchedule] = {
         "No projection during the rollout, one at its end.",
         lambda given, budgets: Terminal(),
         only_budget=0.0,
+        units=_EITHER,
     ),
     "stepwise": StudySchedule(
         "A projection after every update: the reference.",
         lambda given, budgets: Stepwise(),
         only_budget=1.0,
+        units=_EITHER,
     ),
     "periodic": StudySchedule(
         "Projections at evenly spread steps.",
-        lambda given, budgets: Periodic(budgets),
+        lambda given, budgets: Periodic(budgets) if given.unit == "projection" else _whole_evenly(given, budgets),
+        units=_EITHER,
     ),
     "adaptive:paper": _priced(
         "A projection where the defect reaches the paper's price, a quantile of uncorrected rollouts' future defects.",
@@ -140,6 +157,26 @@ STUDY_SCHEDULES: dict[str, StudySchedule] = {
         "A projection after every update until the defect has once been below a value, and none afterwards.",
         "until-below",
     ),
+    "inexact": StudySchedule(
+        "A solver that is cut short: iterations spread evenly over the steps, with no look at the defect.",
+        lambda given, budgets: _allowed(even_counts(given.problem.sampler.n_steps, int(budgets.max())), budgets),
+        exact=False,
+        units=("iteration",),
+    ),
+    "repeat": StudySchedule(
+        "One iteration more wherever the defect reaches the price of one, asked again after each.",
+        lambda given, budgets: given.prices.at(_within(given, budgets)),
+        "dp",
+        exact=False,
+        units=("iteration",),
+    ),
+    "raced": StudySchedule(
+        "Iterations by what won a race on calibration rollouts: by price, in whole projections, or cut short.",
+        lambda given, budgets: given.prices.at(_within(given, budgets)),
+        "race",
+        exact=False,
+        units=("iteration",),
+    ),
     "hindsight": StudySchedule(
         "The best steps of each rollout, found afterwards: the limit, not a method.",
         lambda given, budgets: Fixed(_hindsight_mask(given, budgets)),
@@ -147,6 +184,22 @@ STUDY_SCHEDULES: dict[str, StudySchedule] = {
     ),
 }
 """By the names used in rows, summaries and figures."""
+
+
+def _allowed(counts: Tensor, budgets: Tensor) -> Schedule:
+    return Allowance(counts).at(budgets)
+
+
+def _whole_evenly(given: Ingredients, budgets: Tensor) -> Schedule:
+    """Whole projections at evenly spread steps, as many as the iterations pay for."""
+    n_steps = given.problem.sampler.n_steps
+    return _allowed(whole_counts(fixed_plans(n_steps, n_steps)[EVEN], int(budgets.max()), given.each), budgets)
+
+
+def _within(given: Ingredients, budgets: Tensor) -> Tensor:
+    """Budgets as far as the prices go, which is what full projection took on the calibration seeds."""
+    assert isinstance(given.prices, Thresholds | Raced)
+    return budgets.clamp(max=given.prices.budget)
 
 
 def _last_steps(n_steps: int, budgets: Tensor) -> Tensor:

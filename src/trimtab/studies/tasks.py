@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 import trimtab
+from trimtab.core.budget import Unit
 from trimtab.core.files import parse_json
 from trimtab.domains import DOMAINS, SYNTHETIC, base_of, domain
 from trimtab.domains.base import Domain
@@ -56,6 +57,7 @@ class Task:
         examples: How many of the seeds are kept to look at.
         origin: The record of the domain, if it is not a built-in one as it is; see `Study.origin`.
         factory: The code that makes a domain which is not built in; "" where it is, or where none was named.
+        unit: What budgets count; see `Study`.
     """
 
     kind: Literal["explore", "calibrate", "reference", "rollout"]
@@ -68,6 +70,7 @@ class Task:
     examples: int = 0
     origin: str = ""
     factory: str = ""
+    unit: Unit = "projection"
 
     @property
     def problem(self) -> str:
@@ -112,7 +115,7 @@ class Task:
         if self.kind in ("explore", "reference"):
             return {}
         if self.kind == "calibrate":
-            explores = study_schedule(self.schedule).calibration in EXPLORING
+            explores = study_schedule(self.schedule).calibration in EXPLORING and self.unit == "projection"
             return {"explored": replace(self, kind="explore")} if explores else {}
         needs = {}
         if self.schedule != "stepwise":
@@ -130,6 +133,9 @@ def study_tasks(study: Study, factories: Mapping[str, str] | None = None) -> lis
         factories: The code, "package.module:factory", of the domains that are not built in. It comes from whoever asks
             for the run, never from a file; without it such tasks have names and no more.
     """
+    for key in study.schedules:
+        if study.unit not in study_schedule(key).units:
+            raise ValueError(f"the schedule {key} does not spend {study.unit}s: leave it out of a study in those")
     tasks: dict[str, Task] = {}
     for name in study.domains:
         for task in _tasks_of(study, name, None, study.budgets, study.seeds, study.example_seeds):
@@ -139,7 +145,7 @@ def study_tasks(study: Study, factories: Mapping[str, str] | None = None) -> lis
             for task in _tasks_of(study, name, kappa, (study.table_budget,), study.kappa_seeds, 0):
                 tasks.setdefault(task.name, task)
     named = factories or {}
-    made = [replace(task, factory=named.get(task.domain, "")) for task in tasks.values()]
+    made = [replace(task, factory=named.get(task.domain, ""), unit=study.unit) for task in tasks.values()]
     return sorted(made, key=lambda task: len(task.needs))
 
 
@@ -153,7 +159,9 @@ def _tasks_of(
     for schedule in schedules_of(study, name, swept=kappa is not None):
         key = study_schedule(schedule)
         if key.calibration is not None:
-            calibrate = Task("calibrate", name, schedule, (1.0,), CALIBRATION_SEED, last, kappa, origin=origin)
+            calibrate = Task(
+                "calibrate", name, schedule, (1.0,), CALIBRATION_SEED, last, kappa, origin=origin, unit=study.unit
+            )
             yield from (*calibrate.needs.values(), calibrate)
         groups = _groups(study, name, budgets) if key.only_budget is None else [(key.only_budget,)]
         for first in range(0, n_seeds, study.block):

@@ -104,8 +104,13 @@ def _calibrate(task: Task, inputs: Mapping[str, bytes]) -> Result:
     method = study_schedule(task.schedule).calibration
     assert method is not None
     run = runs_from(known, problem, task.seeds)
+    if task.unit == "iteration":
+        full, objective = _iterations(run(Stepwise())), "path" if method == "dp" else "endpoint"
+        options: dict[str, Any] = {"objective": objective, "distance": problem.distance, "unit": "iteration"}
+        prices: Price | Value | Rule = calibrate(run, max(2, round(full)), method, check=False, **options)
+        return Result([], _described(task), code_version(), machine_facts(), shared=_as_bytes(prices.save))
     if method == "value":
-        prices: Price | Value | Rule = calibrate_value(run)
+        prices = calibrate_value(run)
     elif method in RULES:
         prices = find_rule(method, domain_of(task).problem, task.seeds)
     else:
@@ -123,9 +128,13 @@ def _rollout(task: Task, inputs: Mapping[str, bytes]) -> Result:
     if method == "value" or method in RULES:
         read = Value.load if method == "value" else Rule.load
     prices = _from_bytes(read, inputs["thresholds"]) if "thresholds" in inputs else None
-    counts = [int(corrections(budget, problem.sampler.n_steps)) for budget in task.budgets]
+    T = problem.sampler.n_steps
+    in_iterations = task.unit == "iteration" and study_schedule(task.schedule).only_budget is None
+    most = _iterations(_from_bytes(Rollout.load, inputs["reference"])) if in_iterations else T  # what a budget of 1 is
+    counts = [round(budget * most) if in_iterations else int(corrections(budget, T)) for budget in task.budgets]
     wanted = torch.tensor(counts).repeat_interleave(units_of(problem) // times)
-    schedule = study_schedule(task.schedule).build(Ingredients(problem, problem.seeds, prices), wanted)
+    given = Ingredients(problem, problem.seeds, prices, task.unit, max(1.0, most / T))
+    schedule = study_schedule(task.schedule).build(given, wanted)
     run = problem.rollout(schedule, keep_states=True, **COUNTING)
     verify(task, schedule, run, wanted)
 
@@ -136,6 +145,9 @@ def _rollout(task: Task, inputs: Mapping[str, bytes]) -> Result:
         part = part_of(run, block)
         apart = distances_along(part, reference, made.distance)
         some = _rows(task, budget, made, part, endpoint_distance(part, reference, made.distance), apart.sum(dim=0))
+        if task.unit == "iteration":
+            cost = part.iterations.sum(dim=0).double() / _iterations(reference)
+            some = [row | {"unit": task.unit, "achieved_budget": c} for row, c in zip(some, cost.tolist(), strict=True)]
         if made.quality is not None:
             constraint = problem.constraint.take(torch.arange(block.start, block.stop))
             judged = {f"{QUALITY}{name}": v.tolist() for name, v in made.quality(part.final, constraint).items()}
@@ -183,14 +195,15 @@ def finals_in(data: bytes, whole: bool) -> Tensor:
 
 def verify(task: Task, schedule: Schedule, run: Rollout, wanted: Tensor) -> None:
     """The schedule that ran is the one asked for, and it spent the budgets of all units: exactly, if it can."""
-    if not torch.equal(replay(schedule, run), run.projected):
+    if not torch.equal(replay(schedule, run), run.projected if run.unit == "projection" else run.iterations.long()):
         raise StudyError(f"{task.name}: the recorded decisions are not those of the schedule asked for")
     by_unit = run.grouped().spent
     off = by_unit != wanted if study_schedule(task.schedule).exact else by_unit > wanted
     wrong = off.nonzero().squeeze(1)
     if len(wrong):
         asked, spent = int(wanted[wrong[0]]), int(by_unit[wrong[0]])
-        raise StudyError(f"{task.name}: a budget of {asked} corrections was asked for, {spent} were spent")
+        what = "corrections" if run.unit == "projection" else "iterations"
+        raise StudyError(f"{task.name}: a budget of {asked} {what} was asked for, {spent} were spent")
 
 
 def distances_along(run: Rollout, reference: Rollout, distance: Distance) -> Tensor:
@@ -226,6 +239,11 @@ def _rows(
         "n_steps": run.n_steps,
     }
     return [same | dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _iterations(run: Rollout) -> float:
+    """Of a rollout on average, before the closing projection."""
+    return float(run.iterations.sum(dim=0).double().mean())
 
 
 def _described(task: Task) -> dict[str, Any]:

@@ -5,6 +5,8 @@ const DATA = JSON.parse(document.getElementById('data').textContent);
 const { summary: SUMMARY, page: PAGE, links: LINKS } = DATA;
 
 const DOMAINS = Object.keys(SUMMARY.domains);
+const IN_ITERATIONS = (SUMMARY.config ?? {}).unit === 'iteration'; // what budgets count, if not whole projections
+const OF_ALL = IN_ITERATIONS ? 'of full projection’s iterations' : 'of the steps';
 const KNOWN_SCHEDULES = {
   terminal: { label: 'terminal', colour: '--c-terminal', dash: '2 3', summary: 'No projection during the rollout, one at its end.' },
   stepwise: { label: 'stepwise', colour: '--c-stepwise', dash: '7 3', summary: 'A projection after every update: the reference.' },
@@ -21,7 +23,7 @@ const METRICS = {
   endpoint: { label: 'endpoint distance', unit: 'distance of the final state to the stepwise one' },
   path_error: { label: 'path error', unit: 'residual defects summed over the path' },
   state_error: { label: 'state error', unit: 'distance to the stepwise path, summed over the path' },
-  achieved_budget: { label: 'achieved budget', unit: 'share of the steps that were projected' },
+  achieved_budget: { label: 'achieved budget', unit: IN_ITERATIONS ? 'share of full projection’s iterations that were spent' : 'share of the steps that were projected' },
 };
 const metricLabel = (metric) => METRICS[metric]?.label ?? metric.replaceAll('_', ' '); // a domain's own measures are named by it
 const KNOWN_DOMAINS = {

@@ -105,7 +105,7 @@ function showControls(changed) {
   }
   at('schedules-unit').textContent = `${metricLabel(state.metric)} at ${percent(Number(state.budget))}`;
   at('budget').value = Math.round(100 * Number(state.budget));
-  at('budget').setAttribute('aria-valuetext', `${percent(Number(state.budget))} of the steps`);
+  at('budget').setAttribute('aria-valuetext', `${percent(Number(state.budget))} ${OF_ALL}`);
   at('budget-out').textContent = percent(Number(state.budget));
 }
 
