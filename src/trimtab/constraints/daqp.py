@@ -61,8 +61,9 @@ class NearestByDaqp:
         update, solve = solver.update, solver.solve
         if not own and known is not b:
             update(bupper=b)
+        all_finite = isfinite(np.vdot(y, y))
         for i, point in enumerate(y):
-            if not isfinite(point.dot(point)):
+            if not all_finite and not isfinite(point.dot(point)):
                 missed.append(i)
                 continue
             # with no plane active at first: what a sample gets must not depend on the one before

@@ -141,9 +141,9 @@ def break_even(defects: Array, gain: Array, from_here_up: Array) -> Array:
     Returns:
         (B,), -inf where correcting always pays and +inf where it never does.
     """
-    from_here_up[:] = gain
+    from_here_up[-1] = gain[-1]
     for row in range(len(gain) - 1, 0, -1):  # several times faster than cumsum along a column
-        from_here_up[row - 1] += from_here_up[row]
+        np.add(from_here_up[row], gain[row - 1], out=from_here_up[row - 1])
     best = from_here_up.max(axis=0)
     cut = (from_here_up == best).argmax(axis=0)
     below, budgets = np.maximum(cut - 1, 0), np.arange(len(cut))

@@ -74,7 +74,7 @@ def smoothed_means(total: Tensor, count: Tensor) -> Tensor:
 
     def smooth(cells: Tensor) -> Tensor:
         # the wide kernel has a small say, which decides only where the narrow one has seen next to nothing
-        narrow, wide = (a @ (a.T @ cells @ b) @ b.T for a, b in (near, far))
+        narrow, wide = (a @ ((a.T @ cells @ b) @ b.T) for a, b in (near, far))  # from the smallest products outwards
         return narrow + 1e-3 * wide
 
     return smooth(total) / smooth(count).clamp(min=1e-300)
@@ -166,9 +166,9 @@ _BLOCK = 64  # rows
 def _walk_blocks(costs: NDArray[np.float64], budget: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The forward pass of `cheapest_times` for one sample: last corrections, (B + 1,), and origins, (B, T).
 
-    The gap before a correction at step w may begin at any row. Rows are taken in blocks, and a block is looked into
-    only if the least cost to reach one of its rows and the least cost of a gap from one of them to w together are no
-    more than what the most promising block gives. Ties go to the earliest row, as everywhere.
+    The gap before a correction at step w may begin at any row. Rows are taken in blocks. The most promising one is
+    looked into first, and another only if the least cost to reach one of its rows and the least cost of a gap from one
+    of them to w together are no more than what was found. Ties go to the earliest row, as everywhere.
 
     Args:
         costs: (T + 1, T + 1).
@@ -178,28 +178,34 @@ def _walk_blocks(costs: NDArray[np.float64], budget: int) -> tuple[NDArray[np.in
     blocks = -(-(T + 1) // _BLOCK)
     padded = np.full((T, blocks * _BLOCK), np.inf)
     padded[:, : T + 1] = costs[:, :T].T
-    gaps = padded.reshape(T, blocks, _BLOCK)
-    least_gap = np.ascontiguousarray(gaps.min(axis=2))
+    gaps = padded.reshape(T * blocks, _BLOCK)
+    least_gap = gaps.min(axis=1).reshape(T, blocks)
     reached = np.full(blocks * _BLOCK, np.inf)
     reached[0] = 0.0
-    steps = np.arange(T)
+    rows, steps = reached.reshape(blocks, _BLOCK), np.arange(T)
     last, origins = np.zeros(budget + 1, dtype=np.int64), np.zeros((budget, T), dtype=np.int64)
-    for b in range(budget):
-        rows, out = reached.reshape(blocks, _BLOCK), b // _BLOCK  # after b corrections the step is b at the least
-        bound = least_gap[b:, out:] + rows[out:].min(axis=1)
-        likely = bound.argmin(axis=1) + out
-        best = (gaps[steps[b:], likely] + rows[likely]).min(axis=1)
-        step, block = np.nonzero((bound <= best[:, None]) & np.isfinite(bound))  # by step, then by block
-        step, block = step + b, block + out
-        found = gaps[step, block] + rows[block]
+
+    def cheapest(step: NDArray[np.int64], block: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """The least cost of a correction at each step (k,) whose gap begins in a block (k,), and that row."""
+        found = gaps.take(step * blocks + block, axis=0)
+        found += rows.take(block, axis=0)
         place = found.argmin(axis=1)
-        value = found[np.arange(len(place)), place]
-        first = np.searchsorted(step, steps)
-        reachable = first < np.append(first[1:], len(step))
-        best = np.full(T, np.inf)
-        best[reachable] = np.minimum.reduceat(value, first[reachable]) if len(value) else best[reachable]
-        hit = np.flatnonzero(value == best[step])[::-1]  # of equal ones the earliest is written last
-        origins[b, step[hit]] = block[hit] * _BLOCK + place[hit]
-        reached[0], reached[1 : T + 1] = np.inf, best
+        return found[np.arange(len(place)), place], block * _BLOCK + place
+
+    for b in range(budget):
+        out = b // _BLOCK  # after b corrections the step is b at the least
+        bound = least_gap[b:, out:] + rows[out:].min(axis=1)
+        likely = bound.argmin(axis=1)
+        first, origin = cheapest(steps[b:], likely + out)
+        bound[steps[: T - b], likely] = np.inf
+        later, other = np.nonzero((bound <= first[:, None]) & (bound < np.inf))
+        value, row = cheapest(later + b, other + out)
+        best = first.copy()
+        np.minimum.at(best, later, value)
+        origin[best < first] = T + 1
+        hit = value == best[later]
+        np.minimum.at(origin, later[hit], row[hit])
+        origins[b, b:] = origin
+        reached[: b + 1], reached[b + 1 : T + 1] = np.inf, best
         last[b + 1] = (reached[: T + 1] + costs[:, T]).argmin()
     return last, origins
