@@ -78,7 +78,7 @@ class NonlinearInequality(Constraint):
                 break
             if k == self.max_iterations // 2:  # stuck on the way to the nearest: any feasible state near here will do
                 state = None
-            there = self.take(going)
+            there = self if len(going) == len(x) else self.take(going)
             y[going], residual[going], done, state, _ = there.improve(y[going], state)
             spent[going] += 1
             left = (~done).nonzero().squeeze(1)
@@ -106,7 +106,7 @@ class NonlinearInequality(Constraint):
         self._check(x)
         y, event = x.detach().flatten(1), x.shape[1:]
         rows = torch.arange(len(y), device=y.device)
-        c = self._conditions(y, event)
+        c, derivatives = self._stacked._linearised(y, rows, event, None)
         equal = self._is_equation(x, c.shape[1])
         if state is None:
             state = (y, torch.zeros_like(c), torch.full_like(y[:, 0], _FIRST_WEIGHT))
@@ -121,7 +121,7 @@ class NonlinearInequality(Constraint):
             away, beyond = row_norm(z - begun[chosen]), row_norm(shifted(values, chosen))
             return 0.5 * (away**2 + weight[chosen] * beyond**2)
 
-        jacobian = self._stacked._derivatives(y, rows, event, None)
+        jacobian = derivatives()
         pressing = c + multipliers / weight[:, None]
         active = equal | (pressing > 0)
         for _ in range(3):  # conditions that the step would press upon join, those that it frees leave
@@ -135,7 +135,7 @@ class NonlinearInequality(Constraint):
         now, new, new_c = merit(y, c, rows), y - step, torch.empty_like(c)
         left, share = rows, 1.0
         for _ in range(_HALVINGS):
-            new_c[left] = self.take(left)._conditions(new[left], event)
+            new_c[left] = self._stacked._values(new[left], left, event)
             falls = merit(new[left], new_c[left], left) <= now[left]  # NaN does not fall
             left = left[~falls]
             if len(left) == 0:
