@@ -7,14 +7,16 @@ import torch
 
 import free
 from trimtab.domains import domain
+from trimtab.schedules import Fixed, Window
 from trimtab.studies.rules import RULES, Rule, find_rule
 from trimtab.studies.schedules import STUDY_SCHEDULES
 from trimtab.studies.tasks import Task
+from trimtab.studies.windows import best_windows
 from trimtab.studies.work import run_task
 
 PROBLEM = domain("so3", n_steps=20).problem
 REFERENCE = Task("rollout", "so3", "stepwise", (1.0,), 0, 3)
-FIXED_TIMES = ("window", "geometric", "random-ramp")
+FIXED_TIMES = ("window", "best-window", "geometric", "random-ramp")
 
 
 @pytest.fixture(scope="module", params=RULES)
@@ -64,3 +66,23 @@ def test_a_study_runs_it_by_name(key):
     assert all(row["achieved_budget"] <= row["budget"] for row in rows)
     if key in FIXED_TIMES:
         assert all(row["achieved_budget"] == row["budget"] for row in rows)
+
+
+def test_the_best_window_is_a_stretch_for_every_budget_where_it_lowers_path_error_most():
+    plan = best_windows(PROBLEM, range(1000, 1016))
+    gaps = [row.nonzero().squeeze(1).diff().tolist() for row in plan.masks]
+    assert [sum(gap) for gap in gaps] == [max(0, b - 1) for b in range(21)]
+    problem = PROBLEM(range(1000, 1016))
+
+    def error(schedule):
+        return float(free.rollout(problem.sampler, problem.constraint, schedule, range(1000, 1016)).residuals.sum())
+
+    tried = [error(Window(start, start + 5)) for start in (round(i * 15 / 7) for i in range(8))]
+    assert error(Fixed(plan.masks[5][:, None].expand(-1, 16))) == pytest.approx(min(tried))
+    assert min(tried) < max(tried)
+
+
+def test_the_best_window_refuses_the_seeds_it_was_found_on():
+    plan = best_windows(PROBLEM, range(1000, 1004))
+    with pytest.raises(ValueError, match="used to calibrate"):
+        PROBLEM(range(1002, 1006)).rollout(plan.at(5))

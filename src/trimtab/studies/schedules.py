@@ -134,6 +134,10 @@ STUDY_SCHEDULES: dict[str, StudySchedule] = {
         "A projection at each of the last steps, as many as the budget allows, and none before.",
         lambda given, budgets: Fixed(_last_steps(given.problem.sampler.n_steps, budgets)),
     ),
+    "best-window": _priced(
+        "A projection at each step of the stretch whose path error was least on calibration rollouts, and none outside.",
+        "best-window",
+    ),
     "geometric": StudySchedule(
         "Projections at steps whose distance to the end shrinks by a constant factor.",
         lambda given, budgets: Geometric(budgets),

@@ -40,6 +40,7 @@ from trimtab.studies.schedules import Ingredients, study_schedule
 from trimtab.studies.tasks import Task, code_version, domain_of
 from trimtab.studies.traces import Trace
 from trimtab.studies.usercode import refuse_cut_groups
+from trimtab.studies.windows import BEST_WINDOW, best_windows
 
 __all__ = ["QUALITY", "Result", "finals_in", "run_task"]
 
@@ -113,6 +114,8 @@ def _calibrate(task: Task, inputs: Mapping[str, bytes]) -> Result:
         prices = calibrate_value(run)
     elif method in RULES:
         prices = find_rule(method, domain_of(task).problem, task.seeds)
+    elif method == BEST_WINDOW:
+        prices = best_windows(domain_of(task).problem, task.seeds)
     else:
         prices = calibrate(run, method=method, objective="path", check=False)
     return Result([], _described(task), code_version(), machine_facts(), shared=_as_bytes(prices.save))

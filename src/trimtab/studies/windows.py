@@ -1,0 +1,57 @@
+"""The best window: for every budget, the stretch of steps whose path error was least on calibration rollouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+
+from trimtab.core.noise import as_seeds
+from trimtab.domains.base import Problem
+from trimtab.prices.plan import Plan
+from trimtab.schedules import Fixed
+from trimtab.studies.explored import COUNTING, side_by_side, units_of
+
+__all__ = ["BEST_WINDOW", "best_windows"]
+
+BEST_WINDOW = "best-window"
+"""As studies call it."""
+
+_SHARES = (0.05, 0.1, 0.25, 0.5, 0.75, 0.95)  # of the steps, at which windows are tried
+_PLACES = 8  # where each may begin, from the first step to the last possible one
+_SAMPLES = 16  # at the most
+
+
+def best_windows(problem: Callable[[Tensor], Problem], seeds: Iterable[int] | Tensor) -> Plan:
+    """Try windows of a few lengths at a few places on at most 16 of the calibration seeds; between, interpolate.
+
+    Args:
+        problem: Makes the problem for seeds.
+        seeds: Calibration seeds.
+
+    Returns:
+        A plan whose row b is a stretch of b steps.
+    """
+    tried = as_seeds(seeds)[:_SAMPLES]
+    T = problem(tried).sampler.n_steps
+    lengths = torch.tensor(sorted({max(1, round(share * T)) for share in _SHARES}))
+    places = torch.linspace(0, 1, _PLACES, dtype=torch.float64)
+    rows = _stretches(lengths.repeat_interleave(_PLACES), places.repeat(len(lengths)), T)  # (lengths x places, T)
+    many = side_by_side(problem, tried, len(rows))
+    run = many.rollout(Fixed(rows.repeat_interleave(units_of(many) // len(rows), dim=0).T), **COUNTING).grouped()
+    costs = run.residuals.double().sum(dim=0).cpu().reshape(len(lengths), _PLACES, -1).mean(dim=2)
+    best = places[costs.argmin(dim=1)]
+    budgets = torch.arange(T + 1)
+    right = torch.searchsorted(lengths, budgets).clamp(1, len(lengths) - 1)
+    low, high = lengths[right - 1], lengths[right]
+    share = ((budgets - low) / (high - low)).double().clamp(0, 1)
+    begins = torch.lerp(best[right - 1], best[right], share)
+    return Plan(_stretches(budgets, begins, T), seeds=tuple(tried.tolist()), method=BEST_WINDOW)
+
+
+def _stretches(lengths: Tensor, places: Tensor, n_steps: int) -> Tensor:
+    """Each length (m,) at its place between the earliest (0) and the latest (1), (m,), as masks (m, T)."""
+    first = (places * (n_steps - lengths)).round().long()[:, None]
+    steps = torch.arange(n_steps)
+    return (steps >= first) & (steps < first + lengths[:, None])
