@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import trimtab as tt
+from trimtab.advice.trials import TrialRuns
 from trimtab.core.quality import Quality
 
 SEEDS = range(100, 132)
@@ -301,3 +303,23 @@ def test_a_few_rollouts_that_keep_a_tolerance_from_being_met_are_named():
     assert "1 of 16 rollouts makes up" in found.text
     assert not found.warns
     assert not [f for f in advised(Traced(), quality=trace).findings if f.name == "tails"]
+
+
+def test_the_interval_of_a_loss_is_that_of_a_share_whose_gain_is_resampled_too():
+    closed = torch.cat([torch.ones(31), torch.full((1,), 100.0)]).double()  # one sample ends far away
+    ends = SimpleNamespace(full=torch.zeros(32, dtype=torch.float64), closed=closed, span=float(closed.mean()))
+    half = TrialRuns.share_lost(ends, 0.5 * closed)
+    assert (half.low, half.mean, half.high) == pytest.approx((0.5, 0.5, 0.5))
+    elsewhere = TrialRuns.share_lost(ends, 0.5 * closed.flip(0))  # another one does: that is not known so well
+    assert elsewhere.mean == pytest.approx(0.5)
+    assert elsewhere.low < 0.1
+    assert elsewhere.high > 0.9
+
+
+def test_fewer_projections_that_would_do_by_the_mean_alone_are_named():
+    advice = advised(Rare(), quality=trace, tolerance=0.3)
+    (found,) = [f for f in advice.findings if f.name == "careful"]
+    kind, budget = found.text.split()[0].lower(), int(found.text.split()[3])
+    trial = next(t for t in advice.measured.trials if (t.kind, t.budget) == (kind, budget))
+    assert trial.loss.mean <= 0.3 < trial.loss.high
+    assert trial.budget < min(t.budget for t in advice.measured.needed.values())

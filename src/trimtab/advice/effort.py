@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from trimtab.advice.diagnosis import Interval, bootstrap, mean
+from trimtab.advice.diagnosis import Interval
 from trimtab.advice.trials import TrialRuns
 from trimtab.core.problem import Problem
 from trimtab.core.record import Rollout
@@ -73,12 +73,11 @@ def _tried(trials: TrialRuns, measuring: Problem) -> Iterator[Effort]:
 def _judged(trials: TrialRuns, how: str, cheaper: bool, run: Rollout) -> Effort:
     trials.ran()
     reference = trials.reference
-    values = (trials.measure(run) - trials.full) / trials.span
     all_iterations = reference.all_iterations.double().mean().item()
     return Effort(
         how,
         cheaper,
-        bootstrap(mean, values),
+        trials.share_lost(trials.measure(run)),
         run.all_iterations.double().mean().item() / all_iterations if all_iterations else float("nan"),
         run.seconds["projection"] / max(reference.seconds["projection"], 1e-12),
     )

@@ -10,15 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
+from trimtab.advice.asked import price_of_a_look, refuse_foreign_price, tolerance_of, two_batches
 from trimtab.advice.choice import WORTHWHILE, choice, nothing_saved
 from trimtab.advice.diagnosis import Effects, Interval, bootstrap, correction_effects, mean
 from trimtab.advice.effort import Effort, effort_trials
 from trimtab.advice.measured import Measured
 from trimtab.advice.result import Advice
-from trimtab.advice.shared import Shared
 from trimtab.advice.soundness import (
     Stability,
     divergence,
@@ -31,29 +30,21 @@ from trimtab.advice.trials import KINDS, Cost, Trial, TrialRuns
 from trimtab.advice.words import findings_of
 from trimtab.core.constraint import Constraint
 from trimtab.core.distributions import compare_samples
-from trimtab.core.engine import Engine, RunBatch, Workshop, ahead, workshop
+from trimtab.core.engine import Engine, Workshop, workshop
 from trimtab.core.errors import unknown
 from trimtab.core.metrics import Distance, euclidean, top_mass
 from trimtab.core.problem import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Rollout
-from trimtab.core.repeatable import as_record
 from trimtab.core.schedule import Schedule, Watched
 from trimtab.prices.batches import Source
 from trimtab.prices.calibration import Price
 from trimtab.prices.objective import Objective
-from trimtab.prices.plan import Plan
-from trimtab.prices.raced import Raced
-from trimtab.prices.thresholds import Thresholds
-from trimtab.schedules import Stepwise, Terminal
+from trimtab.schedules import Stepwise
 
 __all__ = ["advise"]
 
-FEWEST = 16
-"""Samples below which there is no advice."""
-
-_FEWEST_STEPS = 4
 _GRID = (0.1, 0.25, 0.5)
 
 
@@ -113,15 +104,15 @@ def advise(
         >>> advice.kind, advice.loss.high <= 0.2
         ('adaptive', True)
     """
-    tolerance = _tolerance(tolerance, seconds, cost)
+    tolerance = tolerance_of(tolerance, seconds, cost)
     if isinstance(source, Problem) and (constraint is not None or nudge is not None):
         raise ValueError("a Problem has its constraint and is nudged by itself; constraint and nudge go with functions")
     if objective not in ("endpoint", "path"):
         raise unknown("objective", str(objective), ("endpoint", "path"))
     tell = progress_of("advise", say)
     with tell, workshop(engine, tell, source) as shop:
-        calibrating, measuring, problems, n_steps = _two_batches(source, held_out, shop)
-        _refuse_foreign_price(price, n_steps)
+        calibrating, measuring, problems, n_steps = two_batches(source, held_out, shop)
+        refuse_foreign_price(price, n_steps)
         if problems[0] is not None and distance is None:
             distance = problems[0].distance
         trials = TrialRuns(
@@ -134,7 +125,7 @@ def advise(
             quality=as_quality(quality),
             problems=problems,
             objective=objective,
-            look=_price_of_a_look(look),
+            look=price_of_a_look(look),
         )
         trials.ran(int(held_out is not None))  # it was run once to see what it is
         needed, effects = _try_out(trials, tolerance, seconds)
@@ -144,81 +135,6 @@ def advise(
         efforts = effort_trials(trials)
         chosen = _choose(trials, needed, tolerance, seconds, cost, _unreliable(trials, stability))
         return _answer(trials, chosen, needed, effects, stability, efforts, yours, (tolerance, seconds, cost))
-
-
-def _two_batches(
-    source: Source, held_out: Source | None, shop: Workshop | None
-) -> tuple[Shared, RunBatch, tuple[Problem | None, Problem | None], int]:
-    """What calibrates and what measures, and the number of steps."""
-    if isinstance(source, Problem):
-        if held_out is not None:
-            raise ValueError("a Problem is split into halves by itself; held_out goes with a function run(schedule)")
-        _refuse_too_few(len(source), source.n_steps)
-        one, other = source.halves()
-        if shop is None:
-            return Shared(one.rollout), other.rollout, (one, other), source.n_steps
-        make = shop.maker_of(source)
-        if make is not None:
-            shop.knows(one, partial(_half_of, make, 0))
-            shop.knows(other, partial(_half_of, make, 1))
-        return Shared(shop.runs(one)), shop.runs(other), (one, other), source.n_steps
-    if not callable(source) or not callable(held_out):
-        raise TypeError(
-            "advise takes a Problem, or two functions run(schedule) of which the second runs other seeds: "
-            f"advise(run, held_out=other_run); got {type(source).__name__} and {type(held_out).__name__}"
-        )
-    assert not isinstance(held_out, Problem)
-    if shop is not None:
-        source, held_out = shop.runs(source), shop.runs(held_out)
-        ahead(held_out, [Watched(Terminal())])
-    shared = Shared(source)
-    first, second = shared(Watched(Terminal())), as_record(held_out(Watched(Terminal())))
-    _refuse_too_few(2 * min(first.defects.shape[1], second.defects.shape[1]), first.n_steps)
-    if first.defects.shape == second.defects.shape and bool((first.defects == second.defects).all()):
-        raise ValueError("the two runs are the same rollouts; measuring needs other seeds than calibrating")
-    return shared, held_out, (None, None), first.n_steps
-
-
-def _half_of(make: Callable[[], Problem], which: int) -> Problem:
-    """Half of a problem that is made anew, in a worker."""
-    return make().halves()[which]
-
-
-def _tolerance(tolerance: float | None, seconds: float | None, cost: str) -> float | None:
-    """The tolerance, with its default; what was asked for is checked."""
-    if cost not in ("seconds", "projections"):
-        raise unknown("cost", str(cost), ("seconds", "projections"))
-    for name, value in (("tolerance", tolerance), ("seconds", seconds)):
-        if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):
-            raise ValueError(f"{name} must be a number above 0: got {value!r}")
-    return 0.1 if tolerance is None and seconds is None else tolerance
-
-
-def _refuse_too_few(rollouts: int, n_steps: int) -> None:
-    if rollouts < FEWEST:
-        raise ValueError(
-            f"{rollouts} rollouts are too few to advise on: half of them calibrate and half measure; give at least "
-            f"{FEWEST} seeds, better 64"
-        )
-    if n_steps < _FEWEST_STEPS:
-        raise ValueError(
-            f"a sampler of {n_steps} steps leaves nothing to schedule: project at every step (advice needs at "
-            f"least {_FEWEST_STEPS} steps)"
-        )
-
-
-def _refuse_foreign_price(price: Price | None, n_steps: int) -> None:
-    if price is None:
-        return
-    if not isinstance(price, Thresholds | Plan | Raced):
-        raise TypeError(f"price is what calibrate makes and load reads: got {type(price).__name__}")
-    if price.n_steps != n_steps:
-        raise ValueError(
-            f"the price was calibrated for T = {price.n_steps} steps, this sampler has {n_steps}; calibrate again, or "
-            "use price.resample(n_steps)"
-        )
-    if price.budget < 2:
-        raise ValueError(f"the price is for a budget of {price.budget} corrections; calibrate with a larger budget")
 
 
 # ------------------------------------------------------------------ trying out, choosing, answering
@@ -331,12 +247,6 @@ def _answer(
         measured=measured,
         reason=reason,
     )
-
-
-def _price_of_a_look(look: float) -> float:
-    if isinstance(look, bool) or not isinstance(look, int | float) or not 0 <= look < math.inf:
-        raise ValueError(f"look is what a look at the defect costs, in projections, at least 0: got {look!r}")
-    return float(look)
 
 
 def _soundness(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -53,7 +54,7 @@ class Trial:
         budget: Corrections.
         values: The loss of each sample, (n,): 0 is full projection, 1 is terminal projection on average; NaN where
             timing is of no consequence.
-        loss: Its mean with a bootstrap interval.
+        loss: The mean of that, with a bootstrap interval of the share as a whole.
         measured: The measure itself, (n,), lower being better.
         nepe: Mean normalised excess path error.
         seconds: Wall clock per sample, in a batch of n.
@@ -234,7 +235,7 @@ class TrialRuns:
             kind=kind,
             budget=budget,
             values=values,
-            loss=bootstrap(mean, values),
+            loss=self.share_lost(measured),
             measured=measured,
             nepe=float(nepe(path_error(run).double(), *self.ends).nanmean()),
             seconds=self.seconds(run, kind, schedule.looks_at_defects),
@@ -242,6 +243,17 @@ class TrialRuns:
             endpoint=float(apart.double().mean()),
             schedule=schedule,
         )
+
+    def share_lost(self, measured: Tensor) -> Interval:
+        """The share of what full projection gains that a schedule loses, from its measure of each sample, (n,).
+
+        The gain is as uncertain as the loss, and of the same samples: one that ends far away makes both large. So both
+        are resampled together.
+        """
+        if not self.span > 0:
+            return Interval(math.nan, math.nan, math.nan)
+        both = torch.stack([measured - self.full, self.closed - self.full], dim=1)
+        return bootstrap(lambda sets: _ratio(mean(sets[..., 0]), mean(sets[..., 1])), both)
 
     def seconds(self, run: Rollout, kind: str, looks: bool = True) -> float:
         """Wall clock per sample. Where looking is projecting, only adaptive correction has to look."""
@@ -320,6 +332,11 @@ class TrialRuns:
         middle = sorted(times, key=lambda pair: 1 - pair[0] / pair[1])[len(times) // 2]
         saving = Interval(shares[len(shares) // 2], shares[0], shares[-1])
         return replace(trial, seconds=middle[0]), replace(self.stepwise, seconds=middle[1]), saving
+
+
+def _ratio(lost: Tensor, gained: Tensor) -> Tensor:
+    """Their ratio, (r,); NaN where nothing is gained."""
+    return torch.where(gained > 0, lost / gained, torch.nan)
 
 
 def _between(low: int, high: int, at_low: float, at_high: float, target: float, most: int) -> int | None:

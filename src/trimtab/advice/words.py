@@ -32,6 +32,7 @@ _DIFFUSE = 0.4  # C_0.2; 0.2 is uniform, 0.44 the sizes of independent normal nu
 _GAIN = 0.1  # relative, over periodic
 _CHEAP = 0.1  # share of a stepwise rollout's time
 _FEW_DECIDE = 0.5  # share of the loss that a sixteenth of the rollouts makes up
+_FEWER = 0.05  # of the steps: what is worth a sentence
 _WIDTH = 118  # columns of the words
 
 
@@ -46,7 +47,7 @@ def findings_of(m: Measured) -> tuple[Finding, ...]:
         found.append(Finding("effort", False, effort_words(m.efforts, m.per_step)))
     if m.yours is not None:
         found.append(_yours(m))
-    found += _tails(m)
+    found += _tails(m) + _careful(m)
     found += [] if not m.trials else [_concentration(m)]
     if m.effects is not None:
         found += [_lasting(m), _alignment(m)]
@@ -132,6 +133,26 @@ def _tails(m: Measured) -> list[Finding]:
             f"the others is {float(values[few:].mean()):.3f}. More seeds tell how rare such rollouts are. By the "
             "distance to full projection a sample that ends elsewhere counts as lost, though it may be as good: a "
             "quality of your own, or a comparison of distributions, tells whether it is.",
+        )
+    ]
+
+
+def _careful(m: Measured) -> list[Finding]:
+    """Whether fewer projections would do if the mean alone decided, rather than its whole interval."""
+    if m.tolerance is None or not m.needed:
+        return []
+    least = min(trial.budget for trial in m.needed.values())
+    known = [t for t in m.trials if t.loss.mean <= m.tolerance and t.budget <= least - _FEWER * m.n_steps]
+    if not known:
+        return []
+    trial = min(known, key=lambda one: (one.budget, one.loss.mean))
+    return [
+        Finding(
+            "careful",
+            False,
+            f"{trial.kind.capitalize()} correction with {trial.budget} of {m.n_steps} loses {trial.loss}: its mean is "
+            f"within the tolerance of {m.tolerance:g}, but {m.held_out} rollouts do not rule out that it is not. More "
+            "seeds tell.",
         )
     ]
 

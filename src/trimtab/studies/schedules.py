@@ -135,7 +135,7 @@ STUDY_SCHEDULES: dict[str, StudySchedule] = {
         lambda given, budgets: Fixed(_last_steps(given.problem.sampler.n_steps, budgets)),
     ),
     "best-window": _priced(
-        "A projection at each step of the stretch whose path error was least on calibration rollouts, and none outside.",
+        "A projection at each step of the stretch that had the least path error on calibration rollouts, no others.",
         "best-window",
     ),
     "geometric": StudySchedule(

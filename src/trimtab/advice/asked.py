@@ -1,0 +1,109 @@
+"""What advice was asked for: checked, and made into two batches, one that calibrates and one that measures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+from trimtab.advice.shared import Shared
+from trimtab.core.engine import RunBatch, Workshop, ahead
+from trimtab.core.errors import unknown
+from trimtab.core.problem import Problem
+from trimtab.core.repeatable import as_record
+from trimtab.core.schedule import Watched
+from trimtab.prices.batches import Source
+from trimtab.prices.plan import Plan
+from trimtab.prices.raced import Price, Raced
+from trimtab.prices.thresholds import Thresholds
+from trimtab.schedules import Terminal
+
+__all__ = ["FEWEST", "price_of_a_look", "refuse_foreign_price", "tolerance_of", "two_batches"]
+
+FEWEST = 16
+"""Samples below which there is no advice."""
+
+_FEWEST_STEPS = 4
+
+
+def two_batches(
+    source: Source, held_out: Source | None, shop: Workshop | None
+) -> tuple[Shared, RunBatch, tuple[Problem | None, Problem | None], int]:
+    """What calibrates and what measures, and the number of steps."""
+    if isinstance(source, Problem):
+        if held_out is not None:
+            raise ValueError("a Problem is split into halves by itself; held_out goes with a function run(schedule)")
+        _refuse_too_few(len(source), source.n_steps)
+        one, other = source.halves()
+        if shop is None:
+            return Shared(one.rollout), other.rollout, (one, other), source.n_steps
+        make = shop.maker_of(source)
+        if make is not None:
+            shop.knows(one, partial(_half_of, make, 0))
+            shop.knows(other, partial(_half_of, make, 1))
+        return Shared(shop.runs(one)), shop.runs(other), (one, other), source.n_steps
+    if not callable(source) or not callable(held_out):
+        raise TypeError(
+            "advise takes a Problem, or two functions run(schedule) of which the second runs other seeds: "
+            f"advise(run, held_out=other_run); got {type(source).__name__} and {type(held_out).__name__}"
+        )
+    assert not isinstance(held_out, Problem)
+    if shop is not None:
+        source, held_out = shop.runs(source), shop.runs(held_out)
+        ahead(held_out, [Watched(Terminal())])
+    shared = Shared(source)
+    first, second = shared(Watched(Terminal())), as_record(held_out(Watched(Terminal())))
+    _refuse_too_few(2 * min(first.defects.shape[1], second.defects.shape[1]), first.n_steps)
+    if first.defects.shape == second.defects.shape and bool((first.defects == second.defects).all()):
+        raise ValueError("the two runs are the same rollouts; measuring needs other seeds than calibrating")
+    return shared, held_out, (None, None), first.n_steps
+
+
+def _half_of(make: Callable[[], Problem], which: int) -> Problem:
+    """Half of a problem that is made anew, in a worker."""
+    return make().halves()[which]
+
+
+def tolerance_of(tolerance: float | None, seconds: float | None, cost: str) -> float | None:
+    """The tolerance, with its default; what was asked for is checked."""
+    if cost not in ("seconds", "projections"):
+        raise unknown("cost", str(cost), ("seconds", "projections"))
+    for name, value in (("tolerance", tolerance), ("seconds", seconds)):
+        if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):
+            raise ValueError(f"{name} must be a number above 0: got {value!r}")
+    return 0.1 if tolerance is None and seconds is None else tolerance
+
+
+def _refuse_too_few(rollouts: int, n_steps: int) -> None:
+    if rollouts < FEWEST:
+        raise ValueError(
+            f"{rollouts} rollouts are too few to advise on: half of them calibrate and half measure; give at least "
+            f"{FEWEST} seeds, better 64"
+        )
+    if n_steps < _FEWEST_STEPS:
+        raise ValueError(
+            f"a sampler of {n_steps} steps leaves nothing to schedule: project at every step (advice needs at "
+            f"least {_FEWEST_STEPS} steps)"
+        )
+
+
+def refuse_foreign_price(price: Price | None, n_steps: int) -> None:
+    """Refuse what is no price, or one for another number of steps."""
+    if price is None:
+        return
+    if not isinstance(price, Thresholds | Plan | Raced):
+        raise TypeError(f"price is what calibrate makes and load reads: got {type(price).__name__}")
+    if price.n_steps != n_steps:
+        raise ValueError(
+            f"the price was calibrated for T = {price.n_steps} steps, this sampler has {n_steps}; calibrate again, or "
+            "use price.resample(n_steps)"
+        )
+    if price.budget < 2:
+        raise ValueError(f"the price is for a budget of {price.budget} corrections; calibrate with a larger budget")
+
+
+def price_of_a_look(look: float) -> float:
+    """What a look costs, in projections, checked."""
+    if isinstance(look, bool) or not isinstance(look, int | float) or not 0 <= look < math.inf:
+        raise ValueError(f"look is what a look at the defect costs, in projections, at least 0: got {look!r}")
+    return float(look)
