@@ -64,9 +64,12 @@ def _tried(trials: TrialRuns, measuring: Problem) -> Iterator[Effort]:
     trials.say("iterations by price")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a constant defect is among the findings
-        prices = graded_prices(trials.calibration_batches(int(_SHARES[-1] * full) + 1, "iteration"))
+        try:
+            prices = graded_prices(trials.calibration_batches(int(_SHARES[-1] * full) + 1, "iteration"))
+        except ValueError:  # too few steps or iterations to price; what was tried so far stands
+            return
     for share in _SHARES:
-        run = measuring.rollout(prices.at(max(1, int(share * full))), closing=closing)
+        run = measuring.rollout(prices.at(max(prices.kept_back, int(share * full))), closing=closing)
         yield _judged(trials, f"iterations by price, {share:.0%} of them", False, run)
 
 
@@ -83,8 +86,14 @@ def _judged(trials: TrialRuns, how: str, cheaper: bool, run: Rollout) -> Effort:
     )
 
 
-def effort_words(efforts: tuple[Effort, ...], per_step: float) -> str:
-    """In the order in which to try: cheaper, then less of it; what is done less often stands elsewhere."""
+def effort_words(efforts: tuple[Effort, ...], per_step: float, less_often: str = "") -> str:
+    """In the order in which to try: cheaper, then less of it, then less often.
+
+    Args:
+        efforts: What was tried; nothing is said where nothing was.
+        per_step: Iterations of a projection.
+        less_often: What timing whole projections comes to, in words; "" if that is not known.
+    """
     if not efforts:
         return ""
     parts = []
@@ -94,6 +103,8 @@ def effort_words(efforts: tuple[Effort, ...], per_step: float) -> str:
             for each in efforts
             if each.cheaper is chosen
         ]
-        if lines:
-            parts.append(f"{name}: {'; '.join(lines)}.")
+        none = "its constraint offers no cheaper projection" if chosen else "its iterations cannot be had one by one"
+        parts.append(f"{name}: {'; '.join(lines) or none}.")
+    if less_often:
+        parts.append(f"Do it less often: {less_often}.")
     return f"A projection takes {per_step:.1f} iterations. Before timing it: " + " ".join(parts)

@@ -44,7 +44,7 @@ def findings_of(m: Measured) -> tuple[Finding, ...]:
     if m.fidelity is not None:
         found.append(Finding("distribution", False, f"As a distribution, the final samples {m.fidelity.words()}."))
     if m.efforts:
-        found.append(Finding("effort", False, effort_words(m.efforts, m.per_step)))
+        found.append(Finding("effort", False, effort_words(m.efforts, m.per_step, _less_often(m))))
     if m.yours is not None:
         found.append(_yours(m))
     found += _tails(m) + _careful(m)
@@ -228,6 +228,15 @@ def _stability(m: Measured) -> Finding:
         f"The projection is unstable or discontinuous: {numbers}. No schedule can be relied on before that is mended; "
         "try a tighter tolerance, a better start of the solver, or on_failure='retry'.",
     )
+
+
+def _less_often(m: Measured) -> str:
+    """What timing whole projections comes to: the least of them that do what was asked."""
+    if not m.needed:
+        return "no timing of whole projections that was tried does what was asked"
+    least = min(m.needed.values(), key=lambda trial: trial.projections)
+    share = least.projections / max(m.stepwise.projections, 1e-300)
+    return f"{least.kind} times with {share:.0%} of the projections lose {least.loss}"
 
 
 def _price_of_projection(m: Measured) -> Finding:

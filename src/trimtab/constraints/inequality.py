@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -99,6 +99,11 @@ class NonlinearInequality(Constraint):
         taken.__dict__.update(self.__dict__ | {"data": tuple(d[rows] for d in self.data)})
         taken.__dict__.pop("_stacked", None)
         return taken
+
+    def cheaper(self) -> dict[str, Constraint]:
+        """A looser tolerance, and a point that is near rather than the nearest."""
+        looser = 1e-4 if self.tolerance is None else max(100 * self.tolerance, 1e-4)
+        return {f"a tolerance of {looser:.0e} and a rougher search": replace(self, tolerance=looser, nearness=0.1)}
 
     @torch.no_grad()
     def improve(self, x: Tensor, state: tuple[Tensor, ...] | None = None, **context: Any) -> Improvement:

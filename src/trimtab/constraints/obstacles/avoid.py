@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import difflib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -138,6 +138,12 @@ class AvoidObstacles(Constraint):
         y = x.clone()
         y[:, :2] = torch.where(finite[:, None], path, raw).transpose(0, 1)
         return Projection(y, converged, rounds, self.defect(y))
+
+    def cheaper(self) -> dict[str, Constraint]:
+        """The batched search instead of IPOPT, or one that is content sooner."""
+        if self.backend == "ipopt":
+            return {"the batched search": replace(self, backend="batched")}
+        return {"a search that settles sooner": replace(self, effort=replace(self.effort, settled=0.2))}
 
     def improve(self, x: Tensor, state: tuple[Tensor, ...] | None = None, **context: Any) -> Improvement:
         """One convex problem of the local search, in torch; carries its multipliers and the proposal.
