@@ -209,7 +209,7 @@ def test_a_proposal_that_is_not_finite_fails_alone() -> None:
         ({"start": torch.zeros(3, 2)}, "one shape"),
         ({"start": torch.zeros(2, 3), "goal": torch.zeros(2, 3)}, r"\(n, 2\) or \(2,\)"),
         ({"backend": "batchd"}, "did you mean 'batched'"),
-        ({"tolerance": 0.0}, "tolerance must be above 0"),
+        ({"tolerance": 0.0}, "tolerance must be a finite number above 0"),
     ],
 )
 def test_bad_arguments_are_named(change: dict[str, object], message: str) -> None:

@@ -275,3 +275,12 @@ def test_speeds_add_up_to_the_arc_and_grow_with_the_ramp():
 def test_settings_that_make_no_flow_are_explained(settings, message):
     with pytest.raises(ValueError, match=message):
         domain("so3", **settings)
+
+
+@pytest.mark.parametrize("value", ["0.4", None, float("nan"), float("inf"), True, [1.0]])
+@pytest.mark.parametrize(
+    ("name", "setting"), [("terrain-ridge", "ridge_height"), ("so3-flow", "swing"), ("linkage", "strength")]
+)
+def test_a_setting_that_is_no_number_is_refused_before_anything_is_made(name, setting, value):
+    with pytest.raises((TypeError, ValueError), match=f"{setting}, a setting of"):
+        tt.domain(name, **{setting: value})

@@ -179,7 +179,7 @@ def test_values_that_cannot_be_are_refused(burst_table, tmp_path):
         replace(value, expected=value.expected[:3])
     with pytest.raises(ValueError, match="caution"):
         value.at(0.25, caution=-1.0)
-    with pytest.raises(ValueError, match="at least 5 batches"):
+    with pytest.raises(ValueError, match="of at least 5: got"):
         learn(run_for(OneBurst()), burst_table, run_for(OneBurst())(tt.Terminal()), batches=4)
     burst_table.save(tmp_path / "table.safetensors")
     with pytest.raises(ValueError, match="holds 'thresholds', expected 'value'"):

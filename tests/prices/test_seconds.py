@@ -150,7 +150,7 @@ def test_each_sample_may_have_seconds_of_its_own(prices):
 def test_prices_refuse_what_they_cannot_serve(prices):
     with pytest.raises(ValueError, match="budgets from 0 to 200 seconds"):
         prices.at(201.0)
-    with pytest.raises(ValueError, match="finite and above 0"):
+    with pytest.raises(ValueError, match="finite number above 0"):
         price_seconds(run_for(Slow()), T, 0.0)
     with pytest.raises(ValueError, match="used to calibrate"):
         free.rollout(Drift(), Slow(), prices.at(10.0), [1000])
@@ -205,3 +205,16 @@ def price_seconds_alike(run):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("trimtab.prices.seconds.fit_own_scale", lambda runs: None)
         return price_seconds(run, T, float(T), cost=lambda steps, defects: torch.ones_like(defects).double())
+
+
+def test_prices_are_found_on_many_seeds_whose_closing_projection_is_paid_for():
+    """Random budgets begin at 0 where there are more samples than steps, which leaves nothing for the closing one."""
+    run = lambda schedule: tt.rollout(Drift(), Slow(), schedule, range(1000, 1000 + 4 * T))  # noqa: E731
+    prices = price_seconds(run, T, 40.0, cost=lambda steps, defects: 1 + defects)
+    assert tt.rollout(Drift(), Slow(), prices.at(20.0), range(4)).projected.any()
+
+
+@pytest.mark.parametrize("said", ["x", None, torch.ones(3), -1.0])
+def test_a_cost_that_tells_no_seconds_is_refused(said):
+    with pytest.raises(ValueError, match="must give seconds of at least 0"):
+        price_seconds(run_for(Slow()), T, 40.0, cost=lambda steps, defects: said)

@@ -85,3 +85,23 @@ def test_unknown_names_suggest_the_nearest():
         study_schedule("perodic")
     with pytest.raises(ValueError, match="unknown settings"):
         Study.from_facts({"preset": "x", "colour": "red"})
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"seeds": 2.5},
+        {"seeds": True},
+        {"block": "8"},
+        {"domains": "so3"},
+        {"domains": ["a/b"]},
+        {"kappas": [2.0]},
+        {"kappa_domains": None},
+        {"budgets": [0.0, "x"]},
+        {"samplers": {"own": {"factory": 3}}},
+        {"example_seeds": 99},
+    ],
+)
+def test_a_study_that_a_file_spells_wrongly_is_refused(facts):
+    with pytest.raises((TypeError, ValueError), match=next(iter(facts)).removesuffix("s")):
+        Study.from_facts(preset("tiny").facts() | facts)

@@ -16,7 +16,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "reliability.json"
 PARTS = {  # how often, in full and with --quick
-    "inputs": (20_000, 1_000),
+    "inputs": (26_000, 1_300),
     "mutations": (10_500, 500),
     "kills": (100, 3),
     "power": (100, 3),

@@ -12,21 +12,31 @@ from importlib.util import find_spec
 from typing import Any
 
 from torture.judge import is_clear, where
-from torture.targets_core import TARGETS
-from torture.targets_schedules import ITERATIONS, SCHEDULES
-from torture.values import Bad
+from torture.spoil import Target
+
+ROOMS = ("core", "schedules", "samplers", "sets", "measures", "limits", "studies")
+"""What needs no other package: the modules `torture.targets_…`."""
 
 OPTIONAL = ("azula", "diffusers", "torchdiffeq", "flow_matching", "jax", "diffrax")
 """Packages whose integrations are attacked where they are installed; a module for each."""
 
 
+def installed() -> list[str]:
+    """Those of the optional packages that are here."""
+    return [name for name in OPTIONAL if find_spec(name) is not None]
+
+
 @cache
-def all_targets() -> dict[str, tuple[Callable[[Any], Any], Bad]]:
+def all_targets() -> dict[str, Target]:
     """Every public function by what is spoiled: what is called with a bad value, and what makes such values."""
-    found = TARGETS | SCHEDULES | ITERATIONS | import_module("torture.targets_samplers").TARGETS
-    for name in OPTIONAL:
-        if find_spec(name) is not None:
-            found |= getattr(import_module("torture.targets_integrations"), f"for_{name}")()
+    found: dict[str, Target] = {}
+    for room in ROOMS:
+        own = import_module(f"torture.targets_{room}").TARGETS
+        if twice := found.keys() & own.keys():
+            raise ValueError(f"targets go by one name each: {sorted(twice)} are there twice")
+        found |= own
+    for name in installed():
+        found |= getattr(import_module("torture.targets_integrations"), f"for_{name}")()
     return found
 
 
@@ -63,7 +73,7 @@ def run(count: int, seed: int, say: Callable[[str], None]) -> dict[str, Any]:
     return {
         "inputs": count,
         "targets": len(all_targets()),
-        "without": [name for name in OPTIONAL if find_spec(name) is None],
+        "without": sorted(set(OPTIONAL) - set(installed())),
         "clear": clear,
         "unclear": sum(unclear.values()),
         "accepted": sum(accepted.values()),

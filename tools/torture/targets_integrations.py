@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 import trimtab as tt
+from torture.spoil import Targets, spoil
 from torture.targets_samplers import dtype, times
 from torture.things import ball, prices
 from torture.values import (
@@ -30,7 +30,8 @@ from torture.values import (
     word,
 )
 
-Targets = dict[str, tuple[Callable[[Any], Any], Bad]]
+CORRECTED: dict[str, Bad] = {"constraint": function, "schedule": function, "closing": word}
+"""What everything that drives a corrector takes."""
 
 
 def for_azula() -> Targets:
@@ -53,11 +54,13 @@ def for_azula() -> Targets:
         return wrap(**given | changes)
 
     return {
-        "azula.wrap sampler": (lambda v: wrapped(sampler=v), function),
-        "azula.wrap constraint": (lambda v: wrapped(constraint=v), function),
-        "azula.wrap schedule": (lambda v: wrapped(schedule=v), function),
-        "azula.wrap closing": (lambda v: wrapped(closing=v), word),
-        "azula.wrap seeds": (lambda v: wrapped(seeds=v), lambda r: but_none(seeds(r))),
+        **spoil(
+            "azula.wrap",
+            wrapped,
+            sampler=function,
+            **CORRECTED,
+            seeds=lambda r: but_none(seeds(r)),
+        ),
         "azula.wrap state": (lambda v: wrapped()(v), state),
     }
 
@@ -88,22 +91,24 @@ def for_diffusers() -> Targets:
         ProjectionCallback(ball(), tt.Periodic(2)).callback_fn(pipe, 0, pipe.scheduler.timesteps[0], value)
 
     return {
-        "diffusers.wrap thing": (lambda v: wrapped(thing=v), function),
-        "diffusers.wrap constraint": (lambda v: wrapped(constraint=v), function),
-        "diffusers.wrap schedule": (lambda v: wrapped(schedule=v), function),
-        "diffusers.wrap target": (lambda v: wrapped(target=v), word),
-        "diffusers.wrap history": (lambda v: wrapped(history=v), word),
-        "diffusers.wrap closing": (lambda v: wrapped(closing=v), word),
+        **spoil(
+            "diffusers.wrap",
+            wrapped,
+            thing=function,
+            target=word,
+            history=word,
+            **CORRECTED,
+        ),
         "diffusers.wrap sample": (stepped, lambda r: spoiled((N, 3), r)),
         "diffusers.unwrap": (unwrap, function),
-        "pipeline_sampler pipe": (lambda v: sampled(pipe=v), function),
-        "pipeline_sampler call": (lambda v: sampled(call=v), function),
-        "pipeline_sampler n_steps": (lambda v: sampled(n_steps=v), steps),
-        "pipeline_sampler history": (lambda v: sampled(history=v), word),
+        **spoil("pipeline_sampler", sampled, pipe=function, call=function, n_steps=steps, history=word),
         "ProjectionCallback constraint": (lambda v: ProjectionCallback(v, tt.Terminal()), function),
         "ProjectionCallback schedule": (lambda v: ProjectionCallback(ball(), v), function),
-        "ProjectionCallback latents": (called_back, lambda r: r.choice([{}, {"latents": state(r)}, {"latents": state(r)}])),
-    }  # fmt: skip
+        "ProjectionCallback latents": (
+            called_back,
+            lambda r: r.choice([{}, {"latents": state(r)}, {"latents": state(r)}]),
+        ),
+    }
 
 
 def for_torchdiffeq() -> Targets:
@@ -130,23 +135,23 @@ def for_torchdiffeq() -> Targets:
         return r.choice([{"step_size": r.choice(bad)}, {"grid_constructor": but_none(function(r))}, "x", 3, [1]])
 
     return {
-        "odeint func": (lambda v: solved(func=v), function),
+        **spoil("odeint", solved, func=function),
         "odeint func's answer": (lambda v: solved(func=lambda t, x: v), lambda r: but_none(later_state(r))),
-        "odeint y0": (lambda v: solved(y0=v), state),
-        "odeint t": (lambda v: solved(t=v), points),
+        **spoil("odeint", solved, y0=state, t=points),
         "odeint t, adaptive": (lambda v: solved(t=v, method="dopri5"), points),
-        "odeint constraint": (lambda v: solved(constraint=v), function),
-        "odeint schedule": (lambda v: solved(schedule=v), function),
-        "odeint method": (lambda v: solved(method=v), word),
+        **spoil("odeint", solved, constraint=function, schedule=function, method=word),
         "odeint rtol": (lambda v: solved(rtol=v, method="dopri5"), lambda r: r.choice([math.inf, level(r)])),
         "odeint atol": (lambda v: solved(atol=v, method="dopri5"), lambda r: r.choice([math.inf, level(r)])),
-        "odeint options": (lambda v: solved(options=v), options),
-        "odeint closing": (lambda v: solved(closing=v), word),
-        "OdeSampler method": (lambda v: flowed(method=v), word),
-        "OdeSampler rtol": (lambda v: flowed(rtol=v), lambda r: r.choice([math.inf, level(r)])),
-        "OdeSampler atol": (lambda v: flowed(atol=v), level),
-        "OdeSampler times": (lambda v: flowed(times=v), times),
-        "OdeSampler dtype": (lambda v: flowed(dtype=v), dtype),
+        **spoil("odeint", solved, options=options, closing=word),
+        **spoil(
+            "OdeSampler",
+            flowed,
+            method=word,
+            rtol=lambda r: r.choice([math.inf, level(r)]),
+            atol=level,
+            times=times,
+            dtype=dtype,
+        ),
     }
 
 
@@ -163,15 +168,16 @@ def for_flow_matching() -> Targets:
         return solver().sample(**given | changes)
 
     return {
-        "ProjectedODESolver velocity_model": (lambda v: solver(velocity_model=v), function),
-        "ProjectedODESolver constraint": (lambda v: solver(constraint=v), function),
-        "ProjectedODESolver schedule": (lambda v: solver(schedule=v), function),
-        "ProjectedODESolver closing": (lambda v: solver(closing=v), word),
-        "ProjectedODESolver.sample x_init": (lambda v: sampled(x_init=v), state),
-        "ProjectedODESolver.sample step_size": (lambda v: sampled(step_size=v), lambda r: but_none(above_zero(r))),
-        "ProjectedODESolver.sample method": (lambda v: sampled(method=v), word),
-        "ProjectedODESolver.sample time_grid": (lambda v: sampled(time_grid=v), lambda r: but_none(_grid(r))),
-        "ProjectedODESolver.sample enable_grad": (lambda v: sampled(enable_grad=v), lambda r: r.choice([True, "x", 3])),
+        **spoil("ProjectedODESolver", solver, velocity_model=function, **CORRECTED),
+        **spoil(
+            "ProjectedODESolver.sample",
+            sampled,
+            x_init=state,
+            step_size=lambda r: but_none(above_zero(r)),
+            method=word,
+            time_grid=lambda r: but_none(_grid(r)),
+            enable_grad=lambda r: r.choice([True, "x", 3]),
+        ),
     }
 
 
@@ -241,16 +247,15 @@ def for_diffrax() -> Targets:
         return r.choice([*wrong, "x", None, 3, [], {}, Thing(), len])
 
     return {
-        "diffeqsolve terms": (lambda v: solved(terms=v), function),
-        "diffeqsolve solver": (lambda v: solved(solver=v), function),
-        "diffeqsolve times": (lambda v: solved(times=v), points),
-        "diffeqsolve y0": (lambda v: solved(y0=v), states),
-        "diffeqsolve constraint": (lambda v: solved(constraint=v), function),
-        "diffeqsolve schedule": (lambda v: solved(schedule=v), function),
-        "diffeqsolve closing": (lambda v: solved(closing=v), word),
-        "diffeqsolve seeds": (lambda v: solved(seeds=v), lambda r: but_none(seeds(r))),
-        "diffeqsolve groups": (
-            lambda v: solved(groups=v),
-            lambda r: r.choice(["x", 3, Thing(), torch.ones(N + 1).long()]),
+        **spoil(
+            "diffeqsolve",
+            solved,
+            terms=function,
+            solver=function,
+            times=points,
+            y0=states,
+            **CORRECTED,
+            seeds=lambda r: but_none(seeds(r)),
+            groups=lambda r: r.choice(["x", 3, Thing(), torch.ones(N + 1).long()]),
         ),
     }

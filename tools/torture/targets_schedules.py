@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 import trimtab as tt
+from torture.spoil import Targets
 from torture.things import ball, of_problem, prices, run_of_walk, whole_run
 from torture.values import (
-    Bad,
     N,
     T,
     Thing,
@@ -36,8 +36,6 @@ from trimtab.core.constraint import Improvement
 from trimtab.core.stream import Stream
 from trimtab.prices.graded import iteration_steps, solve_graded
 from trimtab.prices.stationary import calibrate_rate
-
-Targets = dict[str, tuple[Any, Bad]]
 
 
 def numbers_by_step(r: random.Random) -> Any:
@@ -313,3 +311,6 @@ def stopped(value: Any, constraint: Any = None, **options: Any) -> None:
     for t in range(2):
         corrector(torch.rand(N, 3), t)
     corrector.stop(value)
+
+
+TARGETS: Targets = SCHEDULES | ITERATIONS

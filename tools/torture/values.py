@@ -145,3 +145,21 @@ def spoiled(shape: tuple[int, ...], r: random.Random) -> torch.Tensor:
     values = torch.rand(shape)
     values.view(-1)[r.randrange(values.numel())] = r.choice([math.nan, math.inf, -math.inf])
     return values
+
+
+def one_of(*values: Any) -> Bad:
+    """Any of these."""
+    return lambda r: r.choice(values)
+
+
+def no_tensor(shape: tuple[int, ...], *, numbers: bool = True) -> Bad:
+    """What is no floating-point tensor of this shape; with `numbers`, also one with a NaN or an infinity in it."""
+
+    def bad(r: random.Random) -> Any:
+        longer = (*shape[:-1], shape[-1] + 1)
+        wrong = [torch.rand(longer), torch.rand(*shape, 1), torch.rand(()), torch.ones(shape, dtype=torch.int64)]
+        odd = [torch.ones(shape, dtype=torch.complex64), torch.ones(shape, device="meta"), torch.rand(shape).numpy()]
+        others = ["x", None, 3, 1.5, [[1.0]], {}, Thing(), len]
+        return r.choice([*wrong, *odd, *others, *([spoiled(shape, r), spoiled(shape, r)] if numbers else [])])
+
+    return bad

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from trimtab.advice.shared import Shared
+from trimtab.core.checks import positive_number
 from trimtab.core.engine import RunBatch, Workshop, ahead
 from trimtab.core.errors import unknown
 from trimtab.core.problem import Problem
@@ -69,8 +70,8 @@ def tolerance_of(tolerance: float | None, seconds: float | None, cost: str) -> f
     if cost not in ("seconds", "projections"):
         raise unknown("cost", str(cost), ("seconds", "projections"))
     for name, value in (("tolerance", tolerance), ("seconds", seconds)):
-        if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):
-            raise ValueError(f"{name} must be a number above 0: got {value!r}")
+        if value is not None:
+            positive_number(value, name)
     return 0.1 if tolerance is None and seconds is None else tolerance
 
 

@@ -11,8 +11,10 @@ from torch import Tensor
 
 from trimtab.core import show
 from trimtab.core.budget import corrections
+from trimtab.core.checks import yes_or_no
 from trimtab.core.distributions import Fidelity, compare_samples
 from trimtab.core.engine import Engine, RunBatch, Workshop, ahead, checked, workshop
+from trimtab.core.errors import of_type
 from trimtab.core.metrics import Distance, Summary, endpoint_distance, euclidean, nepe, path_error, summary
 from trimtab.core.moment import Moment
 from trimtab.core.problem import Problem
@@ -157,7 +159,16 @@ def compare(
         raise TypeError(f"compare takes a Problem or a function run(schedule): got {type(source).__name__}")
     judge, tell = as_quality(quality), progress_of("compare", say)
     problem = source if isinstance(source, Problem) else None
-    apart = distance or (euclidean if problem is None else problem.distance)
+    apart = distance
+    if apart is None:
+        apart = euclidean if problem is None else problem.distance
+    yes_or_no(check, "check")
+    if not isinstance(schedules, Mapping):
+        raise TypeError(f"schedules are given by name, as in {{'dp': price}}: got {schedules!r:.60}")
+    for name in schedules:
+        of_type(name, str, "the name of a schedule")
+    if not isinstance(budgets, Iterable):
+        raise TypeError(f"budgets are counts or fractions of T, in a list: got {budgets!r:.60}")
     options: dict[str, Any] = {"closing": closing, "measure_defects": True}
 
     def batches(of: Source, shop: Workshop | None) -> RunBatch:

@@ -119,7 +119,7 @@ def advise(
             calibrating,
             measuring,
             n_steps,
-            distance or euclidean,
+            euclidean if distance is None else distance,
             price,
             tell,
             quality=as_quality(quality),

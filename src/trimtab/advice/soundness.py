@@ -13,7 +13,7 @@ from torch import Tensor
 from trimtab.core.applied import Applied, outside_a_run
 from trimtab.core.constraint import Constraint
 from trimtab.core.groups import Groups
-from trimtab.core.metrics import Distance
+from trimtab.core.metrics import Distance, measured_distance
 from trimtab.core.noise import Noise
 from trimtab.core.problem import Problem
 from trimtab.core.record import Rollout
@@ -159,7 +159,7 @@ def loop_divergence(
         raise ValueError(
             f"nudge(schedule, size) must run the loop that measures, with final states of shape {ours}: got {theirs}"
         )
-    apart = distance(final, other.final).double()
+    apart = measured_distance(distance, final, other.final).double()
     usual = float(distance(final, map_leaves(lambda leaf: leaf.roll(1, dims=0), final)).double().median())
     usual = usual or _mean_size(Form(final).leaves(final))
     if bool((apart == 0).all()):
@@ -199,7 +199,7 @@ def divergence(problem: Problem, stepwise: Rollout, distance: Distance, size: fl
     """
     nudged = _Nudged(problem.sampler, size)
     other = replace(problem, sampler=nudged).rollout(Stepwise(), closing=stepwise.closing_rule, measure_defects=False)
-    apart = distance(stepwise.final, other.final).double()
+    apart = measured_distance(distance, stepwise.final, other.final).double()
     began = nudged.began.get("apart")
     if began is None or not bool((began > 0).any()):
         return math.nan

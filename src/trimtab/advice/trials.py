@@ -16,7 +16,7 @@ from trimtab.advice.shared import Shared
 from trimtab.core.budget import Budget, Unit
 from trimtab.core.engine import RunBatch, Runs, ahead
 from trimtab.core.fingerprint import fingerprint
-from trimtab.core.metrics import Distance, nepe, path_error
+from trimtab.core.metrics import Distance, measured_distance, nepe, path_error
 from trimtab.core.problem import Problem
 from trimtab.core.progress import Progress
 from trimtab.core.quality import Quality
@@ -162,7 +162,7 @@ class TrialRuns:
         elif self.objective == "path":
             found = path_error(run).double().cpu()
         else:
-            found = self.distance(run.final, self.reference.final).double().cpu()
+            found = measured_distance(self.distance, run.final, self.reference.final).double().cpu()
         return found if run.groups is None else run.groups.means(found)
 
     @property
@@ -227,7 +227,7 @@ class TrialRuns:
 
         A schedule that does not look at defects does not pay for the looks that were made to measure them.
         """
-        apart = self.distance(run.final, self.reference.final)
+        apart = measured_distance(self.distance, run.final, self.reference.final)
         measured = self.measure(run)
         values = (measured - self.full) / self.span if self.span > 0 else torch.full_like(measured, torch.nan)
         self.finals[kind, budget] = run.final

@@ -14,7 +14,9 @@ from trimtab.constraints.gauss_newton import Equations, Iterate, advance, begin,
 from trimtab.constraints.linearised import Factor, Linear, find_linear, gradients, linearise, step_matrix
 from trimtab.constraints.rows import row_norm
 from trimtab.constraints.states import check_states
+from trimtab.core.checks import positive_number, yes_or_no
 from trimtab.core.constraint import Constraint, Improvement, Projection
+from trimtab.core.errors import of_type, real_number, whole_number
 
 __all__ = ["NonlinearEquality"]
 
@@ -24,6 +26,18 @@ _LOOSE = 5e-2  # for half precision
 _SHRINK = {"fresh": 0.25, "frozen": 0.7, "none": 0.0}
 
 Jacobian = Literal["fresh", "frozen", "none"]
+
+
+def check_solver(data: object, tolerance: float | None, max_iterations: int, nearness: float) -> None:
+    """Refuse settings that no solver of conditions could use."""
+    if not isinstance(data, tuple | list) or not all(isinstance(d, Tensor) and d.ndim for d in data):
+        raise TypeError(f"data is a tuple of tensors with one row per sample: got {data!r:.60}")
+    if len({len(d) for d in data}) > 1:
+        raise ValueError(f"data has one row per sample: got tensors of {[len(d) for d in data]} rows")
+    if tolerance is not None:
+        positive_number(tolerance, "tolerance (or None for what the dtype allows)")
+    whole_number(max_iterations, "max_iterations")
+    real_number(nearness, "nearness", 0, 1e6)
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,8 +87,11 @@ class NonlinearEquality(Constraint):
         """Refuse settings that no solver could use."""
         if not callable(self.function):
             raise ValueError(f"the function of NonlinearEquality is called with states: got {self.function!r}")
-        if self.tolerance is not None and not self.tolerance > 0:
-            raise ValueError(f"tolerance is a number above 0, or None for what the dtype allows: got {self.tolerance}")
+        check_solver(self.data, self.tolerance, self.max_iterations, self.nearness)
+        whole_number(self.refinements, "refinements", 0)
+        yes_or_no(self.vectorised, "vectorised")
+        if self.reference is not None:
+            of_type(self.reference, Tensor, "the reference of NonlinearEquality")
         if self.jacobian not in get_args(Jacobian):
             raise ValueError(f"jacobian must be one of {get_args(Jacobian)}: got {self.jacobian!r}")
         if self.reference is not None and self.jacobian != "frozen":
@@ -218,7 +235,7 @@ class NonlinearEquality(Constraint):
         x = flat.reshape(len(flat), *event)
         try:
             values = function(x)
-        except (IndexError, RuntimeError, TypeError) as error:
+        except (IndexError, RuntimeError, TypeError, ValueError) as error:
             raise ValueError(
                 f"the function of NonlinearEquality failed on states {tuple(x.shape)}, one of shape {tuple(event)} at "
                 f"a time: {error} (a function that calls torch.autograd.grad itself needs vectorised=False)"

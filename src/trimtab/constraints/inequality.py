@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.constraints.equality import NonlinearEquality
+from trimtab.constraints.equality import NonlinearEquality, check_solver
 from trimtab.constraints.rows import row_norm, row_product
 from trimtab.constraints.states import check_states
 from trimtab.core.constraint import Constraint, Improvement, Projection
@@ -62,8 +62,7 @@ class NonlinearInequality(Constraint):
         for name, function in (("inequalities", self.inequalities), ("equations", self.equations)):
             if not callable(function) and (name == "inequalities" or function is not None):
                 raise ValueError(f"{name} must be a function of a state: got {function!r}")
-        if self.tolerance is not None and not self.tolerance > 0:
-            raise ValueError(f"tolerance is a number above 0, or None for what the dtype allows: got {self.tolerance}")
+        check_solver(self.data, self.tolerance, self.max_iterations, self.nearness)
 
     @torch.no_grad()
     def project(self, x: Tensor) -> Projection:

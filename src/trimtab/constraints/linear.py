@@ -10,6 +10,7 @@ from torch import Tensor
 
 from trimtab.constraints.rows import apply_matrix, row_norm
 from trimtab.constraints.states import check_states
+from trimtab.core.checks import positive_number
 from trimtab.core.constraint import Constraint
 from trimtab.core.errors import of_type
 
@@ -153,8 +154,7 @@ class Simplex(Constraint):
 
     def __post_init__(self) -> None:
         """Refuse a total that no shares have."""
-        if not 0 < self.total < float("inf"):
-            raise ValueError(f"the total of a simplex is a number above 0: got {self.total!r}")
+        positive_number(self.total, "the total of a simplex")
 
     def project(self, x: Tensor) -> Tensor:
         r"""The nearest points of the simplex, (n, \*event), exactly, by sorting."""

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from trimtab.constraints.rotation import improved_rotation, nearest_rotation, rotation_angle, rotation_defect
 from trimtab.constraints.states import check_states
-from trimtab.core.constraint import Constraint, Improvement, Projection
+from trimtab.core.constraint import Constraint, Improvement, Projection, checked_constraint
+from trimtab.core.errors import real_number
 
 __all__ = ["SE3", "pose_distance"]
 
@@ -37,8 +38,10 @@ class SE3(Constraint):
 
     def __post_init__(self) -> None:
         """Refuse a weight that is none."""
-        if not (math.isfinite(self.alpha) and self.alpha >= 0):
-            raise ValueError(f"alpha is a weight of at least 0: got {self.alpha!r}")
+        if not math.isfinite(real_number(self.alpha, "alpha, a weight,", 0)):
+            raise ValueError(f"alpha is a finite weight of at least 0: got {self.alpha!r}")
+        if self.translation is not None:
+            checked_constraint(self.translation, "the constraint on translations")
 
     def project(self, x: Tensor) -> Tensor | Projection:
         """The nearest rotation, and the projection of the translation where it is constrained, (n, 3, 4)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -9,7 +10,8 @@ import torch
 from torch import Tensor
 
 from trimtab.constraints.states import check_states
-from trimtab.core.constraint import Constraint, Projection
+from trimtab.core.constraint import Constraint, Projection, checked_constraint
+from trimtab.core.errors import of_type, real_number, whole_number
 
 __all__ = ["Part", "Product"]
 
@@ -32,6 +34,22 @@ class Part:
     shape: tuple[int, ...] | None = None
     weight: float = 1.0
 
+    def __post_init__(self) -> None:
+        """Refuse what is no run of coordinates."""
+        start, stop = whole_number(self.start, "start", 0), whole_number(self.stop, "stop")
+        if start >= stop:
+            raise ValueError(f"a part needs 0 <= start < stop: got {start} to {stop}")
+        if not math.isfinite(real_number(self.weight, "the weight of a part", 0)):
+            raise ValueError(f"the weight of a part is a finite number of at least 0: got {self.weight!r}")
+        checked_constraint(self.constraint, "the constraint of a part")
+        if self.shape is not None:
+            if not isinstance(self.shape, tuple | list):
+                raise TypeError(f"the shape of a part is a tuple of whole numbers: got {self.shape!r:.60}")
+            if math.prod(whole_number(length, "each length in the shape of a part") for length in self.shape) != (
+                stop - start
+            ):
+                raise ValueError(f"a part of {stop - start} coordinates cannot have shape {tuple(self.shape)}")
+
 
 @dataclass(frozen=True, eq=False)
 class Product(Constraint):
@@ -52,11 +70,10 @@ class Product(Constraint):
 
     def __post_init__(self) -> None:
         """Refuse parts that are empty or overlap: their projections would undo each other."""
+        if not isinstance(self.parts, tuple | list) or not self.parts:
+            raise TypeError(f"a product is of parts, as in Product((Part(0, 2, Ball()),)): got {self.parts!r:.60}")
         for part in self.parts:
-            if not 0 <= part.start < part.stop:
-                raise ValueError(f"a part needs 0 <= start < stop: got {part.start} to {part.stop}")
-            if not part.weight >= 0:
-                raise ValueError(f"a part's weight is at least 0: got {part.weight!r}")
+            of_type(part, Part, "each part of a product", "as in Product((Part(0, 2, Ball()),))")
         for one, other in pairwise(sorted(self.parts, key=lambda part: part.start)):
             if one.stop > other.start:
                 raise ValueError(

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trimtab.constraints.states import check_states, host_array
+from trimtab.core.checks import float_tensor, positive_number
 from trimtab.core.constraint import Constraint, Improvement, Projection
-from trimtab.core.errors import missing_extra
+from trimtab.core.errors import callable_thing, missing_extra, whole_number
 
 __all__ = ["NonlinearProgram"]
 
@@ -60,11 +61,15 @@ class NonlinearProgram(Constraint):
     def __post_init__(self) -> None:
         """Refuse settings no solver could use; say so if CasADi is not there."""
         _casadi()
-        if self.workers < 0:
-            raise ValueError(f"workers must be 0 (one a core) or more: got {self.workers}")
-        if self.parameters is not None and self.parameters.ndim != 2:
-            raise ValueError(f"parameters are (n, k), one row a sample: got {tuple(self.parameters.shape)}")
+        callable_thing(self.conditions, "conditions", "conditions(y, p)")
+        whole_number(self.workers, "workers (0 is one a core)", 0)
+        positive_number(self.tolerance, "tolerance")
+        whole_number(self.max_iterations, "max_iterations")
+        if self.parameters is not None:
+            float_tensor(self.parameters, "parameters, one row a sample,", ("n", "k"))
         if self.bounds is not None:
+            if not isinstance(self.bounds, tuple | list) or [type(bound) for bound in self.bounds] != [Tensor, Tensor]:
+                raise TypeError(f"bounds are two tensors, (lower, upper): got {self.bounds!r:.60}")
             lower, upper = self.bounds
             if lower.ndim != 1 or lower.shape != upper.shape or not bool((lower <= upper).all()):
                 raise ValueError(
@@ -153,10 +158,17 @@ def _program(conditions: Inequalities, d: int, k: int, tolerance: float, max_ite
     """The solver, the largest violation as a function, and the conditions' lower bounds; built once in a process."""
     ca = _casadi()
     y, x, p = ca.SX.sym("y", d), ca.SX.sym("x", d), ca.SX.sym("p", k)
-    at_most, equal = (list(part) for part in conditions(y, p))
+    answer = conditions(y, p)
+    try:
+        at_most, equal = (list(part) for part in answer)
+        g, h = ca.vertcat(*at_most), ca.vertcat(*equal)
+    except (TypeError, ValueError, NotImplementedError) as error:
+        raise TypeError(
+            "conditions(y, p) must return two lists of CasADi expressions, (at_most_zero, equal_to_zero): got "
+            f"{answer!r:.60}"
+        ) from error
     if not at_most and not equal:
         raise ValueError("conditions(y, p) returned no expression at all; return (at_most_zero, equal_to_zero)")
-    g, h = ca.vertcat(*at_most), ca.vertcat(*equal)
     lower = np.concatenate([np.full(g.numel(), -np.inf), np.zeros(h.numel())])
     problem = {"x": y, "p": ca.vertcat(x, p), "f": ca.sumsqr(y - x), "g": ca.vertcat(g, h)}
     options = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -10,8 +9,8 @@ from torch import Tensor
 
 from trimtab.constraints.rows import by_row, row_norm
 from trimtab.constraints.states import check_states
+from trimtab.core.checks import float_tensor, positive_number
 from trimtab.core.constraint import Constraint
-from trimtab.core.errors import real_number
 
 __all__ = ["Ball", "Sphere"]
 
@@ -35,7 +34,7 @@ class Sphere(Constraint):
 
     def __post_init__(self) -> None:
         """Refuse a radius no sphere has."""
-        _check_radius(self.radius)
+        _check(self.radius, self.centre)
 
     def project(self, x: Tensor) -> Tensor:
         r"""The nearest points, (n, \*event); from the centre itself, all being equally near, along the first axis."""
@@ -74,7 +73,7 @@ class Ball(Constraint):
 
     def __post_init__(self) -> None:
         """Refuse a radius no ball has."""
-        _check_radius(self.radius)
+        _check(self.radius, self.centre)
 
     def project(self, x: Tensor) -> Tensor:
         r"""The nearest points, (n, \*event)."""
@@ -103,6 +102,7 @@ def _to_state(away: Tensor, x: Tensor, centre: Tensor | None) -> Tensor:
     return away if centre is None else away + centre.to(x)
 
 
-def _check_radius(radius: float) -> None:
-    if not (math.isfinite(real_number(radius, "a radius")) and radius > 0):
-        raise ValueError(f"a radius is a number above 0: got {radius!r}")
+def _check(radius: float, centre: Tensor | None) -> None:
+    positive_number(radius, "a radius")
+    if centre is not None:
+        float_tensor(centre, "a centre")

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from trimtab.constraints.states import check_states
 from trimtab.core.constraint import Constraint
+from trimtab.core.errors import callable_thing
 
 __all__ = ["Surface"]
 
@@ -29,17 +30,28 @@ class Surface(Constraint):
 
     height: Callable[[Tensor, Tensor], Tensor]
 
+    def __post_init__(self) -> None:
+        """Refuse what is no height field."""
+        callable_thing(self.height, "height", "height(u, v)")
+
     def project(self, x: Tensor) -> Tensor:
         """Straight up or down to the surface, (n, 3) to (n, 3)."""
         check_states(x, "Surface", (3,))
         u, v, _ = x.unbind(1)
-        return torch.stack([u, v, self.height(u, v)], dim=1)
+        return torch.stack([u, v, self._height(u, v)], dim=1)
 
     def defect(self, x: Tensor) -> Tensor:
         """abs(z - height(u, v)), (n, 3) to (n,)."""
         check_states(x, "Surface", (3,))
         u, v, z = x.unbind(1)
-        return (z - self.height(u, v)).abs()
+        return (z - self._height(u, v)).abs()
+
+    def _height(self, u: Tensor, v: Tensor) -> Tensor:
+        z = self.height(u, v)
+        if not isinstance(z, Tensor) or z.shape != u.shape or z.dtype != u.dtype:
+            came = f"{z.dtype} of shape {tuple(z.shape)}" if isinstance(z, Tensor) else f"{type(z).__name__}"
+            raise ValueError(f"height(u, v) must give one {u.dtype} per sample, shape {tuple(u.shape)}: got {came}")
+        return z
 
     def take(self, rows: Tensor) -> Surface:
         """Itself."""

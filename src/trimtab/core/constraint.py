@@ -138,13 +138,34 @@ class _Functions(Constraint):
         return _Functions(self.project_function, self.defect_function, data, self.needs, self.is_projection)
 
 
+def checked_constraint(value: object, what: str = "a constraint") -> Constraint:
+    """The value, if it is a constraint."""
+    if not isinstance(value, Constraint):
+        raise TypeError(
+            f"{what} derives from trimtab.Constraint: got {type(value).__name__} (plain functions can be wrapped: "
+            "trimtab.as_constraint(project, defect))"
+        )
+    return value
+
+
 def residual_norm(before: Iterable[Tensor], after: Iterable[Tensor]) -> Tensor:
     """How far each sample's leaves moved, (n,): the Euclidean norm over all of them."""
+    before, after = (_leaves(leaves, name) for name, leaves in (("before", before), ("after", after)))
+    if [a.shape for a in before] != [b.shape for b in after]:
+        shapes = [[tuple(leaf.shape) for leaf in leaves] for leaves in (before, after)]
+        raise ValueError(f"before and after have leaves of the same shapes: got {shapes[0]} and {shapes[1]}")
     squares = [
         (a - b).flatten(1).square().sum(dim=1) if a.ndim > 1 else (a - b) ** 2
         for a, b in zip(before, after, strict=True)
     ]
     return torch.stack(squares).sum(dim=0).sqrt()
+
+
+def _leaves(leaves: Iterable[Tensor], name: str) -> list[Tensor]:
+    found = list(leaves) if isinstance(leaves, Iterable) else []
+    if not found or not all(isinstance(leaf, Tensor) and leaf.ndim for leaf in found):
+        raise TypeError(f"{name} is a sequence of tensors, one row per sample in each: got {leaves!r:.60}")
+    return found
 
 
 def as_constraint(

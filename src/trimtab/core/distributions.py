@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab.core.errors import callable_thing, of_type, real_number, whole_number
 from trimtab.core.record import Rollout
 from trimtab.core.set_distances import SetDistance, Sliced, as_rows, pooled, set_distance
 
@@ -130,8 +131,11 @@ def compare_samples(
         >>> compare_samples(drawn[0], drawn[1]).told_apart, compare_samples(drawn[0] + 1, drawn[1]).told_apart
         (False, True)
     """
-    if isinstance(relabellings, bool) or not isinstance(relabellings, int) or relabellings < 20:
-        raise ValueError(f"relabellings is a whole number of at least 20, for a p-value of 5%: got {relabellings!r}")
+    whole_number(relabellings, "relabellings, on which a p-value rests,", 20)
+    _check_options(measure, embed, seed)
+    of_type(called, str, "called, what the reference is in words,")
+    if shift is not None:
+        real_number(shift, "shift, as smallest_shift found it,", 0)
     _refuse_pairs(samples, reference)
     x, y = _rows(samples, embed), _rows(reference, embed)
     pool, _ = pooled(x, y)
@@ -193,10 +197,11 @@ def smallest_shift(
     Returns:
         The shift over the spread; 0 if the reference is a single point, which shows any shift.
     """
-    if n < 2 or not 0 < level < 1 or not 0 < power < 1:
-        raise ValueError(
-            f"n is at least 2, level and power are between 0 and 1: got n = {n}, level {level}, power {power}"
-        )
+    whole_number(n, "n, the samples that are compared,", 2)
+    _check_options(measure, embed, seed)
+    for name, value in (("level", level), ("power", power)):
+        if not 0 < real_number(value, name) < 1:
+            raise ValueError(f"{name} is between 0 and 1: got {value!r}")
     y = _rows(reference, embed)
     spread = _spread(y)
     if spread == 0:
@@ -232,6 +237,13 @@ def smallest_shift(
         middle = (low + high) / 2
         low, high = (low, middle) if seen(middle) else (middle, high)
     return high * math.sqrt((1 / n + 1 / m) / (1 / small_n + 1 / small_m))
+
+
+def _check_options(measure: str, embed: Embedding | None, seed: int) -> None:
+    of_type(measure, str, "measure", f"give one of {', '.join(_NAMES)}")
+    if embed is not None:
+        callable_thing(embed, "embed", "embed(states)")
+    whole_number(seed, "seed", 0)
 
 
 def _each(distance: SetDistance, x: Tensor, y: Tensor) -> Tensor:

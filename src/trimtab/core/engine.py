@@ -20,9 +20,9 @@ from typing import Any
 import torch
 
 from trimtab.core.batch_work import Answer, Work, bytes_of, place, run_here, run_there
-from trimtab.core.errors import EngineError
+from trimtab.core.errors import EngineError, callable_thing
 from trimtab.core.fingerprint import full_fingerprint
-from trimtab.core.kept import Finished, Kept
+from trimtab.core.kept import Finished, Kept, folder_of
 from trimtab.core.pools import Pool, Worked, check_engine, pool
 from trimtab.core.problem import Problem
 from trimtab.core.record import Rollout
@@ -63,6 +63,10 @@ class Engine:
     def __post_init__(self) -> None:
         """Refuse what is none."""
         check_engine(self.name, self.workers)
+        if self.keep is not None:
+            folder_of(self.keep)
+        if self.make is not None:
+            callable_thing(self.make, "make", "make()")
 
 
 class Workshop:

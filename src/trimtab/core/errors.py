@@ -11,6 +11,9 @@ from typing import TypeVar
 __all__ = ["EngineError", "callable_thing", "missing_extra", "of_type", "real_number", "unknown", "whole_number"]
 
 
+_MOST = 2**31 - 1
+
+
 class EngineError(RuntimeError):
     """Work could not be done where it was sent: a process died, a cluster does not answer, or it runs other code."""
 
@@ -76,24 +79,30 @@ def real_number(value: object, what: str, least: float = -math.inf, most: float 
     if value != value:
         raise ValueError(f"{what} must be a number: got NaN")
     if not least <= float(value) <= most:
-        raise ValueError(f"{what} must be a number from {least:g} to {most:g}: got {value!r}")
+        raise ValueError(f"{what} must be a number {_range(least, most, math.inf)}: got {value!r}")
     return float(value)
 
 
-def whole_number(value: object, what: str, least: int = 1, most: int = 2**31 - 1) -> int:
+def whole_number(value: object, what: str, least: int = 1, most: int = _MOST) -> int:
     """The value as an int, if it is a whole number in a range.
 
     Example:
         >>> whole_number(0, "n_steps")
         Traceback (most recent call last):
         ...
-        ValueError: n_steps must be a whole number from 1 to 2147483647: got 0
+        ValueError: n_steps must be a whole number of at least 1: got 0
     """
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{what} must be a whole number: got {value!r:.60} of type {type(value).__name__}")
     if not least <= int(value) <= most:
-        raise ValueError(f"{what} must be a whole number from {least} to {most}: got {value!r}")
+        wanted = f"of at most {most}" if int(value) > most == _MOST else _range(least, most, _MOST)
+        raise ValueError(f"{what} must be a whole number {wanted}: got {value!r}")
     return int(value)
+
+
+def _range(least: float, most: float, any_most: float) -> str:
+    """In words, without an end that is there for the machine alone."""
+    return f"of at least {least:g}" if most == any_most else f"from {least:g} to {most:g}"
 
 
 def missing_extra(package: str, extra: str, purpose: str) -> ImportError:

@@ -111,7 +111,7 @@ def write_atomically(
         write: Fills the file it is given, or the bytes to fill it with.
         temporary: The file to fill, which must be in the same folder and not exist; a new name if None.
     """
-    path = Path(path)
+    path = as_path(path)
     if path.exists() and not path.is_file():  # a directory, a device: nothing to put another file in the place of
         raise FileExistsError(errno.EEXIST, "there is something that is not an ordinary file", str(path))
     part = temporary or path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
@@ -158,7 +158,7 @@ def as_path(path: object) -> Path:
     """The path of a file; anything that cannot be one is a TypeError."""
     if not isinstance(path, str | os.PathLike) or isinstance(os.fspath(path), bytes):
         raise TypeError(f"expected the path of a file, a str or a pathlib.Path: got {path!r:.60}")
-    if len(str(path)) > _LONGEST_PATH:
+    if len(str(path)) > _LONGEST_PATH or "\0" in str(path):
         raise ValueError(
             f"expected the path of a file: got {len(str(path))} characters, beginning with {str(path)[:40]!r}"
         )

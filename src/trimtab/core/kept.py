@@ -48,12 +48,22 @@ class Finished:
     moved: tuple[str, ...] = ()
 
 
+def folder_of(value: str | os.PathLike[str]) -> Path:
+    """The path of a folder, if it can be one."""
+    if not isinstance(value, str | os.PathLike):
+        raise TypeError(f"finished batches are kept in a folder: got {value!r:.60} of type {type(value).__name__}")
+    text = os.fspath(value)
+    if not text or "\0" in text or any(len(part.encode()) > 255 for part in Path(text).parts):
+        raise ValueError(f"finished batches are kept in a folder, and this can be the name of none: {text!r:.60}")
+    return Path(text)
+
+
 class Kept:
     """A folder of finished batches."""
 
     def __init__(self, folder: str | os.PathLike[str], say: Callable[[str], None] = lambda text: None) -> None:
         """Make the folder if it is not there; `say` is told of what is damaged."""
-        self.folder, self.say = Path(folder), say
+        self.folder, self.say = folder_of(folder), say
         if self.folder.exists() and not self.folder.is_dir():
             raise ValueError(f"{self.folder}: finished batches are kept in a folder, and this is a file")
         self.folder.mkdir(parents=True, exist_ok=True)

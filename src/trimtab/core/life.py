@@ -13,7 +13,7 @@ from torch import Tensor
 
 from trimtab.core.applied import NOTHING, Applied, Context, OnFailure, tries_and_last_resort
 from trimtab.core.budget import Unit, units
-from trimtab.core.constraint import Constraint
+from trimtab.core.constraint import Constraint, checked_constraint
 from trimtab.core.errors import callable_thing
 from trimtab.core.groups import Groups, as_groups
 from trimtab.core.ledger import Ledger
@@ -70,11 +70,7 @@ class RunLife:
         """
         if isinstance(n_steps, bool) or not isinstance(n_steps, int | np.integer) or not 1 <= n_steps < 2**31:
             raise ValueError(f"n_steps must be a whole number from 1 to 2^31 - 1: got {n_steps!r}")
-        if not isinstance(constraint, Constraint):
-            raise TypeError(
-                f"a constraint derives from trimtab.Constraint: got {type(constraint).__name__} (plain functions can "
-                "be wrapped: trimtab.as_constraint(project, defect))"
-            )
+        checked_constraint(constraint)
         if closing not in get_args(Closing):
             raise ValueError(f"closing must be 'paid', 'free' or 'none': got {closing!r}")
         self.constraint, self.schedule, self.n_steps = constraint, as_schedule(schedule), int(n_steps)

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab.core.checks import float_tensor
+from trimtab.core.errors import callable_thing, of_type, real_number
 from trimtab.core.record import Rollout
 from trimtab.core.states import Form, pick
 
@@ -49,6 +51,9 @@ def euclidean(a: Any, b: Any) -> Tensor:
         tensor([2., 2.])
     """
     form = Form(a, floats=False)
+    theirs = Form(b, floats=False)
+    if [tuple(shape) for shape in form.shapes] != [tuple(shape) for shape in theirs.shapes]:
+        raise ValueError(f"states of the same shape have a distance: got {form.shapes} and {theirs.shapes}")
     parts = [
         torch.linalg.vector_norm((x - y).flatten(1), dim=1) if x.ndim > 1 else (x - y).abs()
         for x, y in zip(form.leaves(a), form.leaves(b), strict=True)
@@ -59,13 +64,26 @@ def euclidean(a: Any, b: Any) -> Tensor:
 
 def path_error(run: Rollout) -> Tensor:
     """E_path: the residuals summed over the path, (n,)."""
+    _record(run, "run")
     return _sum_over_steps(run.residuals)
 
 
 def endpoint_distance(run: Rollout, stepwise: Rollout, distance: Distance = euclidean) -> Tensor:
     """E_end: distance of the final states to those of the paired stepwise rollout, (n,)."""
     _paired(run, stepwise)
-    return distance(run.final, stepwise.final)
+    return measured_distance(distance, run.final, stepwise.final)
+
+
+def measured_distance(distance: Distance, a: Any, b: Any) -> Tensor:
+    """What a distance of the user's own says of states, (n,), if it says one number for each."""
+    callable_thing(distance, "distance", "distance(a, b)")
+    apart, n = distance(a, b), Form(a, floats=False).n
+    if not isinstance(apart, Tensor) or apart.shape != (n,) or bool(apart.isnan().any()):
+        came = str(tuple(apart.shape)) if isinstance(apart, Tensor) else type(apart).__name__
+        if isinstance(apart, Tensor) and apart.shape == (n,):
+            came = f"NaN for {int(apart.isnan().sum())} samples"
+        raise ValueError(f"distance(a, b) must give one number per sample, a tensor of shape ({n},): got {came}")
+    return apart
 
 
 def state_error(run: Rollout, stepwise: Rollout, distance: Distance = euclidean) -> Tensor:
@@ -74,7 +92,7 @@ def state_error(run: Rollout, stepwise: Rollout, distance: Distance = euclidean)
     if run.states is None or stepwise.states is None:
         raise ValueError("state error needs the states along the path: run both rollouts with keep_states=True")
     ours, theirs = _last_states(run.states, run.n_steps), _last_states(stepwise.states, run.n_steps)
-    return _sum_over_steps(torch.stack([distance(a, b) for a, b in zip(ours, theirs, strict=True)]))
+    return _sum_over_steps(torch.stack([measured_distance(distance, a, b) for a, b in zip(ours, theirs, strict=True)]))
 
 
 def nepe(path: Tensor, stepwise: Tensor, terminal: Tensor, tolerance: float = 1e-9) -> Tensor:
@@ -87,22 +105,27 @@ def nepe(path: Tensor, stepwise: Tensor, terminal: Tensor, tolerance: float = 1e
         tolerance: Where terminal and stepwise differ by less, timing is of no consequence: the value is NaN
             ("degenerate") and `summary` leaves it out and counts it.
     """
+    check_paired(path=path, stepwise=stepwise, terminal=terminal)
+    real_number(tolerance, "tolerance", 0)
     span = terminal - stepwise
     return torch.where(span < tolerance, torch.nan, (path - stepwise) / span)
 
 
 def benefit(nepe: Tensor) -> Tensor:
     """The share of stepwise correction's benefit that is recovered, (n,)."""
+    _values(nepe, "nepe")
     return 1 - nepe
 
 
 def improvement(method: Tensor, baseline: Tensor) -> Tensor:
     """How much lower `method` is than `baseline`, as a share of it, pair by pair, (n,); NaN where that is 0."""
+    check_paired(method=method, baseline=baseline)
     return torch.where(baseline == 0, torch.nan, (baseline - method) / baseline)
 
 
 def gap_closed(method: Tensor, baseline: Tensor, hindsight: Tensor) -> float:
     """The share of the distance from a baseline to the hindsight limit that a method closes, of paired means."""
+    check_paired(method=method, baseline=baseline, hindsight=hindsight)
     whole = float((baseline - hindsight).nanmean())
     return float((baseline - method).nanmean()) / whole if whole > 0 else math.nan
 
@@ -114,8 +137,9 @@ def top_mass(defects: Tensor, q: float = 0.2) -> Tensor:
         defects: (T, n).
         q: The share of steps.
     """
-    if not 0 < q <= 1:
-        raise ValueError(f"q is a share of the steps, in (0, 1]: got {q}")
+    float_tensor(defects, "defects", ("T", "n"), finite=False)
+    if not 0 < real_number(q, "q, a share of the steps,") <= 1 or len(defects) == 0:
+        raise ValueError(f"q is a share of the steps, in (0, 1], of which there are some: got {q} of {len(defects)}")
     k = math.ceil(q * len(defects) - 1e-9)  # 0.2 * 15 is a hair above 3 in floating point
     total = defects.sum(dim=0)
     return torch.where(total > 0, defects.topk(k, dim=0).values.sum(dim=0) / total, torch.nan)
@@ -123,6 +147,7 @@ def top_mass(defects: Tensor, q: float = 0.2) -> Tensor:
 
 def achieved_budget(run: Rollout) -> Tensor:
     """B-hat / T: the share of steps that were projected, (n,), closing projections apart."""
+    _record(run, "run")
     return run.spent.double() / run.n_steps
 
 
@@ -131,6 +156,7 @@ def win_rate(method: Tensor, baseline: Tensor) -> Summary:
 
     A tie is not a win; pairs with a degenerate value are left out.
     """
+    check_paired(method=method, baseline=baseline)
     valid = ~(method.isnan() | baseline.isnan())
     n = int(valid.sum())
     if n == 0:
@@ -161,7 +187,7 @@ def summary(values: Tensor) -> Summary:
         >>> print(found, "of", found.n)
         2.000 ± 0.577 of 3
     """
-    values = values.double()
+    values = _values(values, "values").double()
     values = values[~values.isnan()]
     n = len(values)
     mean = float(values.mean()) if n else math.nan
@@ -178,7 +204,28 @@ def _last_states(states: Any, count: int) -> Iterator[Any]:
     return (pick(states, t) for t in range(-count, 0))
 
 
+def _record(run: object, what: str) -> None:
+    of_type(run, Rollout, what, "give what `rollout` or a corrector's `rollout` returned")
+
+
+def _values(values: object, what: str) -> Tensor:
+    """A tensor of real numbers."""
+    if not isinstance(values, Tensor) or values.is_complex():
+        came = values.dtype if isinstance(values, Tensor) else f"{values!r:.60} of type {type(values).__name__}"
+        raise TypeError(f"{what} must be a tensor of real numbers: got {came}")
+    return values
+
+
+def check_paired(**values: Tensor) -> None:
+    """Refuse what is not one number per sample, the same samples in all."""
+    shapes = {name: tuple(_values(value, name).shape) for name, value in values.items()}
+    if len(set(shapes.values())) > 1:
+        raise ValueError(f"paired values have the same shape, one number per sample: got {shapes}")
+
+
 def _paired(run: Rollout, other: Rollout) -> None:
+    _record(run, "run")
+    _record(other, "stepwise")
     ours, theirs = ([tuple(shape) for shape in Form(r.final, floats=False).shapes] for r in (run, other))
     if ours != theirs:
         raise ValueError(f"paired rollouts have the same shape: got {ours} and {theirs}")

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trimtab.core.errors import whole_number
+
 __all__ = ["Moment"]
 
 
@@ -119,6 +121,11 @@ class Moment:
             memo: See `Moment`.
             again: See `Moment`.
         """
+        if not isinstance(defects, Tensor) or not isinstance(projected, Tensor) or defects.shape != projected.shape:
+            raise ValueError("defects and projected of a record are tensors of one shape, (T, n)")
+        if not defects.is_floating_point() or defects.ndim != 2:
+            raise ValueError(f"defects are (T, n) floats: got {tuple(defects.shape)} of {defects.dtype}")
+        whole_number(t, "t, a step of the record,", 0, len(defects) - 1)
         last = last_corrections(projected[: t + 1])[t]
         began = torch.as_tensor(budget, device=defects.device).expand(defects.shape[1])
         already = projected[:t].sum(dim=0) if spent is None else spent
@@ -241,7 +248,10 @@ class Moment:
 
 def as_array(x: Tensor) -> Any:
     """The numbers where they lie: through numpy on the host, the tensor itself elsewhere."""
-    return x.numpy() if x.is_cpu else x
+    try:
+        return x.numpy() if x.is_cpu else x
+    except AttributeError as error:  # asked for at every step: what is a tensor is not looked at first
+        raise TypeError(f"a tensor is expected here: got {x!r:.60} of type {type(x).__name__}") from error
 
 
 def _copied(x: Any) -> Tensor:
@@ -250,6 +260,9 @@ def _copied(x: Any) -> Tensor:
 
 def last_corrections(projected: Tensor) -> Tensor:
     """1 + the step after which each sample was last corrected before each step, 0 for never: (T, n) to (T, n)."""
+    if not isinstance(projected, Tensor) or projected.dtype != torch.bool or projected.ndim != 2:
+        came = f"{projected.dtype} {tuple(projected.shape)}" if isinstance(projected, Tensor) else f"{projected!r:.60}"
+        raise ValueError(f"projected says where samples were corrected, (T, n) bool: got {came}")
     steps = torch.arange(1, len(projected) + 1, device=projected.device)
     at = torch.where(projected, steps[:, None], 0).cummax(dim=0).values
     return torch.cat([torch.zeros_like(at[:1]), at[:-1]])

@@ -150,7 +150,7 @@ ENGINES: dict[str, Callable[[int | None], Pool]] = {
 
 def check_engine(engine: str, workers: int | None = None) -> None:
     """Refuse an engine that is none, and a number of workers that does no work."""
-    if engine not in ENGINES:
+    if not isinstance(engine, str) or engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
     if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
         raise ValueError(f"workers must be a whole number of at least 1: got {workers!r}")

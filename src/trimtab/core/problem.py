@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.core.constraint import Constraint
+from trimtab.core.constraint import Constraint, checked_constraint
+from trimtab.core.errors import callable_thing
 from trimtab.core.groups import as_groups
 from trimtab.core.metrics import Distance, euclidean
 from trimtab.core.moment import Moment
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Rollout
-from trimtab.core.rollout import Sampler, rollout, take_rows
+from trimtab.core.rollout import Sampler, check_sampler, rollout, take_rows
 from trimtab.core.schedule import Schedule
 
 __all__ = ["Problem"]
@@ -46,7 +47,10 @@ class Problem:
     groups: Any = None
 
     def __post_init__(self) -> None:
-        """Read seeds and groups."""
+        """Refuse what cannot be sampled; read seeds and groups."""
+        check_sampler(self.sampler)
+        checked_constraint(self.constraint)
+        callable_thing(self.distance, "the distance of a problem", "distance(a, b)")
         object.__setattr__(self, "seeds", as_seeds(self.seeds))
         object.__setattr__(self, "groups", as_groups(self.groups))
 

@@ -13,6 +13,8 @@ from importlib import import_module
 from time import monotonic
 from typing import Any, Self
 
+from trimtab.core.errors import callable_thing
+
 __all__ = ["Progress", "progress_of"]
 
 _PATIENCE = 4.0  # seconds before the first line
@@ -38,6 +40,8 @@ class Progress:
             say: Of the caller's own.
             clock: Seconds.
         """
+        if say is not None:
+            callable_thing(say, "say", "say(text)")
         self.call, self.say, self.clock = call, say, clock
         self.done, self.expected, self.doing = 0, 0, ""
         self.begin = clock()

@@ -10,6 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab.core.checks import yes_or_no
+from trimtab.core.errors import callable_thing, of_type
+from trimtab.core.states import Form
+
 __all__ = ["Quality", "as_quality"]
 
 
@@ -33,11 +37,20 @@ class Quality:
     higher_is_better: bool = False
     name: str = "quality"
 
+    def __post_init__(self) -> None:
+        """Refuse what measures nothing."""
+        callable_thing(self.measure, "the measure of a quality", "measure(final)")
+        yes_or_no(self.higher_is_better, "higher_is_better")
+        of_type(self.name, str, "the name of a quality")
+
     def values(self, final: Any, problem: Any = None) -> dict[str, Tensor]:
         """All numbers by name, (n,) each; a single one goes by the name of this quality."""
         found = self.measure(final, problem) if _takes_problem(self.measure) else self.measure(final)
         named = dict(found) if isinstance(found, Mapping) else {self.name: found}
-        return {name: _one_each(name, values) for name, values in named.items()}
+        if not named:
+            raise ValueError("the measure of a quality returned no numbers at all; return one per sample, (n,)")
+        n = Form(final, floats=False).n
+        return {name: _one_each(name, values, n) for name, values in named.items()}
 
     def costs(self, final: Any, problem: Any = None) -> Tensor:
         """The number that decides, turned so that lower is better, (n,) float64."""
@@ -70,10 +83,13 @@ def _takes_problem(measure: Callable[..., Any]) -> bool:
     return len(required) > 1
 
 
-def _one_each(name: str, values: Any) -> Tensor:
-    found = torch.as_tensor(values).detach().cpu().double()
-    if found.ndim != 1:
-        raise ValueError(f"{name} must be one number per sample, shape (n,): got {tuple(found.shape)}")
+def _one_each(name: str, values: Any, n: int) -> Tensor:
+    try:
+        found = torch.as_tensor(values).detach().cpu().double()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"{name} must be one number per sample, a tensor (n,): got {values!r:.60}") from error
+    if found.shape != (n,):
+        raise ValueError(f"{name} must be one number per sample, shape ({n},): got {tuple(found.shape)}")
     if bool(found.isnan().any()):
         raise ValueError(f"{name} is NaN for {int(found.isnan().sum())} of {len(found)} samples; it must be a number")
     return found

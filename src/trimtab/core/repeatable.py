@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trimtab.core.errors import callable_thing
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
 from trimtab.core.states import Form
@@ -27,6 +28,7 @@ class Twice(NamedTuple):
 
 def twice(run: Callable[[Schedule], Rollout], schedule: Schedule) -> Twice:
     """Run one batch twice in this process."""
+    callable_thing(run, "run", "run(schedule)")
     before = _global_states()
     first = as_record(run(schedule))
     moved = tuple(name for name, state in _global_states().items() if state != before[name])
@@ -87,13 +89,19 @@ def check_same(pair: Twice) -> Rollout:
     )
 
 
-def as_record(answer: object) -> Rollout:
+def as_record(
+    answer: object, what: str = "run(schedule) must return the record of its run, corrector.rollout"
+) -> Rollout:
     """What a `run` returned, if it is the record of a corrector."""
     if not isinstance(answer, Rollout):
-        raise TypeError(
-            f"run(schedule) must return the record of its run, corrector.rollout: got {type(answer).__name__}"
-        )
+        raise TypeError(f"{what}: got {type(answer).__name__}")
     return answer
+
+
+def recorded(run: Callable[[Schedule], Rollout]) -> Callable[[Schedule], Rollout]:
+    """The same `run`, whose answers are checked to be records."""
+    callable_thing(run, "run", "run(schedule)")
+    return lambda schedule: as_record(run(schedule))
 
 
 def _apart(a: Tensor, b: Tensor) -> Tensor:

@@ -65,12 +65,7 @@ def rollout(
         >>> run.projected.sum(dim=0).tolist() == [run.n_steps // 4] * 4
         True
     """
-    for name in ("n_steps", "start", "step"):
-        if not hasattr(sampler, name):
-            raise TypeError(
-                f"a sampler has n_steps, start(noise) and step(x, t, noise); {type(sampler).__name__} has no {name} "
-                "(it comes first, then the constraint; a loop of your own can call a Corrector instead)"
-            )
+    check_sampler(sampler)
     seeds = as_seeds(seeds, device)
     refuse_overlap(as_schedule(schedule), seeds)
     noise = noise_of(sampler, seeds)
@@ -80,6 +75,16 @@ def rollout(
         for t in range(sampler.n_steps):
             x = corrector(sampler.step(x, t, noise), t)
     return corrector.rollout
+
+
+def check_sampler(sampler: object) -> None:
+    """Refuse what is no sampler."""
+    for name in ("n_steps", "start", "step"):
+        if not hasattr(sampler, name):
+            raise TypeError(
+                f"a sampler has n_steps, start(noise) and step(x, t, noise); {type(sampler).__name__} has no {name} "
+                "(it comes first, then the constraint; a loop of your own can call a Corrector instead)"
+            )
 
 
 def noise_of(sampler: Any, seeds: Tensor) -> Noise:

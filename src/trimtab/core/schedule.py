@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from trimtab.core.errors import of_type
 from trimtab.core.moment import Moment
 
 __all__ = ["Schedule", "as_schedule"]
@@ -96,6 +97,7 @@ class Watched(Schedule):
 
     def __post_init__(self) -> None:
         """Spend what the other one does."""
+        of_type(self.schedule, Schedule, "the schedule that is watched", "trimtab.core.schedule.as_schedule makes one")
         object.__setattr__(self, "budget", self.schedule.budget)
 
     @property

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import cache
 from importlib import import_module, resources
 
-from trimtab.core.errors import unknown
+from trimtab.core.errors import of_type, real_number, unknown, whole_number
 from trimtab.domains.base import Domain, Problem, View
 from trimtab.domains.flow import Flow
 from trimtab.domains.langevin import Chain
@@ -85,14 +86,17 @@ def domain(name: str, **settings: object) -> Domain:
         )
     module = import_module(DOMAINS[name])
     dynamics = settings.pop("dynamics", "langevin") if hasattr(module, "make_flow") else "langevin"
-    if dynamics not in DYNAMICS:
-        raise unknown("dynamics", str(dynamics), DYNAMICS)
-    maker, handed_on = DYNAMICS[str(dynamics)]
+    if not isinstance(dynamics, str) or dynamics not in DYNAMICS:
+        raise unknown("dynamics", dynamics, DYNAMICS)
+    maker, handed_on = DYNAMICS[dynamics]
     make = getattr(module, maker)
-    known = [*_settings_of(make, handed_on), *(["dynamics"] if hasattr(module, "make_flow") else [])]
-    for setting in settings:
+    known = _settings_of(make, handed_on)
+    for setting, value in settings.items():
         if setting not in known:
-            raise unknown(f"setting of {name}", setting, known)
+            raise unknown(
+                f"setting of {name}", setting, [*known, *(["dynamics"] if hasattr(module, "make_flow") else [])]
+            )
+        _check_like(known[setting], value, f"{setting}, a setting of {name},")
     made = make(**settings)
     assert isinstance(made, Domain)
     return made
@@ -105,7 +109,7 @@ def base_of(name: str) -> str:
         >>> base_of("se3-lever-replica"), base_of("se3-lever")
         ('se3-lever', 'se3-lever')
     """
-    base, _, variant = name.rpartition("-")
+    base, _, variant = of_type(name, str, "the name of a domain").rpartition("-")
     return base if base in SYNTHETIC and variant in VARIANTS else name
 
 
@@ -116,16 +120,24 @@ def dynamics_of(name: str) -> str | None:
         >>> dynamics_of("so3"), dynamics_of("so3-impulse-ramp"), dynamics_of("grid")
         ('langevin', 'ramp', None)
     """
-    if name in SYNTHETIC:
+    if of_type(name, str, "the name of a domain") in SYNTHETIC:
         return "langevin"
     return None if base_of(name) == name else name.rpartition("-")[2]
 
 
-def _settings_of(make: Callable[..., Domain], handed_on: type) -> list[str]:
-    """The names of a domain's settings, those that `make` hands on among them."""
+def _settings_of(make: Callable[..., Domain], handed_on: type) -> dict[str, object]:
+    """A domain's settings with their defaults, those that `make` hands on among them."""
     parameters = inspect.signature(make).parameters.values()
-    own = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
-    return own if len(own) == len(parameters) else own + [field.name for field in fields(handed_on)]
+    own = {one.name: one.default for one in parameters if one.kind is not one.VAR_KEYWORD}
+    return own if len(own) == len(parameters) else own | {field.name: field.default for field in fields(handed_on)}
+
+
+def _check_like(default: object, value: object, what: str) -> None:
+    """Refuse what is no number where the default is one; what range it may have is the domain's own to say."""
+    if type(default) is int:
+        whole_number(value, what, -(2**31))
+    elif type(default) is float and not math.isfinite(real_number(value, what)):
+        raise ValueError(f"{what} must be a finite number: got {value!r}")
 
 
 def _settings_of_variant(base: str, variant: str) -> dict[str, object]:

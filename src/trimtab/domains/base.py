@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
+from trimtab.core.errors import callable_thing, of_type
+from trimtab.core.files import plain_name
 from trimtab.core.metrics import Distance
 from trimtab.core.problem import Problem
 from trimtab.core.states import numbers_of
@@ -56,6 +58,15 @@ class View:
     ground: tuple[tuple[float, float], tuple[float, float]] | None = None
     graph: Graph | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse what cannot be drawn."""
+        of_type(self.label, str, "the label of a view")
+        of_type(self.title, str, "the title of a view")
+        callable_thing(self.points, "the points of a view", "points(states)")
+        axes = self.axes
+        if not isinstance(axes, tuple) or len(axes) not in (2, 3) or not all(isinstance(axis, str) for axis in axes):
+            raise ValueError(f"the axes of a view are the names of two or three coordinates: got {axes!r:.60}")
+
 
 @dataclass(frozen=True)
 class Domain:
@@ -80,6 +91,18 @@ class Domain:
     settings: Mapping[str, Any] = field(default_factory=dict)
     quality: Callable[[Tensor, Any], dict[str, Tensor]] | None = None
     view: View | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is no domain; its name becomes part of file names."""
+        plain_name(self.name, "the name of a domain")
+        of_type(self.summary, str, "the summary of a domain")
+        callable_thing(self.problem, "problem", "problem(seeds)")
+        callable_thing(self.distance, "distance", "distance(a, b)")
+        of_type(self.settings, Mapping, "the settings of a domain")  # type: ignore[type-abstract]
+        if self.quality is not None:
+            callable_thing(self.quality, "quality", "quality(final, constraint)")
+        if self.view is not None:
+            of_type(self.view, View, "the view of a domain")
 
     @property
     def looks(self) -> View:

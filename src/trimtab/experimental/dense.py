@@ -9,7 +9,9 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from trimtab.core.constraint import Constraint, Projection
+from trimtab.constraints.states import check_states
+from trimtab.core.constraint import Constraint, Projection, checked_constraint
+from trimtab.core.errors import real_number, whole_number
 
 __all__ = ["dense_pays"]
 
@@ -36,7 +38,10 @@ def dense_pays(constraint: Constraint, x: Tensor, share: float = 0.25, *, repeat
         >>> dense = dense_pays(problem.constraint, x)
         >>> run = tt.rollout(problem.sampler, problem.constraint, tt.Periodic(0.25), range(8), dense=dense)
     """
-    if not 0 < share <= 1:
+    checked_constraint(constraint)
+    check_states(x, "dense_pays")
+    whole_number(repeats, "repeats")
+    if not 0 < real_number(share, "share") <= 1:
         raise ValueError(f"share must be above 0 and at most 1: got {share}")
     steps = torch.arange(len(x) + 1, device=x.device)
     chosen = (steps * share).floor().diff() > 0  # evenly spread

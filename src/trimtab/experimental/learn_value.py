@@ -23,13 +23,16 @@ import torch
 from torch import Tensor
 
 from trimtab.core.budget import Budget
+from trimtab.core.checks import float_tensor, whole_tensor, yes_or_no
 from trimtab.core.engine import RunBatch
+from trimtab.core.errors import of_type, whole_number
 from trimtab.core.metrics import summary
 from trimtab.core.moment import Moment, as_array
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.record import Rollout
+from trimtab.core.repeatable import recorded
 from trimtab.core.schedule import Schedule
-from trimtab.experimental.value import Value, basis, close_decisions, observed
+from trimtab.experimental.value import FEATURES, Value, basis, close_decisions, observed
 from trimtab.prices.calibration import calibrate
 from trimtab.prices.explore import Explore, spread_budgets
 from trimtab.prices.planned import mean_defects
@@ -65,12 +68,21 @@ class Branch(Schedule):
     budget: Any = None
 
     def __post_init__(self) -> None:
-        """Spend what is explored with."""
+        """Refuse what is no branch; spend what is explored with."""
+        of_type(self.explore, Explore, "what a branch explores with")
+        whole_tensor(self.at, "at, the step of each sample,", ("n",))
+        if len(self.at) and int(self.at.min()) < 0:
+            raise ValueError(f"at is a step of at least 0 for each sample: got {int(self.at.min())}")
+        yes_or_no(self.correct, "correct")
         object.__setattr__(self, "budget", self.explore.budget)
 
     def decide(self, now: Moment) -> Tensor:
         """By the one of the three that it is time for."""
-        assert self.explore.thresholds is not None
+        if self.explore.thresholds is None or len(self.at) != len(now):
+            raise ValueError(
+                f"a branch follows the table that it explores near, from a step of each of {len(now)} samples on: got "
+                f"{len(self.at)} steps and {'a' if self.explore.thresholds else 'no'} table"
+            )
         explored = self.explore.decide(now)
         s, b = now.arrays(self)
         by_price = torch.as_tensor(s >= self.explore.thresholds.price(now, b))
@@ -99,6 +111,15 @@ class Labels:
     advantage: Tensor
     sample: Tensor
 
+    def __post_init__(self) -> None:
+        """Refuse labels that do not belong together."""
+        m = len(float_tensor(self.features, "features", ("m", len(FEATURES))))
+        float_tensor(self.margin, "margin", (m,))
+        float_tensor(self.advantage, "advantage", (m,))
+        whole_tensor(self.sample, "sample", (m,))
+        if m and int(self.sample.min()) < 0:
+            raise ValueError(f"sample numbers samples from 0: got {int(self.sample.min())}")
+
 
 def learn(run: RunBatch, thresholds: Thresholds, free: Rollout, batches: int = 20) -> Value:
     """A learned value on top of a price table; the table itself where the value measures no better.
@@ -110,8 +131,8 @@ def learn(run: RunBatch, thresholds: Thresholds, free: Rollout, batches: int = 2
         batches: To run at most, at least 5: two compare the value with the table, and of the others every two after
             the first give at most one label a sample. Give more where sampling is cheap.
     """
-    if batches < 5:
-        raise ValueError(f"a value takes at least 5 batches (explored, two branches, two to compare): got {batches}")
+    whole_number(batches, "batches (explored, two branches, two to compare)", 5)
+    run = recorded(run)
     value, labels = gather(run, thresholds, free, batches - 2)
     learned = fit(value, labels)
     if learned.notes["penalty"] == "table":
@@ -131,6 +152,10 @@ def learn(run: RunBatch, thresholds: Thresholds, free: Rollout, batches: int = 2
 
 def gather(run: RunBatch, thresholds: Thresholds, free: Rollout, batches: int) -> tuple[Value, Labels]:
     """Labels from so many batches (at least 3), and the value to fit to them."""
+    run = recorded(run)
+    of_type(thresholds, Thresholds, "thresholds", "calibrate makes them")
+    of_type(free, Rollout, "free, a batch that was run already,")
+    whole_number(batches, "batches", 3)
     T, n = free.defects.shape
     value, groups = None, []
     for first in range(0, batches - 2, _PER_BASE):
@@ -155,6 +180,11 @@ def counterfactuals(run: RunBatch, value: Value, explore: Explore, base: Rollout
         base: The batch as it went.
         seed: Of the steps drawn.
     """
+    run = recorded(run)
+    of_type(value, Value, "value")
+    of_type(explore, Explore, "explore, what the batch was run with,")
+    of_type(base, Rollout, "base, the batch as it went,")
+    whole_number(seed, "seed", 0)
     T, n = base.defects.shape
     start = (uniform_numbers(torch.tensor([seed]), range(1), (n,), _STARTS)[0, 0] * T).long()
     at = torch.full((n,), T)
@@ -185,6 +215,8 @@ def fit(value: Value, labels: Labels) -> Value:
     How strongly is chosen by leaving samples out, and so is whether to depart from the table at all: labels that share
     a sample share their noise, and each member of the ensemble is fitted to samples drawn with replacement.
     """
+    of_type(value, Value, "value")
+    of_type(labels, Labels, "labels")
     if len(labels.advantage) < _LEAST:  # there were next to no close decisions to learn from
         return replace(value, notes={"labels": len(labels.advantage), "penalty": "table", "explained": 0.0})
     center, spread = labels.features.mean(dim=0), labels.features.std(dim=0).clamp(min=1e-9)

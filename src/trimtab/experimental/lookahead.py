@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from trimtab.core.budget import Budget, corrections
-from trimtab.core.constraint import Constraint
+from trimtab.core.constraint import Constraint, checked_constraint
+from trimtab.core.errors import of_type, real_number, whole_number
 from trimtab.core.moment import Moment
 from trimtab.core.noise import Noise
-from trimtab.core.rollout import Sampler, take_rows
+from trimtab.core.rollout import Sampler, check_sampler, take_rows
 from trimtab.core.schedule import Schedule
 from trimtab.experimental.value import close_decisions
 from trimtab.limits.online_bound import fresh_seeds
@@ -56,10 +57,13 @@ class LookAhead(Schedule):
 
     def __post_init__(self) -> None:
         """Check the numbers, and the budget against the table."""
-        if self.horizon < 1 or self.copies < 2:
-            raise ValueError(
-                f"look-ahead needs a horizon of at least 1 and 2 copies: got {self.horizon} and {self.copies}"
-            )
+        check_sampler(self.sampler)
+        checked_constraint(self.constraint)
+        of_type(self.thresholds, Thresholds, "the table of a look-ahead", "calibrate makes one")
+        of_type(self.cost, CostToGo, "the cost of a look-ahead", "trimtab.prices.dynamic.solve makes one")
+        whole_number(self.horizon, "the horizon of a look-ahead")
+        whole_number(self.copies, "the copies of a look-ahead", 2)
+        real_number(self.caution, "caution, a number of standard errors,", 0)
         if self.thresholds.own_scale is not None:
             raise ValueError("look-ahead simulates prices that are the same for all samples: this table has own scales")
         b = corrections(self.budget, self.thresholds.n_steps)

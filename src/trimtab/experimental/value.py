@@ -12,6 +12,8 @@ from torch import Tensor
 
 from trimtab._version import __version__
 from trimtab.core.budget import Budget, corrections
+from trimtab.core.checks import float_tensor
+from trimtab.core.errors import of_type, real_number
 from trimtab.core.files import UNUSABLE, load_tensors, save_tensors
 from trimtab.core.moment import Moment
 from trimtab.core.schedule import Schedule
@@ -60,18 +62,13 @@ class Value:
 
     def __post_init__(self) -> None:
         """Refuse parts that do not belong together."""
+        of_type(self.thresholds, Thresholds, "the table of a value", "calibrate makes one")
         T, k = self.thresholds.n_steps, len(FEATURES)
-        shapes = {"expected": (T + 1, T), "center": (k,), "spread": (k,)}
-        for name, shape in shapes.items():
-            if tuple(getattr(self, name).shape) != shape:
-                raise ValueError(f"{name} of a value must be {shape}: got {tuple(getattr(self, name).shape)}")
-        for name in _TENSORS:
-            if not bool(getattr(self, name).isfinite().all()):
-                raise ValueError(f"{name} of a value must be finite")
-        if self.weights.ndim != 2 or len(self.weights) < 2 or self.weights.shape[1] != 2 * k + 2:
-            raise ValueError(
-                f"weights of a value are (members, {2 * k + 2}) with 2 members or more: got {self.weights.shape}"
-            )
+        shapes: dict[str, tuple[int | str, ...]] = {"expected": (T + 1, T), "center": (k,), "spread": (k,)}
+        for name, shape in (shapes | {"weights": ("members", 2 * k + 2)}).items():
+            float_tensor(getattr(self, name), f"{name} of a value", shape)
+        if len(self.weights) < 2:
+            raise ValueError(f"weights of a value are of 2 members or more: got {len(self.weights)}")
 
     @classmethod
     def untrained(cls, thresholds: Thresholds, expected: Tensor) -> Value:
@@ -140,11 +137,11 @@ class ValueSchedule(Schedule):
 
     def __post_init__(self) -> None:
         """Check the budget against the table, and the caution."""
+        of_type(self.value, Value, "the value of a ValueSchedule")
         b = corrections(self.budget, self.value.n_steps)
         if int(torch.as_tensor(b).max()) > self.value.budget:
             raise ValueError(f"a budget of {b} is more than the {self.value.budget} corrections this value goes up to")
-        if not self.caution >= 0:
-            raise ValueError(f"caution is a number of spreads, at least 0: got {self.caution}")
+        real_number(self.caution, "caution, a number of spreads,", 0)
         object.__setattr__(self, "budget", b)
 
     @property
@@ -178,13 +175,23 @@ class ValueSchedule(Schedule):
         return replace(self, value=self.value.to(device), budget=budget)
 
 
+def _one_each(**values: Tensor) -> None:
+    """Refuse what are not numbers of the same samples."""
+    lengths = {name: len(float_tensor(value, name, ("n",), finite=False)) for name, value in values.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"one number per sample is expected of each: got {lengths}")
+
+
 def close_decisions(defect: Tensor, price: Tensor) -> Tensor:
     """Where the table is nearly indifferent, (n,) bool; never where the budget decides."""
+    _one_each(defect=defect, price=price)
     return price.isfinite() & ((defect / price.clamp(min=1e-300)).log().abs() < _CLOSE)
 
 
 def basis(margin: Tensor, features: Tensor) -> Tensor:
     """What an advantage is a linear function of, (n, 2 + 2 k), of margins (n,) and standardised features (n, k)."""
+    float_tensor(margin, "margin", ("n",), finite=False)
+    float_tensor(features, "features", (len(margin), "k"), finite=False)
     features = features.clamp(-3, 3)
     return torch.cat([margin[:, None], torch.ones_like(margin)[:, None], features, features**2], dim=1)
 
@@ -195,6 +202,9 @@ def observed(now: Moment, price: Tensor, value: Value) -> Tensor:
     A surprise is the log ratio of a defect and the usual one at its step after as long without a correction; the own
     scale is the mean of all surprises so far.
     """
+    of_type(now, Moment, "now")
+    of_type(value, Value, "value")
+    _one_each(defect=now.defect, price=price)
     t, n = now.t, len(now.defect)
     steps = torch.arange(t + 1, device=now.defect.device)
     last = torch.zeros(t + 1, n, dtype=torch.int64, device=now.defect.device)

@@ -13,10 +13,11 @@ from math import comb
 import torch
 from torch import Tensor
 
-from trimtab.core.constraint import Constraint
-from trimtab.core.errors import whole_number
+from trimtab.core.constraint import Constraint, checked_constraint
+from trimtab.core.errors import callable_thing, whole_number
+from trimtab.core.noise import as_seeds
 from trimtab.core.record import Rollout
-from trimtab.core.rollout import Sampler, rollout, take_rows
+from trimtab.core.rollout import Sampler, check_sampler, rollout, take_rows
 from trimtab.prices.planned import cheapest_times, gap_costs
 from trimtab.schedules import Fixed
 
@@ -62,14 +63,21 @@ def hindsight(
         moves: Moves tried at once for each sample and round.
         batch: Rollouts run together.
     """
-    T, n = sampler.n_steps, len(seeds)
-    whole_number(budget, f"a budget of corrections in T = {T} steps", 0, T)
+    T, seeds = _checked(sampler, constraint, seeds, budget)
+    n = len(seeds)
+    callable_thing(objective, "objective", "objective(run, rows)")
+    for name, count, least in (("rounds", rounds, 0), ("tries", tries, 0), ("moves", moves, 1), ("batch", batch, 1)):
+        whole_number(count, name, least)
+    if not isinstance(starts, tuple | list) or not all(_is_mask(start, T, n) for start in starts):
+        raise ValueError(f"starts are masks of shape ({T}, {n}), bool, in a list: got {starts!r:.60}")
 
     def cost(masks: Tensor, rows: Tensor) -> Tensor:
         """The objective of the samples `rows` under their masks (T, m), (m,)."""
         return torch.cat(
             [
-                objective(_replay(sampler, constraint, seeds, masks[:, part], rows[part]), rows[part])
+                _costs(
+                    objective(_replay(sampler, constraint, seeds, masks[:, part], rows[part]), rows[part]), rows[part]
+                )
                 for part in _parts(len(rows), batch)
             ]
         )
@@ -100,7 +108,8 @@ def hindsight(
 
 def best_of_all(sampler: Sampler, constraint: Constraint, seeds: Tensor, budget: int) -> Tensor:
     """The truly best mask for each sample by trying all of them, (T, n) bool; for small T only."""
-    T, n = sampler.n_steps, len(seeds)
+    T, seeds = _checked(sampler, constraint, seeds, budget)
+    n = len(seeds)
     if comb(T, budget) * n > 2_000_000:
         raise ValueError(f"{comb(T, budget)} masks for T = {T} and a budget of {budget} are too many; use hindsight()")
     choices = list(combinations(range(T), budget))
@@ -111,6 +120,25 @@ def best_of_all(sampler: Sampler, constraint: Constraint, seeds: Tensor, budget:
     every = masks.repeat(1, n)
     error = path_objective(_replay(sampler, constraint, seeds, every, rows), rows)
     return masks[:, error.reshape(n, len(choices)).argmin(dim=1)]
+
+
+def _checked(sampler: Sampler, constraint: Constraint, seeds: Tensor, budget: int) -> tuple[int, Tensor]:
+    """T and the seeds, of what can be searched."""
+    check_sampler(sampler)
+    checked_constraint(constraint)
+    whole_number(budget, f"a budget of corrections in T = {sampler.n_steps} steps", 0, sampler.n_steps)
+    return sampler.n_steps, as_seeds(seeds)
+
+
+def _is_mask(mask: object, n_steps: int, n: int) -> bool:
+    return isinstance(mask, Tensor) and mask.dtype == torch.bool and tuple(mask.shape) == (n_steps, n)
+
+
+def _costs(values: object, rows: Tensor) -> Tensor:
+    if not isinstance(values, Tensor) or values.shape != rows.shape:
+        came = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        raise ValueError(f"objective(run, rows) must give one number per sample, shape {tuple(rows.shape)}: got {came}")
+    return values
 
 
 def _parts(n: int, size: int) -> list[slice]:

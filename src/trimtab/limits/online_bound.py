@@ -19,9 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.core.constraint import Constraint
-from trimtab.core.noise import Draw, Noise
-from trimtab.core.rollout import Sampler, rollout, take_rows
+from trimtab.core.checks import float_tensor, whole_tensor
+from trimtab.core.constraint import Constraint, checked_constraint
+from trimtab.core.errors import of_type, whole_number
+from trimtab.core.noise import Draw, Noise, as_seeds
+from trimtab.core.rollout import Sampler, check_sampler, rollout, take_rows
 from trimtab.prices.dynamic import CostToGo
 from trimtab.prices.transitions import occupancy
 from trimtab.schedules import Fixed
@@ -43,6 +45,11 @@ class Resampled(Noise):
     """
 
     own: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+
+    def __post_init__(self) -> None:
+        """Refuse seeds that are not paired."""
+        whole_tensor(self.seeds, "seeds", ("n",))
+        whole_tensor(self.own, "own, the samples' own seeds,", (len(self.seeds),))
 
     def _draw(self, draw: Draw, t: int, event: tuple[int, ...], stream: int) -> Tensor:
         if t < 0:
@@ -67,8 +74,20 @@ def online_limit(
         cost: From calibration rollouts, for at least that budget.
         copies: Fresh draws of each step's noise.
     """
-    T, n = mask.shape
+    check_sampler(sampler)
+    checked_constraint(constraint)
+    of_type(cost, CostToGo, "cost", "trimtab.prices.dynamic.solve makes one")
+    whole_number(copies, "copies")
+    seeds = as_seeds(seeds)
+    T, n = sampler.n_steps, len(seeds)
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or tuple(mask.shape) != (T, n):
+        raise ValueError(f"mask says where samples are corrected, ({T}, {n}) bool: got {mask!r:.60}")
     B = int(mask[:, 0].sum())
+    if bool((mask.sum(dim=0) != B).any()) or cost.cost.shape[1] <= B:
+        raise ValueError(
+            "mask has the same number of corrections for each sample, at most the "
+            f"{cost.cost.shape[1] - 1} of the cost: got {mask.sum(dim=0).tolist()[:8]}"
+        )
     rows = torch.arange(n).repeat_interleave(T + 1)
     at = torch.arange(-1, T).repeat(n)
     steps = torch.arange(T)[:, None]
@@ -109,9 +128,20 @@ def online_limit(
 
 def fresh_seeds(own: Tensor, t: int, n_steps: int, draws: Tensor, copies: int) -> Tensor:
     """Seeds for draws number 0 to `copies` - 1 of the noise of a step, (m,), each a function of its sample's own."""
+    whole_number(n_steps, "n_steps")
+    whole_number(t, "t, a step,", 0, n_steps - 1)
+    whole_number(copies, "copies")
+    whole_tensor(own, "own", ("m",))
+    whole_tensor(draws, "draws", tuple(own.shape))
+    if len(draws) and not 0 <= int(draws.min()) <= int(draws.max()) < copies:
+        raise ValueError(f"draws are numbered from 0 to copies - 1 = {copies - 1}: got {draws.tolist()[:8]}")
     return _FRESH + (own * n_steps + t) * copies + draws
 
 
 def mean_cost(cost: CostToGo, t: int, budget: int, defects: Tensor) -> Tensor:
     """The mean cost to go from step t over each row of defects (m, c), for all budgets, (m, B + 1)."""
-    return occupancy(cost.nodes[t], defects) @ cost.cost[t, : budget + 1].T
+    of_type(cost, CostToGo, "cost", "trimtab.prices.dynamic.solve makes one")
+    whole_number(t, "t, a step,", 0, len(cost.cost) - 1)
+    whole_number(budget, "budget", 0, cost.cost.shape[1] - 1)
+    float_tensor(defects, "defects", ("m", "c"))
+    return occupancy(cost.nodes[t], defects.double()) @ cost.cost[t, : budget + 1].T

@@ -53,7 +53,7 @@ class Batches:
         """Run the uncorrected batch, twice if it is to be checked that the two are the same."""
         self._run, self.objective, self.fingerprint = run, objective, fingerprint
         self.say = progress_of("calibrate", say)
-        self.distance = distance or euclidean
+        self.distance = euclidean if distance is None else distance
         self._ran, self._expected = [0], False  # shared by views of the same batches
         if check:
             self._ran[0] += 2

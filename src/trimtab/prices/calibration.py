@@ -12,8 +12,9 @@ from functools import partial
 from typing import Any, get_args, overload
 
 from trimtab.core.budget import Budget, Unit
+from trimtab.core.checks import yes_or_no
 from trimtab.core.engine import Engine, RunBatch, Workshop, workshop
-from trimtab.core.errors import unknown
+from trimtab.core.errors import real_number, unknown
 from trimtab.core.fingerprint import fingerprint
 from trimtab.core.metrics import Distance
 from trimtab.core.problem import Problem
@@ -125,6 +126,10 @@ def calibrate(  # type: ignore[misc]  # the overloads stand for all its options
     known = fingerprint(source.sampler, source.constraint) if isinstance(source, Problem) else ""
     if isinstance(source, Problem) and distance is None:
         distance = source.distance
+    yes_or_no(check, "check")
+    real_number(look, "look, what a look at the defect costs in projections,", 0)
+    if candidates is not None and not (isinstance(candidates, dict) and all(map(_is_candidate, candidates.items()))):
+        raise TypeError(f"candidates are prices by name, as in {{'own': price}}: got {candidates!r:.60}")
     tell = progress_of("calibrate", say)
     if tell is not say:
         tell.expect(batches_of(method, objective, unit))
@@ -142,6 +147,10 @@ def calibrate(  # type: ignore[misc]  # the overloads stand for all its options
         if unit == "iteration":
             return graded_prices(batches)
         return METHODS[method](batches)
+
+
+def _is_candidate(item: tuple[object, object]) -> bool:
+    return isinstance(item[0], str) and isinstance(item[1], Price)
 
 
 def batches_of(method: str, objective: Objective = "endpoint", unit: Unit = "projection") -> int:

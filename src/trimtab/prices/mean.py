@@ -13,10 +13,11 @@ only up to chance; the record of a run says what it was.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -24,11 +25,11 @@ from torch import Tensor
 
 from trimtab._version import __version__
 from trimtab.core.budget import Unit
-from trimtab.core.errors import real_number
+from trimtab.core.errors import of_type, real_number, unknown
 from trimtab.core.files import UNUSABLE, load_tensors, save_tensors
 from trimtab.core.moment import Moment
 from trimtab.core.noise import uniform_numbers
-from trimtab.core.record import Rollout
+from trimtab.core.record import Closing, Rollout
 from trimtab.core.schedule import Schedule
 from trimtab.prices.batches import Batches
 from trimtab.prices.dynamic import break_even
@@ -60,7 +61,8 @@ class Mean:
 
     def __post_init__(self) -> None:
         """Refuse what is no number of corrections."""
-        real_number(self.value, "a mean budget", 0.0)
+        if real_number(self.value, "a mean budget", 0.0) == math.inf:
+            raise ValueError("a mean budget is a finite number of corrections, or a share of the steps: got inf")
 
     def units(self, n_steps: int) -> float:
         """Corrections per sample."""
@@ -83,6 +85,19 @@ class AtPrice(Schedule):
     ending: str = ""
     counted: str = ""
     budget: Any = None
+
+    def __post_init__(self) -> None:
+        """Refuse what are no prices."""
+        if not isinstance(self.prices, Tensor) or self.prices.ndim not in (1, 2) or bool(self.prices.isnan().any()):
+            raise ValueError(f"prices are (T,) or (T, n) numbers, none of them NaN: got {self.prices!r:.60}")
+        if not isinstance(self.seeds, tuple) or not all(isinstance(seed, int) for seed in self.seeds):
+            raise TypeError(f"seeds are the calibration seeds, a tuple of whole numbers: got {self.seeds!r:.60}")
+        for name, value, known in (
+            ("ending", self.ending, ("", *get_args(Closing))),
+            ("counted", self.counted, ("", *get_args(Unit))),
+        ):
+            if value not in known:
+                raise unknown(name, value, known)
 
     @property
     def calibration_seeds(self) -> tuple[int, ...]:
@@ -108,7 +123,12 @@ class AtPrice(Schedule):
         """Where s >= tau[t]."""
         if now.n_steps != len(self.prices):
             raise ValueError(f"the prices are of T = {len(self.prices)} steps and cannot be used for T = {now.n_steps}")
-        return now.defect >= self.prices[now.t]
+        price = self.prices[now.t]
+        if price.ndim and len(price) != len(now):
+            raise ValueError(
+                f"there are prices for {len(price)} samples, and {len(now)} samples; give (T,) or one each"
+            )
+        return now.defect >= price
 
     def to(self, device: torch.device) -> AtPrice:
         """The same on `device`."""
@@ -145,7 +165,9 @@ class MeanPrices:
 
     def __post_init__(self) -> None:
         """Refuse a table no schedule could use."""
-        table, costs = self.table, self.costs
+        table, costs = of_type(self.table, Tensor, "table"), of_type(self.costs, Tensor, "costs")
+        if self.unit not in get_args(Unit):
+            raise unknown("unit", self.unit, get_args(Unit))
         if table.ndim != 2 or costs.shape != table.shape[1:] or 0 in table.shape or not table.is_floating_point():
             raise ValueError(
                 "mean prices are (T, k) floats with k costs: got "
@@ -230,12 +252,16 @@ def solve_mean(steps: IterationSteps, mu: float, weights: Tensor | None = None) 
 
 def mean_prices(batches: Batches, budget: Mean) -> MeanPrices:
     """Calibrate prices for mean costs around the one asked for: about half of it to twice as much."""
+    wanted = budget.units(batches.n_steps)
+    if batches.unit == "projection" and wanted > batches.n_steps:
+        raise ValueError(
+            f"a mean of {wanted:g} projections does not fit T = {batches.n_steps} steps: give at most that"
+        )
     runs = [*_explored(batches, budget), batches.cut(batches.free)]
     steps = iteration_steps(runs)
     top = _dearest(steps, batches.weights)
     mus = np.geomspace(_SPREAD * top, top, _LEVELS)
     _, costs = _tried(batches, steps, mus, trials=1)
-    wanted = budget.units(batches.n_steps)
     near = np.flatnonzero((costs >= _NEAR * wanted) & (costs <= wanted / _NEAR))
     if len(near) == 0:
         raise ValueError(

@@ -116,6 +116,7 @@ class Planned(Schedule):
 
     def __post_init__(self) -> None:
         """Check the budget against the plan."""
+        of_type(self.plan, Plan, "the plan of planned times", "calibrate(..., method='planned') makes one")
         b = corrections(self.budget, self.plan.n_steps)
         if int(torch.as_tensor(b).max()) > self.plan.budget:
             raise ValueError(f"a budget of {b} is more than the {self.plan.budget} corrections this plan goes up to")

@@ -14,6 +14,7 @@ from torch import Tensor
 from trimtab._version import __version__
 from trimtab.core import show
 from trimtab.core.budget import Budget, Unit, units
+from trimtab.core.errors import of_type
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.moment import Moment
 from trimtab.core.schedule import Schedule
@@ -57,6 +58,9 @@ class Raced:
 
     def __post_init__(self) -> None:
         """Refuse parts that do not belong together."""
+        if not isinstance(self.parts, tuple) or not all(isinstance(part, Thresholds | Plan) for part in self.parts):
+            raise TypeError(f"the parts of a race are price tables and plans, in a tuple: got {self.parts!r:.60}")
+        of_type(self.winner, Tensor, "winner")
         if not self.parts or any(part.n_steps != self.parts[0].n_steps for part in self.parts):
             raise ValueError("a race has winners, all of the same number of steps")
         if any((part.unit, part.kept_back) != (self.unit, self.kept_back) for part in self.parts):

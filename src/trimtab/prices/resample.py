@@ -31,6 +31,7 @@ def ends_at(n_steps: int, old_steps: int) -> Tensor:
 
 def old_budgets(n_steps: int, old_steps: int, most: int, keep: Keep) -> Tensor:
     """The budget of `old_steps` that each of 0, 1, … corrections of `n_steps` stands for, as a fraction."""
+    check_steps(n_steps)
     if keep == "count":
         return torch.arange(min(most, n_steps) + 1, dtype=torch.float64)
     if keep == "share":

@@ -16,11 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab.core.checks import float_tensor, positive_number
 from trimtab.core.engine import RunBatch
+from trimtab.core.errors import callable_thing, of_type, real_number, whole_number
 from trimtab.core.files import UNUSABLE, load_tensors, save_tensors
 from trimtab.core.moment import Moment
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.record import Rollout
+from trimtab.core.repeatable import as_record, recorded
 from trimtab.core.schedule import Schedule
 from trimtab.prices.explore import Explore, spread_budgets
 from trimtab.prices.fit_scale import fit_own_scale
@@ -56,6 +59,17 @@ class SolverCost:
     seconds_per_iteration: float
     n_steps: int
 
+    def __post_init__(self) -> None:
+        """Refuse what tells no seconds."""
+        float_tensor(self.coefficients, "coefficients", (6,))
+        positive_number(self.seconds_per_iteration, "seconds_per_iteration")
+        whole_number(self.n_steps, "n_steps")
+        if not isinstance(self.limits, tuple | list) or len(self.limits) != 2:
+            raise TypeError(f"limits are the smallest and the largest number of iterations: got {self.limits!r:.60}")
+        low, high = (real_number(limit, "a limit of iterations", 0) for limit in self.limits)
+        if low > high:
+            raise ValueError(f"limits are the smallest and the largest number of iterations: got {low} and {high}")
+
     def __call__(self, steps: Tensor, defects: Tensor) -> Tensor:
         """Seconds of projecting a sample with this defect at this step; the shapes are broadcast."""
         terms = _terms(steps / self.n_steps, defects)
@@ -81,7 +95,13 @@ def solver_cost(runs: Iterable[Rollout], seconds_per_iteration: float | None = N
         >>> solver_cost([run], seconds_per_iteration=1.0).limits[0] >= 1.0
         True
     """
-    runs = list(runs)
+    if not isinstance(runs, Iterable):
+        raise TypeError(f"runs are records, in a list: got {type(runs).__name__}")
+    runs = [as_record(run, "each of runs must be a record of a run") for run in runs]
+    if len({run.n_steps for run in runs}) > 1:
+        raise ValueError(f"runs have one number of steps: got {sorted({run.n_steps for run in runs})}")
+    if seconds_per_iteration is not None:
+        positive_number(seconds_per_iteration, "seconds_per_iteration")
     if not any(bool(run.projected.any()) for run in runs):
         raise ValueError("no projections to learn a cost from: give runs with some, such as RandomTimes(0.25)")
     T = runs[0].n_steps
@@ -100,6 +120,19 @@ def solver_cost(runs: Iterable[Rollout], seconds_per_iteration: float | None = N
     coefficients = torch.linalg.solve(gram + 1e-6 * gram.diagonal().diag(), terms.T @ counted)
     limits = (float(counted.min()), float(counted.max()))
     return SolverCost(coefficients, limits, seconds_per_iteration, T)
+
+
+def _told(cost: Cost, steps: Tensor, defects: Tensor) -> Tensor:
+    """What a cost says, in the shape of the defects."""
+    seconds = cost(steps, defects)
+    wanted = torch.broadcast_shapes(steps.shape, defects.shape)  # type: ignore[no-untyped-call]
+    if not isinstance(seconds, Tensor) or seconds.shape != wanted or not bool((seconds >= 0).all()):
+        came = f"shape {tuple(seconds.shape)}" if isinstance(seconds, Tensor) else type(seconds).__name__
+        raise ValueError(
+            f"cost(steps, defects) must give seconds of at least 0 in a tensor of shape {tuple(wanted)}: got {came}"
+            + (" with NaN or less than 0 in it" if isinstance(seconds, Tensor) and seconds.shape == wanted else "")
+        )
+    return seconds
 
 
 def _terms(share: Tensor, defects: Tensor) -> list[Tensor]:
@@ -125,10 +158,17 @@ def price_seconds(run: RunBatch, n_steps: int, seconds: float, cost: Cost | None
         >>> tt.rollout(problem.sampler, problem.constraint, prices.at(30.0), range(4)).n_steps
         100
     """
-    if not 0 < seconds < float("inf"):
-        raise ValueError(f"a budget of seconds must be finite and above 0: got {seconds}")
-    n = run(Terminal()).defects.shape[1]
-    runs = [run(Explore(spread_budgets(n, n_steps, 1.0, seed=k), seed=k)) for k in range(_RANDOM_BATCHES)]
+    positive_number(seconds, "a budget of seconds")
+    whole_number(n_steps, "n_steps")
+    if cost is not None:
+        callable_thing(cost, "cost", "cost(steps, defects)")
+    run = recorded(run)
+    T, n = run(Terminal()).defects.shape
+    if n_steps != T:
+        raise ValueError(f"n_steps is the number of steps that run makes, {T}: got {n_steps}")
+    # at least one each, since a closing projection may have to be paid from it
+    spent = [spread_budgets(n, n_steps, 1.0, seed=k).clamp(min=1) for k in range(_RANDOM_BATCHES)]
+    runs = [run(Explore(budgets, seed=k)) for k, budgets in enumerate(spent)]
     cost = solver_cost(runs) if cost is None else cost
     for k in range(_NEAR_BATCHES):
         prices = replace(_solved(runs, seconds, cost), seeds=())  # these are its own seeds
@@ -155,7 +195,7 @@ def _solved(runs: list[Rollout], seconds: float, cost: Cost) -> TimedPrices:
         go = (steps.scale[t] * steps.residual[t]).expand(_TICKS + 1, NODES)
         if t < n_steps - 1:
             stay, go = stay + to_go @ steps.alone[t].T, go + to_go @ steps.corrected[t].T
-        ticks = cost(torch.full_like(nodes[t], t), nodes[t]) / (seconds / _TICKS)
+        ticks = _told(cost, torch.full_like(nodes[t], t), nodes[t]) / (seconds / _TICKS)
         then = left - ticks  # what is left after paying, between two ticks
         low = then.floor().clamp(0, _TICKS - 1).long()
         go = torch.lerp(go.gather(0, low), go.gather(0, low + 1), (then - low).clamp(0, 1))
@@ -184,6 +224,15 @@ class TimedPrices:
     seeds: tuple[int, ...] = ()
     own_scale: OwnScale | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse parts that do not belong together."""
+        T, k = float_tensor(self.nodes, "nodes", ("T", "k")).shape
+        float_tensor(self.gain, "gain", (T, "ticks + 1", k), finite=False)
+        if bool(self.gain.isnan().any()):
+            raise ValueError("gain must not be NaN; -inf stands for what cannot be paid for")
+        positive_number(self.seconds, "the largest budget of seconds")
+        callable_thing(self.cost, "cost", "cost(steps, defects)")
+
     def at(self, seconds: float | Tensor) -> Seconds:
         """The schedule for a budget of seconds, the same for all samples or each its own, (n,)."""
         return Seconds(self, seconds)
@@ -205,8 +254,6 @@ class TimedPrices:
         tensors, facts = load_tensors(path, "seconds")
         try:
             nodes, gain = tensors["nodes"], tensors["gain"]
-            if nodes.ndim != 2 or gain.ndim != 3 or gain.shape[::2] != nodes.shape:
-                raise ValueError(f"nodes (T, k) and gain (T, ticks + 1, k): got {nodes.shape} and {gain.shape}")
             low, high = facts["limits"]
             cost = SolverCost(tensors["coefficients"], (low, high), facts["seconds_per_iteration"], len(nodes))
             own_scale = OwnScale(tensors["typical"], facts["prior"]) if "prior" in facts else None
@@ -233,6 +280,11 @@ class Seconds(Schedule):
 
     def __post_init__(self) -> None:
         """Check the budget."""
+        of_type(self.prices, TimedPrices, "the prices of a budget of seconds", "price_seconds makes them")
+        if isinstance(self.seconds, Tensor):
+            float_tensor(self.seconds, "seconds, one number per sample,", ("n",))
+        else:
+            real_number(self.seconds, "seconds")
         given = torch.as_tensor(self.seconds)
         if not bool(((given >= 0) & (given <= self.prices.seconds)).all()):
             raise ValueError(
@@ -257,8 +309,10 @@ class Seconds(Schedule):
             raise ValueError(
                 f"the prices were made for T = {len(prices.nodes)} steps and cannot be used for T = {now.n_steps}"
             )
+        if isinstance(self.seconds, Tensor) and len(self.seconds) != len(now):
+            raise ValueError(f"there are {len(self.seconds)} budgets of seconds for {len(now)} samples; give one each")
         left = self.seconds - self.spent(now)
-        takes = prices.cost(torch.full_like(now.defect, now.t), now.defect)
+        takes = _told(prices.cost, torch.full_like(now.defect, now.t), now.defect)
         nodes, gain = prices.nodes[now.t], prices.gain[now.t]
         row = (left / prices.seconds * (len(gain) - 1)).ceil().long().clamp(0, len(gain) - 1)
         own = 1.0 if prices.own_scale is None else torch.as_tensor(prices.own_scale.now(now))
@@ -273,7 +327,7 @@ class Seconds(Schedule):
         if now.t == 0:
             return torch.zeros_like(now.defect, dtype=torch.float64)
         steps = torch.arange(now.t, device=now.defect.device)[:, None]
-        return torch.where(now.projected, self.prices.cost(steps, now.defects[:-1]), 0.0).sum(dim=0)
+        return torch.where(now.projected, _told(self.prices.cost, steps, now.defects[:-1]), 0.0).sum(dim=0)
 
     def to(self, device: torch.device) -> Seconds:
         """The same schedule on `device`."""

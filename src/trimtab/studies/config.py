@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, get_args
 
 from trimtab.core.budget import Unit
-from trimtab.core.errors import unknown
+from trimtab.core.errors import of_type, real_number, unknown, whole_number
+from trimtab.core.files import plain_name
 from trimtab.domains import FLOWS, SYNTHETIC
 
 __all__ = ["CALIBRATION_SEED", "PRESETS", "REFERENCE_SEED", "SWEPT", "Study", "budget_name", "preset"]
@@ -38,6 +39,11 @@ CALIBRATION_SEED = 1_000_000
 
 REFERENCE_SEED = 3_000_000
 """And from here those of full projection that final samples are compared with as distributions."""
+
+
+def _is_said_of_a_sampler(item: tuple[object, object]) -> bool:
+    name, said = item
+    return isinstance(name, str) and isinstance(said, Mapping) and isinstance(said.get("factory", ""), str)
 
 
 @dataclass(frozen=True)
@@ -79,22 +85,31 @@ class Study:
     unit: Unit = "projection"
 
     def __post_init__(self) -> None:
-        """Refuse a study that could not be summarised."""
+        """Refuse a study that could not be summarised; one may come from a file."""
+        of_type(self.preset, str, "the preset of a study")
+        for name in ("domains", "schedules", "kappa_domains"):
+            several = of_type(getattr(self, name), tuple, f"{name} of a study")
+            for one in several:
+                of_type(one, str, f"each of the {name} of a study")
+        for name in ("budgets", "kappas"):
+            for value in of_type(getattr(self, name), tuple, f"{name} of a study"):
+                real_number(value, f"each of the {name} of a study", 0, 1)
+        for name in (*self.domains, *self.kappa_domains):
+            plain_name(name, "the name of a domain")
+        if not isinstance(self.samplers, Mapping) or not all(map(_is_said_of_a_sampler, self.samplers.items())):
+            raise TypeError(f"samplers of a study are facts by name, 'factory' among them: got {self.samplers!r:.60}")
         if not self.domains or len(set(self.domains)) != len(self.domains):
             raise ValueError(f"a study needs domains, each named once: got {list(self.domains)}")
         if self.unit not in get_args(Unit):
             raise ValueError(f"the unit of a study is 'projection' or 'iteration': got {self.unit!r}")
         if list(self.budgets) != sorted(set(self.budgets)) or not self.budgets:
             raise ValueError(f"budgets are fractions of T in ascending order: got {list(self.budgets)}")
-        if any(not 0 <= budget <= 1 for budget in self.budgets):
-            raise ValueError(f"budgets are fractions of T, in [0, 1]: got {list(self.budgets)}")
         if self.table_budget not in self.budgets:
             raise ValueError(f"the table's budget {self.table_budget} is not one of {list(self.budgets)}")
         for name in ("seeds", "block", "calibration_seeds", "kappa_seeds"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1: got {getattr(self, name)}")
-        if not 0 <= self.example_seeds <= min(self.seeds, self.block):
-            raise ValueError(f"example_seeds must be in the first block of seeds: got {self.example_seeds}")
+            whole_number(getattr(self, name), f"{name} of a study")
+        most = min(self.seeds, self.block)
+        whole_number(self.example_seeds, "example_seeds, which are in the first block of seeds,", 0, most)
         missing = {"terminal", "stepwise", "periodic"} - set(self.schedules)
         if missing:
             raise ValueError(
@@ -171,7 +186,7 @@ def preset(name: str) -> Study:
         >>> len(study.budgets) * study.seeds
         336
     """
-    if name not in PRESETS:
+    if not isinstance(name, str) or name not in PRESETS:
         raise unknown("preset", name, PRESETS)
     return PRESETS[name]
 
@@ -183,4 +198,4 @@ def budget_name(budget: float) -> str:
         >>> budget_name(0.25), budget_name(1)
         ('0.25', '1.00')
     """
-    return f"{budget:.2f}"
+    return f"{real_number(budget, 'a budget, a share of T,', 0, 1):.2f}"

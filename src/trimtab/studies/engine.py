@@ -12,7 +12,7 @@ from graphlib import TopologicalSorter
 from time import perf_counter
 from typing import TextIO
 
-from trimtab.core.errors import EngineError
+from trimtab.core.errors import EngineError, of_type
 from trimtab.core.pools import ENGINES, Pool, pool
 from trimtab.studies.errors import StudyError
 from trimtab.studies.progress import progress_on
@@ -40,6 +40,7 @@ def run_study(
         factories: The code of domains that are not built in, "package.module:factory" by name. What the record of a
             run says of code is never followed.
     """
+    of_type(store, Store, "store, where a study is kept,")
     tasks = study_tasks(store.study, factories)
     done = store.finished(tasks)
     begin = perf_counter()

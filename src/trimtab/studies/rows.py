@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trimtab.core.errors import missing_extra
+from trimtab.core.errors import missing_extra, of_type
 from trimtab.core.metrics import nepe
 from trimtab.studies.about import ABOUT
 from trimtab.studies.config import Study
@@ -63,6 +63,13 @@ class Rows:
 
     columns: Mapping[str, NDArray[Any]]
 
+    def __post_init__(self) -> None:
+        """Refuse columns that do not belong together."""
+        columns = self.columns if isinstance(self.columns, Mapping) else {}
+        lengths = {name: len(column) for name, column in columns.items() if isinstance(column, np.ndarray)}
+        if "seed" not in lengths or len(lengths) != len(columns) or len(set(lengths.values())) != 1:
+            raise ValueError(f"rows are arrays of one length by name, 'seed' among them: got {self.columns!r:.60}")
+
     def __len__(self) -> int:
         """Number of rollouts."""
         return len(self.columns["seed"])
@@ -94,6 +101,7 @@ class Rows:
 
 def join_rows(store: Store) -> dict[str, list[dict[str, Any]]]:
     """The rows of a finished study by file, in an order of their own: domain, kappa, schedule, budget, seed."""
+    of_type(store, Store, "store, where a study is kept,")
     files: dict[str, list[dict[str, Any]]] = {name: [] for name in store.study.domains}
     if store.study.kappas and store.study.kappa_domains:
         files[SWEEP] = []
@@ -220,7 +228,13 @@ def read_timing(directory: Path) -> list[dict[str, Any]]:
     files = RunFiles(directory)
     if not files.path("timing.parquet").is_file():
         return []
-    return list(_arrow()[1].read_table(io.BytesIO(files.read("timing.parquet"))).to_pylist())
+    pyarrow, parquet = _arrow()
+    try:
+        return list(parquet.read_table(io.BytesIO(files.read("timing.parquet"))).to_pylist())
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise StudyError(
+            f"{files.path('timing.parquet')}: cannot be read ({error}); --resume writes it again"
+        ) from error
 
 
 def _arrow() -> tuple[Any, Any]:

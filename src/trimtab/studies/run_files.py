@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trimtab.core.files import parse_json, plain_name, read_bytes, sha256, write_atomically
+from trimtab.core.files import as_path, parse_json, plain_name, read_bytes, sha256, write_atomically
 from trimtab.studies.errors import StudyError
 
 __all__ = ["SUMS", "SUMS_PART", "RunFiles"]
@@ -41,9 +41,9 @@ class RunFiles:
         say: Told of what is set aside, one line each.
     """
 
-    def __init__(self, directory: Path, say: Callable[[str], None] = _silently) -> None:
+    def __init__(self, directory: str | os.PathLike[str], say: Callable[[str], None] = _silently) -> None:
         """Read the list of files, if there is one."""
-        self.directory = Path(directory)
+        self.directory = as_path(directory)
         self.say = say
         self._sums: dict[str, list[str]] = {}  # every checksum since the list was last tidied, the newest last
         self.listed = self._read_sums()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core.budget import Unit
-from trimtab.core.errors import unknown
+from trimtab.core.errors import callable_thing, of_type, real_number, unknown
 from trimtab.core.rollout import take_rows
 from trimtab.core.schedule import Schedule
 from trimtab.domains.base import Problem
@@ -76,6 +76,13 @@ class StudySchedule:
     cheap_only: bool = False
     exact: bool = True
     units: tuple[Unit, ...] = ("projection",)
+
+    def __post_init__(self) -> None:
+        """Refuse what builds no schedule."""
+        of_type(self.summary, str, "the summary of a schedule")
+        callable_thing(self.build, "build", "build(given, budgets)")
+        if self.only_budget is not None:
+            real_number(self.only_budget, "only_budget, a share of T,", 0, 1)
 
 
 _EITHER: tuple[Unit, ...] = ("projection", "iteration")
@@ -224,6 +231,6 @@ def _hindsight_mask(given: Ingredients, budgets: Tensor) -> Tensor:
 
 def study_schedule(name: str) -> StudySchedule:
     """A key by name."""
-    if name not in STUDY_SCHEDULES:
+    if not isinstance(name, str) or name not in STUDY_SCHEDULES:
         raise unknown("schedule", name, STUDY_SCHEDULES)
     return STUDY_SCHEDULES[name]

@@ -11,7 +11,8 @@ import numpy as np
 from torch import Tensor
 
 from trimtab._version import __version__
-from trimtab.core.metrics import Summary, improvement, summary, win_rate
+from trimtab.core.errors import of_type
+from trimtab.core.metrics import Summary, check_paired, improvement, summary, win_rate
 from trimtab.studies.about import read_about
 from trimtab.studies.config import budget_name
 from trimtab.studies.fidelity import FIDELITY
@@ -38,7 +39,7 @@ def write_summary(files: RunFiles) -> dict[str, Any]:
 
 def summarise(files: RunFiles) -> dict[str, Any]:
     """What summary.json holds, from the rows alone."""
-    directory = files.directory
+    directory = of_type(files, RunFiles, "the files of a run", "trimtab.studies.store.open_run opens them").directory
     run, study = read_run(directory), study_of(directory)
     said = read_about(files, study.domains)
     result: dict[str, Any] = {
@@ -178,6 +179,7 @@ def relative_improvement(method: Tensor, baseline: Tensor) -> Summary:
         >>> relative_improvement(torch.tensor([1.0, 1.0]), torch.tensor([2.0, 2.0]))
         Summary(mean=0.5, se=0.0, n=2)
     """
+    check_paired(method=method, baseline=baseline)
     valid = ~(method.isnan() | baseline.isnan())
     method, baseline = method[valid].double(), baseline[valid].double()
     n = len(method)

@@ -10,7 +10,6 @@ The set is not convex, and the nearest trajectory is one of many local ones. See
 from __future__ import annotations
 
 import copy
-import difflib
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -22,7 +21,9 @@ from trimtab.constraints.obstacles.batched import improve_paths, project_paths, 
 from trimtab.constraints.obstacles.effort import Effort
 from trimtab.constraints.obstacles.geometry import Obstacles, gaps, penetration, scattered_circles
 from trimtab.constraints.states import check_states
+from trimtab.core.checks import positive_number, yes_or_no
 from trimtab.core.constraint import Constraint, Improvement, Projection
+from trimtab.core.errors import of_type, unknown, whole_number
 from trimtab.core.steady import sum_rows
 
 if TYPE_CHECKING:
@@ -89,11 +90,14 @@ class AvoidObstacles(Constraint):
     def __post_init__(self) -> None:
         """Refuse starts and goals that no trajectory can have, and backends that are not there."""
         if self.backend not in get_args(Backend):
-            close = difflib.get_close_matches(str(self.backend), get_args(Backend), n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise ValueError(f"backend must be one of {get_args(Backend)}, got {self.backend!r}{hint}")
-        if not self.tolerance > 0:
-            raise ValueError(f"tolerance must be above 0, got {self.tolerance}")
+            raise unknown("backend", self.backend, get_args(Backend))
+        of_type(self.obstacles, Obstacles, "obstacles", "as in Obstacles(torch.tensor([[x, y, r]]))")
+        of_type(self.effort, Effort, "effort")
+        positive_number(self.tolerance, "tolerance")
+        yes_or_no(self.defect_counts_outside, "defect_counts_outside")
+        whole_number(self.workers, "workers", 0)
+        for name in ("start", "goal"):
+            of_type(getattr(self, name), Tensor, name, "give x and y, as in torch.tensor([-0.9, 0.0])")
         if self.start.shape != self.goal.shape:
             raise ValueError(
                 f"start and goal must have one shape, got {tuple(self.start.shape)} and {tuple(self.goal.shape)}"

@@ -37,8 +37,13 @@ class Obstacles:
 
     def __post_init__(self) -> None:
         """Refuse shapes and sizes that describe no obstacle."""
-        circles = torch.as_tensor(self.circles)
-        boxes = torch.as_tensor(self.boxes)
+        try:
+            circles, boxes = torch.as_tensor(self.circles), torch.as_tensor(self.boxes)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise TypeError(
+                "circles and boxes are tensors of numbers, one obstacle per row: got "
+                f"{self.circles!r:.60} and {self.boxes!r:.60}"
+            ) from error
         for name, value, columns in (("circles", circles, "x, y, r"), ("boxes", boxes, "xmin, ymin, xmax, ymax")):
             width = columns.count(",") + 1
             if value.ndim != 2 or value.shape[1] != width or not value.is_floating_point():
