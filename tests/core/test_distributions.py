@@ -273,5 +273,5 @@ def test_bad_options_of_single_distances_are_refused():
         sliced_wasserstein(x, x, directions=0)
     with pytest.raises(ValueError, match="positive number"):
         kernel_distance(x, x, bandwidth=0)
-    with pytest.raises(ValueError, match="power is between 0 and 1: got 1.0"):
+    with pytest.raises(ValueError, match=r"power is between 0 and 1: got 1\.0"):
         smallest_shift(x, 3, power=1.0)

@@ -17,7 +17,7 @@ SPARED: dict[str, tuple[str, ...]] = {
     "a base class: what derives from it is attacked by its answers": ("Constraint", "Schedule"),
     "a plain tuple of what a constraint answers, attacked as such an answer": ("Projection", "Improvement"),
     "made by trimtab alone and handed out": (
-        *("Books", "Passes", "Fidelity", "Summary", "Compared", "Comparison", "Advice", "Evaluations", "Targeted"),
+        *("Passes", "Fidelity", "Summary", "Compared", "Comparison", "Advice", "Evaluations", "Targeted"),
         *("Decisions", "DecisionState", "Ingredients", "ProjectedSampler"),
     ),
     "takes no arguments": ("summary_schema",),
