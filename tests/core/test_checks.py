@@ -22,7 +22,7 @@ def test_what_is_meant_goes_through():
 
 @pytest.mark.parametrize("value", [0, -1.5, math.inf, math.nan, True, "1", None, 1j, [1]])
 def test_what_is_no_number_above_0_is_refused(value):
-    with pytest.raises((TypeError, ValueError), match="a radius must be a (finite )?number"):
+    with pytest.raises((TypeError, ValueError), match=r"a radius must be a (finite )?number"):
         positive_number(value, "a radius")
 
 

@@ -40,12 +40,15 @@ def main() -> int:
     parser.add_argument("--count", type=int, help="so often, instead of the usual number")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--page", action="store_true", help="only write the page from the results that are there")
+    parser.add_argument("--names", action="store_true", help="only say which public names no attack on inputs names")
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     sys.path.insert(0, str(Path(__file__).parents[1]))
     import torch
 
     torch.set_num_threads(1)
+    if arguments.names:
+        return import_module("torture.coverage").main(ROOT)  # type: ignore[no-any-return]
     bad = 0
     for name in [] if arguments.page else arguments.parts or PARTS:
         begin = time.monotonic()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
+from importlib import import_module
 from itertools import chain
+from pathlib import Path
 
 SPARED: dict[str, tuple[str, ...]] = {
     "a constant": (
@@ -37,6 +40,28 @@ def unattacked(
     """
     known = {part for target in targets for part in target.split()[0].removesuffix("'s").split(".")}
     return sorted(set(names) - known - set(spared))
+
+
+def main(root: Path) -> int:
+    """Print what is forgotten, and what is spared for nothing; 0 if that is nothing at all.
+
+    Args:
+        root: Of the checkout, for the list of public names that the API reference is made from.
+    """
+    from torture.inputs import OPTIONAL, all_targets, installed
+
+    sys.path.insert(0, str(root / "docs" / "site"))
+    public = [name.name for name in import_module("api").public_names(root / "src")]
+    missing = sorted(set(OPTIONAL) - set(installed()))
+    targets = all_targets()
+    found = {
+        "attacked by nothing": unattacked(public, targets),
+        "spared, but not public": needless(public),
+        "spared, but attacked": sorted(set(chain(*SPARED.values())) - set(unattacked(public, targets, ()))),
+    }
+    print("\n".join(f"{what}: {', '.join(names)}" for what, names in found.items() if names))
+    print(f"{len(set(public))} public names, {len(targets)} targets", *(f"without {name}" for name in missing))
+    return int(any(found.values()))
 
 
 def needless(names: Iterable[str]) -> list[str]:
