@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from study_runs import SHORT, finish, finished, row_hashes
+from trimtab.core.errors import EngineError
 from trimtab.core.ray_pool import check_reachable
 from trimtab.studies.engine import run_study
 from trimtab.studies.errors import StudyError
@@ -75,6 +76,9 @@ ANSWERS = {
     "silence": b"",
     "another protocol": b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
     "the first words of a cluster, and no more": bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]),
+    "the first words of a cluster and another's": bytes([0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 8, 6, 1, 0, 0, 0, 0])
+    + b"somebody",
+    "a frame without an end": bytes([0, 0, 0, 4, 0, 0, 0, 0, 0, 255, 255, 255, 6, 1, 0, 0, 0, 0]),
 }
 
 
@@ -106,6 +110,13 @@ def test_a_cluster_that_cannot_be_reached_is_a_clear_error(no_cluster, tmp_path,
     with Store(tmp_path / "run", SHORT) as store, pytest.raises(StudyError, match=f"RAY_ADDRESS={no_cluster}.*running"):
         run_study(store, "ray")
     assert time.monotonic() - begin < 120  # Ray itself waits for longer, and then ends the process
+
+
+def test_what_only_greets_is_refused_without_waiting_for_ray(no_cluster, monkeypatch):
+    """Joining is what takes long; whoever does not answer a ping is not asked."""
+    monkeypatch.setattr("subprocess.run", lambda *_, **__: pytest.fail("Ray was asked to join"))
+    with pytest.raises(EngineError, match="RAY_ADDRESS"):
+        check_reachable(no_cluster, 3.0)
 
 
 def test_a_cluster_that_is_there_is_reached(cluster, monkeypatch):

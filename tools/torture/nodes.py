@@ -178,13 +178,16 @@ def _other_code(folder: Path) -> str:
         os.environ["PYTHONPATH"] = before
 
 
+_SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+_PONG = bytes([0, 0, 8, 6, 1, 0, 0, 0, 0]) + b"trimtab?"
 ANSWERS = {
     "nobody answers": None,
     "something that is silent": b"",
     "something that answers": b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
-    "something that greets like a cluster": bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]),
+    "something that greets like a cluster": _SETTINGS,
+    "something that greets like a cluster and answers pings": _SETTINGS + _PONG,
 }
-"""What may be at an address instead of a cluster; the last one says what an HTTP/2 server says first, and no more."""
+"""What may be at an address instead of a cluster; the last two say what an HTTP/2 server says first, and no more."""
 
 
 def _unreachable(folder: Path) -> dict[str, Any]:

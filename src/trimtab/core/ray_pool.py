@@ -19,13 +19,17 @@ from trimtab.core.files import sha256
 
 __all__ = ["JOIN_SECONDS", "RayPool", "check_reachable"]
 
-JOIN_SECONDS = 12.0
+JOIN_SECONDS = 10.0
 """How long a cluster may take to answer; Ray itself waits for minutes, and then ends the process."""
 
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 """How every HTTP/2 connection begins (RFC 9113, 3.4), with settings that ask for nothing; Ray speaks it."""
-_SETTINGS = 4
-"""The kind of frame that the other side must answer with first."""
+_SETTINGS, _PING = 4, 6
+"""The kind of frame that the other side must begin with, and the kind that must be answered in kind (6.7)."""
+_PINGED = b"trimtab?"
+_PING_FRAME = bytes([0, 0, len(_PINGED), _PING, 0, 0, 0, 0, 0]) + _PINGED
+_SETTINGS_SEEN = bytes([0, 0, 0, _SETTINGS, 1, 0, 0, 0, 0])
+_LONGEST_FRAME = 2**14
 
 
 def check_reachable(address: str, seconds: float = JOIN_SECONDS) -> None:
@@ -63,13 +67,39 @@ def check_reachable(address: str, seconds: float = JOIN_SECONDS) -> None:
 
 
 def _speaks_http2(connection: socket.socket) -> bool:
-    """Whether the other side answers a greeting in the language of a cluster, in the connection's limit of time."""
-    answer = b""
+    """Whether the other side greets in the language of a cluster and then answers, within the connection's limit."""
+    end = monotonic() + (connection.gettimeout() or JOIN_SECONDS)
     with suppress(OSError):  # silence, or a connection that is closed, is an answer too
         connection.sendall(_GREETING)
-        while len(answer) < 9 and (more := connection.recv(9 - len(answer))):
-            answer += more
-    return len(answer) == 9 and answer[3] == _SETTINGS
+        kind, _, _ = _frame(connection, end)
+        if kind != _SETTINGS:
+            return False
+        connection.sendall(_SETTINGS_SEEN + _PING_FRAME)  # who only greets would be waited for in vain
+        while True:
+            kind, flags, body = _frame(connection, end)
+            if kind == _PING and flags & 1:
+                return body == _PINGED
+    return False
+
+
+def _frame(connection: socket.socket, end: float) -> tuple[int, int, bytes]:
+    """The next frame: its kind, its flags and what it holds."""
+    head = _exactly(connection, 9, end)
+    length = int.from_bytes(head[:3], "big")
+    if length > _LONGEST_FRAME:
+        raise OSError("no frame of HTTP/2 is so long")
+    return head[3], head[4], _exactly(connection, length, end)
+
+
+def _exactly(connection: socket.socket, count: int, end: float) -> bytes:
+    answer = b""
+    while len(answer) < count:
+        connection.settimeout(max(0.01, end - monotonic()))
+        more = connection.recv(count - len(answer))
+        if not more or monotonic() > end:
+            raise OSError("the connection ended, or nothing more came in time")
+        answer += more
+    return answer
 
 
 class RayPool:
