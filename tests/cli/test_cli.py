@@ -290,6 +290,7 @@ def test_a_disk_that_fills_up_while_figures_are_drawn_is_one_clear_line(killed_a
     assert main(["report", str(run)]) == 2
     said = capsys.readouterr().err
     assert "No space left on device" in said
+    assert "make room" in said
     assert said.count("\n") == 1
     assert (run / "figures" / "nepe.svg").read_bytes() == before
 

@@ -64,7 +64,7 @@ def test_numbers_of_any_kind_become_doubles(dtype):
 
 
 def test_what_is_not_one_number_per_sample_is_refused():
-    with pytest.raises(ValueError, match=r"quality must be one number per sample, shape \(n,\): got \(3, 2\)"):
+    with pytest.raises(ValueError, match=r"quality must be one number per sample, shape \(3,\): got \(3, 2\)"):
         Quality(lambda final: final).costs(FINAL)
     with pytest.raises(ValueError, match=r"got \(\)"):
         Quality(lambda final: final.mean()).costs(FINAL)

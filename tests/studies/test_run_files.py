@@ -250,3 +250,36 @@ def test_nesting_is_limited(opening):
 def test_what_json_holds_comes_back(value):
     assert parse_json(json.dumps(value)) == value
     assert parse_json(json.dumps(value).encode()) == value
+
+
+# ------------------------------------------------------------------ a disk that is full, a process that is killed
+
+
+def test_a_file_that_could_not_be_replaced_is_not_taken_for_an_edited_one(run, monkeypatch):
+    """Its new checksum is listed before it is written: a full disk may come between."""
+    before = (run / "summary.json").read_bytes()
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    with open_run(run) as files, monkeypatch.context() as disk:
+        disk.setattr("trimtab.studies.run_files.write_atomically", full)
+        with pytest.raises(OSError, match="No space"):
+            files.put("summary.json", "something new")
+    said = []
+    files = RunFiles(run, said.append)
+    files.tidy()
+    assert files.intact("summary.json")
+    files.put("summary.json", before)
+    assert not said
+    assert not list(run.glob("*set-aside*"))
+
+
+def test_a_report_says_that_its_record_was_edited(run, monkeypatch, capsys):
+    monkeypatch.setattr("trimtab.report.figures._FORMATS", {"svg": {"Date": None}})
+    facts = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(facts | {"seconds": 1e9}))
+    assert main(["report", str(run)]) == 0
+    said = capsys.readouterr().err
+    assert "run.json: not what the run wrote" in said
+    assert said.count("\n") == 1

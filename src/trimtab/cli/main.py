@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 import traceback
@@ -88,9 +89,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         return BAD_INPUT
 
 
+_ROOM = "make room, then give the same command again (with --resume where it has that: what is finished is kept)"
+_TO_DO = {
+    errno.ENOSPC: _ROOM,
+    errno.EDQUOT: _ROOM,
+    errno.EFBIG: "the limit on the size of a file is too small: raise it, then go on with --resume where there is that",
+    errno.ENAMETOOLONG: "choose a shorter one",
+    errno.EROFS: "choose a place that can be written to",
+    errno.EMFILE: "close other files or raise the limit of open ones (ulimit -n), then give the same command again",
+}
+"""What to do about errors of the system, whose own words say only what happened."""
+
+
 def _in_one_line(error: Exception) -> str:
     """What went wrong; of an error that nobody foresaw, also where, and how to see the rest."""
     words = " ".join(str(error).split())
+    if isinstance(error, OSError) and error.errno in _TO_DO:
+        return f"{words}; {_TO_DO[error.errno]}"
     if isinstance(error, ValueError | TypeError | ImportError | OSError | EngineError | StudyError) and words:
         return words
     if isinstance(error, MemoryError) or "can't allocate memory" in words:

@@ -144,6 +144,8 @@ def _as_function(thing: Any, batch: Any) -> tuple[Tensor, Callable[[Tensor], Any
         if not callable(thing) or not isinstance(batch, Tensor):
             raise ValueError("give a sampler and seeds, or a function and a batch of its input")
         Form(batch, floats=False)  # refuses what has no rows; numbers of rows are integers
+        if batch.is_floating_point() and not bool(batch.isfinite().all()):
+            raise ValueError("the batch has NaN or an infinity in it, which compare with nothing; give finite numbers")
         return batch, thing
     seeds = as_seeds(batch)
     rows = torch.arange(len(seeds))

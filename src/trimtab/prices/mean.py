@@ -25,7 +25,8 @@ from torch import Tensor
 
 from trimtab._version import __version__
 from trimtab.core.budget import Unit
-from trimtab.core.errors import of_type, real_number, unknown
+from trimtab.core.checks import float_tensor
+from trimtab.core.errors import real_number, unknown
 from trimtab.core.files import UNUSABLE, load_tensors, save_tensors
 from trimtab.core.moment import Moment
 from trimtab.core.noise import uniform_numbers
@@ -165,7 +166,8 @@ class MeanPrices:
 
     def __post_init__(self) -> None:
         """Refuse a table no schedule could use."""
-        table, costs = of_type(self.table, Tensor, "table"), of_type(self.costs, Tensor, "costs")
+        table = float_tensor(self.table, "the table of mean prices", finite=False)
+        costs = float_tensor(self.costs, "the costs of mean prices")
         if self.unit not in get_args(Unit):
             raise unknown("unit", self.unit, get_args(Unit))
         if table.ndim != 2 or costs.shape != table.shape[1:] or 0 in table.shape or not table.is_floating_point():

@@ -65,12 +65,23 @@ class RunFiles:
         """List each file once, and remove what a killed process was about to put in place of one."""
         for name in self._sums:
             _part(self.path(name)).unlink(missing_ok=True)
-        self._sums = {name: sums[-1:] for name, sums in self._sums.items()}
+        self._sums = {name: [self._present(name, sums)] for name, sums in self._sums.items()}
         lines = [_HEAD, *(f"{sums[-1]}  {name}" for name, sums in self._sums.items())]
         part = self.directory / SUMS_PART
         part.unlink(missing_ok=True)
         write_atomically(self.directory / SUMS, ("\n".join(lines) + "\n").encode(), temporary=part)
         self.listed = True
+
+    def _present(self, name: str, sums: list[str]) -> str:
+        """The checksum of the file that is there, if it was ever listed; else the newest.
+
+        A process that was killed, or a disk that was full, may have come between the list and the file.
+        """
+        path = self.path(name)
+        if len(sums) == 1 or path.is_symlink() or not path.is_file():
+            return sums[-1]
+        found = sha256(read_bytes(path, _LARGEST))
+        return found if found in sums else sums[-1]
 
     # -------------------------------------------------------------- one file
 
