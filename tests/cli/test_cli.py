@@ -213,7 +213,7 @@ def test_domains_are_listed(capsys):
         (["reproduce", "--only", "terain"], "did you mean 'terrain'"),
         (["reproduce", "--engine", "rai"], "did you mean 'ray'"),
         (["reproduce", "--workers", "0"], "at least 1"),
-        (["reproduce", "--seeds", "0"], "seeds must be at least 1"),
+        (["reproduce", "--seeds", "0"], "seeds of a study must be a whole number of at least 1"),
         (["reproduce", "--workers", "two"], "invalid int value"),
         (["reproduce", "--resume", "--overwrite"], "not allowed with"),
         (["reproduce", "--only", "so3", "--eligible-from", "6"], "add --only pdm"),

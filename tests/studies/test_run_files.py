@@ -257,7 +257,7 @@ def test_what_json_holds_comes_back(value):
 
 def test_a_file_that_could_not_be_replaced_is_not_taken_for_an_edited_one(run, monkeypatch):
     """Its new checksum is listed before it is written: a full disk may come between."""
-    before = (run / "summary.json").read_bytes()
+    before = (run / "run.json").read_bytes()
 
     def full(*_, **__):
         raise OSError(28, "No space left on device")
@@ -265,12 +265,12 @@ def test_a_file_that_could_not_be_replaced_is_not_taken_for_an_edited_one(run, m
     with open_run(run) as files, monkeypatch.context() as disk:
         disk.setattr("trimtab.studies.run_files.write_atomically", full)
         with pytest.raises(OSError, match="No space"):
-            files.put("summary.json", "something new")
+            files.put("run.json", "something new")
     said = []
     files = RunFiles(run, said.append)
     files.tidy()
-    assert files.intact("summary.json")
-    files.put("summary.json", before)
+    assert files.intact("run.json")
+    files.put("run.json", before)
     assert not said
     assert not list(run.glob("*set-aside*"))
 

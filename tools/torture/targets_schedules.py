@@ -268,6 +268,7 @@ ITERATIONS: Targets = {
     "Corrector measure_defects": (lambda v: tt.Corrector(ball(), tt.Terminal(), T, measure_defects=v),
                                   lambda r: r.choice(["x", 3, [], Thing()])),
     "Corrector on_step": (lambda v: tt.Corrector(ball(), tt.Terminal(), T, on_step=v), lambda r: but_none(function(r))),
+    "Inexact per_step": (lambda v: iterated(schedule=schedules.Inexact(v)), lambda r: r.choice([math.inf, 1e300, level(r)])),
     "Corrector.stop": (lambda v: stopped(v), later_state),
     "Corrector.stop of iterations": (lambda v: stopped(v, Halves(), unit="iteration"), later_state),
     "rollout unit": (lambda v: iterated(unit=v), lambda r: _or_empty(but_none(word(r)))),

@@ -88,7 +88,7 @@ TARGETS: Targets = {
     **spoil("Study", study, preset=one_of(None, 3, [], Thing()), domains=names, schedules=one_of((), ("terminal",), "x", None, 3, ("x", "y"), Thing(), (3,)),
             budgets=fractions, seeds=whole, block=whole, calibration_seeds=whole, table_budget=one_of(0.3, math.nan, "x", None, [], Thing()),
             example_seeds=lambda r: whole(r) or 99, kappas=one_of("x", (math.nan,), (2.0,), (-1.0,), ("a",), None, 3, Thing()),
-            kappa_domains=one_of("x", None, 3, (3,), Thing(), ("", )), kappa_seeds=whole, samplers=by_name),
+            kappa_domains=one_of("x", None, 3, (3,), Thing(), ("", )), kappa_seeds=whole, samplers=by_name, unit=word),
     **spoil("run_study", engine.run_study, store=no_store),
     **spoil("join_rows", rows.join_rows, store=no_store),
     **spoil("write_rows", rows.write_rows, store=no_store),

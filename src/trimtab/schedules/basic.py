@@ -110,7 +110,7 @@ class Inexact(Schedule):
 
     def __post_init__(self) -> None:
         """Refuse what is no number of iterations."""
-        real_number(self.per_step, "the iterations per step of Inexact", 0.0)
+        real_number(self.per_step, "the iterations per step of Inexact", 0.0, 1e6)
 
     @property
     def unit(self) -> str:
