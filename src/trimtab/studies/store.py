@@ -270,8 +270,8 @@ class open_run:  # noqa: N801  (used like the built-in `open`)
             self._files = RunFiles(directory, say) if say else RunFiles(directory)
             if self._files.listed and not self._files.intact(RUN):
                 self._files.say(
-                    f"{directory / RUN}: not what the run wrote (damaged, or edited since); the command that made the run, "
-                    "with --resume, sets it aside and writes it again"
+                    f"{directory / RUN}: not what the run wrote (damaged, or edited since); the command that made the "
+                    "run, with --resume, sets it aside and writes it again"
                 )
         except BaseException:
             self._lock.close()
