@@ -15,9 +15,9 @@ import free
 import trimtab as tt
 from trimtab.advice import recommend
 from trimtab.advice.diagnosis import bootstrap, correction_effects, euclidean, mean, rank_correlation
+from trimtab.advice.findings import FAILURE_MODES, findings_of
 from trimtab.advice.result import Advice
 from trimtab.advice.trials import TrialRuns
-from trimtab.advice.words import FAILURE_MODES, findings_of
 from trimtab.core.metrics import nepe, path_error
 from trimtab.core.noise import Noise
 

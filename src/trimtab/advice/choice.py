@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trimtab.advice.diagnosis import bootstrap, mean
-from trimtab.advice.trials import KINDS, Cost, Trial, TrialRuns
+from trimtab.advice.trial import KINDS, Cost, Trial
+from trimtab.advice.trials import TrialRuns
 
 __all__ = ["WORTHWHILE", "choice", "nothing_saved"]
 

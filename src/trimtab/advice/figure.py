@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.advice.measured import Recommendation
-from trimtab.advice.trials import Trial
+from trimtab.advice.trial import Trial
 from trimtab.core.files import write_atomically
 from trimtab.schedules.style import PAGE, figure_style, look_of
 

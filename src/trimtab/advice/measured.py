@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from trimtab.advice.diagnosis import Effects, Interval
 from trimtab.advice.effort import Effort
 from trimtab.advice.soundness import Stability
-from trimtab.advice.trials import Cost, Kind, Trial
+from trimtab.advice.trial import Cost, Kind, Trial
 from trimtab.core.distributions import Fidelity
 from trimtab.core.schedule import Schedule
 from trimtab.prices.calibration import Price

@@ -16,6 +16,7 @@ from trimtab.advice.asked import price_of_a_look, refuse_foreign_price, toleranc
 from trimtab.advice.choice import WORTHWHILE, choice, nothing_saved
 from trimtab.advice.diagnosis import Effects, Interval, bootstrap, correction_effects, mean
 from trimtab.advice.effort import Effort, effort_trials
+from trimtab.advice.findings import findings_of
 from trimtab.advice.measured import Measured
 from trimtab.advice.result import Advice
 from trimtab.advice.soundness import (
@@ -26,8 +27,8 @@ from trimtab.advice.soundness import (
     projection_stability,
     recorded_stability,
 )
-from trimtab.advice.trials import KINDS, Cost, Trial, TrialRuns
-from trimtab.advice.words import findings_of
+from trimtab.advice.trial import KINDS, Cost, Trial
+from trimtab.advice.trials import TrialRuns
 from trimtab.core.constraint import Constraint
 from trimtab.core.distributions import compare_samples
 from trimtab.core.engine import Engine, Workshop, workshop

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from trimtab.advice.diagnosis import Interval, bootstrap, mean
 from trimtab.advice.shared import Shared
+from trimtab.advice.trial import Kind, Trial
 from trimtab.core.budget import Budget, Unit
 from trimtab.core.engine import RunBatch, Runs, ahead
 from trimtab.core.fingerprint import fingerprint
@@ -32,51 +33,11 @@ from trimtab.prices.plan import Plan
 from trimtab.prices.raced import Price
 from trimtab.schedules import Periodic, Stepwise, Terminal, Window
 
-__all__ = ["KINDS", "Cost", "Kind", "Trial", "TrialRuns"]
-
-Cost = Literal["seconds", "projections"]
-Kind = Literal["terminal", "periodic", "window", "planned", "adaptive", "stepwise"]
-
-KINDS = ("periodic", "window", "planned", "adaptive")
-"""Schedules that take a budget, the simplest first."""
+__all__ = ["TrialRuns"]
 
 _SEARCHES = 3  # budgets tried between those of the grid, for each schedule
 _TRIAL_RUNS = 27  # about, beside those that calibrate
 _PATIENCE = 20.0  # seconds: slower rollouts are not run again to compare their times
-
-
-@dataclass(frozen=True, eq=False)
-class Trial:
-    """One schedule at one budget, measured on the seeds kept apart.
-
-    Attributes:
-        kind: Of schedule.
-        budget: Corrections.
-        values: The loss of each sample, (n,): 0 is full projection, 1 is terminal projection on average; NaN where
-            timing is of no consequence.
-        loss: The mean of that, with a bootstrap interval of the share as a whole.
-        measured: The measure itself, (n,), lower being better.
-        nepe: Mean normalised excess path error.
-        seconds: Wall clock per sample, in a batch of n.
-        projections: Per sample, the closing one included, and looks at what one is said to cost.
-        endpoint: Mean distance of the final states to those of the stepwise rollout.
-        schedule: That was run.
-    """
-
-    kind: Kind
-    budget: int
-    values: Tensor
-    loss: Interval
-    measured: Tensor
-    nepe: float
-    seconds: float
-    projections: float
-    endpoint: float
-    schedule: Schedule
-
-    def cost(self, unit: Cost) -> float:
-        """In seconds or in projections per sample."""
-        return self.seconds if unit == "seconds" else self.projections
 
 
 class TrialRuns:
