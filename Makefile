@@ -47,12 +47,10 @@ figures: install
 	$(BIN)/python docs/make_domains.py
 	$(BIN)/python docs/make_gallery.py
 
-# every part says how far it is, keeps what it has made in runs/, and goes on where it was stopped
+# every part says how far it is, keeps what it has made, and goes on where it was stopped; a public PDM checkpoint is
+# PUBLIC="--checkpoint FILE --circles MAP.json"
 evidence: install
-	$(BIN)/python docs/make_domains.py
-	$(BIN)/python docs/make_reproduction.py
-	$(BIN)/python docs/make_grid.py
-	$(BIN)/python docs/make_quality.py
+	$(BIN)/python docs/make_evidence.py $(PUBLIC)
 
 bench: install
 	$(BIN)/python benchmarks

@@ -37,18 +37,23 @@ RIVALS = (
 )
 
 
+def measured(cells: dict[str, Any]) -> list[str]:
+    """The rivals that were measured in some cell."""
+    return [rival for rival in RIVALS if any(rival in cell["rows"] for cell in cells.values())]
+
+
 def behind_table(cells: dict[str, Any], measure: str, unit: str) -> list[str]:
     """How often the one is behind each rival by more than 2 SE, and by how much."""
     lines = [
         f"| rival | ahead by > 2 SE | within 2 SE | behind by > 2 SE | worst such loss, {unit} |",
         "|---" * 5 + "|",
     ]
-    for rival in RIVALS:
+    for rival in measured(cells):
         if measure == "path" and rival == PATH:
             continue
         points = []
         for name, cell in _with(cells, rival).items():
-            scale = cell["terminal"]["mean"] if measure == "endpoint" else 1.0
+            scale = _scale(cell, measure)
             for i, gap in enumerate(cell["rows"][rival]["behind"].get(measure, ())):
                 points.append((gap["mean"] / scale, gap["se"] / scale, f"{name} at {BUDGETS[i]:g}"))
         ahead = sum(mean < -2 * se for mean, se, _ in points)
@@ -57,6 +62,14 @@ def behind_table(cells: dict[str, Any], measure: str, unit: str) -> list[str]:
         loss = "none" if worst is None else f"{worst[0]:.3f} ± {worst[1]:.3f} ({worst[2]})"
         lines.append(f"| {rival} | {ahead} | {len(points) - ahead - len(behind)} | {len(behind)} | {loss} |")
     return lines
+
+
+def _scale(cell: dict[str, Any], measure: str) -> float:
+    """What a loss is a share of: terminal projection's endpoint distance or quality; NEPE is a share already."""
+    if measure in ("nepe", "path"):
+        return 1.0
+    found: dict[str, Any] = cell["terminal"] if measure == "endpoint" else cell["judged"]["terminal"]
+    return float(found["mean"])
 
 
 def losses(cells: dict[str, Any]) -> list[str]:
@@ -76,11 +89,12 @@ def losses(cells: dict[str, Any]) -> list[str]:
 
 def endpoint_table(cells: dict[str, Any]) -> list[str]:
     """Endpoint distances at a quarter of the steps, in shares of terminal projection's."""
-    lines = ["| cell | " + " | ".join((DEFAULT, *RIVALS)) + " |", "|---" * (2 + len(RIVALS)) + "|"]
+    shown_rivals = measured(cells)
+    lines = ["| cell | " + " | ".join((DEFAULT, *shown_rivals)) + " |", "|---" * (2 + len(shown_rivals)) + "|"]
     everything = []
     for name, cell in cells.items():
         rows, scale = cell["rows"], cell["terminal"]["mean"]
-        shares = [rows[m]["endpoint"][QUARTER]["mean"] / scale if m in rows else None for m in (DEFAULT, *RIVALS)]
+        shares = [rows[m]["endpoint"][QUARTER]["mean"] / scale if m in rows else None for m in (DEFAULT, *shown_rivals)]
         best = min(share for share in shares if share is not None)
         shown = ["" if s is None else f"**{s:.3f}**" if s == best else f"{s:.3f}" for s in shares]
         lines.append(f"| {name} | " + " | ".join(shown) + " |")
@@ -119,7 +133,7 @@ def told_apart_table(cells: dict[str, Any]) -> list[str]:
         "| schedule | " + " | ".join(f"B/T = {b:g}" for b in BUDGETS) + " | all |",
         "|---" * (2 + len(BUDGETS)) + "|",
     ]
-    for method in (DEFAULT, *RIVALS):
+    for method in (DEFAULT, *measured(cells)):
         with_it = _with(cells, method).values()
         counts = [sum(cell["rows"][method]["p"][i] <= 0.05 for cell in with_it) for i in range(len(BUDGETS))]
         lines.append(f"| {method} | " + " | ".join(map(str, counts)) + f" | {sum(counts)} |")
@@ -134,7 +148,7 @@ def quality_tables(cells: dict[str, Any]) -> list[str]:
     parts: list[str] = []
     for name, cell in judged.items():
         ends = cell["judged"]
-        full, terminal = (f"{ends[key]['mean']:.3g} ± {ends[key]['se']:.1g}" for key in ("full", "terminal"))
+        full, terminal = (f"{ends[key]['mean']:.4g} ± {ends[key]['se']:.1g}" for key in ("full", "terminal"))
         parts += [
             f"**Quality of {name}: {ends['name'].replace('_', ' ')}**, lower being better, of {cell['n']} samples; "
             f"full projection {full}, terminal {terminal}. The race by quality is `calibrate(..., quality=...)`.",
@@ -144,10 +158,15 @@ def quality_tables(cells: dict[str, Any]) -> list[str]:
         ]
         for method in (m for m in (DEFAULT, JUDGED, *RIVALS) if m in cell["rows"]):
             found = cell["rows"][method]["quality"]
-            parts.append(f"| {method} | " + " | ".join(f"{v['mean']:.3g} ± {v['se']:.1g}" for v in found) + " |")
+            parts.append(f"| {method} | " + " | ".join(f"{v['mean']:.4g} ± {v['se']:.1g}" for v in found) + " |")
         parts.append("")
     for measure, words in (("judged", "The race by quality"), ("quality", "The default, priced for the endpoint,")):
-        parts += [f"{words} against each rival, by quality:", "", *behind_table(judged, measure, "quality"), ""]
+        parts += [
+            f"{words} against each rival, by quality:",
+            "",
+            *behind_table(judged, measure, "share of terminal's"),
+            "",
+        ]
     return parts
 
 
@@ -160,9 +179,13 @@ def tables(cells: dict[str, Any]) -> str:
         f"{points} comparisons per rival ({len(cells)} cells, B/T = {', '.join(f'{b:g}' for b in BUDGETS)}),",
         f"{samples['n']} fresh samples each, paired by seed, equal total cost. Between equals that differ, chance puts",
         f"about {0.025 * points:.1f} beyond 2 SE on either side; in {ties} of {compared}",
-        "comparisons the race chose what the rival is, and nothing differs. The last four rivals are rules that know",
-        "no budget: they stop at it, and their values are tuned for each budget on the calibration seeds.",
+        "comparisons the race chose what the rival is, and nothing differs.",
     ]
+    if set(RULED) & set(measured(cells)):
+        behind += [
+            "The last four rivals are rules that know no budget: they stop at it, and their values are tuned for each",
+            "budget on the calibration seeds.",
+        ]
     parts = [
         "**Endpoint: the default against each rival.** A loss is in shares of terminal projection's distance.",
         *behind,
@@ -273,7 +296,10 @@ def draw(cells: dict[str, Any]) -> None:
                 mean = torch.tensor([v["mean"] for v in found]) / scale
                 se = torch.tensor([v["se"] for v in found]) / scale
                 ax.fill_between(BUDGETS, mean - se, mean + se, color=look.colour, alpha=0.2, lw=0)
-                ax.plot(BUDGETS, mean, color=look.colour, ls=look.dashes, marker=look.marker, label=method)
+                on_top = 3 if method == DEFAULT else 2  # often it is what a rival is
+                ax.plot(
+                    BUDGETS, mean, color=look.colour, ls=look.dashes, marker=look.marker, label=method, zorder=on_top
+                )
             ax.set_title(name)
             ax.set_ylim(0)
         drawn.supxlabel("budget B/T, closing projection included", fontsize=8)

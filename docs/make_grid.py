@@ -1,6 +1,6 @@
 """Write the tables and figures of docs/grid.md: schedules and budgets on the power grid, all measures side by side.
 
-    python docs/make_grid.py [--case case14 case30] [--seeds 96] [--many 96] [--work runs/grid-docs]
+    python docs/make_grid.py [--case case14 case30] [--parts distributions measures] [--seeds 96] [--many 192]
 
 Every rollout is kept in the work folder, so a run that was stopped goes on where it was. Both cases take about a
 quarter of an hour on one core; nearly all of it is IPOPT.
@@ -16,6 +16,7 @@ from time import process_time
 from typing import Any
 
 import torch
+from _grid_distributions import distribution, excess
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -33,7 +34,6 @@ from trimtab.domains.base import Domain
 from trimtab.domains.grid.case import Grid
 from trimtab.domains.grid.data import given_demand, true_points
 from trimtab.domains.grid.model import shipped_model
-from trimtab.domains.grid.power import loadings
 from trimtab.domains.grid.quality import features
 from trimtab.domains.grid.rated import load_grid
 from trimtab.domains.grid.view import draw_grid
@@ -54,13 +54,8 @@ COLOURS = {
     "adaptive (dp)": "#0072B2",
     "adaptive (dp) for the endpoint": "#CC79A7",
 }
-MANY = (  # those whose distribution is looked at with more samples
-    ("terminal", 0.0),
-    ("periodic", 0.25),
-    ("adaptive (dp)", 0.25),
-    ("adaptive (dp) for the endpoint", 0.25),
-    ("stepwise", 1.0),
-)
+PARTS = ("distributions", "measures")
+MANY = (("terminal", 0.0), ("periodic", 0.25), ("stepwise", 1.0))  # their distributions are looked at with more samples
 
 
 def remembered(made: Domain, work: Path) -> Callable[[Schedule], Rollout]:
@@ -131,13 +126,13 @@ def evaluated(
     return found
 
 
-def truth(grid: Grid, work: Path, seeds: int, copies: int = 4) -> Tensor:
-    """True operating points with the demands that the samples were asked for, (copies n, d)."""
-    path = work / f"truth-{seeds}.safetensors"
+def truth(grid: Grid, work: Path, seeds: int, copies: int = 4, independent: bool = False) -> Tensor:
+    """True operating points, (copies n, d), with the demands that the samples were asked for, or with others."""
+    path = work / f"{'independent' if independent else 'truth'}-{seeds}.safetensors"
     if not path.exists():
-        demand = given_demand(grid, range(seeds)).repeat(copies)
-        points = true_points(grid, range(TRUTH_SEED, TRUTH_SEED + copies * seeds), demand)
-        save_tensors(path, "true points", {"points": points}, {})
+        own = range(TRUTH_SEED, TRUTH_SEED + copies * seeds)
+        demand = given_demand(grid, own) if independent else given_demand(grid, range(seeds)).repeat(copies)
+        save_tensors(path, "true points", {"points": true_points(grid, own, demand)}, {})
     return load_tensors(path, "true points")[0]["points"]
 
 
@@ -180,35 +175,6 @@ def table_of(case: str, found: dict[tuple[str, float], dict[str, Tensor]], real:
     ]
     columns = ["Schedule", "B/T", "NEPE", "endpoint", "cost gap %", "distribution", "p", "violation", "failed"]
     return Table("grid", f"{case}: all measures", columns, rows, notes)
-
-
-def distribution(case: str, found: dict[tuple[str, float], dict[str, Tensor]], real: Tensor) -> Table:
-    """How far the final samples are from true operating points, as distributions, in three kinds of numbers."""
-    grid = load_grid(case)
-    model = shipped_model(case)
-    kinds: dict[str, Callable[[Tensor], Tensor]] = {
-        "loadings and voltages": lambda x: features(grid, x),
-        "loadings": lambda x: loadings(grid, x),
-        "the whole state": model.standardise,
-    }
-    rows: list[list[str | int | Cell]] = []
-    floors: dict[str, str] = {}
-    for (name, budget), content in found.items():
-        row: list[str | int | Cell] = [name, f"{budget:g}"]
-        for kind, embed in kinds.items():
-            near = compare_samples(content["final"][:, 0], real, embed=embed, shift=0.0, called="true points")
-            row += [Cell(near.value), Cell(near.p)]
-            floors[kind] = f"{kind} {near.floor:.4f} (95%: {near.floor_high:.4f})"
-        rows.append(row)
-    columns = ["Schedule", "B/T", *(text for kind in kinds for text in (kind, "p"))]
-    n = len(found["stepwise", 1.0]["final"])
-    notes = [
-        f"Energy distance of {n} samples to {len(real)} true operating points with the same demands: of line loadings "
-        "and voltages, of line loadings alone, and of all numbers of a state in units of the "
-        "model's standard deviations.",
-        f"Noise floors with so many samples: {'; '.join(floors.values())}.",
-    ]
-    return Table("distribution", f"{case}: final samples as distributions", columns, rows, notes)
 
 
 def times(made: Domain, n: int = 32) -> Table:
@@ -281,32 +247,34 @@ def draw_measures(case: str, found: dict[tuple[str, float], dict[str, Tensor]]) 
 
 
 def main() -> None:
-    """Replace the parts of the page whose cases are given."""
+    """Replace the parts of the page that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--case", nargs="+", default=["case14", "case30"])
-    parser.add_argument("--seeds", type=int, default=96, help="samples of case14; case30 has a third of them")
-    parser.add_argument(
-        "--many", type=int, default=96, help="samples of case14 whose distribution is looked at closely"
-    )
+    parser.add_argument("--seeds", type=int, default=96, help="samples")
+    parser.add_argument("--many", type=int, default=192, help="samples whose distribution is looked at closely")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--work", type=Path, default=Path("runs") / "grid-docs")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     for case in arguments.case:
         work = arguments.work / case
         work.mkdir(parents=True, exist_ok=True)
-        made = domain("grid", case=case)
-        seeds = arguments.seeds if case == "case14" else arguments.seeds // 3
-        found = evaluated(made, work, seeds)
-        real = truth(load_grid(case), work, seeds)
-        tables = [table_of(case, found, real)]
-        if case == "case14":
+        made, grid = domain("grid", case=case), load_grid(case)
+        if "distributions" in arguments.parts:
             more = evaluated(made, work, arguments.many, MANY)
-            tables.append(distribution(case, more, truth(load_grid(case), work, arguments.many)))
-        tables.append(times(made))
-        facts = json.dumps(_model_facts(case))
-        text = "\n".join(table.markdown().replace("## ", "### ") for table in tables)
-        pictures = draw_points(case, found, real) + "\n" + draw_measures(case, found)
-        renew("grid.md", case, f"{text}\n{pictures}\n<!-- the model: {facts} -->")
+            real = truth(grid, work, arguments.many, independent=True)
+            tables = [distribution(case, more, real), excess(case, more, real)]
+            renew("grid.md", f"{case} distributions", _text(tables))
+        if "measures" in arguments.parts:
+            found, real = evaluated(made, work, arguments.seeds), truth(grid, work, arguments.seeds)
+            facts = json.dumps(_model_facts(case))
+            pictures = draw_points(case, found, real) + "\n" + draw_measures(case, found)
+            text = _text([table_of(case, found, real), times(made)])
+            renew("grid.md", case, f"{text}\n{pictures}\n<!-- the model: {facts} -->")
+
+
+def _text(tables: Sequence[Table]) -> str:
+    return "\n".join(table.markdown().replace("## ", "### ") for table in tables)
 
 
 def _model_facts(case: str) -> dict[str, Any]:

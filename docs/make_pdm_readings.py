@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from _remembered import remembered
 from torch import Tensor
 
 import trimtab as tt
@@ -76,7 +77,8 @@ class Reading:
 
     def problem(self, seeds: range) -> Any:
         """For these seeds."""
-        problem = domain("pdm", **self.settings).problem(seeds)
+        starts = f"{self.settings.get('checkpoint')} {self.settings['eligible_from']}"
+        problem = remembered(domain("pdm", **self.settings).problem(seeds), starts)
         return problem if self.room == 1 else replace(problem, constraint=Roomier.of(problem.constraint, self.room))
 
 
@@ -229,7 +231,8 @@ def embedded(x: Tensor) -> Tensor:
 
 def planned_paths(problem: Any, circles: Tensor, seeds: int) -> Tensor:
     """What a planner finds for the same starts and goals, (m, w, 2)."""
-    starts, goals = problem.sampler.starts.double(), problem.sampler.goals.double()
+    sampler = problem.sampler.inner
+    starts, goals = sampler.starts.double(), sampler.goals.double()
     found = plan(Noise(as_seeds(range(500_000, 500_000 + seeds))), starts, goals, circles.double())
     return found.points[found.solved]
 

@@ -1,6 +1,6 @@
 """Write docs/reproduction.md: the paper's protocol on every kind of dynamics, its tables and figures.
 
-    python docs/make_reproduction.py [--run runs/paper]
+    python docs/make_reproduction.py [--run runs/paper] [--workers 1]
 
 Runs `trimtab reproduce --preset paper`, or what is left of it: a run that was stopped goes on, one of other code is
 begun anew.
@@ -33,7 +33,8 @@ def picture(run: Path, name: str, words: str) -> str:
         small = whole.convert("RGB").resize(
             (WIDTH, round(WIDTH * whole.height / whole.width)), Image.Resampling.LANCZOS
         )
-    small.quantize(64).save(HERE / "images" / f"paper-{name}.png", optimize=True)
+    few = small.quantize(256, method=Image.Quantize.MAXCOVERAGE)  # rare colours too: a line in the legend alone
+    few.save(HERE / "images" / f"paper-{name}.png", optimize=True)
     return f"![{words}](images/paper-{name}.png)"
 
 
@@ -41,8 +42,12 @@ def main() -> None:
     """Run and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path, default=Path("runs") / "paper")
-    run: Path = parser.parse_args().run
+    parser.add_argument("--workers", help="processes to use; one per core if not given")
+    options = parser.parse_args()
+    run: Path = options.run
     command = ["reproduce", "--preset", "paper", "--out", str(run)]
+    if options.workers:
+        command += ["--workers", options.workers]
     if trimtab([*command, "--resume"]) != 0 and trimtab([*command, "--overwrite"]) != 0:
         raise SystemExit("the study did not finish; run this again to go on")
     for table in TABLES:
