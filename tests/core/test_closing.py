@@ -83,9 +83,16 @@ def test_final_states_are_feasible_unless_the_run_ends_as_it_is():
     assert defect["none"] > 0.01
 
 
-@pytest.mark.parametrize("schedule", [tt.Periodic(0), Geometric(0), tt.Periodic(torch.tensor([0, 1, 1, 1, 1]))])
-def test_a_budget_that_leaves_nothing_for_a_paid_closing_is_refused(schedule):
-    with pytest.raises(ValueError, match="leaves nothing for the closing projection"):
+@pytest.mark.parametrize(
+    ("schedule", "asked"),
+    [
+        (tt.Periodic(0), "0 with T = 12"),
+        (Geometric(0.01), "0.01 with T = 12"),
+        (tt.Periodic(torch.tensor([0, 1, 1, 1, 1])), "0 of some samples"),
+    ],
+)
+def test_a_budget_that_leaves_nothing_for_a_paid_closing_is_refused(schedule, asked):
+    with pytest.raises(ValueError, match=f"a budget of {asked} leaves nothing for the closing projection"):
         run(schedule)
     assert int(run(schedule, closing="free").spent.min()) == 0
 

@@ -318,11 +318,11 @@ def _budget(schedule: Schedule, n_steps: int, deciders: int, unit: Unit, for_clo
     budget = units(schedule.budget, n_steps, unit)
     if isinstance(budget, Tensor) and len(budget) != deciders:
         raise ValueError(f"the schedule has budgets for {len(budget)} samples, but the batch has {deciders}")
-    if int(torch.as_tensor(budget).min()) < for_closing:
+    if (least := int(torch.as_tensor(budget).min())) < for_closing:
+        asked = f"{least} of some samples" if isinstance(budget, Tensor) else f"{schedule.budget} with T = {n_steps}"
         raise ValueError(
-            f"a budget of {schedule.budget} leaves nothing for the closing projection, which takes {for_closing}; give "
-            f"at least {for_closing}, or closing='free' to count as the paper does, or closing='none' to end as the "
-            "sampler does"
+            f"a budget of {asked} leaves nothing for the closing projection, which takes {for_closing}; give at least "
+            f"{for_closing}, or closing='free' to count as the paper does, or closing='none' to end as the sampler does"
         )
     return budget
 
