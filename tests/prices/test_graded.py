@@ -1,5 +1,7 @@
 """Prices of one iteration: the program against a plain one, and what they buy on a real mechanism."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -24,6 +26,34 @@ def test_where_an_iteration_is_all_the_program_finds_the_least_cost_of_all_ways_
 
     _, expected, _ = solve_graded(contraction(share, n_steps), budget)
     assert expected.tolist() == pytest.approx([least(0, 3, b) for b in range(budget + 1)])
+
+
+@pytest.mark.parametrize(("begin", "go_on"), [(4, 1), (3, 2), (2, 2)])
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.5])
+def test_with_a_set_up_cost_the_program_expects_what_its_two_tables_cost_and_no_more_than_one(begin, go_on, share):
+    n_steps, budget = 5, 14
+    steps = replace(contraction(share, n_steps), begin=begin, go_on=go_on)
+    solved = solve_graded(steps, budget)
+    assert (solved.onward is None) == (begin == go_on)
+
+    def cost(table, onward, b: int) -> float:
+        s, total = 3, 0.0
+        for t in range(n_steps):
+            price, pay = table, begin
+            while b >= pay and s >= price[t, b]:
+                s, b, price, pay = int(s * share), b - pay, onward, go_on
+            total, s = total + s, min(s + 1, NODES - 1)
+        return total
+
+    onward = solved.table if solved.onward is None else solved.onward
+    unaware = solve_graded(contraction(share, n_steps), budget).table
+    two = [cost(solved.table, onward, b) for b in range(budget + 1)]
+    assert solved.expected.tolist() == pytest.approx(two)
+    one = [cost(unaware, unaware, b) for b in range(budget + 1)]
+    if begin > go_on:
+        assert all(a <= b + 1e-12 for a, b in zip(two, one, strict=True))
+        assert sum(two) < sum(one)
+    assert bool((solved.table[:, :begin] == torch.inf).all())  # nothing is begun that cannot be paid for
 
 
 @pytest.mark.parametrize("share", [0.3, 0.5])
