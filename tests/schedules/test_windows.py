@@ -90,6 +90,8 @@ def test_windows_take_a_fraction_and_refuse_budgets_per_sample():
     assert windows(0.3, 10) == windows(3, 10)
     with pytest.raises(ValueError, match="one budget for all samples"):
         windows(torch.tensor([1, 2]), 10)
+    with pytest.raises(ValueError, match="one budget for all samples"):
+        windows(None, 10)
     with pytest.raises(ValueError, match="'paid' or 'free': got 'none'"):
         windows(3, 10, "none")
 

@@ -90,8 +90,9 @@ def windows(budget: Budget, n_steps: int, closing: Literal["paid", "free"] = "pa
         raise ValueError(f"closing is 'paid' or 'free': got {closing!r}")
     whole_number(n_steps, "n_steps", most=MOST_STEPS)
     b = corrections(budget, n_steps)
-    if isinstance(b, Tensor):
-        raise ValueError("windows: one budget for all samples is needed, a count or a fraction: got a tensor")
+    if isinstance(b, Tensor) or budget is None:
+        came = "None" if budget is None else "a tensor"
+        raise ValueError(f"windows: one budget for all samples is needed, a count or a fraction: got {came}")
     latest = n_steps - b
     length = b - 1 if closing == "paid" else b
     early = [Window(start, start + length) for start in range(latest)] if length > 0 else []
