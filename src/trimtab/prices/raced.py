@@ -58,8 +58,10 @@ class Raced:
 
     def __post_init__(self) -> None:
         """Refuse parts that do not belong together."""
-        if not isinstance(self.parts, tuple) or not all(isinstance(part, Thresholds | Plan) for part in self.parts):
-            raise TypeError(f"the parts of a race are price tables and plans, in a tuple: got {self.parts!r:.60}")
+        if not isinstance(self.parts, tuple) or not all(isinstance(part, Part) for part in self.parts):
+            raise TypeError(
+                f"the parts of a race are price tables, plans and allowances, in a tuple: got {self.parts!r:.60}"
+            )
         of_type(self.winner, Tensor, "winner")
         if not self.parts or any(part.n_steps != self.parts[0].n_steps for part in self.parts):
             raise ValueError("a race has winners, all of the same number of steps")
