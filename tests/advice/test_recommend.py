@@ -326,8 +326,8 @@ def test_every_failure_mode_that_is_named_is_explained(gusty):
     ("change", "complaint"),
     [
         ({"seeds": range(8)}, "8 rollouts are too few .* at least 16"),
-        ({"tolerance": 0.0}, "tolerance must be a number above 0"),
-        ({"seconds": -1.0}, "seconds must be a number above 0"),
+        ({"tolerance": 0.0}, "tolerance must be a finite number above 0"),
+        ({"seconds": -1.0}, "seconds must be a finite number above 0"),
         ({"cost": "second"}, "did you mean 'seconds'"),
         ({"sampler": Scalar((0.5,) * 3, one)}, "3 steps leaves nothing to schedule"),
         ({"price": tt.prices.Thresholds(torch.full((9, 1), torch.inf))}, "for T = 9 steps, this sampler has 24"),
