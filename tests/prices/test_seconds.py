@@ -90,6 +90,12 @@ def test_a_solver_that_counts_nothing_costs_the_same_everywhere():
     assert torch.allclose(taken, torch.full_like(taken, each), rtol=1e-6)
 
 
+def test_runs_whose_defects_were_not_measured_are_refused():
+    run = free.rollout(Drift(), Slow(), tt.schedules.RandomTimes(0.25), CALIBRATION, measure_defects=False)
+    with pytest.raises(ValueError, match="measure_defects=True"):
+        solver_cost([run])
+
+
 def test_runs_without_projections_are_refused():
     with pytest.raises(ValueError, match="no projections to learn a cost from"):
         solver_cost([run_for(Slow())(tt.Terminal())])

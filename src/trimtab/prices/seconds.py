@@ -83,15 +83,15 @@ def solver_cost(runs: Iterable[Rollout], seconds_per_iteration: float | None = N
     Where the solver reports no iterations, every projection is taken to last as long as the mean one.
 
     Args:
-        runs: In which samples with large and small defects were projected, such as those of `RandomTimes(0.25)` on
-            calibration seeds; all of the same T.
+        runs: In which samples with large and small defects were projected and the defects measured, such as those of
+            `RandomTimes(0.25)` with `measure_defects=True` on calibration seeds; all of the same T.
         seconds_per_iteration: Of one sample; measured over the runs by default. Give it where the clock is not to be
             trusted, or to count in another unit.
 
     Example:
         >>> import trimtab as tt
         >>> problem = tt.domain("terrain").problem(range(8))
-        >>> run = tt.rollout(problem.sampler, problem.constraint, tt.schedules.RandomTimes(0.25), range(8))
+        >>> run = problem.rollout(tt.schedules.RandomTimes(0.25), measure_defects=True)
         >>> solver_cost([run], seconds_per_iteration=1.0).limits[0] >= 1.0
         True
     """
@@ -108,6 +108,8 @@ def solver_cost(runs: Iterable[Rollout], seconds_per_iteration: float | None = N
     projected = torch.cat([run.projected for run in runs], dim=1).cpu()
     counted = torch.cat([run.iterations for run in runs], dim=1).cpu()[projected].double()
     defects = torch.cat([run.defects for run in runs], dim=1).cpu()[projected].double()
+    if bool(defects.isnan().any()):
+        raise ValueError("the defects of some projections were not measured: run with measure_defects=True")
     if not bool(counted.any()):
         counted = torch.ones_like(counted)
     if seconds_per_iteration is None:

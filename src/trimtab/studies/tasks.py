@@ -254,7 +254,7 @@ def made_domain(name: str, kappa: float | None = None) -> Domain:
 ROW_MAKERS = ("core", "schedules", "constraints", "prices", "limits", "experimental", "domains", "integrations")
 """The rooms whose code decides what is in a row."""
 
-ROW_MAKING_STUDIES = ("config", "explored", "rules", "schedules", "tasks", "usercode", "work")
+ROW_MAKING_STUDIES = ("config", "explored", "rules", "schedules", "tasks", "usercode", "windows", "work")
 """And the modules of this one; words, figures, advice, the engines and the command line change no row."""
 
 _WORDS = (  # how things are said, kept, sent and drawn
