@@ -105,3 +105,28 @@ def test_a_constraint_that_needs_what_a_sampler_cannot_tell_is_refused(folder, c
     error = capsys.readouterr().err
     assert "needs sigma" in error
     assert "only t and previous" in error
+
+
+@pytest.mark.parametrize("error", ["RuntimeError", "ValueError", "KeyError"])
+def test_a_projection_that_raises_is_one_line_that_says_where(folder, capsys, error):
+    name = f"walk_with_{error}"
+    usual = (folder / f"{written(folder, 'tensor')}.py").read_text()
+    (folder / f"{name}.py").write_text(
+        usual
+        + f"""
+def late(x):
+    late.calls += 1
+    if late.calls > 8:
+        raise {error}("the solver gave up")
+    return project(x)
+late.calls = 0
+def make_late():
+    return Walk(), tt.as_constraint(late, defect)
+"""
+    )
+    assert main(["calibrate", "--sampler", f"{name}:make_late", "--seeds", "16"]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert f"{error}: " in said
+    assert "the solver gave up" in said
+    assert f"({name}.py, line " in said
+    assert "not foreseen" not in said

@@ -6,6 +6,7 @@ import argparse
 import errno
 import os
 import sys
+import sysconfig
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,8 +15,7 @@ from typing import NoReturn
 from trimtab._version import __version__
 from trimtab.cli import advise, calibrate, compare, domains, report, reproduce, train, train_grid
 from trimtab.cli.command import BAD_INPUT, INTERRUPTED, Command, UsageError
-from trimtab.core.errors import EngineError, unknown
-from trimtab.studies.errors import StudyError
+from trimtab.core.errors import unknown
 
 __all__ = ["COMMANDS", "main"]
 
@@ -102,19 +102,28 @@ _TO_DO = {
 
 
 def _in_one_line(error: Exception) -> str:
-    """What went wrong; of an error that nobody foresaw, also where, and how to see the rest."""
+    """What went wrong; of an error in the user's own code, or one that nobody foresaw, also where."""
     words = " ".join(str(error).split())
     if isinstance(error, OSError) and error.errno in _TO_DO:
         return f"{words}; {_TO_DO[error.errno]}"
-    if isinstance(error, ValueError | TypeError | ImportError | OSError | EngineError | StudyError) and words:
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    raised = f"{type(error).__name__}: {words} ({Path(frame.filename).name}, line {frame.lineno})"
+    if _of_the_user(frame.filename):
+        return f"{raised}, in code that is not trimtab's; set {TRACEBACK}=1 to see the way there"
+    known = isinstance(error, ValueError | TypeError | ImportError | OSError)
+    if words and (known or type(error).__module__.startswith("trimtab.")):
         return words
     if isinstance(error, MemoryError) or "can't allocate memory" in words:
         return f"there is not enough memory for this ({words or 'MemoryError'}); take fewer seeds, steps or workers"
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return (
-        f"{type(error).__name__}: {words} ({Path(frame.filename).name}, line {frame.lineno}); this was not "
-        f"foreseen: set {TRACEBACK}=1 to see where it comes from"
-    )
+    return f"{raised}; this was not foreseen: set {TRACEBACK}=1 to see where it comes from"
+
+
+def _of_the_user(filename: str) -> bool:
+    """Whether a file is neither of this package, nor of Python, nor of what is installed."""
+    installed = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
+    ours = [Path(__file__).parents[1], *map(Path, installed)]
+    path = Path(filename)
+    return path.is_file() and not any(path.is_relative_to(folder) for folder in ours)
 
 
 if __name__ == "__main__":
