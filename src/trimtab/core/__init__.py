@@ -7,6 +7,7 @@ __all__ = [
     "corrector",
     "distributions",
     "engine",
+    "excess",
     "metrics",
     "moment",
     "noise",
