@@ -70,6 +70,20 @@ class Schedule:
         return self
 
 
+class ByIteration(Schedule):
+    """A schedule that spends iterations of the solver, and is asked again after each."""
+
+    @property
+    def unit(self) -> str:
+        """Iterations."""
+        return "iteration"
+
+    @property
+    def repeats(self) -> bool:
+        """Asked after each."""
+        return True
+
+
 def as_schedule(schedule: Schedule | Callable[[Moment], Tensor]) -> Schedule:
     """The schedule itself, or a plain function of a `Moment` made into one that spends at will."""
     if isinstance(schedule, Schedule):

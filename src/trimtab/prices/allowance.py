@@ -17,7 +17,7 @@ from trimtab._version import __version__
 from trimtab.core.budget import Budget, Unit, units
 from trimtab.core.errors import of_type
 from trimtab.core.moment import Moment
-from trimtab.core.schedule import Schedule
+from trimtab.core.schedule import ByIteration
 
 __all__ = ["Allowance", "Allowed", "counts_with_closing", "even_counts", "whole_counts"]
 
@@ -77,7 +77,7 @@ class Allowance:
 
 
 @dataclass(frozen=True, eq=False)
-class Allowed(Schedule):
+class Allowed(ByIteration):
     """As many iterations at each step as are allowed with a budget."""
 
     allowance: Allowance
@@ -100,16 +100,6 @@ class Allowed(Schedule):
     def closing(self) -> str:
         """The accounting it was made for."""
         return self.allowance.closing
-
-    @property
-    def unit(self) -> str:
-        """Iterations."""
-        return "iteration"
-
-    @property
-    def repeats(self) -> bool:
-        """Asked after each."""
-        return True
 
     @property
     def kept_back(self) -> int:

@@ -11,7 +11,7 @@ from torch import Tensor
 from trimtab.core.budget import Budget, corrections
 from trimtab.core.moment import Moment
 from trimtab.core.noise import uniform_numbers
-from trimtab.core.schedule import Schedule
+from trimtab.core.schedule import ByIteration, Schedule
 from trimtab.prices.thresholds import Thresholds
 
 __all__ = ["Explore", "ExploreIterations", "spread_budgets"]
@@ -73,7 +73,7 @@ class Explore(Schedule):
 
 
 @dataclass(frozen=True, eq=False)
-class ExploreIterations(Schedule):
+class ExploreIterations(ByIteration):
     """Buy iterations at random, spread evenly over the steps to go; near a table, only a share of the time.
 
     Attributes:
@@ -89,16 +89,6 @@ class ExploreIterations(Schedule):
     share: float = 1.0
     seed: int = 0
     held: int = 1
-
-    @property
-    def unit(self) -> str:
-        """Iterations."""
-        return "iteration"
-
-    @property
-    def repeats(self) -> bool:
-        """Asked after each."""
-        return True
 
     @property
     def kept_back(self) -> int:

@@ -16,7 +16,7 @@ from trimtab.core.budget import Budget, corrections
 from trimtab.core.errors import real_number, whole_number
 from trimtab.core.moment import Moment
 from trimtab.core.noise import uniform_numbers
-from trimtab.core.schedule import Schedule
+from trimtab.core.schedule import ByIteration, Schedule
 
 __all__ = ["Fixed", "FixedThreshold", "Inexact", "Periodic", "RandomTimes", "Stepwise", "Terminal"]
 
@@ -92,7 +92,7 @@ class Periodic(Schedule):
 
 
 @dataclass(frozen=True)
-class Inexact(Schedule):
+class Inexact(ByIteration):
     """So many iterations of the solver at every step, and no more: a projection that is cut short.
 
     The number need not be whole: 1.5 is one and two in turn. Below 1 there are steps without any.
@@ -111,16 +111,6 @@ class Inexact(Schedule):
     def __post_init__(self) -> None:
         """Refuse what is no number of iterations."""
         real_number(self.per_step, "the iterations per step of Inexact", 0.0, 1e6)
-
-    @property
-    def unit(self) -> str:
-        """Iterations."""
-        return "iteration"
-
-    @property
-    def repeats(self) -> bool:
-        """Asked after each."""
-        return True
 
     def decide(self, now: Moment) -> Tensor:
         """Every sample while the step has had fewer than its share."""
