@@ -1,12 +1,15 @@
 """A study whose budgets count iterations: rows, summary, tables, figure and page say so, and no budget is exceeded."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from browsed import Browsed
 from study_runs import SMALL, finished
 from trimtab.cli.main import main
+from trimtab.report.examples import examples
 from trimtab.report.page import page_html
 from trimtab.report.study_tables import all_tables
 from trimtab.studies.config import ITERATED, Study
@@ -53,6 +56,45 @@ def test_tables_and_page_say_what_budgets_count(run):
     assert "share of full iterations = 0.30" in words
     assert "B/T" not in words
     assert '"unit":"iteration"' in page_html(summary, {})
+
+
+def test_examples_say_how_much_each_step_was_corrected(run):
+    files = RunFiles(run)
+    kept = examples(files, summarise(files))["domains"]["linkage"]["examples"]
+    shown = {key: kept[key]["0.30"][0] for key in ("inexact", "repeat")}
+    rows = read_rows(run, "linkage")
+    for key, example in shown.items():
+        corrected, residuals = set(example["projected"]), example["residuals"]
+        assert len(example["iterations"]) == len(corrected)
+        row = rows.where(schedule=key, budget=0.3, seed=example["seed"])
+        assert sum(example["iterations"]) <= row["iterations"][0]
+        for t, (defect, left) in enumerate(zip(example["defects"], residuals, strict=True)):
+            assert left == defect or t in corrected
+    assert len(set(shown["repeat"]["iterations"])) > 1  # not every step that is touched is corrected alike
+    assert any(shown["inexact"]["residuals"][t] > 1e-3 for t in shown["inexact"]["projected"])
+
+
+def test_the_page_draws_more_iterations_higher(run, browser, tmp_path):
+    files = RunFiles(run)
+    summary = summarise(files)
+    told = examples(files, summary)
+    report = tmp_path / "report.html"
+    report.write_text(page_html(summary, told), encoding="utf-8")
+    seen = Browsed(browser.new_page())
+    seen.open(report)
+    seen.pick("schedule", "repeat")
+    assert seen.text("budget-of").endswith("iterations")
+    shown = told["domains"]["linkage"]["examples"]["repeat"]["0.30"][0]
+    marks = re.findall(r"v-([0-9.]+)", seen.page.locator("#trace .rug.chosen").get_attribute("d"))
+    heights = [float(mark) for mark in marks]
+    assert len(heights) == len(shown["projected"])
+    most = heights[np.argmax(shown["iterations"])]
+    assert most == max(heights) > min(heights)
+    seen.page.locator("#trace .handle").press("Home")
+    while int(seen.page.locator("#trace .handle").get_attribute("aria-valuenow")) < shown["projected"][0]:
+        seen.page.locator("#trace .handle").press("ArrowRight")
+    assert f"{shown['iterations'][0]} iteration" in seen.page.locator("#trace .handle").get_attribute("aria-valuetext")
+    assert not seen.complaints
 
 
 def test_only_schedules_that_spend_a_unit_are_run_in_it():

@@ -115,7 +115,16 @@ def _example(trace: Trace, i: int, rows: Rows) -> dict[str, Any]:
         "closing": bool(trace.closing[i]),
         "state_error": _rounded(trace.state_error[:, i]),
         "path": [_rounded(point) for point in trace.path[:, i]],
+        **_effort(trace, i),
     } | {metric: _rounded(row.tensor(metric))[0] for metric in ("nepe", "path_error", "endpoint")}
+
+
+def _effort(trace: Trace, i: int) -> dict[str, Any]:
+    """How many iterations each step that corrected made, and what they left, where a budget counts iterations."""
+    if trace.iterations is None or trace.residuals is None:
+        return {}
+    made = trace.iterations[:, i][trace.projected[:, i]]
+    return {"iterations": made.tolist(), "residuals": _rounded(trace.residuals[:, i])}
 
 
 def _coarser(surface: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -102,7 +102,7 @@ def _packed_domain(domain: Mapping[str, Any], keep: int, stride: int, table: str
 
 def _packed_example(example: Mapping[str, Any]) -> dict[str, Any]:
     packed = dict(example)
-    for name in ("defects", "state_error"):
+    for name in ("defects", "state_error", "residuals"):
         if example.get(name) is not None:
             packed[name] = _pack(example[name])
     path = example.get("path")

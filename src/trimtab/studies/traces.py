@@ -33,6 +33,8 @@ class Trace:
             final one, (w, k, 2 or 3).
         along: Where a state is a path of its own, states kept on the way, (s, w, k, 2 or 3), the last one before the
             closing projection; else None.
+        iterations: Made at each step, (T, k), where a budget counts those; else None.
+        residuals: What they left of the defects, (T, k); None where a step that corrects projects.
     """
 
     seeds: Tensor
@@ -42,6 +44,8 @@ class Trace:
     state_error: Tensor
     path: Tensor
     along: Tensor | None = None
+    iterations: Tensor | None = None
+    residuals: Tensor | None = None
 
     @classmethod
     def of(cls, view: View, run: Rollout, state_error: Tensor, k: int) -> Trace:
@@ -63,6 +67,8 @@ class Trace:
             state_error=state_error[:, :k].double(),
             path=path.double(),
             along=None if along is None else along.double(),
+            iterations=run.iterations[:, :k] if run.unit == "iteration" else None,
+            residuals=run.residuals[:, :k].double() if run.unit == "iteration" else None,
         )
 
     def as_bytes(self) -> bytes:
@@ -75,11 +81,12 @@ class Trace:
         """Read what `as_bytes` made; a file that is no trace is a ValueError."""
         tensors, _ = load_tensors(path, "trace")
         names = {f.name for f in fields(cls)}
-        if not names - {"along"} <= set(tensors) <= names:
+        if not names - {"along", "iterations", "residuals"} <= set(tensors) <= names:
             raise ValueError(f"{path}: holds {sorted(tensors)}, expected {sorted(names)}; go on with --resume")
         trace = cls(**tensors)
         steps, k = trace.defects.shape if trace.defects.ndim == 2 else (0, 0)
         shapes = {"seeds": (k,), "projected": (steps, k), "closing": (k,), "state_error": (steps, k)}
+        shapes |= {name: (steps, k) for name in ("iterations", "residuals") if name in tensors}
         if not k or any(getattr(trace, name).shape != shape for name, shape in shapes.items()) or trace.path.ndim != 3:
             raise ValueError(f"{path}: its tensors do not fit each other; go on with --resume")
         return trace

@@ -147,9 +147,11 @@ function exampleOf(domain, key, budget, seedIndex) {
     for (let i = 0; i + width <= flat.length; i += width) path.push(flat.slice(i, i + width));
     const projected = new Set(packed.projected ?? []);
     const defects = packed.defects ? unpack(packed.defects) : [];
+    const steps = packed.projected ?? [];
     packed.unpacked = {
       ...packed, path, projected, defects, budget: nearest,
-      residuals: defects.map((d, t) => (projected.has(t) ? 0 : d)),
+      residuals: packed.residuals ? unpack(packed.residuals) : defects.map((d, t) => (projected.has(t) ? 0 : d)),
+      iterations: packed.iterations ? new Map(packed.iterations.map((made, i) => [steps[i], made])) : null,
       state_error: packed.state_error ? unpack(packed.state_error) : null,
     };
   }

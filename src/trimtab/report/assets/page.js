@@ -63,12 +63,16 @@ function show(changed) {
   try { history.replaceState(null, '', `#${hash}`); } catch { /* some browsers refuse this for files: the page works without */ }
 }
 
+const STEMS = IN_ITERATIONS
+  ? 'A stem is what iterations removed of a defect. Below, when each schedule corrects with the same noise; the higher a mark, the more iterations.'
+  : 'A stem is a defect that a projection removed. Below, when each schedule projects with the same noise.';
+
 function writeNotes() {
   at('frontier-note').textContent = 'Bands are ± one standard error. Drag anywhere in the plot to set the budget.';
   const example = exampleOf(state.domain, state.schedule, state.budget, state.seed);
   const elsewhere = example && example.budget !== budgetFor(state.domain, state.schedule, state.budget) ? ` Shown at budget ${percent(Number(example.budget))}, the nearest that was kept.` : '';
   at('trace-note').textContent = example
-    ? `Seed ${example.seed}. The filled area is the error that was kept: its sum is the path error. A stem is a defect that a projection removed. Below, when each schedule projects with the same noise.${elsewhere}`
+    ? `Seed ${example.seed}. The filled area is the error that was kept: its sum is the path error. ${STEMS}${elsewhere}`
     : '';
 }
 
@@ -87,6 +91,7 @@ function showControls(changed) {
   const { domain } = state;
   if (!changed || changed === 'domain' || changed === 'dynamics') {
     at('dynamics').hidden = DYNAMICS.length < 2;
+    if (IN_ITERATIONS) at('budget-of').textContent = 'share of full projection’s iterations';
     at('dynamics').querySelector('.options').replaceChildren(...DYNAMICS.map((kind) => radio('dynamics', kind, kind === state.dynamics, KNOWN_DYNAMICS[kind] ?? kind)));
     at('domains').querySelector('.options').replaceChildren(...domainsWith(state.dynamics).map((name) => radio('domain', name, name === domain.name, shortDomainLabel(name))));
     at('schedules').querySelector('.options').replaceChildren(...domain.schedules.map((s) => radio('schedule', s.key, s.key === state.schedule, swatch(s), s.label, html('span', { class: 'value' }))));

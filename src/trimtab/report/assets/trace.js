@@ -37,7 +37,8 @@ function drawTrace(place, state, setStep) {
     if (kind === 'defects') drawDefects(root, example, schedule, x, y);
     else root.append(svg('path', { class: 'curve chosen', d: line(values.map((v, t) => [x(t), y(v ?? 0)])), style: `stroke:${schedule.colour}` }));
 
-    rows.forEach((row, i) => drawRug(root, row, state, x, plotBottom + rugTop + i * rugHeight, left, right, phone));
+    const most = Math.max(1, ...rows.flatMap((row) => [...(row.example.iterations?.values() ?? [])]));
+    rows.forEach((row, i) => drawRug(root, row, state, x, plotBottom + rugTop + i * rugHeight, left, right, phone, most));
     const foot = plotBottom + rugTop + rows.length * rugHeight;
     for (const t of ticks(0, values.length - 1, phone ? 4 : 8)) root.append(svg('text', { x: x(t), y: foot + 14, 'text-anchor': 'middle' }, String(t)));
     root.append(svg('text', { x: (left + right) / 2, y: foot + 32, 'text-anchor': 'middle' }, `step t, 0 to ${values.length - 1}`));
@@ -57,23 +58,25 @@ function drawTrace(place, state, setStep) {
   });
 }
 
-/** The defect kept is a filled step curve, whose area is the path error; what a projection removed stands as a stem. */
+/** The defect kept is a filled step curve, whose area is the path error; what a correction removed stands as a stem. */
 function drawDefects(root, example, schedule, x, y) {
   const edge = example.residuals.flatMap((r, t) => [[x(t - 0.5), y(r ?? 0)], [x(t + 0.5), y(r ?? 0)]]);
   const floor = [[x(example.residuals.length - 0.5), y(0)], [x(-0.5), y(0)]];
   root.append(svg('path', { class: 'kept', d: `${line([...edge, ...floor])}Z`, style: `fill:${schedule.colour}` }));
   root.append(svg('path', { class: 'kept-edge', d: line(edge), style: `stroke:${schedule.colour}` }));
   for (const t of example.projected) {
-    root.append(svg('line', { class: 'removed', x1: x(t), x2: x(t), y1: y(0), y2: y(example.defects[t] ?? 0), style: `stroke:${schedule.colour}` }));
+    root.append(svg('line', { class: 'removed', x1: x(t), x2: x(t), y1: y(example.residuals[t] ?? 0), y2: y(example.defects[t] ?? 0), style: `stroke:${schedule.colour}` }));
     root.append(svg('circle', { cx: x(t), cy: y(example.defects[t] ?? 0), r: example.projected.size > 60 ? 1.6 : 2.8, style: `fill:${schedule.colour}` }));
   }
 }
 
-function drawRug(root, { schedule, example }, state, x, top, left, right, phone) {
+/** A mark for each correction; where iterations are counted, the higher the more of them were made. */
+function drawRug(root, { schedule, example }, state, x, top, left, right, phone, most) {
   const chosen = schedule.key === state.schedule ? ' chosen' : '';
   const middle = top + 8;
   root.append(svg('line', { class: 'grid', x1: left, x2: right, y1: middle, y2: middle }));
-  const marks = [...example.projected].map((t) => `M${round(x(t))} ${top + 2}v12`).join('');
+  const length = (t) => (example.iterations ? 3 + 9 * example.iterations.get(t) / most : 12);
+  const marks = [...example.projected].map((t) => `M${round(x(t))} ${top + 14}v${round(-length(t))}`).join('');
   root.append(svg('path', { class: `rug${chosen}`, d: marks || 'M0 0', fill: 'none', style: `stroke:${schedule.colour}` }));
   const label = phone ? shortLabel(schedule.label) : schedule.label;
   root.append(svg('text', { class: `name${chosen}`, x: left - 8, y: middle + 4, 'text-anchor': 'end', style: `fill:${schedule.colour}` }, label));
@@ -101,4 +104,10 @@ function stepHandle(state, length, setStep, place, example, kind) {
   return handle;
 }
 
-const stepText = (example, kind, step) => `step ${step}\n${TRACES[kind]} ${number(example[kind][step])}${example.projected.has(step) ? '\nprojected' : ''}`;
+const stepText = (example, kind, step) => `step ${step}\n${TRACES[kind]} ${number(example[kind][step])}${correctionText(example, step)}`;
+
+function correctionText(example, step) {
+  if (!example.projected.has(step)) return '';
+  const made = example.iterations?.get(step);
+  return made === undefined ? '\nprojected' : `\n${made} iteration${made === 1 ? '' : 's'}, which left ${number(example.residuals[step])}`;
+}
