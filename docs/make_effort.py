@@ -5,9 +5,10 @@
     python docs/make_effort.py --anew               everything again
 
 The cost of a run is the iterations of its solver, those of the closing projection included; full projection at every
-step is 1. Everything that has to be fitted (prices, budgets of whole projections, tau) is fitted to a cost on 64 seeds
-from 1,100,000 on and measured on 256 seeds from 700,000 on; for domains with a trained model these are 16 and 32. What
-a run then cost stands beside its error. CPU time is measured apart. Finished cells are kept in docs/effort.json.
+step is 1. Everything that has to be fitted (prices, budgets of whole projections, tau, the place of a window, values of
+rules that know no budget) is fitted to a cost on 64 seeds from 1,100,000 on and measured on 256 seeds from 700,000 on;
+for domains with a trained model these are 16 and 32. What a run then cost stands beside its error. CPU time is measured
+apart. Finished cells are kept in docs/effort.json.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from _effort_page import SHARES, draw, ends_table, seconds_table, table
+from _quality_page import RULED
 from torch import Tensor
 
 import trimtab as tt
@@ -31,11 +34,10 @@ from trimtab.core.metrics import summary
 from trimtab.domains import Domain
 from trimtab.prices import Mean
 from trimtab.prices.mean import AtPrice
-from trimtab.schedules import Inexact
-from trimtab.schedules.style import figure_style
+from trimtab.schedules import Geometric, Inexact, RandomRamp, windows
+from trimtab.studies.rules import find_rule
 
 CALIBRATION, EVALUATION = 1_100_000, 700_000
-SHARES = (0.1, 0.25, 0.5)
 STORE = HERE / "effort.json"
 CELLS: dict[str, tuple[str, dict[str, Any], int, int]] = {  # calibration and evaluation seeds
     "linkage": ("linkage", {"kappa": 0.3}, 64, 256),
@@ -45,18 +47,8 @@ CELLS: dict[str, tuple[str, dict[str, Any], int, int]] = {  # calibration and ev
     "pdm": ("pdm", {}, 16, 32),
 }
 ENDS_ONLY = ("pdm",)  # most of its states are feasible and take no iteration: there is nothing to share out
-METHODS = (
-    "whole, evenly",
-    "whole, dp for path",
-    "whole, default",
-    "one iteration, evenly",
-    "inexact at every step",
-    "one tau",
-    "repeat for path",
-    "repeat for endpoint",
-    "iterations, default",
-    "mean budget for endpoint",
-)
+PLACES = (0.0, 1 / 3, 2 / 3, 1.0)  # of a window, from the earliest to the latest
+Make = Callable[[int, int], tt.Schedule]  # of a budget and a number of samples
 Schedules = dict[str, tuple[tt.Schedule, dict[str, Any]]]
 
 
@@ -108,22 +100,36 @@ def schedules_of(cell: Cell) -> list[Schedules]:
     repeat = {o: tt.calibrate(problem, most, "dp", unit="iteration", objective=o) for o in ("path", "endpoint")}
     raced = tt.calibrate(problem, most, unit="iteration")
     print(f"  the race in iterations: {raced}", flush=True)
-    whole: dict[str, Callable[[int], tt.Schedule]] = {
-        "whole, evenly": tt.Periodic,
-        "whole, dp for path": path.at,
-        "whole, default": default.at,
+    whole: dict[str, Make] = {
+        "whole, evenly": lambda b, n: tt.Periodic(b),
+        "whole, dp for path": lambda b, n: path.at(b),
+        "whole, default": lambda b, n: default.at(b),
+        "whole, geometric": lambda b, n: Geometric(b),
+        "whole, random ramp": lambda b, n: RandomRamp(b),
+        **{f"window {place}": lambda b, n, place=place: _window(b, T, place) for place in PLACES},
+        **{f"whole, {name}": _by_rule(cell, key) for name, key in RULED.items()},
     }
     budgets = [float(round(share * T)) for share in (0.02, 0.06, 0.12, 0.25, 0.4, 0.6, 0.8)]
     costing = {
-        name: fitted(lambda b, make=make: iterations(_where_calibrated(problem, make(round(b)))), budgets)  # type: ignore[misc]
+        name: fitted(
+            lambda b, make=make: iterations(_where_calibrated(problem, make(round(b), len(problem)))),  # type: ignore[misc]
+            budgets,
+        )
         for name, make in whole.items()
     }
+    reference = problem.rollout(tt.Stepwise()).final
     each = fitted(lambda k: iterations(problem.rollout(Inexact(k))), [1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 9.0])
     least = iterations(problem.rollout(Inexact(1.0)))
     tau = fitted(lambda e: iterations(problem.rollout(_one_tau(T, e))), [-2.0, *(k / 2 for k in range(-1, 12))])
     found = []
     for units in wanted:
-        row: Schedules = {name: (make(max(1, round(costing[name](units)))), {}) for name, make in whole.items()}
+        counts = {name: max(1, round(costing[name](units))) for name in whole}
+        n = len(cell.measuring)
+        row: Schedules = {name: (make(counts[name], n), {}) for name, make in whole.items() if "window" not in name}
+        placed = [_window(counts[f"window {place}"], T, place) for place in PLACES]
+        ends = [problem.distance(problem.rollout(window).final, reference).mean() for window in placed]
+        row["whole, last steps"] = placed[-1], {}
+        row["whole, best window"] = placed[int(torch.stack(ends).argmin())], {}
         row["one iteration, evenly"] = tt.Periodic(min(T, max(1, int(units)))), {"unit": "iteration"}
         if units >= least:  # for less there is no iteration at every step
             row["inexact at every step"] = Inexact(each(units)), {}
@@ -141,7 +147,19 @@ def schedules_of(cell: Cell) -> list[Schedules]:
 
 def _where_calibrated(problem: tt.Problem, schedule: tt.Schedule) -> tt.Rollout:
     """A schedule on the seeds it was calibrated on, where its cost is fitted; nothing is reported of it."""
-    return problem.rollout(lambda now: schedule.decide(now))
+    return problem.rollout((lambda now: schedule.decide(now)) if schedule.calibration_seeds else schedule)
+
+
+def _window(budget: int, n_steps: int, place: float) -> tt.Schedule:
+    """The stretch of steps that costs so many projections, at a place between the earliest and the latest."""
+    found = windows(budget, n_steps)
+    return found[round(place * (len(found) - 1))]
+
+
+def _by_rule(cell: Cell, key: str) -> Make:
+    """A rule that knows no budget, at the value where it spends one on average."""
+    rule = find_rule(key, cell.domain.problem, cell.calibrating.seeds)
+    return lambda b, n: rule.at(torch.full((n,), b))
 
 
 def _one_tau(n_steps: int, exponent: float) -> tt.Schedule:
@@ -202,17 +220,6 @@ def _cpu(cell: Cell, schedule: tt.Schedule, options: dict[str, Any]) -> tuple[fl
     return min(found, key=lambda pair: pair[0])
 
 
-def seconds_table(cells: dict[str, Any]) -> str:
-    """Iterations and CPU time side by side, as shares of those of full projection."""
-    timed_ones = {name: cell["timing"] for name, cell in cells.items() if "timing" in cell}
-    ways = [row["way"] for row in next(iter(timed_ones.values()))]
-    lines = ["| domain | " + " | ".join(ways) + " |", "|---|" + "---|" * len(ways)]
-    for name, rows in timed_ones.items():
-        shown = [f"{row['cost']:.0%} / {row['seconds']:.0%}" for row in rows]
-        lines.append(f"| {name} | " + " | ".join(shown) + " |")
-    return "\n".join(lines)
-
-
 def measure(name: str) -> dict[str, Any]:
     """All schedules at all costs."""
     cell = cell_of(name)
@@ -225,78 +232,6 @@ def measure(name: str) -> dict[str, Any]:
     for k, number in enumerate(("one iteration", "two iterations"), start=1):
         ends[f"{number} at every step"] = measured(cell, Inexact(k), {})
     return {"iterations": iterations(cell.full), "steps": cell.n_steps, "ends": ends, "rows": rows}
-
-
-MEASURES: dict[str, tuple[Callable[[dict[str, Any]], float], Callable[[dict[str, Any]], str]]] = {
-    "Path error (NEPE)": (lambda row: row["NEPE"][0], lambda row: f"{row['NEPE'][0]:.3f}"),
-    "Median endpoint distance": (lambda row: row["median"], lambda row: f"{row['median']:.1e}"),
-    "Mean endpoint distance": (
-        lambda row: row["endpoint"][0],
-        lambda row: f"{row['endpoint'][0]:.2g} ± {row['endpoint'][1]:.1g}",
-    ),
-}
-
-
-def table(cells: dict[str, Any]) -> str:
-    """Errors at equal cost, one table per measure."""
-    return "\n\n".join(f"**{name}**\n\n{_one_table(cells, *measure)}" for name, measure in MEASURES.items())
-
-
-def _one_table(
-    cells: dict[str, Any], value: Callable[[dict[str, Any]], float], text: Callable[[dict[str, Any]], str]
-) -> str:
-    lines = ["| domain | cost | " + " | ".join(METHODS) + " |", "|---|---|" + "---|" * len(METHODS)]
-    for name, cell in cells.items():
-        for share in SHARES:
-            by = {row["method"]: row for row in cell["rows"] if row["share"] == share}
-            best = min(map(value, by.values()), default=None)
-            texts = []
-            for method in METHODS:
-                row = by.get(method)
-                shown = "out of reach" if row is None else f"**{text(row)}**" if value(row) == best else text(row)
-                off = row is not None and abs(row["cost"] - share) > 0.15 * share
-                texts.append(f"{shown} ({row['cost']:.0%})" if row is not None and off else shown)
-            if by:
-                lines.append(f"| {name} | {share:.0%} | " + " | ".join(texts) + " |")
-    return "\n".join(lines)
-
-
-def ends_table(cells: dict[str, Any]) -> str:
-    """What full projection takes, and the simplest ways to take less."""
-    lines = [
-        "| domain | iterations of full projection, per step | one iteration at every step: cost, NEPE, "
-        "endpoint | two iterations at every step | at the end alone: NEPE, endpoint |",
-        "|---|---|---|---|---|",
-    ]
-    for name, cell in cells.items():
-        each = [cell["ends"].get(f"{number} at every step") for number in ("one iteration", "two iterations")]
-        shown = [
-            f"{end['cost']:.0%}, {end['NEPE'][0]:.3f}, {end['endpoint'][0]:.2g}" if end else "not measured"
-            for end in each
-        ]
-        end = cell["ends"]["terminal"]
-        shown.append(f"{end['NEPE'][0]:.3f}, {end['endpoint'][0]:.2g}")
-        lines.append(f"| {name} | {cell['iterations'] / cell['steps']:.2f} | " + " | ".join(shown) + " |")
-    return "\n".join(lines)
-
-
-def draw(cells: dict[str, Any]) -> None:
-    """The median distance of final states against what was spent."""
-    cells = {name: cell for name, cell in cells.items() if cell["rows"]}
-    with figure_style() as plt:
-        figure, axes = plt.subplots(1, len(cells), figsize=(2.7 * len(cells), 3.4), squeeze=False, layout="constrained")
-        for axis, (name, cell) in zip(axes[0], cells.items(), strict=True):
-            for method in METHODS:
-                rows = [row for row in cell["rows"] if row["method"] == method]
-                dashes = "-" if method.startswith(("repeat", "mean")) else "--"
-                costs, ends = [row["cost"] for row in rows], [row["median"] for row in rows]
-                axis.plot(costs, ends, dashes, marker="o", ms=3, label=method)
-            axis.set(title=name, xlabel="iterations, share of full", yscale="log")
-        axes[0][0].set_ylabel("median endpoint distance")
-        handles, labels = axes[0][0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
-        figure.savefig(HERE / "images" / "effort.svg")
-        plt.close(figure)
 
 
 def main() -> None:
