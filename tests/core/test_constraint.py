@@ -75,7 +75,7 @@ def test_revert_keeps_the_proposal():
 
 
 def test_raise_raises():
-    with pytest.raises(ProjectionError, match="failed for 2 of 2 selected states after 1 tries"):
+    with pytest.raises(ProjectionError, match="failed for 2 of 2 selected states after 1 try"):
         correct(torch.ones(2, 4), Stubborn(99), on_failure="raise")
 
 

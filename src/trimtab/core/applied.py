@@ -306,12 +306,16 @@ def recover(applied: Applied, x: Leaves, answer: Outcome, tries: int, then: Then
             break
     if len(failed) and then == "raise":
         raise ProjectionError(
-            f"the projection failed for {len(failed)} of {applied.n} selected states after {tries + 1} tries (first: "
+            f"the projection failed for {len(failed)} of {applied.n} selected states after {_tries(tries + 1)} (first: "
             f"row {int(failed[0])}); on_failure='keep', 'revert' or Retry(n) carries on instead"
         )
     if len(failed):
         _write(y, failed, proposal if then == "revert" else best)
     return Outcome(y, converged, iterations)
+
+
+def _tries(number: int) -> str:
+    return "1 try" if number == 1 else f"{number} tries"
 
 
 def _better(new: Leaves, old: Leaves, applied: Applied, old_defect: Tensor) -> tuple[Leaves, Tensor]:
