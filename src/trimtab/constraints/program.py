@@ -123,6 +123,11 @@ class NonlinearProgram(Constraint):
         cost = torch.tensor([max(1, answer[2]) for answer in answers], device=x.device)
         return Improvement(y, self.defect(y), done, (torch.from_numpy(begun.copy()).to(x),), cost)
 
+    def cheaper(self) -> dict[str, Constraint]:
+        """A looser tolerance, for which IPOPT needs fewer iterations."""
+        looser = max(100 * self.tolerance, 1e-4)
+        return {f"a tolerance of {looser:.0e}": replace(self, tolerance=looser)}
+
     def take(self, rows: Tensor) -> NonlinearProgram:
         """The same conditions for some samples, sharing the processes."""
         return self if self.parameters is None else replace(self, parameters=self.parameters[rows])
