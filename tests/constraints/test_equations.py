@@ -120,6 +120,44 @@ def test_a_function_may_take_derivatives_of_its_own():
         NonlinearEquality(energy_gradient).defect(numbers(3, 2))
 
 
+def in_inference_mode(equations, x):
+    with torch.inference_mode():
+        return equations.project(x.clone()).x
+
+
+def under_a_transform(equations, x):
+    found = []
+
+    def spread(scale):
+        found.append(equations.project(x).x)
+        return (scale * found[0]).sum()
+
+    torch.func.grad(spread)(torch.tensor(1.0))
+    return found[0]
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "one by one"])
+@pytest.mark.parametrize("call", [in_inference_mode, under_a_transform])
+def test_solutions_are_the_same_where_ordinary_derivatives_cannot_be_taken(way, call):
+    equations, x = NonlinearEquality(torus, **WAYS[way]), numbers(6, 3, seed=4)
+    torch.testing.assert_close(call(equations, x).clone(), equations.project(x).x)
+
+
+def test_a_function_may_use_tensors_that_were_made_in_inference_mode():
+    with torch.inference_mode():
+        radii = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+    ellipsoid = NonlinearEquality(lambda y: ((y / radii) ** 2).sum()[None] - 1)
+    assert ellipsoid.project(numbers(5, 3)).converged.all()
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_equations_that_do_not_depend_on_the_state_hold_or_fail_for_all(value):
+    constant = NonlinearEquality(lambda y: torch.full((2,), value, dtype=y.dtype))
+    answer = constant.project(numbers(4, 3))
+    assert torch.equal(answer.x, numbers(4, 3))
+    assert answer.converged.tolist() == [value == 0.0] * 4
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

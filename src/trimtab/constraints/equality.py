@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -114,17 +114,8 @@ class NonlinearEquality(Constraint):
             plain = self._equations(x, trust_linear=False)
             start = flat[failed]
             y[failed], size[failed], _ = solve(plain, start, failed, None, self.max_iterations, spent, start)
-        solved = size <= equations.tolerance
-        if self.refinements and factor is not None:
-            solved &= far_by_multipliers(equations, y, flat, factor, self.nearness)
-        moved = (solved & (y != flat).any(dim=1)).nonzero().squeeze(1)
-        for _ in range(self.refinements):
-            if len(moved) == 0:
-                break
-            y[moved], size[moved], more = closer(
-                equations, y[moved], size[moved], flat[moved], moved, self.nearness, self.max_iterations, spent
-            )
-            moved = moved[more]
+        if self.refinements:
+            self._refine(equations, y, size, flat, factor, spent)
         return Projection(y.reshape(x.shape), size <= equations.tolerance, spent, size)
 
     @torch.no_grad()
@@ -176,6 +167,22 @@ class NonlinearEquality(Constraint):
         last_y, last_g = new.last or (y, g)
         return Improvement(y.reshape(x.shape), size, done, (begun, count + 1, last_y, last_g, g, *(new.kept or ())))
 
+    def _refine(
+        self, equations: Equations, y: Tensor, size: Tensor, flat: Tensor, factor: Factor | None, spent: Tensor
+    ) -> None:
+        """Move solutions y, (n, d), along the set, in place, where they may be far from the nearest to `flat`."""
+        solved = size <= equations.tolerance
+        if factor is not None:
+            solved &= far_by_multipliers(equations, y, flat, factor, self.nearness)
+        moved = (solved & (y != flat).any(dim=1)).nonzero().squeeze(1)
+        for _ in range(self.refinements):
+            if len(moved) == 0:
+                break
+            y[moved], size[moved], more = closer(
+                equations, y[moved], size[moved], flat[moved], moved, self.nearness, self.max_iterations, spent
+            )
+            moved = moved[more]
+
     # ------------------------------------------------------------------ g and its derivatives
 
     def _equations(self, x: Tensor, trust_linear: bool = True) -> Equations:
@@ -195,46 +202,10 @@ class NonlinearEquality(Constraint):
         return equations if self.reference is None else equations._replace(shared=self._shared(equations, x))
 
     def _values(self, flat: Tensor, rows: Tensor | slice, event: torch.Size) -> Tensor:
-        """g, (k, m)."""
-        data = self._data(rows, flat)
-        if self.vectorised:
-            return self._called(lambda y: self._by_batch(y, *data), flat, event)
-
-        def one_by_one(y: Tensor) -> Tensor:
-            with torch.enable_grad():
-                return torch.stack([self.function(*row).detach() for row in zip(y, *data, strict=True)])
-
-        return self._called(one_by_one, flat, event)
-
-    def _derivatives(self, flat: Tensor, rows: Tensor, event: torch.Size, which: Tensor | None) -> Tensor:
-        """The Jacobian, (k, q, d), of those equations that `which` (q,) names, or all."""
-        return self._linearised(flat, rows, event, which)[1]()
-
-    def _linearised(
-        self, flat: Tensor, rows: Tensor, event: torch.Size, which: Tensor | None
-    ) -> tuple[Tensor, Callable[[], Tensor]]:
-        """g, (k, m), and what gives the Jacobian there, (k, q, d), of the equations that `which` (q,) names, or all."""
-        if self.vectorised:
-            g, pull_back = linearise(lambda y: self._values(y, rows, event), flat)
-            return g, lambda: gradients(pull_back, flat, g, which)
-
-        def one_by_one() -> Tensor:
-            found = [
-                torch.autograd.functional.jacobian(  # type: ignore[no-untyped-call]
-                    lambda s, own=own: self.function(s, *own), state.view(event)
-                )
-                for state, *own in zip(flat, *self._data(rows, flat), strict=True)
-            ]
-            jacobian = torch.stack(found).flatten(2)
-            return jacobian if which is None else jacobian[:, which]
-
-        return self._values(flat, rows, event), one_by_one
-
-    def _called(self, function: Callable[[Tensor], Tensor], flat: Tensor, event: torch.Size) -> Tensor:
-        """The function's answer, (k, m); an error in it is told with the shapes that it was called with."""
-        x = flat.reshape(len(flat), *event)
+        """g, (k, m); an error in the function is told with the shapes that it was called with."""
+        x, data = flat.reshape(-1, *event), self._data(rows, flat)
         try:
-            values = function(x)
+            values = self._by_batch(x, *data)
         except (IndexError, RuntimeError, TypeError, ValueError) as error:
             raise ValueError(
                 f"the function of NonlinearEquality failed on states {tuple(x.shape)}, one of shape {tuple(event)} at "
@@ -248,10 +219,40 @@ class NonlinearEquality(Constraint):
             )
         return values
 
-    def _data(self, rows: Tensor | slice, like: Tensor) -> list[Tensor]:
+    def _derivatives(self, flat: Tensor, rows: Tensor, event: torch.Size, which: Tensor | None) -> Tensor:
+        """The Jacobian, (k, q, d), of those equations that `which` (q,) names, or all."""
+        return self._linearised(flat, rows, event, which)[1]()
+
+    def _linearised(
+        self, flat: Tensor, rows: Tensor, event: torch.Size, which: Tensor | None
+    ) -> tuple[Tensor, Callable[[], Tensor]]:
+        """g, (k, m), and what gives the Jacobian there, (k, q, d), of the equations that `which` (q,) names, or all."""
+        if self.vectorised:
+
+            def values(y: Tensor) -> Tensor:
+                return self._values(y, rows, event)
+
+            g, pull_back = linearise(values, flat)
+            return g, lambda: gradients(values, pull_back, flat, g, which)
+
+        def one_by_one() -> Tensor:
+            found = [
+                torch.autograd.functional.jacobian(  # type: ignore[no-untyped-call]
+                    lambda s, own=own: self.function(s, *own), state.view(event)
+                )
+                for state, *own in zip(flat, *self._data(rows, flat), strict=True)
+            ]
+            jacobian = torch.stack(found).flatten(2)
+            return jacobian if which is None else jacobian[:, which]
+
+        return self._values(flat, rows, event), one_by_one
+
+    def _data(self, rows: Tensor | slice, like: Tensor) -> Sequence[Tensor]:
         """The data of some samples, its floats in the dtype of the states."""
+        if not self.data:
+            return self.data
         # rows are told apart and in order: as many as there are, are all
-        some = isinstance(rows, slice) or len(rows) < len(self.data[0]) if self.data else False
+        some = isinstance(rows, slice) or rows.shape[0] < self.data[0].shape[0]
         data = [d[rows] for d in self.data] if some else self.data
         return [d.to(like) if d.is_floating_point() else d.to(like.device) for d in data]
 
@@ -260,7 +261,14 @@ class NonlinearEquality(Constraint):
     @cached_property
     def _by_batch(self) -> Callable[..., Tensor]:
         """The function of a batch."""
-        return torch.func.vmap(self.function)
+        if self.vectorised:
+            return torch.func.vmap(self.function)
+
+        def one_by_one(*batch: Tensor) -> Tensor:
+            with torch.enable_grad():
+                return torch.stack([self.function(*sample).detach() for sample in zip(*batch, strict=True)])
+
+        return one_by_one
 
     @cached_property
     def _linear(self) -> dict[Any, Linear | None]:

@@ -12,7 +12,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from trimtab.constraints.linearised import Factor, Linear, Target, factored, linearise, matrix_free_steps, pushing
+from trimtab.constraints.linearised import (
+    Factor,
+    Linear,
+    Target,
+    factored,
+    linearise,
+    matrix_free_steps,
+    products,
+    pushing,
+)
 from trimtab.constraints.rows import row_dot
 
 __all__ = ["Equations", "Iterate", "advance", "begin", "closer", "far_by_multipliers", "solve"]
@@ -77,8 +86,9 @@ class Iterate(NamedTuple):
     def take(self, rows: Tensor) -> Iterate:
         """Some of them."""
         kept = None if self.kept is None else self.kept.take(rows)
-        last = None if self.last is None else (self.last[0][rows], self.last[1][rows])
-        return Iterate(self.y[rows], self.g[rows], self.size[rows], self.fell[rows], kept, last)
+        last = None if self.last is None else (self.last[0].index_select(0, rows), self.last[1].index_select(0, rows))
+        y, g, size, fell = (part.index_select(0, rows) for part in self[:4])
+        return Iterate(y, g, size, fell, kept, last)
 
 
 def begin(equations: Equations, y: Tensor, rows: Tensor, kept: Factor | None = None) -> Iterate:
@@ -108,7 +118,7 @@ def solve(
     """
     now = begin(equations, start, rows, kept)
     y, size, factor = now.y, now.size, kept
-    steps = torch.zeros_like(rows)
+    together, alone = 0, torch.zeros_like(rows)  # steps made by all samples, and by those still at work
     place: Tensor | None = None  # where each of those still at work stands in y; None while all are
     renews = kept is None and equations.renew_once
     for k in range(limit):
@@ -126,12 +136,13 @@ def solve(
             nearest_to = None if k == 0 and start is x else x  # from x itself the shortest step leads to the nearest
             now = advance(equations, now, rows, nearest_to, renews and k == 0)
             y, size, factor = now.y, now.size, now.kept
-            steps += 1
+            together += 1
         else:
-            now = advance(equations, now, rows[place], x[place], renews and k == 0)
-            y[place], size[place] = now.y, now.size
-            steps[place] += 1
-    spent[rows] += steps
+            now = advance(equations, now, rows[place], x.index_select(0, place), renews and k == 0)
+            y.index_copy_(0, place, now.y)
+            size.index_copy_(0, place, now.size)
+            alone.index_add_(0, place, torch.ones_like(place))
+    spent[rows] += alone + together
     return y, size, factor
 
 
@@ -150,15 +161,14 @@ def advance(
         return _renewed(equations, now, rows, x, renews_next)
     from_y, target = (now.y, now.g) if now.last is None else _extrapolated(now.y, now.g, *now.last)
     if equations.shared is not None:
-        step = target @ equations.shared.T
+        y = torch.addmm(from_y, target, equations.shared.T, alpha=-1)
     else:
         assert now.kept is not None
-        step = now.kept.steps(equations.linear, Target.of(equations.linear, target))
-    y = from_y - step
+        y = from_y - now.kept.steps(equations.linear, Target.of(equations.linear, target))
     g = equations.values(y, rows)
     size = _norm(g)
-    good = (size <= equations.shrink * now.size) | (size <= equations.tolerance)  # NaN is not good
-    new = Iterate(y, g, size, torch.ones_like(good), now.kept, (now.y, now.g))
+    good = size <= (equations.shrink * now.size).clamp(min=equations.tolerance)  # NaN is not good
+    new = Iterate(y, g, size, good, now.kept, (now.y, now.g))
     if bool(good.all()):
         return new
     poor = (~good).nonzero().squeeze(1)
@@ -169,7 +179,7 @@ def advance(
     if new.kept is not None and again.kept is not None:
         kept = Factor(*(part.index_copy(0, poor, own) for part, own in zip(new.kept, again.kept, strict=True)))
     y, g = y.index_copy(0, poor, again.y), g.index_copy(0, poor, again.g)
-    size, fell = size.index_copy(0, poor, again.size), new.fell.index_copy(0, poor, again.fell)
+    size, fell = size.index_copy(0, poor, again.size), good.index_copy(0, poor, again.fell)
     last = now.y.index_copy(0, poor, again.y), now.g.index_copy(0, poor, again.g)
     return Iterate(y, g, size, fell, kept, last)
 
@@ -181,9 +191,9 @@ def _extrapolated(y: Tensor, g: Tensor, last_y: Tensor, last_g: Tensor) -> tuple
     in the span of the steps, so that the solution found is the same one.
     """
     change = g - last_g
-    length = row_dot(change, change)
-    back = (row_dot(change, g) / length).nan_to_num(0.0, 0.0, 0.0).clamp(-3, 1)[:, None]  # 0 / 0: nothing to learn
-    return y - back * (y - last_y), g - back * change
+    back = row_dot(change, g).div_(row_dot(change, change))
+    back = back.nan_to_num_(0.0, 0.0, 0.0).clamp_(-3, 1).unsqueeze(1)  # 0 / 0: nothing to learn
+    return torch.lerp(y, last_y, back), torch.lerp(g, last_g, back)
 
 
 def _renewed(equations: Equations, now: Iterate, rows: Tensor, x: Tensor | None, renews_next: bool = False) -> Iterate:
@@ -229,7 +239,7 @@ def _searched(equations: Equations, now: Iterate, step: Tensor, rows: Tensor) ->
             break
         share /= 2
         y[left] = now.y[left] - share * step[left]
-        g[left] = equations.values(y[left], rows[left])
+        g = g.index_copy(0, left, equations.values(y[left], rows[left]))  # what the function returned may be expanded
         size[left] = _norm(g[left])
         fell[left] = size[left] < (1 - 1e-4 * share) * now.size[left]
     stay = ~fell
@@ -284,7 +294,7 @@ def closer(
     back = x - y
     if equations.matrix_free:
         kept = None
-        g, pull_back = linearise(lambda z: equations.values(z, rows), y)
+        g, pull_back = products(lambda z: equations.values(z, rows), y)
         pushed = pushing(pull_back, g)(back)
         along = back - matrix_free_steps(lambda z: equations.values(z, rows), y, pushed, 1e-3)
     else:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from trimtab.constraints.rows import apply_matrix, combine_columns, combine_rows, row_product
+from trimtab.constraints.rows import combine_columns, combine_rows, row_product
 
 __all__ = [
     "Factor",
@@ -22,6 +22,7 @@ __all__ = [
     "gradients",
     "linearise",
     "matrix_free_steps",
+    "products",
     "pushing",
     "step_matrix",
 ]
@@ -80,7 +81,8 @@ class Target(NamedTuple):
         """From the change of all equations, (n, m)."""
         if linear is None:
             return cls(change[:, :0], change)
-        return cls(apply_matrix(linear.coordinates, change[:, linear.rows]), change[:, linear.bent])
+        straight = combine_columns(linear.coordinates.expand(len(change), -1, -1), change.index_select(1, linear.rows))
+        return cls(straight, change.index_select(1, linear.bent))
 
     def plus(self, other: Target) -> Target:
         """Both changes together."""
@@ -105,7 +107,7 @@ class Factor(NamedTuple):
 
     def take(self, rows: Tensor) -> Factor:
         """Of some samples."""
-        return Factor(*(part[rows] for part in self))
+        return Factor(*(part.index_select(0, rows) for part in self))
 
     def steps(self, linear: Linear | None, target: Target) -> Tensor:
         """The shortest steps that change g by `target`, (n, d)."""
@@ -116,7 +118,7 @@ class Factor(NamedTuple):
     def multipliers(self, target: Target) -> tuple[Tensor, Tensor]:
         """The shortest steps as sums of gradients: of the equations that bend, (n, q), and of the basis, (n, r)."""
         bent = target.bent - combine_columns(self.cross, target.straight)
-        multipliers = torch.cholesky_solve(bent[:, :, None], self.cholesky).squeeze(2)
+        multipliers = torch.cholesky_solve(bent.unsqueeze(2), self.cholesky).squeeze(2)
         return multipliers, target.straight - combine_rows(multipliers, self.cross)
 
     def pushed(self, linear: Linear | None, step: Tensor) -> Target:
@@ -124,7 +126,9 @@ class Factor(NamedTuple):
         bent = combine_columns(self.jacobian, step)
         if linear is None:
             return Target(bent[:, :0], bent)
-        return Target(combine_columns(linear.basis.expand(len(step), -1, -1), step[:, linear.columns]), bent)
+        return Target(
+            combine_columns(linear.basis.expand(len(step), -1, -1), step.index_select(1, linear.columns)), bent
+        )
 
 
 def factored(bent: Tensor, linear: Linear | None) -> Factor:
@@ -135,7 +139,7 @@ def factored(bent: Tensor, linear: Linear | None) -> Factor:
     trace = gram.diagonal(dim1=1, dim2=2).sum(dim=1)
     ridge = (torch.finfo(gram.dtype).eps * 8 * trace).clamp(min=torch.finfo(gram.dtype).tiny)
     if linear is not None:
-        cross = row_product(bent[:, :, linear.columns], linear.basis.T.expand(len(bent), -1, -1))
+        cross = row_product(bent.index_select(2, linear.columns), linear.basis.T.expand(len(bent), -1, -1))
         gram = gram - row_product(cross, cross.transpose(1, 2))
     gram.diagonal(dim1=1, dim2=2).add_(ridge[:, None])
     return Factor(bent, cross, torch.linalg.cholesky_ex(gram).L)
@@ -149,23 +153,57 @@ def step_matrix(factor: Factor, linear: Linear | None, m: int) -> Tensor:
 
 
 def linearise(function: Callable[[Tensor], Tensor], at: Tensor) -> tuple[Tensor, Products]:
-    """The function's values, (n, m), and products with the transpose of its Jacobian, (n, m) to (n, d)."""
+    """The function's values, (n, m), and products with the transpose of its Jacobian, (…, n, m) to (…, n, d).
+
+    By ordinary derivatives, which cost half as much per operation as those of `torch.func`. Inside its transforms, and
+    where tensors belong to the inference mode, there are only the latter.
+    """
+    if not torch.is_inference_mode_enabled():
+        try:
+            with torch.enable_grad():
+                place = at.detach().requires_grad_()
+                values = function(place)
+            return values.detach(), _pulling_back(values, place)
+        except (RuntimeError, ValueError):  # those of the function itself come again
+            pass
+    g, pull_back = products(function, at)
+    return g, lambda many: pull_back(many) if many.ndim == 2 else torch.func.vmap(pull_back)(many)
+
+
+def _pulling_back(values: Tensor, place: Tensor) -> Products:
+    def pull_back(multipliers: Tensor) -> Tensor:
+        if not values.requires_grad or not len(multipliers):
+            return multipliers.new_zeros(*multipliers.shape[:-1], place.shape[1])
+        many = multipliers.ndim > values.ndim
+        found: Tensor = torch.autograd.grad(
+            values, place, multipliers, retain_graph=True, is_grads_batched=many, materialize_grads=True
+        )[0]
+        return found
+
+    return pull_back
+
+
+def products(function: Callable[[Tensor], Tensor], at: Tensor) -> tuple[Tensor, Products]:
+    """As `linearise`, by `torch.func`: products with Jᵀ, (n, m) to (n, d), of which `pushing` makes those with J."""
     found: Any = torch.func.vjp(function, at)
     return found[0], lambda multipliers: found[1](multipliers)[0]
 
 
 def pushing(pull_back: Products, like: Tensor) -> Products:
     """Products with J, (n, d) to (n, m), from those with Jᵀ: the derivative of a linear function is its transpose."""
-    return linearise(pull_back, torch.zeros_like(like))[1]
+    return products(pull_back, torch.zeros_like(like))[1]
 
 
-def gradients(pull_back: Products, at: Tensor, g: Tensor, which: Tensor | None) -> Tensor:
+def gradients(
+    function: Callable[[Tensor], Tensor], pull_back: Products, at: Tensor, g: Tensor, which: Tensor | None
+) -> Tensor:
     """The Jacobian, (n, q, d), of those equations that `which` (q,) names, or all.
 
     Samples are independent: the pull-back of one equation of all of them is a row of every sample's matrix, and the
     push of one coordinate a column; whichever are fewer are taken.
 
     Args:
+        function: Of states, (n, d) to (n, m).
         pull_back: Products with its transpose, as `linearise` gives them.
         at: Where, (n, d).
         g: The values there, (n, m).
@@ -174,10 +212,11 @@ def gradients(pull_back: Products, at: Tensor, g: Tensor, which: Tensor | None) 
     (n, d), m = at.shape, g.shape[1]
     if which is None and m > 2 * d:
         columns = torch.eye(d, dtype=g.dtype, device=g.device)[:, None].expand(-1, n, -1)
-        return torch.func.vmap(pushing(pull_back, g))(columns).permute(1, 2, 0).contiguous()
+        push = pushing(products(function, at)[1], g)
+        return torch.func.vmap(push)(columns).permute(1, 2, 0).contiguous()
     rows = torch.eye(m, dtype=g.dtype, device=g.device)
     rows = (rows if which is None else rows[which])[:, None].expand(-1, n, -1)
-    return torch.func.vmap(pull_back)(rows).transpose(0, 1).contiguous()
+    return pull_back(rows).transpose(0, 1).contiguous()
 
 
 def matrix_free_steps(function: Callable[[Tensor], Tensor], at: Tensor, target: Tensor, accuracy: float) -> Tensor:
@@ -189,7 +228,7 @@ def matrix_free_steps(function: Callable[[Tensor], Tensor], at: Tensor, target: 
         target: (n, m).
         accuracy: Residual, relative to the target, at which a sample's step is good enough.
     """
-    _, pull_back = linearise(function, at)
+    _, pull_back = products(function, at)
     push = pushing(pull_back, target)
     step, residual = torch.zeros_like(at), target.clone()
     direction, energy = residual, (residual * residual).sum(dim=1)

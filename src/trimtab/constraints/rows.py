@@ -40,14 +40,14 @@ def combine_rows(weights: Tensor, matrix: Tensor) -> Tensor:
 
     As a row times a matrix: the same as a product with its transpose, and several times faster.
     """
-    return row_product(weights[:, None, :], matrix).squeeze(1)
+    return row_product(weights.unsqueeze(1), matrix).squeeze(1)
 
 
 def combine_columns(matrix: Tensor, weights: Tensor) -> Tensor:
     """The columns of each sample's matrix, weighted and summed, (n, q, d) and (n, d) to (n, q); see `combine_rows`."""
-    return row_product(weights[:, None, :], matrix.transpose(1, 2)).squeeze(1)
+    return row_product(weights.unsqueeze(1), matrix.transpose(1, 2)).squeeze(1)
 
 
 def row_dot(a: Tensor, b: Tensor) -> Tensor:
     """The inner product of each pair of rows, (n, d) twice to (n,)."""
-    return row_product(a[:, None, :], b[:, :, None]).flatten()
+    return row_product(a.unsqueeze(1), b.unsqueeze(2)).view(-1)
