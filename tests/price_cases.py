@@ -65,6 +65,27 @@ class Regrown:
 FIRST_ZERO = tt.as_constraint(lambda x: x * torch.tensor([0.0, 1.0], dtype=x.dtype), lambda x: x[:, 0])
 
 
+@dataclass(frozen=True, eq=False)
+class SetUp(tt.Constraint):
+    """A constraint whose solver is set up at a cost before its first iteration of a step."""
+
+    solver: tt.Constraint
+    units: int
+
+    improves = True
+
+    def project(self, x, *args, **context):
+        answer = self.solver.project(x)
+        return answer._replace(iterations=answer.iterations + self.units * (answer.iterations > 0))
+
+    def defect(self, x, *args, **context):
+        return self.solver.defect(x)
+
+    def improve(self, x, state, **context):
+        cost = torch.full((len(x),), 1 + self.units * (state is None))
+        return self.solver.improve(x, state)._replace(cost=cost)
+
+
 def mean_path_error(schedule, sampler, constraint=ZERO, seeds=EVALUATION) -> float:
     return float(free.rollout(sampler, constraint, schedule, seeds).residuals.sum(dim=0).mean())
 

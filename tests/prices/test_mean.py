@@ -1,12 +1,17 @@
 """A budget that holds on average: the program against a plain one, and what it costs on other seeds."""
 
+from dataclasses import replace
+from functools import cache
+
 import pytest
 import torch
 
 import trimtab as tt
-from price_cases import contraction
+from price_cases import SetUp, contraction
+from trimtab.core.replay import replay
 from trimtab.prices import Mean, MeanPrices
-from trimtab.prices.mean import AtPrice, solve_mean
+from trimtab.prices.mean import AtPrice
+from trimtab.prices.mean_program import solve_mean
 from trimtab.prices.transitions import NODES
 
 CALIBRATION, EVALUATION = range(1000, 1032), range(32)
@@ -22,13 +27,56 @@ def test_where_a_correction_is_all_the_prices_cost_least(mu):
         stay = s + least(t + 1, min(s + 1, NODES - 1))
         return min(stay, mu + least(t + 1, 1)) if s else stay
 
-    prices = solve_mean(contraction(0.0, n_steps), mu)
+    prices, onward = solve_mean(contraction(0.0, n_steps), mu)
+    assert onward is None  # beginning and going on cost the same
     s, total = 3, 0.0
     for t in range(n_steps):
         if s >= prices[t]:
             s, total = 0, total + mu
         total, s = total + s, min(s + 1, NODES - 1)
     assert total == pytest.approx(least(0, 3))
+
+
+@pytest.mark.parametrize("mu", [0.2, 0.5, 1.5])
+@pytest.mark.parametrize(("begin", "go_on"), [(4, 1), (3, 2), (2, 2)])
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_with_a_set_up_cost_no_stopping_rule_costs_less(mu, begin, go_on, share):
+    n_steps = 5
+
+    @cache
+    def least(t: int, s: int, begun: bool) -> float:
+        if t == n_steps:
+            return 0.0
+        stay = s + least(t + 1, min(s + 1, NODES - 1), False)
+        better = int(s * share)
+        return min(stay, mu * (go_on if begun else begin) + least(t, better, True)) if better < s else stay
+
+    steps = replace(contraction(share, n_steps), begin=begin, go_on=go_on)
+    prices, onward = solve_mean(steps, mu)
+    assert (onward is None) == (begin == go_on)
+    s, total = 3, 0.0
+    for t in range(n_steps):
+        price, pay = prices[t], begin
+        while s >= price:
+            s, total = int(s * share), total + mu * pay
+            price, pay = (prices if onward is None else onward)[t], go_on
+        total, s = total + s, min(s + 1, NODES - 1)
+    assert total == pytest.approx(least(0, 3, False))
+
+
+def test_a_mean_budget_counts_the_set_up():
+    domain = tt.domain("linkage", n_steps=24)
+    known, fresh = (
+        replace(problem, constraint=SetUp(problem.constraint, 3))
+        for problem in (domain.problem(CALIBRATION), domain.problem(EVALUATION))
+    )
+    prices = tt.calibrate(known, Mean(40), unit="iteration", objective="path")
+    assert prices.onward is not None
+    assert (prices.onward <= prices.table).double().mean() > 0.9  # it is gone on with for longer than it is begun
+    schedule = prices.at(Mean(40))
+    run = fresh.rollout(schedule)
+    assert abs(float(run.paid.double().mean()) - 40) < 12
+    assert torch.equal(replay(schedule, run), run.iterations.long())
 
 
 @pytest.mark.parametrize(
@@ -47,10 +95,15 @@ def test_other_seeds_cost_about_as_much_on_average(name, unit, budget):
 
 def test_mean_prices_come_back_from_their_file(tmp_path):
     prices = MeanPrices(torch.tensor([[0.1, 0.2], [0.3, torch.inf]]), torch.tensor([2.0, 1.0]), seeds=(1, 2))
-    prices.save(tmp_path / "mean.safetensors")
-    again = MeanPrices.load(tmp_path / "mean.safetensors")
-    assert torch.equal(again.table, prices.table)
-    assert again.seeds == (1, 2)
+    onward = torch.tensor([[0.0, 0.1], [0.2, 0.3]])
+    for kept in (prices, replace(prices, unit="iteration", onward=onward)):
+        kept.save(tmp_path / "mean.safetensors")
+        again = MeanPrices.load(tmp_path / "mean.safetensors")
+        assert torch.equal(again.table, prices.table)
+        assert again.seeds == (1, 2)
+        assert (again.onward is None) == (kept.onward is None)
+    assert torch.equal(again.onward, onward)
+    assert torch.equal(again.at(1).onward, onward[:, 1])
     with pytest.raises(ValueError, match=r"MeanPrices\.load"):
         tt.load(tmp_path / "mean.safetensors")
 

@@ -6,7 +6,7 @@ Every method is a function of calibration batches, which are run by a problem or
 - `race`: all of them tried out on a measure of final samples; `candidates` is what races, `raced` what comes of it.
 - `thresholds`: a table of prices and `Adaptive`, the schedule of Algorithm 1; `plan`: times fixed in advance.
 - `quantile`: the paper's rule. `dynamic`: the dynamic program; `transitions` tells it what one step does.
-- `graded`: prices of single iterations. `mean`: prices that hold a budget on average.
+- `graded`: prices of single iterations. `mean`: prices that hold a budget on average, found by `mean_program`.
 - `planned`: the best fixed times. `seconds`: a budget of time instead of calls.
 - `batches` and `explore` run calibration batches, `own_scale` tells whether samples differ in scale, `objective` finds
   what a residual at each step adds to an error that is not path error, `resample` serves another number of steps.

@@ -24,7 +24,8 @@ from trimtab.core.record import Closing
 from trimtab.prices.batches import Batches, Source, refuse_repeated
 from trimtab.prices.candidates import by_iteration_race, by_race
 from trimtab.prices.graded import graded_prices
-from trimtab.prices.mean import Mean, MeanPrices, mean_prices
+from trimtab.prices.mean import Mean, MeanPrices
+from trimtab.prices.mean_program import mean_prices
 from trimtab.prices.methods import FEWEST, by_dp, by_on_policy, by_paper, by_plan
 from trimtab.prices.objective import Objective, as_mix
 from trimtab.prices.raced import Price

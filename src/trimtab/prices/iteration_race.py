@@ -18,7 +18,8 @@ from trimtab.core.record import Rollout
 from trimtab.prices.allowance import Allowance, counts_with_closing, even_counts, whole_counts
 from trimtab.prices.batches import Batches
 from trimtab.prices.graded import iteration_costs, iteration_prices, iteration_steps
-from trimtab.prices.mean import AtPrice, falling
+from trimtab.prices.mean import AtPrice
+from trimtab.prices.mean_program import falling
 from trimtab.prices.own_scale import OwnScale
 from trimtab.prices.pools import Array
 from trimtab.prices.race import EVEN, fixed_plans
