@@ -7,7 +7,7 @@
 
 Each cell is one domain with one kind of dynamics. Prices are calibrated on 64 seeds from 1,100,000 on. All schedules
 are run on the 64 seeds from 510,000 on, and 256 of their final samples are compared as distributions with those of full
-projection on 256 seeds from 610,000 on; for domains with a trained model these are 16 and 32 instead. A budget counts
+projection on 256 seeds from 610,000 on; for domains with a trained model these are 32 and 64 instead. A budget counts
 every projection, the closing one included, and every rollout is checked to have paid for exactly its budget; rules that
 know no budget stop at it and may pay less, and their values are tuned for each budget on the calibration seeds. Domains
 that judge their final states are measured by that too, with a price of the same race made for it. Finished cells are
@@ -55,7 +55,7 @@ N, N_MORE, POSITIONS = 64, 256, 10  # samples; of distributions; windows that ar
 PUBLIC = "pdm-public"  # the same sampler with a checkpoint that is at hand, on its own map
 TRAINED = ("reaction-flow", "grid", "pdm", PUBLIC)
 QUALITIES = {"grid": "cost_gap", "pdm": "length", PUBLIC: "length"}  # lower is better
-N_TRAINED, N_MORE_TRAINED, POSITIONS_TRAINED = 16, 32, 4  # a network is run at every step
+N_TRAINED, N_MORE_TRAINED, POSITIONS_TRAINED = 32, 64, 4  # a network is run at every step
 CELLS = (*SYNTHETIC, *(f"{name}-flow" for name in SYNTHETIC), *TRAINED)
 FACTORS = (0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0)  # of the value at which a rule would spend the budget on average
 FACTORS_TRAINED = (0.2, 0.5, 1.0, 1.5)
@@ -144,7 +144,7 @@ def schedules_of(
     domain: Domain, evaluation: Evaluation, trained: bool, judged: str | None, say: Callable[[str], None]
 ) -> tuple[dict[str, Callable[[Tensor], tt.Schedule]], dict[str, Any]]:
     """By name, what makes the schedule for budgets of all rows; and what the race decided."""
-    calibration = domain.problem(range(CALIBRATION, CALIBRATION + evaluation.n))
+    calibration = domain.problem(range(CALIBRATION, CALIBRATION + N))
     prices = {}
     methods: dict[str, dict[str, Any]] = {
         DEFAULT: {},
