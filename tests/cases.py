@@ -10,7 +10,16 @@ from torch import Tensor
 import free
 import trimtab as tt
 from trimtab.core.noise import Noise
-from trimtab.schedules import AboveNoise, AccumulatedDefect, Geometric, RandomRamp, Trigger, UntilBelow, Window
+from trimtab.schedules import (
+    AboveNoise,
+    AccumulatedDefect,
+    Geometric,
+    LookEvery,
+    RandomRamp,
+    Trigger,
+    UntilBelow,
+    Window,
+)
 
 
 @dataclass(frozen=True)
@@ -126,6 +135,7 @@ SCHEDULES = {
     "trigger": lambda sampler: Trigger(0.1, gap=3),
     "until-below": lambda sampler: UntilBelow(0.1),
     "above-noise": lambda sampler: AboveNoise(torch.full((sampler.n_steps,), 0.2)),
+    "look-every": lambda sampler: LookEvery(tt.schedules.FixedThreshold(0.2, 4), 3),
     "function": lambda sampler: lambda now: now.defect > now.defects.mean(dim=0),
 }
 

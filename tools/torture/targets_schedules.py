@@ -99,6 +99,8 @@ def rate_of(**changes: Any) -> Any:
 SCHEDULES: Targets = {
     "AccumulatedDefect value": (lambda v: whole_run(schedules.AccumulatedDefect(v, 2)), levels),
     "AccumulatedDefect budget": (lambda v: whole_run(schedules.AccumulatedDefect(0.1, v)), lambda r: but_none(budget(r))),
+    "LookEvery schedule": (lambda v: whole_run(schedules.LookEvery(v)), function),
+    "LookEvery every": (lambda v: whole_run(schedules.LookEvery(schedules.FixedThreshold(0.1, 2), v)), whole),
     "Trigger value": (lambda v: whole_run(schedules.Trigger(v)), levels),
     "Trigger gap": (lambda v: whole_run(schedules.Trigger(0.1, v)), whole),
     "Trigger budget": (lambda v: whole_run(schedules.Trigger(0.1, 1, v)), lambda r: but_none(budget(r))),

@@ -22,7 +22,7 @@ from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Closing, Rollout
 from trimtab.core.repeatable import as_record
-from trimtab.core.schedule import Schedule, Watched, as_schedule
+from trimtab.core.schedule import Schedule, Watched, as_schedule, watched
 from trimtab.prices.batches import Source
 from trimtab.prices.calibration import Price
 from trimtab.prices.plan import Plan
@@ -232,4 +232,4 @@ def _wanted(
             wanted += [(name, b, one.at(b)) for b in counts]
         else:
             wanted.append((name, None, as_schedule(one)))
-    return [(name, b, one if one.looks_at_defects else Watched(one)) for name, b, one in wanted]
+    return [(name, b, watched(one)) for name, b, one in wanted]

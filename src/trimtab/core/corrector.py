@@ -79,11 +79,12 @@ class Corrector(RunLife):
             x = ledger.form.leaves(proposal)
             if not ledger.form.exact:
                 x = ledger.form.widened(x)
-            if not self.measure_defects:
+            if not self.measure_defects and (not self.looks_every or (ledger.t + 1) % self.looks_every):
                 if not self.dense and not all_finite(x):
                     ledger.refuse_rows(~finite_rows(x), "the sampler proposed NaN or inf")
                 return x
-            before = tuple(leaf.clone() for leaf in x) if ledger.t == 0 and not self.dense else None
+            first = ledger.t < max(1, self.looks_every)
+            before = tuple(leaf.clone() for leaf in x) if first and not self.dense else None
             try:
                 defect = constraint.defect(x)
             except Exception:
@@ -177,6 +178,8 @@ class Corrector(RunLife):
             bad = ~finite_rows(x)
             if self.measure_defects:
                 bad |= ~(ledger.defects + ledger.residuals).isfinite().all(dim=0)
+            elif self.looks_every:
+                bad |= ~ledger.defects[self.looks_every - 1 :: self.looks_every].isfinite().all(dim=0)
             ledger.refuse_rows(bad, "the sampler proposed, or the projection returned, NaN or inf")
         t = ledger.t
         ledger.settle()

@@ -14,7 +14,7 @@ from torch import Tensor
 from trimtab.core.applied import NOTHING, Applied, Context, OnFailure, tries_and_last_resort
 from trimtab.core.budget import Unit, units
 from trimtab.core.constraint import Constraint, checked_constraint
-from trimtab.core.errors import callable_thing
+from trimtab.core.errors import callable_thing, whole_number
 from trimtab.core.groups import Groups, as_groups
 from trimtab.core.ledger import Ledger
 from trimtab.core.moment import Moment
@@ -64,8 +64,8 @@ class RunLife:
             unit: What a budget counts: "projection"s, or each "iteration" of a solver that offers them (see
                 `Constraint.improve`): then the schedule is asked again after each. That of the schedule, if it has
                 one, or projections.
-            measure_defects: Whether to evaluate defects; by default where the schedule looks at them. Off, the record
-                holds NaN.
+            measure_defects: Whether to evaluate the defects of all steps; by default where the schedule looks at them.
+                Where they are not evaluated, the record holds NaN.
             on_step: `on_step(t, numbers)` is called after each step, for logging.
         """
         if isinstance(n_steps, bool) or not isinstance(n_steps, int | np.integer) or not 1 <= n_steps < 2**31:
@@ -91,8 +91,10 @@ class RunLife:
         self.seeds = None if seeds is None else as_seeds(seeds)
         self.groups = as_groups(groups)
         self.keep_states, self.dense, self.on_step = keep_states, dense, on_step
-        self.measure_defects = self.schedule.looks_at_defects if measure_defects is None else measure_defects
-        if not self.measure_defects and self.schedule.looks_at_defects:
+        looks, every = self.schedule.looks_at_defects, whole_number(self.schedule.looks_every, "looks_every", 1)
+        self.measure_defects = looks and every == 1 if measure_defects is None else measure_defects
+        self.looks_every = every if looks and not self.measure_defects else 0  # 0: not before a decision
+        if measure_defects is False and looks:
             raise ValueError(
                 f"{type(self.schedule).__name__} decides by defects, which measure_defects=False would not give it; "
                 "leave it on, or use a schedule that fixes its times beforehand (Periodic, Planned, Fixed)"
@@ -182,8 +184,8 @@ class RunLife:
     def _begin(self, x: Any) -> Ledger:
         ledger = Ledger(Form(x), self.schedule, self.n_steps, self.closing, self.seeds, self.groups, self.unit)
         if not self.measure_defects:
-            ledger.defects.fill_(torch.nan)
-            ledger.residuals.fill_(torch.nan)
+            for books in (ledger.defects, ledger.residuals, ledger.seen):
+                books.fill_(torch.nan)
         self._ledger, self._previous = ledger, None
         return ledger
 

@@ -163,6 +163,11 @@ class Moment:
         return self.n_steps - self.t - int(self._kept_back > 0)
 
     @property
+    def steps_seen(self) -> int:
+        """How many steps the defects so far stand for: t + 1."""
+        return self.t + 1
+
+    @property
     def spent(self) -> Tensor:
         """Corrections each sample has spent so far, (n,) int64."""
         return _copied(self._books.spent)

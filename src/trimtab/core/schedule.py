@@ -7,7 +7,7 @@ loop and shown to it. One schedule therefore serves any number of batches, seeds
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import torch
@@ -25,6 +25,8 @@ class Schedule:
     Attributes:
         budget: What each sample may spend; None for a schedule that spends at will.
         looks_at_defects: Whether `decide` reads defects; a rollout does not measure them for one that does not.
+        looks_every: After how many updates it looks, if it does; 1 is at every step. In between no defect is measured,
+            `Moment.defect` is NaN, and what `decide` says there it says blindly.
         calibration_seeds: Seeds this schedule must not be evaluated on.
         closing: The accounting its prices were made for, "paid" or "free"; "" if it fits any.
         unit: What its prices count, "projection" or "iteration"; "" if it fits either.
@@ -35,6 +37,15 @@ class Schedule:
 
     budget: Any = 1.0
     looks_at_defects: ClassVar[bool] = True
+
+    @property
+    def looks_every(self) -> int:
+        """Each."""
+        return 1
+
+    def looks(self, n_steps: int) -> int:
+        """How often it looks at the defects of a sample in a run of T steps."""
+        return n_steps // self.looks_every if self.looks_at_defects else 0
 
     @property
     def repeats(self) -> bool:
@@ -99,19 +110,18 @@ def as_schedule(schedule: Schedule | Callable[[Moment], Tensor]) -> Schedule:
 
 
 @dataclass(frozen=True, eq=False)
-class Watched(Schedule):
-    """A schedule whose rollouts have their defects measured, although it does not look at them itself.
+class Around(Schedule):
+    """Another schedule with something about it changed: all else is as it has it.
 
     Attributes:
-        schedule: What decides.
+        schedule: The other one.
     """
 
     schedule: Schedule
-    budget: Any = None
+    budget: Any = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Spend what the other one does."""
-        of_type(self.schedule, Schedule, "the schedule that is watched", "trimtab.core.schedule.as_schedule makes one")
         object.__setattr__(self, "budget", self.schedule.budget)
 
     @property
@@ -143,9 +153,28 @@ class Watched(Schedule):
         """As the other one does."""
         return self.schedule.decide(now)
 
-    def to(self, device: torch.device) -> Watched:
+    def to(self, device: torch.device) -> Self:
         """The same on `device`."""
-        return Watched(self.schedule.to(device))
+        return replace(self, schedule=self.schedule.to(device))
+
+
+@dataclass(frozen=True, eq=False)
+class Watched(Around):
+    """A schedule whose rollouts have the defects of all steps measured, although it does not look at them itself.
+
+    Attributes:
+        schedule: What decides.
+    """
+
+    def __post_init__(self) -> None:
+        """Refuse what is no schedule."""
+        of_type(self.schedule, Schedule, "the schedule that is watched", "trimtab.core.schedule.as_schedule makes one")
+        super().__post_init__()
+
+
+def watched(schedule: Schedule) -> Schedule:
+    """The schedule itself if it looks at every step, else the same with all its steps measured."""
+    return schedule if schedule.looks_at_defects and schedule.looks_every == 1 else Watched(schedule)
 
 
 @dataclass(frozen=True, eq=False)

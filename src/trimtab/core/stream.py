@@ -86,6 +86,11 @@ class Stream:
                 f"{asked!r} goes by the steps of a run of known length, and a stream has none; give a function of a "
                 "Moment, FixedThreshold(value), what calibrate_rate returns, or Stepwise(), as often as the rate allows"
             )
+        if asked.looks_every != 1:
+            raise ValueError(
+                f"{asked!r} counts the steps of a run between its looks, and a step of a stream is a run of its own; "
+                "give the schedule that it is made of"
+            )
         self.rate, self.burst = float(rate), float(burst)
         self.steps = 0
         self._bucket = _Bucket(asked, float(burst))

@@ -19,7 +19,7 @@ from trimtab.core.problem import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.record import Rollout
 from trimtab.core.repeatable import as_record
-from trimtab.core.schedule import Schedule, Watched
+from trimtab.core.schedule import Schedule, Watched, watched
 from trimtab.prices.explore import Explore, spread_budgets
 from trimtab.prices.objective import Objective, as_mix, describe, residual_weights, skips
 from trimtab.prices.thresholds import Thresholds, with_closing
@@ -108,11 +108,11 @@ class Batches:
         """One batch of calibration rollouts; all of them are run, and counted, here."""
         self._ran[0] += 1
         self.say(f"calibration batch {self.count}")
-        return self._counted(as_record(self._run(_watched(schedule))))
+        return self._counted(as_record(self._run(watched(schedule))))
 
     def ahead(self, schedules: Sequence[Schedule]) -> None:
         """Begin batches that will be run."""
-        ahead(self._run, list(map(_watched, schedules)))
+        ahead(self._run, list(map(watched, schedules)))
 
     def _counted(self, record: Rollout, batches: int = 1) -> Rollout:
         if record.planned_steps is not None:
@@ -191,10 +191,6 @@ class Batches:
                 f"{self.n} calibration rollouts are too few for this method: give at least {least} seeds, better 64 "
                 "(method='paper' works with any number)"
             )
-
-
-def _watched(schedule: Schedule) -> Schedule:
-    return schedule if schedule.looks_at_defects else Watched(schedule)
 
 
 def refuse_repeated(problem: Problem) -> None:

@@ -59,7 +59,7 @@ class OwnScale:
 
     def now(self, now: Moment) -> Any:
         """The scale of each sample in the middle of a rollout, (n,), an array as in `Moment.arrays`."""
-        return now.running_sum(self._relative) / (self.prior + now.t + 1)
+        return now.running_sum(self._relative) / (self.prior + now.steps_seen)
 
     def _relative(self, t: int, defect: Any, last: Any) -> Any:
         """A step's defects in typical ones; the prior counts with the first step."""

@@ -1,6 +1,7 @@
 """Schedules that need no calibration, and how schedules are drawn."""
 
 from trimtab.schedules.basic import Fixed, FixedThreshold, Inexact, Periodic, RandomTimes, Stepwise, Terminal
+from trimtab.schedules.looks import LookEvery
 from trimtab.schedules.triggers import AboveNoise, AccumulatedDefect, Trigger, UntilBelow
 from trimtab.schedules.windows import Geometric, RandomRamp, Window, windows
 
@@ -11,6 +12,7 @@ __all__ = [
     "FixedThreshold",
     "Geometric",
     "Inexact",
+    "LookEvery",
     "Periodic",
     "RandomRamp",
     "RandomTimes",

@@ -43,7 +43,7 @@ class AccumulatedDefect(Schedule):
     def decide(self, now: Moment) -> Tensor:
         """Where the sum has reached the value."""
         steps = torch.arange(now.t + 1, device=now.defect.device)
-        since = torch.where(steps[:, None] >= now.last, now.defects, 0.0)
+        since = torch.where(steps[:, None] >= now.last, now.defects, 0.0).nan_to_num(0.0, torch.inf)  # NaN: no look
         # one after the other: a plain sum groups its terms by the batch size, to other last bits
         return since.cumsum(dim=0)[-1] >= _fitting("AccumulatedDefect", self.value, now)
 
@@ -110,7 +110,7 @@ class UntilBelow(Schedule):
 
     def decide(self, now: Moment) -> Tensor:
         """Where no defect has been below the tolerance yet."""
-        return (now.defects >= _fitting("UntilBelow", self.tolerance, now)).all(dim=0)
+        return ~(now.defects < _fitting("UntilBelow", self.tolerance, now)).any(dim=0)
 
     def to(self, device: torch.device) -> UntilBelow:
         """The same schedule with its tolerances on `device`."""
