@@ -100,7 +100,7 @@ def ends_table(cells: dict[str, Any]) -> str:
 
 
 def seconds_table(cells: dict[str, Any]) -> str:
-    """Iterations and CPU time side by side, as shares of those of full projection."""
+    """Iterations and seconds side by side, as shares of those of full projection."""
     timed_ones = {name: cell["timing"] for name, cell in cells.items() if "timing" in cell}
     ways = [row["way"] for row in next(iter(timed_ones.values()))]
     lines = ["| domain | " + " | ".join(ways) + " |", "|---|" + "---|" * len(ways)]

@@ -7,7 +7,7 @@
 The cost of a run is the iterations of its solver, those of the closing projection included; full projection at every
 step is 1. Everything that has to be fitted (prices, budgets of whole projections, tau, the place of a window, values of
 rules that know no budget) is fitted to a cost on 64 seeds from 1,100,000 on and measured on 256 seeds from 700,000 on;
-for domains with a trained model these are 16 and 32. What a run then cost stands beside its error. CPU time is measured
+for domains with a trained model these are 16 and 32. What a run then cost stands beside its error. Seconds are measured
 apart. Finished cells are kept in docs/effort.json.
 """
 
@@ -188,10 +188,7 @@ def measured(cell: Cell, schedule: tt.Schedule, options: dict[str, Any]) -> dict
 
 
 def timed(cell: Cell) -> list[dict[str, Any]]:
-    """What correcting adds to the CPU time of a rollout, share of what full projection adds, beside its iterations.
-
-    CPU time, and not that of the clock, as other work on the machine does not change it much; the less of two.
-    """
+    """What a run spent in its solver, by its own record, as a share of full projection, beside its iterations."""
     T = cell.n_steps
     ways: Schedules = {
         "full projection": (tt.Stepwise(), {}),
@@ -202,22 +199,12 @@ def timed(cell: Cell) -> list[dict[str, Any]]:
         "one iteration, evenly, 25% of the steps": (tt.Periodic(0.25), {"unit": "iteration"}),
         "until below one tau of 0.01": (_one_tau(T, 2.0), {}),
     }
-    alone = _cpu(cell, tt.Terminal(), {})[0]
     rows = []
     for way, (schedule, options) in ways.items():
-        seconds, run = _cpu(cell, schedule, options)
-        rows.append({"way": way, "cost": iterations(run) / iterations(cell.full), "seconds": seconds - alone})
+        runs = [cell.measuring.rollout(schedule, measure_defects=True, **options) for _ in range(3)]
+        seconds = min(run.seconds["projection"] for run in runs)  # the least is disturbed least
+        rows.append({"way": way, "cost": iterations(runs[0]) / iterations(cell.full), "seconds": seconds})
     return [row | {"seconds": row["seconds"] / rows[0]["seconds"]} for row in rows]
-
-
-def _cpu(cell: Cell, schedule: tt.Schedule, options: dict[str, Any]) -> tuple[float, tt.Rollout]:
-    """The less of two times, in seconds, and the run."""
-    found = []
-    for _ in range(2):
-        began = time.process_time()
-        run = cell.measuring.rollout(schedule, measure_defects=True, **options)
-        found.append((time.process_time() - began, run))
-    return min(found, key=lambda pair: pair[0])
 
 
 def measure(name: str) -> dict[str, Any]:
