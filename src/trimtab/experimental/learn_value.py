@@ -83,7 +83,7 @@ class Branch(Schedule):
                 f"a branch follows the table that it explores near, from a step of each of {len(now)} samples on: got "
                 f"{len(self.at)} steps and {'a' if self.explore.thresholds else 'no'} table"
             )
-        explored = self.explore.decide(now)
+        explored = torch.as_tensor(self.explore.decide(now))
         s, b = now.arrays(self)
         by_price = torch.as_tensor(s >= self.explore.thresholds.price(now, b))
         forced = torch.full_like(by_price, self.correct)

@@ -73,7 +73,7 @@ def solve(steps: Steps, budget: int, weights: Tensor | None = None, *, keep_cost
     ahead, now = torch.zeros(2, 2 * k + 1, B + 1, dtype=torch.float64)
     ahead[k] = now[k] = 1.0
     after_correction, gains = torch.empty(2, k, B + 1, dtype=torch.float64)
-    sums = np.empty((k, B + 1))
+    sums, counts = np.empty((k, B + 1)), np.arange(B + 1, dtype=np.float32)
     for t in reversed(range(T)):
         known = min(B, T - t - 1) + 1  # budgets that the next step tells apart
         after, here, go = ahead[:, :known], now[:, :known], after_correction[:, :known]
@@ -81,14 +81,14 @@ def solve(steps: Steps, budget: int, weights: Tensor | None = None, *, keep_cost
         torch.mm(to_fresh[t], after, out=here[k + 1 :])
         torch.mm(to_corrected[t], after[k:], out=go)
         stay_settled, stay_fresh = here[:k], here[k + 1 :]
-        share = torch.from_numpy(_fresh_share(min(B, T - t), T - t, settle))
+        share = torch.from_numpy(_fresh_share(counts[: min(B, T - t) + 1], T - t, settle))
         if known > 1:
-            gain = torch.lerp(stay_settled[:, 1:], stay_fresh[:, 1:], share[1:known], out=gains[:, : known - 1])
-            gain -= go[:, :-1]  # a correction leaves one fewer
-            table[t, 1:known] = break_even(defects[t], gain.numpy(), sums[:, : known - 1])
-            spend = torch.from_numpy(defects[t][:, None] >= table[t, 1:known])
-            for stay in (stay_settled[:, 1:], stay_fresh[:, 1:]):
-                torch.where(spend, go[:, :-1], stay, out=stay)
+            settled, fresh, gone = stay_settled[:, 1:], stay_fresh[:, 1:], go[:, :-1]  # a correction leaves one fewer
+            gain = torch.lerp(settled, fresh, share[1:known], out=gains[:, : known - 1]).sub_(gone)
+            price = table[t, 1:known] = break_even(defects[t], gain.numpy(), sums[:, : known - 1])
+            spend = torch.from_numpy(defects[t][:, None] >= price)
+            for stay in (settled, fresh):
+                torch.where(spend, gone, stay, out=stay)
         if known < len(share):  # a correction for every step to go
             now[:k, known] = now[k + 1 :, known] = go[:, -1]
         if keep_cost:
@@ -107,23 +107,24 @@ def _one_step_ahead(steps: Steps, weights: Tensor | None, settle: float) -> tupl
         for fresh samples. The ones are multiplied with what is paid at this step.
     """
     unit = steps.scale if weights is None else weights.double() * steps.scale
-    stay, spend = ((unit[:, None] * paid)[:, :, None] for paid in (steps.nodes, steps.residual))
+    T, k = steps.nodes.shape
     # nothing is ahead of the last step
-    alone, at_rest, corrected = (
-        torch.nn.functional.pad(part, (0, 0, 0, 0, 0, 1)) for part in (steps.alone, steps.settled, steps.corrected)
-    )
-    return (
-        torch.cat([settle * alone, stay, (1 - settle) * alone], dim=2),
-        torch.cat([at_rest, stay], dim=2),
-        torch.cat([spend, corrected], dim=2),
-    )
+    fresh, settled, corrected = (torch.zeros(T, k, width, dtype=torch.float64) for width in (2 * k + 1, k + 1, k + 1))
+    torch.mul(steps.alone, settle, out=fresh[:-1, :, :k])
+    torch.mul(steps.alone, 1 - settle, out=fresh[:-1, :, k + 1 :])
+    settled[:-1, :, :k], corrected[:-1, :, 1:] = steps.settled, steps.corrected
+    fresh[:, :, k] = settled[:, :, k] = unit[:, None] * steps.nodes
+    corrected[:, :, 0] = unit[:, None] * steps.residual
+    return fresh, settled, corrected
 
 
-def _fresh_share(most: int, steps_to_go: int, settle: float) -> Array:
-    """The share of fresh samples among those with 0, 1, ... `most` corrections for the steps to go, (most + 1,)."""
+def _fresh_share(counts: NDArray[np.float32], steps_to_go: int, settle: float) -> Array:
+    """The share of fresh samples among those with so many corrections for the steps to go, (m,) to (m,)."""
     # in single precision, as every table so far was made
-    rate = (np.arange(most + 1, dtype=np.float32) / np.float32(steps_to_go)).astype(np.float64)
-    share: Array = rate / (1 - (1 - rate) * (1 - settle))
+    rate = (counts / np.float32(steps_to_go)).astype(np.float64)
+    under = np.subtract(1, rate)
+    under *= 1 - settle
+    share: Array = np.divide(rate, np.subtract(1, under, out=under), out=under)
     return share
 
 
@@ -141,16 +142,16 @@ def break_even(defects: Array, gain: Array, from_here_up: Array) -> Array:
     Returns:
         (B,), -inf where correcting always pays and +inf where it never does.
     """
-    from_here_up[-1] = gain[-1]
-    for row in range(len(gain) - 1, 0, -1):  # several times faster than cumsum along a column
-        np.add(from_here_up[row], gain[row - 1], out=from_here_up[row - 1])
-    best = from_here_up.max(axis=0)
-    cut = (from_here_up == best).argmax(axis=0)
+    above = from_here_up[-1]
+    np.copyto(above, gain[-1])
+    for row in range(len(gain) - 2, -1, -1):  # several times faster than cumsum along a column
+        above = np.add(above, gain[row], from_here_up[row])
+    best, cut = (found.numpy() for found in torch.from_numpy(from_here_up).max(dim=0))  # of equal ones the first
     below, budgets = np.maximum(cut - 1, 0), np.arange(len(cut))
     here, there = gain[cut, budgets], gain[below, budgets]
-    between = here > there
-    share = np.divide(here, here - there, where=between, out=np.zeros(len(cut))).clip(0, 1)
-    price: Array = defects[cut] + share * (defects[below] - defects[cut])
+    apart, upper, lower = here - there, defects.take(cut), defects.take(below)
+    share = np.divide(here, apart, where=apart > 0, out=np.zeros(len(cut)))
+    price: Array = upper + np.minimum(np.maximum(share, 0), 1) * (lower - upper)
     price[cut == 0] = -np.inf
     price[~(best > 0)] = np.inf
     return price

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from trimtab.core.budget import Budget, corrections
-from trimtab.core.moment import Moment
+from trimtab.core.moment import Moment, as_array
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.schedule import ByIteration, Schedule
 from trimtab.prices.thresholds import Thresholds
@@ -41,16 +42,19 @@ class Explore(Schedule):
     share: float = 1.0
     seed: int = 0
 
-    def decide(self, now: Moment) -> Tensor:
+    def decide(self, now: Moment) -> Any:
         """Two coins for each sample: whether to explore, and if so, whether to correct."""
-        seeds = now.seeds if now.seeds is not None else torch.arange(len(now.defect), device=now.defect.device)
-        coins = self._coins(seeds, now.t)
-        at_random = coins[:, 1] * now.steps_to_go < now.spendable
+        seeds = now.seeds
+        coins = as_array(
+            self._coins(torch.arange(len(now), device=now.defect.device) if seeds is None else seeds, now.t)
+        )
+        at_random = coins[:, 1] * now.steps_to_go < as_array(now.spendable)
         if self.thresholds is None:
             return at_random
         s, b = now.arrays(self)
-        by_price = torch.as_tensor(s >= self.thresholds.price(now, b.clip(max=self.thresholds.budget)))  # may be beyond
-        return torch.where(coins[:, 0] < self.share, at_random, by_price)
+        by_price = s >= self.thresholds.price(now, b.clip(max=self.thresholds.budget))  # may be beyond
+        explores = coins[:, 0] < self.share
+        return (explores & at_random) | (~explores & by_price)
 
     def _coins(self, seeds: Tensor, t: int) -> Tensor:
         """The coins of one step, (n, 2); those of many steps are thrown at once, as one by one they cost more."""

@@ -69,15 +69,17 @@ def smoothed_means(total: Tensor, count: Tensor) -> Tensor:
     T = len(total)
     steps = torch.arange(T, dtype=torch.float64)
     gaps = torch.arange(T + 1, dtype=torch.float64).clamp(min=0.5).log()
-    near = _gaussian(steps, max(2.0, T / 10)), _gaussian(gaps, 0.2)
-    far = _gaussian(steps, T / 4), _gaussian(gaps, 0.5)
+    along_steps = _gaussian(steps, max(2.0, T / 10)), _gaussian(steps, T / 4)
+    along_gaps = _gaussian(gaps, 0.2), _gaussian(gaps, 0.5)
+    # the wide kernel has a small say, which decides only where the narrow one has seen next to nothing
+    says, both = (1.0, 1e-3), torch.cat(along_steps, dim=1)
 
     def smooth(cells: Tensor) -> Tensor:
-        # the wide kernel has a small say, which decides only where the narrow one has seen next to nothing
-        narrow, wide = (a @ ((a.T @ cells @ b) @ b.T) for a, b in (near, far))  # from the smallest products outwards
-        return narrow + 1e-3 * wide
+        seen = torch.tensor_split(both.T @ cells, (along_steps[0].shape[1],))
+        # from the smallest products outwards, and one product of the size of the cells for both kernels
+        return both @ torch.cat([say * ((c @ b) @ b.T) for say, c, b in zip(says, seen, along_gaps, strict=True)])
 
-    return smooth(total) / smooth(count).clamp(min=1e-300)
+    return smooth(total).div_(smooth(count).clamp_(min=1e-300))
 
 
 def _gaussian(x: Tensor, width: float) -> Tensor:

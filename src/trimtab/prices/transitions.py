@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -164,7 +165,7 @@ def _occupancy(nodes: Array, groups: Sequence[Array]) -> list[Array]:
     left = _intervals(nodes, x)
     share = x - nodes.take(left)
     share /= np.diff(nodes).take(left)
-    np.minimum(np.maximum(share, 0, out=share), 2, out=share)  # nodes may lie close together
+    np.clip(share, 0, 2, out=share)  # nodes may lie close together
     row = begin = 0
     for each in groups:  # cells of a row of its own for each row
         cells = left[begin : begin + each.size].reshape(each.shape)
@@ -173,8 +174,8 @@ def _occupancy(nodes: Array, groups: Sequence[Array]) -> list[Array]:
     many, right = (np.bincount(left, each, minlength=n * n_rows).reshape(n_rows, n) for each in (None, share))
     weights = many - right
     weights[:, 1:] += right[:, :-1]
-    parts = np.split(weights, np.cumsum([len(each) for each in groups])[:-1])
-    return [part / each.shape[1] for part, each in zip(parts, groups, strict=True)]
+    ends = accumulate(map(len, groups))
+    return [weights[end - len(each) : end] / each.shape[1] for end, each in zip(ends, groups, strict=True)]
 
 
 def _intervals(nodes: Array, x: Array) -> NDArray[np.intp]:
@@ -208,8 +209,10 @@ def transported(pool: Pooled, nodes: Array) -> Array:
 
 def _slopes(x: Array, y: Array, first: NDArray[np.intp], count: int) -> Array:
     """Of y on x (m,) among the `count` neighbours that begin at each of `first` (k,), from sums up to there: (k,)."""
-    sums = np.zeros((4, len(x) + 1))
-    np.cumsum([x, y, x * x, x * y], axis=1, out=sums[:, 1:])
+    sums = np.empty((4, len(x) + 1))
+    sums[:, 0] = 0
+    for row, each in zip(sums, (x, y, x * x, x * y), strict=True):
+        np.cumsum(each, out=row[1:])
     mean_x, mean_y, xx, xy = (sums[:, first + count] - sums[:, first]) / count
     slope: Array = (xy - mean_x * mean_y) / np.maximum(xx - mean_x**2, 1e-12)
     return slope.clip(0, 1.5)

@@ -116,5 +116,5 @@ class _SideBySide(Schedule):
         ends = range(0, len(now.defect) + 1, self.n)
         decided = []
         for schedule, (low, high) in zip(self.schedules, pairwise(ends), strict=True):
-            decided.append(schedule.decide(now.take(slice(low, high))))
+            decided.append(torch.as_tensor(schedule.decide(now.take(slice(low, high)))))
         return torch.cat(decided)
