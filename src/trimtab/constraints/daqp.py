@@ -62,7 +62,8 @@ class NearestByDaqp:
         if not own and known is not b:
             update(bupper=b)
         all_finite = isfinite(np.vdot(y, y))
-        for i, point in enumerate(y):
+        for i in range(len(y)):
+            point = y[i]
             if not all_finite and not isfinite(point.dot(point)):
                 missed.append(i)
                 continue

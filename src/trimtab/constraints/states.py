@@ -47,22 +47,22 @@ def check_states(
         raise ValueError(f"{of} takes floating-point states: got {x.dtype}; convert them with x.float()")
     if x.layout != torch.strided or x.is_meta or (type(x) is Tensor and x._is_zerotensor()):
         raise ValueError(f"{of} takes states with memory of their own: got {_kind(x)}")
-    shape = x.shape
+    came, *lengths = x.shape or (0,)
     if event is None:
-        fits = len(shape) >= 2
+        fits = bool(lengths)
     else:
-        fits = len(shape) == 1 + len(event)
-        fits = fits and all(isinstance(e, str) or e == k for e, k in zip(event, shape[1:], strict=True))
-    fits = fits and 0 not in shape[1:]
+        fits = len(lengths) == len(event)
+        fits = fits and all(isinstance(e, str) or e == k for e, k in zip(event, lengths, strict=True))
+    fits = fits and 0 not in lengths
     if fits and numbers is not None:
-        fits = prod(shape[1:]) == numbers
+        fits = prod(lengths) == numbers
     if not fits:
         wanted = "*event" if event is None else ", ".join(map(str, event))
         more = "" if numbers is None else f" with {numbers} numbers each"
-        raise ValueError(f"{of} takes states of shape (n, {wanted}){more}, one row per sample: got {tuple(shape)}")
-    if samples is not None and shape[0] != samples:
+        raise ValueError(f"{of} takes states of shape (n, {wanted}){more}, one row per sample: got {tuple(x.shape)}")
+    if samples is not None and came != samples:
         raise ValueError(
-            f"{of} has data for {samples} samples but was given {shape[0]} states; data has one row per sample, and "
+            f"{of} has data for {samples} samples but was given {came} states; data has one row per sample, and "
             "take(rows) selects some"
         )
 
