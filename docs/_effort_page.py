@@ -34,7 +34,7 @@ BASELINES = (
     "one tau",
 )
 METHODS = (*BASELINES, *BY_PRICE)
-DRAWN = ("whole, evenly", "whole, best window", "one iteration, evenly", "inexact at every step", "one tau", *BY_PRICE)
+DRAWN = ("whole, evenly", "one iteration, evenly", "inexact at every step", "one tau", *BY_PRICE)
 Row = dict[str, Any]
 MEASURES: dict[str, tuple[Callable[[Row], float], Callable[[Row], str]]] = {
     "NEPE": (lambda row: row["NEPE"][0], lambda row: f"{row['NEPE'][0]:.3f}"),
