@@ -17,6 +17,7 @@ from trimtab.core.applied import Applied, Outcome, recover
 from trimtab.core.effort import improve_while_it_pays
 from trimtab.core.ledger import Ledger
 from trimtab.core.life import RunLife
+from trimtab.core.looks import looked_at
 from trimtab.core.states import Leaves, all_finite, finite_rows, put_rows, rowwise, take_leaves, true_rows
 
 __all__ = ["Corrector"]
@@ -79,7 +80,7 @@ class Corrector(RunLife):
             x = ledger.form.leaves(proposal)
             if not ledger.form.exact:
                 x = ledger.form.widened(x)
-            if not self.measure_defects and (not self.looks_every or (ledger.t + 1) % self.looks_every):
+            if not (self.measure_defects or (self.looks_every and looked_at(ledger.t, self.looks_every))):
                 if not self.dense and not all_finite(x):
                     ledger.refuse_rows(~finite_rows(x), "the sampler proposed NaN or inf")
                 return x

@@ -44,9 +44,9 @@ class SeenEvery(Moment):
     @property
     def defects(self) -> Tensor:
         """All defects so far, the present one last, (t + 1, n); NaN where nobody looked."""
-        steps = torch.arange(self.t + 1)
-        looked = ((steps + 1) % self.every == 0).to(self.defect.device)
-        return torch.where(looked[:, None], super().defects, torch.nan)
+        defects = super().defects
+        looked = [looked_at(t, self.every) for t in range(self.t + 1)]
+        return torch.where(torch.tensor(looked, device=defects.device)[:, None], defects, torch.nan)
 
     def take(self, rows: slice) -> Moment:
         """The same moment for some of the samples; the proposal is left out."""

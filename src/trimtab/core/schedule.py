@@ -43,10 +43,6 @@ class Schedule:
         """Each."""
         return 1
 
-    def looks(self, n_steps: int) -> int:
-        """How often it looks at the defects of a sample in a run of T steps."""
-        return n_steps // self.looks_every if self.looks_at_defects else 0
-
     @property
     def repeats(self) -> bool:
         """Not asked again."""
