@@ -134,7 +134,8 @@ def _summary(domains: tuple[str, ...]) -> dict[str, Any]:
         length = {
             key: {b: {"length": {"mean": 2 + float(b), "se": 0.1, "n": 16}} for b in _budgets(key)} for key in KEYS
         }
-        out["domains"]["pdm"] = numbers | {"quality": length}
+        differ = {key: {budget: _apart("periodic") for budget in _budgets(key)} for key in KEYS}  # by their seeds
+        out["domains"]["pdm"] = numbers | {"quality": length, "distribution": differ}
     gains = {key: {"nepe": {"mean": 0.3, "se": 0.1}, "endpoint": {"mean": -0.2, "se": 0.1}} for key in KEYS[3:]}
     swept = {kappa: {"concentration": {"mean": 0.5}, "improvement": gains} for kappa in ("0", "0.3")}
     out["kappa"] = {name: swept for name in domains if name in ("so3", "terrain")}

@@ -31,7 +31,9 @@ def test_final_samples_are_told_in_words(seen: Browsed) -> None:
     assert "own measures" not in words
     seen.pick("schedule", "periodic")
     assert "they differ from those of full projection on other seeds, p = 0.010" in seen.text("final-samples")
+    assert "So do those" not in seen.text("final-samples")
     seen.pick("domain", "pdm")
+    assert "So do those of full projection on the same seeds" in seen.text("final-samples")
     assert "length 2.250 ± 0.100" in seen.text("final-samples")
 
 

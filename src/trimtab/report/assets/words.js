@@ -74,8 +74,10 @@ function finalWords({ domain, schedule, budget }) {
   if (end && schedule !== 'stepwise') words.push(`Final samples are ${plusMinus(end)} from those of full projection with the same noise.`);
   if (told) {
     const seen = isNumber(told.shift) ? `with ${told.n} samples a shift of ${number(told.shift)} of their spread would have been seen` : `${told.n} samples are too few to see any shift`;
+    const full = Object.values(domain.numbers.distribution?.stepwise ?? {})[0];
+    const alike = schedule !== 'stepwise' && full?.p <= 0.05 ? ' So do those of full projection on the same seeds: two small sets of seeds may differ by chance.' : '';
     words.push(told.p <= 0.05
-      ? `As a distribution they differ from those of full projection on other seeds, p = ${number(told.p)}: energy distance ${number(told.value)}, noise up to ${number(told.floor)}.`
+      ? `As a distribution they differ from those of full projection on other seeds, p = ${number(told.p)}: energy distance ${number(told.value)}, noise up to ${number(told.floor)}.${alike}`
       : `As a distribution they cannot be told from those of full projection on other seeds, p = ${number(told.p)}; ${seen}.`);
   }
   if (judged.length) words.push(`By the domain’s own measures: ${judged.map(([name, value]) => `${name.replaceAll('_', ' ')} ${plusMinus(value)}`).join(', ')}.`);
