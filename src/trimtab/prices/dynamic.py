@@ -67,36 +67,38 @@ def solve(steps: Steps, budget: int, weights: Tensor | None = None, *, keep_cost
     to_fresh, to_settled, to_corrected = _one_step_ahead(steps, weights, settle)
     table = np.full((T, B + 1), -np.inf)  # enough for all steps to go: spend
     table[:, 0] = np.inf
-    costs = torch.empty(T if keep_cost else 0, B + 1, k, dtype=torch.float64)
+    costs = np.empty((T if keep_cost else 0, B + 1, k))
     # The cost to go from the next step on and from this one: rows for a settled sample, a row of ones, rows for a fresh
     # one; columns are budgets. Their memory is taken once: new arrays at every step would cost more than the sums.
-    ahead, now = torch.zeros(2, 2 * k + 1, B + 1, dtype=torch.float64)
+    ahead, now = np.zeros((2, 2 * k + 1, B + 1))
     ahead[k] = now[k] = 1.0
-    after_correction, gains = torch.empty(2, k, B + 1, dtype=torch.float64)
-    sums, counts = np.empty((k, B + 1)), np.arange(B + 1, dtype=np.float32)
+    after_correction, gains, sums = np.empty((3, k, B + 1))
+    counts = np.arange(B + 1, dtype=np.float32)
+    as_tensor = torch.from_numpy  # torch multiplies, mixes and chooses faster than numpy, which cuts arrays faster
     for t in reversed(range(T)):
         known = min(B, T - t - 1) + 1  # budgets that the next step tells apart
         after, here, go = ahead[:, :known], now[:, :known], after_correction[:, :known]
-        torch.mm(to_settled[t], after[: k + 1], out=here[:k])
-        torch.mm(to_fresh[t], after, out=here[k + 1 :])
-        torch.mm(to_corrected[t], after[k:], out=go)
-        stay_settled, stay_fresh = here[:k], here[k + 1 :]
-        share = torch.from_numpy(_fresh_share(counts[: min(B, T - t) + 1], T - t, settle))
+        torch.mm(to_settled[t], as_tensor(after[: k + 1]), out=as_tensor(here[:k]))
+        torch.mm(to_fresh[t], as_tensor(after), out=as_tensor(here[k + 1 :]))
+        torch.mm(to_corrected[t], as_tensor(after[k:]), out=as_tensor(go))
+        share = _fresh_share(counts[: min(B, T - t) + 1], T - t, settle)
         if known > 1:
-            settled, fresh, gone = stay_settled[:, 1:], stay_fresh[:, 1:], go[:, :-1]  # a correction leaves one fewer
-            gain = torch.lerp(settled, fresh, share[1:known], out=gains[:, : known - 1]).sub_(gone)
-            price = table[t, 1:known] = break_even(defects[t], gain.numpy(), sums[:, : known - 1])
-            spend = torch.from_numpy(defects[t][:, None] >= price)
+            gain = gains[:, : known - 1]
+            # a correction leaves one fewer
+            settled, fresh, gone, mixed = map(as_tensor, (here[:k, 1:], here[k + 1 :, 1:], go[:, :-1], gain))
+            torch.lerp(settled, fresh, as_tensor(share[1:known]), out=mixed).sub_(gone)
+            price = table[t, 1:known] = break_even(defects[t], gain, sums[:, : known - 1])
+            spend = as_tensor(defects[t][:, None] >= price)
             for stay in (settled, fresh):
                 torch.where(spend, gone, stay, out=stay)
         if known < len(share):  # a correction for every step to go
             now[:k, known] = now[k + 1 :, known] = go[:, -1]
         if keep_cost:
-            settled, fresh = now[:k, : len(share)], now[k + 1 :, : len(share)]
-            costs[t, : len(share)] = torch.lerp(settled, fresh, share).T
+            settled, fresh = (as_tensor(rows[:, : len(share)]) for rows in (now[:k], now[k + 1 :]))
+            costs[t, : len(share)] = torch.lerp(settled, fresh, as_tensor(share)).T
             costs[t, len(share) :] = fresh[:, -1]
         ahead, now = now, ahead
-    return CostToGo(torch.from_numpy(table), steps.start @ ahead[:k], torch.from_numpy(defects), costs)
+    return CostToGo(*map(as_tensor, (table, steps.start.numpy() @ ahead[:k], defects, costs)))
 
 
 def _one_step_ahead(steps: Steps, weights: Tensor | None, settle: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -25,7 +25,8 @@ def fit_own_scale(runs: Sequence[Rollout]) -> OwnScale | None:
     """
     typical = mean_defects(runs)
     column = typical.mean(dim=0, keepdim=True)
-    typical = typical.clamp(min=1e-12).maximum(0.01 * column)  # a defect that is typically 0 would tell everything
+    # a defect that is typically 0 would tell everything
+    torch.maximum(typical.clamp_(min=1e-12), 0.01 * column, out=typical)
     defects = torch.cat([run.defects for run in runs], dim=1).cpu().double()
     projected = torch.cat([run.projected for run in runs], dim=1).cpu()
     T = len(defects)

@@ -59,9 +59,10 @@ def mean_defects(runs: Sequence[Rollout]) -> Tensor:
     free = torch.where(many > 0, alone / many.clamp(min=1), 0.0)
     # late steps that nobody reached uncorrected: as long a gap as any, as seen from the first steps
     out[0] = torch.where(many > 0, free, mean[steps, steps + 1])
-    gap = (steps - steps[:, None]).clamp(min=0)  # from a correction after step v, a row, to step u
-    out[1:] = torch.where(gap > 0, mean[steps, gap], 0.0)
-    return out * scale
+    after, by_gap = out[1:].numpy(), mean.numpy()
+    for v in range(T - 1):  # from a correction after step v, a row, to each step u: gap by gap, which is a diagonal
+        after[v, v + 1 :] = by_gap.diagonal(-v)[1:]
+    return out.mul_(scale)
 
 
 def smoothed_means(total: Tensor, count: Tensor) -> Tensor:
