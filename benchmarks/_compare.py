@@ -6,9 +6,11 @@ import gc
 import math
 import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter, process_time
 from typing import Any
+
+import torch
 
 __all__ = ["Ratio", "Timing", "compare", "fitted_exponent", "skipped"]
 
@@ -27,14 +29,9 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of every round, by name: by the clock on the wall, and those this process had the processor for."""
+    """Seconds of every round, by name."""
 
     seconds: Mapping[str, list[float]]
-    processor: Mapping[str, list[float]] = field(default_factory=dict)
-
-    def on_the_processor(self) -> Timing:
-        """The same in processor time, in which waiting for other work of the machine does not count."""
-        return Timing(self.processor)
 
     def ratio(self, of: str, over: str) -> Ratio:
         """How many times the seconds of `over` those of `of` are, round by round."""
@@ -61,7 +58,12 @@ class Timing:
 
 
 def compare(
-    functions: Mapping[str, Callable[[], object]], repeats: int = 15, *, warmup: int = 1, number: int = 1
+    functions: Mapping[str, Callable[[], object]],
+    repeats: int = 15,
+    *,
+    warmup: int = 1,
+    number: int = 1,
+    one_thread: bool = False,
 ) -> Timing:
     """Run all functions in turn, `repeats` times, the order turned round each time.
 
@@ -72,28 +74,32 @@ def compare(
         repeats: Rounds.
         warmup: Rounds that are not counted.
         number: Calls a measurement, for functions of a few microseconds.
+        one_thread: Whether torch gets one thread and the times are those of the processor. Waiting for other work of
+            the machine does not count in those; threads of torch that wait for each other would.
     """
     seconds: dict[str, list[float]] = {name: [] for name in functions}
-    processor: dict[str, list[float]] = {name: [] for name in functions}
     order = list(functions)
-    collecting = gc.isenabled()
+    clock = process_time if one_thread else perf_counter
+    collecting, threads = gc.isenabled(), torch.get_num_threads()
     gc.disable()  # a collection would fall on whichever happens to run
+    if one_thread:
+        torch.set_num_threads(1)
     try:
         for i in range(-warmup, repeats):
             order.reverse()
             for name in order:
-                begin, begin_processor = perf_counter(), process_time()
+                begin = clock()
                 for _ in range(number):
                     functions[name]()
-                taken, taken_processor = perf_counter() - begin, process_time() - begin_processor
+                taken = clock() - begin
                 if i >= 0:
                     seconds[name].append(taken / number)
-                    processor[name].append(taken_processor / number)
             gc.collect()
     finally:
+        torch.set_num_threads(threads)
         if collecting:
             gc.enable()
-    return Timing(seconds, processor)
+    return Timing(seconds)
 
 
 def median_interval(values: list[float]) -> Ratio:

@@ -3,7 +3,7 @@
 The plain forms are the formulas as they are stated: kernel means by full matrices, the cheapest times by trying every
 gap at every budget and walking every way back, and the dynamic program with a row for every budget at every step. Then
 the whole of `calibrate` on a trivial sampler, rollouts included: how its time grows with T, over how the table grows,
-T x B with B = T. Times are processor times.
+T x B with B = T. Times are processor times of one thread.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def growth(lengths: list[int]) -> list[dict[str, Any]]:
     rows = []
     for method in ("dp", "planned"):
         ways = {f"T = {T}": partial(whole, method, T) for T in lengths}
-        timing = compare(ways, 3, warmup=0).on_the_processor()
+        timing = compare(ways, 3, warmup=0, one_thread=True)
         for shorter, longer in pairwise(lengths):
             found = timing.ratio(of=f"T = {longer}", over=f"T = {shorter}")
             table = (longer / shorter) ** 2
@@ -154,6 +154,6 @@ def run(quick: bool) -> list[dict[str, Any]]:
     }
     rows = []
     for name, (ours, plain) in pairs.items():
-        timing = compare({"ours": ours, "the plain form": plain}, 3, warmup=0).on_the_processor()
+        timing = compare({"ours": ours, "the plain form": plain}, 3, warmup=0, one_thread=True)
         rows.append(timing.row(name, of="the plain form", over="ours", inputs=f"T = B = {T}, equal results"))
     return rows + growth([50, 100] if quick else [500, 1000, 2000])

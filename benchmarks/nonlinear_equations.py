@@ -4,7 +4,7 @@ The field has 24 moments of 16 cells. 16 equations fix the profile at the first 
 later moment is that of the profile, what flowed in, and what a reaction made in between, which is quadratic in the
 field. The peers are Gauss-Newton with a dense Jacobian as people write it, sample by sample and under `vmap`. "Ours" is
 without refinements, "nearest" the default, which checks how near the solution is. All sides stop at the same norm of
-the equations; times are processor times.
+the equations; times are processor times of one thread.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
     rows = []
     for n, dtype in ((4, torch.float64),) if quick else ((32, torch.float64), (32, torch.float32), (1, torch.float64)):
         ways = sides(n, dtype)
-        timing = compare(ways, 3 if quick else 15).on_the_processor()
+        timing = compare(ways, 3 if quick else 15, one_thread=True)
         inputs = f"{n} samples, 39 equations, 384 unknowns, {str(dtype).removeprefix('torch.')}"
         at_full = n == 32 and dtype == torch.float64
         for mine, peer, target in (

@@ -2,7 +2,7 @@
 
 Points in three dimensions outside a disc of their own and on a parabola. IPOPT is built once and runs in one process;
 it needs fewer iterations, but its cost is in proportion to the samples, where that of the batched method hardly is.
-Times are processor times.
+Times are processor times of one thread.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
         mine, theirs = ours.project(x), peer.project(x)
         ratio = ((mine.x - x).norm(dim=1) / (theirs.x - x).norm(dim=1).clamp(min=1e-9)).median()
         ways = {"ours": partial(ours.project, x), PEER: partial(peer.project, x)}
-        timing = compare(ways, 3 if quick or n > 1000 else 7).on_the_processor()
+        timing = compare(ways, 3 if quick or n > 1000 else 7, one_thread=True)
         found = f"solved {int(mine.converged.sum())} and {int(theirs.converged.sum())} of {n}"
         inputs = f"{n} samples, 3 unknowns; {found}, median distance {ratio:.4f} of IPOPT's"
         rows.append(timing.row(CLAIM, of=PEER, over="ours", inputs=inputs))

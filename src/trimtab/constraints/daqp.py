@@ -61,20 +61,16 @@ class NearestByDaqp:
         update, solve = solver.update, solver.solve
         if not own and known is not b:
             update(bupper=b)
-        all_finite = isfinite(np.vdot(y, y))
         for i in range(len(y)):
             point = y[i]
-            if not all_finite and not isfinite(point.dot(point)):
-                missed.append(i)
-                continue
             # with no plane active at first: what a sample gets must not depend on the one before
             if own:
                 update(f=point, bupper=b[i], sense=anything)
             else:
                 update(f=point, sense=anything)
-            nearest, _, flag, facts = solve()
+            nearest, value, flag, facts = solve()
             changes[i] = facts["iterations"] - 1
-            if flag > 0:
+            if flag > 0 and isfinite(value):  # of a point that is not, DAQP has no more to say than NaN
                 point[:] = nearest
             else:
                 missed.append(i)
