@@ -158,7 +158,7 @@ def _window(budget: int, n_steps: int, place: float) -> tt.Schedule:
 
 def _by_rule(cell: Cell, key: str) -> Make:
     """A rule that knows no budget, at the value where it spends one on average."""
-    rule = find_rule(key, cell.domain.problem, cell.calibrating.seeds)
+    rule = find_rule(key, cell.domain.problem, cell.calibrating.seeds, "free")
     return lambda b, n: rule.at(torch.full((n,), b))
 
 

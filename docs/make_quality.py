@@ -175,7 +175,7 @@ def schedules_of(
     made |= {"last steps": fixed(last), "best window": fixed(best)}
     for name, key in RULED.items():
         say(f"tuning {name}")
-        rule = find_rule(key, domain.problem, calibration.seeds)
+        rule = find_rule(key, domain.problem, calibration.seeds, "free")
         assert len(rule.counts) == len(BUDGETS), f"{T} steps are too few to tell {len(BUDGETS)} budgets apart"
         values = tuning.tuned(rule, FACTORS_TRAINED if trained else FACTORS).repeat_interleave(n)
         made[name] = partial(rule.made, values)

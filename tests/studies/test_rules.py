@@ -21,7 +21,7 @@ FIXED_TIMES = ("window", "best-window", "geometric", "random-ramp")
 
 @pytest.fixture(scope="module", params=RULES)
 def rule(request):
-    return find_rule(request.param, PROBLEM, range(1000, 1016))
+    return find_rule(request.param, PROBLEM, range(1000, 1016), "free")
 
 
 def spent(rule, budgets, seeds):
@@ -69,7 +69,7 @@ def test_a_study_runs_it_by_name(key):
 
 
 def test_the_best_window_is_a_stretch_for_every_budget_where_it_lowers_path_error_most():
-    plan = best_windows(PROBLEM, range(1000, 1016))
+    plan = best_windows(PROBLEM, range(1000, 1016), "free")
     gaps = [row.nonzero().squeeze(1).diff().tolist() for row in plan.masks]
     assert [sum(gap) for gap in gaps] == [max(0, b - 1) for b in range(21)]
     problem = PROBLEM(range(1000, 1016))
@@ -83,6 +83,6 @@ def test_the_best_window_is_a_stretch_for_every_budget_where_it_lowers_path_erro
 
 
 def test_the_best_window_refuses_the_seeds_it_was_found_on():
-    plan = best_windows(PROBLEM, range(1000, 1004))
+    plan = best_windows(PROBLEM, range(1000, 1004), "free")
     with pytest.raises(ValueError, match="used to calibrate"):
         PROBLEM(range(1002, 1006)).rollout(plan.at(5))

@@ -133,19 +133,20 @@ def test_a_network_s_budgets_side_by_side_agree_to_rounding():
         assert one["quality_length"] == pytest.approx(other["quality_length"], rel=1e-3)
 
 
+@pytest.mark.parametrize("closing", ["free", "paid"])
 @pytest.mark.parametrize("method", ["dp", "planned"])
-def test_shared_calibration_rollouts_give_the_prices_that_calibration_finds_by_itself(method, monkeypatch):
+def test_shared_calibration_rollouts_give_the_prices_that_calibration_finds_by_itself(method, closing, monkeypatch):
     seeds = range(1_000_000, 1_000_016)  # to the last bit for whole vector registers only
     problem = domain("so3").problem(seeds)
-    known = explored.explore(domain("so3").problem, seeds)
-    direct = free.calibrate(problem, method=method, objective="path")
+    known = explored.explore(domain("so3").problem, seeds, closing)
+    direct = tt.calibrate(problem, method=method, objective="path", closing=closing, check=False)
     ran = []
     plain = Problem.rollout
     monkeypatch.setattr(
         Problem, "rollout", lambda self, schedule, **o: ran.append(schedule) or plain(self, schedule, **o)
     )
-    run = explored.runs_from(known, problem, seeds)
-    shared = free.calibrate(run, method=method, objective="path")
+    run = explored.runs_from(known, problem, seeds, closing)
+    shared = tt.calibrate(run, method=method, objective="path", check=False)
     name = "table" if method == "dp" else "masks"
     assert torch.equal(getattr(shared, name), getattr(direct, name))
     later = ["Explore", "Explore", "Adaptive", "Adaptive", "Watched"]

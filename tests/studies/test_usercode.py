@@ -297,7 +297,7 @@ def test_compare_writes_what_a_study_writes_for_a_sampler_of_ones_own(tmp_path):
     small = ("--budgets", "0.1", "--schedules", "planned", "adaptive:dp", "--engine", "serial")
     done = trimtab(*words, *small)
     assert done.returncode == 0, done.stderr
-    assert "my_sampler: NEPE by budget" in done.stdout
+    assert "my_sampler: distance of final samples to those of full projection" in done.stdout
     rows = read_rows(run, "my_sampler")
     assert set(rows.values("schedule")) == {"terminal", "stepwise", "periodic", "planned", "adaptive:dp"}
     assert rows.values("budget") == [0.0, 1.0, 0.1]
@@ -315,7 +315,7 @@ def test_a_loop_of_ones_own_is_compared_like_a_sampler(tmp_path):
     small = ("--calibration-seeds", "4", "--budgets", "0.1", "--schedules", "planned", "--engine", "serial")
     done = trimtab(*words, *small)
     assert done.returncode == 0, done.stderr
-    assert "my_loop: NEPE by budget" in done.stdout
+    assert "my_loop: distance of final samples to those of full projection" in done.stdout
     assert "checked: samples do not influence each other" in done.stderr
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["COMMAND", "table_of"]
 
 BUDGETS = (0.0, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
-SCHEDULES = ("terminal", "stepwise", "periodic", "adaptive:dp", "planned", "adaptive:paper")
+SCHEDULES = ("terminal", "stepwise", "periodic", "raced", "window", "adaptive:dp", "planned", "adaptive:paper")
 FEWEST = 4  # calibration seeds
 
 
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=list(SCHEDULES),
         help=f"{', '.join(SCHEDULES)} (all of them if not given; the first three are always run); "
-        "also window, geometric, random-ramp, accumulated, event, above-noise, until-below, hindsight",
+        "also best-window, geometric, random-ramp, adaptive:on-policy, accumulated, event, above-noise, until-below",
     )
     add_seeds(parser, "--seeds", 16, "number of evaluation rollouts")
     add_seeds(parser, "--calibration-seeds", 64, "number of calibration rollouts")
@@ -77,6 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         example_seeds=min(2, arguments.seeds),
         kappa_domains=(),
         samplers={source.name: record_of(source)},
+        closing="paid",
     )
     directory: Path = arguments.out or Path("runs") / source.name
     factories = {source.name: source.factory} if source.factory else None
@@ -92,19 +93,29 @@ def show(files: RunFiles) -> None:
     print(f"{len(written)} files written; open {written[0]}")
 
 
+MEASURES = {
+    "endpoint": "distance of final samples to those of full projection",
+    "nepe": "path error, NEPE (0 is stepwise, 1 is terminal)",
+}
+
+
 def table_of(summary: dict[str, Any]) -> str:
-    """NEPE of every schedule at every budget, as plain text."""
+    """Final samples and path error of every schedule at every budget, as plain text."""
+    from trimtab.schedules.style import label_of
+
     lines = []
     for name, content in summary["domains"].items():
         schedules = {key: by for key, by in content["schedules"].items() if key not in ("terminal", "stepwise")}
-        lines += [f"{name}: NEPE by budget, mean ± standard error (0 is stepwise, 1 is terminal)", ""]
-        lines.append("  B/T " + "".join(f"{key:>18}" for key in schedules))
-        for budget in next(iter(schedules.values())):
-            cells = [by[budget]["nepe"] for by in schedules.values()]
-            if float(budget) in (0.0, 1.0):
-                continue
-            lines.append(f"  {budget}" + "".join(f"{_cell(cell):>18}" for cell in cells))
-        lines.append("")
+        budgets = [budget for budget in next(iter(schedules.values())) if float(budget) not in (0.0, 1.0)]
+        for measure, words in MEASURES.items():
+            lines += [f"{name}: {words}, mean ± standard error, the closing projection counted", ""]
+            lines.append("  B/T " + "".join(f"{label_of(key):>20}" for key in schedules))
+            for budget in budgets:
+                cells = [by[budget][measure] for by in schedules.values()]
+                lines.append(f"  {budget}" + "".join(f"{_cell(cell):>20}" for cell in cells))
+            if measure == "endpoint":
+                lines.append(f"  terminal: {_cell(content['schedules']['terminal']['0.00'][measure])}")
+            lines.append("")
         if content["degenerate"]:
             lines.append(f"{content['degenerate']} rollouts are degenerate (timing makes no difference) and left out")
         if content["failures"]:
@@ -115,7 +126,7 @@ def table_of(summary: dict[str, Any]) -> str:
 def _cell(value: dict[str, Any]) -> str:
     if value["mean"] is None:
         return "n/a"
-    return f"{value['mean']:.3f}" + ("" if value["se"] is None else f" ± {value['se']:.3f}")
+    return f"{value['mean']:.3g}" + ("" if value["se"] is None else f" ± {value['se']:.2g}")
 
 
 COMMAND = Command(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trimtab.report.formats import Cell, Table, budget_symbol, domain_label, in_iterations
+from trimtab.report.formats import Cell, Table, budget_symbol, closing_is_paid, domain_label, in_iterations
 from trimtab.schedules.style import label_of
 from trimtab.studies.config import budget_name
 
@@ -61,7 +61,8 @@ def budget_usage(summary: Summary) -> Table:
         if in_iterations(summary)
         else [
             "Every task checks that each of its rollouts spent its budget exactly, rounded to whole corrections; the "
-            f"largest difference from the fraction asked for is {off:.4f}. The closing projection is apart."
+            f"largest difference from the fraction asked for is {off:.4f}. The closing projection is "
+            + ("one of them." if closing_is_paid(summary) else "apart.")
         ],
     )
 

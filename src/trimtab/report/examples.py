@@ -57,9 +57,11 @@ def examples(files: RunFiles, summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def _metrics(study: Study) -> dict[str, tuple[str, str]]:
-    if study.unit == "projection":
+    if study.unit == "projection" and study.closing == "free":
         return _METRICS
     text = "What was spent of the iterations of full projection on the same samples; the closing ones are apart."
+    if study.closing == "paid":
+        text = "The share of steps that were projected, the closing one among them."
     return _METRICS | {"achieved_budget": ("achieved budget", text)}
 
 

@@ -151,9 +151,10 @@ def _dots(axis: Any, at: NDArray[Any], size: float, colour: str, marker: str, ed
 
 
 def _method(study: Study) -> str:
-    """The schedule that examples show: the paper's, or the first there is."""
+    """The schedule that examples show: the default, the paper's, or the first there is."""
     others = [key for key in study.schedules if key not in ("terminal", "stepwise", "periodic")]
-    return "adaptive:paper" if "adaptive:paper" in others or not others else others[0]
+    known = [key for key in ("raced", "adaptive:paper") if key in others] or others or ["adaptive:paper"]
+    return known[0]
 
 
 # ------------------------------------------------------------------ volatile and homogeneous

@@ -13,7 +13,12 @@ from trimtab.core.files import plain_name
 from trimtab.domains import base_of, dynamics_of
 from trimtab.report.escape import csv_text, latex_text, markdown_text
 
-__all__ = ["Cell", "Table", "budget_symbol", "domain_label", "in_iterations", "sources_by_label"]
+__all__ = ["Cell", "Table", "budget_symbol", "closing_is_paid", "domain_label", "in_iterations", "sources_by_label"]
+
+
+def closing_is_paid(summary: Mapping[str, Any]) -> bool:
+    """Whether the budgets of a study count the closing projection."""
+    return bool(summary["config"].get("closing") == "paid")
 
 
 def in_iterations(summary: Mapping[str, Any]) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, get_args
 from trimtab.core.budget import Unit
 from trimtab.core.errors import of_type, real_number, unknown, whole_number
 from trimtab.core.files import plain_name
+from trimtab.core.record import Closing
 from trimtab.domains import FLOWS, SYNTHETIC
 
 __all__ = ["CALIBRATION_SEED", "PRESETS", "REFERENCE_SEED", "SWEPT", "Study", "budget_name", "preset"]
@@ -67,6 +68,8 @@ class Study:
             "settings", and "code", a hash by which other versions are told apart.
         unit: What budgets count. Of "projection"s they are fractions of T; of "iteration"s, fractions of those that
             full projection takes on the same samples.
+        closing: Whether the closing projection is "paid" from the budget, for equal total cost, or "free" and apart, as
+            the paper counts.
     """
 
     preset: str
@@ -83,6 +86,7 @@ class Study:
     kappa_seeds: int = 16
     samplers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
     unit: Unit = "projection"
+    closing: Closing = "free"
 
     def __post_init__(self) -> None:
         """Refuse a study that could not be summarised; one may come from a file."""
@@ -102,6 +106,11 @@ class Study:
             raise ValueError(f"a study needs domains, each named once: got {list(self.domains)}")
         if self.unit not in get_args(Unit):
             raise ValueError(f"the unit of a study is 'projection' or 'iteration': got {self.unit!r}")
+        if self.closing not in ("paid", "free") or (self.closing == "paid" and self.unit == "iteration"):
+            raise ValueError(
+                "the closing projection of a study is 'paid' or 'free', and 'free' where budgets count iterations: got "
+                f"{self.closing!r} with budgets of {self.unit}s"
+            )
         if list(self.budgets) != sorted(set(self.budgets)) or not self.budgets:
             raise ValueError(f"budgets are fractions of T in ascending order: got {list(self.budgets)}")
         if self.table_budget not in self.budgets:

@@ -13,24 +13,28 @@ from torch import Tensor
 from trimtab.core.engine import RunBatch
 from trimtab.core.moment import Moment
 from trimtab.core.noise import as_seeds
-from trimtab.core.record import Rollout
+from trimtab.core.record import Closing, Rollout
 from trimtab.core.schedule import Schedule, Watched
 from trimtab.core.states import map_leaves, pick
 from trimtab.domains.base import Problem
 from trimtab.prices.explore import Explore, spread_budgets
 from trimtab.schedules import Terminal
 
-__all__ = ["COUNTING", "explore", "part_of", "runs_from", "side_by_side", "units_of"]
-
-COUNTING: dict[str, Any] = {"closing": "free", "measure_defects": True}
-"""Studies reproduce the paper's tables and count as it does: the closing projection is apart from the budget."""
+__all__ = ["counting", "explore", "part_of", "runs_from", "side_by_side", "units_of"]
 
 _RANDOM_BATCHES = 3  # the most that any method asks for
 
 
-def asked_for(n: int, n_steps: int) -> list[Schedule]:
+def counting(closing: Closing) -> dict[str, Any]:
+    """How rollouts of a study are run: with the defects of all steps, and the closing projection counted or apart."""
+    return {"closing": closing, "measure_defects": True}
+
+
+def asked_for(n: int, n_steps: int, closing: Closing) -> list[Schedule]:
     """What the methods of `calibrate` run first, whatever they see, for all budgets up to T."""
-    budgets = [spread_budgets(n, n_steps, n_steps, seed=k) for k in range(_RANDOM_BATCHES)]
+    kept_back = int(closing == "paid")
+    choices = n_steps - kept_back
+    budgets = [kept_back + spread_budgets(n, choices, choices, seed=k) for k in range(_RANDOM_BATCHES)]
     return [Terminal(), *(Explore(budget, seed=k) for k, budget in enumerate(budgets))]
 
 
@@ -45,32 +49,33 @@ def units_of(problem: Problem) -> int:
     return len(problem) if problem.groups is None else problem.groups.n
 
 
-def explore(problem: Callable[[Tensor], Problem], seeds: Iterable[int] | Tensor) -> Rollout:
+def explore(problem: Callable[[Tensor], Problem], seeds: Iterable[int] | Tensor, closing: Closing) -> Rollout:
     """Run all of `asked_for` side by side: the seeds once for each, one after the other."""
     seeds = as_seeds(seeds)
     alone = problem(seeds)
-    schedules = asked_for(units_of(alone), alone.sampler.n_steps)
+    schedules = asked_for(units_of(alone), alone.sampler.n_steps, closing)
     made = side_by_side(problem, seeds, len(schedules))
-    return made.rollout(_SideBySide(tuple(schedules), units_of(alone)), **COUNTING)
+    return made.rollout(_SideBySide(tuple(schedules), units_of(alone)), **counting(closing))
 
 
-def runs_from(known: Rollout | None, problem: Problem, seeds: Iterable[int] | Tensor) -> RunBatch:
+def runs_from(known: Rollout | None, problem: Problem, seeds: Iterable[int] | Tensor, closing: Closing) -> RunBatch:
     """`run(schedule)` for `calibrate`: a batch that `explore` has run already, or else a new one.
 
     Args:
         known: What `explore` returned for these seeds; None for nothing.
         problem: Made for these seeds.
         seeds: Calibration seeds.
+        closing: Whether budgets count the closing projection.
     """
     seeds = as_seeds(seeds)
     n = len(seeds)
-    schedules = [] if known is None else asked_for(units_of(problem), problem.sampler.n_steps)
+    schedules = [] if known is None else asked_for(units_of(problem), problem.sampler.n_steps, closing)
 
     def run(schedule: Schedule) -> Rollout:
         for i, other in enumerate(schedules):
             if known is not None and _same(schedule, other):
                 return part_of(known, slice(i * n, (i + 1) * n))
-        return problem.rollout(schedule, **COUNTING)
+        return problem.rollout(schedule, **counting(closing))
 
     return run
 

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.noise import as_seeds
+from trimtab.core.record import Closing
 from trimtab.core.schedule import Schedule
 from trimtab.domains.base import Problem
 from trimtab.schedules import AboveNoise, AccumulatedDefect, Stepwise, Terminal, Trigger, UntilBelow
-from trimtab.studies.explored import COUNTING
+from trimtab.studies.explored import counting
 
 __all__ = ["RULES", "Rule", "find_rule"]
 
@@ -78,19 +79,20 @@ class Rule:
         return cls(str(facts["name"]), **tensors)
 
 
-def find_rule(name: str, problem: Callable[[Tensor], Problem], seeds: Iterable[int] | Tensor) -> Rule:
+def find_rule(name: str, problem: Callable[[Tensor], Problem], seeds: Iterable[int] | Tensor, closing: Closing) -> Rule:
     """Search the values at which a rule spends a few budgets on average, on at most 16 of the calibration seeds.
 
     Args:
         name: One of `RULES`.
         problem: Makes the problem for seeds.
         seeds: Calibration seeds.
+        closing: Whether budgets count the closing projection.
     """
-    seeds = as_seeds(seeds)[:_SAMPLES]
+    seeds, options = as_seeds(seeds)[:_SAMPLES], counting(closing)
     n, one = len(seeds), problem(seeds)
     T = one.sampler.n_steps
     counts = torch.tensor(sorted({max(1, round(share * T)) for share in _SHARES}), dtype=torch.float64)
-    full, free = (one.rollout(schedule, **COUNTING).defects.double() for schedule in (Stepwise(), Terminal()))
+    full, free = (one.rollout(schedule, **options).defects.double() for schedule in (Stepwise(), Terminal()))
     defects = torch.cat([full, free], dim=1)
     small = float(defects[defects > 0].min()) if bool((defects > 0).any()) else 1e-12
     most = {"accumulated": float(free.sum(dim=0).max()), "above-noise": float(free.max()) / small}
@@ -101,7 +103,7 @@ def find_rule(name: str, problem: Callable[[Tensor], Problem], seeds: Iterable[i
     all_of_it = torch.full((n * len(counts),), T)
     for _ in range(_ROUNDS):
         middle = (low + high) / 2
-        run = many.rollout(rule.made(middle.exp().repeat_interleave(n), all_of_it), **COUNTING)
+        run = many.rollout(rule.made(middle.exp().repeat_interleave(n), all_of_it), **options)
         too_much = run.spent.double().reshape(len(counts), n).mean(dim=1) > counts
         low, high = torch.where(too_much, middle, low), torch.where(too_much, high, middle)
     return replace(rule, values=high.exp())

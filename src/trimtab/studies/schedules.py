@@ -14,6 +14,7 @@ from torch import Tensor
 
 from trimtab.core.budget import Unit
 from trimtab.core.errors import callable_thing, of_type, real_number, unknown
+from trimtab.core.record import Closing
 from trimtab.core.rollout import take_rows
 from trimtab.core.schedule import Schedule
 from trimtab.domains.base import Problem
@@ -21,6 +22,7 @@ from trimtab.experimental.value import Value
 from trimtab.limits.hindsight import hindsight
 from trimtab.prices.allowance import Allowance, even_counts, whole_counts
 from trimtab.prices.calibration import Price
+from trimtab.prices.plan import Plan
 from trimtab.prices.race import EVEN, fixed_plans
 from trimtab.prices.raced import Raced
 from trimtab.prices.thresholds import Thresholds
@@ -67,6 +69,7 @@ class StudySchedule:
         only_budget: The one budget it makes sense for; None for any.
         cheap_only: Whether it runs so many rollouts that only the synthetic domains can afford it.
         units: What its budgets may count.
+        closings: Whether they may count the closing projection.
     """
 
     summary: str
@@ -76,6 +79,7 @@ class StudySchedule:
     cheap_only: bool = False
     exact: bool = True
     units: tuple[Unit, ...] = ("projection",)
+    closings: tuple[Closing, ...] = ("paid", "free")
 
     def __post_init__(self) -> None:
         """Refuse what builds no schedule."""
@@ -88,9 +92,9 @@ class StudySchedule:
 _EITHER: tuple[Unit, ...] = ("projection", "iteration")
 
 
-def _priced(summary: str, method: str, cheap_only: bool = False) -> StudySchedule:
+def _priced(summary: str, method: str) -> StudySchedule:
     """A schedule made of the price that a method of `calibrate` finds."""
-    return StudySchedule(summary, lambda given, budgets: given.prices.at(budgets), method, cheap_only=cheap_only)
+    return StudySchedule(summary, lambda given, budgets: given.prices.at(budgets), method)
 
 
 def _ruled(summary: str, name: str) -> StudySchedule:
@@ -128,10 +132,12 @@ STUDY_SCHEDULES: dict[str, StudySchedule] = {
         "The paper's rule, its prices calibrated on rollouts of the policy itself.",
         "on-policy",
     ),
-    "adaptive:value": _priced(
+    "adaptive:value": StudySchedule(
         "The dynamic program's prices, changed where a learned advantage of correcting now was seen to do better.",
+        lambda given, budgets: given.prices.at(budgets),
         "value",
         cheap_only=True,
+        closings=("free",),
     ),
     "planned": _priced(
         "Projections at the best steps of calibration rollouts, the same for all samples; no defect is looked at.",
@@ -182,16 +188,17 @@ STUDY_SCHEDULES: dict[str, StudySchedule] = {
         units=("iteration",),
     ),
     "raced": StudySchedule(
-        "Iterations by what won a race on calibration rollouts: by price, in whole projections, or cut short.",
+        "Whatever left final samples nearest to those of full projection when tried out on calibration rollouts.",
         lambda given, budgets: given.prices.at(_within(given, budgets)),
         "race",
         exact=False,
-        units=("iteration",),
+        units=_EITHER,
     ),
     "hindsight": StudySchedule(
         "The best steps of each rollout, found afterwards: the limit, not a method.",
         lambda given, budgets: Fixed(_hindsight_mask(given, budgets)),
         cheap_only=True,
+        closings=("free",),
     ),
 }
 """By the names used in rows, summaries and figures."""
@@ -209,7 +216,7 @@ def _whole_evenly(given: Ingredients, budgets: Tensor) -> Schedule:
 
 def _within(given: Ingredients, budgets: Tensor) -> Tensor:
     """Budgets as far as the prices go, which is what full projection took on the calibration seeds."""
-    assert isinstance(given.prices, Thresholds | Raced)
+    assert isinstance(given.prices, Thresholds | Plan | Raced)
     return budgets.clamp(max=given.prices.budget)
 
 

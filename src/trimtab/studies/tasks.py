@@ -16,6 +16,7 @@ import torch
 import trimtab
 from trimtab.core.budget import Unit
 from trimtab.core.files import parse_json
+from trimtab.core.record import Closing
 from trimtab.domains import DOMAINS, SYNTHETIC, base_of, domain
 from trimtab.domains.base import Domain
 from trimtab.studies.config import CALIBRATION_SEED, REFERENCE_SEED, SWEPT, Study
@@ -58,6 +59,7 @@ class Task:
         origin: The record of the domain, if it is not a built-in one as it is; see `Study.origin`.
         factory: The code that makes a domain which is not built in; "" where it is, or where none was named.
         unit: What budgets count; see `Study`.
+        closing: Whether they count the closing projection; see `Study`.
     """
 
     kind: Literal["explore", "calibrate", "reference", "rollout"]
@@ -71,6 +73,7 @@ class Task:
     origin: str = ""
     factory: str = ""
     unit: Unit = "projection"
+    closing: Closing = "free"
 
     @property
     def problem(self) -> str:
@@ -136,6 +139,8 @@ def study_tasks(study: Study, factories: Mapping[str, str] | None = None) -> lis
     for key in study.schedules:
         if study.unit not in study_schedule(key).units:
             raise ValueError(f"the schedule {key} does not spend {study.unit}s: leave it out of a study in those")
+        if study.closing not in study_schedule(key).closings:
+            raise ValueError(f"the schedule {key} does not count the closing projection: leave it out of this study")
     tasks: dict[str, Task] = {}
     for name in study.domains:
         for task in _tasks_of(study, name, None, study.budgets, study.seeds, study.example_seeds):
@@ -145,7 +150,8 @@ def study_tasks(study: Study, factories: Mapping[str, str] | None = None) -> lis
             for task in _tasks_of(study, name, kappa, (study.table_budget,), study.kappa_seeds, 0):
                 tasks.setdefault(task.name, task)
     named = factories or {}
-    made = [replace(task, factory=named.get(task.domain, ""), unit=study.unit) for task in tasks.values()]
+    same: dict[str, Any] = {"unit": study.unit, "closing": study.closing}
+    made = [replace(task, factory=named.get(task.domain, ""), **same) for task in tasks.values()]
     return sorted(made, key=lambda task: len(task.needs))
 
 

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from trimtab.core.noise import as_seeds
+from trimtab.core.record import Closing
 from trimtab.domains.base import Problem
 from trimtab.prices.plan import Plan
 from trimtab.schedules import Fixed
-from trimtab.studies.explored import COUNTING, side_by_side, units_of
+from trimtab.studies.explored import counting, side_by_side, units_of
 
 __all__ = ["BEST_WINDOW", "best_windows"]
 
@@ -23,23 +24,26 @@ _PLACES = 8  # where each may begin, from the first step to the last possible on
 _SAMPLES = 16  # at the most
 
 
-def best_windows(problem: Callable[[Tensor], Problem], seeds: Iterable[int] | Tensor) -> Plan:
+def best_windows(problem: Callable[[Tensor], Problem], seeds: Iterable[int] | Tensor, closing: Closing) -> Plan:
     """Try windows of a few lengths at a few places on at most 16 of the calibration seeds; between, interpolate.
 
     Args:
         problem: Makes the problem for seeds.
         seeds: Calibration seeds.
+        closing: Whether budgets count the closing projection.
 
     Returns:
-        A plan whose row b is a stretch of b steps.
+        A plan whose row b is a stretch of b steps; if the budget pays for the closing projection, of b - 1 steps and
+        the last.
     """
-    tried = as_seeds(seeds)[:_SAMPLES]
-    T = problem(tried).sampler.n_steps
+    tried, kept_back = as_seeds(seeds)[:_SAMPLES], int(closing == "paid")
+    T = problem(tried).sampler.n_steps - kept_back  # where there is a choice
     lengths = torch.tensor(sorted({max(1, round(share * T)) for share in _SHARES}))
     places = torch.linspace(0, 1, _PLACES, dtype=torch.float64)
     rows = _stretches(lengths.repeat_interleave(_PLACES), places.repeat(len(lengths)), T)  # (lengths x places, T)
     many = side_by_side(problem, tried, len(rows))
-    run = many.rollout(Fixed(rows.repeat_interleave(units_of(many) // len(rows), dim=0).T), **COUNTING).grouped()
+    masks = _and_the_last(rows, kept_back).repeat_interleave(units_of(many) // len(rows), dim=0)
+    run = many.rollout(Fixed(masks.T), **counting(closing)).grouped()
     costs = run.residuals.double().sum(dim=0).cpu().reshape(len(lengths), _PLACES, -1).mean(dim=2)
     best = places[costs.argmin(dim=1)]
     budgets = torch.arange(T + 1)
@@ -47,7 +51,14 @@ def best_windows(problem: Callable[[Tensor], Problem], seeds: Iterable[int] | Te
     low, high = lengths[right - 1], lengths[right]
     share = ((budgets - low) / (high - low)).double().clamp(0, 1)
     begins = torch.lerp(best[right - 1], best[right], share)
-    return Plan(_stretches(budgets, begins, T), seeds=tuple(tried.tolist()), method=BEST_WINDOW)
+    masks = _and_the_last(_stretches(budgets, begins, T), kept_back)
+    masks = torch.cat([torch.zeros_like(masks[:kept_back]), masks])
+    return Plan(masks, seeds=tuple(tried.tolist()), method=BEST_WINDOW, closing=closing)
+
+
+def _and_the_last(masks: Tensor, kept_back: int) -> Tensor:
+    """Masks (m, T) with as many steps more at the end, which are always corrected."""
+    return torch.cat([masks, torch.ones(len(masks), kept_back, dtype=torch.bool)], dim=1)
 
 
 def _stretches(lengths: Tensor, places: Tensor, n_steps: int) -> Tensor:

@@ -34,7 +34,7 @@ from trimtab.prices.price_file import load
 from trimtab.schedules import Stepwise
 from trimtab.studies.about import about
 from trimtab.studies.errors import StudyError
-from trimtab.studies.explored import COUNTING, explore, part_of, runs_from, side_by_side, units_of
+from trimtab.studies.explored import counting, explore, part_of, runs_from, side_by_side, units_of
 from trimtab.studies.rules import RULES, Rule, find_rule
 from trimtab.studies.schedules import Ingredients, study_schedule
 from trimtab.studies.tasks import Task, code_version, domain_of
@@ -93,7 +93,7 @@ def run_task(task: Task, inputs: Mapping[str, bytes]) -> Result:
 
 def _explore(task: Task, inputs: Mapping[str, bytes]) -> Result:
     refuse_cut_groups(domain_of(task), task.seeds)
-    run = explore(domain_of(task).problem, task.seeds)
+    run = explore(domain_of(task).problem, task.seeds, task.closing)
     timing = _described(task) | {"rollouts": len(run.closing)} | _costs(run)
     return Result([], timing, code_version(), machine_facts(), shared=_as_bytes(run.save))
 
@@ -104,20 +104,18 @@ def _calibrate(task: Task, inputs: Mapping[str, bytes]) -> Result:
     known = _from_bytes(Rollout.load, inputs["explored"]) if "explored" in inputs else None
     method = study_schedule(task.schedule).calibration
     assert method is not None
-    run = runs_from(known, problem, task.seeds)
-    if task.unit == "iteration":
-        full, objective = _iterations(run(Stepwise())), "path" if method == "dp" else "endpoint"
-        options: dict[str, Any] = {"objective": objective, "distance": problem.distance, "unit": "iteration"}
-        prices: Price | Value | Rule = calibrate(run, max(2, round(full)), method, check=False, **options)
-        return Result([], _described(task), code_version(), machine_facts(), shared=_as_bytes(prices.save))
+    run = runs_from(known, problem, task.seeds, task.closing)
     if method == "value":
-        prices = calibrate_value(run)
+        prices: Price | Value | Rule = calibrate_value(run)
     elif method in RULES:
-        prices = find_rule(method, domain_of(task).problem, task.seeds)
+        prices = find_rule(method, domain_of(task).problem, task.seeds, task.closing)
     elif method == BEST_WINDOW:
-        prices = best_windows(domain_of(task).problem, task.seeds)
+        prices = best_windows(domain_of(task).problem, task.seeds, task.closing)
     else:
-        prices = calibrate(run, method=method, objective="path", check=False)
+        by_finals: dict[str, Any] = {"objective": "endpoint", "distance": problem.distance}
+        options = by_finals if method == "race" else {"objective": "path"}
+        most = max(2, round(_iterations(run(Stepwise())))) if task.unit == "iteration" else 1.0
+        prices = calibrate(run, most, method, unit=task.unit, check=False, **options)
     return Result([], _described(task), code_version(), machine_facts(), shared=_as_bytes(prices.save))
 
 
@@ -134,11 +132,14 @@ def _rollout(task: Task, inputs: Mapping[str, bytes]) -> Result:
     T = problem.sampler.n_steps
     in_iterations = task.unit == "iteration" and study_schedule(task.schedule).only_budget is None
     most = _iterations(_from_bytes(Rollout.load, inputs["reference"])) if in_iterations else T  # what a budget of 1 is
-    counts = [round(budget * most) if in_iterations else int(corrections(budget, T)) for budget in task.budgets]
+    fewest = int(task.closing == "paid")
+    counts = [
+        round(budget * most) if in_iterations else max(fewest, int(corrections(budget, T))) for budget in task.budgets
+    ]
     wanted = torch.tensor(counts).repeat_interleave(units_of(problem) // times)
     given = Ingredients(problem, problem.seeds, prices, task.unit, max(1.0, most / T))
     schedule = study_schedule(task.schedule).build(given, wanted)
-    run = problem.rollout(schedule, keep_states=True, **COUNTING)
+    run = problem.rollout(schedule, keep_states=True, **counting(task.closing))
     verify(task, schedule, run, wanted)
 
     reference = run if task.schedule == "stepwise" else _kept_like(run, _from_bytes(Rollout.load, inputs["reference"]))
@@ -166,7 +167,7 @@ def _rollout(task: Task, inputs: Mapping[str, bytes]) -> Result:
 
 
 def _reference(task: Task, inputs: Mapping[str, bytes]) -> Result:
-    run = domain_of(task).problem(task.seeds).rollout(Stepwise(), **COUNTING)
+    run = domain_of(task).problem(task.seeds).rollout(Stepwise(), **counting(task.closing))
     return Result([], _described(task) | _costs(run), code_version(), machine_facts(), shared=_finals(run))
 
 

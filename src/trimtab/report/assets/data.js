@@ -6,6 +6,7 @@ const { summary: SUMMARY, page: PAGE, links: LINKS } = DATA;
 
 const DOMAINS = Object.keys(SUMMARY.domains);
 const IN_ITERATIONS = (SUMMARY.config ?? {}).unit === 'iteration'; // what budgets count, if not whole projections
+const CLOSING_IS_PAID = (SUMMARY.config ?? {}).closing === 'paid'; // whether budgets count the closing projection
 const OF_ALL = IN_ITERATIONS ? 'of full projection’s iterations' : 'of the steps';
 const KNOWN_SCHEDULES = {
   terminal: { label: 'terminal', colour: '--c-terminal', dash: '2 3', summary: 'No projection during the rollout, one at its end.' },
@@ -55,7 +56,7 @@ const scheduleOf = (key) => SCHEDULES.find((s) => s.key === key);
 const BASELINES = ['terminal', 'stepwise', 'periodic'];
 
 /** The schedule to open with: the paper's rule, else any that is no baseline. */
-const firstSchedule = () => (scheduleOf('adaptive:paper') ?? SCHEDULES.find((s) => !BASELINES.includes(s.key)) ?? SCHEDULES[0]).key;
+const firstSchedule = () => (scheduleOf('raced') ?? scheduleOf('adaptive:paper') ?? SCHEDULES.find((s) => !BASELINES.includes(s.key)) ?? SCHEDULES[0]).key;
 
 /** The schedule that comparisons with periodic speak of: the chosen one, unless it is a baseline itself. */
 const comparedKey = (chosen) => (BASELINES.includes(chosen) ? firstSchedule() : chosen);

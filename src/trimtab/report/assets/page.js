@@ -5,7 +5,7 @@ const at = (id) => document.getElementById(id);
 const state = (() => {
   const asked = new URLSearchParams(location.hash.slice(1));
   const domain = domainOf(DOMAINS.includes(asked.get('domain')) ? asked.get('domain') : DOMAINS[0]);
-  return { domain, dynamics: dynamicsOf(domain.name) ?? DYNAMICS[0] ?? null, schedule: asked.get('schedule') ?? firstSchedule(), budget: asked.get('budget') ?? PAGE.table_budget ?? '0.25', metric: asked.get('metric') ?? 'nepe', trace: 'defects', seed: 0, step: 0 };
+  return { domain, dynamics: dynamicsOf(domain.name) ?? DYNAMICS[0] ?? null, schedule: asked.get('schedule') ?? firstSchedule(), budget: asked.get('budget') ?? PAGE.table_budget ?? '0.25', metric: asked.get('metric') ?? (CLOSING_IS_PAID ? 'endpoint' : 'nepe'), trace: 'defects', seed: 0, step: 0 };
 })();
 
 /** Make the state fit the domain: a schedule it has, its nearest budget, a seed it keeps, the step of the worst defect. */

@@ -110,10 +110,10 @@ const FORMULAS = {
 };
 const MEANING = {
   nepe: 'Each seed is run under this schedule, with a projection after every step, and with none before the end, always with the same noise. A path’s error is the distance from the constraint, added up over its steps. NEPE places it between the two extremes: 0 is as good as projecting always, 1 as bad as projecting only at the end.',
-  path_error: 'The distance from the constraint of each state that was kept, after the decision to project or not, added up over all steps. The closing projection is not credited.',
+  path_error: 'The distance from the constraint of each state that was kept, after the decision to project or not, added up over all steps. ' + (CLOSING_IS_PAID ? 'At the last one every sample is projected, and the budget pays for it.' : 'The closing projection is not credited.'),
   endpoint: 'The domain’s own distance between the final state and that of the paired stepwise rollout with the same noise. Both are feasible; they need not be the same.',
   state_error: 'The domain’s own distance between each state and that of the paired stepwise rollout, added up over all steps.',
-  achieved_budget: 'How many projections were made during the rollout, as a share of its steps. A closing projection that makes the result feasible is counted apart, for every schedule alike.',
+  achieved_budget: 'How many projections were made during the rollout, as a share of its steps. ' + (CLOSING_IS_PAID ? 'The closing projection, which makes the result feasible, is one of them, for every schedule alike.' : 'A closing projection that makes the result feasible is counted apart, for every schedule alike.'),
 };
 
 function writeMade(place, state) {
