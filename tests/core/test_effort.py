@@ -176,6 +176,16 @@ def test_what_an_iteration_costs_is_what_it_spends(price, budget, closing):
     assert torch.equal(replay(schedule, record), record.iterations.long())
     if record.passes is not None:
         assert int(record.passes.cost.sum()) == int(on_the_way.sum())
+    if closing != "none":  # whatever iterations cost on the way, the run ends feasible
+        assert bool((SetUp().defect(record.final) <= SetUp().tolerance).all())
+
+
+def test_a_closing_that_is_paid_for_is_had_although_one_iteration_took_what_was_kept_for_it():
+    record = run(tt.Periodic(2), SetUp(), unit="iteration", measure_defects=True)
+    assert int(record.iterations[:-1].sum(dim=0).min()) > 2
+    assert bool(record.projected[-1].all())
+    assert bool((SetUp().defect(record.final) <= SetUp().tolerance).all())
+    assert torch.equal(replay(tt.Periodic(2), record), record.iterations.long())
 
 
 def test_a_schedule_that_is_asked_once_spends_what_its_iteration_cost():
@@ -193,6 +203,8 @@ def test_a_group_pays_for_its_most_expensive_row():
     record = run(tt.Stepwise(), ByRow(), unit="iteration", measure_defects=True, closing="none", groups=pairs)
     assert record.iterations[0].tolist() == list(range(1, len(SEEDS) + 1))
     assert int((record.iterations > 0).any(dim=1).sum()) == -(-T // len(SEEDS))
+    assert record.grouped().iterations[0].tolist() == [len(SEEDS)]
+    assert torch.equal(replay(tt.Stepwise(), record), record.iterations.long())
 
 
 @pytest.mark.parametrize("cost", [torch.zeros(7, dtype=torch.int64), torch.ones(7), torch.ones(3).long(), 2])
@@ -226,10 +238,14 @@ def test_prices_of_going_on_come_back_from_their_file_and_must_fit(tmp_path):
         Thresholds(begin, unit="iteration", onward=torch.zeros_like(onward))
 
 
-def test_a_group_is_bought_iterations_together():
+@pytest.mark.parametrize("closing", ["paid", "free", "none"])
+@pytest.mark.parametrize("constraint", [Halving(), SetUp()])
+def test_a_group_is_bought_iterations_together(constraint, closing):
     pairs = Groups(torch.tensor([0, 0, 1, 1, 2, 2, 2]), defect="largest")
     schedule = flat_prices(0.1, 10_000).at(10_000)
-    record = run(schedule, closing="none", groups=pairs)
+    record = run(schedule, constraint, closing=closing, groups=pairs)
+    if closing == "paid":  # each row of a group takes what it takes
+        assert not torch.equal(record.iterations[-1], pairs.per_row(record.iterations[-1, pairs.first_row]))
     assert torch.equal(record.projected, pairs.per_row(record.projected[:, pairs.first_row]))
     assert torch.equal(replay(schedule, record), record.iterations.long())
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from time import sleep
+
 import pytest
 import torch
 
 import trimtab as tt
 from cases import Ball, Sphere
 from trimtab.core.record import Rollout
-from trimtab.schedules import FixedThreshold
+from trimtab.core.replay import replay
+from trimtab.prices import Thresholds
+from trimtab.schedules import FixedThreshold, RandomTimes
+
+PRICES = Thresholds(torch.linspace(0.9, 0.1, 12).double()[:, None] * torch.tensor([torch.inf, *[1.0] * 6]).double())
 
 
 def stopped(closing, steps=5, schedule=None, **options):
@@ -75,6 +81,24 @@ def test_a_file_holds_it(tmp_path):
     run = stopped("free")[0].rollout
     run.save(tmp_path / "run.safetensors")
     assert Rollout.load(tmp_path / "run.safetensors").planned_steps == 12
+
+
+def test_the_time_of_the_closing_projection_is_part_of_the_run(tmp_path):
+    slow = tt.as_constraint(lambda x: (sleep(0.02), Sphere().project(x))[1], Sphere().defect)
+    corrector = tt.Corrector(slow, FixedThreshold(100.0, 4), 12)
+    corrector.stop(corrector(torch.ones(6, 3), 0))
+    assert corrector.rollout.seconds["projection"] > 0
+    assert corrector.rollout.seconds["scheduling"] >= 0
+    corrector.rollout.save(tmp_path / "run.safetensors")
+    Rollout.load(tmp_path / "run.safetensors")
+
+
+@pytest.mark.parametrize("closing", ["paid", "free", "none"])
+@pytest.mark.parametrize("steps", [1, 5, 11])
+@pytest.mark.parametrize("schedule", [tt.Periodic(0.5), RandomTimes(0.5), FixedThreshold(0.4, 4), PRICES.at(6)])
+def test_the_schedule_that_ran_is_the_one_that_replays(schedule, steps, closing):
+    run = stopped(closing, steps, schedule)[0].rollout
+    assert torch.equal(replay(schedule, run), run.projected)
 
 
 def test_there_must_be_a_run_to_stop():

@@ -220,4 +220,5 @@ class Corrector(RunLife):
                 wide = self._close(ledger, constraint, ledger.form.widened(leaves), ~ledger.finished_at(ledger.t - 1))
             leaves = ledger.form.narrowed(wide)
         ledger.stop(leaves)
+        ledger.returned_at = perf_counter()  # the closing projection belongs to the time of the run
         return ledger.form.state(leaves)

@@ -81,9 +81,9 @@ class Groups:
         return values[..., self.of_row]
 
     def largest(self, values: Tensor) -> Tensor:
-        """The largest value among the rows of each group, (n,) to (G,)."""
-        out = torch.zeros(self.n, dtype=values.dtype, device=values.device)
-        return out.scatter_reduce(0, self.of_row, values, "amax", include_self=False)
+        """The largest value among the rows of each group, (…, n) to (…, G)."""
+        out = torch.zeros(*values.shape[:-1], self.n, dtype=values.dtype, device=values.device)
+        return out.scatter_reduce(-1, self.of_row.expand_as(values), values, "amax", include_self=False)
 
     def any_row(self, mask: Tensor) -> Tensor:
         """Whether any row of each group is true, (n,) bool to (G,) bool."""

@@ -151,7 +151,7 @@ class Ledger:
     def spend(self, wanted: Any, among: Tensor | None = None) -> Any:
         """Spend one correction of each sample or group that is wanted and can pay.
 
-        With a paid closing, what is kept back for the last step can be spent there alone.
+        With a paid closing, what is kept back for the last step can be spent there alone, and everyone is able to.
 
         Args:
             wanted: What the schedule decided, (units,) bool.
@@ -160,7 +160,12 @@ class Ledger:
         Returns:
             The samples to correct, (n,) bool, an array as in `Books`.
         """
-        able = self._spent < (self._books.budget if self.t == self.n_steps - 1 else self._limit)  # b > 0
+        if self.t < self.n_steps - 1:
+            able = self._spent < self._limit  # b > 0
+        elif self.for_closing:
+            able = as_array(self._everyone)  # an iteration that cost more than one may have used what was kept back
+        else:
+            able = self._spent < self._books.budget
         if isinstance(wanted, Tensor) and isinstance(able, np.ndarray):
             wanted = wanted.cpu().numpy()
         if type(wanted) is not type(able) or wanted.dtype != able.dtype or wanted.shape != able.shape:

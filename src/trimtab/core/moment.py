@@ -100,6 +100,7 @@ class Moment:
         projected: Tensor,
         budget: int | Tensor,
         *,
+        n_steps: int | None = None,
         seeds: Tensor | None = None,
         spent: Tensor | None = None,
         defect: Tensor | None = None,
@@ -114,6 +115,7 @@ class Moment:
             defects: (T, n).
             projected: (T, n) bool, of which the first t rows are read.
             budget: A number, or one per sample, (n,).
+            n_steps: T, where more steps were planned than are in the record.
             seeds: (n,), if known.
             spent: (n,), where that is not the number of decisions before.
             defect: See `Moment`.
@@ -132,7 +134,7 @@ class Moment:
         books = (defects, projected, began, already, last, seeds)
         arrays = Books(*(None if part is None else as_array(part) for part in books))
         present = None if defect is None else as_array(defect)
-        return cls(t, len(defects), arrays, defect=present, kept_back=kept_back, memo=memo, again=again)
+        return cls(t, n_steps or len(defects), arrays, defect=present, kept_back=kept_back, memo=memo, again=again)
 
     def __repr__(self) -> str:
         """One line."""

@@ -145,17 +145,21 @@ class Rollout:
         return self.iterations.sum(dim=0) + closing
 
     def grouped(self) -> Rollout:
-        """The record with one column per group, as decisions were made; itself where there are no groups."""
+        """The record with one column per group, as decisions were made; itself where there are no groups.
+
+        A group takes as many iterations as the row of it that takes most.
+        """
         if self.groups is None:
             return self
-        together, first = self.groups.together, self.groups.first_row
+        together, largest, first = self.groups.together, self.groups.largest, self.groups.first_row
         return replace(
             self,
             defects=together(self.defects),
             residuals=together(self.residuals),
-            **{name: getattr(self, name)[:, first] for name in ("projected", "failed", "iterations")},
+            **{name: getattr(self, name)[:, first] for name in ("projected", "failed")},
+            iterations=largest(self.iterations),
             **{name: getattr(self, name)[first] for name in ("closing", "closing_failed")},
-            closing_iterations=None if self.closing_iterations is None else self.closing_iterations[first],
+            closing_iterations=None if self.closing_iterations is None else largest(self.closing_iterations),
             seeds=None if self.seeds is None else self.seeds[first],
             groups=None,
         )

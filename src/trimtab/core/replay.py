@@ -26,20 +26,22 @@ def replay(schedule: Schedule | Callable[[Moment], Tensor], record: Rollout) -> 
     """
     of_type(record, Rollout, "the record to replay on", "rollout(…) returns one")
     asked = as_schedule(schedule).to(record.defects.device)
-    groups, record = record.groups, record.grouped()
-    T, n = record.defects.shape
+    rows, record = record, record.grouped()
+    made, n = record.defects.shape
+    T = record.planned_steps or made
     counted = record.unit == "iteration"
     budget = torch.as_tensor(units(asked.budget, T, record.unit)).expand(n).to(record.defects.device)
-    decided = torch.zeros(T, n, dtype=torch.bool, device=budget.device)
-    times = decided.long()
+    decided = torch.zeros(made, n, dtype=torch.bool, device=budget.device)
+    times, taken = decided.long(), record.iterations.long()
     paid, memo = record.closing_rule == "paid", dict[Hashable, Any]()
     kept_back = (asked.kept_back if counted else 1) if paid else 0
-    for t in range(T):
+    for t in range(made):
         if paid and t == T - 1:
             decided[t], times[t] = True, record.iterations[t]
             break
         going = torch.ones(n, dtype=torch.bool, device=budget.device)
         again, costs = _looked_at_again(record, t)
+        taken[t] = costs.sum(dim=0)
         for k, defect in enumerate([record.defects[t], *again]):
             spent = times.sum(dim=0)
             now = Moment.of_record(
@@ -47,6 +49,7 @@ def replay(schedule: Schedule | Callable[[Moment], Tensor], record: Rollout) -> 
                 record.defects,
                 decided,
                 budget,
+                n_steps=T,
                 seeds=record.seeds,
                 spent=spent,
                 defect=defect,
@@ -60,7 +63,11 @@ def replay(schedule: Schedule | Callable[[Moment], Tensor], record: Rollout) -> 
             decided[t] |= going
             times[t] += going * (costs[k].clamp(min=1) if counted and k < len(costs) else 1)
     answer = times if counted else decided
-    return answer if groups is None else groups.per_row(answer)
+    if rows.groups is None:
+        return answer
+    each = rows.groups.per_row(answer)
+    # where a group takes what it took, so does each of its rows, which may be less than the group pays
+    return torch.where(each == rows.groups.per_row(taken), rows.iterations.long(), each) if counted else each
 
 
 def _looked_at_again(record: Rollout, t: int) -> tuple[Tensor, Tensor]:
