@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from time import sleep
 
 import numpy as np
 import torch
@@ -44,6 +45,23 @@ class Loop:
         for t in range(STEPS):
             x = corrector(x + 0.2 * torch.randn(8, 2, generator=generator, dtype=torch.float64), t)
         return corrector.rollout
+
+
+@dataclass(frozen=True)
+class Picky:
+    """A loop that fails under some schedules."""
+
+    least: int
+
+    def __call__(self, schedule):
+        if schedule.budget < self.least:
+            raise OSError(f"a budget of {schedule.budget} is too small")
+        return Loop(1)(schedule)
+
+
+def wait(seconds, shared):
+    sleep(seconds)
+    return seconds
 
 
 def unseeded(schedule):

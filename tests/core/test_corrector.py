@@ -205,6 +205,11 @@ def test_autocast_does_not_reach_the_projection():
     x = torch.full((2, 3), 1.0001)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(correct(x, constraint), x)
+    corrector = tt.Corrector(constraint, tt.Stepwise(), 2)
+    corrector.begin(x)
+    for _ in range(2):  # whether there is one is asked at every call
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert torch.equal(corrector(x), x)
 
 
 def test_no_gradient_flows_through_a_correction():

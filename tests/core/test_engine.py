@@ -221,6 +221,31 @@ def test_a_run_that_does_not_repeat_itself_is_found_out_in_a_worker_too(name):
         tt.calibrate(returns_states, engine=Engine(name, 1), check=False)
 
 
+@pytest.mark.parametrize("engine", [Engine("serial"), Engine("processes", 1)], ids=["serial", "processes"])
+def test_batches_go_on_after_one_that_failed(engine):
+    with Workshop(engine) as shop:
+        run = shop.runs(engine_cases.Picky(3))
+        for _ in range(3):
+            with pytest.raises(OSError, match="a budget of 2 is too small"):
+                run(tt.Periodic(2))
+        assert int(run(tt.Periodic(4)).spent[0]) == 4
+        run.ahead([tt.Periodic(1), tt.Periodic(5)])
+        with pytest.raises(OSError, match="a budget of 1 is too small"):
+            run(tt.Periodic(5))
+        assert int(run(tt.Periodic(5)).spent[0]) == 5
+        with pytest.raises(EngineError, match="failed while another one was waited for"):
+            run(tt.Periodic(1))
+
+
+def test_a_pool_ends_its_own_processes_alone():
+    one, other = pools.ProcessPool(1), pools.ProcessPool(1)
+    other.submit("other", engine_cases.wait, 1.0, {})
+    one.submit("one", engine_cases.wait, 600.0, {})
+    one.close()
+    assert other.next() == ("other", 1.0)
+    other.close()
+
+
 def test_what_cannot_be_sent_is_refused_with_what_to_do(monkeypatch):
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     mine = replace(problem(), constraint=tt.as_constraint(lambda x: x.clamp(-1, 1)))

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 import trimtab as tt
 from cases import Sphere, Walk
 from trimtab.core.groups import Groups, as_groups
+from trimtab.core.ledger import Ledger
 from trimtab.core.replay import replay
 from trimtab.prices import Adaptive, Thresholds
 
 LABELS = torch.tensor([7, 3, 7, 3, 9, 9])
+ELSEWHERE = torch.device("meta")
 
 
 def prices(n_steps: int = 12, budget: int = 5) -> Thresholds:
@@ -81,3 +85,12 @@ def test_labels_that_are_none_are_refused(labels):
         as_groups(labels)
     with pytest.raises(ValueError, match="5 group labels were given for a batch of 6"):
         tt.rollout(Walk(), Sphere(), tt.Periodic(2), range(6), groups=torch.zeros(5, dtype=torch.int64))
+
+
+def test_what_a_run_was_given_follows_its_states_to_their_device():
+    form = SimpleNamespace(n=6, device=ELSEWHERE, dtype=torch.float32)
+    ledger = Ledger(form, tt.Periodic(torch.full((6,), 3)), 12, "none", torch.arange(6))
+    assert ledger.seeds.device == ledger.schedule.budget.device == ELSEWHERE
+    groups = Groups(LABELS, "largest")
+    assert (groups.to(ELSEWHERE).labels.device, groups.to(ELSEWHERE).defect) == (ELSEWHERE, "largest")
+    assert groups.to(LABELS.device) is groups

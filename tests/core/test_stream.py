@@ -86,6 +86,50 @@ def test_a_filter_on_the_state_before():
     for k in range(1, 6):
         x = stream(x - 0.5)
         torch.testing.assert_close(x, torch.full_like(x, 0.8**k))
+        assert stream.projected.tolist() == [True] * 3
+    stream.begin(x)
+    with pytest.raises(RuntimeError, match="not been called yet"):
+        stream.projected  # noqa: B018
+
+
+@pytest.mark.parametrize("needs", [(), ("previous",)])
+@pytest.mark.parametrize("where", ["project", "defect", "decide", "on_step"])
+def test_a_step_that_failed_can_be_made_again(where, needs):
+    fails = set()
+
+    def check(name):
+        if name in fails:
+            raise OSError(name)
+
+    def project(x, **known):
+        check("project")
+        return x.clamp(-1, 1)
+
+    def defect(x, **known):
+        check("defect")
+        return (x.abs() - 1).clamp(min=0).amax(dim=1)
+
+    def decide(now):
+        check("decide")
+        return now.defect > 0
+
+    stream, other = (
+        Stream(tt.as_constraint(project, defect, needs=needs), decide, 0.5, on_step=lambda t, numbers: check("on_step"))
+        for _ in range(2)
+    )
+    x = y = torch.zeros(3, 2)
+    stream.begin(x)
+    other.begin(y)
+    for k in range(6):
+        if k % 2:
+            fails.add(where)
+            with pytest.raises(OSError, match=where):
+                stream(x + 0.7)
+            fails.clear()
+        x, y = stream(x + 0.7), other(y + 0.7)
+        assert torch.equal(x, y)
+        assert torch.equal(stream.tokens, other.tokens)
+    assert (stream.steps, stream.spent.tolist()) == (6, other.spent.tolist())
 
 
 def test_groups_share_a_bucket():

@@ -126,9 +126,9 @@ class Corrector(RunLife):
 
     def _correct_all(self, ledger: Ledger, constraint: Applied, x: Leaves) -> Leaves:
         """Project the whole batch and keep the chosen rows, with no wait for the device."""
-        answer = self._project(constraint, x)
-        ledger.keep_outcome(answer, None)
         chosen = ledger.projected[ledger.t]
+        answer = self._project(constraint, x, chosen)
+        ledger.keep_outcome(answer, None)
         left = torch.where(chosen, self._residual(constraint, answer), ledger.defects[ledger.t])
         ledger.keep(left, check=False)
         return tuple(torch.where(rowwise(chosen, a), a, b) for a, b in zip(answer.x, x, strict=True))
@@ -146,9 +146,11 @@ class Corrector(RunLife):
             ledger.closing_iterations[rows] = answer.iterations.to(torch.int32)
         return put_rows(x, rows, answer.x)
 
-    def _project(self, constraint: Applied, x: Leaves) -> Outcome:
-        """The projection of rows, failed ones dealt with as the policy says."""
+    def _project(self, constraint: Applied, x: Leaves, chosen: Tensor | None = None) -> Outcome:
+        """The projection of rows, failed ones dealt with as the policy says; of those that were chosen, if not all."""
         answer = constraint.project(x)
+        if chosen is not None and answer.converged is not None:
+            answer = answer._replace(converged=answer.converged | ~chosen)
         if not self.dense and (answer.residual is not None or not self.measure_defects):
             constraint.refuse_bad_answers(answer)  # else the defect that is measured next tells
         if answer.converged is not None and not bool(answer.converged.all()):

@@ -121,8 +121,14 @@ class Workshop:
         while name not in self._finished:
             self._hand_out()
             assert self._pool is not None
-            done, answer = self._pool.next()
-            self._running -= 1
+            if not self._running:
+                raise EngineError(
+                    "this batch failed while another one was waited for; ask for it again to run it again"
+                )
+            try:
+                done, answer = self._pool.next()
+            finally:
+                self._running -= 1  # a batch that failed is over as well
             self._take(done, answer if isinstance(answer, Answer) else pickle.loads(answer))
         return self._finished.pop(name)
 

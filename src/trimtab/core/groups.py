@@ -100,6 +100,10 @@ class Groups:
         block = torch.arange(blocks, device=self.labels.device).repeat_interleave(len(self.labels) // blocks)
         return Groups(self.of_row + block * self.n, self.defect)
 
+    def to(self, device: torch.device) -> Groups:
+        """The same groups with their labels on `device`."""
+        return self if self.labels.device == device else Groups(self.labels.to(device), self.defect)
+
     def take(self, rows: Tensor) -> Groups:
         """Of some rows; a group must come whole."""
         some = self.of_row[rows]

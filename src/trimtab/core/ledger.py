@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from threading import get_ident
 from time import perf_counter
 from typing import Any
@@ -22,6 +22,8 @@ from trimtab.core.schedule import Schedule
 from trimtab.core.states import Form, Leaves
 
 __all__ = ["Ledger"]
+
+_AS_IT_IS = nullcontext()
 
 
 class Ledger:
@@ -51,6 +53,7 @@ class Ledger:
         if groups is not None and len(groups.labels) != n:
             raise ValueError(f"{len(groups.labels)} group labels were given for a batch of {n}")
         self.form, self.n, self.n_steps, self.closing, self.unit = form, n, n_steps, closing, unit
+        seeds, groups = None if seeds is None else seeds.to(device), None if groups is None else groups.to(device)
         self.seeds, self.groups = seeds, groups
         deciders = n if groups is None else groups.n
         self.schedule = schedule.to(device)
@@ -83,9 +86,7 @@ class Ledger:
         self.updates, self.looks, self.projections = Meter(), Meter(), Meter()
         self.states: list[Leaves] = []
         self.final: Leaves | None = None
-        kind = device.type  # the caller's autocast must not round a projection to half precision
-        autocast = torch.is_autocast_enabled(kind)
-        self.exact_arithmetic: Any = torch.autocast(kind, enabled=False) if autocast else nullcontext()
+        self.device_type = device.type
         self.began_at = self.returned_at = perf_counter()
         self._open()
 
@@ -113,6 +114,12 @@ class Ledger:
         """Whether this is plainly the next step of a run that has begun, called by its own thread."""
         now = self.t
         return 0 < now < self.n_steps and (t is None or t == now) and not self.broken and self.thread == get_ident()
+
+    @property
+    def exact_arithmetic(self) -> AbstractContextManager[Any]:
+        """In which the caller's autocast, if there is one now, does not round a projection to half precision."""
+        kind = self.device_type
+        return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else _AS_IT_IS
 
     @property
     def complete(self) -> bool:
@@ -253,6 +260,8 @@ class Ledger:
             self.failed[self.t] &= self.projected[self.t]
         if answer.iterations is not None:
             self.iterations[self.t, where] = answer.iterations.to(torch.int32)
+            if rows is None:  # all were projected, not all were asked for
+                self.iterations[self.t] *= self.projected[self.t]
             if self.unit == "iteration":  # a whole projection: one was spent when it was decided
                 self._spend_more(self.iterations[self.t] - self.projected[self.t].int())
 

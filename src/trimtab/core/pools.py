@@ -83,7 +83,6 @@ class ProcessPool:
         self.executor = ProcessPoolExecutor(
             workers, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_worker
         )
-        self.others = set(multiprocessing.active_children())  # not ours to end
         self.running: dict[Future[Any], str] = {}
         self.finished: deque[Future[Any]] = deque()
 
@@ -109,7 +108,8 @@ class ProcessPool:
     def close(self) -> None:
         """Drop what is queued and end the processes, even in the middle of a call."""
         if self.running:
-            for process in set(multiprocessing.active_children()) - self.others:
+            # Python has no public name for them before 3.14; other children of this process may be another pool's
+            for process in list((self.executor._processes or {}).values()):
                 process.terminate()
         self.executor.shutdown(wait=True, cancel_futures=True)
 

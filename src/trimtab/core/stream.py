@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -104,6 +105,7 @@ class Stream:
             on_step=None if on_step is None else lambda t, numbers: on_step(self.steps, numbers),
         )
         self._needs_previous = "previous" in constraint.needs
+        self._projected: Tensor | None = None
 
     def __repr__(self) -> str:
         """One line."""
@@ -112,6 +114,7 @@ class Stream:
     def begin(self, x: Any) -> None:
         """Begin anew with the initial states `x`: full buckets. Needed by constraints that need "previous"."""
         self.steps = 0
+        self._projected = None
         self._bucket.empty()
         self._corrector.begin(x)
 
@@ -122,11 +125,22 @@ class Stream:
             proposal: The state after the loop's own update, (n, *event), or a tree of such arrays. Not modified.
             **context: As in `Corrector`.
         """
-        x = self._corrector(proposal, **context)
-        self._bucket.settle(self._decided(), self.rate)
+        corrector = self._corrector
+        ledger, previous = corrector._ledger, corrector._previous
+        try:
+            x = corrector(proposal, **context)
+        except BaseException:
+            failed = corrector._ledger
+            if failed is not None and failed.thread == get_ident() and (failed.broken or failed.complete):
+                corrector.reset()  # the step can be made again, from where it was
+                if ledger is not None and previous is not None:
+                    corrector.begin(ledger.form.state(previous))
+            raise
+        self._projected = corrector.projected
+        self._bucket.settle(self._decided(self._projected), self.rate)
         self.steps += 1
         if self._needs_previous:
-            self._corrector.begin(x)
+            corrector.begin(x)
         return x
 
     @property
@@ -142,11 +156,13 @@ class Stream:
     @property
     def projected(self) -> Tensor:
         """Which samples the last call corrected, (n,) bool."""
-        return self._corrector.projected
+        if self._projected is None:
+            raise RuntimeError("the stream has not been called yet")
+        return self._projected.clone()
 
-    def _decided(self) -> Tensor:
+    def _decided(self, projected: Tensor) -> Tensor:
         """Which samples, or groups, were corrected."""
-        projected, groups = self._corrector.projected, self._corrector.groups
+        groups = self._corrector.groups
         return projected if groups is None else projected[groups.first_row]
 
 

@@ -90,6 +90,11 @@ class Periodic(Schedule):
         due = ((now.t + 1) * b) // now.n_steps > (now.t * b) // now.n_steps
         return due if isinstance(due, Tensor) else torch.full_like(now.defect, due, dtype=torch.bool)
 
+    def to(self, device: torch.device) -> Periodic:
+        """The same schedule with a budget per sample on `device`."""
+        budget = self.budget
+        return Periodic(budget.to(device)) if isinstance(budget, Tensor) and budget.device != device else self
+
 
 @dataclass(frozen=True)
 class Inexact(ByIteration):
