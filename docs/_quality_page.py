@@ -177,9 +177,9 @@ def tables(cells: dict[str, Any]) -> str:
     ties, compared = _ties(cells)
     behind = [
         f"{points} comparisons per rival ({len(cells)} cells, B/T = {', '.join(f'{b:g}' for b in BUDGETS)}),",
-        f"{samples['n']} fresh samples each, paired by seed, equal total cost. Between equals that differ, chance puts",
-        f"about {0.025 * points:.1f} beyond 2 SE on either side; in {ties} of {compared}",
-        "comparisons the race chose what the rival is, and nothing differs.",
+        f"{samples['n']} fresh samples each, paired by seed, equal total cost. Between two schedules that are",
+        f"equally good but not the same, chance puts about {0.025 * points:.1f} beyond 2 SE on either side;",
+        f"in {ties} of {compared} comparisons the race chose what the rival is, and nothing differs.",
     ]
     if set(RULED) & set(measured(cells)):
         behind += [

@@ -95,16 +95,18 @@ def noted(times: Times) -> Times:
 
 
 def table(times: Times) -> str:
-    """Processor minutes by part."""
-    lines = ["| part | command | " + " | ".join(f"{kind}, min" for kind in KINDS) + " |", "|---" * 4 + "|"]
+    """Processor minutes by part, of the kinds that were timed."""
+    kinds = [kind for kind in KINDS if any(kind in found for found in times.values())]
+    head = " | ".join(f"{kind}, min" for kind in kinds)
+    lines = [f"| part | command | {head} |", "|---" * (2 + len(kinds)) + "|"]
     for name, part in PARTS.items():
-        minutes = [f"{times[name][kind] / 60:.1f}" if kind in times[name] else "not timed" for kind in KINDS]
+        minutes = [f"{times[name][kind] / 60:.1f}" if kind in times[name] else "not timed" for kind in kinds]
         lines.append(f"| {name} | `docs/{part.script}` | " + " | ".join(minutes) + " |")
     totals = []
-    for kind in KINDS:
+    for kind in kinds:
         known = [found[kind] for found in times.values() if kind in found]
-        total = f"{sum(known) / 60:.0f}" if known else "not timed"
-        totals.append(total if len(known) in (0, len(PARTS)) else f"more than {total}")
+        total = f"{sum(known) / 60:.0f}"
+        totals.append(total if len(known) == len(PARTS) else f"more than {total}")
     return "\n".join([*lines, f"| all | `make evidence` | {' | '.join(totals)} |"])
 
 

@@ -57,7 +57,7 @@ def main() -> None:
         lines = [picture(run, f"{metric}{end}", f"{label} against budget: {what}") for end, what in FIGURES.items()]
         renew("reproduction.md", metric, "\n\n".join(lines))
     facts = read_json(run / "run.json")
-    renew("reproduction.md", "time", f"That run took {facts['seconds'] / 60:.0f} minutes of this machine's time.")
+    renew("reproduction.md", "time", f"That run took {facts['seconds'] / 60:.0f} minutes by the clock.")
 
 
 if __name__ == "__main__":

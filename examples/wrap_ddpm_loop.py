@@ -2,7 +2,7 @@
 
 The loop below is ancestral sampling as in any tutorial. One line is new: `x = corrector(x, t)`. The "network" is the
 noise a perfect model would predict for eight clusters on a ring, so that nothing has to be trained; samples must stay
-out of a disc that covers one of the clusters.
+out of a disc that covers two of the clusters.
 
 Run it: `python examples/wrap_ddpm_loop.py`
 """
