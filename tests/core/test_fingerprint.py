@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from trimtab.core.fingerprint import fingerprint
+from trimtab.core.fingerprint import fingerprint, full_fingerprint
 
 LAYOUTS = {
     "empty, from numpy": (torch.from_numpy(np.empty((0, 3)).T), torch.empty(3, 0, dtype=torch.float64)),
@@ -40,3 +40,109 @@ def test_other_numbers_shapes_and_types_are_told_apart() -> None:
         torch.zeros(0, 2),
     ]
     assert len({fingerprint(thing) for thing in things}) == len(things)
+
+
+SCRIPT = """
+import logging
+import math
+import torch
+
+LOG = logging.getLogger("a script")
+SIDE, COUNT = 0.5, 0
+
+class Box:
+    corners = 4
+
+    @property
+    def area(self):
+        return SIDE * self.corners
+
+    def clamp(self, x):
+        return x.clamp(-SIDE, SIDE)
+
+def even(n):
+    return n == 0 or odd(n - 1)
+
+def odd(n):
+    return n != 0 and even(n - 1)
+
+def counted():
+    global COUNT
+    COUNT += 1
+
+def twice(x):
+    return 2 * x
+
+def sample(schedule, seed):
+    counted()
+    LOG.debug("sampling")
+    box = Box()
+    return [box.clamp(twice(x)) for x in range(seed) if even(x)], box.area, math.pi
+
+run = lambda schedule: sample(schedule, seed=1)
+kind = Box
+"""
+
+EDITS = {
+    "a constant": ("SIDE, COUNT = 0.5, 0", "SIDE, COUNT = 0.4, 0"),
+    "a function that is called": ("2 * x", "3 * x"),
+    "one that it calls itself": ("n == 0 or", "n == 1 or"),
+    "one that calls back": ("n != 0 and", "n > 0 and"),
+    "a method": ("x.clamp(-SIDE, SIDE)", "x.clamp(-SIDE, 2 * SIDE)"),
+    "a property": ("SIDE * self.corners", "SIDE + self.corners"),
+    "a constant of a class": ("corners = 4", "corners = 5"),
+}
+
+
+def of_script(text: str, name: str):
+    space = {"__name__": "__main__"}
+    exec(text, space)
+    return space[name]
+
+
+@pytest.mark.parametrize("told", [fingerprint, full_fingerprint])
+@pytest.mark.parametrize("edit", EDITS)
+def test_what_a_function_of_a_script_reads_and_calls_counts(edit: str, told) -> None:
+    before, after = EDITS[edit]
+    assert SCRIPT.count(before) == 1
+    assert told(of_script(SCRIPT, "run")) == told(of_script(SCRIPT, "run"))
+    assert told(of_script(SCRIPT, "run")) != told(of_script(SCRIPT.replace(before, after), "run"))
+
+
+@pytest.mark.parametrize("edit", ["a method", "a property", "a constant of a class"])
+def test_a_class_of_a_script_counts_with_its_methods_before_there_is_one_of_it(edit: str) -> None:
+    assert fingerprint(of_script(SCRIPT, "kind")) == fingerprint(of_script(SCRIPT, "kind"))
+    edited = of_script(SCRIPT.replace(*EDITS[edit]), "kind")
+    assert fingerprint(of_script(SCRIPT, "kind")) != fingerprint(edited)
+    box = of_script(SCRIPT, "kind")
+    assert fingerprint((box, box())) != fingerprint((edited, edited()))
+
+
+def test_what_a_function_counts_itself_and_what_it_does_not_read_is_no_part_of_it() -> None:
+    run = of_script(SCRIPT, "run")
+    first = full_fingerprint(run)
+    run.__globals__["counted"]()
+    run.__globals__["unread"] = 5
+    run.__globals__["LOG"].debug("which is remembered by the logger")
+    assert run.__globals__["COUNT"] == 1
+    assert full_fingerprint(run) == first
+    run.__globals__["SIDE"] = 0.1
+    assert full_fingerprint(run).fits(first)  # what was sent is the same
+    assert full_fingerprint(run) != first
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (torch.float32, torch.float64),
+        (range(3), range(4)),
+        (torch.zeros_like, torch.ones_like),
+        (torch.device("cpu"), torch.device("meta")),
+        (np, torch),
+        (slice(1, 2), slice(1, 3)),
+    ],
+    ids=["dtype", "range", "compiled function", "device", "module", "slice"],
+)
+def test_things_without_attributes_are_told_apart(one: object, other: object) -> None:
+    assert fingerprint(one) == fingerprint(one) != fingerprint(other)
+    assert fingerprint([one]) != fingerprint([other])

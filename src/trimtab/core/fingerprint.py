@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import hashlib
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from logging import Logger
 from pathlib import Path
-from types import CodeType, MethodType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +28,7 @@ def fingerprint(*things: Any) -> str:
     """A short hash of what samplers and constraints are: their types, settings, functions and weights.
 
     Dataclass fields marked `metadata={"per_sample": True}` are left out, since they change with the seeds and not
-    with the problem.
+    with the problem. Of a script, what its functions read and call counts too.
 
     Example:
         >>> fingerprint(lambda x: x.clamp(-1, 1)) == fingerprint(lambda x: x.clamp(-2, 2))
@@ -34,6 +37,7 @@ def fingerprint(*things: Any) -> str:
     walk = _Walk(per_sample=False)
     for thing in things:
         walk.feed(thing, 0)
+    walk.digest.update(walk.read().encode())
     return walk.digest.hexdigest()[:16]
 
 
@@ -44,13 +48,19 @@ class Fingerprint(NamedTuple):
         content: A hash of types, settings, functions, weights, and of what belongs to the samples.
         files: A hash of the source file of each module that something was met of. What those files import is not
             looked at.
+        read: A hash of what functions of a script read and call, as it is now; "" if there is none. Files do not tell
+            it, since a notebook has none.
     """
 
     content: str
     files: dict[str, str]
+    read: str = ""
 
     def fits(self, other: Fingerprint) -> bool:
-        """Whether the two are of the same things; a function sent by value may be without its module."""
+        """Whether the two are of the same things; a function sent by value may be without its module.
+
+        What a script's functions read may be the time it was started or a list that grows, and does not count here.
+        """
         both = self.files.keys() & other.files.keys()
         return self.content == other.content and all(self.files[name] == other.files[name] for name in both)
 
@@ -60,22 +70,25 @@ def full_fingerprint(*things: Any) -> Fingerprint:
     walk = _Walk(per_sample=True)
     for thing in things:
         walk.feed(thing, 0)
+    content, read = walk.digest.hexdigest(), walk.read()
     files = {}
     for name in sorted(walk.modules):
         file = getattr(sys.modules.get(name), "__file__", None)
         own = name.startswith("trimtab.") or name in _SCRIPTS  # scripts are hashed by what was met of them
         if file is not None and not own and Path(file).suffix == ".py":
             files[name] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
-    return Fingerprint(walk.digest.hexdigest(), files)
+    return Fingerprint(content, files, read)
 
 
 class _Walk:
     """Goes through objects and takes up what they are."""
 
-    def __init__(self, per_sample: bool) -> None:
+    def __init__(self, per_sample: bool, once: bool = False) -> None:
         self.per_sample, self.digest = per_sample, hashlib.sha256()
+        self.once: dict[int, Any] | None = {} if once else None  # objects that are looked into once, where asked for
         self.modules: set[str] = set()
-        self.classes: set[type] = set()
+        self.classes: dict[type, None] = {}  # of scripts, in the order in which they were met
+        self.functions: dict[FunctionType, None] = {}
         self.within: list[int] = []  # what is being looked at, so that an object that holds itself comes to an end
 
     def feed(self, thing: Any, depth: int) -> None:
@@ -94,7 +107,7 @@ class _Walk:
             self._all(thing.co_consts, depth)
         elif depth < _DEEPEST and id(thing) not in self.within:
             self.within.append(id(thing))
-            for part in self._parts(thing):
+            for part in self._parts(thing, depth):
                 self.feed(part, depth + 1)
             self.within.pop()
 
@@ -104,15 +117,31 @@ class _Walk:
             self.digest.update(f"<{_module(one)}.{one.__qualname__}>".encode())
             self.modules.add(one.__module__)
             if one.__module__ in _SCRIPTS and one not in self.classes:
-                self.classes.add(one)
+                self.classes[one] = None
                 functions = {name: value for name, value in vars(one).items() if hasattr(value, "__code__")}
                 self.feed(functions, depth + 1)
+
+    def read(self) -> str:
+        """What the functions of scripts that were met read and call, and so on; what their classes hold besides."""
+        beyond = _Walk(self.per_sample, once=True)
+        beyond.classes, beyond.functions = dict(self.classes), dict(self.functions)
+        told: set[Any] = set()
+        while new := [one for one in (*beyond.functions, *beyond.classes) if one not in told]:
+            told.update(new)
+            for one in new:
+                known = one.__globals__ if isinstance(one, FunctionType) else vars(one)
+                names = _names_read(one.__code__) if isinstance(one, FunctionType) else set(known)
+                for name in sorted(name for name in names if name in known and not name.startswith("__")):
+                    beyond.feed(name, 0)
+                    beyond.feed(known[name], 0)
+        self.modules |= beyond.modules
+        return beyond.digest.hexdigest() if told else ""
 
     def _all(self, things: Any, depth: int) -> None:
         for thing in things:
             self.feed(thing, depth + 1)
 
-    def _parts(self, thing: Any) -> Iterator[Any]:
+    def _parts(self, thing: Any, depth: int) -> Iterator[Any]:
         """What an object is made of, in an order that is always the same."""
         if isinstance(thing, nn.Module):
             yield dict(thing.state_dict())
@@ -138,15 +167,43 @@ class _Walk:
         elif isinstance(thing, MethodType):
             yield from (thing.__func__, thing.__self__)
         elif isinstance(thing, type):
-            self._class(thing, _DEEPEST)
+            self._class(thing, depth)
+        elif isinstance(thing, ModuleType):
+            self.modules.add(thing.__name__)
+            yield thing.__name__
+        elif isinstance(thing, property):
+            yield from (thing.fget, thing.fset)
+        elif isinstance(thing, staticmethod | classmethod):
+            yield thing.__func__
         elif hasattr(thing, "__code__"):
             self.modules.add(thing.__module__ or "")
+            if thing.__module__ in _SCRIPTS and isinstance(thing, FunctionType):
+                self.functions[thing] = None
             yield thing.__qualname__
             yield thing.__code__
             yield from (thing.__defaults__, thing.__kwdefaults__)
             yield [cell.cell_contents for cell in thing.__closure__ or () if _is_filled(cell)]
+        elif isinstance(thing, Logger):  # holds all others, and what each has let through so far
+            yield thing.name
         elif hasattr(thing, "__dict__"):
+            if self.once is not None:
+                if id(thing) in self.once:
+                    return
+                self.once[id(thing)] = thing
             yield vars(thing)
+        else:  # a dtype, a range, a function that is compiled
+            told = repr(thing)
+            yield getattr(thing, "__qualname__", "") if re.search("0x[0-9a-f]{6}", told) else told
+
+
+def _names_read(code: CodeType) -> set[str]:
+    """The global names that a function reads, with those within it; one that it sets itself is no setting."""
+    steps = list(dis.get_instructions(code))
+    names = {step.argval for step in steps if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            names |= _names_read(inner)
+    return names - {step.argval for step in steps if step.opname == "STORE_GLOBAL"}
 
 
 def _module(kind: type) -> str:
