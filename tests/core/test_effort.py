@@ -12,6 +12,7 @@ from torch import Tensor
 
 import trimtab as tt
 from cases import Walk
+from trimtab.core.budget import units
 from trimtab.core.constraint import Improvement
 from trimtab.core.groups import Groups
 from trimtab.core.replay import replay
@@ -319,3 +320,12 @@ def test_a_solver_that_never_ends_is_stopped():
 def test_a_budget_that_cannot_pay_for_the_closing_is_refused():
     with pytest.raises(ValueError, match="which takes 3"):
         run(flat_prices(0.1, 5, 3).at(2))
+
+
+def test_a_budget_counts_iterations_up_to_what_the_books_hold():
+    assert units(30_000_000, 100, "iteration") == 30_000_000
+    assert units(2**31 - 1, 100, "iteration") == units(None, 100, "iteration")
+    assert units(1e7, 100, "iteration") == 10**9
+    for wrong in (2**31, 3e7, -1, -0.5, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match=r"comes to 0 to 2\^31 - 1 of them over T = 100 steps"):
+            units(wrong, 100, "iteration")

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+from collections import OrderedDict, defaultdict
+
 import pytest
 import torch
 
-from trimtab.core.states import all_finite
+import trimtab as tt
+from trimtab.core.constraint import residual_norm
+from trimtab.core.metrics import euclidean
+from trimtab.core.states import all_finite, numbers_of
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
@@ -14,3 +20,61 @@ def test_a_large_number_is_finite_and_no_reason_to_warn(dtype):
     assert all_finite((large, -large))
     assert not all_finite((large, large * 2))
     assert not all_finite((torch.tensor([[torch.nan]], dtype=dtype),))
+
+
+class Own(dict):
+    """A dictionary with a name."""
+
+
+class Named(dict):
+    """One that is made of its two arrays."""
+
+    def __init__(self, x, v=None):
+        super().__init__(x=x, v=v)
+
+
+DICTIONARIES = {
+    "ordered": OrderedDict,
+    "default": lambda named: defaultdict(list, named),
+    "own": Own,
+    "of two arrays": lambda named: Named(**named),
+}
+
+
+@pytest.mark.parametrize("kind", DICTIONARIES)
+def test_a_dictionary_of_a_kind_of_its_own_stays_one(kind):
+    state = DICTIONARIES[kind]({"x": torch.ones(2, 3), "v": torch.zeros(2)})
+    corrector = tt.Corrector(tt.as_constraint(lambda s: s, lambda s: s["v"].abs()), tt.Stepwise(), 3)
+    for t in range(3):
+        after = corrector(state, t)
+        assert type(after) is type(state)
+        assert list(after) == list(state)
+        state = copy.copy(after)
+        state["v"] = state["v"] + 1
+    assert after["v"].tolist() == [2.0, 2.0]
+
+
+def measured(before, after):
+    """The two distances of one state with these leaves from another."""
+    return residual_norm(before, after), euclidean(dict(enumerate(before)), dict(enumerate(after)))
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int32, torch.int64, torch.complex64])
+@pytest.mark.parametrize("shape", [(4,), (4, 3)])
+def test_leaves_of_any_dtype_have_a_distance(dtype, shape):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 4, 2, generator=generator)
+    other = torch.randint(0, 2, (2, *shape), generator=generator).to(dtype)
+    before, after = ((x[i], other[i]) for i in (0, 1))
+    whole = numbers_of(before) - numbers_of(after)
+    for leaves in ((before, after), (before[1:], after[1:])):
+        expected = whole.norm(dim=1) if len(leaves[0]) == 2 else whole[:, 2:].norm(dim=1)
+        for found in measured(*leaves):
+            assert found.is_floating_point()
+            torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_projection_residual_is_had_of_a_state_with_flags():
+    state = {"x": torch.full((2, 3), 2.0), "held": torch.tensor([True, False])}
+    constraint = tt.as_constraint(lambda s: {"x": s["x"].clamp(max=1.0), "held": s["held"]})
+    assert constraint.defect(state).tolist() == pytest.approx([3**0.5] * 2)

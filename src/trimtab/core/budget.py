@@ -76,9 +76,12 @@ def units(budget: Budget | None, n_steps: int, unit: Unit = "projection") -> int
         return corrections(budget, max(n_steps, most))
     if isinstance(budget, bool) or not isinstance(budget, int | float | np.integer | np.floating):
         raise ValueError(f"a budget is a number of iterations, or iterations per step as a float: got {budget!r}")
-    if not 0 <= budget < 2**31 / n_steps:
-        raise ValueError(f"a budget of iterations is finite and at least 0: got {budget!r}")
-    return int(budget) if isinstance(budget, int | np.integer) else int(budget * n_steps + 0.5)
+    count = budget if isinstance(budget, int | np.integer) else budget * n_steps + 0.5
+    if not 0 <= count < 2**31:
+        raise ValueError(
+            f"a budget of iterations comes to 0 to 2^31 - 1 of them over T = {n_steps} steps: got {budget!r}"
+        )
+    return int(count)
 
 
 def most_corrections(budget: Budget, n_steps: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from trimtab.core.states import Form
+from trimtab.core.states import Form, difference
 
 __all__ = ["Constraint", "Improvement", "Projection", "as_constraint", "residual_norm"]
 
@@ -154,10 +154,8 @@ def residual_norm(before: Iterable[Tensor], after: Iterable[Tensor]) -> Tensor:
     if [a.shape for a in before] != [b.shape for b in after]:
         shapes = [[tuple(leaf.shape) for leaf in leaves] for leaves in (before, after)]
         raise ValueError(f"before and after have leaves of the same shapes: got {shapes[0]} and {shapes[1]}")
-    squares = [
-        (a - b).flatten(1).square().sum(dim=1) if a.ndim > 1 else (a - b) ** 2
-        for a, b in zip(before, after, strict=True)
-    ]
+    apart = [difference(a, b) for a, b in zip(before, after, strict=True)]
+    squares = [d.flatten(1).square().sum(dim=1) if d.ndim > 1 else d**2 for d in apart]
     return torch.stack(squares).sum(dim=0).sqrt()
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from trimtab.core.checks import float_tensor
 from trimtab.core.errors import callable_thing, of_type, real_number
 from trimtab.core.record import Rollout
-from trimtab.core.states import Form, pick
+from trimtab.core.states import Form, difference, pick
 
 __all__ = [
     "Summary",
@@ -42,7 +42,7 @@ def euclidean(a: Any, b: Any) -> Tensor:
     r"""The plain distance of states, (n, \*event) twice to (n,): the default wherever a distance may be given.
 
     Args:
-        a: An array, or a tree of arrays, whose squared distances add up.
+        a: An array, or a tree of arrays, whose squared distances add up; true is 1 and false 0.
         b: Of the same form.
 
     Example:
@@ -54,10 +54,8 @@ def euclidean(a: Any, b: Any) -> Tensor:
     theirs = Form(b, floats=False)
     if [tuple(shape) for shape in form.shapes] != [tuple(shape) for shape in theirs.shapes]:
         raise ValueError(f"states of the same shape have a distance: got {form.shapes} and {theirs.shapes}")
-    parts = [
-        torch.linalg.vector_norm((x - y).flatten(1), dim=1) if x.ndim > 1 else (x - y).abs()
-        for x, y in zip(form.leaves(a), form.leaves(b), strict=True)
-    ]
+    apart = [difference(x, y) for x, y in zip(form.leaves(a), form.leaves(b), strict=True)]
+    parts = [torch.linalg.vector_norm(d.flatten(1), dim=1) if d.ndim > 1 else d.abs() for d in apart]
     distance: Tensor = parts[0] if len(parts) == 1 else torch.linalg.vector_norm(torch.stack(parts), dim=0)
     return distance
 

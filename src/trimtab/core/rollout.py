@@ -56,7 +56,8 @@ def rollout(
         schedule: Decides; a schedule value or any function of a `Moment`.
         seeds: One per sample; its noise depends on nothing else.
         device: Where to run.
-        **options: As in `Corrector`: `closing`, `groups`, `on_failure`, `keep_states`, `dense`, `measure_defects`.
+        **options: As in `Corrector`: `closing`, `groups`, `on_failure`, `keep_states`, `dense`, `unit`,
+            `measure_defects`, `on_step`.
 
     Example:
         >>> import trimtab as tt

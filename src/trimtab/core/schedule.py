@@ -107,7 +107,9 @@ def as_schedule(schedule: Schedule | Callable[[Moment], Tensor]) -> Schedule:
 
 @dataclass(frozen=True, eq=False)
 class Around(Schedule):
-    """Another schedule with something about it changed: all else is as it has it.
+    """Another schedule with something about it changed: all else is as it has it, but for its looks.
+
+    It looks at defects at every step unless a class that derives from it says otherwise.
 
     Attributes:
         schedule: The other one.

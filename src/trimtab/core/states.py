@@ -21,6 +21,7 @@ __all__ = [
     "Leaves",
     "all_finite",
     "as_tensor",
+    "difference",
     "finite_rows",
     "map_leaves",
     "numbers_of",
@@ -180,10 +181,28 @@ def _built(tree: Node, leaves: Iterator[Tensor]) -> Any:
             return leaf.numpy()
         return sys.modules["jax"].dlpack.from_dlpack(leaf.contiguous()) if tree.kind == "jax" else leaf
     parts = [_built(node, leaves) for node in tree.below]
-    if issubclass(tree.kind, dict) or is_dataclass(tree.kind):
-        named = dict(zip(tree.keys, parts, strict=True))
-        return named if issubclass(tree.kind, dict) else tree.kind(**named)
-    return tree.kind(*parts) if hasattr(tree.kind, "_fields") else tree.kind(parts)
+    named = dict(zip(tree.keys, parts, strict=True))
+    make = tree.kind
+    if make is dict:
+        return named
+    if is_dataclass(tree.kind):
+        return make(**named)
+    if issubclass(make, dict):
+        return _dict_of(make, named)
+    return make(*parts) if hasattr(make, "_fields") else make(parts)
+
+
+def _dict_of(kind: Any, named: dict[Any, Any]) -> Any:
+    """A dictionary of a kind of its own, which may be made in another way than a plain one."""
+    try:
+        made = kind(named)
+        if all(made[key] is part for key, part in named.items()):
+            return made
+    except (TypeError, KeyError):
+        pass
+    made = kind.__new__(kind)
+    made.update(named)
+    return made
 
 
 _PLAIN: dict[str, type] = {"dict": dict, "list": list, "tuple": tuple}
@@ -278,6 +297,18 @@ def numbers_of(state: Any) -> Tensor:
     named = sorted(zip(form.names, form.leaves(state), strict=True), key=lambda pair: pair[0])
     leaves = (torch.view_as_real(leaf) if leaf.is_complex() else leaf for _, leaf in named)
     return torch.cat([leaf.detach().reshape(form.n, -1).double() for leaf in leaves], dim=1)
+
+
+def difference(a: Tensor, b: Tensor) -> Tensor:
+    """How far two leaves are apart, a - b, (n, …), as floats: in their own dtype where that is one, else in float64.
+
+    Example:
+        >>> difference(torch.tensor([True, False]), torch.tensor([False, False]))
+        tensor([1., 0.], dtype=torch.float64)
+    """
+    if a.is_complex() or b.is_complex():
+        return torch.view_as_real(a - b)
+    return a - b if a.is_floating_point() or b.is_floating_point() else a.double() - b.double()
 
 
 # ------------------------------------------------------------------ rows of leaves
