@@ -126,4 +126,3 @@ def draw(cells: dict[str, Any]) -> None:
         handles, labels = axes[0][0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
         figure.savefig(HERE / "images" / "effort.svg")
-        plt.close(figure)

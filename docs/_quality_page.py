@@ -278,7 +278,6 @@ def draw_median(cells: dict[str, Any]) -> None:
         ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncol=4)
         drawn.tight_layout()
         drawn.savefig(HERE / "images" / "quality-median.png", dpi=150, bbox_inches="tight")
-        plt.close(drawn)
 
 
 def draw(cells: dict[str, Any]) -> None:

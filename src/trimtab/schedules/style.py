@@ -9,7 +9,7 @@ from typing import Any
 
 from trimtab.core.errors import missing_extra
 
-__all__ = ["COLUMN", "PAGE", "Look", "figure_style", "label_of", "look_of"]
+__all__ = ["COLUMN", "PAGE", "Drawing", "Look", "figure_style", "label_of", "look_of"]
 
 COLUMN = 3.4
 """Width of a figure in one column, in inches."""
@@ -55,9 +55,38 @@ def label_of(key: str) -> str:
     return _LABELS.get(key, key)
 
 
+class Drawing:
+    """What drawing needs of pyplot, with figures that pyplot does not know: the user's backend and figures stay."""
+
+    def __init__(self) -> None:
+        """Import what figures are made of; no backend is chosen."""
+        import matplotlib.collections
+        import matplotlib.patches
+        import matplotlib.ticker
+
+        self.matplotlib: Any = matplotlib
+        self.Circle, self.NullLocator = matplotlib.patches.Circle, matplotlib.ticker.NullLocator
+
+    def figure(self, **settings: Any) -> Any:
+        """A figure that only files and notebooks show."""
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        figure = Figure(**settings)
+        FigureCanvasAgg(figure)
+        return figure
+
+    def subplots(
+        self, rows: int = 1, columns: int = 1, *, figsize: tuple[float, float], layout: Any = None, **settings: Any
+    ) -> tuple[Any, Any]:
+        """A figure and its axes, as pyplot's `subplots` gives them."""
+        figure = self.figure(figsize=figsize, layout=layout)
+        return figure, figure.subplots(rows, columns, **settings)
+
+
 @contextmanager
-def figure_style() -> Iterator[Any]:
-    """Pyplot with our settings, and the user's own afterwards."""
+def figure_style() -> Iterator[Drawing]:
+    """Drawing with our settings, and the user's own afterwards."""
     try:
         import matplotlib
     except ImportError as error:
@@ -90,10 +119,4 @@ def figure_style() -> Iterator[Any]:
         "pdf.fonttype": 42,
     }
     with matplotlib.rc_context(settings):
-        matplotlib.use("Agg")
-        import matplotlib.pyplot as plt
-
-        try:
-            yield plt
-        finally:
-            plt.close("all")
+        yield Drawing()
