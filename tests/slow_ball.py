@@ -27,3 +27,18 @@ class Slow(tt.Constraint):
 
     def take(self, rows):
         return self
+
+
+def shrunk(x):
+    """Onto the unit ball; like `Slow`, it never returns for states that begin with 9."""
+    return Slow().project(x)
+
+
+def scaled(x, sigma):
+    """Onto the ball of radius sigma, a number or one per sample."""
+    return x / (x.norm(dim=1) / sigma).clamp(min=1)[:, None]
+
+
+def scaled_defect(x, sigma):
+    """How far out of that ball."""
+    return (x.norm(dim=1) - sigma).clamp(min=0)

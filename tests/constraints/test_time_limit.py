@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import trimtab as tt
-from slow_ball import Slow
+from slow_ball import Slow, shrunk
 from trimtab.constraints import Ball, TimeLimit
 
 
@@ -39,3 +39,17 @@ def test_what_cannot_be_sent_and_limits_that_are_none_are_refused():
             TimeLimit(Ball(1.0), seconds)
     with pytest.raises(TypeError, match="Constraint"):
         TimeLimit(3, 1.0)
+
+
+def test_looks_that_are_projections_are_limited_and_counted():
+    plain = tt.as_constraint(shrunk)
+    x = torch.tensor([[3.0, 4.0], [0.0, 0.5]])
+    records = []
+    for constraint in (plain, TimeLimit(plain, 60.0)):
+        corrector = tt.Corrector(constraint, tt.schedules.Fixed.at([0], 2), 2, closing="none")
+        corrector(corrector(x))
+        records.append(corrector.rollout)
+        assert torch.equal(constraint.defect(x), plain.defect(x))
+    assert records[0].calls == records[1].calls
+    with pytest.raises(RuntimeError, match=r"a defect could not be measured within 0\.5 s"):
+        TimeLimit(plain, 0.5).defect(torch.tensor([[9.0, 0.0]]))

@@ -43,23 +43,41 @@ class SE3(Constraint):
         if self.translation is not None:
             checked_constraint(self.translation, "the constraint on translations")
 
-    def project(self, x: Tensor) -> Tensor | Projection:
+    @property
+    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What the constraint on translations wants to know beside the states."""
+        return () if self.translation is None else self.translation.needs
+
+    @property
+    def defect_is_projection(self) -> bool:  # type: ignore[override]
+        """Whether measuring a defect projects the translation."""
+        return self.translation is not None and self.translation.defect_is_projection
+
+    @property
+    def is_projection(self) -> bool:  # type: ignore[override]
+        """Whether the constraint on translations leads onto its set; rotations always do."""
+        return self.translation is None or self.translation.is_projection
+
+    def project(self, x: Tensor, **context: Any) -> Tensor | Projection:
         """The nearest rotation, and the projection of the translation where it is constrained, (n, 3, 4)."""
         check_states(x, "SE3", (3, 4))
         rotation = nearest_rotation(x[..., :3])
         if self.translation is None:
             return torch.cat([rotation, x[..., 3:]], dim=-1)
-        answer = self.translation.project(x[..., 3])
+        answer = self.translation.project(x[..., 3], **context)
         if isinstance(answer, Tensor):
             return torch.cat([rotation, answer[..., None]], dim=-1)
         pose = torch.cat([rotation, answer.x[..., None]], dim=-1)
         return Projection(pose, answer.converged, answer.iterations)
 
-    def defect(self, x: Tensor) -> Tensor:
+    def defect(self, x: Tensor, **context: Any) -> Tensor:
         """Defect of the rotation plus alpha times the defect of the translation, (n, 3, 4) to (n,)."""
         check_states(x, "SE3", (3, 4))
         defect = rotation_defect(x[..., :3])
-        return defect if self.translation is None else defect + self.alpha * self.translation.defect(x[..., 3])
+        if self.translation is None:
+            return defect
+        of_place: Tensor = self.translation.defect(x[..., 3], **context)
+        return defect + self.alpha * of_place
 
     def improve(self, x: Tensor, state: tuple[Tensor, ...] | None = None, **context: Any) -> Improvement:
         """One step of Newton and Schulz for the rotation; the translation is projected. Carries nothing."""
@@ -67,10 +85,12 @@ class SE3(Constraint):
         rotation, _, done, *_ = improved_rotation(x[..., :3])
         pose = torch.cat([rotation, x[..., 3:]], dim=-1)
         if self.translation is not None:
-            answer = self.translation.project(x[..., 3])
+            answer = self.translation.project(x[..., 3], **context)
             place = answer.x if isinstance(answer, Projection) else answer
+            if isinstance(answer, Projection) and answer.converged is not None:
+                done = done & answer.converged
             pose = torch.cat([rotation, place[..., None]], dim=-1)
-        return Improvement(pose, self.defect(pose), done, ())
+        return Improvement(pose, self.defect(pose, **context), done, ())
 
     def take(self, rows: Tensor) -> SE3:
         """The same constraint for some samples."""

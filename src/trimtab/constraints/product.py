@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -81,14 +82,29 @@ class Product(Constraint):
                     "make one constraint of what they share"
                 )
 
-    def project(self, x: Tensor) -> Projection:
+    @property
+    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What any of the parts wants to know beside the states."""
+        return tuple(dict.fromkeys(name for part in self.parts for name in part.constraint.needs))
+
+    @property
+    def defect_is_projection(self) -> bool:  # type: ignore[override]
+        """Whether measuring a defect projects any of the parts."""
+        return any(part.constraint.defect_is_projection for part in self.parts)
+
+    @property
+    def is_projection(self) -> bool:  # type: ignore[override]
+        """Whether every part leads onto its set."""
+        return all(part.constraint.is_projection for part in self.parts)
+
+    def project(self, x: Tensor, **context: Any) -> Projection:
         r"""Each part projected, (n, \*event), with outcomes: all parts converged, iterations added up."""
         check_states(x, "Product")
         flat = x.flatten(1).clone()
         converged = torch.ones(len(x), dtype=torch.bool, device=x.device)
         iterations = torch.zeros(len(x), dtype=torch.int64, device=x.device)
         for part in self.parts:
-            answer = part.constraint.project(self._of(part, x))
+            answer = part.constraint.project(self._of(part, x), **_told(part, context))
             if isinstance(answer, Tensor):
                 answer = Projection(answer)
             flat[:, part.start : part.stop] = answer.x.flatten(1)
@@ -98,12 +114,12 @@ class Product(Constraint):
                 iterations += answer.iterations
         return Projection(flat.reshape(x.shape), converged, iterations)
 
-    def defect(self, x: Tensor) -> Tensor:
+    def defect(self, x: Tensor, **context: Any) -> Tensor:
         r"""The weighted sum of the parts' defects, (n, \*event) to (n,)."""
         check_states(x, "Product")
         total = torch.zeros(len(x), dtype=x.dtype, device=x.device)
         for part in self.parts:
-            total = total + part.weight * part.constraint.defect(self._of(part, x))
+            total = total + part.weight * part.constraint.defect(self._of(part, x), **_told(part, context))
         return total
 
     def take(self, rows: Tensor) -> Product:
@@ -116,3 +132,7 @@ class Product(Constraint):
             raise ValueError(f"a part ends at coordinate {part.stop}, but states {tuple(x.shape)} have {flat.shape[1]}")
         piece = flat[:, part.start : part.stop]
         return piece.contiguous() if part.shape is None else piece.reshape(len(x), *part.shape)
+
+
+def _told(part: Part, context: dict[str, Any]) -> dict[str, Any]:
+    return {name: context[name] for name in part.constraint.needs}

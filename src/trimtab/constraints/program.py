@@ -238,6 +238,10 @@ class _Pool:
         self._executor: ProcessPoolExecutor | None = None
         self._end: weakref.finalize[Any, Any] | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy elsewhere has processes of its own."""
+        return {"_executor": None, "_end": None}
+
     def run(self, tasks: list[tuple[Any, ...]], workers: int) -> list[tuple[Array, bool, int]]:
         if self._executor is None:
             self._executor = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))

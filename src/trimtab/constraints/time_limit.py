@@ -20,17 +20,22 @@ from trimtab.core.errors import of_type, real_number
 __all__ = ["TimeLimit"]
 
 
+_HAS_PROCESSES = "the constraint starts processes"
+
+
 @dataclass(frozen=True, eq=False)
 class TimeLimit(Constraint):
     """Another constraint, whose projections have a limit of time for each call.
 
     They run in a process of their own. A call that takes longer, raises, or ends its process is a failed projection of
     all its samples (`converged=False`), so that the corrector's policy decides what becomes of them; the next call has
-    a new process. Defects are measured here. The constraint is pickled, states are sent there and back: it pays for
-    projections of milliseconds and more.
+    a new process. Defects are measured here, unless measuring one is projecting: then the limit holds for them, too,
+    and one that takes longer is an error. The constraint is pickled, states are sent there and back: it pays for
+    projections of milliseconds and more. A script that uses it guards its entry with `if __name__ == "__main__":`.
 
     Attributes:
-        constraint: The one whose projections are limited; it must be one that can be pickled.
+        constraint: The one whose projections are limited; it must be one that can be pickled and that starts no
+            processes itself.
         seconds: For one call.
 
     Example:
@@ -62,17 +67,36 @@ class TimeLimit(Constraint):
         """What the constraint wants to know beside the states."""
         return self.constraint.needs
 
+    @property
+    def defect_is_projection(self) -> bool:  # type: ignore[override]
+        """Whether measuring a defect of the constraint is projecting."""
+        return self.constraint.defect_is_projection
+
+    @property
+    def is_projection(self) -> bool:  # type: ignore[override]
+        """Whether the constraint leads onto its set."""
+        return self.constraint.is_projection
+
     def defect(self, x: Any, **context: Any) -> Tensor:
-        """As the constraint measures it, in this process."""
-        measured: Tensor = self.constraint.defect(x, **context)
+        """As the constraint measures it, in this process; in the other one if that is projecting."""
+        measured: Tensor | None
+        if not self.defect_is_projection:
+            measured = self.constraint.defect(x, **context)
+        else:
+            measured = self._workshop.ask((self.constraint, "defect", x, context), self.seconds)
+        if measured is None:
+            raise RuntimeError(
+                f"a defect could not be measured within {self.seconds:g} s, or measuring it failed: without a defect "
+                "of its own this constraint projects to measure one; give it one, as in as_constraint(project, defect)"
+            )
         return measured
 
     def project(self, x: Tensor, **context: Any) -> Projection:
         """As the constraint projects, or a failure of all samples where it took too long."""
-        answer = self._workshop.ask((self.constraint, x, context), self.seconds)
+        answer = self._workshop.ask((self.constraint, "project", x, context), self.seconds)
         if answer is None:
             return Projection(x, converged=torch.zeros(len(x), dtype=torch.bool, device=x.device))
-        return answer
+        return answer if isinstance(answer, Projection) else Projection(answer)
 
     def end(self) -> None:
         """End the process now; a later call begins another. It is ended with this object, too."""
@@ -94,7 +118,7 @@ class _Workshop:
         """A copy elsewhere has a process of its own."""
         return {"_process": None, "_there": None}
 
-    def ask(self, question: tuple[Constraint, Tensor, Mapping[str, Any]], seconds: float) -> Projection | None:
+    def ask(self, question: tuple[Constraint, str, Tensor, Mapping[str, Any]], seconds: float) -> Any:
         """What the process answers in time; None if it does not, or cannot."""
         if self._process is None or not self._process.is_alive():
             self._begin()
@@ -102,7 +126,12 @@ class _Workshop:
         try:
             self._there.send(question)
             if self._there.poll(seconds):
-                answer: Projection | None = self._there.recv()
+                answer = self._there.recv()
+                if isinstance(answer, str) and answer == _HAS_PROCESSES:
+                    raise TypeError(
+                        f"{type(question[0]).__name__} starts processes of its own, which the process of a TimeLimit "
+                        "must not: they would outlive it; set its workers to 1"
+                    )
                 return answer
         except (EOFError, OSError):  # the process has ended itself
             pass
@@ -120,7 +149,14 @@ class _Workshop:
             raise RuntimeError(
                 "the process that projections run in did not begin within 60 s; is the machine overloaded?"
             )
-        self._there.recv()
+        try:
+            self._there.recv()
+        except (EOFError, OSError) as error:
+            self.end()
+            raise RuntimeError(
+                "the process that projections run in ended as it began; a script that uses a TimeLimit needs its entry "
+                'under `if __name__ == "__main__":`'
+            ) from error
 
     def end(self) -> None:
         """End the process, whatever it does."""
@@ -142,11 +178,12 @@ def _work(there: Connection) -> None:
     there.send("ready")
     while True:
         try:
-            constraint, x, context = there.recv()
+            constraint, asked, x, context = there.recv()
         except EOFError:
             return
         try:
-            answer = constraint.project(x, **context)
-            there.send(answer if isinstance(answer, Projection) else Projection(answer))
+            there.send(constraint.project(x, **context) if asked == "project" else constraint.defect(x, **context))
+        except AssertionError as error:  # multiprocessing's, which has no class of its own
+            there.send(_HAS_PROCESSES if "daemonic processes" in str(error) else None)
         except Exception:
             there.send(None)

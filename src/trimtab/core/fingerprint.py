@@ -8,6 +8,7 @@ import hashlib
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from logging import Logger
 from pathlib import Path
@@ -190,7 +191,7 @@ class _Walk:
                 if id(thing) in self.once:
                     return
                 self.once[id(thing)] = thing
-            yield vars(thing)
+            yield _sent(thing)
         else:  # a dtype, a range, a function that is compiled
             told = repr(thing)
             yield getattr(thing, "__qualname__", "") if re.search("0x[0-9a-f]{6}", told) else told
@@ -208,6 +209,16 @@ def _names_read(code: CodeType) -> set[str]:
 
 def _module(kind: type) -> str:
     return "a script" if kind.__module__ in _SCRIPTS else kind.__module__
+
+
+def _sent(thing: Any) -> dict[str, Any]:
+    """An object's attributes as its copy in another process has them, without what it leaves out of copies."""
+    attributes: dict[str, Any] = vars(thing)
+    if any("__getstate__" in vars(kind) for kind in type(thing).__mro__[:-1]):
+        with suppress(Exception):  # what refuses to be copied is what it holds
+            state = thing.__getstate__()
+            return state if isinstance(state, dict) else attributes
+    return attributes
 
 
 def _is_filled(cell: Any) -> bool:

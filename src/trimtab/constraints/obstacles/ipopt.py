@@ -174,6 +174,10 @@ class IpoptPaths:
         self._pool: ProcessPoolExecutor | None = None
         self._close: weakref.finalize[Any, Any] | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the processes: a copy elsewhere has its own."""
+        return {**vars(self), "_pool": None, "_close": None}
+
     def solve(self, proposal: Tensor, begin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Paths, (2, n, W), whether each converged, (n,), and IPOPT's iterations, (n,).
 
