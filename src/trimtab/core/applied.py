@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from trimtab.core.constraint import Constraint, Improvement, Projection
-from trimtab.core.states import Form, Leaves, all_finite, as_tensor, finite_rows, rowwise, take_leaves
+from trimtab.core.states import Form, Leaves, all_finite, finite_rows, rowwise, take_leaves
+from trimtab.core.trees import as_tensor
 
 __all__ = ["OnFailure", "ProjectionError", "Retry"]
 

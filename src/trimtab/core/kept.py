@@ -16,7 +16,7 @@ from pathlib import Path
 
 from trimtab.core.files import UNUSABLE, plain_name, read_bytes, read_json, sha256, write_atomically
 from trimtab.core.record import Rollout
-from trimtab.core.states import plain_tree, state_of
+from trimtab.core.trees import plain_tree, state_of
 
 __all__ = ["Finished", "Kept", "is_kept"]
 

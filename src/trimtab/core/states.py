@@ -6,30 +6,26 @@ JAX arrays are read through DLPack or the buffer protocol, and answers go back i
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
-import torch.utils.dlpack
 from torch import Tensor
+
+from trimtab.core.trees import as_tensor, built, names_of, tree_of
 
 __all__ = [
     "Form",
     "Leaves",
     "all_finite",
-    "as_tensor",
     "difference",
     "finite_rows",
     "map_leaves",
     "numbers_of",
     "pick",
-    "plain_tree",
     "put_rows",
     "rowwise",
-    "state_of",
     "take_leaves",
     "true_rows",
 ]
@@ -58,8 +54,8 @@ class Form:
             floats: Whether there must be floats among them.
         """
         found: list[Any] = []
-        self.tree = _tree(state, found)
-        self.names = _names(self.tree)
+        self.tree = tree_of(state, found)
+        self.names = names_of(self.tree)
         leaves = tuple(map(as_tensor, found))
         if not leaves:
             raise ValueError("states must hold at least one array with one row per sample: got an empty tree")
@@ -103,9 +99,9 @@ class Form:
                 return found  # the usual case
         else:
             parts: list[Any] = []
-            tree = _tree(state, parts)
+            tree = tree_of(state, parts)
             if tree != self.tree:
-                raise TypeError(f"states must be the tree {self.names} as at the first step: got {_names(tree)}")
+                raise TypeError(f"states must be the tree {self.names} as at the first step: got {names_of(tree)}")
             found = tuple(map(as_tensor, parts))
         for leaf, shape, dtype, name in zip(
             found, self.shapes, self.wide if wide else self.dtypes, self.names, strict=True
@@ -122,7 +118,7 @@ class Form:
 
     def state(self, leaves: Leaves) -> Any:
         """The leaves as the loop keeps its states."""
-        return leaves[0] if self.single else _built(self.tree, iter(leaves))
+        return leaves[0] if self.single else built(self.tree, iter(leaves))
 
     def of_names(self, arrays: Tensor | dict[str, Tensor]) -> Any:
         """The state with these arrays by name, as a file keeps them; of a single tensor, that tensor."""
@@ -135,141 +131,6 @@ class Form:
     def narrowed(self, leaves: Leaves) -> Leaves:
         """The leaves in the loop's own dtypes again."""
         return tuple(leaf.to(dtype) for leaf, dtype in zip(leaves, self.dtypes, strict=True))
-
-
-class Node(NamedTuple):
-    """A branch of a tree of states: the type that holds it, the keys, and what is below each; None is a leaf."""
-
-    kind: Any
-    keys: tuple[Any, ...] = ()
-    below: tuple[Node, ...] = ()
-
-
-def _tree(state: Any, found: list[Any]) -> Node:
-    """The tree of a state; its arrays are collected in `found`."""
-    if isinstance(state, Tensor | np.ndarray) or _is_jax(state):
-        found.append(state)
-        return Node("torch" if isinstance(state, Tensor) else "numpy" if isinstance(state, np.ndarray) else "jax")
-    if isinstance(state, dict):
-        keys, parts = tuple(state), tuple(state.values())
-    elif isinstance(state, list | tuple):
-        keys, parts = tuple(getattr(state, "_fields", range(len(state)))), tuple(state)
-    elif is_dataclass(state) and not isinstance(state, type):
-        keys = tuple(f.name for f in fields(state))
-        parts = tuple(getattr(state, key) for key in keys)
-    else:
-        raise TypeError(
-            "states must be a torch tensor, a numpy or JAX array, or a tuple, list, dict or dataclass of those: got "
-            f"{type(state).__name__}"
-        )
-    return Node(type(state), keys, tuple(_tree(part, found) for part in parts))
-
-
-def _names(tree: Node, above: str = "") -> list[str]:
-    """The name of each leaf: its keys, joined by dots."""
-    if isinstance(tree.kind, str):
-        return [above or "the state"]
-    inside = f"{above}." if above else ""
-    return [name for key, node in zip(tree.keys, tree.below, strict=True) for name in _names(node, f"{inside}{key}")]
-
-
-def _built(tree: Node, leaves: Iterator[Tensor]) -> Any:
-    """A tree of that form with these leaves, each as an array of its kind."""
-    if isinstance(tree.kind, str):
-        leaf = next(leaves)
-        if tree.kind == "numpy":
-            return leaf.numpy()
-        return sys.modules["jax"].dlpack.from_dlpack(leaf.contiguous()) if tree.kind == "jax" else leaf
-    parts = [_built(node, leaves) for node in tree.below]
-    named = dict(zip(tree.keys, parts, strict=True))
-    make = tree.kind
-    if make is dict:
-        return named
-    if is_dataclass(tree.kind):
-        return make(**named)
-    if issubclass(make, dict):
-        return _dict_of(make, named)
-    return make(*parts) if hasattr(make, "_fields") else make(parts)
-
-
-def _dict_of(kind: Any, named: dict[Any, Any]) -> Any:
-    """A dictionary of a kind of its own, which may be made in another way than a plain one."""
-    try:
-        made = kind(named)
-        if all(made[key] is part for key, part in named.items()):
-            return made
-    except (TypeError, KeyError):
-        pass
-    made = kind.__new__(kind)
-    made.update(named)
-    return made
-
-
-_PLAIN: dict[str, type] = {"dict": dict, "list": list, "tuple": tuple}
-
-
-def plain_tree(state: Any) -> Any:
-    """The tree of a state as JSON can hold it; None if it has types of its own in it, which a file cannot name.
-
-    Example:
-        >>> plain_tree({"x": np.zeros(2), "y": [torch.zeros(2)]})
-        ['dict', [['x', 'numpy'], ['y', ['list', [[0, 'torch']]]]]]
-    """
-    return _described(_tree(state, []))
-
-
-def _described(tree: Node) -> Any:
-    if isinstance(tree.kind, str):
-        return tree.kind
-    below = [_described(node) for node in tree.below]
-    if tree.kind not in _PLAIN.values() or None in below or not all(isinstance(key, str | int) for key in tree.keys):
-        return None
-    return [tree.kind.__name__, [[key, part] for key, part in zip(tree.keys, below, strict=True)]]
-
-
-def state_of(tree: Any, arrays: Tensor | dict[str, Tensor]) -> Any:
-    """The state with that `plain_tree`, of its arrays by name or of its only tensor."""
-    if isinstance(arrays, Tensor):
-        return arrays
-    node = _node(tree)
-    return _built(node, iter([arrays[name] for name in _names(node)]))
-
-
-def _node(tree: Any) -> Node:
-    if isinstance(tree, str):
-        return Node(tree)
-    kind, parts = tree
-    return Node(_PLAIN[kind], tuple(key for key, _ in parts), tuple(_node(part) for _, part in parts))
-
-
-def _is_jax(x: Any) -> bool:
-    jax = sys.modules.get("jax")
-    if jax is None or not isinstance(x, jax.Array):
-        return False
-    if isinstance(x, jax.core.Tracer):
-        raise TypeError(
-            "a Corrector cannot be called inside jit, vmap or scan: which rows it projects depends on values that are "
-            "not there yet while JAX traces. Call it between jitted steps, or use "
-            "trimtab.integrations.jax.decision_function, a pure function of the same table that traces"
-        )
-    return True
-
-
-def as_tensor(x: Any) -> Tensor:
-    """The same memory as a tensor, wherever that can be had."""
-    if isinstance(x, Tensor):
-        return x
-    if isinstance(x, np.ndarray):
-        try:
-            return torch.from_numpy(
-                x if x.flags.writeable and x.dtype.isnative else np.array(x, x.dtype.newbyteorder("="))
-            )
-        except (TypeError, ValueError) as error:  # dtypes torch does not know, negative strides
-            if x.dtype.kind in "fiub":
-                return torch.from_numpy(np.ascontiguousarray(x))
-            raise TypeError(f"states must hold numbers: got a numpy array of {x.dtype}") from error
-    tensor: Tensor = torch.utils.dlpack.from_dlpack(x)
-    return tensor
 
 
 # ------------------------------------------------------------------ whole states
