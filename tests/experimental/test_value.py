@@ -12,7 +12,7 @@ import trimtab as tt
 from cases import Sphere, Walk
 from trimtab.core.moment import Moment
 from trimtab.core.noise import Noise
-from trimtab.experimental.learn_value import Branch, Labels, counterfactuals, fit, gather, learn
+from trimtab.experimental.learn_value import Branch, Labels, calibrate_value, counterfactuals, fit, gather, learn
 from trimtab.experimental.value import FEATURES, Value, close_decisions, observed
 from trimtab.prices.explore import Explore
 
@@ -192,3 +192,12 @@ def test_next_to_no_close_decisions_leave_the_table():
         run_for(Walk(), Sphere(), range(100, 104)), table, run_for(Walk(), Sphere(), range(100, 104))(tt.Terminal()), 5
     )
     assert value.notes["penalty"] == "table"
+
+
+def test_a_value_is_learned_where_the_closing_is_paid_for():
+    def run(schedule):
+        return tt.rollout(OneBurst(), ZERO, schedule, CALIBRATION, measure_defects=True)
+
+    value = calibrate_value(run, 0.2)
+    spent = tt.rollout(OneBurst(), ZERO, value.at(8), range(32)).paid
+    assert (spent <= 8).all()

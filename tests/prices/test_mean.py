@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 
@@ -124,3 +125,9 @@ def test_a_cost_that_was_not_seen_is_refused():
 def test_prices_of_another_number_of_steps_are_refused():
     with pytest.raises(ValueError, match="cannot be used for T = 40"):
         tt.domain("so3", n_steps=40).problem(EVALUATION).rollout(AtPrice(torch.zeros(3)))
+
+
+@pytest.mark.parametrize("kind", [int, np.int64, np.int32, np.uint8])
+def test_a_whole_number_counts_corrections_whatever_its_kind(kind):
+    assert Mean(kind(12)).units(100) == 12.0
+    assert Mean(np.float64(0.25)).units(100) == 25.0

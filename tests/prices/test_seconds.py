@@ -224,3 +224,26 @@ def test_prices_are_found_on_many_seeds_whose_closing_projection_is_paid_for():
 def test_a_cost_that_tells_no_seconds_is_refused(said):
     with pytest.raises(ValueError, match="must give seconds of at least 0"):
         price_seconds(run_for(Slow()), T, 40.0, cost=lambda steps, defects: said)
+
+
+def test_groups_are_priced_as_they_are_corrected():
+    groups = torch.arange(len(CALIBRATION)) // 2
+
+    def run(schedule):
+        return tt.rollout(Drift(), Slow(), schedule, CALIBRATION, groups=groups, measure_defects=True)
+
+    priced = price_seconds(run, T, 200.0, exactly)
+    assert priced.nodes.shape[0] == T
+    assert set(priced.seeds) <= set(CALIBRATION)
+
+
+def test_only_projections_are_asked_for_their_cost(prices):
+    run = tt.rollout(Drift(), Slow(), tt.schedules.LookEvery(prices.at(150.0), 2), range(64))
+    assert run.projected.any()
+    assert not run.projected[::2].any()
+
+
+def test_what_was_spent_does_not_depend_on_the_batch(prices):
+    one = tt.rollout(Drift(), Slow(), prices.at(150.0), range(1))
+    many = tt.rollout(Drift(), Slow(), prices.at(150.0), range(67))
+    assert torch.equal(one.projected[:, 0], many.projected[:, 0])

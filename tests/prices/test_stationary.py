@@ -86,3 +86,15 @@ def test_runs_that_show_one_action_only_are_refused():
         calibrate_rate(run, T, 0.1)
     with pytest.raises(ValueError, match="burst at least 1"):
         calibrate_rate(run, T, 0.1, 0.2)
+
+
+def test_groups_are_calibrated_as_they_are_corrected():
+    def run(schedule):
+        corrector = tt.Corrector(BOX, schedule, T, groups=torch.arange(32) // 2)
+        mean_residual("noise", corrector, T, seed=1)
+        return corrector.rollout
+
+    found = calibrate_rate(run, T, 0.1, 2)
+    stream = Stream(BOX, found, 0.1, 2, groups=torch.arange(32) // 2)
+    even = Stream(BOX, lambda now: now.context["since"] >= 10, 0.1, 2, groups=torch.arange(32) // 2)
+    assert mean_residual("noise", stream) < mean_residual("noise", even)

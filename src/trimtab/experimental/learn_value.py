@@ -138,7 +138,7 @@ def learn(run: RunBatch, thresholds: Thresholds, free: Rollout, batches: int = 2
     if learned.notes["penalty"] == "table":
         return learned
     T, n = free.defects.shape
-    budgets = spread_budgets(n, T, thresholds.budget, seed=1).clamp(max=thresholds.budget)
+    budgets = spread_budgets(n, T, thresholds.budget, seed=1).clamp(1, thresholds.budget)
     ours, table = (
         run(schedule).residuals.sum(dim=0)
         for schedule in (learned.at(budgets), replace(thresholds, seeds=()).at(budgets))
@@ -159,7 +159,7 @@ def gather(run: RunBatch, thresholds: Thresholds, free: Rollout, batches: int) -
     T, n = free.defects.shape
     value, groups = None, []
     for first in range(0, batches - 2, _PER_BASE):
-        budgets = spread_budgets(n, T, thresholds.budget, seed=first).clamp(max=thresholds.budget)
+        budgets = spread_budgets(n, T, thresholds.budget, seed=first).clamp(1, thresholds.budget)
         explore = Explore(budgets, thresholds, _SHARE, seed=_SEED + first)
         base = run(explore)
         if value is None:  # all features are measured against the first batch

@@ -50,7 +50,7 @@ class Mean:
 
     def units(self, n_steps: int) -> float:
         """Corrections per sample."""
-        return float(self.value) if isinstance(self.value, int) else self.value * n_steps
+        return float(self.value) if isinstance(self.value, int | np.integer) else self.value * n_steps
 
 
 @dataclass(frozen=True, eq=False)

@@ -164,18 +164,23 @@ def price_seconds(run: RunBatch, n_steps: int, seconds: float, cost: Cost | None
     whole_number(n_steps, "n_steps")
     if cost is not None:
         callable_thing(cost, "cost", "cost(steps, defects)")
-    run = recorded(run)
-    T, n = run(Terminal()).defects.shape
+    checked = recorded(run)
+
+    def batch(schedule: Schedule) -> Rollout:
+        """With one column per decision: groups are corrected together."""
+        return checked(schedule).grouped()
+
+    T, n = batch(Terminal()).defects.shape
     if n_steps != T:
         raise ValueError(f"n_steps is the number of steps that run makes, {T}: got {n_steps}")
     # at least one each, since a closing projection may have to be paid from it
     spent = [spread_budgets(n, n_steps, 1.0, seed=k).clamp(min=1) for k in range(_RANDOM_BATCHES)]
-    runs = [run(Explore(budgets, seed=k)) for k, budgets in enumerate(spent)]
+    runs = [batch(Explore(budgets, seed=k)) for k, budgets in enumerate(spent)]
     cost = solver_cost(runs) if cost is None else cost
     for k in range(_NEAR_BATCHES):
         prices = replace(_solved(runs, seconds, cost), seeds=())  # these are its own seeds
         spread = seconds * (spread_budgets(n, 1000, 1.0, seed=k) + 1) / 1000
-        runs.append(run(_Near(prices.at(spread), seed=k)))
+        runs.append(batch(_Near(prices.at(spread), seed=k)))
     return _solved(runs, seconds, cost)
 
 
@@ -269,8 +274,8 @@ class Seconds(Schedule):
     """Project where the benefit is worth the time, within a budget of seconds for each sample.
 
     What was spent is worked out from the defects of the projections made, so it is what the cost predicts and not what
-    a clock says: the same samples get the same corrections on any machine. It never exceeds the budget. The closing
-    projection is apart, as it always is.
+    a clock says: the same samples get the same corrections on any machine. It never exceeds the budget. What the
+    closing projection takes is not part of it.
 
     Attributes:
         prices: From `price_seconds`.
@@ -328,8 +333,11 @@ class Seconds(Schedule):
         """Seconds spent before now by each sample, (n,)."""
         if now.t == 0:
             return torch.zeros_like(now.defect, dtype=torch.float64)
-        steps = torch.arange(now.t, device=now.defect.device)[:, None]
-        return torch.where(now.projected, _told(self.prices.cost, steps, now.defects[:-1]), 0.0).sum(dim=0)
+        at = now.projected  # only there is the defect sure to be known
+        steps = torch.arange(now.t, device=now.defect.device)[:, None].expand_as(at)
+        takes = torch.zeros(at.shape, dtype=torch.float64, device=now.defect.device)
+        takes[at] = _told(self.prices.cost, steps[at], now.defects[:-1][at]).double()
+        return takes.cumsum(dim=0)[-1]  # one step after the other: a plain sum depends on the size of the batch
 
     def to(self, device: torch.device) -> Seconds:
         """The same schedule on `device`."""

@@ -110,12 +110,11 @@ def calibrate_rate(
     first = of_type(run(Explore(max(1, round(rate * n_steps)))), Rollout, "what run returns", hint)
     if first.n_steps != n_steps:
         raise ValueError(f"run must make n_steps = {n_steps} steps: the record it returned has {first.n_steps}")
-    records = [first]
+    records = [first.grouped()]
+    n = records[0].defects.shape[1]
     for seed in range(1, batches):
-        budgets = spread_budgets(first.defects.shape[1], n_steps, rate, seed).clamp(
-            min=1
-        )  # one may pay for the closing
-        records.append(run(Explore(budgets, seed=seed)))
+        budgets = spread_budgets(n, n_steps, rate, seed).clamp(min=1)  # one may pay for the closing
+        records.append(run(Explore(budgets, seed=seed)).grouped())
     return _solved(_Model.of(records), float(rate), float(burst))
 
 
