@@ -99,3 +99,14 @@ def test_the_papers_accounting_is_had_by_name():
     found = compare(PROBLEM, {}, [3], closing="free")
     assert found["periodic", 3].projections == 3  # the last of them is at the last step
     assert found["terminal", None].projections == 1
+
+
+def test_what_counts_iterations_is_refused_among_budgets_of_projections():
+    table = torch.zeros(T, 30, dtype=torch.float64)
+    table[:, 0] = torch.inf
+    iterations = tt.prices.Thresholds(table, unit="iteration")
+    for schedules in ({"mine": iterations}, {"mine": iterations.at(20)}):
+        with pytest.raises(ValueError, match=r"'mine' counts iterations.*unit='projection'"):
+            compare(PROBLEM, schedules, [0.25])
+    with pytest.raises(ValueError, match="the price counts iterations"):
+        tt.advise(PROBLEM, cost="projections", price=iterations)

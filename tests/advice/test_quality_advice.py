@@ -154,7 +154,25 @@ def test_the_batches_of_loops_are_counted_too():
 def test_what_was_measured_is_json_by_its_own_name(useful):
     facts = json.loads(json.dumps(useful.facts()))
     assert facts["recommended"]["budget"] == useful.budget
-    assert all("trace" in trial for trial in facts["trials"])
+    assert all(list(trial["measured"]) == ["trace"] for trial in facts["trials"])
+
+
+def test_a_quality_may_have_the_name_of_anything_else_that_is_told(useful):
+    for name in ("loss", "schedule", "seconds"):
+        facts = replace(useful, measured=replace(useful.measured, measure=name)).facts()
+        for told, trial in zip(facts["trials"], useful.facts()["trials"], strict=True):
+            assert {key: told[key] for key in told if key != "measured"} == {
+                key: trial[key] for key in trial if key != "measured"
+            }
+
+
+def test_both_batches_are_counted_where_they_differ():
+    def run_on(seeds):
+        problem = tt.Problem(Traced(left=0.1, corrected=1.0), FIRST_ZERO, seeds)
+        return lambda schedule: problem.rollout(schedule, measure_defects=True)
+
+    advice = tt.advise(run_on(range(24)), held_out=run_on(range(50, 66)), cost="projections")
+    assert (advice.measured.calibrated, advice.measured.held_out) == (24, 16)
 
 
 def test_loops_of_ones_own_are_judged_by_a_quality_too():

@@ -313,7 +313,7 @@ def test_it_speaks_in_words_numbers_and_a_picture(gusty, tmp_path):
 
 
 def test_every_failure_mode_that_is_named_is_explained(gusty):
-    dear = replace(gusty.measured, unit="seconds", share=0.0)
+    dear = replace(gusty.measured, unit="seconds")
     for measured in (gusty.measured, dear):
         for finding in findings_of(measured):
             assert not finding.warns or finding.name in FAILURE_MODES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
@@ -84,6 +85,7 @@ def test_a_rollout_shows_what_was_spent_and_when(run):
     assert cells[cells.index("projections per sample") + 1] == show.figure_of(float(run.paid.double().mean()))
     assert len(list(body.iter("rect"))) == int(run.projected.any(dim=1).sum())
     assert "script" not in html
+    assert "iterations per sample" in replace(run, unit="iteration")._repr_html_()
 
 
 def test_a_rollout_whose_defects_were_not_looked_at_shows_when_it_was_projected():

@@ -29,6 +29,17 @@ def test_hindsight_finds_nearly_the_best_of_all_masks(small):
     assert value.mean() <= 1.02 * limit.mean()
 
 
+def test_a_start_counts_for_each_sample_that_it_spends_the_budget_on():
+    sampler, seeds = Walk(n_steps=8), torch.arange(12)
+    start = best_of_all(sampler, CONSTRAINTS["ball"](seeds), seeds, 3)
+    limit = path_errors(start, sampler, seeds)
+    start[:, 5] = True
+    found = hindsight(sampler, CONSTRAINTS["ball"](seeds), seeds, 3, [start], rounds=0, tries=0)
+    others = seeds != 5
+    assert torch.equal(path_errors(found, sampler, seeds)[others], limit[others])
+    assert (found.sum(dim=0) == 3).all()
+
+
 def test_all_masks_are_tried():
     sampler, seeds = Walk(n_steps=6), torch.arange(5)
     best = path_errors(best_of_all(sampler, CONSTRAINTS["ball"](seeds), seeds, 2), sampler, seeds)

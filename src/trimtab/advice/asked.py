@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 
@@ -19,7 +18,7 @@ from trimtab.prices.raced import Price, Raced
 from trimtab.prices.thresholds import Thresholds
 from trimtab.schedules import Terminal
 
-__all__ = ["FEWEST", "price_of_a_look", "refuse_foreign_price", "tolerance_of", "two_batches"]
+__all__ = ["FEWEST", "refuse_foreign_price", "refuse_iterations", "tolerance_of", "two_batches"]
 
 FEWEST = 16
 """Samples below which there is no advice."""
@@ -88,12 +87,22 @@ def _refuse_too_few(rollouts: int, n_steps: int) -> None:
         )
 
 
+def refuse_iterations(unit: str, what: str) -> None:
+    """Refuse what counts iterations, where budgets are projections."""
+    if unit == "iteration":
+        raise ValueError(
+            f"{what} counts iterations, and budgets here are projections: give one that was calibrated with "
+            "unit='projection'"
+        )
+
+
 def refuse_foreign_price(price: Price | None, n_steps: int) -> None:
-    """Refuse what is no price, or one for another number of steps."""
+    """Refuse what is no price, or one for another number of steps or another unit."""
     if price is None:
         return
     if not isinstance(price, Thresholds | Plan | Raced):
         raise TypeError(f"price is what calibrate makes and load reads: got {type(price).__name__}")
+    refuse_iterations(price.unit, "the price")
     if price.n_steps != n_steps:
         raise ValueError(
             f"the price was calibrated for T = {price.n_steps} steps, this sampler has {n_steps}; calibrate again, or "
@@ -101,10 +110,3 @@ def refuse_foreign_price(price: Price | None, n_steps: int) -> None:
         )
     if price.budget < 2:
         raise ValueError(f"the price is for a budget of {price.budget} corrections; calibrate with a larger budget")
-
-
-def price_of_a_look(look: float) -> float:
-    """What a look costs, in projections, checked."""
-    if isinstance(look, bool) or not isinstance(look, int | float) or not 0 <= look < math.inf:
-        raise ValueError(f"look is what a look at the defect costs, in projections, at least 0: got {look!r}")
-    return float(look)

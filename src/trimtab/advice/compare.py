@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from trimtab.advice.asked import refuse_iterations
 from trimtab.core import show
 from trimtab.core.budget import corrections
 from trimtab.core.checks import yes_or_no
@@ -229,7 +230,10 @@ def _wanted(
         wanted += [("periodic", b, Periodic(b)), ("last steps", b, Window(n_steps - b))]
     for name, one in schedules.items():
         if isinstance(one, Thresholds | Plan | Raced):
+            refuse_iterations(one.unit, f"the price {name!r}")
             wanted += [(name, b, one.at(b)) for b in counts]
         else:
-            wanted.append((name, None, as_schedule(one)))
+            schedule = as_schedule(one)
+            refuse_iterations(schedule.unit, f"the schedule {name!r}")
+            wanted.append((name, None, schedule))
     return [(name, b, watched(one)) for name, b, one in wanted]

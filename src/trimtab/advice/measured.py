@@ -50,11 +50,9 @@ class Measured:
         trials: All others, in order of kind and budget.
         needed: By kind, the trial that does what was asked for; a kind that cannot is left out.
         yours: The window that is used today, if it was told.
-        degenerate: The share of samples for which timing is of no consequence.
         concentration: C_0.2 of the terminal rollouts.
         constant: Whether the defect is the same number everywhere.
         looks_project: Whether looking at the defect is a projection.
-        share: Of a stepwise rollout's time that is spent projecting.
         effects: Of single corrections; None where timing is of no consequence.
         alignment: Rank correlation of the defect with a correction's worth in path error.
         endpoint_alignment: And with its worth in endpoint distance.
@@ -79,11 +77,9 @@ class Measured:
     trials: tuple[Trial, ...]
     needed: Mapping[str, Trial]
     yours: Trial | None
-    degenerate: float
     concentration: float
     constant: bool
     looks_project: bool
-    share: float
     effects: Effects | None
     alignment: Interval
     endpoint_alignment: Interval

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from trimtab.advice.asked import price_of_a_look, refuse_foreign_price, tolerance_of, two_batches
+from trimtab.advice.asked import refuse_foreign_price, tolerance_of, two_batches
 from trimtab.advice.choice import WORTHWHILE, choice, nothing_saved
 from trimtab.advice.diagnosis import Effects, Interval, bootstrap, correction_effects, mean
 from trimtab.advice.effort import Effort, effort_trials
@@ -40,7 +40,7 @@ from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule, Watched
 from trimtab.prices.batches import Source
-from trimtab.prices.calibration import Price
+from trimtab.prices.calibration import Price, price_of_a_look
 from trimtab.prices.objective import Objective
 from trimtab.schedules import Stepwise
 
@@ -210,7 +210,7 @@ def _answer(
     everything = sorted(map(as_timed, trials.trials.values()), key=lambda t: (KINDS.index(t.kind), t.budget))
     measured = Measured(
         n_steps=trials.n_steps,
-        calibrated=len(trials.problems[0]) if trials.problems[0] is not None else trials.n,
+        calibrated=trials.calibrated,
         held_out=trials.n,
         tolerance=tolerance,
         limit=limit,
@@ -223,11 +223,9 @@ def _answer(
         trials=tuple(everything),
         needed={kind: as_timed(one) for kind, one in needed.items()},
         yours=yours,
-        degenerate=trials.degenerate,
         concentration=float(top_mass(trials.alone.defects).double().nanmean()),
         constant=trials.constant,
         looks_project=trials.looks_project,
-        share=trials.reference.seconds["projection"] / sum(trials.reference.seconds.values()),
         effects=effects,
         alignment=effects.alignment(effects.value) if effects else nothing,
         endpoint_alignment=effects.alignment(effects.endpoint) if effects else nothing,

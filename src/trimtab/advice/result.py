@@ -65,7 +65,7 @@ class Advice(Recommendation):
                     "schedule": trial.kind,
                     "budget": trial.budget,
                     "loss": trial.loss.facts(),
-                    m.measure: float(trial.measured.mean()),
+                    "measured": {m.measure: float(trial.measured.mean())},
                     "nepe": None if trial.nepe != trial.nepe else trial.nepe,
                     "endpoint": trial.endpoint,
                     "seconds": trial.seconds,

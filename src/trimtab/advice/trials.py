@@ -94,6 +94,12 @@ class TrialRuns:
         return float((self.path_span <= 1e-9).double().mean())
 
     @property
+    def calibrated(self) -> int:
+        """Samples that prices are calibrated on."""
+        problem = self.problems[0]
+        return self.calibrating(Watched(Terminal())).defects.shape[1] if problem is None else len(problem)
+
+    @property
     def worth_following(self) -> bool:
         """Whether full projection is better than terminal projection in the measure, by more than chance."""
         gain = bootstrap(mean, self.closed - self.full)
@@ -267,7 +273,7 @@ class TrialRuns:
         return next(trial for trial in self.known(kind) if trial.loss.high <= tolerance)
 
     def best_within(self, kind: Kind, limit: float) -> Trial | None:
-        """The largest budget found that takes no longer than the limit."""
+        """The trial that loses least of those found that take no longer than the limit; None if none does."""
         for _ in range(_SEARCHES):
             known = self.known(kind)
             fitting = [i for i, trial in enumerate(known) if trial.seconds <= limit]

@@ -101,7 +101,7 @@ class Rollout:
         """What was spent and when, in a notebook."""
         T, n = self.projected.shape
         facts: list[tuple[str, object]] = [("steps", T), ("samples", n)]
-        facts += [("projections per sample", self.paid.double().mean().item() if n else 0.0)]
+        facts += [(f"{self.unit}s per sample", self.paid.double().mean().item() if n else 0.0)]
         facts += [(f"{kind}, seconds", seconds) for kind, seconds in self.seconds.items()]
         failed = int(self.failed.sum() + self.closing_failed.sum())
         facts += [("failed projections", failed)] if failed else []

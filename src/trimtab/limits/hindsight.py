@@ -56,7 +56,8 @@ def hindsight(
         constraint: For these seeds.
         seeds: (n,).
         budget: B.
-        starts: Masks (T, n) to begin with, such as those of all known schedules; the result is never worse than any.
+        starts: Masks (T, n) to begin with, such as those of all known schedules; for each sample the result is
+            never worse than any that spends `budget` on it, and others are left out.
         objective: What to lower, of a record and the samples' rows; path error by default.
         rounds: Of branching.
         tries: Rounds of moves.
@@ -92,8 +93,11 @@ def hindsight(
         mask, best = torch.where(value < best, candidate, mask), torch.minimum(value, best)
 
     for start in starts:
-        if bool((start.sum(dim=0) == budget).all()):
-            keep_better(start, cost(start, everyone))
+        exact = (start.sum(dim=0) == budget).nonzero().flatten()
+        if len(exact):
+            value = torch.full_like(best, torch.inf)
+            value[exact] = cost(start[:, exact], exact)
+            keep_better(start, value)
     for _ in range(rounds if 0 < budget < T else 0):
         candidate = cheapest_times(gap_costs(_branch(sampler, constraint, seeds, mask, batch)), budget)[budget]
         keep_better(candidate, cost(candidate, everyone))

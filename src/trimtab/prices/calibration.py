@@ -14,7 +14,7 @@ from typing import Any, get_args, overload
 from trimtab.core.budget import Budget, Unit
 from trimtab.core.checks import yes_or_no
 from trimtab.core.engine import Engine, RunBatch, Workshop, workshop
-from trimtab.core.errors import real_number, unknown
+from trimtab.core.errors import unknown
 from trimtab.core.fingerprint import fingerprint
 from trimtab.core.metrics import Distance
 from trimtab.core.problem import Problem
@@ -30,7 +30,7 @@ from trimtab.prices.methods import FEWEST, by_dp, by_on_policy, by_paper, by_pla
 from trimtab.prices.objective import Objective, as_mix
 from trimtab.prices.raced import Price
 
-__all__ = ["METHODS", "Price", "calibrate"]
+__all__ = ["METHODS", "Price", "calibrate", "price_of_a_look"]
 
 
 @overload
@@ -65,10 +65,10 @@ def calibrate(  # type: ignore[misc]  # the overloads stand for all its options
         budget: The largest budget wanted. A smaller one needs no calibration of its own: the price of a correction
             depends on how many are left and how many steps remain, not on how many there were. `Mean(…)` makes prices
             that hold a budget on average over samples.
-        method: "race" (all that follow, and even spacing and windows, tried out on the measure), "dp" (the dynamic
-            program), "paper" (appendix B of the paper), "on-policy" (the paper's rule on the policy's own rollouts; for
-            `budget` itself rather than all below it) or "planned" (times fixed in advance, no defect looked at
-            online). "race" unless the objective is "path", for which "dp" is.
+        method: "race" ("dp", "paper" and "planned" against even spacing and windows, tried out on the measure), "dp"
+            (the dynamic program), "paper" (appendix B of the paper), "on-policy" (the paper's rule on the policy's own
+            rollouts; for `budget` itself rather than all below it) or "planned" (times fixed in advance, no defect
+            looked at online). "race" unless the objective is "path", for which "dp" is.
         objective: What is to be low: "endpoint" (the distance of final states to those of full projection), "path",
             "state", or a mix of them such as `{"path": 1.0, "endpoint": 5.0}`. "paper" and "on-policy" price path error
             only.
@@ -113,9 +113,7 @@ def calibrate(  # type: ignore[misc]  # the overloads stand for all its options
         raise unknown("method", method, METHODS)
     if unit == "iteration" and method not in ("race", "dp"):
         raise ValueError(f"prices of iterations are made by method='dp' or 'race': got {method!r}")
-    if isinstance(look, bool) or not isinstance(look, int | float) or not 0 <= look < math.inf:
-        raise ValueError(f"look is what a look at the defect costs, in projections, at least 0: got {look!r}")
-    if look and method != "race":
+    if price_of_a_look(look) and method != "race":
         raise ValueError(f"the price of a look is weighed in the race; method {method!r} takes looks to cost nothing")
     mix = as_mix(objective)
     if set(mix) != {"path"} and method in ("paper", "on-policy"):
@@ -128,7 +126,6 @@ def calibrate(  # type: ignore[misc]  # the overloads stand for all its options
     if isinstance(source, Problem) and distance is None:
         distance = source.distance
     yes_or_no(check, "check")
-    real_number(look, "look, what a look at the defect costs in projections,", 0)
     if candidates is not None and not (isinstance(candidates, dict) and all(map(_is_candidate, candidates.items()))):
         raise TypeError(f"candidates are prices by name, as in {{'own': price}}: got {candidates!r:.60}")
     tell = progress_of("calibrate", say)
@@ -148,6 +145,13 @@ def calibrate(  # type: ignore[misc]  # the overloads stand for all its options
         if unit == "iteration":
             return graded_prices(batches)
         return METHODS[method](batches)
+
+
+def price_of_a_look(look: float) -> float:
+    """What a look costs, in units of the budget, checked."""
+    if isinstance(look, bool) or not isinstance(look, int | float) or not 0 <= look < math.inf:
+        raise ValueError(f"look is what a look at the defect costs, in units of the budget, at least 0: got {look!r}")
+    return float(look)
 
 
 def _is_candidate(item: tuple[object, object]) -> bool:
