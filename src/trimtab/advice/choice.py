@@ -62,9 +62,7 @@ def _best_in_time(trials: TrialRuns, needed: Mapping[str, Trial], limit: float) 
     best = min(needed.values(), key=lambda trial: trial.loss.mean)
     for kind in KINDS:
         if kind in needed and bootstrap(mean, needed[kind].values - best.values).low <= 0:
-            less_simple = needed[kind] is best
-            reason = (
-                "it loses least within the time limit" if less_simple else "it loses no more than any other in time"
-            )
+            is_best = needed[kind] is best
+            reason = "it loses least within the time limit" if is_best else "it loses no more than any other in time"
             return needed[kind], reason
     return best, "it loses least within the time limit"

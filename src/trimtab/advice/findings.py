@@ -175,7 +175,8 @@ def _concentration(m: Measured) -> Finding:
     kind, gain = _gain(m)
     held = f"the worst 20% of steps hold {m.concentration:.0%} of the defect (C_0.2; 20% would be uniform)"
     periodic = _middle(m, "periodic")
-    if periodic is None or not periodic.loss.low > 0:  # there is no loss to lower
+    assert periodic is not None
+    if not periodic.loss.low > 0:  # there is no loss to lower
         return Finding("concentration", False, f"Concentration: {held}. Periodic correction loses next to nothing.")
     lowers = f"{kind} correction lowers the loss by {gain.mean:.0%} ({gain.low:.0%} to {gain.high:.0%})"
     if m.concentration < _DIFFUSE and gain.mean < _GAIN:

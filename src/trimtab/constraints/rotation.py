@@ -154,7 +154,6 @@ def _closed_form(xp: Any, f: Any) -> tuple[Any, Any]:
 
 _SMALLEST = 1e-200  # keeps 0 / 0 away where all singular values are equal
 _UNIQUE = 1e-4  # share of its size below which the denominator, the product of s_i + s_j, is called 0
-_CACHED = 8192  # matrices whose intermediate results stay in a processor's cache
 
 
 def _inner(a: Any, b: Any) -> Any:
@@ -246,8 +245,8 @@ def rotation_defect(a: Tensor) -> Tensor:
     """norm(AᵀA - I) + abs(det A - 1) with the Frobenius norm, (…, 3, 3) to (…)."""
     if a.ndim > 3:
         return rotation_defect(a.reshape(-1, 3, 3)).reshape(a.shape[:-2])
-    if a.ndim == 3 and len(a) > _CACHED and a.is_cpu:
-        return torch.cat([rotation_defect(part) for part in torch.split(a, _CACHED)])
+    if a.ndim == 3 and len(a) > _CHUNK and a.is_cpu:
+        return torch.cat([rotation_defect(part) for part in torch.split(a, _CHUNK)])
     rows = a.movedim((-2, -1), (0, 1)).contiguous()  # the batch last, where the sums run fast
     x, y, z = rows.unbind(1)
     # the six entries of AᵀA - I that differ, from products of columns; all at once, since small batches are all calls

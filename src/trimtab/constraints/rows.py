@@ -7,17 +7,12 @@ from torch import Tensor
 
 from trimtab.core.steady import sum_rows
 
-__all__ = ["apply_matrix", "by_row", "combine_columns", "combine_rows", "row_dot", "row_norm", "row_product"]
+__all__ = ["apply_matrix", "combine_columns", "combine_rows", "row_dot", "row_norm", "row_product"]
 
 
 def row_norm(x: Tensor) -> Tensor:
     """The Euclidean norm of each row, (n, d) to (n,)."""
     return sum_rows(x * x).sqrt()
-
-
-def by_row(values: Tensor, like: Tensor) -> Tensor:
-    r"""(n,) values shaped to broadcast over the events of `like`, (n, \*event)."""
-    return values.reshape(-1, *([1] * (like.ndim - 1)))
 
 
 def apply_matrix(matrix: Tensor, x: Tensor) -> Tensor:

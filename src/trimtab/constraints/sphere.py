@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trimtab.constraints.rows import by_row, row_norm
+from trimtab.constraints.rows import row_norm
 from trimtab.constraints.states import check_states
 from trimtab.core.checks import float_tensor, positive_number
 from trimtab.core.constraint import Constraint
+from trimtab.core.states import rowwise
 
 __all__ = ["Ball", "Sphere"]
 
@@ -81,7 +82,7 @@ class Ball(Constraint):
         norm = row_norm(away)
         outside = norm > self.radius
         scaled = _to_state(away * (self.radius / norm.clamp(min=self.radius))[:, None], x, self.centre)
-        return torch.where(by_row(outside, x), scaled, x)  # points inside stay, to the last bit
+        return torch.where(rowwise(outside, x), scaled, x)  # points inside stay, to the last bit
 
     def defect(self, x: Tensor) -> Tensor:
         r"""max(norm(x - centre) - radius, 0), (n, \*event) to (n,)."""

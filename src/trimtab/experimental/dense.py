@@ -12,6 +12,7 @@ from torch import Tensor
 from trimtab.constraints.states import check_states
 from trimtab.core.constraint import Constraint, Projection, checked_constraint
 from trimtab.core.errors import real_number, whole_number
+from trimtab.core.states import rowwise
 
 __all__ = ["dense_pays"]
 
@@ -45,7 +46,7 @@ def dense_pays(constraint: Constraint, x: Tensor, share: float = 0.25, *, repeat
         raise ValueError(f"share must be above 0 and at most 1: got {share}")
     steps = torch.arange(len(x) + 1, device=x.device)
     chosen = (steps * share).floor().diff() > 0  # evenly spread
-    kept = chosen.reshape(-1, *([1] * (x.ndim - 1)))
+    kept = rowwise(chosen, x)
 
     def gathered() -> Tensor:
         rows = chosen.nonzero().squeeze(1)

@@ -1,4 +1,4 @@
-"""What races in a calibration: every method, even spacing and windows, tried out on the measure that was asked for."""
+"""What races in a calibration: the paper's rule, plans, dynamic programs, even spacing and windows, on the measure."""
 
 from __future__ import annotations
 

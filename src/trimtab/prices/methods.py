@@ -1,4 +1,4 @@
-"""The ways in which a price is made from calibration batches; the race tries them all out (see `candidates`)."""
+"""The ways in which a price is made from calibration batches; the race tries out all but "on-policy"."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Raced:
         version: Of the library that made it.
         notes: The ranges of budgets with their winners and margins, and what was raced; JSON only.
         closing: The accounting of the budgets, "paid" or "free".
-        looks: What all looks of a rollout cost, in whole projections: a part that looks spends that many fewer.
+        looks: What all looks of a rollout cost, in whole units of the budget: a part that looks spends that many fewer.
     """
 
     parts: tuple[Part, ...]

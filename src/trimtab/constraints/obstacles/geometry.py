@@ -76,13 +76,6 @@ class Obstacles:
             return self
         return Obstacles(self.circles.to(like), self.boxes.to(like))
 
-    def grown(self, margin: float) -> Obstacles:
-        """The same obstacles with every side moved outwards by `margin`."""
-        return Obstacles(
-            self.circles + self.circles.new_tensor([0, 0, margin]),
-            self.boxes + self.boxes.new_tensor([-margin, -margin, margin, margin]),
-        )
-
 
 def _first(mask: Tensor) -> int:
     return int(mask.nonzero()[0, 0])
