@@ -159,6 +159,25 @@ def test_the_clean_target_passes_outcomes_and_residual_defects_on():
     assert (adaptive.spent <= 5).all()
 
 
+def test_the_clean_target_tells_its_constraint_what_it_needs():
+    def knows(x, t, previous):
+        assert isinstance(t, int)
+        assert previous.shape == x.shape
+        return x
+
+    told = tt.as_constraint(
+        lambda x, t, previous: Sphere().project(knows(x, t, previous)),
+        lambda x, t, previous: Sphere().defect(knows(x, t, previous)),
+        needs=("t", "previous"),
+        is_projection=False,
+    )
+    sampler, constraint, _ = with_target(flow(), told, "clean")
+    assert not constraint.is_projection
+    _, plain, _ = with_target(flow(), Sphere(), "clean")
+    finals = [tt.rollout(sampler, one, tt.Stepwise(), range(4)).final for one in (constraint, plain)]
+    assert torch.equal(*finals)
+
+
 def test_clean_targets_that_make_no_sense_are_refused():
     assert with_target(flow("rk4"), Sphere()).samples(torch.ones(2)).tolist() == [1, 1]
     with pytest.raises(ValueError, match="method='euler'"):

@@ -335,16 +335,29 @@ class _OnClean(Constraint):
     def defect_is_projection(self) -> bool:  # type: ignore[override]
         return self.constraint.defect_is_projection
 
-    def project(self, pairs: Tensor) -> Tensor | Projection:
-        x, clean = pairs.unbind(dim=1)
-        answer = self.constraint.project(clean)
-        if isinstance(answer, Projection):
-            return answer._replace(x=torch.stack([x, answer.x], dim=1))
-        return torch.stack([x, answer], dim=1)
+    @property
+    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self.constraint.needs
 
-    def defect(self, pairs: Tensor) -> Tensor:
-        defect: Tensor = self.constraint.defect(pairs[:, 1])
+    @property
+    def is_projection(self) -> bool:  # type: ignore[override]
+        return self.constraint.is_projection
+
+    def project(self, x: Tensor, **context: Any) -> Tensor | Projection:
+        now, clean = x.unbind(dim=1)
+        answer = self.constraint.project(clean, **_of_clean(context))
+        if isinstance(answer, Projection):
+            return answer._replace(x=torch.stack([now, answer.x], dim=1))
+        return torch.stack([now, answer], dim=1)
+
+    def defect(self, x: Tensor, **context: Any) -> Tensor:
+        defect: Tensor = self.constraint.defect(x[:, 1], **_of_clean(context))
         return defect
 
     def take(self, rows: Tensor) -> _OnClean:
         return _OnClean(self.constraint.take(rows))
+
+
+def _of_clean(context: dict[str, Any]) -> dict[str, Any]:
+    """The state before the update is a pair, too."""
+    return {name: value[:, 1] if name == "previous" else value for name, value in context.items()}
