@@ -39,6 +39,16 @@ def scaled(x, sigma):
     return x / (x.norm(dim=1) / sigma).clamp(min=1)[:, None]
 
 
+def like_before(x, previous):
+    """Onto the ball that the state before was on the border of."""
+    return scaled(x, previous.norm(dim=1))
+
+
+def off_before(x, previous):
+    """How far out of that ball."""
+    return scaled_defect(x, previous.norm(dim=1))
+
+
 def scaled_defect(x, sigma):
     """How far out of that ball."""
     return (x.norm(dim=1) - sigma).clamp(min=0)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import trimtab as tt
-from slow_ball import Slow, scaled, scaled_defect, shrunk
+from slow_ball import Slow, like_before, off_before, scaled, scaled_defect, shrunk
 from trimtab.constraints import SE3, Part, Product, TimeLimit
 from trimtab.core.constraint import Projection
 
@@ -38,6 +38,16 @@ def test_what_a_part_needs_reaches_it(wrap):
     corrector = tt.Corrector(constraint, tt.schedules.Stepwise(), 1)
     corrected = corrector(x, sigma=torch.full((4,), 0.01))
     assert (constraint.defect(corrected, sigma=torch.full((4,), 0.01)) < 1e-5).all()
+
+
+def test_a_part_is_told_its_own_coordinates_of_the_state_before(wrap):
+    around, event = wrap
+    x = states(event)
+    constraint = around(tt.as_constraint(like_before, off_before, needs=("previous",)))
+    corrector = tt.Corrector(constraint, tt.schedules.Stepwise(), 1)
+    corrector.begin(0.5 * x)
+    assert (constraint.defect(x, previous=0.5 * x) > 0.01).all()
+    assert (constraint.defect(corrector(x), previous=0.5 * x) < 1e-5).all()
 
 
 def test_looks_that_project_and_corrections_that_are_no_projections_are_told(wrap):

@@ -64,7 +64,7 @@ class SE3(Constraint):
         rotation = nearest_rotation(x[..., :3])
         if self.translation is None:
             return torch.cat([rotation, x[..., 3:]], dim=-1)
-        answer = self.translation.project(x[..., 3], **context)
+        answer = self.translation.project(x[..., 3], **_of_place(context))
         if isinstance(answer, Tensor):
             return torch.cat([rotation, answer[..., None]], dim=-1)
         pose = torch.cat([rotation, answer.x[..., None]], dim=-1)
@@ -76,7 +76,7 @@ class SE3(Constraint):
         defect = rotation_defect(x[..., :3])
         if self.translation is None:
             return defect
-        of_place: Tensor = self.translation.defect(x[..., 3], **context)
+        of_place: Tensor = self.translation.defect(x[..., 3], **_of_place(context))
         return defect + self.alpha * of_place
 
     def improve(self, x: Tensor, state: tuple[Tensor, ...] | None = None, **context: Any) -> Improvement:
@@ -85,7 +85,7 @@ class SE3(Constraint):
         rotation, _, done, *_ = improved_rotation(x[..., :3])
         pose = torch.cat([rotation, x[..., 3:]], dim=-1)
         if self.translation is not None:
-            answer = self.translation.project(x[..., 3], **context)
+            answer = self.translation.project(x[..., 3], **_of_place(context))
             place = answer.x if isinstance(answer, Projection) else answer
             if isinstance(answer, Projection) and answer.converged is not None:
                 done = done & answer.converged
@@ -95,6 +95,11 @@ class SE3(Constraint):
     def take(self, rows: Tensor) -> SE3:
         """The same constraint for some samples."""
         return self if self.translation is None else SE3(self.translation.take(rows), self.alpha)
+
+
+def _of_place(context: dict[str, Any]) -> dict[str, Any]:
+    """What the translation is told; the state before the update is a pose, too."""
+    return {name: value[..., 3] if name == "previous" else value for name, value in context.items()}
 
 
 def pose_distance(a: Tensor, b: Tensor, alpha: float = 1.0) -> Tensor:

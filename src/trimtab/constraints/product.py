@@ -104,7 +104,7 @@ class Product(Constraint):
         converged = torch.ones(len(x), dtype=torch.bool, device=x.device)
         iterations = torch.zeros(len(x), dtype=torch.int64, device=x.device)
         for part in self.parts:
-            answer = part.constraint.project(self._of(part, x), **_told(part, context))
+            answer = part.constraint.project(self._of(part, x), **self._told(part, context))
             if isinstance(answer, Tensor):
                 answer = Projection(answer)
             flat[:, part.start : part.stop] = answer.x.flatten(1)
@@ -119,7 +119,7 @@ class Product(Constraint):
         check_states(x, "Product")
         total = torch.zeros(len(x), dtype=x.dtype, device=x.device)
         for part in self.parts:
-            total = total + part.weight * part.constraint.defect(self._of(part, x), **_told(part, context))
+            total = total + part.weight * part.constraint.defect(self._of(part, x), **self._told(part, context))
         return total
 
     def take(self, rows: Tensor) -> Product:
@@ -133,6 +133,9 @@ class Product(Constraint):
         piece = flat[:, part.start : part.stop]
         return piece.contiguous() if part.shape is None else piece.reshape(len(x), *part.shape)
 
-
-def _told(part: Part, context: dict[str, Any]) -> dict[str, Any]:
-    return {name: context[name] for name in part.constraint.needs}
+    def _told(self, part: Part, context: dict[str, Any]) -> dict[str, Any]:
+        """What a part needs to know; of the state before the update, its coordinates."""
+        return {
+            name: self._of(part, context[name]) if name == "previous" else context[name]
+            for name in part.constraint.needs
+        }
