@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import io
 import math
 from pathlib import Path
@@ -14,17 +13,15 @@ from trimtab.core.errors import missing_extra
 __all__ = ["BEGIN", "END", "growth_figure", "renew_page", "renewed"]
 
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
-_GROWTH = "cost-growth"
+_GROWTH = "cost-growth.svg"
 
 
 def renew_page(page: Path, rows: list[Row], facts: dict[str, str]) -> None:
-    """Put the table between the markers of `page`, and the plots into `cost-growth.svg` and `.html` beside it."""
+    """Put the table between the markers of `page`, and the plots into `cost-growth.svg` beside it."""
     text = renewed(page.read_text(encoding="utf-8"), rows, facts)
     series = [one for row in rows for one in row.get("series", ())]
     if series:
-        drawing = growth_figure(series)
-        write_text(page.with_name(f"{_GROWTH}.svg"), drawing)
-        write_text(page.with_name(f"{_GROWTH}.html"), _page(drawing, facts))
+        write_text(page.with_name(_GROWTH), growth_figure(series))
     write_text(page, text)
 
 
@@ -78,15 +75,3 @@ def growth_figure(series: list[dict[str, Any]]) -> str:
     with matplotlib.rc_context({"svg.hashsalt": "trimtab", "svg.fonttype": "path"}):
         figure.savefig(out, format="svg", metadata={"Date": None})
     return out.getvalue()
-
-
-def _page(drawing: str, facts: dict[str, str]) -> str:
-    listed = ", ".join(f"{html.escape(key)} {html.escape(value)}" for key, value in facts.items())
-    inline = drawing[drawing.index("<svg") :]
-    return (
-        '<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>trimtab: how cost grows</title>\n'
-        "<style>body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
-        "svg{max-width:100%;height:auto}</style>\n<h1>How cost grows</h1>\n"
-        "<p>Both axes are logarithmic. The dashed line grows in proportion to the axis below it.</p>\n"
-        f"{inline}\n<p>Measured with {listed}.</p>\n</html>\n"
-    )

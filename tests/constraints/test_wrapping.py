@@ -54,8 +54,8 @@ def test_looks_that_project_and_corrections_that_are_no_projections_are_told(wra
     around, _ = wrap
     cheap = tt.as_constraint(shrunk, Slow().defect)
     assert (around(cheap).defect_is_projection, around(cheap).is_projection) == (False, True)
-    dear = tt.as_constraint(shrunk, is_projection=False)
-    assert (around(dear).defect_is_projection, around(dear).is_projection) == (True, False)
+    costly = tt.as_constraint(shrunk, is_projection=False)
+    assert (around(costly).defect_is_projection, around(costly).is_projection) == (True, False)
 
 
 def test_a_pose_is_not_done_before_its_translation_is():

@@ -104,6 +104,17 @@ def test_changed_code_is_refused(tmp_path, monkeypatch):
         Store(tmp_path / "run", SHORT, "resume")
 
 
+def test_settings_that_an_earlier_version_did_not_know_are_not_called_changes(tmp_path, monkeypatch):
+    broken_off(tmp_path / "run", 2)
+    path = tmp_path / "run" / "run.json"
+    facts = json.loads(path.read_text())
+    del facts["config"]["closing"]
+    path.write_text(json.dumps(facts | {"identity": "of an earlier version"}))
+    monkeypatch.setattr("trimtab.studies.store.code_version", lambda: "other")
+    with pytest.raises(StudyError, match=r"the code or a library was .*, now other"):
+        Store(tmp_path / "run", SHORT, "resume")
+
+
 def test_a_task_kept_by_other_code_counts_as_unfinished(tmp_path):
     broken_off(tmp_path / "run", 3)
     path = sorted((tmp_path / "run" / "work").glob("*.json"))[0]

@@ -44,7 +44,7 @@ def test_every_rollout_costs_its_budget_the_closing_projection_included(run):
             if STUDY_SCHEDULES[key].only_budget is None:
                 some = rows.where(schedule=key, budget=budget)["projections"]
                 assert (some <= count).all(), key
-                assert (some == count).all() or not STUDY_SCHEDULES[key].exact, key
+                assert (some == count).all() or not (STUDY_SCHEDULES[key].exact or key == "raced"), key
     assert (rows.where(schedule="terminal")["projections"] == 1).all()
     assert (rows.where(schedule="stepwise")["projections"] == 20).all()
 

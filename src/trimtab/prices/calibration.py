@@ -144,7 +144,7 @@ def calibrate(  # type: ignore[misc]  # the overloads stand for all its options
             return race(batches, as_quality(quality), problem, candidates or {}, look)
         if unit == "iteration":
             return graded_prices(batches)
-        return _ALONE[method](batches)
+        return _MAKERS[method](batches)
 
 
 def price_of_a_look(look: float) -> float:
@@ -174,10 +174,10 @@ def _run_of(source: Source, closing: Closing, keep_states: bool, shop: Workshop 
     return partial(source.rollout, **options) if shop is None else shop.runs(source, **options)
 
 
-_ALONE: dict[str, Callable[[Batches], Price]] = {
+_MAKERS: dict[str, Callable[[Batches], Price]] = {
     "dp": by_dp,
     "paper": by_paper,
     "on-policy": by_on_policy,
     "planned": by_plan,
 }
-METHODS = ("race", *_ALONE)
+METHODS = ("race", *_MAKERS)

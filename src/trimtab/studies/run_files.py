@@ -128,7 +128,9 @@ class RunFiles:
         """What is in a file, which must be what the run wrote."""
         path = self.path(name)
         if not path.is_file():
-            raise StudyError(f"{path}: no such file; the run is not finished (go on with --resume)")
+            raise StudyError(
+                f"{path}: no such file; the run is not finished (go on with --resume), or of another version"
+            )
         data = read_bytes(path, _LARGEST)
         if sha256(data) not in self._sums.get(name, ()):
             why = "its checksum is not that of" if self.listed else f"there is no {SUMS} to check it by, as in"

@@ -144,7 +144,8 @@ class Store:
         if facts["identity"] == self.identity:
             return
         old, new = facts["config"], json.loads(json.dumps(self.study.facts()))
-        changed = [f"{name} was {old.get(name)}, now {new[name]}" for name in new if old.get(name) != new[name]]
+        # a setting that the run does not know is of a later version, whose code is another as well
+        changed = [f"{name} was {old[name]}, now {new[name]}" for name in new if name in old and old[name] != new[name]]
         what = "; ".join(changed) or f"the code or a library was {facts['code']}, now {code_version()}"
         raise StudyError(
             f"{self.directory} was run with something else, and its rows cannot be mixed with new ones ({what}); "
