@@ -44,16 +44,18 @@ class NearestByDaqp:
         """Solvers are memory of a C library: a copy sets up its own."""
         return NearestByDaqp, (self._normals, self._max_iterations)
 
-    def __call__(self, points: Array, b: Array) -> tuple[Array, list[int], NDArray[np.int64]]:
-        """The nearest points, (n, d), which rows were not found, and the planes added or removed for each, (n,).
+    def __call__(self, points: Array, b: Array) -> tuple[Array, NDArray[np.bool_], NDArray[np.int64], list[int]]:
+        """The nearest points, (n, d), whether each was found and the planes added or removed for it, (n,) both.
+
+        Last come the rows that were not found: mostly none, and a list tells that faster than an array.
 
         Args:
             points: (n, d); one that is not finite is returned as it is and as not found.
             b: (m,) or (n, m); 1e30 where there is no plane. An array that has been handed over must not change.
         """
         y, own, anything = -points, b.ndim == 2, self._anything  # DAQP wants the linear term of its objective
-        missed: list[int] = []
-        changes = np.zeros(len(y), dtype=np.int64)
+        n, missed = len(y), []
+        found, changes = np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.int64)
         try:
             solver, known = self._idle.pop()
         except IndexError:
@@ -61,7 +63,7 @@ class NearestByDaqp:
         update, solve = solver.update, solver.solve
         if not own and known is not b:
             update(bupper=b)
-        for i in range(len(y)):
+        for i in range(n):
             point = y[i]
             # with no plane active at first: what a sample gets must not depend on the one before
             if own:
@@ -72,12 +74,13 @@ class NearestByDaqp:
             changes[i] = facts["iterations"] - 1
             if flag > 0 and isfinite(value):  # of a point that is not, DAQP has no more to say than NaN
                 point[:] = nearest
+                found[i] = True
             else:
                 missed.append(i)
         self._idle.append((solver, None if own else b))
         if missed:
             y[missed] = points[missed]
-        return y, missed, changes
+        return y, found, changes, missed
 
     def _set_up(self) -> Any:
         import daqp

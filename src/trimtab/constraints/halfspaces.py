@@ -14,7 +14,7 @@ from torch import Tensor
 from trimtab.constraints.daqp import NearestByDaqp, daqp_is_there
 from trimtab.constraints.dual_active_set import nearest_points
 from trimtab.constraints.rows import apply_matrix
-from trimtab.constraints.states import check_states, host_array
+from trimtab.constraints.states import check_states, host_array, plain_array
 from trimtab.core.constraint import Constraint, Improvement, Projection
 from trimtab.core.errors import of_type
 
@@ -88,13 +88,24 @@ class HalfSpaces(Constraint):
         """The offsets as DAQP takes them."""
         return np.minimum(host_array(self._offsets), 1e30)
 
+    @cached_property
+    def _shape(self) -> tuple[int | None, int]:
+        """Of a batch of states, flattened; None for any number of samples."""
+        return (len(self.b) if self.b.ndim == 2 else None), self.A.shape[1]
+
     def project(self, x: Tensor) -> Projection:
         r"""The nearest points of the polyhedron, (n, \*event), with outcomes."""
+        with_daqp = daqp_is_there()
+        if with_daqp and (points := plain_array(x, self._shape)) is not None:
+            y, found, changes = self._by_daqp(points)
+            return Projection(torch.from_numpy(y), torch.from_numpy(found), torch.from_numpy(changes))
         self._check(x)
-        if x.is_cpu and daqp_is_there():
-            return self._project_with_daqp(x)
-        y, changes = self._in_torch(x.flatten(1).double(), self._offsets)
-        return Projection(y.to(x.dtype).reshape(x.shape), self._feasible(y, self._offsets), changes)
+        if with_daqp and x.is_cpu:
+            answer, solved, spent = map(torch.from_numpy, self._by_daqp(host_array(x.flatten(1))))
+        else:
+            answer, spent = self._in_torch(x.flatten(1).double(), self._offsets)
+            solved = self._feasible(answer, self._offsets)
+        return Projection(answer.to(x.dtype).reshape(x.shape), solved, spent)
 
     def defect(self, x: Tensor) -> Tensor:
         r"""The distance to the half-space that is violated most, (n, \*event) to (n,)."""
@@ -130,27 +141,22 @@ class HalfSpaces(Constraint):
             return self
         taken = HalfSpaces.__new__(HalfSpaces)  # the planes are checked and normalised already
         taken.__dict__.update(self.__dict__ | {"b": self.b[rows], "_offsets": self._offsets[rows]})
-        taken.__dict__.pop("_host_offsets", None)
+        for of_all_samples in ("_host_offsets", "_shape"):
+            taken.__dict__.pop(of_all_samples, None)
         return taken
 
     def _check(self, x: Tensor) -> None:
-        samples = len(self.b) if self.b.ndim == 2 else None
-        check_states(x, "HalfSpaces", numbers=self.A.shape[1], samples=samples)
+        samples, numbers = self._shape
+        check_states(x, "HalfSpaces", numbers=numbers, samples=samples)
 
-    def _project_with_daqp(self, x: Tensor) -> Projection:
-        points = host_array(x if x.ndim == 2 else x.flatten(1))
-        y, missed, changes = self._daqp(points, self._host_offsets)
-        found = torch.ones(len(y), dtype=torch.bool)
+    def _by_daqp(self, points: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.int64]]:
+        """The nearest points, (n, d), whether each was found, and the planes added or removed for it, (n,) both."""
+        y, found, changes, missed = self._daqp(points, self._host_offsets)
         if missed:  # no solution, or a hard one: the method in torch has the last word
-            rows = torch.tensor(missed)
-            b = self._offsets if self._offsets.ndim == 1 else self._offsets[rows]
-            again, more = self._in_torch(torch.from_numpy(points)[rows], b)
-            y[missed], changes[missed] = again, more
-            found[rows] = self._feasible(again, b)
-        answer = torch.from_numpy(y)
-        if answer.dtype != x.dtype or x.ndim > 2:
-            answer = answer.to(x.dtype).view_as(x)
-        return Projection(answer, found, torch.from_numpy(changes))
+            b = self._offsets if self._offsets.ndim == 1 else self._offsets[missed]
+            again, more = self._in_torch(torch.from_numpy(points[missed]), b)
+            y[missed], changes[missed], found[missed] = again, more, self._feasible(again, b)
+        return y, found, changes
 
     def _feasible(self, flat: Tensor, b: Tensor) -> Tensor:
         """Which points are, to the tolerance, on the right side of all planes, (n, d) to (n,)."""
