@@ -165,6 +165,7 @@ def test_equations_that_do_not_depend_on_the_state_hold_or_fail_for_all(value):
         ({"jacobian": "sometimes"}, "must be one of"),
         ({"reference": torch.zeros(3)}, "jacobian='frozen'"),
         ({"jacobian": "none", "vectorised": False}, "vectorised=True"),
+        ({"batched": True, "vectorised": False}, "give one of them"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(settings, message):
@@ -206,3 +207,30 @@ def test_kept_jacobians_find_the_solution_that_plain_chord_steps_find():
     found = equations.project(x)
     torch.testing.assert_close(found.x, y, atol=1e-9, rtol=0)
     assert int(found.iterations.max()) <= 10
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "one by one"])
+def test_a_function_of_a_batch_is_solved_as_that_of_a_sample(way):
+    x, radii = numbers(12, 3, seed=1), 1 + 0.1 * numbers(12, seed=2).abs()
+    one = NonlinearEquality(lambda y, r: torus(y) + r - 1, (radii,), **WAYS[way])
+    all_at_once = torch.func.vmap(one.function)
+    many = NonlinearEquality(all_at_once, (radii,), batched=True, **WAYS[way])
+    answers = [each.project(x) for each in (one, many)]
+    torch.testing.assert_close(answers[0].x, answers[1].x, rtol=0, atol=1e-9)
+    assert answers[1].converged.all()
+    torch.testing.assert_close(one.improve(x).defect, many.improve(x).defect)
+    rows = torch.tensor([3, 0, 7])
+    assert torch.equal(many.take(rows).defect(x[rows]), one.take(rows).defect(x[rows]))
+
+
+@pytest.mark.parametrize("call", ["project", "defect", "improve"])
+def test_a_function_of_a_batch_must_keep_samples_apart(call):
+    centred = NonlinearEquality(lambda y: y - y.mean(dim=0), batched=True)
+    with pytest.raises(ValueError, match="its own sample alone"):
+        getattr(centred, call)(numbers(4, 3))
+
+
+@pytest.mark.parametrize("wrong", [lambda y: y.sum(), lambda y: y[:1], lambda y: 3.0])
+def test_a_function_of_a_batch_answers_for_every_sample(wrong):
+    with pytest.raises(ValueError, match=r"must return \(n, m\) values for a batch"):
+        NonlinearEquality(wrong, batched=True).project(numbers(4, 3))

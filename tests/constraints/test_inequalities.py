@@ -78,3 +78,18 @@ def test_improving_until_done_is_projecting():
 def test_settings_that_mean_nothing_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_functions_of_a_batch_are_solved_as_those_of_a_sample():
+    x, p = 1.5 * numbers(10, 3, seed=5), numbers(10, 2, seed=3)
+    one = NonlinearInequality(beyond_disc, on_parabola, (p,)).project(x)
+    many = NonlinearInequality(torch.func.vmap(beyond_disc), torch.func.vmap(on_parabola), (p,), batched=True).project(
+        x
+    )
+    torch.testing.assert_close(one.x, many.x, rtol=0, atol=1e-9)
+    assert torch.equal(one.converged, many.converged)
+
+
+def test_functions_of_a_batch_must_keep_samples_apart():
+    with pytest.raises(ValueError, match="its own sample alone"):
+        NonlinearInequality(lambda y: y - y.mean(dim=0), batched=True).project(numbers(4, 3))

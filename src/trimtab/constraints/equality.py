@@ -63,6 +63,9 @@ class NonlinearEquality(Constraint):
             sample's data; None takes each sample's where its projection begins.
         vectorised: Whether the function may run under `torch.func.vmap`. A function that calls `torch.autograd.grad`
             may not: then it runs sample by sample, with ordinary derivatives.
+        batched: Whether the function takes a whole batch instead, (n, \*event) to (n, m), with all of its data. That
+            saves what `vmap` costs, for small problems most of the time. Each row of its answer must depend on its own
+            sample alone, which the first call checks.
 
     Example:
         >>> import torch
@@ -80,6 +83,7 @@ class NonlinearEquality(Constraint):
     jacobian: Jacobian = "fresh"
     reference: Tensor | None = None
     vectorised: bool = True
+    batched: bool = False
 
     improves = True
 
@@ -90,6 +94,7 @@ class NonlinearEquality(Constraint):
         check_solver(self.data, self.tolerance, self.max_iterations, self.nearness)
         whole_number(self.refinements, "refinements", 0)
         yes_or_no(self.vectorised, "vectorised")
+        yes_or_no(self.batched, "batched")
         if self.reference is not None:
             of_type(self.reference, Tensor, "the reference of NonlinearEquality")
         if self.jacobian not in get_args(Jacobian):
@@ -98,6 +103,10 @@ class NonlinearEquality(Constraint):
             raise ValueError("a reference is where the frozen Jacobian is taken: give jacobian='frozen' with it")
         if not self.vectorised and self.jacobian == "none":
             raise ValueError("jacobian='none' needs a function that may run under torch.func: give vectorised=True")
+        if self.batched and not self.vectorised:
+            raise ValueError(
+                "vectorised=False calls the function sample by sample, batched=True never: give one of them"
+            )
 
     # ------------------------------------------------------------------ what a constraint offers
 
@@ -207,10 +216,17 @@ class NonlinearEquality(Constraint):
         try:
             values = self._by_batch(x, *data)
         except (IndexError, RuntimeError, TypeError, ValueError) as error:
+            how = "all at once" if self.batched else f"one of shape {tuple(event)} at a time"
+            hint = "" if self.batched else " (a function that calls torch.autograd.grad itself needs vectorised=False)"
             raise ValueError(
-                f"the function of NonlinearEquality failed on states {tuple(x.shape)}, one of shape {tuple(event)} at "
-                f"a time: {error} (a function that calls torch.autograd.grad itself needs vectorised=False)"
+                f"the function of NonlinearEquality failed on states {tuple(x.shape)}, {how}: {error}{hint}"
             ) from error
+        if self.batched and (not isinstance(values, Tensor) or values.ndim != 2 or len(values) != len(x)):
+            came = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+            raise ValueError(
+                f"the function of NonlinearEquality must return (n, m) values for a batch: for states {tuple(x.shape)} "
+                f"it returned {came}"
+            )
         if not isinstance(values, Tensor) or values.ndim != 2:
             came = tuple(values.shape[1:]) if isinstance(values, Tensor) else type(values).__name__
             raise ValueError(
@@ -261,6 +277,8 @@ class NonlinearEquality(Constraint):
     @cached_property
     def _by_batch(self) -> Callable[..., Tensor]:
         """The function of a batch."""
+        if self.batched:
+            return self.function
         if self.vectorised:
             return torch.func.vmap(self.function)
 
@@ -271,13 +289,18 @@ class NonlinearEquality(Constraint):
         return one_by_one
 
     @cached_property
+    def _stands_alone(self) -> set[Any]:
+        """The shapes of states for which the function of a batch was seen to keep samples apart."""
+        return set()
+
+    @cached_property
     def _linear(self) -> dict[Any, Linear | None]:
         """The linear equations, by shape, dtype and device of the states."""
         return {}
 
     @cached_property
     def _at_reference(self) -> dict[Any, Tensor]:
-        """S at the reference, by dtype and device."""
+        """Sᵀ at the reference, by dtype and device."""
         return {}
 
     def _linear_equations(self, x: Tensor) -> Linear | None:
@@ -292,7 +315,7 @@ class NonlinearEquality(Constraint):
         return self._linear[key]
 
     def _shared(self, equations: Equations, x: Tensor) -> Tensor | None:
-        """S at the reference, with the first sample's data, (d, m); made once."""
+        """Sᵀ at the reference, with the first sample's data, (m, d); made once."""
         key = (x.dtype, x.device)
         if key not in self._at_reference and len(x):
             assert self.reference is not None
@@ -308,3 +331,19 @@ class NonlinearEquality(Constraint):
                 f"the reference of NonlinearEquality has shape {tuple(self.reference.shape)}, but states have "
                 f"{tuple(x.shape[1:])}"
             )
+        if self.batched and len(x) > 1 and x.shape[1:] not in self._stands_alone:
+            self._check_samples_stand_alone(x)
+
+    @torch.no_grad()
+    def _check_samples_stand_alone(self, x: Tensor) -> None:
+        flat, event = x.detach().flatten(1), x.shape[1:]
+        among_others, alone = self._values(flat, slice(None), event)[:1], self._values(flat[:1], slice(0, 1), event)
+        rounding = 1e3 * torch.finfo(x.dtype).eps
+        if not torch.allclose(
+            among_others, alone, rounding, rounding * float(among_others.abs().max()), equal_nan=True
+        ):
+            raise ValueError(
+                "with batched=True each row of the function's answer must depend on its own sample alone: the first "
+                f"one begins {among_others[0, :3].tolist()} among {len(x)} samples and {alone[0, :3].tolist()} alone"
+            )
+        self._stands_alone.add(event)

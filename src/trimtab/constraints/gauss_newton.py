@@ -43,7 +43,7 @@ class Equations(NamedTuple):
         shrink: What a step must multiply norm(g) by, or less, for its Jacobian to be kept.
         renew_once: Whether a search that began without one takes its second Jacobian after the first step: there it is
             near the solution, and serves to the end.
-        shared: S of a Jacobian that serves all samples, (d, m), instead of one for each; None for none.
+        shared: Sᵀ of a Jacobian that serves all samples, (m, d), instead of one for each; None for none.
         matrix_free: Whether no Jacobian is ever made.
     """
 
@@ -161,7 +161,7 @@ def advance(
         return _renewed(equations, now, rows, x, renews_next)
     from_y, target = (now.y, now.g) if now.last is None else _extrapolated(now.y, now.g, *now.last)
     if equations.shared is not None:
-        y = torch.addmm(from_y, target, equations.shared.T, alpha=-1)
+        y = torch.addmm(from_y, target, equations.shared, alpha=-1)
     else:
         assert now.kept is not None
         y = from_y - now.kept.steps(equations.linear, Target.of(equations.linear, target))

@@ -13,6 +13,7 @@ from torch import Tensor
 from trimtab.constraints.equality import NonlinearEquality, check_solver
 from trimtab.constraints.rows import row_norm, row_product
 from trimtab.constraints.states import check_states
+from trimtab.core.checks import yes_or_no
 from trimtab.core.constraint import Constraint, Improvement, Projection
 
 __all__ = ["NonlinearInequality"]
@@ -39,6 +40,8 @@ class NonlinearInequality(Constraint):
         tolerance: Largest violation of a state that counts as feasible; None is 1e-6 in float64, 1e-4 in float32.
         max_iterations: Per sample at the most.
         nearness: A feasible sample is near enough when a step moves it by less than this share of its distance.
+        batched: Whether both functions take a whole batch instead, (n, \*event) to (n, p) and (n, q); see
+            `NonlinearEquality`.
 
     Example:
         >>> import torch
@@ -54,6 +57,7 @@ class NonlinearInequality(Constraint):
     tolerance: float | None = None
     max_iterations: int = 100
     nearness: float = 1e-3
+    batched: bool = False
 
     improves = True
 
@@ -63,6 +67,7 @@ class NonlinearInequality(Constraint):
             if not callable(function) and (name == "inequalities" or function is not None):
                 raise ValueError(f"{name} must be a function of a state: got {function!r}")
         check_solver(self.data, self.tolerance, self.max_iterations, self.nearness)
+        yes_or_no(self.batched, "batched")
 
     @torch.no_grad()
     def project(self, x: Tensor) -> Projection:
@@ -173,7 +178,8 @@ class NonlinearInequality(Constraint):
     def _stacked(self) -> NonlinearEquality:
         """All conditions as one function, which knows how to run it by the batch and differentiate it."""
         g, h = self.inequalities, self.equations
-        return NonlinearEquality(g if h is None else lambda y, *own: torch.cat([g(y, *own), h(y, *own)]), self.data)
+        both = g if h is None else lambda y, *own: torch.cat([g(y, *own), h(y, *own)], dim=-1)
+        return NonlinearEquality(both, self.data, batched=self.batched)
 
     def _conditions(self, flat: Tensor, event: torch.Size) -> Tensor:
         return self._stacked._values(flat, slice(None), event)
@@ -187,7 +193,8 @@ class NonlinearInequality(Constraint):
         """Which of the conditions are equations, (m,) bool: the last ones."""
         key = (x.shape[1:], x.device)
         if key not in self._counted:
-            alone = NonlinearEquality(self.inequalities, self.data)
+            self._stacked._check(x)
+            alone = NonlinearEquality(self.inequalities, self.data, batched=self.batched)
             p = alone._values(x[:1].detach().flatten(1), slice(0, 1), x.shape[1:]).shape[1]
             self._counted[key] = torch.arange(m, device=x.device) >= p
         return self._counted[key]

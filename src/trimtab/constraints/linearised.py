@@ -146,10 +146,10 @@ def factored(bent: Tensor, linear: Linear | None) -> Factor:
 
 
 def step_matrix(factor: Factor, linear: Linear | None, m: int) -> Tensor:
-    """S of the one sample of a factor, (d, m): what turns any target into its shortest step."""
+    """Sᵀ of the one sample of a factor, (m, d): what targets, in rows, are multiplied with for their shortest steps."""
     identity = torch.eye(m, dtype=factor.jacobian.dtype, device=factor.jacobian.device)
     repeated = Factor(*(part.expand(m, -1, -1) for part in factor))
-    return repeated.steps(linear, Target.of(linear, identity)).T.contiguous()
+    return repeated.steps(linear, Target.of(linear, identity))
 
 
 def linearise(function: Callable[[Tensor], Tensor], at: Tensor) -> tuple[Tensor, Products]:
