@@ -64,22 +64,25 @@ def solve(steps: Steps, budget: int, weights: Tensor | None = None, *, keep_cost
     T, B, k = len(steps.scale), budget, NODES
     defects = (steps.nodes * steps.scale[:, None]).numpy()
     settle = 1 / steps.fresh_steps
-    to_fresh, to_settled, to_corrected = _one_step_ahead(steps, weights, settle)
+    to_fresh, to_settled, to_corrected = _one_step_ahead(steps, weights)
     table = np.full((T, B + 1), -np.inf)  # enough for all steps to go: spend
     table[:, 0] = np.inf
     costs = np.empty((T if keep_cost else 0, B + 1, k))
     # The cost to go from the next step on and from this one: rows for a settled sample, a row of ones, rows for a fresh
     # one; columns are budgets. Their memory is taken once: new arrays at every step would cost more than the sums.
     ahead, now = np.zeros((2, 2 * k + 1, B + 1))
-    ahead[k] = now[k] = 1.0
+    left_fresh = np.empty((k + 1, B + 1))  # of a fresh sample left alone, which may settle: a mean of both, and ones
+    ahead[k] = now[k] = left_fresh[k] = 1.0
     after_correction, gains, sums = np.empty((3, k, B + 1))
     counts = np.arange(B + 1, dtype=np.float32)
     as_tensor = torch.from_numpy  # torch multiplies, mixes and chooses faster than numpy, which cuts arrays faster
     for t in reversed(range(T)):
         known = min(B, T - t - 1) + 1  # budgets that the next step tells apart
         after, here, go = ahead[:, :known], now[:, :known], after_correction[:, :known]
+        either = as_tensor(left_fresh[:, :known])
+        torch.lerp(as_tensor(after[k + 1 :]), as_tensor(after[:k]), settle, out=either[:k])
         torch.mm(to_settled[t], as_tensor(after[: k + 1]), out=as_tensor(here[:k]))
-        torch.mm(to_fresh[t], as_tensor(after), out=as_tensor(here[k + 1 :]))
+        torch.mm(to_fresh[t], either, out=as_tensor(here[k + 1 :]))
         torch.mm(to_corrected[t], as_tensor(after[k:]), out=as_tensor(go))
         share = _fresh_share(counts[: min(B, T - t) + 1], T - t, settle)
         if known > 1:
@@ -101,20 +104,18 @@ def solve(steps: Steps, budget: int, weights: Tensor | None = None, *, keep_cost
     return CostToGo(*map(as_tensor, (table, steps.start.numpy() @ ahead[:k], defects, costs)))
 
 
-def _one_step_ahead(steps: Steps, weights: Tensor | None, settle: float) -> tuple[Tensor, Tensor, Tensor]:
+def _one_step_ahead(steps: Steps, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """What a fresh sample, a settled one and a corrected one cost, as products with the cost to go from the next step.
 
     Returns:
-        (T, k, 2k + 1), (T, k, k + 1) and (T, k, k + 1), by node: of the rows for settled samples, the ones and those
-        for fresh samples. The ones are multiplied with what is paid at this step.
+        (T, k, k + 1) each, by node. What is paid at this step is multiplied with the row of ones, which comes after the
+        rows for a sample left alone and before those for a corrected one.
     """
     unit = steps.scale if weights is None else weights.double() * steps.scale
     T, k = steps.nodes.shape
     # nothing is ahead of the last step
-    fresh, settled, corrected = (torch.zeros(T, k, width, dtype=torch.float64) for width in (2 * k + 1, k + 1, k + 1))
-    torch.mul(steps.alone, settle, out=fresh[:-1, :, :k])
-    torch.mul(steps.alone, 1 - settle, out=fresh[:-1, :, k + 1 :])
-    settled[:-1, :, :k], corrected[:-1, :, 1:] = steps.settled, steps.corrected
+    fresh, settled, corrected = torch.zeros(3, T, k, k + 1, dtype=torch.float64)
+    fresh[:-1, :, :k], settled[:-1, :, :k], corrected[:-1, :, 1:] = steps.alone, steps.settled, steps.corrected
     fresh[:, :, k] = settled[:, :, k] = unit[:, None] * steps.nodes
     corrected[:, :, 0] = unit[:, None] * steps.residual
     return fresh, settled, corrected
