@@ -130,13 +130,17 @@ def test_exploration_meets_its_budgets_and_tries_both_actions_everywhere():
 
 def test_coins_belong_to_a_seed_and_a_step_whatever_is_thrown_with_them():
     explore, seeds = Explore(3, seed=2), torch.arange(40)
-    in_order = torch.stack([explore._coins(seeds, t) for t in range(12)])
+
+    def coins(explore, seeds, t):
+        return torch.as_tensor(explore._coins(seeds, t))
+
+    in_order = torch.stack([coins(explore, seeds, t) for t in range(12)])
     few, one = torch.tensor([7, 3]), Explore(3, seed=2)
     for t in (11, 0, 5):
-        assert torch.equal(explore._coins(few, t), in_order[t, few])
-        assert torch.equal(one._coins(seeds[5:6], t), in_order[t, 5:6])
-    assert not torch.equal(Explore(3, seed=3)._coins(seeds, 0), in_order[0])
-    assert torch.equal(Explore(3, seed=2)._coins(torch.arange(50_000), 1)[:40], in_order[1])
+        assert torch.equal(coins(explore, few, t), in_order[t][:, few])
+        assert torch.equal(coins(one, seeds[5:6], t), in_order[t, :, 5:6])
+    assert not torch.equal(coins(Explore(3, seed=3), seeds, 0), in_order[0])
+    assert torch.equal(coins(Explore(3, seed=2), torch.arange(50_000), 1)[:, :40], in_order[1])
 
 
 def test_runs_that_show_only_one_action_are_refused():

@@ -45,29 +45,39 @@ class Explore(Schedule):
     def decide(self, now: Moment) -> Any:
         """Two coins for each sample: whether to explore, and if so, whether to correct."""
         seeds = now.seeds
-        coins = as_array(
-            self._coins(torch.arange(len(now), device=now.defect.device) if seeds is None else seeds, now.t)
-        )
-        at_random = coins[:, 1] * now.steps_to_go < as_array(now.spendable)
+        first, second = self._coins(self._numbers(now) if seeds is None else seeds, now.t)
+        at_random = second * now.steps_to_go < as_array(now.spendable)
         if self.thresholds is None:
             return at_random
         s, b = now.arrays(self)
         by_price = s >= self.thresholds.price(now, b.clip(max=self.thresholds.budget))  # may be beyond
-        explores = coins[:, 0] < self.share
+        explores = first < self.share
         return (explores & at_random) | (~explores & by_price)
 
-    def _coins(self, seeds: Tensor, t: int) -> Tensor:
-        """The coins of one step, (n, 2); those of many steps are thrown at once, as one by one they cost more."""
-        begin, thrown_for, thrown = self._thrown.get("coins", (0, None, ()))
-        if thrown_for is None or not begin <= t < begin + len(thrown) or not torch.equal(thrown_for, seeds):
+    def _numbers(self, now: Moment) -> Tensor:
+        """Those of samples that have no seeds, (n,): the same tensor at every step."""
+        numbers = self._kept.get("numbers")
+        if numbers is None or len(numbers) != len(now):
+            numbers = self._kept["numbers"] = torch.arange(len(now), device=now.defect.device)
+        return numbers
+
+    def _coins(self, seeds: Tensor, t: int) -> Any:
+        """The coins of one step, (2, n), an array as in `Moment.arrays`.
+
+        Those of many steps are thrown at once, as one by one they cost more.
+        """
+        begin, thrown_for, thrown = self._kept.get("coins", (0, None, ()))
+        same = thrown_for is seeds or (thrown_for is not None and torch.equal(thrown_for, seeds))
+        if not same or not begin <= t < begin + len(thrown):
             begin, steps = t, max(1, _AT_ONCE // max(1, len(seeds)))
-            thrown = uniform_numbers(seeds, range(t, t + steps), (2,), _COINS + self.seed)
-            self._thrown["coins"] = begin, seeds.clone(), thrown
-        coins: Tensor = thrown[t - begin]
-        return coins
+            coins = uniform_numbers(seeds, range(t, t + steps), (2,), _COINS + self.seed)
+            thrown = as_array(coins.transpose(1, 2).contiguous())
+            self._kept["coins"] = begin, seeds, thrown
+        return thrown[t - begin]
 
     @cached_property
-    def _thrown(self) -> dict[str, tuple[int, Tensor, Tensor]]:
+    def _kept(self) -> dict[str, Any]:
+        """What is the same at many steps."""
         return {}
 
     def to(self, device: torch.device) -> Explore:
