@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from _page import HERE
+from trimtab.domains import SYNTHETIC
 from trimtab.schedules.style import PAGE, figure_style, look_of
 
 __all__ = ["BUDGETS", "DEFAULT", "JUDGED", "PATH", "QUARTER", "RIVALS", "RULED", "draw", "draw_median", "tables"]
@@ -99,18 +100,24 @@ def endpoint_table(cells: dict[str, Any]) -> list[str]:
         shown = ["" if s is None else f"**{s:.3f}**" if s == best else f"{s:.3f}" for s in shares]
         lines.append(f"| {name} | " + " | ".join(shown) + " |")
         everything.append(shares)
-    middle = [statistics.median([s for s in column if s is not None]) for column in zip(*everything, strict=True)]
-    return [*lines, "| median | " + " | ".join(f"{share:.3f}" for share in middle) + " |"]
+    others = [shares for name, shares in zip(cells, everything, strict=True) if name not in SYNTHETIC]
+    for words, kept in (("median", everything), ("median without the chains", others)):
+        middle = [statistics.median([s for s in column if s is not None]) for column in zip(*kept, strict=True)]
+        lines.append(f"| {words} | " + " | ".join(f"{share:.3f}" for share in middle) + " |")
+    return lines
 
 
 def default_table(cells: dict[str, Any]) -> list[str]:
-    """Endpoint distances of the default at every budget, in shares of terminal projection's."""
-    lines = ["| cell | " + " | ".join(f"B/T = {b:g}" for b in BUDGETS) + " |", "|---" * (1 + len(BUDGETS)) + "|"]
+    """What shares are of, and the endpoint distances of the default at every budget in such shares."""
+    lines = [
+        "| cell | terminal's distance | of it by one sample | " + " | ".join(f"B/T = {b:g}" for b in BUDGETS) + " |",
+        "|---" * (3 + len(BUDGETS)) + "|",
+    ]
     for name, cell in cells.items():
-        scale, found = cell["terminal"]["mean"], cell["rows"][DEFAULT]["endpoint"]
-        lines.append(
-            f"| {name} | " + " | ".join(f"{v['mean'] / scale:.3f} ± {v['se'] / scale:.3f}" for v in found) + " |"
-        )
+        terminal, found = cell["terminal"], cell["rows"][DEFAULT]["endpoint"]
+        shown = [f"{terminal['mean']:.3g} ± {terminal['se']:.2g}", f"{terminal['largest']:.0%}"]
+        shown += [f"{v['mean'] / terminal['mean']:.3f} ± {v['se'] / terminal['mean']:.3f}" for v in found]
+        lines.append(f"| {name} | " + " | ".join(shown) + " |")
     return lines
 
 
@@ -173,11 +180,11 @@ def quality_tables(cells: dict[str, Any]) -> list[str]:
 def tables(cells: dict[str, Any]) -> str:
     """The Markdown between the markers."""
     points = len(cells) * len(BUDGETS)
-    samples = {key: _counts(cells, key) for key in ("n", "n_more")}
+    samples = {key: _counts(cells, key, words) for key, words in (("n", "fresh samples"), ("n_more", "final samples"))}
     ties, compared = _ties(cells)
     behind = [
         f"{points} comparisons per rival ({len(cells)} cells, B/T = {', '.join(f'{b:g}' for b in BUDGETS)}),",
-        f"{samples['n']} fresh samples each, paired by seed, equal total cost. Between two schedules that are",
+        f"{samples['n']}, paired by seed, equal total cost. Between two schedules that are",
         f"equally good but not the same, chance puts about {0.025 * points:.1f} beyond 2 SE on either side;",
         f"in {ties} of {compared} comparisons the race chose what the rival is, and nothing differs.",
     ]
@@ -204,24 +211,29 @@ def tables(cells: dict[str, Any]) -> str:
         "",
         *losses(cells),
         "",
-        "**Endpoint distance at B/T = 0.25**, in shares of terminal projection's; the lowest in bold:",
+        "**Endpoint distance at B/T = 0.25**, in shares of terminal projection's; the lowest in bold. A share can be no",
+        "surer than what it is a share of. On the six Langevin chains (the first six cells) that is uncertain: a few",
+        "samples, which end far from where full projection leads them, make up much of terminal projection's distance",
+        "(the table after this one). The last row leaves the chains out.",
         "",
         *endpoint_table(cells),
         "",
-        "**Endpoint distance of the default at every budget**, in the same shares:",
+        "**Endpoint distance of the default at every budget**, in the same shares, ± the standard error of the",
+        "numerator alone. Before them: what they are shares of, ± its own standard error, and how much of that the one",
+        "sample adds that ends farthest away.",
         "",
         *default_table(cells),
         "",
-        f"**Distribution at B/T = 0.25**: energy distance of {samples['n_more']} final samples to as many of full "
+        f"**Distribution at B/T = 0.25**: energy distance of {samples['n_more']} to as many of full",
         "projection on other seeds.",
         "The last column is the shift, in units of their spread, that so many samples would have shown.",
         "",
         *distribution_table(cells),
         "",
-        f"**Distribution at every budget**: in how many of {len(cells)} cells {samples['n']} fresh final samples can",
-        "be told from those of full projection at 5%. Chance alone does that in about "
-        f"{0.05 * len(cells):.1f}, and mostly",
-        "in the same cells, as all schedules run the same seeds.",
+        f"**Distribution at every budget**: in how many of {len(cells)} cells final samples can be told from those of full",
+        f"projection at 5%, with {samples['n']}.",
+        f"Chance alone does that in about {0.05 * len(cells):.1f}, and mostly in the same cells, as all schedules run",
+        "the same seeds.",
         "",
         *told_apart_table(cells),
         "",
@@ -243,15 +255,18 @@ def _ties(cells: dict[str, Any]) -> tuple[int, int]:
     return sum(gap["mean"] == gap["se"] == 0 for gap in found), len(found)
 
 
-def _counts(cells: dict[str, Any], key: str) -> str:
-    """How many samples a cell has, and which have another number."""
+def _counts(cells: dict[str, Any], key: str, words: str) -> str:
+    """How many samples a cell has, and how many one with a network."""
     usual = max(cell[key] for cell in cells.values())
-    others = [f"{cell[key]} of {name}" for name, cell in cells.items() if cell[key] != usual]
-    return f"{usual}" + (f" ({', '.join(others)})" if others else "")
+    others = [cell[key] for cell in cells.values() if cell[key] != usual]
+    number = ("no", "one", "two", "three", "four")[len(others)]
+    fewer = f" ({others[0]} in the {number} with a network)" if others else ""
+    assert len(set(others)) <= 1, "cells with a network have different numbers of samples"
+    return f"{usual} {words} per cell{fewer}"
 
 
 DRAWN = {
-    DEFAULT: "adaptive:dp",
+    DEFAULT: "raced",
     "periodic": "periodic",
     "last steps": "window",
     "paper's rule": "adaptive:paper",

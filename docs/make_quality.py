@@ -188,6 +188,12 @@ def told(values: Tensor) -> Summed:
     return {"mean": round(found.mean, 7), "se": round(found.se, 7)}
 
 
+def terminal_of(evaluation: Evaluation) -> Summed:
+    """Terminal projection's endpoint distance, and the share of it that the sample farthest away makes."""
+    apart = evaluation.one.distance(evaluation.terminal.final, evaluation.full.final).double()
+    return told(apart) | {"largest": round(float(apart.max() / apart.sum()), 4)}
+
+
 def measure(name: str, domain: Domain, say: Callable[[str], None]) -> dict[str, Any]:
     """One cell."""
     began = time.process_time()
@@ -229,12 +235,11 @@ def measure(name: str, domain: Domain, say: Callable[[str], None]) -> dict[str, 
         for key, run in (("full", evaluation.full), ("terminal", evaluation.terminal))
         if judged is not None
     }
-    apart = evaluation.one.distance(evaluation.terminal.final, evaluation.full.final).double()
     return {
         "n_steps": evaluation.T,
         "n": n,
         "n_more": n_more,
-        "terminal": told(apart),
+        "terminal": terminal_of(evaluation),
         "judged": {"name": judged, **ends_judged} if judged else None,
         "rows": rows,
         "race": raced,
