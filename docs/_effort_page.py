@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from _page import HERE
-from trimtab.schedules.style import figure_style
+from trimtab.schedules.style import figure_style, look_of
 
 __all__ = ["SHARES", "draw", "ends_table", "seconds_table", "table"]
 
@@ -34,7 +34,14 @@ BASELINES = (
     "one tau",
 )
 METHODS = (*BASELINES, *BY_PRICE)
-DRAWN = ("whole, evenly", "one iteration, evenly", "inexact at every step", "one tau", *BY_PRICE)
+DRAWN = {  # the schedule whose look it has; whole projections are dashed
+    "whole, evenly": "periodic",
+    "one iteration, evenly": "periodic",
+    "whole, default": "raced",
+    "iterations, default": "raced",
+    "repeat for path": "repeat",
+    "one tau": "one tau",
+}
 Row = dict[str, Any]
 MEASURES: dict[str, tuple[Callable[[Row], float], Callable[[Row], str]]] = {
     "NEPE": (lambda row: row["NEPE"][0], lambda row: f"{row['NEPE'][0]:.3f}"),
@@ -58,7 +65,9 @@ def _one_table(cell: dict[str, Any]) -> str:
     lines.append("|---" * (1 + len(columns)) + "|")
     found = {(row["share"], row["method"]): row for row in cell["rows"]}
     best = {
-        (share, name): min((MEASURES[name][0](row) for (s, _), row in found.items() if s == share), default=None)
+        (share, name): min(
+            (MEASURES[name][0](row) for (s, _), row in found.items() if s == share and not _off(row)), default=None
+        )
         for share, name in columns
     }
     for method in METHODS:
@@ -69,11 +78,16 @@ def _one_table(cell: dict[str, Any]) -> str:
                 texts.append("out of reach")
                 continue
             value, text = MEASURES[name]
-            shown = f"**{text(row)}**" if value(row) == best[share, name] else text(row)
-            off = abs(row["cost"] - share) > 0.15 * share and name == next(iter(MEASURES))
-            texts.append(f"{shown} ({row['cost']:.0%})" if off else shown)
+            shown = f"**{text(row)}**" if not _off(row) and value(row) == best[share, name] else text(row)
+            first = name == next(iter(MEASURES))
+            texts.append(f"{shown} ({row['cost']:.0%})" if first and _off(row) else shown)
         lines.append(f"| {method} | " + " | ".join(texts) + " |")
     return "\n".join(lines)
+
+
+def _off(row: Row) -> bool:
+    """Whether a run cost something else than it was to cost: told in brackets, and not the best of a column."""
+    return bool(abs(row["cost"] - row["share"]) > 0.15 * row["share"])
 
 
 def ends_table(cells: dict[str, Any]) -> str:
@@ -116,13 +130,13 @@ def draw(cells: dict[str, Any]) -> None:
     with figure_style() as plt:
         figure, axes = plt.subplots(1, len(cells), figsize=(2.7 * len(cells), 3.4), squeeze=False, layout="constrained")
         for axis, (name, cell) in zip(axes[0], cells.items(), strict=True):
-            for method in DRAWN:
+            for method, key in DRAWN.items():
                 rows = [row for row in cell["rows"] if row["method"] == method]
-                dashes = "-" if method.startswith(("repeat", "mean", "iterations")) else "--"
+                look, dashes = look_of(key), "--" if method.startswith("whole") else "-"
                 costs, ends = [row["cost"] for row in rows], [row["median"] for row in rows]
-                axis.plot(costs, ends, dashes, marker="o", ms=3, label=method)
+                axis.plot(costs, ends, ls=dashes, color=look.colour, marker=look.marker, label=method)
             axis.set(title=name, xlabel="iterations, share of full", yscale="log")
         axes[0][0].set_ylabel("median endpoint distance")
         handles, labels = axes[0][0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
-        figure.savefig(HERE / "images" / "effort.svg")
+        figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+        figure.savefig(HERE / "images" / "effort.svg", metadata={"Date": None})
