@@ -47,8 +47,8 @@ figures: install
 	$(BIN)/python docs/make_domains.py
 	$(BIN)/python docs/make_gallery.py
 
-# every part says how far it is, keeps what it has made, and goes on where it was stopped; a public PDM checkpoint is
-# PUBLIC="--checkpoint FILE --circles MAP.json"
+# every part says how far it is, keeps what it has made, and goes on where it was stopped; a public PDM checkpoint
+# (docs/pdm.md says where it is from) is PUBLIC="--checkpoint FILE --circles MAP.json"
 evidence: install
 	$(BIN)/python docs/make_evidence.py $(PUBLIC)
 

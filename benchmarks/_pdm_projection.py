@@ -1,10 +1,10 @@
-"""The projection of Projected Diffusion Models, rebuilt from its description: a new nonlinear program for every sample.
+"""The projection of Projected Diffusion Models, written after its public code: a new program for every sample.
 
-Its public code makes, at each call, a CasADi program in matrix symbols: the positions of all waypoints as one column,
-moved to [0, 2]; the squared distance to the proposal; and for each segment and circle the radius minus the distance to
-the nearest point of the segment, at most 0. IPOPT begins at the proposal, with 150 iterations, tolerances of 1e-3 and
-an adaptive barrier. Start and goal are written over the path before and after; they are not part of the program. Where
-IPOPT fails, the proposal is kept.
+That code (Christopher, Baek and Fioretto, 2024) makes, at each call, a CasADi program in matrix symbols: the positions
+of all waypoints as one column, moved to [0, 2]; the squared distance to the proposal; and for each segment and circle
+the radius minus the distance to the nearest point of the segment, at most 0. IPOPT begins at the proposal, with 150
+iterations, tolerances of 1e-3 and an adaptive barrier. Start and goal are written over the path before and after; they
+are not part of the program. Where IPOPT fails, the proposal is kept.
 """
 
 from __future__ import annotations

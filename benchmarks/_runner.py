@@ -156,14 +156,22 @@ def met(row: Row) -> bool | None:
         >>> met({"ratio": 9.1, "target": ">= 8"}), met({"ratio": 1.2, "target": "<= 1.05"}), met({"ratio": 1.0})
         (True, False, None)
     """
+    target = _target(row)
+    if target is None or "skipped" in row:
+        return None
+    sign, number = target
+    return bool(row["ratio"] <= number if sign in ("<=", "≤") else row["ratio"] >= number)
+
+
+def _target(row: Row) -> tuple[str, float] | None:
+    """The sign and the number of a row's target; None for a row without one."""
     target = row.get("target") or ""
-    if not target or "skipped" in row:
+    if not target:
         return None
     found = re.fullmatch(r"\s*(>=|<=|≥|≤)?\s*([0-9.]+)\s*", str(target))
     if found is None:
         raise ValueError(f"a target is '>= number' or '<= number': got {target!r}")
-    number = float(found[2])
-    return bool(row["ratio"] <= number if found[1] in ("<=", "≤") else row["ratio"] >= number)
+    return found[1] or "", float(found[2])
 
 
 def table(rows: Iterable[Row], *, markdown: bool = False) -> str:
@@ -176,9 +184,9 @@ def table(rows: Iterable[Row], *, markdown: bool = False) -> str:
             missing.append(f"skipped: {row['claim']}{against}: {row['skipped']}")
             continue
         answer = {True: "yes", False: "no", None: ""}[met(row)]
-        interval = f"{_number(row['low'])} to {_number(row['high'])}"
+        ratio, low, high = _numbers(row)
         unit = f" {row['unit']}" if row.get("unit") else ""
-        cells = [row["claim"], row["against"], _number(row["ratio"]) + unit, interval, str(row.get("target") or "")]
+        cells = [row["claim"], row["against"], ratio + unit, f"{low} to {high}", str(row.get("target") or "")]
         body.append([*cells, answer, str(row.get("inputs") or "")])
     if markdown:
         lines = ["| " + " | ".join(cells) + " |" for cells in [head, ["---"] * len(head), *body]]
@@ -233,6 +241,18 @@ def _processor() -> str:
         if names:
             return str(names[0])
     return platform.processor() or platform.machine()
+
+
+def _numbers(row: Row) -> list[str]:
+    """The ratio and its interval; with three decimals where the ratio is so near its target that fewer hide the answer.
+
+    Example:
+        >>> _numbers({"ratio": 1.0213, "low": 1.018, "high": 1.03, "target": "<= 1.02"})
+        ['1.021', '1.018', '1.030']
+    """
+    target = _target(row)
+    near = target is not None and abs(row["ratio"] - target[1]) <= 0.05 * target[1] < 1
+    return [f"{row[key]:.3f}" if near else _number(row[key]) for key in _NUMBERS]
 
 
 def _number(value: float) -> str:

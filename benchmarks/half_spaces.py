@@ -1,4 +1,4 @@
-"""Projecting onto linear inequalities: ours against solvers that take one sample a call.
+"""Projecting onto linear inequalities: ours against solvers that take one sample per call.
 
 The peers are DAQP (a dual active-set method in C, which ours calls too), from the qp extra, and quadprog (Goldfarb and
 Idnani's dual method in C) where it is installed: its licence keeps it out of the extra. They take and return

@@ -90,7 +90,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
     return [
         _row("time grows with n to the power", by_n, "n", "T = 50, states of 3, adaptive 25%"),
         _row("time grows with T to the power", by_t, "T", "n = 64, states of 3, adaptive 25%"),
-        _row("time grows with state size to the power", by_size, "numbers a state", "n = 1024, T = 50, adaptive 25%"),
+        _row("time grows with state size to the power", by_size, "numbers per state", "n = 1024, T = 50, adaptive 25%"),
         _row("time grows with B to the power", by_budget, "B", "n = 1024, T = 100, states of 3, adaptive"),
         last,
     ]

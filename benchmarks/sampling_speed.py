@@ -1,8 +1,8 @@
 """Sampling with a quarter of the projections, against a projection after every step.
 
 Counting calls says what could be saved; the clock says what is. The more a step costs besides its projection, the less
-a saved projection saves, so beside the ratio each row says what the counts and the seconds a call allow. Projections
-are made from noise level 6 of 10 on, as Projected Diffusion Models do.
+a saved projection saves, so beside the ratio each row says what the number of calls and the seconds per call allow.
+Projections are made from noise level 6 of 10 on, as Projected Diffusion Models do.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAMES: dict[Way, str] = {
     "once": "IPOPT built once",
     "batched": "batched projection",
 }
-# samples, Langevin steps a level, repeats
+# samples, Langevin steps per level, repeats
 SIZES: dict[Way, tuple[int, int, int]] = {"rebuilt": (1, 2, 3), "once": (4, 4, 3), "batched": (64, 10, 3)}
 FIRST_LEVEL = 6
 CLAIM = "sampling with 25% of the projections"
@@ -86,7 +86,7 @@ def timed(sampler: tt.core.rollout.Sampler, constraint: tt.Constraint, schedule:
 
 
 def allowed(every: Cost, quarter: Cost) -> float:
-    """The ratio that counts and measured seconds a call allow; what is no projection takes both of them the same."""
+    """The ratio that the numbers of calls and the seconds per call allow; what is no projection takes both the same."""
     other = (every.other + quarter.other) / 2
     return (other + every.projection) / (other + quarter.projection)
 
@@ -105,8 +105,8 @@ def rows_of(way: Way, n: int, inner: int, repeats: int) -> list[dict[str, Any]]:
     inputs = (
         f"batch {n}, T = {sampler.n_steps}, 64 waypoints, {len(shipped_map())} circles; in {repeats} runs "
         f"{one.calls} calls of {one.projection / one.calls:.2g} s ({one.failed} failed) become {other.calls} of "
-        f"{other.projection / other.calls:.2g} s ({other.failed} failed), beside {one.other / repeats:.2g} s a run "
-        f"that stay; that allows {limit:.2f}"
+        f"{other.projection / other.calls:.2g} s ({other.failed} failed), beside {one.other / repeats:.2g} s per "
+        f"run that stay; that allows {limit:.2f}"
     )
     speed = median_interval([every.seconds / quarter.seconds for every, quarter in pairs])
     reached = median_interval([every.seconds / quarter.seconds / allowed(every, quarter) for every, quarter in pairs])
@@ -115,7 +115,7 @@ def rows_of(way: Way, n: int, inner: int, repeats: int) -> list[dict[str, Any]]:
         {"claim": claim, "against": against, "target": target, "inputs": inputs} | asdict(found)
         for against, target, found in (
             ("stepwise", target, speed),
-            ("what counts and seconds a call allow", ">= 0.9", reached),
+            ("what the number of calls and the seconds per call allow", ">= 0.9", reached),
         )
     ]
 

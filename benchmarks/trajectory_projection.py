@@ -30,7 +30,7 @@ from trimtab.constraints.obstacles.geometry import gaps
 N, WAYPOINTS, CIRCLES = 64, 64, 24
 SIGMAS = [10 * (0.005 / 10) ** (k / 9) for k in range(10)]
 LAST_LEVELS = range(5, 10)
-CLAIM = f"obstacle-avoiding projection a sample, {WAYPOINTS} waypoints, {CIRCLES} circles, batch {N}"
+CLAIM = f"obstacle-avoiding projection per sample, {WAYPOINTS} waypoints, {CIRCLES} circles, batch {N}"
 PEERS = {
     "IPOPT rebuilt each call, as PDM runs it": "≥ 500",
     "IPOPT built once, one process": "≥ 40",
@@ -39,7 +39,7 @@ PEERS = {
 
 
 def proposals(obstacles: Obstacles, levels: list[int], seed: int) -> tuple[Tensor, AvoidObstacles]:
-    """Free bent paths between random free points, with the noise of a level on every waypoint: one sample a level."""
+    """Free bent paths between random free points, with the noise of a level on every waypoint: one sample per level."""
     n = len(levels)
     g = torch.Generator().manual_seed(seed)
     points = torch.rand(2, 64 * n, generator=g) * 1.9 - 0.95

@@ -173,7 +173,7 @@ def rows_on_one_thread(quick: bool) -> list[dict[str, Any]]:
         again = [added([taken[k] for k in random.integers(rounds, size=rounds)]) for _ in range(500)]
         low, high = np.quantile([1 + extra / whole for whole, extra in again], [0.025, 0.975], axis=0)
         for clock, name in enumerate(CLOCKS):
-            step = f"{bare_run[clock] / steps * 1e3:.1f} ms a step, and {more[clock] / steps * 1e6:.0f} µs more"
+            step = f"{bare_run[clock] / steps * 1e3:.1f} ms per step, and {more[clock] / steps * 1e6:.0f} µs more"
             rows.append(
                 {
                     "claim": f"{claim}, {name}",

@@ -38,9 +38,9 @@ from trimtab.studies.store import read_run
 from trimtab.studies.tasks import made_domain
 
 RUNS = {
-    "own": "a run of the shipped model with all noise levels eligible",
-    "all": "a run of a public checkpoint with all noise levels eligible",
-    "six": "a run of a public checkpoint from noise level 6 on",
+    "own": "the shipped model, all levels eligible",
+    "all": "a public checkpoint, all levels eligible",
+    "six": "a public checkpoint, from noise level 6 on",
 }
 FIGURES = {
     "nepe": "NEPE against budget",
@@ -156,7 +156,16 @@ def cost(again: Mapping[str, Again]) -> Table:
     return Table(
         "cost",
         "What a rollout costs",
-        ["Schedule", "projections", "s update", "s defect", "s projection", "s in all", "ms a projection", "speed-up"],
+        [
+            "Schedule",
+            "projections",
+            "s update",
+            "s defect",
+            "s projection",
+            "s in all",
+            "ms per projection",
+            "speed-up",
+        ],
         rows,
         [
             f"Processor seconds of one core, {n} rollouts in a batch, a rollout's share of it. The "
@@ -184,7 +193,7 @@ def said_of(run: Path, summary: Mapping[str, Any]) -> str:
         f"{config['calibration_seeds']} calibration seeds, levels from {settings.get('eligible_from', 6)} on, "
         f"T = {found['n_steps']}, {found['failures']} projections failed. The run took "
         f"{seconds / 60:.0f} minutes. Looking at a defect took {look / step:.1%} of an update's time "
-        f"({1e3 * look:.3f} of {1e3 * step:.2f} ms a sample)."
+        f"({1e3 * look:.3f} of {1e3 * step:.2f} ms per sample)."
     )
 
 
@@ -199,7 +208,7 @@ def content_of(part: str, run: Path) -> str:
     whole = "\n".join([*(t.markdown() for t in made), *stored, *(t.markdown() for t in why)])
     for name in FIGURES:
         shutil.copyfile(run / "figures" / f"{name}.png", HERE / "images" / f"pdm-{part}-{name}.png")
-    pictures = "".join(f"\n![{words}](images/pdm-{part}-{name}.png)\n" for name, words in FIGURES.items())
+    pictures = "".join(f"\n![{words}: {RUNS[part]}](images/pdm-{part}-{name}.png)\n" for name, words in FIGURES.items())
     return said_of(run, summary) + "\n\n" + whole.replace("## ", "### ") + pictures
 
 
@@ -207,7 +216,7 @@ def main() -> None:
     """Replace the parts whose runs are given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, words in RUNS.items():
-        parser.add_argument(f"--{name}", type=Path, help=words)
+        parser.add_argument(f"--{name}", type=Path, help=f"a run of {words}")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     for name in RUNS:

@@ -44,11 +44,15 @@ def against_plans() -> str:
             "the first and the last segment."
         ],
     )
-    return table.markdown().replace("## ", "### ") + "\n![Planned trajectories and samples](images/pdm-samples.png)\n"
+    picture = (
+        "\n![Planned trajectories and samples](images/pdm-samples.png)\n\n"
+        "The numbers above the rows of the figure are those of the trajectories it draws, 24 per map and on other seeds.\n"
+    )
+    return table.markdown().replace("## ", "### ") + picture
 
 
 def by_inner_steps(settings: dict[str, dict[str, Any]], seeds: int) -> str:
-    """Samples with few and many Langevin updates a level: a table and a figure."""
+    """Samples with few and many Langevin updates per level: a table and a figure."""
     rows: list[Row] = []
     drawing = Figure(figsize=(3.1 * len(INNER), 3.3 * len(settings)), layout="constrained")
     axes = drawing.subplots(len(settings), len(INNER), squeeze=False)
@@ -93,7 +97,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", type=Path, help="a public PDM checkpoint")
     parser.add_argument("--circles", type=Path, help="its map")
-    parser.add_argument("--seeds", type=int, default=32, help="samples a model and number of inner steps")
+    parser.add_argument("--seeds", type=int, default=32, help="samples per model and number of inner steps")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     settings: dict[str, dict[str, Any]] = {"shipped": {}}
