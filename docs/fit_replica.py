@@ -4,7 +4,8 @@
     python docs/fit_replica.py check        # what comes out with the settings that are kept, for all six
 
 Prints the settings found and what comes out with them. `se3` in `src/trimtab/domains/replica.json` was found with this;
-the other five are members of the published search, whose member for SE(3) diverges here (docs/domains.md).
+the other five are from an earlier search, which is not part of trimtab and whose settings for SE(3) diverge here
+(docs/domains.md).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from trimtab.domains import Domain, domain
 REPORTED = {
     "se3": (0.422, 0.169, 0.303, 0.201),
 }
-# the same as the published search obtained it with its members
+# the same as the earlier search obtained it with its settings; nothing here makes these figures
 OBTAINED = {
     "so3": (0.366, 0.515, 0.125, 0.118),
     "se3": (0.420, 0.168, 0.337, 0.168),
@@ -69,10 +70,10 @@ def loss(name: str, settings: dict[str, float]) -> float:
 
 
 def check() -> None:
-    """Print what comes out with the settings that are kept, beside what the published search obtained."""
+    """Print what comes out with the settings that are kept, beside what the earlier search obtained."""
     for name, before in OBTAINED.items():
         here = outcome(domain(f"{name}-replica"), 64)
-        print(name, "published", *before, "here", *(f"{value:.3f}" for value in here), flush=True)
+        print(name, "the search", *before, "here", *(f"{value:.3f}" for value in here), flush=True)
 
 
 def main(name: str, trials: int) -> None:

@@ -28,6 +28,7 @@ STORE = HERE / "evidence.json"
 RUNS = Path("runs")
 Times = dict[str, dict[str, float]]
 KINDS = ("from nothing", "from what is kept")
+CLOCK = "by the clock"  # cells that were measured before processor seconds were noted
 
 
 class Part(NamedTuple):
@@ -87,11 +88,12 @@ def noted(times: Times) -> Times:
     """With what two of the parts have noted for each of their cells, whenever that was made."""
     quality = json.loads((HERE / "quality.json").read_text(encoding="utf-8"))["cells"]
     effort = json.loads((HERE / "effort.json").read_text(encoding="utf-8"))
-    cells = {
-        "quality": sum(cell["seconds"] for cell in quality.values()),
-        "effort": sum(60 * cell["minutes"] for cell in effort.values()),
-    }
-    return {name: ({KINDS[0]: cells[name]} if name in cells else {}) | times.get(name, {}) for name in PARTS}
+    cells = {"quality": {KINDS[0]: sum(cell["seconds"] for cell in quality.values())}}
+    if all("seconds" in cell for cell in effort.values()):
+        cells["effort"] = {KINDS[0]: sum(cell["seconds"] for cell in effort.values())}
+    else:
+        cells["effort"] = {CLOCK: sum(60 * cell.get("minutes", 0.0) for cell in effort.values())}
+    return {name: cells.get(name, {}) | times.get(name, {}) for name in PARTS}
 
 
 def table(times: Times) -> str:
@@ -100,7 +102,7 @@ def table(times: Times) -> str:
     head = " | ".join(f"{kind}, min" for kind in kinds)
     lines = [f"| part | command | {head} |", "|---" * (2 + len(kinds)) + "|"]
     for name, part in PARTS.items():
-        minutes = [f"{times[name][kind] / 60:.1f}" if kind in times[name] else "not timed" for kind in kinds]
+        minutes = [_minutes(times[name], kind) for kind in kinds]
         lines.append(f"| {name} | `docs/{part.script}` | " + " | ".join(minutes) + " |")
     totals = []
     for kind in kinds:
@@ -108,6 +110,12 @@ def table(times: Times) -> str:
         total = f"{sum(known) / 60:.0f}"
         totals.append(total if len(known) == len(PARTS) else f"more than {total}")
     return "\n".join([*lines, f"| all | `make evidence` | {' | '.join(totals)} |"])
+
+
+def _minutes(found: dict[str, float], kind: str) -> str:
+    if kind not in found and kind == KINDS[0] and CLOCK in found:
+        return f"{found[CLOCK] / 60:.1f} {CLOCK}"
+    return f"{found[kind] / 60:.1f}" if kind in found else "not timed"
 
 
 def main() -> None:

@@ -9,13 +9,18 @@ begun anew.
 from __future__ import annotations
 
 import argparse
+import io
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
 from _page import HERE, renew
 from trimtab.cli.main import main as trimtab
 from trimtab.core.files import read_json
+from trimtab.domains import dynamics_of
+from trimtab.report.frontier_figure import frontier
+from trimtab.schedules.style import figure_style
 
 FIGURES = {
     "": "Langevin dynamics",
@@ -23,19 +28,35 @@ FIGURES = {
     "-ramp": "flows at a growing speed",
     "-replica": "replicas, fitted to the paper's tables in sample",
 }
+LABELS = {"nepe": "NEPE", "endpoint": "endpoint distance"}
 TABLES = ("table1", "table3", "table1-adaptive-dp", "table3-adaptive-dp")
+ON_TOP = "adaptive:dp"  # another curve is often the same
 WIDTH = 1260
 
 
-def picture(run: Path, name: str, words: str) -> str:
-    """A figure of the run, smaller and in few colours, as a line of the page."""
-    with Image.open(run / "figures" / f"{name}.png") as whole:
+def with_one_on_top(summary: dict[str, Any]) -> dict[str, Any]:
+    """The same numbers, the schedule that is to be seen in any case last."""
+    domains = {
+        name: content | {"schedules": dict(sorted(content["schedules"].items(), key=lambda item: item[0] == ON_TOP))}
+        for name, content in summary["domains"].items()
+    }
+    return summary | {"domains": domains}
+
+
+def picture(summary: dict[str, Any], metric: str, ending: str) -> str:
+    """The domains with one kind of dynamics, in few colours, as a line of the page."""
+    names = [name for name in summary["domains"] if dynamics_of(name) == (ending[1:] or "langevin")]
+    with figure_style() as plt:
+        drawn = io.BytesIO()
+        frontier(plt, summary, metric, LABELS[metric], names).savefig(drawn, bbox_inches="tight", pad_inches=0.03)
+    with Image.open(drawn) as whole:
         small = whole.convert("RGB").resize(
             (WIDTH, round(WIDTH * whole.height / whole.width)), Image.Resampling.LANCZOS
         )
     few = small.quantize(256, method=Image.Quantize.MAXCOVERAGE)  # rare colours too: a line in the legend alone
-    few.save(HERE / "images" / f"paper-{name}.png", optimize=True)
-    return f"![{words}](images/paper-{name}.png)"
+    few.save(HERE / "images" / f"paper-{metric}{ending}.png", optimize=True)
+    words = LABELS[metric][0].upper() + LABELS[metric][1:]
+    return f"![{words} against budget: {FIGURES[ending]}](images/paper-{metric}{ending}.png)"
 
 
 def main() -> None:
@@ -53,11 +74,9 @@ def main() -> None:
     for table in TABLES:
         text = (run / "tables" / f"{table}.md").read_text(encoding="utf-8")
         renew("reproduction.md", table, text.replace("## ", "### ", 1))
-    for metric, label in (("nepe", "NEPE"), ("endpoint", "Endpoint distance")):
-        lines = [picture(run, f"{metric}{end}", f"{label} against budget: {what}") for end, what in FIGURES.items()]
-        renew("reproduction.md", metric, "\n\n".join(lines))
-    facts = read_json(run / "run.json")
-    renew("reproduction.md", "time", f"That run took {facts['seconds'] / 60:.0f} minutes by the clock.")
+    summary = with_one_on_top(read_json(run / "summary.json"))
+    for metric in LABELS:
+        renew("reproduction.md", metric, "\n\n".join(picture(summary, metric, ending) for ending in FIGURES))
 
 
 if __name__ == "__main__":
