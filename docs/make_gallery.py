@@ -25,6 +25,7 @@ from trimtab.core.metrics import path_error
 from trimtab.domains import DOMAINS, base_of
 from trimtab.domains.base import Graph
 from trimtab.schedules import Fixed
+from trimtab.schedules.style import look_of
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "docs" / "images" / "gallery"
@@ -267,9 +268,10 @@ def budgets() -> Picture:
     low, high = (float(path_error(run).mean()) for run in (stepwise, terminal))
 
     def draw(axes: Axes) -> None:
-        for label, of in (("adaptive", others[::2]), ("periodic", others[1::2])):
-            shares = [float(run.paid.double().mean()) / run.n_steps for run in of]
-            axes.plot(shares, [(float(path_error(run).mean()) - low) / (high - low) for run in of], "o-", label=label)
+        for label, key, of in (("adaptive", "adaptive:dp", others[::2]), ("periodic", "periodic", others[1::2])):
+            look, shares = look_of(key), [float(run.paid.double().mean()) / run.n_steps for run in of]
+            values = [(float(path_error(run).mean()) - low) / (high - low) for run in of]
+            axes.plot(shares, values, color=look.colour, ls=look.dashes, marker=look.marker, ms=4, label=label)
         axes.set(xlabel="projections per step", ylabel="NEPE")
         axes.legend(frameon=False, fontsize=7)
 
@@ -309,7 +311,8 @@ def raster(axes: Axes, record: tt.Rollout) -> None:
     top = float(defects.quantile(0.98)) or 1.0
     axes.imshow(defects.clamp(max=top), aspect="auto", cmap="Blues", vmin=0, vmax=top, interpolation="nearest")
     where = projected.nonzero()
-    axes.scatter(where[:, 1], where[:, 0], s=max(2.5, 180 / record.n_steps), c="#d55e00", linewidths=0)
+    colour = look_of("adaptive:dp").colour
+    axes.scatter(where[:, 1], where[:, 0], s=max(2.5, 180 / record.n_steps), c=colour, linewidths=0)
     axes.set(xlabel="step", ylabel="sample", yticks=[])
 
 

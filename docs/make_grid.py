@@ -38,6 +38,7 @@ from trimtab.domains.grid.quality import features
 from trimtab.domains.grid.rated import load_grid
 from trimtab.domains.grid.view import draw_grid
 from trimtab.report.formats import Cell, Table
+from trimtab.schedules.style import figure_style, look_of
 
 BUDGETS = (0.1, 0.25, 0.5)
 CALIBRATION_SEED, CALIBRATION_SEEDS, TRUTH_SEED = 1_000_000, 48, 2_000_000
@@ -47,13 +48,14 @@ METHODS = {  # method and objective
     "adaptive (dp)": ("dp", "path"),
     "adaptive (dp) for the endpoint": ("dp", "endpoint"),
 }
-COLOURS = {
-    "periodic": "#999999",
-    "planned": "#009E73",
-    "adaptive (paper)": "#E69F00",
-    "adaptive (dp)": "#0072B2",
-    "adaptive (dp) for the endpoint": "#CC79A7",
+DRAWN = {  # the schedule whose look it has; what is priced for the endpoint is dotted and hollow
+    "periodic": "periodic",
+    "planned": "planned",
+    "adaptive (paper)": "adaptive:paper",
+    "adaptive (dp)": "adaptive:dp",
+    "adaptive (dp) for the endpoint": "adaptive:dp",
 }
+MEASURES = {"nepe": ("NEPE", 1.0), "endpoint": ("endpoint distance", 1.0), "cost_gap": ("cost gap, %", 100.0)}
 PARTS = ("distributions", "measures")
 MANY = (("terminal", 0.0), ("periodic", 0.25), ("stepwise", 1.0))  # their distributions are looked at with more samples
 
@@ -219,30 +221,31 @@ def draw_points(case: str, found: dict[tuple[str, float], dict[str, Tensor]], re
     return f"![{words}](images/grid-{case}.png)\n"
 
 
-def draw_measures(case: str, found: dict[tuple[str, float], dict[str, Tensor]]) -> str:
+def draw_measures(case: str, found: dict[tuple[str, float], dict[str, Cell]]) -> str:
     """NEPE, endpoint and cost gap against budget."""
-    figure = Figure(figsize=(10, 3), layout="constrained")
-    axes = figure.subplots(1, 3)
-    measures = (("nepe", "NEPE", 1.0), ("endpoint", "endpoint distance", 1.0), ("cost_gap", "cost gap, %", 100.0))
-    for axis, (key, label, scale) in zip(axes, measures, strict=True):
-        for name, colour in COLOURS.items():
-            ends = [(0.0, "terminal"), *((b, name) for b in BUDGETS), (1.0, "stepwise")]
-            cells = [mean(found[which, b][key], scale) for b, which in ends]
-            axis.errorbar(
-                [b for b, _ in ends],
-                [cell.mean for cell in cells],
-                [cell.se for cell in cells],
-                color=colour,
-                label=name,
-                marker="o",
-                ms=3,
-                lw=1.2,
-                capsize=2,
-            )
-        axis.set(xlabel="B/T", ylabel=label)
-        axis.set_ylim(bottom=0)
-    axes[0].legend(fontsize=7, frameon=False)
-    figure.savefig(HERE / "images" / f"grid-{case}-measures.png", dpi=110)
+    with figure_style() as plt:
+        figure, axes = plt.subplots(1, 3, figsize=(10, 3), layout="constrained")
+        for axis, (key, (label, _)) in zip(axes, MEASURES.items(), strict=True):
+            for name, schedule in DRAWN.items():
+                ends = [(0.0, "terminal"), *((b, name) for b in BUDGETS), (1.0, "stepwise")]
+                cells = [found[which, b][key] for b, which in ends]
+                look = look_of(schedule)
+                hollow = {"ls": ":", "markerfacecolor": "white"} if name.endswith("endpoint") else {"ls": look.dashes}
+                axis.errorbar(
+                    [b for b, _ in ends],
+                    [cell.mean for cell in cells],
+                    [cell.se for cell in cells],
+                    color=look.colour,
+                    label=name,
+                    marker=look.marker,
+                    capsize=2,
+                    **hollow,
+                )
+            axis.set(xlabel="B/T", ylabel=label)
+            axis.set_ylim(bottom=0)
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=len(DRAWN))
+        figure.savefig(HERE / "images" / f"grid-{case}-measures.png", dpi=110)
     return f"![NEPE, endpoint distance and cost gap against budget on {case}](images/grid-{case}-measures.png)\n"
 
 
@@ -268,7 +271,11 @@ def main() -> None:
         if "measures" in arguments.parts:
             found, real = evaluated(made, work, arguments.seeds), truth(grid, work, arguments.seeds)
             facts = json.dumps(_model_facts(case))
-            pictures = draw_points(case, found, real) + "\n" + draw_measures(case, found)
+            cells = {
+                which: {key: mean(content[key], scale) for key, (_, scale) in MEASURES.items()}
+                for which, content in found.items()
+            }
+            pictures = draw_points(case, found, real) + "\n" + draw_measures(case, cells)
             text = _text([table_of(case, found, real), times(made)])
             renew("grid.md", case, f"{text}\n{pictures}\n<!-- the model: {facts} -->")
 
