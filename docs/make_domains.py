@@ -37,7 +37,7 @@ STUDY = Study(
 
 
 def table(summary: dict[str, Any], key: str) -> str:
-    """A line a domain: the gain of a schedule in NEPE at each kappa, and in endpoint distance at the default one."""
+    """A line per domain: the gain of a schedule in NEPE at each kappa, and in endpoint distance at the default one."""
     kappas = [f"{kappa:g}" for kappa in STUDY.kappas]
     head = [SCHEDULES[key], "C_0.2", *(f"kappa = {kappa}" for kappa in kappas), "endpoint, kappa = 0.3"]
     lines = [head, ["---"] * len(head)]

@@ -60,7 +60,7 @@ def main() -> None:
         "adaptive, 25% of steps": price.at(0.25),
         "stepwise": tt.Stepwise(),
     }
-    print(f"{'schedule':<24}{'projections an image':>22}{'path error':>20}")
+    print(f"{'schedule':<24}{'projections per image':>22}{'path error':>20}")
     for name, schedule in schedules.items():
         record = run(schedule)
         assert bool((constraint.defect(record.final) < 1e-3).all())

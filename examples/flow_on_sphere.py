@@ -5,7 +5,7 @@ The Euler steps leave the sphere; flow_matching's own solver would project after
 the constraint, and a budget of a fifth of the steps is spent where it counts. `target="clean"` projects the point the
 flow is heading for instead of the point it is at.
 
-Run it: `python examples/flow_on_sphere.py` (needs `pip install flow_matching`)
+Run it: `python examples/flow_on_sphere.py` (needs `pip install 'trimtab[flows]'`)
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def main() -> None:
         velocity=trained(), n_steps=STEPS, event=(3,), start_from=lambda noise: on_sphere(noise.normal(-1, (3,)))
     )
     sphere = manifold_constraint(Sphere())
-    print(f"{'target':<8}{'schedule':<24}{'projections a sample':>22}{'path error':>20}")
+    print(f"{'target':<8}{'schedule':<24}{'projections per sample':>22}{'path error':>20}")
     for target in ("state", "clean"):
         sampler, constraint, samples = with_target(flow, sphere, target)
         price = tt.calibrate(tt.Problem(sampler, constraint, range(1000, 1064)), budget=0.2, objective="path")

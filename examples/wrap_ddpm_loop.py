@@ -76,7 +76,7 @@ def main() -> None:
         "adaptive, 10% of steps": price.at(0.1),
         "stepwise": tt.Stepwise(),
     }
-    print(f"{'schedule':<24}{'projections a sample':>22}{'path error':>20}")
+    print(f"{'schedule':<24}{'projections per sample':>22}{'path error':>20}")
     for name, schedule in schedules.items():
         record = run(schedule)
         assert bool((depth(record.final) < 1e-5).all())  # every run ends feasible

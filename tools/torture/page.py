@@ -32,7 +32,7 @@ def table(results: Mapping[str, Any]) -> str:
             lines.append("| " + " | ".join(words(results[name])) + " |")
     machines = sorted({f"{found['machine']}, torch {found['torch']}" for found in results.values()})
     took = sum(found["took"] for found in results.values())
-    return "\n".join([*lines, "", f"Measured on {'; '.join(machines)}, in {took / 60:.0f} minutes on a busy machine."])
+    return "\n".join([*lines, "", f"Measured on {'; '.join(machines)}, in {took / 60:.0f} minutes by the clock."])
 
 
 def _inputs(found: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -112,5 +112,5 @@ def _nodes(found: Mapping[str, Any]) -> tuple[str, str, str]:
         f"{found['not resumed']} failed, {found['differing files']} with other rows, prices or traces; "
         f"{usual:.0f} s undisturbed, {longer[len(longer) // 2]:+.0f} s with a node lost (median; from {longer[0]:+.0f} "
         f"to {longer[-1]:+.0f} s); a node with other code: {refused}; an unreachable cluster, or something else at its "
-        f"address: refused after at most {seconds:.0f} s ({in_all:.0f} s with the start of Python on a busy machine)",
+        f"address: refused after at most {seconds:.0f} s ({in_all:.0f} s with the start of Python)",
     )

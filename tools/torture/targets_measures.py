@@ -150,7 +150,7 @@ def paired() -> dict[str, Any]:
 
 
 def three(*names: str) -> Any:
-    """One number a sample for each of these arguments."""
+    """One number per sample for each of these arguments."""
     return lambda: {name: torch.rand(N) + i for i, name in enumerate(names)}
 
 

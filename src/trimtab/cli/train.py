@@ -24,13 +24,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=Path, help="validate or draw this model instead of the folder's")
     parser.add_argument("--shipped", action="store_true", help="validate or draw the model shipped with trimtab")
     parser.add_argument("--threads", type=int, default=2, help="processor threads (default 2)")
-    parser.add_argument("--inner-steps", type=int, help="Langevin updates a level when sampling (default 25)")
-    parser.add_argument("--pairs", type=int, default=64, help="starts and goals a map in validation (default 64)")
+    parser.add_argument("--inner-steps", type=int, help="Langevin updates per level when sampling (default 25)")
+    parser.add_argument("--pairs", type=int, default=64, help="starts and goals per map in validation (default 64)")
     parser.add_argument("--maps", type=int, help="training maps")
-    parser.add_argument("--per-map", type=int, help="planning problems a map")
+    parser.add_argument("--per-map", type=int, help="planning problems per map")
     parser.add_argument("--seed", type=int, default=0, help="of data and training (default 0)")
     parser.add_argument("--steps", type=int, help="optimiser steps")
-    parser.add_argument("--batch", type=int, help="trajectories a step")
+    parser.add_argument("--batch", type=int, help="trajectories per step")
 
 
 def run(arguments: argparse.Namespace) -> int:

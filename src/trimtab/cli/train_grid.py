@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--folder", type=Path, default=Path("grid-training"), help="where everything is kept")
     parser.add_argument("--points", type=int, help="operating points to solve and learn from (default 2500)")
     parser.add_argument("--steps", type=int, help="optimiser steps (default 4000)")
-    parser.add_argument("--batch", type=int, help="operating points a step (default 256)")
+    parser.add_argument("--batch", type=int, help="operating points per step (default 256)")
     parser.add_argument("--seed", type=int, help="of initial weights and batches (default 0)")
     parser.add_argument("--threads", type=int, default=1, help="processor threads (default 1)")
 
