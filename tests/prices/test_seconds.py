@@ -234,7 +234,7 @@ def test_groups_are_priced_as_they_are_corrected():
 
     priced = price_seconds(run, T, 200.0, exactly)
     assert priced.nodes.shape[0] == T
-    assert set(priced.seeds) <= set(CALIBRATION)
+    assert priced.seeds == tuple(CALIBRATION)
 
 
 def test_only_projections_are_asked_for_their_cost(prices):

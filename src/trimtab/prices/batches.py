@@ -120,7 +120,8 @@ class Batches:
                 f"run ended early, after {record.n_steps} of {record.planned_steps} steps, and prices are for all T of "
                 "them: let calibration runs go on to their end, and stop early with the prices that come of it"
             )
-        self.groups = record.groups
+        # of all samples: a group has a column for its first row alone
+        self.groups, self.seeds = record.groups, () if record.seeds is None else tuple(record.seeds.tolist())
         self.say.batch(batches)
         return record.grouped()
 
@@ -175,9 +176,8 @@ class Batches:
 
     def facts(self, notes: dict[str, Any]) -> dict[str, Any]:
         """What every price keeps about how it was made."""
-        seeds = () if self.free.seeds is None else tuple(self.free.seeds.tolist())
         return {
-            "seeds": seeds,
+            "seeds": self.seeds,
             "objective": describe(self.objective),
             "fingerprint": self.fingerprint,
             "closing": self.closing,

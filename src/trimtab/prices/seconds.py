@@ -170,7 +170,9 @@ def price_seconds(run: RunBatch, n_steps: int, seconds: float, cost: Cost | None
         """With one column per decision: groups are corrected together."""
         return checked(schedule).grouped()
 
-    T, n = batch(Terminal()).defects.shape
+    first = checked(Terminal())
+    seeds = () if first.seeds is None else tuple(first.seeds.tolist())  # of all rows of a group
+    T, n = first.grouped().defects.shape
     if n_steps != T:
         raise ValueError(f"n_steps is the number of steps that run makes, {T}: got {n_steps}")
     # at least one each, since a closing projection may have to be paid from it
@@ -178,18 +180,17 @@ def price_seconds(run: RunBatch, n_steps: int, seconds: float, cost: Cost | None
     runs = [batch(Explore(budgets, seed=k)) for k, budgets in enumerate(spent)]
     cost = solver_cost(runs) if cost is None else cost
     for k in range(_NEAR_BATCHES):
-        prices = replace(_solved(runs, seconds, cost), seeds=())  # these are its own seeds
+        prices = _solved(runs, seconds, cost)
         spread = seconds * (spread_budgets(n, 1000, 1.0, seed=k) + 1) / 1000
         runs.append(batch(_Near(prices.at(spread), seed=k)))
-    return _solved(runs, seconds, cost)
+    return replace(_solved(runs, seconds, cost), seeds=seeds)
 
 
 def _solved(runs: list[Rollout], seconds: float, cost: Cost) -> TimedPrices:
-    """The backward recursion over steps, seconds left and defects.
+    """The backward recursion over steps, seconds left and defects, for any seeds.
 
     Where samples differ in scale it is in units of their own; what a projection takes is then that of a typical sample.
     """
-    seeds = () if runs[0].seeds is None else tuple(runs[0].seeds.tolist())
     own_scale = fit_own_scale(runs)
     steps = one_step(runs, own_scale).remembering(MEMORY)
     n_steps = len(steps.scale)
@@ -208,7 +209,7 @@ def _solved(runs: list[Rollout], seconds: float, cost: Cost) -> TimedPrices:
         go = torch.lerp(go.gather(0, low), go.gather(0, low + 1), (then - low).clamp(0, 1))
         gain[t] = torch.where(then >= 0, stay - go, -torch.inf)
         to_go = torch.minimum(stay, torch.where(then >= 0, go, torch.inf))
-    return TimedPrices(nodes, gain, seconds, cost, seeds, own_scale)
+    return TimedPrices(nodes, gain, seconds, cost, own_scale=own_scale)
 
 
 @dataclass(frozen=True, eq=False)
