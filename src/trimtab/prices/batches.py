@@ -58,7 +58,7 @@ class Batches:
         if check:
             self._ran[0] += 2
             self.say("calibration batches 1 and 2, which must be the same")
-            self.free = self._counted(checked(run, Watched(Terminal())), 2)
+            self.free = self._counted(checked(run, Watched(Terminal())), Terminal(), 2)
         else:
             self.free = self.run(Terminal())
         self.n_steps, self.n = self.free.defects.shape
@@ -108,17 +108,23 @@ class Batches:
         """One batch of calibration rollouts; all of them are run, and counted, here."""
         self._ran[0] += 1
         self.say(f"calibration batch {self.count}")
-        return self._counted(as_record(self._run(watched(schedule))))
+        return self._counted(as_record(self._run(watched(schedule))), schedule)
 
     def ahead(self, schedules: Sequence[Schedule]) -> None:
         """Begin batches that will be run."""
         ahead(self._run, list(map(watched, schedules)))
 
-    def _counted(self, record: Rollout, batches: int = 1) -> Rollout:
+    def _counted(self, record: Rollout, schedule: Schedule, batches: int = 1) -> Rollout:
         if record.planned_steps is not None:
             raise ValueError(
                 f"run ended early, after {record.n_steps} of {record.planned_steps} steps, and prices are for all T of "
                 "them: let calibration runs go on to their end, and stop early with the prices that come of it"
+            )
+        unit = schedule.unit or "projection"
+        if record.unit != unit:
+            raise ValueError(
+                f"run counted {record.unit}s under a schedule of {unit}s, and prices would be made from something else "
+                "than they are for: leave unit out of your Corrector, the schedule says it"
             )
         # of all samples: a group has a column for its first row alone
         self.groups, self.seeds = record.groups, () if record.seeds is None else tuple(record.seeds.tolist())
