@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -178,6 +178,16 @@ def test_a_candidate_of_the_users_own_wins_where_it_is_best():
     assert "mine" in {one["winner"] for one in found.notes["ranges"]}
     handed_in = tt.calibrate(tt.Problem(LATE, FIRST_ZERO, KNOWN), candidates=own)
     assert "mine" in handed_in.notes["candidates"]
+
+
+def test_the_seeds_of_a_candidate_are_refused_like_those_of_the_race():
+    batches = batches_of(LATE)
+    plans = plans_of(batches)
+    found = race(batches, {EVEN: plans[EVEN], "mine": replace(plans["last steps"], seeds=(7, 1003, 5))}, ENDS_AT)
+    assert "mine" in {part.method for part in found.parts}
+    assert found.seeds == (*KNOWN, 7, 5)
+    with pytest.raises(ValueError, match="used to calibrate"):
+        tt.rollout(LATE, FIRST_ZERO, found.at(3), [5, 6])
 
 
 def test_the_winner_of_another_race_is_refused_as_a_part():

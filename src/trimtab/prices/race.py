@@ -132,7 +132,11 @@ def race(
             ],
         }
     )
-    return Raced(tuple(parts.values()), winner, **facts | {"objective": measure.name}, looks=looks)
+    # a candidate may come from other seeds, which know it as well as those of the race do
+    seeds = dict.fromkeys([*facts["seeds"], *(seed for one in candidates.values() for seed in one.seeds)])
+    return Raced(
+        tuple(parts.values()), winner, **facts | {"objective": measure.name, "seeds": tuple(seeds)}, looks=looks
+    )
 
 
 class _Round(NamedTuple):
