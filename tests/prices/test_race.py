@@ -131,6 +131,16 @@ def test_the_winner_is_even_spacing_or_ahead_of_it_and_nowhere_clearly_behind_it
     assert [b for one in ranges for b in range(one["from"], one["to"] + 1)] == list(range(n + 1))
 
 
+@pytest.mark.parametrize("budget", [2, 3, 5])
+def test_few_budgets_leave_no_range_without_any(budget):
+    found = tt.calibrate(tt.Problem(LATE, FIRST_ZERO, KNOWN), budget, check=False)
+    ranges = found.notes["ranges"]
+    assert [b for one in ranges for b in range(one["from"], one["to"] + 1)] == list(range(budget + 1))
+    assert all(one["from"] <= one["to"] for one in ranges)
+    assert {part.method for part in found.parts} == {one["winner"] for one in ranges}
+    assert found._repr_html_().count(" to ") == len(ranges)
+
+
 def outliers(run, high, low):
     """The trace, but of four samples `high` times as much, and of four turned round and `low` times as much."""
     cost = trace(run.final)

@@ -107,17 +107,18 @@ def race(
     first = min(names, key=lambda name: standing.mean(name))
     beaten = _ahead(standing, first)
     best = first if beaten else EVEN
-    winners = [_winner(standing, k, names, beaten) for k in range(_RANGES)]
+    ranges = _ranges(batches)
+    winners = {k: _winner(standing, k, names, beaten) for k in ranges}
     blind = min((n for n, one in known.items() if not isinstance(one, Thresholds)), key=standing.mean)
     too_few = looks + batches.held + 1  # budgets that looking would use up
     parts: dict[str, Part] = {
         name: replace(known[name], notes={}, fingerprint="", method=name)
-        for name in dict.fromkeys([*winners, *([blind] if looks else [])])
+        for name in dict.fromkeys([*winners.values(), *([blind] if looks else [])])
     }
-    ranges, winner = _edges(batches), torch.zeros(batches.budget + 1, dtype=torch.int64)
-    for (low, high), name in zip(ranges, winners, strict=True):
-        winner[low : high + 1] = list(parts).index(name)
-        if looks and isinstance(known[name], Thresholds):
+    winner = torch.zeros(batches.budget + 1, dtype=torch.int64)
+    for k, (low, high) in ranges.items():
+        winner[low : high + 1] = list(parts).index(winners[k])
+        if looks and isinstance(known[winners[k]], Thresholds):
             winner[low : min(high + 1, too_few)] = list(parts).index(blind)
     facts = batches.facts(
         {
@@ -127,8 +128,13 @@ def race(
             "second_round": list(rounds[-1].costs) if len(rounds) > 1 else [],
             "overall": {"winner": best, "ahead_of_even_spacing": standing.ahead_of_even(best)},
             "ranges": [
-                {"from": low, "to": high, "winner": name, "ahead_of_even_spacing": standing.ahead_of_even(name, k)}
-                for k, ((low, high), name) in enumerate(zip(ranges, winners, strict=True))
+                {
+                    "from": low,
+                    "to": high,
+                    "winner": winners[k],
+                    "ahead_of_even_spacing": standing.ahead_of_even(winners[k], k),
+                }
+                for k, (low, high) in ranges.items()
             ],
         }
     )
@@ -255,9 +261,9 @@ def _spread(batches: Batches, seed: int) -> tuple[Tensor, Tensor]:
     return spend + batches.held, (share * _RANGES).long()
 
 
-def _edges(batches: Batches) -> list[tuple[int, int]]:
-    """The first and last budget of each range, the closing projection included."""
+def _ranges(batches: Batches) -> dict[int, tuple[int, int]]:
+    """The first and last budget of each range, the closing projection included; few budgets leave some ranges empty."""
     ends = [int((((k + 1) / _RANGES) ** 2) * batches.spendable) + batches.held for k in range(_RANGES)]
     ends[-1] = batches.budget
     begins = [0, *(end + 1 for end in ends[:-1])]
-    return list(zip(begins, ends, strict=True))
+    return {k: (low, high) for k, (low, high) in enumerate(zip(begins, ends, strict=True)) if low <= high}
