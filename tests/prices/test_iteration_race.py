@@ -9,6 +9,7 @@ import trimtab as tt
 from trimtab.core.metrics import endpoint_distance, summary
 from trimtab.core.replay import replay
 from trimtab.prices.allowance import WHOLE, Allowance, counts_with_closing, even_counts, whole_counts
+from trimtab.prices.candidates import own_names
 from trimtab.prices.race import fixed_plans
 from trimtab.prices.raced import Raced
 from trimtab.prices.thresholds import Thresholds
@@ -59,6 +60,10 @@ def test_a_winner_keeps_every_budget_and_can_be_replayed(raced):
     run = DOMAIN.problem(FRESH).rollout(schedule)
     assert (run.iterations[:-1].sum(dim=0) <= budgets - raced.kept_back).all()
     assert torch.equal(replay(schedule, run), run.iterations.long())
+
+
+def test_what_the_race_calls_its_own_candidates_is_known_before(raced):
+    assert set(raced.notes["candidates"]) == own_names("iteration")
 
 
 def test_it_is_not_behind_its_simple_rivals(raced, full):

@@ -12,6 +12,7 @@ from trimtab.core.progress import Progress
 from trimtab.core.quality import Quality
 from trimtab.core.replay import replay
 from trimtab.prices.batches import Batches
+from trimtab.prices.candidates import own_names
 from trimtab.prices.plan import Plan
 from trimtab.prices.race import EVEN, Measure, fixed_plans, race
 from trimtab.prices.raced import Mixed, Raced
@@ -200,12 +201,54 @@ def test_the_seeds_of_a_candidate_are_refused_like_those_of_the_race():
         tt.rollout(LATE, FIRST_ZERO, found.at(3), [5, 6])
 
 
-def test_the_winner_of_another_race_is_refused_as_a_part():
+def test_what_the_race_calls_its_own_candidates_is_known_before(late):
+    assert set(late.notes["candidates"]) == own_names("projection")
+
+
+def counting(problem):
+    """A loop that runs a problem, and the schedules it was asked for."""
+    asked = []
+
+    def run(schedule):
+        asked.append(schedule)
+        return problem.rollout(schedule, measure_defects=True)
+
+    return run, asked
+
+
+MASKS = torch.arange(T) >= T - torch.arange(T + 1)[:, None]  # the last steps
+WINNERS = Raced((Plan(MASKS),), torch.zeros(T + 1, dtype=torch.int64))
+ITERATIONS = tt.prices.Thresholds(torch.full((T, 3), torch.inf), unit="iteration")
+FOREIGN = {
+    "again": (WINNERS, "'again': the winner of another race cannot be raced"),
+    "parts": (ITERATIONS, "'parts': its prices count iterations, and this race projections"),
+    EVEN: (Plan(MASKS), "'even spacing': the race has one of that name already"),
+    "dp for path": (Plan(MASKS), "'dp for path': the race has one of that name already"),
+    "long": (Plan(MASKS[:9, -8:]), r"'long' is for T = 8 steps, and these runs have 16.*resample\(16\)"),
+    "free": (Plan(MASKS, closing="free"), "'free' was made for closing='free', and these runs have closing='paid'"),
+    "small": (Plan(MASKS[:5]), "'small' goes up to a budget of 4, and this race up to 16"),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_candidate_that_does_not_belong_is_refused_by_name_before_anything_is_tried(name):
+    problem = tt.Problem(LATE, FIRST_ZERO, KNOWN)
+    one, message = FOREIGN[name]
+    said = []
+    with pytest.raises(ValueError, match=message):
+        tt.calibrate(problem, candidates={"mine": Plan(MASKS), name: one}, say=said.append)
+    assert not said
+    run, asked = counting(problem)
+    with pytest.raises(ValueError, match=message):
+        tt.calibrate(run, candidates={name: one}, check=False)
+    assert len(asked) <= 1  # which tells how many steps there are, and how they end
+
+
+def test_a_candidate_that_keeps_more_back_is_refused_by_name():
     batches = batches_of(LATE)
-    plans = plans_of(batches)
-    again = Raced((plans["last steps"],), torch.zeros(T + 1, dtype=torch.int64))
-    with pytest.raises(ValueError, match="the winner of another race cannot be raced"):
-        race(batches, {EVEN: plans[EVEN], "again": again}, ENDS_AT)
+    held = tt.prices.Thresholds(torch.full((T, T + 1), torch.inf), kept_back=2)
+    with pytest.raises(ValueError, match="'held' keeps 2 of a budget for the closing projection, and this race 1"):
+        race(batches, {EVEN: plans_of(batches)[EVEN], "held": held}, ENDS_AT)
 
 
 # ------------------------------------------------------------------ what it goes by
@@ -248,8 +291,24 @@ def test_path_error_alone_is_priced_by_the_dynamic_program_and_state_error_canno
     problem = tt.Problem(LATE, FIRST_ZERO, KNOWN)
     assert tt.calibrate(problem, objective="path").method == "dp"
     assert tt.calibrate(problem, objective="path", method="race").objective == "path"
-    with pytest.raises(ValueError, match="a race goes by 'endpoint', 'path' or a quality"):
-        tt.calibrate(problem, objective="state")
+    run, asked = counting(problem)
+    with pytest.raises(ValueError, match="a race goes by 'endpoint', 'path' or a quality; state error is priced by"):
+        tt.calibrate(run, objective="state")
+    with pytest.raises(TypeError, match=r"called as distance\(a, b\): got 3"):
+        tt.calibrate(run, distance=3)
+    with pytest.raises(TypeError, match="quality is a function of the final states"):
+        tt.calibrate(run, quality=3)
+    assert not asked
+
+
+def test_what_only_a_race_looks_at_is_raced_and_refused_elsewhere():
+    problem = tt.Problem(LATE, FIRST_ZERO, KNOWN)
+    raced = tt.calibrate(problem, objective="path", candidates={"mine": Plan(MASKS)}, check=False)
+    assert (raced.method, raced.objective) == ("race", "path")
+    assert "mine" in raced.notes["candidates"]
+    for what in ({"quality": trace}, {"candidates": {"mine": Plan(MASKS)}}):
+        with pytest.raises(ValueError, match="for the race, and method 'dp' looks at neither"):
+            tt.calibrate(problem, method="dp", **what)
 
 
 # ------------------------------------------------------------------ what it costs, and what comes of it

@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from trimtab.core.budget import Budget, Unit, units
@@ -25,7 +24,7 @@ from trimtab.prices.objective import Objective, as_mix, describe, residual_weigh
 from trimtab.prices.thresholds import Thresholds, with_closing
 from trimtab.schedules import Stepwise, Terminal
 
-__all__ = ["Batches", "Source", "refuse_repeated"]
+__all__ = ["Batches", "Source", "largest", "refuse_repeated"]
 
 Source = Problem | RunBatch
 """What is calibrated: a problem, or a function that runs a loop of the user's own on a schedule."""
@@ -62,12 +61,7 @@ class Batches:
         else:
             self.free = self.run(Terminal())
         self.n_steps, self.n = self.free.defects.shape
-        if isinstance(budget, Tensor) and budget.ndim:
-            raise ValueError(
-                f"calibrate takes the largest budget wanted, one number: got {tuple(budget.shape)} of them"
-            )
-        self.unit = unit
-        self.budget = int(torch.as_tensor(units(budget, self.n_steps, unit)).max())
+        self.unit, self.budget = unit, largest(budget, self.n_steps, unit)
         self.closing = self.free.closing_rule
         self.kept_back = int(self.closing == "paid")
         if self.budget < self.kept_back:
@@ -197,6 +191,13 @@ class Batches:
                 f"{self.n} calibration rollouts are too few for this method: give at least {least} seeds, better 64 "
                 "(method='paper' works with any number)"
             )
+
+
+def largest(budget: Budget, n_steps: int, unit: Unit) -> int:
+    """The largest budget wanted, in units."""
+    if isinstance(budget, Tensor) and budget.ndim:
+        raise ValueError(f"calibrate takes the largest budget wanted, one number: got {tuple(budget.shape)} of them")
+    return int(units(budget, n_steps, unit))
 
 
 def refuse_repeated(problem: Problem) -> None:

@@ -14,15 +14,15 @@ from typing import Any, get_args, overload
 from trimtab.core.budget import Budget, Unit
 from trimtab.core.checks import yes_or_no
 from trimtab.core.engine import Engine, RunBatch, Workshop, workshop
-from trimtab.core.errors import unknown
+from trimtab.core.errors import callable_thing, unknown
 from trimtab.core.fingerprint import fingerprint
 from trimtab.core.metrics import Distance
 from trimtab.core.problem import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Closing
-from trimtab.prices.batches import Batches, Source, refuse_repeated
-from trimtab.prices.candidates import by_iteration_race, by_race
+from trimtab.prices.batches import Batches, Source, largest, refuse_repeated
+from trimtab.prices.candidates import by_iteration_race, by_race, raceable, refuse_misfits
 from trimtab.prices.graded import graded_prices
 from trimtab.prices.mean import Mean, MeanPrices
 from trimtab.prices.mean_program import mean_prices
@@ -68,14 +68,16 @@ def calibrate(  # type: ignore[misc]  # the overloads stand for all its options
         method: "race" ("dp", "paper" and "planned" against even spacing and windows, tried out on the measure), "dp"
             (the dynamic program), "paper" (appendix B of the paper), "on-policy" (the paper's rule on the policy's own
             rollouts; for `budget` itself rather than all below it) or "planned" (times fixed in advance, no defect
-            looked at online). "race" unless the objective is "path", for which "dp" is.
+            looked at online). "race" unless the objective is "path", for which "dp" is if there is no quality and no
+            candidate.
         objective: What is to be low: "endpoint" (the distance of final states to those of full projection), "path",
-            "state", or a mix of them such as `{"path": 1.0, "endpoint": 5.0}`. "paper" and "on-policy" price path error
-            only.
-        quality: A measure of final samples that the race goes by instead of the objective: a function of the final
-            states (and of the problem), lower being better, or a `Quality`.
+            "state" (which needs method="dp" or "planned"), or a mix of them such as `{"path": 1.0, "endpoint": 5.0}`.
+            "paper" and "on-policy" price path error only.
+        quality: A measure of final samples that the race, and no other method, goes by instead of the objective: a
+            function of the final states (and of the problem), lower being better, or a `Quality`.
         distance: Between states, (n, *event) twice to (n,); the problem's own, or Euclidean, if not given.
-        candidates: More prices for the race, by name.
+        candidates: More prices for the race, by name: of as many steps, the same closing and unit, and for budgets up
+            to `budget` at least. What comes of it refuses their calibration seeds too.
         look: What a look at the defect costs, in units of the budget, where that is not negligible: prices in the race
             that look pay for a look at every step out of the budget, fixed times do not.
         closing: How the rollouts of a problem end; see `Corrector`. A loop of your own has its corrector's.
@@ -103,14 +105,10 @@ def calibrate(  # type: ignore[misc]  # the overloads stand for all its options
         )
     if unit not in get_args(Unit):
         raise ValueError(f"unit must be 'projection' or 'iteration': got {unit!r}")
-    if isinstance(budget, Mean):
-        if method not in (None, "dp") or quality is not None or candidates:
-            raise ValueError("prices of a mean budget are made by method='dp' for an objective; leave the others out")
-        method = "dp"
-    if method is None:
-        method = "dp" if objective == "path" and quality is None else "race"
-    if not isinstance(method, str) or method not in METHODS:
-        raise unknown("method", method, METHODS)
+    if candidates is not None and not (isinstance(candidates, dict) and all(map(_is_candidate, candidates.items()))):
+        raise TypeError(f"candidates are prices by name, as in {{'own': price}}: got {candidates!r:.60}")
+    judge = as_quality(quality)
+    method = _method_of(method, budget, objective, judge is not None or bool(candidates))
     if unit == "iteration" and method not in ("race", "dp"):
         raise ValueError(f"prices of iterations are made by method='dp' or 'race': got {method!r}")
     if price_of_a_look(look) and method != "race":
@@ -122,29 +120,62 @@ def calibrate(  # type: ignore[misc]  # the overloads stand for all its options
                 f"method {method!r} prices path error only; for the objective {objective!r} use 'dp' or 'planned'"
             )
         objective = "path"
+    if method == "race" and judge is None and "state" in mix:
+        raise ValueError(
+            "a race goes by 'endpoint', 'path' or a quality; state error is priced by method='dp' or 'planned'"
+        )
     known = fingerprint(source.sampler, source.constraint) if isinstance(source, Problem) else ""
-    if isinstance(source, Problem) and distance is None:
+    if distance is not None:
+        callable_thing(distance, "distance", "distance(a, b)")
+    elif isinstance(source, Problem):
         distance = source.distance
     yes_or_no(check, "check")
-    if candidates is not None and not (isinstance(candidates, dict) and all(map(_is_candidate, candidates.items()))):
-        raise TypeError(f"candidates are prices by name, as in {{'own': price}}: got {candidates!r:.60}")
+    exact = 1.0 if isinstance(budget, Mean) else budget
+    more = raceable(candidates or {}, unit)
+    if isinstance(source, Problem) and more:  # of a loop, the first batch tells
+        refuse_misfits(more, source.n_steps, largest(exact, source.n_steps, unit), closing)
     tell = progress_of("calibrate", say)
     if tell is not say:
         tell.expect(batches_of(method, objective, unit))
     with tell, workshop(engine, tell, source) as shop:
         run = _run_of(source, closing, "state" in mix, shop)
-        exact = 1.0 if isinstance(budget, Mean) else budget
         batches = Batches(run, exact, objective, distance, known, check, tell, unit)
         if isinstance(budget, Mean):
             batches.enough(FEWEST)
             return mean_prices(batches, budget)
         if method == "race":
+            refuse_misfits(more, batches.n_steps, batches.budget, batches.closing)
             problem = source if isinstance(source, Problem) else None
             race = by_iteration_race if unit == "iteration" else by_race
-            return race(batches, as_quality(quality), problem, candidates or {}, look)
+            return race(batches, judge, problem, more, look)
         if unit == "iteration":
             return graded_prices(batches)
         return _MAKERS[method](batches)
+
+
+def _method_of(method: str | None, budget: Budget | Mean, objective: Objective, to_race: bool) -> str:
+    """The method that was asked for, or the one for what was asked; what it would not look at is refused.
+
+    Args:
+        method: By name, if it was.
+        budget: The largest wanted.
+        objective: What is to be low.
+        to_race: Whether a quality or candidates were given, which the race goes by.
+    """
+    if isinstance(budget, Mean):
+        if method not in (None, "dp") or to_race:
+            raise ValueError("prices of a mean budget are made by method='dp' for an objective; leave the others out")
+        return "dp"
+    if method is None:
+        return "dp" if objective == "path" and not to_race else "race"
+    if not isinstance(method, str) or method not in METHODS:
+        raise unknown("method", method, METHODS)
+    if to_race and method != "race":
+        raise ValueError(
+            f"a quality and candidates are for the race, and method {method!r} looks at neither: leave them out, or "
+            "use method='race'"
+        )
+    return method
 
 
 def price_of_a_look(look: float) -> float:

@@ -64,7 +64,7 @@ def fixed_plans(n_steps: int, budget: int) -> dict[str, Tensor]:
 
 def race(
     batches: Batches,
-    candidates: Mapping[str, Part | Raced],
+    candidates: Mapping[str, Part],
     measure: Measure,
     look: float = 0.0,
     bound_tails: bool = False,
@@ -82,12 +82,13 @@ def race(
     """
     looks = math.ceil(look * batches.n_steps)
     for name, one in candidates.items():
-        if isinstance(one, Raced):
-            raise ValueError(f"{name}: the winner of another race cannot be raced; give what it is made of")
-        if one.unit != batches.unit:
-            raise ValueError(f"{name}: its prices count {one.unit}s, and this race {batches.unit}s")
+        if one.kept_back != max(batches.held, 1):
+            raise ValueError(
+                f"the candidate {name!r} keeps {one.kept_back} of a budget for the closing projection, and this race "
+                f"{max(batches.held, 1)}: calibrate it on the same samples"
+            )
     # on calibration seeds, which a schedule of theirs would refuse
-    known = {name: replace(one, seeds=()) for name, one in candidates.items() if not isinstance(one, Raced)}
+    known = {name: replace(one, seeds=()) for name, one in candidates.items()}
     names, rounds = list(known), list[_Round]()
     for number in range(2):
         if number:
