@@ -21,7 +21,7 @@ from trimtab.core.repeatable import as_record
 from trimtab.core.schedule import Schedule, Watched, watched
 from trimtab.prices.explore import Explore, spread_budgets
 from trimtab.prices.objective import Objective, as_mix, describe, residual_weights, skips
-from trimtab.prices.thresholds import Thresholds, with_closing
+from trimtab.prices.thresholds import Thresholds, choices, with_closing
 from trimtab.schedules import Stepwise, Terminal
 
 __all__ = ["Batches", "Source", "largest", "refuse_repeated"]
@@ -63,12 +63,8 @@ class Batches:
         self.n_steps, self.n = self.free.defects.shape
         self.unit, self.budget = unit, largest(budget, self.n_steps, unit)
         self.closing = self.free.closing_rule
-        self.kept_back = int(self.closing == "paid")
-        if self.budget < self.kept_back:
-            raise ValueError(
-                f"a budget of {budget!r} leaves nothing for the closing projection, which is one; give at least 1"
-            )
-        self.n_choices = self.n_steps - self.kept_back
+        self.n_choices, _ = choices(self.n_steps, self.budget, self.closing)
+        self.kept_back = self.n_steps - self.n_choices
         self.hold(self.kept_back)
         if bool(self.free.defects.isnan().any()):
             raise ValueError(

@@ -106,12 +106,12 @@ def by_iteration_race(
 ) -> Raced | Thresholds:
     """Prices of iterations against whole projections and what needs no table, tried out on the measure."""
     batches.enough(FEWEST)
+    if not batches.has_choice:
+        return graded_prices(batches)
     path_only = set(as_mix(batches.objective)) == {"path"}
     batches.expect_weights()
     weights = {"path": None} | ({} if path_only else {"influence": batches.weights})
     runs = explored_iterations(batches, batches.weights)
-    if not batches.has_choice:
-        return graded_prices(batches)
     each = float(batches.stepwise.all_iterations.double().mean()) / batches.n_steps
     whole = batches.in_projections(min(batches.n_steps, round(batches.spendable / max(each, 1.0)) + 1))
     random, own_scale = explored(whole, None, near_rounds=1)

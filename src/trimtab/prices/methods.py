@@ -51,12 +51,20 @@ def as_thresholds(batches: Batches, table: Tensor, method: str, notes: dict[str,
 
 def by_paper(batches: Batches) -> Thresholds:
     """Appendix B of the paper: quantiles of uncorrected defects."""
-    return as_thresholds(batches, quantile_table(batches.cut(batches.free).defects, batches.spendable), "paper", {})
+    return _by_quantiles(batches, "paper", {})
+
+
+def _by_quantiles(batches: Batches, method: str, notes: dict[str, Any]) -> Thresholds:
+    """Where there is no choice, the conventions of the table say it all, whatever the method."""
+    table = quantile_table(batches.cut(batches.free).defects, batches.spendable)
+    return as_thresholds(batches, table, method, notes)
 
 
 def by_on_policy(batches: Batches) -> Thresholds:
     """The paper's rule on the policy's own rollouts."""
     batches.enough(FEWEST)
+    if not batches.has_choice:
+        return _by_quantiles(batches, "on-policy", {"rounds": []})
 
     def run(table: Tensor, budgets: Tensor) -> Rollout:
         by_table = Thresholds(batches.keep_one_back(table))
@@ -69,8 +77,8 @@ def by_on_policy(batches: Batches) -> Thresholds:
 def by_dp(batches: Batches) -> Thresholds:
     """The dynamic program, tried out."""
     batches.enough(FEWEST)
-    if not batches.has_choice:  # the conventions of the table say it all
-        return as_thresholds(batches, quantile_table(batches.cut(batches.free).defects, batches.spendable), "dp", {})
+    if not batches.has_choice:
+        return _by_quantiles(batches, "dp", {})
     weights = batches.weights
     runs, own_scale = explored(batches, weights)
     solution, memory, costs = _tried(batches, runs, weights, own_scale)

@@ -23,7 +23,7 @@ from trimtab.prices.own_scale import OwnScale
 from trimtab.prices.resample import Keep, resampled_table
 from trimtab.schedules.basic import brief_repr
 
-__all__ = ["Adaptive", "Thresholds", "with_closing"]
+__all__ = ["Adaptive", "Thresholds", "choices", "with_closing"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,6 +270,26 @@ class Adaptive(Schedule):
         """The same schedule with its table on `device`."""
         budget = self.budget.to(device) if isinstance(self.budget, Tensor) else self.budget
         return replace(self, thresholds=self.thresholds.to(device), budget=budget)
+
+
+def choices(n_steps: int, budget: int, closing: str) -> tuple[int, int]:
+    """The steps at which there is a choice and the corrections to spend there, beside a closing projection to pay for.
+
+    Example:
+        >>> choices(12, 3, "paid"), choices(12, 3, "free")
+        ((11, 2), (12, 3))
+    """
+    kept_back = int(closing == "paid")
+    if n_steps == kept_back:
+        raise ValueError(
+            "there is one step, which the closing projection corrects: there is nothing to choose, and Terminal() does "
+            "all that can be done"
+        )
+    if budget < kept_back:
+        raise ValueError(
+            f"a budget of {budget} leaves nothing for the closing projection, which is one; give at least 1"
+        )
+    return n_steps - kept_back, budget - kept_back
 
 
 def with_closing(table: Tensor, kept_back: int) -> Tensor:
