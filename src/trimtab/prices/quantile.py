@@ -14,7 +14,7 @@ from trimtab.core.budget import Budget, most_corrections
 from trimtab.core.errors import of_type, whole_number
 from trimtab.core.record import Rollout
 from trimtab.prices.explore import spread_budgets
-from trimtab.prices.thresholds import Thresholds, with_closing
+from trimtab.prices.thresholds import Thresholds, choices, with_closing
 
 __all__ = ["on_policy_table", "paper_prices", "quantile_table"]
 
@@ -189,17 +189,21 @@ def paper_prices(runs: Iterable[Rollout], budget: Budget = 1.0) -> Thresholds:
     if len(kinds) > 1:
         raise ValueError(f"runs to calibrate from must have the same number of steps and the same closing: got {kinds}")
     n_steps, closing = kinds[0]
-    choices = n_steps - int(closing == "paid")
-    touched = sum(bool(run.projected[:choices].any()) for run in runs)
+    n_choices, spendable = choices(n_steps, most_corrections(budget, n_steps), closing)
+    touched = sum(bool(run.projected[:n_choices].any()) for run in runs)
     if touched:
         raise ValueError(
             f"{touched} of {len(runs)} runs were corrected on the way, so that their defects do not show what happens "
             "without corrections; record them with Terminal()"
         )
-    most = most_corrections(budget, n_steps)
-    defects = torch.cat([run.grouped().defects for run in runs], dim=1)
+    defects = torch.cat([run.grouped().defects for run in runs], dim=1)[:n_choices]
+    if bool(defects.isnan().any()):
+        raise ValueError(
+            "the defects of these runs were not measured, which Terminal() does without: record them with "
+            "measure_defects=True"
+        )
     return Thresholds(
-        with_closing(quantile_table(defects[:choices], most - n_steps + choices), n_steps - choices),
+        with_closing(quantile_table(defects, spendable), n_steps - n_choices),
         method="paper",
         seeds=tuple(int(s) for run in runs if run.seeds is not None for s in run.seeds),
         closing=closing,
