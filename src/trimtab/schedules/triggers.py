@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -159,7 +159,8 @@ class AboveNoise(Schedule):
 
         Args:
             constraint: Measures the defects.
-            noised: `noised(t)` is feasible data with as much noise as a sample has after step t, (n, \*event).
+            noised: `noised(t)` is feasible data with as much noise as a sample has after step t, (n, \*event); n may
+                differ from step to step.
             n_steps: T.
             quantile: The share of feasible samples that is left alone at each step.
             budget: As above.
@@ -177,12 +178,12 @@ class AboveNoise(Schedule):
         whole_number(n_steps, "n_steps", most=MOST_STEPS)
         _check_quantile(quantile)
         with torch.no_grad():
-            defects = torch.stack([constraint.defect(_checked(noised(t), t)) for t in range(n_steps)])
+            defects = [constraint.defect(_checked(noised(t), t)) for t in range(n_steps)]
         return cls(_quantiles(defects, quantile), budget)
 
     @classmethod
     def from_stepwise(cls, run: Rollout, *, quantile: float = 0.95, budget: Budget = 1.0) -> AboveNoise:
-        """Thresholds from a stepwise rollout: what one update does to a feasible state.
+        """Thresholds from a stepwise rollout: what one update does to a feasible state, or to a group of them.
 
         Args:
             run: Corrected at every step, so that every defect in it is of one update of a feasible state.
@@ -193,7 +194,7 @@ class AboveNoise(Schedule):
         if not bool(run.projected.all()):
             raise ValueError("AboveNoise: every step of the rollout has to be corrected; give one of Stepwise()")
         seeds = () if run.seeds is None else tuple(run.seeds.tolist())
-        return cls(_quantiles(run.defects, quantile), budget, seeds)
+        return cls(_quantiles(list(run.grouped().defects), quantile), budget, seeds)
 
     def decide(self, now: Moment) -> Tensor:
         """Where the defect is above the threshold of the step."""
@@ -208,12 +209,12 @@ class AboveNoise(Schedule):
         return AboveNoise(self.thresholds.to(device), self.budget, self.calibration_seeds)
 
 
-def _quantiles(defects: Tensor, quantile: float) -> Tensor:
-    """Of each step over the samples, (T, n) to (T,)."""
+def _quantiles(defects: Sequence[Tensor], quantile: float) -> Tensor:
+    """Of each step over its samples, (n,) each to (T,)."""
     _check_quantile(quantile)
-    if not bool(defects.isfinite().all()):
+    if not all(bool(some.isfinite().all()) for some in defects):
         raise ValueError("AboveNoise: the defects have to be finite; were they measured?")
-    return defects.double().quantile(quantile, dim=1)
+    return torch.stack([some.double().quantile(quantile) for some in defects])
 
 
 def _check_quantile(quantile: float) -> None:
