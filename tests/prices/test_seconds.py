@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -177,8 +177,8 @@ def test_prices_of_seconds_survive_their_file(tmp_path):
     assert torch.equal(before.projected, after.projected)
     with pytest.raises(ValueError, match="calibrate"):
         free.rollout(Drift(), Slow(), loaded.at(30.0), CALIBRATION)
-    with pytest.raises(ValueError, match="expected 'thresholds'"):
-        tt.load(tmp_path / "prices.safetensors")
+    with pytest.raises(TypeError, match="own_scale of prices must be of type OwnScale: got 3"):
+        replace(learned, own_scale=3)
 
 
 def test_a_cost_that_is_a_function_cannot_be_saved(prices, tmp_path):

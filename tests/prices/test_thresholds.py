@@ -113,6 +113,15 @@ def test_scales_no_price_could_use_are_refused_also_in_files(typical, prior, mes
         tt.prices.Thresholds.load(path)
 
 
+def test_what_is_no_table_and_no_scale_is_told_so():
+    with pytest.raises(ValueError, match="tensor of floats: got list"):
+        tt.prices.Thresholds([[1.0]], unit="iteration", onward=torch.zeros(1, 1))
+    with pytest.raises(TypeError, match="own_scale of prices must be of type OwnScale: got 3"):
+        tt.prices.Thresholds(torch.tensor([[INF, 1.0]]), own_scale=3)
+    with pytest.raises(TypeError, match="typical defects must be of type Tensor: got 3"):
+        OwnScale(3, 1.0)
+
+
 def test_a_table_for_another_number_of_steps_or_a_smaller_budget_is_refused(prices):
     with pytest.raises(ValueError, match="calibrated for T = 12 steps and cannot be used for T = 9"):
         free.rollout(Walk(n_steps=9), Sphere(), tt.prices.Adaptive(prices), [1])

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab.core.errors import of_type
 from trimtab.core.moment import Moment, as_array, last_corrections
 from trimtab.prices.resample import resampled_typical
 
@@ -38,7 +39,7 @@ class OwnScale:
 
     def __post_init__(self) -> None:
         """Refuse numbers no scale could be told from."""
-        typical, prior = self.typical, self.prior
+        typical, prior = of_type(self.typical, Tensor, "typical defects"), self.prior
         if typical.ndim != 2 or len(typical) != typical.shape[1] + 1 or not typical.is_floating_point():
             raise ValueError(f"typical defects are (T + 1, T) floats: got {tuple(typical.shape)} of {typical.dtype}")
         if not bool(((typical > 0) & (typical < math.inf)).all()):

@@ -11,6 +11,14 @@ from trimtab.prices.thresholds import Thresholds
 
 __all__ = ["load"]
 
+_ELSEWHERE = {
+    "mean prices": "prices of a mean budget; read them with trimtab.prices.MeanPrices.load",
+    "seconds": "prices of seconds; read them with trimtab.prices.seconds.TimedPrices.load",
+    "stationary price": "a stationary price; read it with trimtab.prices.stationary.StationaryPrice.load",
+    "value": "a learned value; read it with trimtab.experimental.value.Value.load",
+    "rollout": "the record of a run; read it with trimtab.Rollout.load",
+}
+
 
 def load(path: str | os.PathLike[str]) -> Thresholds | Plan | Raced:
     """Read a price that `calibrate` made and `save` wrote: a table, planned times, or the winners of a race.
@@ -25,8 +33,6 @@ def load(path: str | os.PathLike[str]) -> Thresholds | Plan | Raced:
     kind = kind_of(as_path(path))
     if kind == "plan":
         return Plan.load(path)
-    if kind == "mean prices":
-        raise ValueError(f"{path}: holds prices of a mean budget; read them with trimtab.prices.MeanPrices.load")
-    if kind == "value":
-        raise ValueError(f"{path}: holds a learned value; read it with trimtab.experimental.value.Value.load")
+    if kind in _ELSEWHERE:
+        raise ValueError(f"{path}: holds {_ELSEWHERE[kind]}")
     return Raced.load(path) if kind == "race" else Thresholds.load(path)

@@ -240,6 +240,8 @@ class TimedPrices:
             raise ValueError("gain must not be NaN; -inf stands for what cannot be paid for")
         positive_number(self.seconds, "the largest budget of seconds")
         callable_thing(self.cost, "cost", "cost(steps, defects)")
+        if self.own_scale is not None:
+            of_type(self.own_scale, OwnScale, "own_scale of prices").check_steps(T)
 
     def at(self, seconds: float | Tensor) -> Seconds:
         """The schedule for a budget of seconds, the same for all samples or each its own, (n,)."""

@@ -68,10 +68,6 @@ class Thresholds:
     def __post_init__(self) -> None:
         """Refuse a table no schedule could use."""
         table = self.table
-        if self.onward is not None:
-            if of_type(self.onward, Tensor, "the prices of going on").shape != table.shape or self.unit != "iteration":
-                raise ValueError("prices of going on are of iterations, and as many as those of beginning")
-            replace(self, table=self.onward, onward=None, own_scale=None)  # which refuses what is no table
         if not isinstance(table, Tensor):
             raise ValueError(f"a threshold table is a (T, B + 1) tensor of floats: got {type(table).__name__}")
         if table.ndim != 2 or len(table) == 0 or table.shape[1] == 0 or not table.is_floating_point():
@@ -94,7 +90,11 @@ class Thresholds:
             raise ValueError(f"the closing of prices is 'paid', 'free', 'none' or '' for any: got {self.closing!r}")
         of_type(self.notes, Mapping, "notes of prices")  # type: ignore[type-abstract]
         if self.own_scale is not None:
-            self.own_scale.check_steps(len(table))
+            of_type(self.own_scale, OwnScale, "own_scale of prices").check_steps(len(table))
+        if self.onward is not None:
+            if of_type(self.onward, Tensor, "the prices of going on").shape != table.shape or self.unit != "iteration":
+                raise ValueError("prices of going on are of iterations, and as many as those of beginning")
+            replace(self, table=self.onward, onward=None, own_scale=None)  # which refuses what is no table
 
     def __repr__(self) -> str:
         """One line."""
