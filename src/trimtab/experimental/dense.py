@@ -50,10 +50,10 @@ def dense_pays(constraint: Constraint, x: Tensor, share: float = 0.25, *, repeat
 
     def gathered() -> Tensor:
         rows = chosen.nonzero().squeeze(1)
-        return x.index_copy(0, rows, _states(constraint.take(rows).project(x.index_select(0, rows))))
+        return x.index_copy(0, rows, _projected(constraint.take(rows), x.index_select(0, rows)))
 
     def dense() -> Tensor:
-        return torch.where(kept, _states(constraint.project(x)), x)
+        return torch.where(kept, _projected(constraint, x), x)
 
     if not bool(chosen.any()):
         raise ValueError(f"a share of {share} is not one row of {len(x)}: give a larger batch or share")
@@ -62,8 +62,10 @@ def dense_pays(constraint: Constraint, x: Tensor, share: float = 0.25, *, repeat
     return statistics.median(d for _, d in times) < statistics.median(g for g, _ in times)
 
 
-def _states(answer: Tensor | Projection) -> Tensor:
-    return answer.x if isinstance(answer, Projection) else answer
+def _projected(constraint: Constraint, x: Tensor) -> Tensor:
+    answer = constraint.project(x.clone())  # as the loop does: a projection may work in place
+    states: Tensor = answer.x if isinstance(answer, Projection) else answer
+    return states
 
 
 def _seconds(function: Callable[[], Tensor], device: torch.device) -> float:

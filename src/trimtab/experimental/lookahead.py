@@ -87,7 +87,7 @@ class LookAhead(Schedule):
             raise ValueError("look-ahead goes on from the states of a running loop that knows its seeds")
         proposal, left = now.proposal[rows], now.budget_left[rows]
         constraint = self.constraint.take(rows)
-        answer = constraint.project(proposal)
+        answer = constraint.project(proposal.clone())  # it may work in place, and the proposal is gone on from as well
         projected = answer if isinstance(answer, Tensor) else answer.x
         stay = self._simulate(now, rows, proposal, left) + now.defect[rows, None]
         go = self._simulate(now, rows, projected, left - 1) + constraint.defect(projected)[:, None]
