@@ -10,6 +10,7 @@ import torch
 import free
 import trimtab as tt
 from cases import Sphere, Walk
+from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.moment import Moment
 from trimtab.core.noise import Noise
 from trimtab.experimental.learn_value import Branch, Labels, calibrate_value, counterfactuals, fit, gather, learn
@@ -201,3 +202,20 @@ def test_a_value_is_learned_where_the_closing_is_paid_for():
     value = calibrate_value(run, 0.2)
     spent = tt.rollout(OneBurst(), ZERO, value.at(8), range(32)).paid
     assert (spent <= 8).all()
+
+
+def test_a_value_is_run_as_its_table_was_made_for_also_from_a_file(burst_table, tmp_path):
+    value = replace(untrained(burst_table), seeds=burst_table.seeds)
+    value.save(tmp_path / "value.safetensors")
+    loaded = Value.load(tmp_path / "value.safetensors")
+    for one in (value, loaded):
+        assert one.at(5).closing == one.thresholds.closing == "free"
+        with pytest.raises(ValueError, match="made for closing='free', this run has closing='paid'"):
+            tt.rollout(OneBurst(), ZERO, one.at(5), range(4))
+    before, after = (free.rollout(OneBurst(), ZERO, one.at(5), range(8)).projected for one in (value, loaded))
+    assert torch.equal(before, after)
+    tensors, facts = load_tensors(tmp_path / "value.safetensors", "value")
+    facts.pop("closing")
+    facts.pop("version", None)
+    save_tensors(tmp_path / "earlier.safetensors", "value", tensors, facts)
+    assert Value.load(tmp_path / "earlier.safetensors").thresholds.closing == ""

@@ -76,6 +76,11 @@ class LookAhead(Schedule):
         """Seeds this schedule must not be evaluated on."""
         return self.thresholds.seeds
 
+    @property
+    def closing(self) -> str:
+        """The accounting the table was made for."""
+        return self.thresholds.closing
+
     def decide(self, now: Moment) -> Tensor:
         """By the table where the defect is far from its price, by simulation where it is close."""
         price = torch.as_tensor(self.thresholds.price(now, now.arrays(self)[1]))

@@ -100,6 +100,7 @@ class Value:
         """Write one safetensors file."""
         tensors = {name: getattr(self, name) for name in _TENSORS} | {"table": self.thresholds.table}
         facts = {name: getattr(self, name) for name in ("seeds", "objective", "fingerprint")}
+        facts["closing"] = self.thresholds.closing
         own_scale = self.thresholds.own_scale
         if own_scale is not None:
             tensors["typical"], facts["prior"] = own_scale.typical, own_scale.prior
@@ -112,7 +113,8 @@ class Value:
         try:
             prior = facts.pop("prior", None)
             own_scale = None if prior is None else OwnScale(tensors["typical"], prior)
-            table = Thresholds(tensors["table"], "dp", own_scale=own_scale)
+            closing = facts.pop("closing", "")  # which earlier files do not tell
+            table = Thresholds(tensors["table"], "dp", own_scale=own_scale, closing=closing)
             parts: dict[str, Any] = {name: tensors[name] for name in _TENSORS}
             return cls(table, **parts, **facts | {"seeds": tuple(map(int, facts["seeds"]))})
         except UNUSABLE as error:
@@ -148,6 +150,11 @@ class ValueSchedule(Schedule):
     def calibration_seeds(self) -> tuple[int, ...]:
         """Seeds this schedule must not be evaluated on."""
         return self.value.seeds
+
+    @property
+    def closing(self) -> str:
+        """The accounting the table was made for."""
+        return self.value.thresholds.closing
 
     def decide(self, now: Moment) -> Tensor:
         """By the ensemble's mean where the table is close to indifferent and the ensemble is sure enough."""
