@@ -157,3 +157,28 @@ def test_the_winners_of_a_race_go_along(keep, n_steps):
     for b in range(new.budget + 1):
         stands_for = b if keep == "count" else round(b * 12 / n_steps)
         assert isinstance(new.at(b), Planned if raced.winner[stands_for] == 0 else Adaptive)
+
+
+def _times(how, T=40):
+    if how == "even":
+        return torch.stack([_periodic(b, T) for b in range(T + 1)])
+    return torch.arange(T) >= T - torch.arange(T + 1)[:, None]
+
+
+@pytest.mark.parametrize("closing", ["paid", "free"])
+@pytest.mark.parametrize("keep", ["count", "share"])
+@pytest.mark.parametrize("n_steps", [7, 20, 80])
+def test_budgets_that_looks_would_use_up_keep_to_fixed_times(closing, keep, n_steps):
+    """More steps take more looks: what paid for those of 40 steps need not pay for those of 80."""
+    even, last = (Plan(_times(how), closing=closing) for how in ("even", "last"))
+    table = Thresholds(torch.full((40, 41), 0.5).index_fill(1, torch.tensor([0]), torch.inf), closing=closing)
+    raced = Raced((even, table, last), torch.tensor([0] * 3 + [2] * 3 + [1] * 35), closing=closing, looks=4)
+    new, ball = raced.resample(n_steps, keep), tt.as_constraint(torch.zeros_like, lambda x: x[:, 0])
+    held = int(closing == "paid")
+    for b in range(held, new.budget + 1):
+        schedule = new.at(b)
+        assert schedule.budget == b - new.looks * schedule.looks_at_defects
+        assert schedule.budget > held or not schedule.looks_at_defects
+        corrector = tt.Corrector(ball, schedule, n_steps, closing=closing)
+        for t in range(n_steps):
+            corrector(torch.ones(2, 1), t)

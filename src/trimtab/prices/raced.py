@@ -129,14 +129,26 @@ class Raced:
         if self.unit == "iteration":
             raise ValueError(f"prices of iterations serve the steps they were calibrated for; calibrate for {n_steps}")
         stands_for = old_budgets(n_steps, self.n_steps, self.budget, keep).round().long()
+        looks = math.ceil(self.looks * n_steps / self.n_steps)
         return replace(
             self,
             parts=tuple(part.resample(n_steps, keep) for part in self.parts if not isinstance(part, Allowance)),
-            winner=self.winner[stands_for.to(self.winner.device)],
+            winner=self._affording(looks, self.winner[stands_for.to(self.winner.device)]),
             fingerprint="",
-            looks=math.ceil(self.looks * n_steps / self.n_steps),
+            looks=looks,
             notes={**self.notes, "resampled_from": self.n_steps},
         )
+
+    def _affording(self, looks: int, winner: Tensor) -> Tensor:
+        """The winners, (B' + 1,), but with fixed times for budgets that so many looks would use up, as in the race."""
+        blind = [i for i, part in enumerate(self.parts) if not isinstance(part, Thresholds)]
+        if not looks or not blind:
+            return winner
+        held = 0 if self.closing in ("free", "none") else self.kept_back
+        so_far = int(self.winner[min(self.looks + held, self.budget)])  # what such budgets go by here
+        looking = torch.tensor([isinstance(part, Thresholds) for part in self.parts])[winner.cpu()].to(winner.device)
+        used_up = torch.arange(len(winner), device=winner.device) <= looks + held
+        return torch.where(looking & used_up, so_far if so_far in blind else blind[0], winner)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file."""
