@@ -15,7 +15,7 @@ from trimtab.core.budget import Budget, corrections
 from trimtab.core.checks import float_tensor
 from trimtab.core.errors import of_type, real_number
 from trimtab.core.files import UNUSABLE, load_tensors, save_tensors
-from trimtab.core.moment import Moment
+from trimtab.core.moment import Moment, last_corrections
 from trimtab.core.schedule import Schedule
 from trimtab.core.steady import log, sum_rows
 from trimtab.prices.own_scale import OwnScale
@@ -101,9 +101,7 @@ class Value:
         tensors = {name: getattr(self, name) for name in _TENSORS} | {"table": self.thresholds.table}
         facts = {name: getattr(self, name) for name in ("seeds", "objective", "fingerprint")}
         facts["closing"] = self.thresholds.closing
-        own_scale = self.thresholds.own_scale
-        if own_scale is not None:
-            tensors["typical"], facts["prior"] = own_scale.typical, own_scale.prior
+        OwnScale.write(self.thresholds.own_scale, tensors, facts)
         save_tensors(path, "value", tensors, facts | {"notes": dict(self.notes)})
 
     @classmethod
@@ -111,8 +109,7 @@ class Value:
         """Read what `save` wrote; a truncated, foreign or inconsistent file is refused."""
         tensors, facts = load_tensors(path, "value")
         try:
-            prior = facts.pop("prior", None)
-            own_scale = None if prior is None else OwnScale(tensors["typical"], prior)
+            own_scale = OwnScale.read(tensors, facts)
             closing = facts.pop("closing", "")  # which earlier files do not tell
             table = Thresholds(tensors["table"], "dp", own_scale=own_scale, closing=closing)
             parts: dict[str, Any] = {name: tensors[name] for name in _TENSORS}
@@ -214,9 +211,8 @@ def observed(now: Moment, price: Tensor, value: Value) -> Tensor:
     _one_each(defect=now.defect, price=price)
     t, n = now.t, len(now.defect)
     steps = torch.arange(t + 1, device=now.defect.device)
-    last = torch.zeros(t + 1, n, dtype=torch.int64, device=now.defect.device)
-    if t:
-        last[1:] = (now.projected * steps[1:, None]).cummax(dim=0).values
+    decided = torch.cat([now.projected, torch.zeros(1, n, dtype=torch.bool, device=now.defect.device)])
+    last = last_corrections(decided)
     usual = value.expected[last, steps[:, None]].clamp(min=1e-300)
     surprise = log((now.defects / usual).clamp(1e-3, 1e3))  # whose bits no batch changes, as those of sum_rows
     before = surprise[:-1]

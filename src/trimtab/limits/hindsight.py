@@ -21,7 +21,7 @@ from trimtab.core.rollout import Sampler, check_sampler, rollout, take_rows
 from trimtab.prices.planned import cheapest_times, gap_costs
 from trimtab.schedules import Fixed
 
-__all__ = ["best_of_all", "hindsight"]
+__all__ = ["best_of_all", "branches", "hindsight"]
 
 Objective = Callable[[Rollout, Tensor], Tensor]
 
@@ -155,16 +155,34 @@ def _replay(sampler: Sampler, constraint: Constraint, seeds: Tensor, masks: Tens
     )
 
 
+def branches(mask: Tensor, part: slice = slice(None)) -> tuple[Tensor, Tensor]:
+    """Each sample's mask up to each step v, with a correction there and none since: what a gap costs begins so.
+
+    Args:
+        mask: (T, n) bool.
+        part: Of the n (T + 1) branches; a sample's T + 1 lie side by side, the first of them without a correction.
+
+    Returns:
+        The sample that each branch is of, (m,), and its mask, (T, m).
+
+    Example:
+        >>> rows, masks = branches(torch.tensor([[True], [True], [False]]))
+        >>> masks.T.int().tolist()
+        [[0, 0, 0], [1, 0, 0], [1, 1, 0], [1, 1, 1]]
+    """
+    T, n = mask.shape
+    rows, at = torch.arange(n).repeat_interleave(T + 1)[part], torch.arange(-1, T).repeat(n)[part]
+    steps = torch.arange(T)[:, None]
+    return rows, (mask[:, rows] & (steps < at)) | (steps == at)
+
+
 def _branch(sampler: Sampler, constraint: Constraint, seeds: Tensor, mask: Tensor, batch: int) -> Tensor:
     """Residuals along `mask` up to a correction at each step v, and none since, (n, T + 1, T); row 0: none at all."""
     T, n = mask.shape
-    steps = torch.arange(T)
-    rows, at = torch.arange(n).repeat_interleave(T + 1), torch.arange(-1, T).repeat(n)
     parts = []
-    for part in _parts(len(rows), batch):
-        followed = mask[:, rows[part]] & (steps[:, None] < at[part])
-        masks = followed | (steps[:, None] == at[part])
-        parts.append(_replay(sampler, constraint, seeds, masks, rows[part]).residuals.double())
+    for part in _parts(n * (T + 1), batch):
+        rows, masks = branches(mask, part)
+        parts.append(_replay(sampler, constraint, seeds, masks, rows).residuals.double())
     return torch.cat(parts, dim=1).T.reshape(n, T + 1, T)
 
 

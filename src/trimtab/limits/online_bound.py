@@ -24,6 +24,7 @@ from trimtab.core.constraint import Constraint, checked_constraint
 from trimtab.core.errors import of_type, whole_number
 from trimtab.core.noise import Draw, Noise, as_seeds
 from trimtab.core.rollout import Sampler, check_sampler, rollout, take_rows
+from trimtab.limits.hindsight import branches
 from trimtab.prices.dynamic import CostToGo
 from trimtab.prices.transitions import occupancy
 from trimtab.schedules import Fixed
@@ -88,10 +89,7 @@ def online_limit(
             "mask has the same number of corrections for each sample, at most the "
             f"{cost.cost.shape[1] - 1} of the cost: got {mask.sum(dim=0).tolist()[:8]}"
         )
-    rows = torch.arange(n).repeat_interleave(T + 1)
-    at = torch.arange(-1, T).repeat(n)
-    steps = torch.arange(T)[:, None]
-    masks = (mask[:, rows] & (steps < at)) | (steps == at)  # corrected at one step, and left alone since
+    rows, masks = branches(mask)
     run = rollout(
         take_rows(sampler, rows), constraint.take(rows), Fixed(masks), seeds[rows], keep_states=True, **COUNTING
     )

@@ -9,6 +9,7 @@ far tell.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -83,3 +84,15 @@ class OwnScale:
     def to(self, device: torch.device) -> OwnScale:
         """The same on `device`."""
         return OwnScale(self.typical.to(device), self.prior)
+
+    @staticmethod
+    def write(own_scale: OwnScale | None, tensors: dict[str, Tensor], told: dict[str, Any]) -> None:
+        """Add what a file keeps of a scale, if there is one, to its tensors and its JSON."""
+        if own_scale is not None:
+            tensors["typical"], told["prior"] = own_scale.typical, own_scale.prior
+
+    @classmethod
+    def read(cls, tensors: Mapping[str, Tensor], told: dict[str, Any]) -> OwnScale | None:
+        """Take out of a file's JSON what `write` added; None if there is no scale."""
+        prior = told.pop("prior", None)
+        return None if prior is None else cls(tensors["typical"], prior)

@@ -119,7 +119,7 @@ class Raced:
         if isinstance(b, Tensor):
             which = self.winner[b.cpu()]
             left = (b - looks.to(b.device)[:, None]).clamp(min=0)
-            made = tuple(part.at(torch.minimum(b, some)) for part, some in zip(parts, left, strict=True))
+            made = tuple(part.at(some) for part, some in zip(parts, left, strict=True))
             return Mixed(made, which, left.gather(0, which[None].to(b.device))[0])
         won = int(self.winner[b])
         return parts[won].at(max(0, b - int(looks[won])))

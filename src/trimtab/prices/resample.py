@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from trimtab.core.errors import whole_number
 from trimtab.schedules.basic import MOST_STEPS
 
 __all__ = ["Keep", "between", "old_budgets", "resampled_masks", "resampled_table", "resampled_typical"]
@@ -24,25 +25,19 @@ Keep = Literal["count", "share"]
 
 def ends_at(n_steps: int, old_steps: int) -> Tensor:
     """The step of `old_steps` that ends at the same share of the run, for each of `n_steps`, as a fraction (S,)."""
-    check_steps(n_steps)
+    whole_number(n_steps, "n_steps", most=MOST_STEPS)
     ends = torch.arange(1, n_steps + 1, dtype=torch.float64) * old_steps / n_steps
     return (ends - 1).clamp(min=0)
 
 
 def old_budgets(n_steps: int, old_steps: int, most: int, keep: Keep) -> Tensor:
     """The budget of `old_steps` that each of 0, 1, … corrections of `n_steps` stands for, as a fraction."""
-    check_steps(n_steps)
+    whole_number(n_steps, "n_steps", most=MOST_STEPS)
     if keep == "count":
         return torch.arange(min(most, n_steps) + 1, dtype=torch.float64)
     if keep == "share":
         return torch.arange(most * n_steps // old_steps + 1, dtype=torch.float64) * old_steps / n_steps
     raise ValueError(f"resample keeps the 'count' or the 'share' of a budget: got {keep!r}")
-
-
-def check_steps(n_steps: int) -> None:
-    """Refuse what is no number of steps."""
-    if isinstance(n_steps, bool) or not isinstance(n_steps, int) or not 1 <= n_steps <= MOST_STEPS:
-        raise ValueError(f"n_steps must be a whole number from 1 to {MOST_STEPS}: got {n_steps!r}")
 
 
 def between(rows: Tensor, at: Tensor) -> Tensor:
@@ -86,7 +81,7 @@ def resampled_masks(masks: Tensor, n_steps: int, keep: Keep) -> Tensor:
 
     Where that asks for more than one at a step, which one correction a step cannot give, the next steps take them.
     """
-    check_steps(n_steps)
+    whole_number(n_steps, "n_steps", most=MOST_STEPS)
     old, most = masks.shape[1], len(masks) - 1
     counts = torch.nn.functional.pad(masks.double().cumsum(dim=1), (1, 0))  # by the end of each step, (B + 1, T + 1)
     ends = torch.arange(n_steps + 1, dtype=torch.float64, device=masks.device) * old / n_steps

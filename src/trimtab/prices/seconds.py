@@ -254,8 +254,7 @@ class TimedPrices:
         tensors = {"nodes": self.nodes, "gain": self.gain, "coefficients": self.cost.coefficients}
         facts: dict[str, Any] = {"seconds": self.seconds, "seeds": self.seeds, "limits": self.cost.limits}
         facts["seconds_per_iteration"] = self.cost.seconds_per_iteration
-        if self.own_scale is not None:
-            tensors["typical"], facts["prior"] = self.own_scale.typical, self.own_scale.prior
+        OwnScale.write(self.own_scale, tensors, facts)
         save_tensors(path, "seconds", tensors, facts)
 
     @classmethod
@@ -266,7 +265,7 @@ class TimedPrices:
             nodes, gain = tensors["nodes"], tensors["gain"]
             low, high = facts["limits"]
             cost = SolverCost(tensors["coefficients"], (low, high), facts["seconds_per_iteration"], len(nodes))
-            own_scale = OwnScale(tensors["typical"], facts["prior"]) if "prior" in facts else None
+            own_scale = OwnScale.read(tensors, facts)
             return cls(nodes, gain, facts["seconds"], cost, tuple(facts["seeds"]), own_scale)
         except UNUSABLE as error:
             raise ValueError(f"{path}: not usable prices of seconds: {error}") from error

@@ -185,16 +185,14 @@ class Thresholds:
         """What a file keeps of the prices themselves: tensors, and JSON."""
         tensors = {"table": self.table} | ({} if self.onward is None else {"onward": self.onward})
         told: dict[str, Any] = {name: getattr(self, name) for name in ("method", "unit", "kept_back")}
-        if self.own_scale is not None:
-            tensors["typical"], told["prior"] = self.own_scale.typical, self.own_scale.prior
+        OwnScale.write(self.own_scale, tensors, told)
         return tensors, told
 
     @classmethod
     def read(cls, tensors: Mapping[str, Tensor], told: Mapping[str, Any]) -> Thresholds:
         """What `written` wrote."""
         facts = dict(told)
-        prior = facts.pop("prior", None)
-        own_scale = None if prior is None else OwnScale(tensors["typical"], prior)
+        own_scale = OwnScale.read(tensors, facts)
         return cls(tensors["table"], **facts, own_scale=own_scale, onward=tensors.get("onward"))
 
     @classmethod
