@@ -17,7 +17,7 @@ from trimtab.prices import transitions
 from trimtab.prices.dynamic import solve
 from trimtab.prices.explore import Explore, spread_budgets
 from trimtab.prices.pools import Seen, neighbours
-from trimtab.prices.transitions import NODES, Steps, occupancy, one_step
+from trimtab.prices.transitions import NODES, Steps, levels_of, occupancy, one_step
 
 
 def explored(sampler, seeds=CALIBRATION):
@@ -130,3 +130,17 @@ def test_steps_that_share_a_pool_are_priced_as_well(kappa, monkeypatch):
         prices = tt.prices.Thresholds(solve(steps, sampler.n_steps, keep_cost=False).table)
         errors.append(mean_path_error(prices.at(0.25), sampler, seeds=range(512)))
     assert errors[1] < 1.02 * errors[0]
+
+
+@pytest.mark.parametrize("precision", [np.float32, np.float64])
+@pytest.mark.parametrize("m", [1, 2, 24, 1000])
+def test_levels_rise_from_the_least_value_to_the_largest_also_where_values_are_tied(precision, m):
+    values = np.sort(np.random.default_rng(0).integers(0, 4, m).astype(np.float64))
+    levels = levels_of(values, precision)
+    assert (np.diff(levels) > 0).all()
+    assert (levels[0], round(levels[-1], 9)) == (values[0], values[-1])
+    # every table so far was made of these, to the bit
+    ranks = torch.linspace(0, torch.pi / 2, NODES, dtype=torch.float64).sin() ** 2
+    apart = torch.arange(NODES, dtype=torch.from_numpy(np.zeros(0, precision)).dtype) * 1e-12
+    expected = torch.from_numpy(values)[(ranks * (m - 1)).round().long()] + apart
+    assert torch.equal(torch.from_numpy(levels), expected)

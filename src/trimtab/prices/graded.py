@@ -27,7 +27,7 @@ from trimtab.prices.dynamic import break_even
 from trimtab.prices.explore import ExploreIterations
 from trimtab.prices.pools import Array, Pooled
 from trimtab.prices.thresholds import Thresholds, with_closing
-from trimtab.prices.transitions import NODES, occupancy, transported
+from trimtab.prices.transitions import NODES, levels_of, occupancy, transported
 
 __all__ = [
     "IterationSteps",
@@ -86,7 +86,6 @@ def iteration_steps(runs: Sequence[Rollout]) -> IterationSteps:
     defects, residuals = defects / scale, residuals / scale
     pairs = [tuple(part / scale for part in _iterated(runs, t)) for t in range(T)]
     width = min(max(5, T // 10), -(-_POOL // (2 * n)))
-    ranks = (torch.linspace(0, torch.pi / 2, NODES, dtype=torch.float64)).sin() ** 2
     nodes, improved = [], []
     for t in range(T):
         near = slice(max(0, t - width), t + width + 1)
@@ -97,8 +96,7 @@ def iteration_steps(runs: Sequence[Rollout]) -> IterationSteps:
                 "more seeds or a larger budget"
             )
         seen = torch.cat([defects[near].flatten(), after]).sort().values
-        level = seen[(ranks * (len(seen) - 1)).round().long()]
-        nodes.append(level + torch.arange(NODES) * 1e-12)  # ties apart
+        nodes.append(torch.from_numpy(levels_of(seen.numpy(), np.float32)))  # as every table so far was made
         improved.append(occupancy(nodes[t], _moved(before, after, nodes[t])))
     following = []
     for t in range(T - 1):

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,7 +22,7 @@ from trimtab.core.moment import Moment
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
 from trimtab.prices.explore import Explore, spread_budgets
-from trimtab.prices.transitions import NODES, occupancy
+from trimtab.prices.transitions import levels_of, occupancy
 from trimtab.schedules.basic import MOST_STEPS
 
 __all__ = ["StationaryPrice", "calibrate_rate"]
@@ -138,8 +139,8 @@ class _Model:
                 f"the runs show only one of the two actions ({int(chosen.sum())} of {len(chosen)} corrected); give "
                 "more samples or steps"
             )
-        ranks = torch.linspace(0, torch.pi / 2, NODES, dtype=torch.float64).sin() ** 2  # closer together at both ends
-        nodes = now.sort().values[(ranks * (len(now) - 1)).round().long()] + torch.arange(NODES) * 1e-12
+        # in the precision in which every price so far was made
+        nodes = torch.from_numpy(levels_of(now.sort().values.numpy(), np.float32))
         s, following = now[~chosen], after[~chosen]
         order = s.argsort()
         s, following = s[order], following[order]

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ from trimtab.core.record import Rollout
 from trimtab.prices.own_scale import OwnScale
 from trimtab.prices.pools import Array, Pooled, Seen, neighbours
 
-__all__ = ["MEMORY", "NODES", "Steps", "occupancy", "one_step", "transported"]
+__all__ = ["MEMORY", "NODES", "Steps", "levels_of", "occupancy", "one_step", "transported"]
 
 NODES = 24
 """Defect levels at which everything is known."""
@@ -36,6 +37,7 @@ NODES = 24
 MEMORY = 0.5
 """The share of a corrected sample's dependence on the defect it had that is taken unless another proves better."""
 
+_RANKS = np.sin(np.linspace(0, np.pi / 2, NODES)) ** 2  # closer at both ends, where small and large budgets decide
 _NEIGHBOURS = 512  # whose next defects stand for those of a node
 _POOLS = 250  # in a rollout of twice as many steps or more, a few steps in a row share a pool, which spans more anyway
 
@@ -85,9 +87,6 @@ def one_step(runs: Sequence[Rollout], own_scale: OwnScale | None = None) -> Step
     """
     seen = Seen(runs, own_scale)
     T = seen.n_steps
-    # closer together at both ends, where small and large budgets decide
-    ranks = np.sin(np.linspace(0, np.pi / 2, NODES)) ** 2
-    apart = np.arange(NODES) * 1e-12  # ties
     nodes, residual = np.empty((2, T, NODES))
     settled, alone, corrected = np.empty((3, T - 1, NODES, NODES))
     alike = np.empty((T - 1, 1, NODES))
@@ -99,7 +98,7 @@ def one_step(runs: Sequence[Rollout], own_scale: OwnScale | None = None) -> Step
         these = slice(begin, begin + block)
         centre = min(begin + block // 2, max(begin, T - 2))
         pool = seen.around(centre)
-        levels = pool.defects[np.round(ranks * (len(pool.defects) - 1)).astype(np.intp)] + apart
+        levels = levels_of(pool.defects)
         first, count = neighbours(pool.corrected.defect, levels, _NEIGHBOURS)
         nodes[these] = levels
         residual[these] = pool.corrected.residual[first[:, None] + np.arange(count)].mean(axis=1)
@@ -147,6 +146,18 @@ def _trusted(
     left = torch.from_numpy(residual)
     scale = torch.from_numpy(seen.scale)
     return Steps(scale, levels, left, alone, settled, corrected, alike, start, trust, seen.fresh_steps)
+
+
+def levels_of(values: Array, precision: type[np.floating[Any]] = np.float64) -> Array:
+    """Nodes among values in rising order, (m,) to (k,), with ties kept apart.
+
+    Args:
+        values: (m,).
+        precision: Of the 1e-12 by which ties are apart, which shows in the last bits of small defects.
+    """
+    apart = np.arange(NODES, dtype=precision) * precision(1e-12)
+    levels: Array = values[np.round(_RANKS * (len(values) - 1)).astype(np.intp)] + apart
+    return levels
 
 
 def occupancy(nodes: Tensor, x: Tensor) -> Tensor:
