@@ -352,7 +352,11 @@ class Seconds(Schedule):
 
 @dataclass(frozen=True, eq=False)
 class _Near(Schedule):
-    """Follow a schedule, but correct at random a share of the time, as far as its seconds go."""
+    """Follow a schedule, but decide a share of the time at random.
+
+    What is corrected at random may go beyond the seconds: what a correction leads to is to be seen at every step, also
+    of samples that have spent theirs.
+    """
 
     schedule: Seconds
     seed: int
