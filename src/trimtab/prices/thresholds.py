@@ -35,7 +35,9 @@ class Thresholds:
         method: How it was estimated.
         seeds: The calibration seeds; evaluation on any of them is refused.
         objective: What the price is meant to lower.
-        fingerprint: Of the sampler and the constraint it was calibrated on; "" if unknown.
+        fingerprint: Of the sampler and the constraint it was calibrated on; "" if unknown. It is kept for whoever wants
+            to know (`trimtab.core.fingerprint`), and nothing is refused by it: it differs between two versions of one
+            class, and between two batches whose data is not marked as that of their samples.
         version: Of the library that made it.
         notes: Anything else worth keeping, JSON only.
         own_scale: Where samples differ in scale, how to tell; prices are multiplied by it.
