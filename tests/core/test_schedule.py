@@ -108,3 +108,14 @@ def test_masks_that_do_not_fit_are_refused():
 def test_a_threshold_that_is_not_a_number_is_refused():
     with pytest.raises(ValueError, match="NaN"):
         tt.schedules.FixedThreshold(float("nan"))
+
+
+def test_no_loop_may_name_seeds_that_calibrated_its_schedule():
+    schedule = tt.schedules.AboveNoise(torch.full((3,), 0.2), calibration_seeds=(7, 8))
+    for seeds in ([8, 9], torch.tensor([7, 9])):
+        with pytest.raises(ValueError, match="1 seeds were used to calibrate this schedule"):
+            tt.Corrector(Sphere(), schedule, 3, seeds=seeds)
+        with pytest.raises(ValueError, match="1 seeds were used to calibrate this schedule"):
+            tt.rollout(Walk(3), Sphere(), schedule, seeds)
+    assert tt.Corrector(Sphere(), schedule, 3, seeds=[9, 10]).seeds.tolist() == [9, 10]
+    tt.Corrector(Sphere(), schedule, 3)  # a loop that knows no seeds of its samples cannot be told

@@ -20,7 +20,7 @@ from trimtab.core.ledger import Ledger
 from trimtab.core.moment import Moment
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Closing, Rollout
-from trimtab.core.schedule import Schedule, as_schedule
+from trimtab.core.schedule import Schedule, as_schedule, refuse_overlap
 from trimtab.core.states import Form, Leaves, all_finite
 
 __all__ = ["RunLife"]
@@ -54,7 +54,7 @@ class RunLife:
             closing: How a run ends. "paid": the last step corrects every sample, and each budget keeps one correction
                 back for it. "free": a sample that the last step left alone is projected apart from its budget, as the
                 paper counts. "none": it ends as it is, for corrections that are no projections.
-            seeds: One per sample, where the loop knows them.
+            seeds: One per sample, where the loop knows them; those that calibrated the schedule are refused.
             groups: One label per row; rows with the same label are decided on and corrected together.
             on_failure: What a failed projection does: "keep" (the solver's state, unless it is worse than the
                 proposal), "revert" (the proposal), "raise", "retry" or `Retry(n)`.
@@ -89,6 +89,8 @@ class RunLife:
         if on_step is not None:
             callable_thing(on_step, "on_step", "on_step(t, numbers)")
         self.seeds = None if seeds is None else as_seeds(seeds)
+        if self.seeds is not None:
+            refuse_overlap(self.schedule, self.seeds)
         self.groups = as_groups(groups)
         self.keep_states, self.dense, self.on_step = keep_states, dense, on_step
         looks, every = self.schedule.looks_at_defects, whole_number(self.schedule.looks_every, "looks_every", 1)

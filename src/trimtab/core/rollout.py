@@ -13,7 +13,7 @@ from trimtab.core.corrector import Corrector
 from trimtab.core.moment import Moment
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.core.record import Rollout
-from trimtab.core.schedule import Schedule, as_schedule
+from trimtab.core.schedule import Schedule
 
 __all__ = ["Sampler", "rollout"]
 
@@ -68,7 +68,6 @@ def rollout(
     """
     check_sampler(sampler)
     seeds = as_seeds(seeds, device)
-    refuse_overlap(as_schedule(schedule), seeds)
     noise = noise_of(sampler, seeds)
     with torch.no_grad(), Corrector(constraint, schedule, sampler.n_steps, seeds=seeds, **options) as corrector:
         x = sampler.start(noise)
@@ -91,17 +90,6 @@ def check_sampler(sampler: object) -> None:
 def noise_of(sampler: Any, seeds: Tensor) -> Noise:
     """The noise of samples in the dtype that their sampler asks for."""
     return Noise(seeds, getattr(sampler, "dtype", torch.float64))
-
-
-def refuse_overlap(schedule: Schedule, seeds: Tensor) -> None:
-    """Calibration and evaluation never share a seed."""
-    used = schedule.calibration_seeds
-    shared = sorted(set(used) & set(seeds.tolist())) if used else []
-    if shared:
-        raise ValueError(
-            f"{len(shared)} seeds were used to calibrate this schedule and cannot be used to evaluate it (first: "
-            f"{shared[:5]}); take others"
-        )
 
 
 def take_rows(sampler: Any, rows: Tensor) -> Any:

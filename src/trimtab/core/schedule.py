@@ -105,6 +105,17 @@ def as_schedule(schedule: Schedule | Callable[[Moment], Tensor]) -> Schedule:
     return _Function(schedule)
 
 
+def refuse_overlap(schedule: Schedule, seeds: Tensor) -> None:
+    """Calibration and evaluation never share a seed, (n,)."""
+    used = schedule.calibration_seeds
+    shared = sorted(set(used) & set(seeds.tolist())) if used else []
+    if shared:
+        raise ValueError(
+            f"{len(shared)} seeds were used to calibrate this schedule and cannot be used to evaluate it (first: "
+            f"{shared[:5]}); take others"
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class Around(Schedule):
     """Another schedule with something about it changed: all else is as it has it, but for its looks.
