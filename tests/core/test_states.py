@@ -22,6 +22,17 @@ def test_a_large_number_is_finite_and_no_reason_to_warn(dtype):
     assert not all_finite((torch.tensor([[torch.nan]], dtype=dtype),))
 
 
+@pytest.mark.parametrize("bad", [complex(float("nan"), 0), complex(0, float("inf"))])
+def test_complex_numbers_are_looked_at_like_others(bad):
+    x, z = torch.zeros(2, 1), torch.zeros(2, 1, dtype=torch.complex64)
+    assert all_finite((x, z, torch.tensor([1, 2])))
+    assert not all_finite((x, torch.full_like(z, bad)))
+    corrector = tt.Corrector(tt.as_constraint(lambda s: s, lambda s: s["x"].abs().sum(dim=1)), tt.Stepwise(), 2)
+    corrector({"x": x, "z": z}, 0)
+    with pytest.raises(ValueError, match="the sampler proposed NaN or inf for 2 of 2 samples at step 1 of 2"):
+        corrector({"x": x, "z": torch.full_like(z, bad)}, 1)
+
+
 class Own(dict):
     """A dictionary with a name."""
 

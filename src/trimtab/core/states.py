@@ -200,7 +200,7 @@ def rowwise(mask: Tensor, like: Tensor) -> Tensor:
 
 def all_finite(leaves: Leaves) -> bool:
     """Whether every number is finite."""
-    return not [leaf for leaf in leaves if leaf.is_floating_point() and not _all_finite(leaf)]
+    return not [leaf for leaf in leaves if (leaf.is_floating_point() or leaf.is_complex()) and not _all_finite(leaf)]
 
 
 def _all_finite(leaf: Tensor) -> bool:
