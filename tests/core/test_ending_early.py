@@ -101,6 +101,33 @@ def test_the_schedule_that_ran_is_the_one_that_replays(schedule, steps, closing)
     assert torch.equal(replay(schedule, run), run.projected)
 
 
+@pytest.mark.parametrize("dense", [False, True])
+def test_a_run_that_is_stopped_does_not_end_with_nan(dense):
+    broken = tt.as_constraint(lambda x: x * torch.nan, Sphere().defect)
+    for closing in ("paid", "free"):
+        corrector = tt.Corrector(broken, tt.Periodic(1), 4, closing=closing, dense=dense, measure_defects=True)
+        x = corrector(torch.ones(2, 3), 0)
+        with pytest.raises((ValueError, RuntimeError), match="NaN or inf for 2 of 2"):
+            corrector.stop(x)
+        assert corrector.t == 1  # nothing was written down: the loop may go on, or stop elsewhere
+    for closing in ("paid", "free", "none"):
+        corrector = tt.Corrector(Sphere(), tt.Periodic(1), 4, closing=closing, dense=dense)
+        x = corrector(torch.ones(2, 3), 0)
+        with pytest.raises(ValueError, match="the loop stopped with NaN or inf for 2 of 2 samples at step 1 of 4"):
+            corrector.stop(x * torch.nan)
+        corrector.stop(x)
+        assert corrector.rollout.n_steps == 1
+
+
+def test_a_dense_run_that_is_stopped_has_no_bad_defects():
+    blind = tt.as_constraint(Sphere().project, lambda x: torch.where(x[:, 0] > 2, torch.nan, Sphere().defect(x)))
+    corrector = tt.Corrector(blind, tt.Periodic(1), 4, closing="none", dense=True, measure_defects=True)
+    corrector(torch.full((2, 3), 3.0), 0)
+    x = corrector(torch.ones(2, 3), 1)
+    with pytest.raises(ValueError, match="NaN or inf for 2 of 2 samples"):
+        corrector.stop(x)
+
+
 def test_there_must_be_a_run_to_stop():
     corrector = tt.Corrector(Sphere(), tt.Stepwise(), 2)
     x = torch.ones(2, 3)

@@ -65,6 +65,46 @@ def test_bad_residuals_are_refused_by_name(schedule, residual, message):
         correct(torch.ones(5, 3), solver, schedule)
 
 
+def never(now):
+    return now.defect > 1e9
+
+
+def nan_at(call):
+    """A projection onto the sphere that answers with NaN when it is called for the so-manieth time."""
+    calls = []
+
+    def project(x):
+        calls.append(len(x))
+        return Sphere().project(x) * (torch.nan if len(calls) == call else 1)
+
+    return project
+
+
+@pytest.mark.parametrize(
+    ("constraint", "closing"),
+    [
+        (tt.as_constraint(nan_at(1), Sphere().defect), "free"),  # apart from the budget, and not measured
+        (tt.as_constraint(nan_at(4)), "paid"),  # three looks are projections; what the fourth leaves is taken to be 0
+        (tt.as_constraint(nan_at(1), lambda x: (x.abs() > 2).double().sum(dim=1)), "paid"),  # blind to NaN
+    ],
+)
+def test_no_projection_ends_a_run_with_nan(constraint, closing):
+    corrector = tt.Corrector(constraint, never, 3, closing=closing)
+    x = torch.ones(2, 3)
+    for t in range(2):
+        x = corrector(x, t)
+    with pytest.raises((ValueError, RuntimeError), match=r"returned,? NaN or inf.* 2 of 2"):
+        corrector(x, 2)
+    with pytest.raises(RuntimeError, match="called 2 of 3 times"):
+        corrector.rollout  # noqa: B018
+
+
+def test_no_run_ends_with_what_half_precision_cannot_hold():
+    far = tt.as_constraint(lambda x: x * 1e4, lambda x: (x[:, 0] - 1e5).clamp(min=0))
+    with pytest.raises(ValueError, match="or what half precision cannot hold for 2 of 2"):
+        correct(torch.full((2, 3), 10.0, dtype=torch.float16), far)
+
+
 @pytest.mark.parametrize("residual", [None, torch.zeros(1), torch.zeros(3, 1), torch.zeros(3, dtype=torch.int64)])
 def test_residuals_that_are_not_one_number_a_row_are_refused(residual):
     with pytest.raises(ValueError, match=r"one number per sample, \(3,\) floats"):

@@ -136,10 +136,12 @@ class Corrector(RunLife):
     def _close(self, ledger: Ledger, constraint: Applied, x: Leaves, open_rows: Tensor) -> Leaves:
         """The closing projection of the rows that the last step left alone, apart from the budget."""
         rows = open_rows.nonzero().squeeze(1)
-        ledger.closed |= open_rows
         if len(rows) == 0:
             return x
-        answer = self._project(constraint.take(rows), take_leaves(x, rows))
+        some = constraint.take(rows)
+        answer = self._project(some, take_leaves(x, rows))
+        some.refuse_bad_answers(answer)  # nothing is measured any more
+        ledger.closed |= open_rows
         if answer.converged is not None:
             ledger.closing_failed[rows] = ~answer.converged
         if answer.iterations is not None:
@@ -151,7 +153,7 @@ class Corrector(RunLife):
         answer = constraint.project(x)
         if chosen is not None and answer.converged is not None:
             answer = answer._replace(converged=answer.converged | ~chosen)
-        if not self.dense and (answer.residual is not None or not self.measure_defects):
+        if not self.dense and (answer.residual is not None or not self.measures_residuals):
             constraint.refuse_bad_answers(answer)  # else the defect that is measured next tells
         if answer.converged is not None and not bool(answer.converged.all()):
             answer = recover(constraint, x, answer, self.tries, self.then)
@@ -166,7 +168,7 @@ class Corrector(RunLife):
             return answer.residual
         if not self.measure_defects:
             return torch.full((constraint.n,), torch.nan, device=answer.x[0].device)
-        if self.constraint.defect_is_projection and self.constraint.is_projection:
+        if not self.measures_residuals:
             return torch.zeros(constraint.n, device=answer.x[0].device)
         return constraint.defect(answer.x)
 
@@ -176,18 +178,11 @@ class Corrector(RunLife):
             x = ledger.form.narrowed(x)
         if self.keep_states:
             ledger.states.append(tuple(leaf.detach().clone() for leaf in x))
-        if self.dense and ledger.t == self.n_steps - 1:
-            # without synchronising at every step, bad numbers are found at the end
-            bad = ~finite_rows(x)
-            if self.measure_defects:
-                bad |= ~(ledger.defects + ledger.residuals).isfinite().all(dim=0)
-            elif self.looks_every:
-                bad |= ~ledger.defects[self.looks_every - 1 :: self.looks_every].isfinite().all(dim=0)
-            ledger.refuse_rows(bad, "the sampler proposed, or the projection returned, NaN or inf")
         t = ledger.t
-        ledger.settle()
-        if ledger.complete:
+        if t == self.n_steps - 1:
+            self._refuse_bad_end(ledger, x, self.n_steps)
             ledger.final = tuple(leaf.detach().clone() for leaf in x)
+        ledger.settle()
         if "previous" in self.constraint.needs:
             self._previous = tuple(leaf.detach().clone() for leaf in x)
         if self.on_step is not None:
@@ -197,6 +192,19 @@ class Corrector(RunLife):
             self.on_step(t, {name: float(values.double().mean()) for name, values in numbers.items()})
         ledger.returned_at = perf_counter()
         return ledger.form.state(x)
+
+    def _refuse_bad_end(self, ledger: Ledger, x: Leaves, made: int) -> None:
+        """Refuse final states with NaN or inf, of which no later look would tell, after so many steps."""
+        if not self.dense and all_finite(x):
+            return
+        bad = ~finite_rows(x)
+        if self.dense:  # without synchronising at every step, bad numbers are found at the end
+            if self.measure_defects:
+                bad |= ~(ledger.defects + ledger.residuals)[:made].isfinite().all(dim=0)
+            elif self.looks_every:
+                bad |= ~ledger.defects[self.looks_every - 1 : made : self.looks_every].isfinite().all(dim=0)
+        half = "" if ledger.form.exact else ", or what half precision cannot hold"
+        ledger.refuse_rows(bad, f"the sampler proposed, or the projection returned, NaN or inf{half}")
 
     def stop(self, x: Any, **context: Any) -> Any:
         """End the run here, before its `n_steps` calls, as a loop does that has converged or given up.
@@ -216,11 +224,13 @@ class Corrector(RunLife):
         if ledger is None or ledger.t == 0 or ledger.complete or ledger.broken:
             raise RuntimeError("there is no run to stop: stop ends one that has begun and is not complete")
         leaves = ledger.form.leaves(x)
+        ledger.refuse_rows(~finite_rows(leaves), "the loop stopped with NaN or inf")
         if self.closing != "none":
             with torch.no_grad(), ledger.exact_arithmetic:
                 constraint = self._applied(ledger, context)
                 wide = self._close(ledger, constraint, ledger.form.widened(leaves), ~ledger.finished_at(ledger.t - 1))
             leaves = ledger.form.narrowed(wide)
+        self._refuse_bad_end(ledger, leaves, ledger.t)
         ledger.stop(leaves)
         ledger.returned_at = perf_counter()  # the closing projection belongs to the time of the run
         return ledger.form.state(leaves)

@@ -95,6 +95,8 @@ class RunLife:
         self.keep_states, self.dense, self.on_step = keep_states, dense, on_step
         looks, every = self.schedule.looks_at_defects, whole_number(self.schedule.looks_every, "looks_every", 1)
         self.measure_defects = looks and every == 1 if measure_defects is None else measure_defects
+        known = constraint.defect_is_projection and constraint.is_projection  # 0: projecting twice changes nothing
+        self.measures_residuals = self.measure_defects and not known
         self.looks_every = every if looks and not self.measure_defects else 0  # 0: not before a decision
         if measure_defects is False and looks:
             raise ValueError(
