@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -9,12 +10,14 @@ import torch
 
 import trimtab as tt
 from cases import Sphere, Walk
+from trimtab.core.constraint import Improvement
 from trimtab.core.groups import Groups, as_groups
 from trimtab.core.ledger import Ledger
 from trimtab.core.replay import replay
 from trimtab.prices import Adaptive, Thresholds
 
 LABELS = torch.tensor([7, 3, 7, 3, 9, 9])
+PAIRS = torch.tensor([0, 1, 0, 1])
 ELSEWHERE = torch.device("meta")
 
 
@@ -94,3 +97,79 @@ def test_what_a_run_was_given_follows_its_states_to_their_device():
     groups = Groups(LABELS, "largest")
     assert (groups.to(ELSEWHERE).labels.device, groups.to(ELSEWHERE).defect) == (ELSEWHERE, "largest")
     assert groups.to(LABELS.device) is groups
+
+
+class Pairs(tt.Constraint):
+    """Two points on a line that are 1 apart, of which the second fails; half a pair is not to be had."""
+
+    improves = True
+
+    def __init__(self, failures: int = 0, worse: bool = False) -> None:
+        self.failures, self.worse, self.sizes = failures, worse, []
+
+    def seen(self, x):
+        self.sizes.append(len(x))
+        return x.reshape(2, -1)  # the first points of all pairs, then the second ones
+
+    def project(self, x):
+        first, second = self.seen(x)
+        middle, apart = (first + second) / 2, 9.0 if self.worse else 1.0
+        y = torch.cat([middle - apart / 2, middle + apart / 2])[:, None]
+        self.failures -= 1
+        return tt.Projection(y, torch.arange(len(x)) < (len(x) // 2 if self.failures >= 0 else len(x)))
+
+    def defect(self, x):
+        first, second = self.seen(x)
+        return (second - first - 1).abs().repeat(2) / 2
+
+    def improve(self, x, state, **context):
+        y = self.project(x).x
+        done = torch.arange(len(x)) >= len(x) // 2  # of each pair the second
+        return Improvement((x + y) / 2, self.defect((x + y) / 2), done)
+
+
+@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("schedule", [tt.Stepwise(), tt.schedules.Fixed(torch.tensor([[True, False]]))])
+@pytest.mark.parametrize("policy", ["keep", "revert", tt.core.applied.Retry(1), tt.core.applied.Retry(2)])
+def test_a_group_whose_projection_fails_for_one_row_is_dealt_with_whole(policy, schedule, dense):
+    pairs = Pairs(failures=2)
+    corrector = tt.Corrector(
+        pairs, schedule, 1, groups=PAIRS, on_failure=policy, closing="none", measure_defects=True, dense=dense
+    )
+    x = torch.tensor([[0.0], [5.0], [3.0], [9.0]])
+    y = corrector(x, 0)
+    chosen = corrector.projected
+    corrected = policy != "revert"
+    assert torch.equal(y, torch.where(chosen[:, None] & corrected, torch.tensor([[1.0], [6.5], [2.0], [7.5]]), x))
+    assert all(size % 2 == 0 for size in pairs.sizes)
+    assert torch.equal(corrector.rollout.failed[0], chosen & (policy != tt.core.applied.Retry(2)))
+    assert torch.equal(corrector.rollout.grouped().failed[0], corrector.rollout.failed[0, :2])
+
+
+def test_a_group_that_a_failed_projection_makes_worse_keeps_its_proposals():
+    x = torch.tensor([[0.0], [5.0], [3.0], [9.0]])
+    corrector = tt.Corrector(Pairs(1, worse=True), tt.Stepwise(), 1, groups=PAIRS, measure_defects=True)
+    assert torch.equal(corrector(x, 0), x)
+    assert corrector.rollout.failed.all()
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_a_group_of_which_one_row_is_done_is_closed_whole(stop):
+    pairs = Pairs()
+    corrector = tt.Corrector(
+        pairs, tt.Stepwise(), 1 + stop, groups=PAIRS, unit="iteration", closing="free", measure_defects=True
+    )
+    y = corrector(torch.tensor([[0.0], [5.0], [3.0], [9.0]]), 0)
+    if stop:
+        y = corrector.stop(y)
+    assert y.flatten().tolist() == [1.0, 6.5, 2.0, 7.5]
+    assert set(pairs.sizes) == {4}
+    assert corrector.rollout.closing.all()
+
+
+def test_a_group_has_failed_where_any_of_its_rows_has():
+    run = tt.rollout(Walk(), Sphere(), tt.Periodic(2), range(4), groups=PAIRS)
+    second = torch.tensor([False, False, False, True])
+    run = replace(run, failed=run.projected & second, closing_failed=second)
+    assert torch.equal(run.grouped().failed, run.projected[:, :2] & torch.tensor([False, True]))
+    assert run.grouped().closing_failed.tolist() == [False, True]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core.constraint import Constraint, Improvement, Projection
+from trimtab.core.groups import Groups
 from trimtab.core.states import Form, Leaves, all_finite, finite_rows, rowwise, take_leaves
 from trimtab.core.trees import as_tensor
 
@@ -270,11 +271,14 @@ def tries_and_last_resort(policy: OnFailure) -> tuple[int, Then]:
     raise ValueError(f"on_failure must be 'keep', 'revert', 'raise', 'retry' or Retry(n): got {policy!r}")
 
 
-def recover(applied: Applied, x: Leaves, answer: Outcome, tries: int, then: Then) -> Outcome:
+def recover(
+    applied: Applied, x: Leaves, answer: Outcome, tries: int, then: Then, groups: Groups | None = None
+) -> Outcome:
     """Deal with the rows of `answer` that failed: try again, then keep, revert or raise.
 
     "keep" keeps a failed row's state only where it is finite and no farther from feasible than the proposal;
-    otherwise the proposal itself stays. `converged` tells in every case which rows failed.
+    otherwise the proposal itself stays. `converged` tells in every case which rows failed. A group fails as a whole:
+    all of its rows are tried again together, and all are kept or none.
 
     Args:
         applied: The constraint for exactly the rows of `x`.
@@ -282,29 +286,33 @@ def recover(applied: Applied, x: Leaves, answer: Outcome, tries: int, then: Then
         answer: What the first projection of `x` returned.
         tries: How many more times failed rows are tried.
         then: What to do with rows that still fail.
+        groups: Of exactly the rows of `x`, if they are corrected in groups.
     """
     assert answer.converged is not None
-    y, converged = tuple(leaf.clone() for leaf in answer.x), answer.converged.clone()
+    y, converged = tuple(leaf.clone() for leaf in answer.x), _all_together(answer.converged, groups)
     iterations = None if answer.iterations is None else answer.iterations.clone()
 
     failed = (~converged).nonzero().squeeze(1)
-    there, proposal = applied.take(failed), take_leaves(x, failed)
-    best, best_defect = _better(take_leaves(y, failed), proposal, there, there.defect(proposal))
+    there, proposal, groups = applied.take(failed), take_leaves(x, failed), groups and groups.take(failed)
+    best, best_defect = _better(take_leaves(y, failed), proposal, there, _defect(there, proposal, groups), groups)
     for _ in range(tries):
         again = there.project(best)
         there.refuse_bad_answers(again)
-        best, best_defect = _better(again.x, best, there, best_defect)
-        ok = torch.ones_like(failed, dtype=torch.bool) if again.converged is None else again.converged
+        best, best_defect = _better(again.x, best, there, best_defect, groups)
+        ok = torch.ones_like(failed, dtype=torch.bool)
+        if again.converged is not None:
+            ok = _all_together(again.converged, groups)
         best = _where(ok, again.x, best)
         _write(y, failed, best)
         converged[failed] = ok
         if iterations is not None and again.iterations is not None:
             iterations[failed] += again.iterations
         still = (~ok).nonzero().squeeze(1)
-        failed, proposal, there = failed[still], take_leaves(proposal, still), there.take(still)
-        best, best_defect = take_leaves(best, still), best_defect[still]
-        if len(failed) == 0:
+        if len(still) == 0:
+            failed = still
             break
+        failed, proposal, there = failed[still], take_leaves(proposal, still), there.take(still)
+        best, best_defect, groups = take_leaves(best, still), best_defect[still], groups and groups.take(still)
     if len(failed) and then == "raise":
         raise ProjectionError(
             f"the projection failed for {len(failed)} of {applied.n} selected states after {_tries(tries + 1)} (first: "
@@ -319,13 +327,26 @@ def _tries(number: int) -> str:
     return "1 try" if number == 1 else f"{number} tries"
 
 
-def _better(new: Leaves, old: Leaves, applied: Applied, old_defect: Tensor) -> tuple[Leaves, Tensor]:
+def _better(
+    new: Leaves, old: Leaves, applied: Applied, old_defect: Tensor, groups: Groups | None
+) -> tuple[Leaves, Tensor]:
     """Of two states of each row, the one nearer to feasible; a state that is not finite is never the one."""
-    finite = finite_rows(new)
+    finite = _all_together(finite_rows(new), groups)
     usable = _where(finite, new, old)
-    defect = applied.defect(usable)
+    defect = _defect(applied, usable, groups)
     better = finite & (defect <= old_defect)
     return _where(better, usable, old), torch.where(better, defect, old_defect)
+
+
+def _defect(applied: Applied, x: Leaves, groups: Groups | None) -> Tensor:
+    """How far each row is from feasible, (n,); a row of a group as far as the group."""
+    defect = applied.defect(x)
+    return defect if groups is None else groups.per_row(groups.together(defect))
+
+
+def _all_together(good: Tensor, groups: Groups | None) -> Tensor:
+    """Which rows are good, (n,) bool to (n,) bool; a row of a group where all of its rows are."""
+    return good.clone() if groups is None else ~groups.touched(~good)
 
 
 def _where(mask: Tensor, first: Leaves, second: Leaves) -> Leaves:

@@ -111,7 +111,7 @@ class Corrector(RunLife):
         begin = perf_counter()
         some, some_x = (constraint, x) if everyone else (constraint.take(rows), take_leaves(x, rows))
         gathering = perf_counter() - begin
-        answer = self._project(some, some_x)
+        answer = self._project(ledger, some, some_x, rows)
         ledger.keep_outcome(answer, None if everyone else rows)
         if not ledger.keep(self._residual(some, answer), check=self.measure_defects):
             some.refuse_bad_answers(answer)
@@ -127,19 +127,21 @@ class Corrector(RunLife):
     def _correct_all(self, ledger: Ledger, constraint: Applied, x: Leaves) -> Leaves:
         """Project the whole batch and keep the chosen rows, with no wait for the device."""
         chosen = ledger.projected[ledger.t]
-        answer = self._project(constraint, x, chosen)
+        answer = self._project(ledger, constraint, x, chosen=chosen)
         ledger.keep_outcome(answer, None)
         left = torch.where(chosen, self._residual(constraint, answer), ledger.defects[ledger.t])
         ledger.keep(left, check=False)
         return tuple(torch.where(rowwise(chosen, a), a, b) for a, b in zip(answer.x, x, strict=True))
 
     def _close(self, ledger: Ledger, constraint: Applied, x: Leaves, open_rows: Tensor) -> Leaves:
-        """The closing projection of the rows that the last step left alone, apart from the budget."""
+        """The closing projection of the rows that the last step left alone, apart from the budget; of whole groups."""
+        if ledger.groups is not None:
+            open_rows = ledger.groups.touched(open_rows)
         rows = open_rows.nonzero().squeeze(1)
         if len(rows) == 0:
             return x
         some = constraint.take(rows)
-        answer = self._project(some, take_leaves(x, rows))
+        answer = self._project(ledger, some, take_leaves(x, rows), rows)
         some.refuse_bad_answers(answer)  # nothing is measured any more
         ledger.closed |= open_rows
         if answer.converged is not None:
@@ -148,15 +150,18 @@ class Corrector(RunLife):
             ledger.closing_iterations[rows] = answer.iterations.to(torch.int32)
         return put_rows(x, rows, answer.x)
 
-    def _project(self, constraint: Applied, x: Leaves, chosen: Tensor | None = None) -> Outcome:
-        """The projection of rows, failed ones dealt with as the policy says; of those that were chosen, if not all."""
+    def _project(
+        self, ledger: Ledger, constraint: Applied, x: Leaves, rows: Tensor | None = None, chosen: Tensor | None = None
+    ) -> Outcome:
+        """The projection of some rows (k,), failed ones dealt with as the policy says; or of all, for those chosen."""
         answer = constraint.project(x)
         if chosen is not None and answer.converged is not None:
             answer = answer._replace(converged=answer.converged | ~chosen)
         if not self.dense and (answer.residual is not None or not self.measures_residuals):
             constraint.refuse_bad_answers(answer)  # else the defect that is measured next tells
         if answer.converged is not None and not bool(answer.converged.all()):
-            answer = recover(constraint, x, answer, self.tries, self.then)
+            groups = ledger.groups if rows is None else ledger.groups and ledger.groups.take(rows)
+            answer = recover(constraint, x, answer, self.tries, self.then, groups)
         return answer
 
     def _residual(self, constraint: Applied, answer: Outcome) -> Tensor:

@@ -86,8 +86,18 @@ class Groups:
         return out.scatter_reduce(-1, self.of_row.expand_as(values), values, "amax", include_self=False)
 
     def any_row(self, mask: Tensor) -> Tensor:
-        """Whether any row of each group is true, (n,) bool to (G,) bool."""
+        """Whether any row of each group is true, (…, n) bool to (…, G) bool."""
         return self.largest(mask.int()).bool()
+
+    def touched(self, mask: Tensor) -> Tensor:
+        """The rows of all groups of which any row is true, (…, n) bool to (…, n) bool.
+
+        Example:
+            >>> import torch
+            >>> Groups(torch.tensor([0, 0, 1, 1])).touched(torch.tensor([False, True, False, False]))
+            tensor([ True,  True, False, False])
+        """
+        return self.per_row(self.any_row(mask))
 
     def apart(self, blocks: int) -> Groups:
         """The same for rows that are `blocks` times the same samples, one after the other: each block has its own.

@@ -147,7 +147,7 @@ class Rollout:
     def grouped(self) -> Rollout:
         """The record with one column per group, as decisions were made; itself where there are no groups.
 
-        A group takes as many iterations as the row of it that takes most.
+        A group takes as many iterations as the row of it that takes most, and has failed where any of its rows has.
         """
         if self.groups is None:
             return self
@@ -156,9 +156,11 @@ class Rollout:
             self,
             defects=together(self.defects),
             residuals=together(self.residuals),
-            **{name: getattr(self, name)[:, first] for name in ("projected", "failed")},
+            projected=self.projected[:, first],
+            closing=self.closing[first],
+            failed=self.groups.any_row(self.failed),
+            closing_failed=self.groups.any_row(self.closing_failed),
             iterations=largest(self.iterations),
-            **{name: getattr(self, name)[first] for name in ("closing", "closing_failed")},
             closing_iterations=None if self.closing_iterations is None else largest(self.closing_iterations),
             seeds=None if self.seeds is None else self.seeds[first],
             groups=None,
