@@ -1,5 +1,10 @@
 """A fingerprint tells problems apart by their numbers, however those lie in memory."""
 
+from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -40,6 +45,41 @@ def test_other_numbers_shapes_and_types_are_told_apart() -> None:
         torch.zeros(0, 2),
     ]
     assert len({fingerprint(thing) for thing in things}) == len(things)
+
+
+@dataclass
+class Parts:
+    """Something whose parts may be anything."""
+
+    first: Any
+    second: Any = None
+
+
+def beginning_with(*values: int):
+    def one(x):
+        return x + values[0]
+
+    return one
+
+
+NESTED = {
+    "lists": ([[1], 2], [[1, 2]]),
+    "empty lists": ([[], []], [[[]]]),
+    "dictionaries": ({"a": {"b": 1}, "c": 2}, {"a": {"b": 1, "c": 2}}),
+    "data classes": (Parts(Parts(1, [2]), 3), Parts(Parts(1, [2, 3]))),
+    "sets": ([{1}, "2"], [{1, 2}]),
+    "partials": (partial(max, [1], 2), partial(max, [1, 2])),
+    "objects": ([SimpleNamespace(a=1), "b", 2], [SimpleNamespace(a=1, b=2)]),
+    "functions": ([beginning_with(1), 2], [beginning_with(1, 2)]),
+}
+
+
+@pytest.mark.parametrize("told", [fingerprint, full_fingerprint])
+@pytest.mark.parametrize("name", NESTED)
+def test_what_is_within_an_object_is_told_from_what_comes_after_it(name: str, told) -> None:
+    one, other = NESTED[name]
+    assert told(one) == told(one) != told(other)
+    assert told([one], other) != told([one, other])
 
 
 SCRIPT = """

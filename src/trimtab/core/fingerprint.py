@@ -104,12 +104,11 @@ class _Walk:
         elif isinstance(thing, str | bytes | int | float | complex | bool | None):
             self.digest.update(repr(thing).encode())
         elif isinstance(thing, CodeType):
-            self.digest.update(thing.co_code + " ".join(thing.co_names).encode())
+            self.digest.update(f"{len(thing.co_code)}:".encode() + thing.co_code + " ".join(thing.co_names).encode())
             self._all(thing.co_consts, depth)
         elif depth < _DEEPEST and id(thing) not in self.within:
             self.within.append(id(thing))
-            for part in self._parts(thing, depth):
-                self.feed(part, depth + 1)
+            self._all(self._parts(thing, depth), depth)
             self.within.pop()
 
     def _class(self, kind: type, depth: int) -> None:
@@ -139,8 +138,11 @@ class _Walk:
         return beyond.digest.hexdigest() if told else ""
 
     def _all(self, things: Any, depth: int) -> None:
+        """What belongs to one object, between marks: [[1], 2] is not [[1, 2]]."""
+        self.digest.update(b"(")
         for thing in things:
             self.feed(thing, depth + 1)
+        self.digest.update(b")")
 
     def _parts(self, thing: Any, depth: int) -> Iterator[Any]:
         """What an object is made of, in an order that is always the same."""
