@@ -52,6 +52,20 @@ def test_distances_of_trees_add_up_their_squares(runs):
         assert torch.allclose(measure(run, step), measure(runs["periodic"], runs["step"]), rtol=1e-14)
 
 
+@pytest.mark.parametrize(
+    ("other", "came"),
+    [
+        (torch.zeros(2, 2, dtype=torch.float64), "same dtype have a distance: got .*float32.* and .*float64"),
+        (np.zeros((2, 2), dtype=np.float32), "kind of array have a distance: got Tensor of the state and ndarray"),
+        ({"x": torch.zeros(2, 2)}, "have a distance: got Tensor of the state and dict of x; convert one"),
+        (torch.zeros(2, 3), "same shape have a distance"),
+    ],
+)
+def test_states_of_another_form_have_no_distance_and_there_is_no_step_to_speak_of(other, came):
+    with pytest.raises((TypeError, ValueError), match=came):
+        metrics.euclidean(torch.zeros(2, 2), other)
+
+
 def test_a_path_without_its_initial_state_has_the_same_error(runs):
     run, step = runs["periodic"], runs["step"]
     shorter = replace(run, states=run.states[1:])
@@ -78,6 +92,11 @@ def test_degenerate_rollouts_are_marked_left_out_and_counted():
     values = metrics.nepe(torch.tensor([1.0, 1.0]), torch.tensor([0.5, 0.5]), torch.tensor([0.5 + 1e-12, 1.5]))
     assert values.isnan().tolist() == [True, False]
     assert metrics.summary(values).n == 1
+
+
+def test_where_terminal_is_lower_than_stepwise_there_is_no_scale():
+    values = metrics.nepe(torch.tensor([2.0]), torch.tensor([3.0]), torch.tensor([1.0]))
+    assert values.isnan().all()
 
 
 def test_improvement_gap_and_wins_are_of_pairs():
@@ -107,5 +126,9 @@ def test_unpaired_rollouts_are_refused(runs):
         metrics.endpoint_distance(runs["periodic"], other, distance)
     with pytest.raises(ValueError, match="keep_states=True"):
         metrics.state_error(runs["periodic"], free.rollout(Walk(), Sphere(), tt.Stepwise(), range(6)), distance)
+    longer = free.rollout(Walk(20), Sphere(), tt.Stepwise(), range(6), keep_states=True)
+    with pytest.raises(ValueError, match="step by step: got 12 and 20 steps"):  # the last 12 of 20 are other steps
+        metrics.state_error(runs["periodic"], longer)
+    metrics.endpoint_distance(runs["periodic"], longer)
     with pytest.raises(ValueError, match="same shape"):
         metrics.endpoint_distance(runs["periodic"], free.rollout(Walk(), Sphere(), tt.Stepwise(), range(3)), distance)

@@ -52,8 +52,17 @@ def euclidean(a: Any, b: Any) -> Tensor:
     """
     form = Form(a, floats=False)
     theirs = Form(b, floats=False)
+    if form.tree != theirs.tree:
+        kinds = [f"{type(state).__name__} of {', '.join(f.names)}" for state, f in ((a, form), (b, theirs))]
+        raise TypeError(
+            f"states of the same tree and kind of array have a distance: got {kinds[0]} and {kinds[1]}; convert one"
+        )
     if [tuple(shape) for shape in form.shapes] != [tuple(shape) for shape in theirs.shapes]:
         raise ValueError(f"states of the same shape have a distance: got {form.shapes} and {theirs.shapes}")
+    if form.dtypes != theirs.dtypes:
+        raise ValueError(
+            f"states of the same dtype have a distance: got {form.dtypes} and {theirs.dtypes}; convert one"
+        )
     apart = [difference(x, y) for x, y in zip(form.leaves(a), form.leaves(b), strict=True)]
     parts = [torch.linalg.vector_norm(d.flatten(1), dim=1) if d.ndim > 1 else d.abs() for d in apart]
     distance: Tensor = parts[0] if len(parts) == 1 else torch.linalg.vector_norm(torch.stack(parts), dim=0)
@@ -89,6 +98,11 @@ def state_error(run: Rollout, stepwise: Rollout, distance: Distance = euclidean)
     _paired(run, stepwise)
     if run.states is None or stepwise.states is None:
         raise ValueError("state error needs the states along the path: run both rollouts with keep_states=True")
+    if run.n_steps != stepwise.n_steps:
+        raise ValueError(
+            f"state error compares two rollouts step by step: got {run.n_steps} and {stepwise.n_steps} steps; compare "
+            "runs of one length, or their final states with endpoint_distance"
+        )
     ours, theirs = _last_states(run.states, run.n_steps), _last_states(stepwise.states, run.n_steps)
     return _sum_over_steps(torch.stack([measured_distance(distance, a, b) for a, b in zip(ours, theirs, strict=True)]))
 
@@ -100,8 +114,9 @@ def nepe(path: Tensor, stepwise: Tensor, terminal: Tensor, tolerance: float = 1e
         path: Path errors of the schedule, (n,).
         stepwise: Of the paired stepwise rollouts, (n,).
         terminal: Of the paired terminal rollouts, (n,).
-        tolerance: Where terminal and stepwise differ by less, timing is of no consequence: the value is NaN
-            ("degenerate") and `summary` leaves it out and counts it.
+        tolerance: Where terminal is not above stepwise by at least so much, lower ones included, timing is of no
+            consequence or the scale would be upside down: the value is NaN ("degenerate"), and `summary` leaves it out
+            and counts the others.
     """
     check_paired(path=path, stepwise=stepwise, terminal=terminal)
     real_number(tolerance, "tolerance", 0)
@@ -144,7 +159,10 @@ def top_mass(defects: Tensor, q: float = 0.2) -> Tensor:
 
 
 def achieved_budget(run: Rollout) -> Tensor:
-    """B-hat / T: the share of steps that were projected, (n,), closing projections apart."""
+    """B-hat / T: corrections spent per step, (n,), projections or, where those were counted, iterations.
+
+    A closing projection is among them where the budget pays for it; one that is apart from the budget is not.
+    """
     _record(run, "run")
     return run.spent.double() / run.n_steps
 
