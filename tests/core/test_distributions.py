@@ -269,9 +269,11 @@ def test_what_is_no_set_of_samples_is_refused():
 
 def test_bad_options_of_single_distances_are_refused():
     x = torch.zeros(3, 2)
-    with pytest.raises(ValueError, match="at least one direction"):
-        sliced_wasserstein(x, x, directions=0)
-    with pytest.raises(ValueError, match="positive number"):
-        kernel_distance(x, x, bandwidth=0)
+    for directions, came in ((0, "of at least 1: got 0"), (2.5, "got 2.5 of type float"), ("3", "got '3' of type str")):
+        with pytest.raises((TypeError, ValueError), match=f"directions.* must be a whole number.*{came}"):
+            sliced_wasserstein(x, x, directions=directions)
+    for bandwidth, came in ((0, "above 0: got 0"), (torch.inf, "got inf"), ("1", "got '1' of type str")):
+        with pytest.raises((TypeError, ValueError), match=f"the bandwidth of a kernel must be .*{came}"):
+            kernel_distance(x, x, bandwidth=bandwidth)
     with pytest.raises(ValueError, match=r"power is between 0 and 1: got 1\.0"):
         smallest_shift(x, 3, power=1.0)

@@ -90,6 +90,11 @@ def test_labels_that_are_none_are_refused(labels):
         tt.rollout(Walk(), Sphere(), tt.Periodic(2), range(6), groups=torch.zeros(5, dtype=torch.int64))
 
 
+def test_a_problem_has_one_label_for_each_of_its_seeds():
+    with pytest.raises(ValueError, match="2 group labels were given for 8 seeds; give each sample one label"):
+        tt.Problem(Walk(), Sphere(), range(8), groups=[0, 0])
+
+
 def test_what_a_run_was_given_follows_its_states_to_their_device():
     form = SimpleNamespace(n=6, device=ELSEWHERE, dtype=torch.float32)
     ledger = Ledger(form, tt.Periodic(torch.full((6,), 3)), 12, "none", torch.arange(6))

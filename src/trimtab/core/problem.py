@@ -52,7 +52,12 @@ class Problem:
         checked_constraint(self.constraint)
         callable_thing(self.distance, "the distance of a problem", "distance(a, b)")
         object.__setattr__(self, "seeds", as_seeds(self.seeds))
-        object.__setattr__(self, "groups", as_groups(self.groups))
+        groups = as_groups(self.groups)
+        if groups is not None and len(groups.labels) != len(self.seeds):
+            raise ValueError(
+                f"{len(groups.labels)} group labels were given for {len(self.seeds)} seeds; give each sample one label"
+            )
+        object.__setattr__(self, "groups", groups)
 
     def __repr__(self) -> str:
         """One line."""

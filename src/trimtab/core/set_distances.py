@@ -14,7 +14,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from trimtab.core.errors import unknown
+from trimtab.core.checks import positive_number
+from trimtab.core.errors import unknown, whole_number
 from trimtab.core.states import Form, numbers_of
 
 __all__ = [
@@ -81,8 +82,7 @@ def sliced_wasserstein(x: Any, y: Any, directions: int = _DIRECTIONS, seed: int 
         >>> sliced_wasserstein(torch.zeros(5), torch.full((4,), 2.0))
         2.0
     """
-    if directions < 1:
-        raise ValueError(f"sliced_wasserstein needs at least one direction: got {directions}")
+    whole_number(directions, "directions, along which samples are compared,")
     x, y = as_rows(x), as_rows(y)
     found = Sliced(_directions(x.shape[1], directions, seed).to(x.device))
     return float(found.relabelled(*pooled(x, y))[0])
@@ -103,9 +103,8 @@ def kernel_distance(x: Any, y: Any, bandwidth: float | None = None) -> float:
     """
     if bandwidth is None:
         return _of_two("kernel", x, y)
-    if not 0 < bandwidth < float("inf"):
-        raise ValueError(f"the bandwidth of a kernel is a positive number: got {bandwidth}")
-    return float(Kernel(float(bandwidth)).relabelled(*pooled(as_rows(x), as_rows(y)))[0])
+    kernel = Kernel(positive_number(bandwidth, "the bandwidth of a kernel"))
+    return float(kernel.relabelled(*pooled(as_rows(x), as_rows(y)))[0])
 
 
 @dataclass(frozen=True)
