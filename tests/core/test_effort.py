@@ -103,6 +103,18 @@ def test_a_run_ends_feasible_and_its_closing_iterations_are_counted(closing):
     assert bool((record.paid >= record.spent).all())
 
 
+@pytest.mark.parametrize("closing", ["paid", "free"])
+def test_a_closing_projection_that_does_not_tell_its_iterations_is_one(closing):
+    class Silent(Halving):
+        def project(self, x):
+            return super().project(x).x
+
+    record = run(tt.Terminal(), Silent(), unit="iteration", closing=closing)
+    assert record.paid.tolist() == record.all_iterations.tolist() == [1] * len(SEEDS)
+    assert record.spent.tolist() == [int(closing == "paid")] * len(SEEDS)
+    assert torch.equal(replay(tt.Terminal(), record), record.iterations.long())
+
+
 def test_a_function_is_asked_again_after_each_iteration():
     seen = []
 

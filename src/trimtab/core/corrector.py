@@ -148,6 +148,8 @@ class Corrector(RunLife):
             ledger.closing_failed[rows] = ~answer.converged
         if answer.iterations is not None:
             ledger.closing_iterations[rows] = answer.iterations.to(torch.int32)
+        elif self.unit == "iteration":  # a solver that does not tell is paid for one
+            ledger.closing_iterations[rows] = 1
         return put_rows(x, rows, answer.x)
 
     def _project(

@@ -52,7 +52,8 @@ class Rollout:
         closing: Which samples had a closing projection apart from the budget, (n,) bool.
         failed: Where a projection of the rollout failed, (T, n) bool.
         closing_failed: Where the closing projection failed, (n,) bool.
-        iterations: Solver iterations, (T, n), 0 where nothing was projected or nothing was counted.
+        iterations: Solver iterations, (T, n), 0 where nothing was projected or nothing was counted; where they are what
+            is counted, a projection that does not tell is one.
         seeds: (n,), where known.
         states: Kept states, (T + 1, n, *event) with the initial one first (T where the loop did not show it), or None.
         seconds: Wall clock by kind: update, defect, projection, scheduling.
