@@ -193,6 +193,27 @@ def test_what_an_iteration_costs_is_what_it_spends(price, budget, closing):
         assert bool((SetUp().defect(record.final) <= SetUp().tolerance).all())
 
 
+@pytest.mark.parametrize("closing", ["paid", "free", "none"])
+@pytest.mark.parametrize("budget", [2, 3, 7])
+def test_where_an_iteration_costs_more_than_is_left_nothing_is_left(budget, closing):
+    """And not less than nothing, which would be the price of another column, or of none."""
+    seen = []
+
+    class Watching(Adaptive):
+        def decide(self, now):
+            seen.extend([now.arrays(self)[1].min(), now.budget_left.min(), now.spendable.min()])
+            seen.extend([now.take(slice(0, 2)).budget_left.min(), now.take(slice(0, 2)).spendable.min()])
+            return super().decide(now)
+
+    prices = flat_prices(0.0, budget)
+    record = run(Watching(prices, budget), SetUp(), closing=closing)
+    on_the_way = record.iterations[:-1] if closing == "paid" else record.iterations
+    assert int(on_the_way.sum(dim=0).min()) >= budget - (closing == "paid")
+    assert int(on_the_way.sum(dim=0).max()) <= budget - (closing == "paid") - 1 + SetUp.begin
+    assert min(map(int, seen)) == 0
+    assert torch.equal(replay(Adaptive(prices, budget), record), record.iterations.long())
+
+
 def test_a_closing_that_is_paid_for_is_had_although_one_iteration_took_what_was_kept_for_it():
     record = run(tt.Periodic(2), SetUp(), unit="iteration", measure_defects=True)
     assert int(record.iterations[:-1].sum(dim=0).min()) > 2

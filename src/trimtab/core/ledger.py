@@ -95,7 +95,8 @@ class Ledger:
         self._spent, self._last, self._decided = map(as_array, (self.spent, self.last, self.decided))
         self._defects, self._kept, self._projected = map(as_array, (self.defects, self.residuals, self.projected))
         books = (self.seen, self.decided, self.budget, self.spent, self.last, self.unit_seeds)
-        self._books = Books(*(None if part is None else _for_reading(part) for part in books))
+        arrays = Books(*(None if part is None else _for_reading(part) for part in books))
+        self._books = arrays._replace(beyond=self.unit == "iteration")
         self._limit = as_array(self.budget - self.for_closing)  # what may be spent before the last step
         self._everyone = torch.ones_like(self.budget, dtype=torch.bool)
 

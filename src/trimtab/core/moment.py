@@ -34,6 +34,7 @@ class Books(NamedTuple):
         spent: What each has spent, (n,) int64.
         last: 1 + the step after which each was last corrected, 0 for never, (n,) int64.
         seeds: (n,), if the loop knows them.
+        beyond: Whether more may be spent than a budget has, as by an iteration that costs more than is left of it.
     """
 
     defects: Any
@@ -42,6 +43,7 @@ class Books(NamedTuple):
     spent: Any
     last: Any
     seeds: Any = None
+    beyond: Any = False
 
 
 class Moment:
@@ -132,7 +134,7 @@ class Moment:
         began = torch.as_tensor(budget, device=defects.device).expand(defects.shape[1])
         already = projected[:t].sum(dim=0) if spent is None else spent
         books = (defects, projected, began, already, last, seeds)
-        arrays = Books(*(None if part is None else as_array(part) for part in books))
+        arrays = Books(*(None if part is None else as_array(part) for part in books))._replace(beyond=True)
         present = None if defect is None else as_array(defect)
         return cls(t, n_steps or len(defects), arrays, defect=present, kept_back=kept_back, memo=memo, again=again)
 
@@ -152,12 +154,12 @@ class Moment:
     @property
     def budget_left(self) -> Tensor:
         """Corrections each sample may still spend, (n,) int64."""
-        return _copied(self._books.budget - self._books.spent)
+        return _copied(self._left(0))
 
     @property
     def spendable(self) -> Tensor:
         """Corrections each sample may spend before the closing projection, (n,) int64."""
-        return _copied(self._books.budget - self._books.spent - self._kept_back)
+        return _copied(self._left(self._kept_back))
 
     @property
     def steps_to_go(self) -> int:
@@ -199,6 +201,10 @@ class Moment:
         """All decisions so far, (t, n) bool."""
         return _copied(self._books.projected[: self.t])
 
+    def _left(self, kept_back: int) -> Any:
+        left = self._books.budget - self._books.spent - kept_back
+        return left.clip(min=0) if self._books.beyond else left
+
     def arrays(self, schedule: Budgeted) -> tuple[Any, Any]:
         """The defects s and what is left of a schedule's own budget b, (n,) each, to be read at no cost.
 
@@ -207,14 +213,16 @@ class Moment:
         """
         books = self._books
         if schedule is self._asked:
-            return self._defect, books.budget - books.spent
+            left = books.budget - books.spent
+            return self._defect, left.clip(min=0) if books.beyond else left
         budget = as_array(schedule.budget) if isinstance(schedule.budget, Tensor) else schedule.budget
         return self._defect, (budget - books.spent).clip(min=0)
 
     def take(self, rows: slice) -> Moment:
         """The same moment for some of the samples; the proposal is left out."""
-        defects, projected, *each = self._books
-        some = Books(defects[:, rows], projected[:, rows], *(None if part is None else part[rows] for part in each))
+        defects, projected, *each, beyond = self._books
+        each = [None if part is None else part[rows] for part in each]
+        some = Books(defects[:, rows], projected[:, rows], *each)._replace(beyond=beyond)
         memo = self._memo.setdefault((rows.start, rows.stop), {})
         return Moment(
             self.t,
