@@ -67,6 +67,21 @@ def test_too_few_calls_are_told():
         pass
 
 
+def test_a_run_that_has_made_steps_is_not_given_up_for_a_new_one():
+    corrector = free.Corrector(Sphere(), tt.Stepwise(), 3)
+    x = torch.ones(2, 3)
+    corrector.begin(x)
+    corrector.begin(2 * x)  # nothing is lost yet
+    corrector(x)
+    with pytest.raises(RuntimeError, match=r"called only 1 of 3 times; call reset\(\) first"):
+        corrector.begin(x)
+    assert corrector.t == 1
+    corrector(x)
+    corrector(x)
+    corrector.begin(x)
+    assert corrector.t == 0
+
+
 def test_too_many_calls_are_told():
     corrector = free.Corrector(Sphere(), tt.Stepwise(), 1)
     with corrector:

@@ -92,15 +92,17 @@ def test_a_run_belongs_to_the_thread_that_began_it():
     raised: list[BaseException] = []
 
     def intrude():
-        try:
-            corrector(x, 1)
-        except RuntimeError as error:
-            raised.append(error)
+        for intrusion in (lambda: corrector(x, 1), lambda: corrector.begin(x), lambda: corrector.stop(x)):
+            try:
+                intrusion()
+            except RuntimeError as error:
+                raised.append(error)
 
     thread = threading.Thread(target=intrude)
     thread.start()
     thread.join()
-    assert "begun by another thread" in str(raised[0])
+    assert len(raised) == 3
+    assert all("begun by another thread" in str(error) for error in raised)
     for t in range(1, T):
         corrector(x, t)
     assert corrector.rollout.n_steps == T

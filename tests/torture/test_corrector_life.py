@@ -139,7 +139,11 @@ class Life(RuleBasedStateMachine):
 
     @rule()
     def begin(self):
-        """A run may be begun by its initial states."""
+        """A run may be begun by its initial states, but not in the middle of another."""
+        if self.made > 0 and not (self.broken or self.complete):
+            with pytest.raises(RuntimeError, match=r"call reset\(\) first"):
+                self.corrector.begin(torch.zeros(N, 2))
+            return
         self.corrector.begin(torch.zeros(N, 2))
         self.made, self.broken, self.complete, self.stopped = 0, False, False, False
 
@@ -158,15 +162,17 @@ class Life(RuleBasedStateMachine):
         caught = []
 
         def call() -> None:
-            try:
-                self.corrector(torch.zeros(N, 2))
-            except RuntimeError as error:
-                caught.append(str(error))
+            for intrude in (self.corrector, self.corrector.begin, self.corrector.stop):
+                try:
+                    intrude(torch.zeros(N, 2))
+                except RuntimeError as error:
+                    caught.append(str(error))
 
         thread = threading.Thread(target=call)
         thread.start()
         thread.join()
-        assert "thread" in caught[0]
+        assert len(caught) == 3
+        assert all("thread" in error for error in caught)
 
     @invariant()
     def counts(self):

@@ -227,7 +227,7 @@ class Corrector(RunLife):
         Returns:
             The final states.
         """
-        ledger = self._ledger
+        ledger = self._own()
         if ledger is None or ledger.t == 0 or ledger.complete or ledger.broken:
             raise RuntimeError("there is no run to stop: stop ends one that has begun and is not complete")
         leaves = ledger.form.leaves(x)

@@ -174,16 +174,22 @@ class RunLife:
         return known
 
     def begin(self, x: Any) -> None:
-        """Begin a run with the initial states `x`, (n, *event). Optional: the first call does it too."""
-        self._begin(x)
-        assert self._ledger is not None
-        leaves = self._ledger.form.leaves(x)
+        """Begin a run with the initial states `x`, (n, *event). Optional: the first call does it too.
+
+        As a call does, it refuses to give up a run that is not complete; `reset` forgets one.
+        """
+        with self._beginning:
+            ledger = self._own()
+            if ledger is not None and not ledger.broken:
+                self._refuse_unfinished(ledger)
+            ledger = self._begin(x)
+        leaves = ledger.form.leaves(x)
         if not all_finite(leaves):
             self.reset()
             raise ValueError("the initial states have NaN or inf; begin with finite ones")
         self._previous = tuple(leaf.detach().clone() for leaf in leaves)
         if self.keep_states:
-            self._ledger.states.append(self._previous)
+            ledger.states.append(self._previous)
 
     def _begin(self, x: Any) -> Ledger:
         ledger = Ledger(Form(x), self.schedule, self.n_steps, self.closing, self.seeds, self.groups, self.unit)
@@ -202,14 +208,7 @@ class RunLife:
             return self._owned(proposal, t)
 
     def _owned(self, proposal: Any, t: int | None) -> Ledger:
-        ledger = self._ledger
-        if ledger is not None and ledger.thread == 0:  # a copy belongs to whichever thread calls it first
-            ledger.thread = get_ident()
-        if ledger is not None and not ledger.complete and ledger.thread != get_ident():
-            raise RuntimeError(
-                f"this corrector's run was begun by another thread (it is at step {ledger.t} of {self.n_steps}); a run "
-                "belongs to one thread: give each thread a corrector of its own"
-            )
+        ledger = self._own()
         if ledger is not None and ledger.broken:
             if t != 0:
                 raise RuntimeError(
@@ -218,11 +217,8 @@ class RunLife:
                 )
             ledger = None
         if ledger is None or (ledger.complete and not self._strict) or (t == 0 and ledger.t != 0):
-            if ledger is not None and not ledger.complete:
-                raise RuntimeError(
-                    f"a new run begins at t = 0, but the last one was called only {ledger.t} of {self.n_steps} times; "
-                    "call reset() first if that was meant"
-                )
+            if ledger is not None:
+                self._refuse_unfinished(ledger)
             if t not in (None, 0):  # before the record of the last run is given up
                 done = "" if ledger is None else "; the last run is complete (does your loop make more updates?)"
                 raise RuntimeError(f"the corrector expected step 0 of {self.n_steps} next: got t = {t}{done}")
@@ -235,6 +231,26 @@ class RunLife:
         if t is not None and t != ledger.t:
             raise RuntimeError(f"the corrector expected step {ledger.t} of {self.n_steps} next: got t = {t}")
         return ledger
+
+    def _own(self) -> Ledger | None:
+        """The books of the run, if there is one; refuse a thread that it does not belong to."""
+        ledger = self._ledger
+        if ledger is not None and ledger.thread == 0:  # a copy belongs to whichever thread calls it first
+            ledger.thread = get_ident()
+        if ledger is not None and not ledger.complete and ledger.thread != get_ident():
+            raise RuntimeError(
+                f"this corrector's run was begun by another thread (it is at step {ledger.t} of {self.n_steps}); a run "
+                "belongs to one thread: give each thread a corrector of its own"
+            )
+        return ledger
+
+    def _refuse_unfinished(self, ledger: Ledger) -> None:
+        """Refuse to begin anew while a run has made some of its steps."""
+        if 0 < ledger.t < ledger.n_steps:
+            raise RuntimeError(
+                f"a new run begins at t = 0, but the last one was called only {ledger.t} of {self.n_steps} times; "
+                "call reset() first if that was meant"
+            )
 
     def _applied(self, ledger: Ledger, context: dict[str, Any]) -> Applied:
         """The constraint for this step, told what it needs to know."""

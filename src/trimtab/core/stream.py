@@ -113,6 +113,7 @@ class Stream:
 
     def begin(self, x: Any) -> None:
         """Begin anew with the initial states `x`: full buckets. Needed by constraints that need "previous"."""
+        self._corrector._own()  # another thread's run is refused before anything is forgotten
         self.steps = 0
         self._projected = None
         self._bucket.empty()
