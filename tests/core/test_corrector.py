@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import time
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ import torch
 import free
 import trimtab as tt
 from cases import Sphere, Walk, correct
+from trimtab.core import applied, ledger
+from trimtab.core import corrector as corrector_module
 
 # ------------------------------------------------------------------ bad input
 
@@ -155,6 +158,24 @@ def test_a_copy_made_in_mid_run_goes_on_by_itself(duplicate):
         for mine, theirs in ((before, corrector.rollout.projected), (before, other.rollout.projected)):
             assert torch.equal(mine, theirs)
         assert torch.equal(corrector.rollout.residuals, other.rollout.residuals)
+
+
+@pytest.mark.parametrize("hours", [-30, 30])
+def test_a_copy_that_goes_on_by_another_clock_keeps_its_seconds(hours, monkeypatch, tmp_path):
+    """A clock begins anew when a machine is booted, and each machine has its own."""
+    corrector = free.Corrector(Sphere(), tt.Periodic(2), 4)
+    x = torch.ones(2, 3)
+    for t in range(2):
+        x = corrector(2 * x, t)
+    written = pickle.dumps(corrector)
+    for module in (ledger, applied, corrector_module):
+        monkeypatch.setattr(module, "perf_counter", lambda: time.perf_counter() + 3600 * hours)
+    other = pickle.loads(written)
+    for t in range(2, 4):
+        x = other(2 * x, t)
+    assert all(0 <= seconds < 1000 for seconds in other.rollout.seconds.values())
+    other.rollout.save(tmp_path / "run.safetensors")
+    tt.Rollout.load(tmp_path / "run.safetensors")
 
 
 def test_proposals_are_not_modified():

@@ -101,12 +101,16 @@ class Ledger:
         self._everyone = torch.ones_like(self.budget, dtype=torch.bool)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy needs: nothing that points into the books of this ledger."""
-        return {name: value for name, value in vars(self).items() if not name.startswith("_")} | {"thread": 0}
+        """What a copy needs: nothing that points into the books of this ledger, and no reading of this clock."""
+        clock = {"began_at": self.began_at - self.returned_at, "returned_at": 0.0}
+        kept = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        return kept | {"thread": 0} | clock
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Go on where the other one was."""
+        """Go on where the other one was, as if its last call had returned now: another process has another clock."""
         vars(self).update(state)
+        now = perf_counter()
+        self.began_at, self.returned_at = self.began_at + now, self.returned_at + now
         if self.groups is None:
             self.seen, self.decided = self.defects, self.projected
         self._open()
