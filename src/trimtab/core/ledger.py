@@ -29,8 +29,9 @@ _AS_IT_IS = nullcontext()
 class Ledger:
     """The running state of one run.
 
-    Decisions are about *units*: samples, or groups of them. `defects`, `residuals` and `projected` have one column per
-    sample; `seen`, `decided`, `budget`, `spent` and `last` one per unit. Without groups the two are the same tensors.
+    Decisions are about *deciders*: samples, or groups of them. `defects`, `residuals` and `projected` have one column
+    per sample; `seen`, `decided`, `budget`, `spent` and `last` one per decider. Without groups the two are the same
+    tensors.
 
     On the host the few numbers of a step are read and written through numpy views of the same memory, since a call of
     torch costs several times the work it does there. Whatever is written below works on both.
@@ -75,11 +76,11 @@ class Ledger:
         self.budget[:] = torch.as_tensor(_budget(schedule, n_steps, deciders, unit, self.for_closing), device=device)
         self.spent, self.last = torch.zeros_like(self.budget), torch.zeros_like(self.budget)
         self.seen, self.decided = self.defects, self.projected
-        self.unit_seeds = seeds
+        self.decider_seeds = seeds
         if groups is not None:
             self.seen = torch.empty(n_steps, deciders, dtype=form.dtype, device=device)
             self.decided = torch.zeros(n_steps, deciders, dtype=torch.bool, device=device)
-            self.unit_seeds = None if seeds is None else seeds[groups.first_row]
+            self.decider_seeds = None if seeds is None else seeds[groups.first_row]
         self.memo: dict[Hashable, Any] = {}
         self.passes: list[tuple[int, Tensor, Tensor, Tensor]] = []  # within steps: which, defects, who is asked, costs
         self.again = 0  # passes of this step
@@ -94,7 +95,7 @@ class Ledger:
         """Find the row of each step in the books, and the numpy views of what is written at every step."""
         self._spent, self._last, self._decided = map(as_array, (self.spent, self.last, self.decided))
         self._defects, self._kept, self._projected = map(as_array, (self.defects, self.residuals, self.projected))
-        books = (self.seen, self.decided, self.budget, self.spent, self.last, self.unit_seeds)
+        books = (self.seen, self.decided, self.budget, self.spent, self.last, self.decider_seeds)
         arrays = Books(*(None if part is None else _for_reading(part) for part in books))
         self._books = arrays._replace(beyond=self.unit == "iteration")
         self._limit = as_array(self.budget - self.for_closing)  # what may be spent before the last step
@@ -150,7 +151,7 @@ class Ledger:
         return not check or _sound(written)
 
     def wanted(self, proposal: Any, context: Mapping[str, Any]) -> Any:
-        """What the schedule decides at this step, (units,) bool; everyone, at a last step that the budget pays for."""
+        """What the schedule decides now, (deciders,) bool; everyone, at a last step that the budget pays for."""
         t, kept_back = self.t, self.for_closing
         if kept_back and t == self.n_steps - 1:
             return self._everyone
@@ -161,12 +162,12 @@ class Ledger:
         )
 
     def spend(self, wanted: Any, among: Tensor | None = None) -> Any:
-        """Spend one correction of each sample or group that is wanted and can pay.
+        """Spend one correction of each decider that is wanted and can pay.
 
         With a paid closing, what is kept back for the last step can be spent there alone, and everyone is able to.
 
         Args:
-            wanted: What the schedule decided, (units,) bool.
+            wanted: What the schedule decided, (deciders,) bool.
             among: The samples that it is about, (n,) bool, if not all; a group is one of them while any of its rows is.
 
         Returns:
@@ -335,7 +336,7 @@ class Ledger:
 
 
 def _budget(schedule: Schedule, n_steps: int, deciders: int, unit: Unit, for_closing: int) -> int | Tensor:
-    """What each sample or group may spend, checked."""
+    """What each decider may spend, checked."""
     budget = units(schedule.budget, n_steps, unit)
     if isinstance(budget, Tensor) and len(budget) != deciders:
         raise ValueError(f"the schedule has budgets for {len(budget)} samples, but the batch has {deciders}")

@@ -91,8 +91,8 @@ class Problem:
 
     def halves(self) -> tuple[Problem, Problem]:
         """Two problems of half the samples each, groups kept whole."""
-        units = torch.arange(len(self)) if self.groups is None else self.groups.of_row.cpu()
+        deciders = torch.arange(len(self)) if self.groups is None else self.groups.of_row.cpu()
         count = len(self) if self.groups is None else self.groups.n
         return tuple(  # type: ignore[return-value]
-            self.take(part.nonzero().squeeze(1)) for part in (units < count // 2, units >= count // 2)
+            self.take(part.nonzero().squeeze(1)) for part in (deciders < count // 2, deciders >= count // 2)
         )

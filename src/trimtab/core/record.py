@@ -30,7 +30,7 @@ class Passes(NamedTuple):
 
     Attributes:
         step: The step of each pass, (p,) int64.
-        defects: Of the samples or groups that it was asked about, (p, n); NaN for those that had finished.
+        defects: Of the deciders (samples, or groups) that it was asked about, (p, n); NaN for those that had finished.
         cost: Of the iteration before it, (p, n) int32; 0 for those that had none.
     """
 

@@ -121,7 +121,7 @@ class Batches:
         self.say.batch(batches)
         return record.grouped()
 
-    def per_unit(self, values: Tensor) -> Tensor:
+    def per_decider(self, values: Tensor) -> Tensor:
         """Values per sample as values per group, where decisions are about groups."""
         return values if self.groups is None else self.groups.together(values)
 
@@ -157,7 +157,9 @@ class Batches:
     def weights(self) -> Tensor | None:
         """What a unit of residual costs at each step with a choice, (T',); None for path error."""
         self.expect_weights()
-        found = residual_weights(self.objective, self.run, self.distance, lambda: self.stepwise, per_unit=self.per_unit)
+        found = residual_weights(
+            self.objective, self.run, self.distance, lambda: self.stepwise, per_decider=self.per_decider
+        )
         return None if found is None else found[: self.n_choices]
 
     def expect_weights(self) -> None:

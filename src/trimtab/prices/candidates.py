@@ -128,12 +128,12 @@ def _measure(batches: Batches, quality: Quality | None, problem: Problem | None)
     """What a batch of final samples, or its path, costs: lower is better, (n,)."""
     if quality is not None:
         chosen = quality
-        return Measure(chosen.name, lambda run: batches.per_unit(chosen.costs(run.final, problem)))
+        return Measure(chosen.name, lambda run: batches.per_decider(chosen.costs(run.final, problem)))
     mix = as_mix(batches.objective)
 
     def cost(run: Rollout) -> Tensor:
         parts = {"path": lambda: run.residuals.double().sum(dim=0).cpu()}
-        parts["endpoint"] = lambda: batches.per_unit(
+        parts["endpoint"] = lambda: batches.per_decider(
             endpoint_distance(run, batches.stepwise, batches.distance).double().cpu()
         )
         return torch.stack([weight * parts[name]() for name, weight in mix.items()]).sum(dim=0)

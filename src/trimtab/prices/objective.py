@@ -105,7 +105,7 @@ def residual_weights(
     distance: Distance,
     stepwise: Callable[[], Rollout],
     batches: int = 3,
-    per_unit: Callable[[Tensor], Tensor] = lambda values: values,
+    per_decider: Callable[[Tensor], Tensor] = lambda values: values,
 ) -> Tensor | None:
     """What a unit of residual at each step adds to the objective, (T,); None for path error, where it is 1.
 
@@ -115,7 +115,7 @@ def residual_weights(
         distance: Between states, (n, *event) twice to (n,).
         stepwise: Gives the same batch corrected at every step.
         batches: With a window skipped, beside the stepwise one.
-        per_unit: Makes values per sample, (n,), values per group where decisions are about groups.
+        per_decider: Makes values per sample, (n,), values per group where decisions are about groups.
     """
     mix = as_mix(objective)
     if set(mix) == {"path"}:
@@ -132,7 +132,8 @@ def residual_weights(
     weights = torch.full((T,), mix.get("path", 0.0), dtype=torch.float64)
     measures = {"endpoint": endpoint_distance, "state": state_error}
     for name in mix.keys() & measures.keys():
-        error = torch.cat([per_unit(measures[name](skipped, reference, distance)) for skipped in runs]).cpu().double()
+        errors = [per_decider(measures[name](skipped, reference, distance)) for skipped in runs]
+        error = torch.cat(errors).cpu().double()
         weights += mix[name] * smooth_ratio(middle, added, error, T)
     return weights
 

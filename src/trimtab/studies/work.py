@@ -198,14 +198,14 @@ def finals_in(data: bytes, whole: bool) -> Tensor:
 
 
 def verify(task: Task, schedule: Schedule, run: Rollout, wanted: Tensor) -> None:
-    """The schedule that ran is the one asked for, and it spent the budgets of all units: exactly, if it can."""
+    """The schedule that ran is the one asked for, and it spent the budgets of all deciders: exactly, if it can."""
     if not torch.equal(replay(schedule, run), run.projected if run.unit == "projection" else run.iterations.long()):
         raise StudyError(f"{task.name}: the recorded decisions are not those of the schedule asked for")
-    by_unit = run.grouped().spent
-    off = by_unit != wanted if study_schedule(task.schedule).exact else by_unit > wanted
+    by_decider = run.grouped().spent
+    off = by_decider != wanted if study_schedule(task.schedule).exact else by_decider > wanted
     wrong = off.nonzero().squeeze(1)
     if len(wrong):
-        asked, spent = int(wanted[wrong[0]]), int(by_unit[wrong[0]])
+        asked, spent = int(wanted[wrong[0]]), int(by_decider[wrong[0]])
         what = "corrections" if run.unit == "projection" else "iterations"
         raise StudyError(f"{task.name}: a budget of {asked} {what} was asked for, {spent} were spent")
 
