@@ -9,6 +9,7 @@ import torch
 
 import trimtab as tt
 from cases import Ball, Sphere
+from trimtab.core.constraint import Improvement
 from trimtab.core.record import Rollout
 from trimtab.core.replay import replay
 from trimtab.prices import Thresholds
@@ -45,9 +46,35 @@ def test_the_record_is_of_the_steps_made(closing):
         assert torch.equal(run.closing, ~run.projected[-1])
 
 
-def test_a_paid_closing_is_within_the_budget():
-    corrector, _, _ = stopped("paid")
-    assert (corrector.rollout.spent + corrector.rollout.closing <= 4).all()
+def test_a_closing_is_counted_as_it_would_have_been_at_the_last_step():
+    paid, apart = stopped("paid")[0].rollout, stopped("free")[0].rollout
+    for run in (paid, apart):
+        assert run.closing.any()
+        assert torch.equal(run.paid, run.projected.sum(dim=0) + run.closing)
+    assert torch.equal(paid.spent, paid.paid)
+    assert (paid.spent <= 4).all()
+    assert " 0 apart from the budget" in repr(paid)
+    assert torch.equal(apart.spent, apart.projected.sum(dim=0))
+    assert f" {float(apart.closing.double().mean()):.4g} apart from the budget" in repr(apart)
+
+
+@pytest.mark.parametrize("closing", ["paid", "free"])
+def test_the_iterations_of_a_closing_are_counted_likewise(closing):
+    class Counting(Sphere):
+        improves = True
+
+        def project(self, x):
+            return tt.Projection(super().project(x), None, torch.full((len(x),), 3))
+
+        def improve(self, x, state):
+            y = (x + super().project(x)) / 2
+            return Improvement(y, self.defect(y), self.defect(y) < 1e-3)
+
+    corrector = tt.Corrector(Counting(), FixedThreshold(100.0, 4), 12, closing=closing, unit="iteration")
+    corrector.stop(corrector(torch.full((6, 3), 2.0), 0))
+    run = corrector.rollout
+    assert run.paid.tolist() == [3] * 6
+    assert run.spent.tolist() == [3 if closing == "paid" else 0] * 6
 
 
 def test_the_steps_made_are_those_of_a_whole_run():

@@ -226,8 +226,7 @@ class TrialRuns:
         """Wall clock per sample. Where looking is projecting, only adaptive correction has to look."""
         spent = run.seconds | {"update": self.update} | ({} if looks else {"defect": 0.0})
         if self.looks_project and kind != "adaptive":
-            needed = int(run.spent.sum()) + int(run.closing.sum())
-            spent["projection"] *= needed / max(run.rows["projection"], 1)
+            spent["projection"] *= int(run.paid.sum()) / max(run.rows["projection"], 1)
         return sum(spent.values()) / self.n
 
     def trial(self, kind: Kind, budget: int) -> Trial:

@@ -134,7 +134,7 @@ class Corrector(RunLife):
         return tuple(torch.where(rowwise(chosen, a), a, b) for a, b in zip(answer.x, x, strict=True))
 
     def _close(self, ledger: Ledger, constraint: Applied, x: Leaves, open_rows: Tensor) -> Leaves:
-        """The closing projection of the rows that the last step left alone, apart from the budget; of whole groups."""
+        """The closing projection of the rows, in whole groups, that the last step left alone."""
         if ledger.groups is not None:
             open_rows = ledger.groups.touched(open_rows)
         rows = open_rows.nonzero().squeeze(1)

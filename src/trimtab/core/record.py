@@ -46,10 +46,11 @@ class Rollout:
     Attributes:
         final: Final states, feasible, (n, *event).
         defects: Of the proposals, before the decision, (T, n).
-        residuals: Of the states kept, after the decision, (T, n); what path error adds up. A closing projection that is
-            apart from the budget is not credited here, so that no schedule gains by leaving the last step to it.
+        residuals: Of the states kept, after the decision, (T, n); what path error adds up. A closing projection beside
+            those of the steps is not credited here, so that no schedule gains by leaving the last step to it.
         projected: Which samples were projected after which step, (T, n) bool.
-        closing: Which samples had a closing projection apart from the budget, (n,) bool.
+        closing: Which samples had a closing projection beside those of the steps, (n,) bool: apart from the budget, or
+            paid for by the correction that was kept back for it, where such a run was stopped early.
         failed: Where a projection of the rollout failed, (T, n) bool.
         closing_failed: Where the closing projection failed, (n,) bool.
         iterations: Solver iterations, (T, n), 0 where nothing was projected or nothing was counted; where they are what
@@ -64,7 +65,7 @@ class Rollout:
         groups: Which samples were decided on together, if any were.
         planned_steps: How many steps there should have been, if the run was stopped before; None for a whole one.
         unit: What was counted: "projection"s, or each "iteration" of the solver.
-        closing_iterations: Solver iterations of a closing projection apart from the budget, (n,), where counted.
+        closing_iterations: Solver iterations of such a closing projection, (n,), where counted.
         passes: What was looked at within steps, where iterations were counted; None otherwise.
     """
 
@@ -93,9 +94,10 @@ class Rollout:
         T, n = self.projected.shape
         spent = self.spent.double().mean().item()
         early = "" if self.planned_steps is None else f" of {self.planned_steps}"
+        apart = 0.0 if self.closing_rule == "paid" else self.closing.double().mean().item()
         return (
-            f"Rollout(T={T}{early}, n={n}, {spent:.4g} {self.unit}s per sample, "
-            f"{self.closing.double().mean().item():.4g} apart from the budget, {sum(self.seconds.values()):.3g} s)"
+            f"Rollout(T={T}{early}, n={n}, {spent:.4g} {self.unit}s per sample, {apart:.4g} apart from the budget, "
+            f"{sum(self.seconds.values()):.3g} s)"
         )
 
     def _repr_html_(self) -> str:
@@ -128,16 +130,23 @@ class Rollout:
     def spent(self) -> Tensor:
         """Corrections spent by each sample, (n,) int64; `spent / n_steps` is the achieved budget.
 
-        They are projections, or iterations where those were counted.
+        They are projections, or iterations where those were counted. A closing projection is among them where the
+        budget pays for it, and not where it is apart from the budget.
         """
-        return self.iterations.sum(dim=0) if self.unit == "iteration" else self.projected.sum(dim=0)
+        on_the_way = self.iterations.sum(dim=0) if self.unit == "iteration" else self.projected.sum(dim=0)
+        return on_the_way + self._closing_cost if self.closing_rule == "paid" else on_the_way
 
     @property
     def paid(self) -> Tensor:
         """What each sample paid for, (n,) int64, in the units of `spent`, the closing projection always included."""
+        return self.spent if self.closing_rule == "paid" else self.spent + self._closing_cost
+
+    @property
+    def _closing_cost(self) -> Tensor:
+        """Of closing projections beside those of the steps, (n,), in the units of `spent`."""
         if self.unit == "iteration" and self.closing_iterations is not None:
-            return self.spent + self.closing_iterations
-        return self.spent + self.closing
+            return self.closing_iterations
+        return self.closing
 
     @property
     def all_iterations(self) -> Tensor:
