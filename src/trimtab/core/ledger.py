@@ -271,7 +271,7 @@ class Ledger:
             if self.unit == "iteration":  # a whole projection: one was spent when it was decided
                 self._spend_more(self.iterations[self.t] - self.projected[self.t].int())
         elif self.unit == "iteration":  # a solver that does not tell is paid for one
-            self.iterations[self.t, where] = 1
+            self.iterations[self.t] = self.projected[self.t].int()
 
     def _spend_more(self, iterations: Tensor) -> None:
         more = iterations.clamp(min=0).long()
