@@ -12,7 +12,7 @@ from price_cases import SetUp, contraction
 from trimtab.core.replay import replay
 from trimtab.prices import Mean, MeanPrices
 from trimtab.prices.mean import AtPrice
-from trimtab.prices.mean_program import solve_mean
+from trimtab.prices.mean_program import falling, shared_out, solve_mean
 from trimtab.prices.transitions import NODES
 
 CALIBRATION, EVALUATION = range(1000, 1032), range(32)
@@ -131,3 +131,33 @@ def test_prices_of_another_number_of_steps_are_refused():
 def test_a_whole_number_counts_corrections_whatever_its_kind(kind):
     assert Mean(kind(12)).units(100) == 12.0
     assert Mean(np.float64(0.25)).units(100) == 25.0
+
+
+@pytest.mark.parametrize("n", [4, 9, 16, 31])
+def test_few_samples_try_out_prices_of_all_heights(n):
+    levels = torch.cat([shared_out(32, n, stream=7, trial=k, trials=4) for k in range(4)])
+    assert levels.min() <= 32 // n
+    assert levels.max() >= 31 - 32 // n
+    assert len(levels.unique()) >= min(3 * n, 24)
+
+
+def test_a_mean_budget_can_be_calibrated_with_few_samples():
+    domain = tt.domain("so3", n_steps=20)
+    price = tt.calibrate(domain.problem(range(1000, 1012)), Mean(0.25), objective="path")
+    run = domain.problem(range(32)).rollout(price.at(Mean(0.25)))
+    assert 2.5 <= run.paid.double().mean() <= 10  # 5, to what so few can tell
+
+
+def test_levels_that_nobody_tried_cost_what_lies_between():
+    paid, count = np.array([8.0, 0.0, 4.0, 0.0, 0.0]), np.array([1.0, 0.0, 2.0, 0.0, 0.0])
+    assert falling(paid, count).tolist() == [8.0, 5.0, 2.0, 2.0, 2.0]
+
+
+def test_a_mean_budget_where_nothing_is_ever_wrong_is_refused():
+    everywhere = tt.as_constraint(lambda x: x, lambda x: torch.zeros(len(x)))
+    problem = tt.domain("so3", n_steps=12).problem(range(8))
+    with (
+        pytest.warns(UserWarning, match="the defect is 0 at every step"),
+        pytest.raises(ValueError, match="no correction is worth anything"),
+    ):
+        tt.calibrate(replace(problem, constraint=everywhere), Mean(0.25), objective="path")

@@ -13,13 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trimtab.core.noise import uniform_numbers
 from trimtab.core.record import Rollout
 from trimtab.prices.allowance import Allowance, counts_with_closing, even_counts, whole_counts
 from trimtab.prices.batches import Batches
 from trimtab.prices.graded import iteration_costs, iteration_prices, iteration_steps
 from trimtab.prices.mean import AtPrice
-from trimtab.prices.mean_program import falling
+from trimtab.prices.mean_program import falling, shared_out
 from trimtab.prices.own_scale import OwnScale
 from trimtab.prices.pools import Array
 from trimtab.prices.race import EVEN, fixed_plans
@@ -107,7 +106,7 @@ def _tau_table(batches: Batches) -> Tensor:
     taus = np.geomspace(_SPREAD * largest, largest, _LEVELS)
     paid, count = torch.zeros(2, _LEVELS, dtype=torch.float64)
     for k in range(_TRIALS):
-        level = uniform_numbers(torch.tensor([k]), range(1), (batches.n,), _ORDER)[0, 0].argsort() % _LEVELS
+        level = shared_out(_LEVELS, batches.n, _ORDER, k, _TRIALS)
         prices = torch.from_numpy(taus)[level].expand(batches.n_steps, -1)
         run = batches.run(AtPrice(prices, counted="iteration"))
         on_the_way = batches.cut(run).iterations.sum(dim=0).double().cpu()

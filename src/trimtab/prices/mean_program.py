@@ -26,7 +26,7 @@ from trimtab.prices.mean import AtPrice, Mean, MeanPrices
 from trimtab.prices.pools import Array
 from trimtab.prices.transitions import NODES
 
-__all__ = ["falling", "mean_prices", "solve_mean"]
+__all__ = ["falling", "mean_prices", "shared_out", "solve_mean"]
 
 _LEVELS = 32
 _SPREAD = 1e-6  # of the dearest price: the cheapest
@@ -76,6 +76,11 @@ def mean_prices(batches: Batches, budget: Mean) -> MeanPrices:
         raise ValueError(
             f"a mean of {wanted:g} projections does not fit T = {batches.n_steps} steps: give at most that"
         )
+    if not bool(batches.free.defects.any()):
+        raise ValueError(
+            "no correction is worth anything: the defects of all calibration rollouts are 0; check the defect, or use "
+            "Terminal()"
+        )
     runs = [*_explored(batches, budget), batches.cut(batches.free)]
     steps = iteration_steps(runs)
     top = _dearest(steps, batches.weights)
@@ -102,7 +107,7 @@ def _tried(
     onward = _levels(others, batches) if others else None
     paid, count = torch.zeros(2, len(mus), dtype=torch.float64)
     for k in range(trials):
-        level = uniform_numbers(torch.tensor([k]), range(1), (batches.n,), _ORDER)[0, 0].argsort() % len(mus)
+        level = shared_out(len(mus), batches.n, _ORDER, k, trials)
         going_on = None if onward is None else onward[:, level]
         run = batches.run(AtPrice(table[:, level], counted=batches.unit, onward=going_on))
         paid.index_add_(0, level, run.paid.double().cpu())
@@ -138,12 +143,29 @@ def _dearest(steps: IterationSteps, weights: Tensor | None) -> float:
     return float((unit * steps.nodes[:, -1]).sum())
 
 
+def shared_out(levels: int, n: int, stream: int, trial: int, trials: int) -> Tensor:
+    """Which of the levels each of n samples tries, (n,), in an order of its own at each trial.
+
+    Where there are fewer samples than levels, they are spread over all of them, at each trial over others.
+    """
+    order = uniform_numbers(torch.tensor([trial]), range(1), (n,), stream)[0, 0].argsort()
+    if n >= levels:
+        return order % levels
+    return ((order + (trial + 0.5) / trials) * levels / n).long()
+
+
 def falling(paid: Array, count: Array) -> Array:
-    """Mean costs of levels that do not rise, nearest to those seen: neighbours that would rise are taken together."""
+    """Mean costs of levels that do not rise, nearest to those seen: neighbours that would rise are taken together.
+
+    Levels that nobody tried have the costs between those of their neighbours.
+    """
+    tried = np.flatnonzero(count)
+    if len(tried) < len(count):
+        return np.interp(np.arange(len(count)), tried, falling(paid[tried], count[tried]))
     blocks: list[list[float]] = []  # sum, weight, levels
     for total, weight in zip(paid, count, strict=True):
         blocks.append([float(total), float(weight), 1.0])
         while len(blocks) > 1 and blocks[-2][0] * blocks[-1][1] < blocks[-1][0] * blocks[-2][1]:
             last = blocks.pop()
             blocks[-1] = [a + b for a, b in zip(blocks[-1], last, strict=True)]
-    return np.concatenate([np.full(int(levels), total / max(weight, 1.0)) for total, weight, levels in blocks])
+    return np.concatenate([np.full(int(levels), total / weight) for total, weight, levels in blocks])
