@@ -10,6 +10,8 @@ import pytest
 import torch
 
 import trimtab as tt
+from trimtab.advice.diagnosis import Interval
+from trimtab.advice.findings import findings_of
 from trimtab.advice.trials import TrialRuns
 from trimtab.core.quality import Quality
 
@@ -334,10 +336,12 @@ def test_the_interval_of_a_loss_is_that_of_a_share_whose_gain_is_resampled_too()
     assert elsewhere.high > 0.9
 
 
-def test_fewer_projections_that_would_do_by_the_mean_alone_are_named():
-    advice = advised(Rare(), quality=trace, tolerance=0.3)
-    (found,) = [f for f in advice.findings if f.name == "careful"]
-    kind, budget = found.text.split()[0].lower(), int(found.text.split()[3])
-    trial = next(t for t in advice.measured.trials if (t.kind, t.budget) == (kind, budget))
-    assert trial.loss.mean <= 0.3 < trial.loss.high
-    assert trial.budget < min(t.budget for t in advice.measured.needed.values())
+def test_fewer_projections_that_would_do_by_the_mean_alone_are_named(useful):
+    least = min(trial.budget for trial in useful.measured.needed.values())
+    trial = replace(useful.measured.trials[0], budget=least - 2, loss=Interval(0.07, 0.0, 0.3))
+    trials = (*useful.measured.trials, trial)
+    (found,) = [f for f in findings_of(replace(useful.measured, trials=trials)) if f.name == "careful"]
+    assert found.text.startswith(f"{trial.kind.capitalize()} correction with {least - 2} of {T} loses 0.070")
+    assert "16 rollouts do not rule out that it is not" in found.text
+    missed = (*useful.measured.trials, replace(trial, loss=Interval(0.2, 0.0, 0.3)))
+    assert not [f for f in findings_of(replace(useful.measured, trials=missed)) if f.name == "careful"]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +15,15 @@ from hypothesis import strategies as st
 import free
 import trimtab as tt
 from trimtab.advice import recommend
-from trimtab.advice.diagnosis import bootstrap, correction_effects, euclidean, mean, rank_correlation
+from trimtab.advice.diagnosis import (
+    Interval,
+    bootstrap,
+    correction_effects,
+    euclidean,
+    mean,
+    rank_correlation,
+    ratio_interval,
+)
 from trimtab.advice.findings import FAILURE_MODES, findings_of
 from trimtab.advice.result import Advice
 from trimtab.advice.trials import TrialRuns
@@ -97,15 +106,64 @@ def test_a_correction_of_a_linear_chain_fades_by_its_own_factor(keep, T):
     torch.testing.assert_close(effects.value, effects.defect * (1 - keep**left) / (1 - keep), rtol=1e-9, atol=1e-12)
 
 
-def test_a_bootstrap_interval_is_the_same_every_time_and_holds_the_mean():
+@pytest.mark.parametrize("interval", [partial(bootstrap, mean), lambda x: ratio_interval(x, torch.ones_like(x))])
+def test_an_interval_is_the_same_every_time_and_holds_the_mean(interval):
     values = torch.arange(20, dtype=torch.float64)
-    first, second = bootstrap(mean, values), bootstrap(mean, values)
+    first, second = interval(values), interval(values)
     assert first == second
     assert first.low < first.mean == 9.5 < first.high
-    assert first.high - first.mean == pytest.approx(1.96 * float(values.std()) / 20**0.5, rel=0.1)
+    assert first.high - first.mean == pytest.approx(2.0 * float(values.std()) / 20**0.5, rel=0.1)
     state = torch.get_rng_state()
-    bootstrap(mean, values)
+    interval(values)
     assert torch.equal(state, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("n", [16, 32])
+def test_a_skewed_loss_is_above_its_interval_far_less_often_than_above_the_percentiles(n):
+    # most lose little and a few much, and what they could lose differs too, as with endpoints of real samplers
+    trials, generator = 500, torch.Generator().manual_seed(3)
+    z = torch.randn(2, trials, n, generator=generator, dtype=torch.float64)
+    lost, gained = 0.1 * z[0].exp(), (0.5 * z[1]).exp()
+    true = 0.1 * math.exp(0.5 - 0.125)
+    above = sum(true > ratio_interval(*one).high for one in zip(lost, gained, strict=True)) / trials
+    both = torch.stack([lost, gained], dim=2)
+    plain = [bootstrap(lambda sets: mean(sets[..., 0]) / mean(sets[..., 1]), one).high for one in both]
+    assert above < 0.08  # 2.5% is the aim
+    assert above < 0.7 * sum(true > high for high in plain) / trials
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.tuples(st.sampled_from([0.0, 0.1, 1.0, -0.5]), st.floats(0.1, 2)), min_size=1, max_size=12),
+    st.floats(1e-6, 1e6),
+)
+def test_an_interval_holds_its_ratio_whatever_the_samples_and_has_no_unit(pairs, scale):
+    part, whole = torch.tensor(pairs, dtype=torch.float64).unbind(1)
+    found, scaled = ratio_interval(part, whole), ratio_interval(scale * part, scale * whole)
+    assert found.mean == pytest.approx(float(part.mean() / whole.mean()), abs=1e-12)
+    if len(pairs) == 1:
+        assert math.isnan(found.low)
+        assert math.isnan(found.high)
+        return
+    assert found.low <= found.mean <= found.high < math.inf
+    assert found.low >= 0 or bool((part < 0).any())
+    assert (scaled.low, scaled.high) == pytest.approx((found.low, found.high), rel=1e-6, abs=1e-9)
+
+
+def test_an_interval_of_samples_that_agree_is_a_point_and_of_none_is_unknown():
+    gained = torch.rand(16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert ratio_interval(torch.zeros(16), gained) == Interval(0.0, 0.0, 0.0)
+    assert ratio_interval(gained, gained) == Interval(1.0, 1.0, 1.0)
+    nothing = [ratio_interval(gained, torch.zeros(16)), ratio_interval(torch.full((3,), torch.nan), torch.ones(3))]
+    assert all(math.isnan(end) for one in nothing for end in vars(one).values())
+
+
+def test_one_sample_of_many_that_lost_leaves_a_wide_interval_but_a_finite_one():
+    lost = torch.zeros(16, dtype=torch.float64)
+    lost[5] = 1.0
+    found = ratio_interval(lost, torch.ones(16))
+    assert 0.2 < found.high < 0.4  # an exact binomial interval ends at 0.30
+    assert found.low == 0
 
 
 # ------------------------------------------------------------------ what is recommended
@@ -138,6 +196,7 @@ def test_a_stricter_tolerance_needs_a_larger_budget(gusty):
 def test_a_tolerance_that_terminal_correction_meets_needs_no_projection():
     advice = advise(tt.Problem(GUSTY, LINE, SEEDS), tolerance=1.0, cost="projections")
     assert (advice.kind, advice.budget) == ("terminal", 1)
+    assert "was chosen by the same rollouts" not in str(advice)
 
 
 def test_where_every_state_is_feasible_timing_is_of_no_consequence():
@@ -301,6 +360,7 @@ def test_it_speaks_in_words_numbers_and_a_picture(gusty, tmp_path):
     text = str(gusty)
     assert text.startswith(f"Use adaptive correction with {gusty.budget} of 24 projections")
     assert str(gusty.loss) in text
+    assert "The budget was chosen by the same rollouts" in text
     facts = json.loads(json.dumps(gusty.facts(), allow_nan=False))
     assert facts["recommended"]["budget"] == gusty.budget
     assert {trial["schedule"] for trial in facts["trials"]} >= {"terminal", "stepwise", "periodic", "adaptive"}

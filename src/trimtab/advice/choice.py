@@ -60,9 +60,8 @@ def _best_in_time(trials: TrialRuns, needed: Mapping[str, Trial], limit: float) 
     if not needed:
         return trials.terminal, "even without corrections a sample takes longer than the limit, so this is the quickest"
     best = min(needed.values(), key=lambda trial: trial.loss.mean)
-    for kind in KINDS:
-        if kind in needed and bootstrap(mean, needed[kind].values - best.values).low <= 0:
-            is_best = needed[kind] is best
-            reason = "it loses least within the time limit" if is_best else "it loses no more than any other in time"
-            return needed[kind], reason
-    return best, "it loses least within the time limit"
+    level = (needed[kind] for kind in KINDS if kind in needed)  # the best is level with itself, so there is one
+    chosen = next(trial for trial in level if bootstrap(mean, trial.values - best.values).low <= 0)
+    if chosen is best:
+        return best, "it loses least within the time limit"
+    return chosen, "it loses no more than any other in time"

@@ -28,9 +28,12 @@ __all__ = [
     "euclidean",
     "mean",
     "rank_correlation",
+    "ratio_interval",
 ]
 
 _RESAMPLES = 1000
+_LEAST_ERROR = 0.25  # of the samples' own standard error; see `ratio_interval`
+_ENDS = torch.tensor([0.025, 0.975], dtype=torch.float64)
 
 Statistic = Callable[[Tensor], Tensor]
 
@@ -60,20 +63,73 @@ def bootstrap(statistic: Statistic, values: Tensor, resamples: int = _RESAMPLES)
         values: One entry a sample, (n, …).
         resamples: How many; always the same ones.
     """
-    generator = torch.Generator().manual_seed(0)
-    again = torch.randint(len(values), (resamples, len(values)), generator=generator)
-    spread = statistic(values[again]).double()
+    spread = statistic(values[_again(len(values), resamples)]).double()
     spread = spread[~spread.isnan()]
     here = float(statistic(values[None])[0])
     if len(spread) == 0:
         return Interval(here, math.nan, math.nan)
-    low, high = spread.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    low, high = spread.quantile(_ENDS).tolist()
     return Interval(here, low, high)
+
+
+def ratio_interval(part: Tensor, whole: Tensor, resamples: int = _RESAMPLES) -> Interval:
+    """The ratio of two means of the same samples, with its studentised bootstrap interval.
+
+    Losses are skewed: a few samples that lose much are most of the mean, and a batch that happens to hold none of them
+    shows a low mean and a small spread at once. Percentiles of resampled ratios do not know that and end too low. Here
+    every resample is measured in its own standard error, so that the upper end lies farther out where the sample is
+    skewed. What no sample shows cannot be in the interval: where all agree, it is a point.
+
+    Args:
+        part: (n,); pairs with NaN are left out.
+        whole: (n,), paired with it; its mean is above 0, and resamples whose is not are left out.
+        resamples: How many; always the same ones.
+
+    Returns:
+        The ratio; its ends are NaN where one sample or none is known. Where no part is below 0, nor is the lower end.
+
+    Example:
+        >>> import torch
+        >>> print(ratio_interval(torch.tensor([0.0, 0.0, 1.0, 0.2]), torch.ones(4)))
+        0.300 (0.000 to 1.500)
+    """
+    known = ~(part.isnan() | whole.isnan())
+    part, whole = part[known].double().cpu(), whole[known].double().cpu()
+    if len(part) == 0:
+        return Interval(math.nan, math.nan, math.nan)
+    (here,), (error,) = (found.tolist() for found in _ratio_and_error(part[None], whole[None]))
+    if math.isnan(here) or math.isnan(error):
+        return Interval(here, math.nan, math.nan)
+    again = _again(len(part), resamples)
+    ratios, errors = _ratio_and_error(part[again], whole[again])
+    # a resample that lacks the few that differ has next to no error of its own, and would send the interval to infinity
+    away = (ratios - here) / errors.clamp(min=_LEAST_ERROR * error)
+    away = away[away.isfinite()]
+    if len(away) == 0:  # all samples agree
+        return Interval(here, here, here)
+    below, above = away.quantile(_ENDS).tolist()
+    low, high = here - error * max(above, 0.0), here - error * min(below, 0.0)
+    return Interval(here, max(low, 0.0) if bool((part >= 0).all()) else low, high)
 
 
 def mean(values: Tensor) -> Tensor:
     """Of the values that are not NaN, (r, n) to (r,)."""
     return values.nanmean(dim=1)
+
+
+def _again(n: int, resamples: int) -> Tensor:
+    """Which samples are drawn in each resample, (r, n)."""
+    return torch.randint(n, (resamples, n), generator=torch.Generator().manual_seed(0))
+
+
+def _ratio_and_error(part: Tensor, whole: Tensor) -> tuple[Tensor, Tensor]:
+    """Ratios of means and their standard errors to first order, (r, n) twice to (r,); NaN where the whole is none."""
+    n, of = part.shape[1], whole.mean(dim=1)
+    of = torch.where(of > 0, of, torch.nan)
+    ratio = part.mean(dim=1) / of
+    if n == 1:
+        return ratio, torch.full_like(ratio, torch.nan)
+    return ratio, (part - ratio[:, None] * whole).std(dim=1) / (of * math.sqrt(n))
 
 
 def rank_correlation(x: Tensor, y: Tensor) -> Tensor:

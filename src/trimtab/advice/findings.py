@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 
-import torch
-
-from trimtab.advice.diagnosis import Interval, bootstrap, mean
+from trimtab.advice.diagnosis import Interval, bootstrap, mean, ratio_interval
 from trimtab.advice.effort import effort_words
 from trimtab.advice.measured import Finding, Measured
 from trimtab.advice.trial import Trial
@@ -167,8 +165,8 @@ def _gain(m: Measured) -> tuple[str, Interval]:
     assert periodic is not None
     others = [trial for kind in ("window", "planned", "adaptive") if (trial := _middle(m, kind)) is not None]
     best = min(others, key=lambda trial: trial.loss.mean)
-    both = torch.stack([periodic.values, best.values], dim=1)
-    return best.kind, bootstrap(lambda sets: 1 - mean(sets[..., 1]) / mean(sets[..., 0]).clamp(min=1e-12), both)
+    left = ratio_interval(best.values, periodic.values)
+    return best.kind, Interval(1 - left.mean, 1 - left.high, 1 - left.low)
 
 
 def _concentration(m: Measured) -> Finding:
@@ -176,8 +174,9 @@ def _concentration(m: Measured) -> Finding:
     held = f"the worst 20% of steps hold {m.concentration:.0%} of the defect (C_0.2; 20% would be uniform)"
     periodic = _middle(m, "periodic")
     assert periodic is not None
-    if not periodic.loss.low > 0:  # there is no loss to lower
-        return Finding("concentration", False, f"Concentration: {held}. Periodic correction loses next to nothing.")
+    if not periodic.loss.low > 0:  # there may be no loss to lower
+        text = f"Concentration: {held}. Periodic correction may lose nothing at all: {periodic.loss}."
+        return Finding("concentration", False, text)
     lowers = f"{kind} correction lowers the loss by {gain.mean:.0%} ({gain.low:.0%} to {gain.high:.0%})"
     if m.concentration < _DIFFUSE and gain.mean < _GAIN:
         text = f"The defect is diffuse: {held}, and at a quarter of the budget {lowers} beside periodic."

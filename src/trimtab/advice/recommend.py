@@ -14,7 +14,7 @@ from typing import Any
 
 from trimtab.advice.asked import refuse_foreign_price, tolerance_of, two_batches
 from trimtab.advice.choice import WORTHWHILE, choice, nothing_saved
-from trimtab.advice.diagnosis import Effects, Interval, bootstrap, correction_effects, mean
+from trimtab.advice.diagnosis import Effects, Interval, correction_effects
 from trimtab.advice.effort import Effort, effort_trials
 from trimtab.advice.findings import findings_of
 from trimtab.advice.measured import Measured
@@ -216,7 +216,7 @@ def _answer(
         limit=limit,
         unit=unit,
         measure=trials.measure_name,
-        gain=bootstrap(mean, trials.closed - trials.full),
+        gain=trials.gain,
         full=float(trials.full.mean()),
         terminal=as_timed(trials.terminal),
         stepwise=stepwise,

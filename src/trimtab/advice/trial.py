@@ -28,7 +28,7 @@ class Trial:
         budget: Corrections.
         values: The loss of each sample, (n,): 0 is full projection, 1 is terminal projection on average; NaN where
             timing is of no consequence.
-        loss: The mean of that, with a bootstrap interval of the share as a whole.
+        loss: The mean of that, with the interval of the share as a whole.
         measured: The measure itself, (n,), lower being better.
         nepe: Mean normalised excess path error.
         seconds: Wall clock per sample, in a batch of n.

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.advice.diagnosis import Interval, bootstrap, mean
+from trimtab.advice.diagnosis import Interval, bootstrap, mean, ratio_interval
 from trimtab.advice.shared import Shared
 from trimtab.advice.trial import Kind, Trial
 from trimtab.core.budget import Budget, Unit
@@ -102,8 +102,12 @@ class TrialRuns:
     @property
     def worth_following(self) -> bool:
         """Whether full projection is better than terminal projection in the measure, by more than chance."""
-        gain = bootstrap(mean, self.closed - self.full)
-        return self.span > 0 and gain.low > 0
+        return self.span > 0 and self.gain.low > 0
+
+    @property
+    def gain(self) -> Interval:
+        """By how much full projection is better than terminal projection in the measure, with its interval."""
+        return bootstrap(mean, self.closed - self.full)
 
     @property
     def groups(self) -> bool:
@@ -214,13 +218,12 @@ class TrialRuns:
     def share_lost(self, measured: Tensor) -> Interval:
         """The share of what full projection gains that a schedule loses, from its measure of each sample, (n,).
 
-        The gain is as uncertain as the loss, and of the same samples: one that ends far away makes both large. So both
-        are resampled together.
+        The gain is as uncertain as the loss, and of the same samples: one that ends far away makes both large. So the
+        interval is that of their ratio.
         """
         if not self.span > 0:
             return Interval(math.nan, math.nan, math.nan)
-        both = torch.stack([measured - self.full, self.closed - self.full], dim=1)
-        return bootstrap(lambda sets: _ratio(mean(sets[..., 0]), mean(sets[..., 1])), both)
+        return ratio_interval(measured - self.full, self.closed - self.full)
 
     def seconds(self, run: Rollout, kind: str, looks: bool = True) -> float:
         """Wall clock per sample. Where looking is projecting, only adaptive correction has to look."""
@@ -298,11 +301,6 @@ class TrialRuns:
         middle = sorted(times, key=lambda pair: 1 - pair[0] / pair[1])[len(times) // 2]
         saving = Interval(shares[len(shares) // 2], shares[0], shares[-1])
         return replace(trial, seconds=middle[0]), replace(self.stepwise, seconds=middle[1]), saving
-
-
-def _ratio(lost: Tensor, gained: Tensor) -> Tensor:
-    """Their ratio, (r,); NaN where nothing is gained."""
-    return torch.where(gained > 0, lost / gained, torch.nan)
 
 
 def _between(low: int, high: int, at_low: float, at_high: float, target: float, most: int) -> int | None:

@@ -40,6 +40,12 @@ def words_of(advice: Recommendation) -> str:
         "Intervals are 95%, bootstrapped over rollouts"
         + ("; those of times are the range of three." if m.unit == "seconds" else "."),
     ]
+    if advice.kind not in ("terminal", "stepwise"):
+        chosen = (
+            "The budget was chosen by the same rollouts, so that its loss is sooner above the number given than "
+            "below it. Where that matters, measure it on others."
+        )
+        lines += textwrap.wrap(chosen, _WIDTH)
     if m.held_out < 16:
         lines.append("That is few: give 64 seeds or more for numbers to rely on.")
     return "\n".join(lines)
