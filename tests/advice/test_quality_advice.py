@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -345,3 +346,34 @@ def test_fewer_projections_that_would_do_by_the_mean_alone_are_named(useful):
     assert "16 rollouts do not rule out that it is not" in found.text
     missed = (*useful.measured.trials, replace(trial, loss=Interval(0.2, 0.0, 0.3)))
     assert not [f for f in findings_of(replace(useful.measured, trials=missed)) if f.name == "careful"]
+
+
+# ------------------------------------------------------------------ groups
+
+
+def in_pairs(seeds):
+    seeds = torch.as_tensor(seeds)
+    return tt.Problem(Traced(weights=(0.0,) * 10 + (1.0,) * 6), FIRST_ZERO, seeds, groups=seeds // 2)
+
+
+def test_of_groups_it_is_groups_that_are_counted():
+    advice = tt.advise(in_pairs(range(100, 140)), quality=trace, cost="projections")
+    m = advice.measured
+    assert (m.calibrated, m.held_out, m.batch) == (10, 10, 20) == (10, len(m.stepwise.values), 20)
+    text = str(advice)
+    assert "Measured on 10 groups, calibrated on 10 others" in text
+    assert "bootstrapped over groups" in text
+    assert "give 64 groups or more" in text
+    assert any("with 20 samples in a batch" in finding.text for finding in advice.findings)
+    tails = replace(m.trials[-1], budget=T // 2, values=torch.tensor([1.0] + [0.0] * 9), loss=Interval(0.1, 0.0, 0.9))
+    (found,) = [f for f in findings_of(replace(m, trials=(*m.trials[:1], tails))) if f.name == "tails"]
+    assert "1 of 10 groups makes up 100% of the loss" in found.text
+
+
+def test_too_few_groups_are_refused_however_many_rows_they_have():
+    complaint = "10 groups are too few to advise on.*give at least the seeds of 16 groups"
+    with pytest.raises(ValueError, match=complaint):
+        tt.advise(in_pairs(range(20)), quality=trace)
+    runs = [partial(in_pairs(seeds).rollout, measure_defects=True) for seeds in (range(10), range(50, 60))]
+    with pytest.raises(ValueError, match=complaint):
+        tt.advise(runs[0], held_out=runs[1], quality=trace)

@@ -9,6 +9,7 @@ from trimtab.advice.shared import Shared
 from trimtab.core.checks import positive_number
 from trimtab.core.engine import RunBatch, Workshop, ahead
 from trimtab.core.errors import unknown
+from trimtab.core.groups import Groups
 from trimtab.core.problem import Problem
 from trimtab.core.repeatable import as_record
 from trimtab.core.schedule import Watched
@@ -21,7 +22,7 @@ from trimtab.schedules import Terminal
 __all__ = ["FEWEST", "refuse_foreign_price", "refuse_iterations", "tolerance_of", "two_batches"]
 
 FEWEST = 16
-"""Samples below which there is no advice."""
+"""Samples, or groups of them, below which there is no advice."""
 
 _FEWEST_STEPS = 4
 
@@ -33,7 +34,7 @@ def two_batches(
     if isinstance(source, Problem):
         if held_out is not None:
             raise ValueError("a Problem is split into halves by itself; held_out goes with a function run(schedule)")
-        _refuse_too_few(len(source), source.n_steps)
+        _refuse_too_few(*_counted(source.groups, len(source)), source.n_steps)
         one, other = source.halves()
         if shop is None:
             return Shared(one.rollout), other.rollout, (one, other), source.n_steps
@@ -53,7 +54,8 @@ def two_batches(
         ahead(held_out, [Watched(Terminal())])
     shared = Shared(source)
     first, second = shared(Watched(Terminal())), as_record(held_out(Watched(Terminal())))
-    _refuse_too_few(2 * min(first.defects.shape[1], second.defects.shape[1]), first.n_steps)
+    count, what = min(_counted(run.groups, run.defects.shape[1]) for run in (first, second))
+    _refuse_too_few(2 * count, what, first.n_steps)
     if first.defects.shape == second.defects.shape and bool((first.defects == second.defects).all()):
         raise ValueError("the two runs are the same rollouts; measuring needs other seeds than calibrating")
     return shared, held_out, (None, None), first.n_steps
@@ -74,11 +76,16 @@ def tolerance_of(tolerance: float | None, seconds: float | None, cost: str) -> f
     return 0.1 if tolerance is None and seconds is None else tolerance
 
 
-def _refuse_too_few(rollouts: int, n_steps: int) -> None:
-    if rollouts < FEWEST:
+def _counted(groups: Groups | None, rows: int) -> tuple[int, str]:
+    """How many things are measured independently of each other, and what they are: the rows of a group go together."""
+    return (rows, "rollouts") if groups is None else (groups.n, "groups")
+
+
+def _refuse_too_few(count: int, what: str, n_steps: int) -> None:
+    if count < FEWEST:
+        enough = f"{FEWEST} seeds, better 64" if what == "rollouts" else f"the seeds of {FEWEST} groups, better of 64"
         raise ValueError(
-            f"{rollouts} rollouts are too few to advise on: half of them calibrate and half measure; give at least "
-            f"{FEWEST} seeds, better 64"
+            f"{count} {what} are too few to advise on: half of them calibrate and half measure; give at least {enough}"
         )
     if n_steps < _FEWEST_STEPS:
         raise ValueError(

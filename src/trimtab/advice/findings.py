@@ -120,13 +120,13 @@ def _tails(m: Measured) -> list[Finding]:
     share = float(values[:few].sum() / values.sum()) if float(values.sum()) > 0 else 0.0
     if trial.loss.high <= m.tolerance or share < _FEW_DECIDE:
         return []
-    makes = f"{few} of {m.held_out} rollouts " + ("makes" if few == 1 else "make")
+    makes = f"{few} of {m.held_out} {m.units} " + ("makes" if few == 1 else "make")
     return [
         Finding(
             "tails",
             False,
-            f"A few rollouts decide: at {trial.kind} with {trial.budget}, {makes} up {share:.0%} of the loss; that of "
-            f"the others is {float(values[few:].mean()):.3f}. More seeds tell how rare such rollouts are. By the "
+            f"A few {m.units} decide: at {trial.kind} with {trial.budget}, {makes} up {share:.0%} of the loss; that of "
+            f"the others is {float(values[few:].mean()):.3f}. More seeds tell how rare such {m.units} are. By the "
             "distance to full projection a sample that ends elsewhere counts as lost, though it may be as good: a "
             "quality of your own, or a comparison of distributions, tells whether it is.",
         )
@@ -147,7 +147,7 @@ def _careful(m: Measured) -> list[Finding]:
             "careful",
             False,
             f"{trial.kind.capitalize()} correction with {trial.budget} of {m.n_steps} loses {trial.loss}: its mean is "
-            f"within the tolerance of {m.tolerance:g}, but {m.held_out} rollouts do not rule out that it is not. More "
+            f"within the tolerance of {m.tolerance:g}, but {m.held_out} {m.units} do not rule out that it is not. More "
             "seeds tell.",
         )
     ]
@@ -253,7 +253,7 @@ def _price_of_projection(m: Measured) -> Finding:
     if m.unit == "seconds" and (taken < _CHEAP or in_vain):
         spared = f"; sparing {max(fewer):.0%} of them saved {max(0.0, *saved):.0%} of the time" if in_vain else ""
         return Finding("cheap-projection", True, f"Projecting is cheap: {numbers}{spared}. Use stepwise correction.")
-    return Finding("cost", False, f"Cost: {numbers} (with {m.held_out} samples in a batch).")
+    return Finding("cost", False, f"Cost: {numbers} (with {m.batch} samples in a batch).")
 
 
 def _calibration(m: Measured) -> Finding:

@@ -37,8 +37,10 @@ class Measured:
 
     Attributes:
         n_steps: T.
-        calibrated: Number of seeds that calibrated.
-        held_out: Number of seeds that measured.
+        calibrated: Number of seeds that calibrated; of groups, where samples are decided on together.
+        held_out: Number of seeds, or groups, that measured.
+        batch: Number of samples that measured, those of a group one by one.
+        grouped: Whether samples are decided on together.
         tolerance: The loss asked for, if any.
         limit: The seconds per sample asked for, if any.
         unit: What is saved: "seconds" or "projections".
@@ -66,6 +68,8 @@ class Measured:
     n_steps: int
     calibrated: int
     held_out: int
+    batch: int
+    grouped: bool
     tolerance: float | None
     limit: float | None
     unit: Cost
@@ -88,6 +92,11 @@ class Measured:
     batches: int
     efforts: tuple[Effort, ...] = ()
     per_step: float = 0.0
+
+    @property
+    def units(self) -> str:
+        """What is counted: the rows of a group are one, since they are not independent of each other."""
+        return "groups" if self.grouped else "rollouts"
 
     @property
     def best(self) -> Trial:

@@ -211,7 +211,9 @@ def _answer(
     measured = Measured(
         n_steps=trials.n_steps,
         calibrated=trials.calibrated,
-        held_out=trials.n,
+        held_out=len(trials.full),
+        batch=trials.n,
+        grouped=trials.groups,
         tolerance=tolerance,
         limit=limit,
         unit=unit,

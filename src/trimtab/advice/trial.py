@@ -26,8 +26,8 @@ class Trial:
     Attributes:
         kind: Of schedule.
         budget: Corrections.
-        values: The loss of each sample, (n,): 0 is full projection, 1 is terminal projection on average; NaN where
-            timing is of no consequence.
+        values: The loss of each sample or group, (n,): 0 is full projection, 1 is terminal projection on average; NaN
+            where timing is of no consequence.
         loss: The mean of that, with the interval of the share as a whole.
         measured: The measure itself, (n,), lower being better.
         nepe: Mean normalised excess path error.

@@ -95,9 +95,11 @@ class TrialRuns:
 
     @property
     def calibrated(self) -> int:
-        """Samples that prices are calibrated on."""
+        """Samples, or groups of them, that prices are calibrated on."""
         problem = self.problems[0]
-        return self.calibrating(Watched(Terminal())).defects.shape[1] if problem is None else len(problem)
+        if problem is not None:
+            return len(problem) if problem.groups is None else problem.groups.n
+        return self.calibrating(Watched(Terminal())).grouped().defects.shape[1]
 
     @property
     def worth_following(self) -> bool:

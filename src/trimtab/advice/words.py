@@ -36,18 +36,18 @@ def words_of(advice: Recommendation) -> str:
         )
     lines += [
         "",
-        f"Measured on {m.held_out} rollouts, calibrated on {m.calibrated} others, {m.batches} batches in all.",
-        "Intervals are 95%, bootstrapped over rollouts"
+        f"Measured on {m.held_out} {m.units}, calibrated on {m.calibrated} others, {m.batches} batches in all.",
+        f"Intervals are 95%, bootstrapped over {m.units}"
         + ("; those of times are the range of three." if m.unit == "seconds" else "."),
     ]
     if advice.kind not in ("terminal", "stepwise"):
         chosen = (
-            "The budget was chosen by the same rollouts, so that its loss is sooner above the number given than "
+            f"The budget was chosen by the same {m.units}, so that its loss is sooner above the number given than "
             "below it. Where that matters, measure it on others."
         )
         lines += textwrap.wrap(chosen, _WIDTH)
     if m.held_out < 16:
-        lines.append("That is few: give 64 seeds or more for numbers to rely on.")
+        lines.append(f"That is few: give 64 {'groups' if m.grouped else 'seeds'} or more for numbers to rely on.")
     return "\n".join(lines)
 
 
