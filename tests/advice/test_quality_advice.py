@@ -104,6 +104,27 @@ def test_the_budget_at_which_samples_are_best_may_be_neither_end():
     assert f"best at {best.kind} with {best.budget}" in advice.findings[0].text
 
 
+def test_where_a_schedule_is_as_good_as_full_projection_it_is_full_projection_that_is_best(useful):
+    level = replace(useful.measured.trials[-1], measured=useful.measured.stepwise.measured)
+    measured = replace(useful.measured, trials=(*useful.measured.trials, level))
+    assert measured.best.kind == "stepwise"
+    assert "final samples are best with full projection" in findings_of(measured)[0].text
+
+
+def test_by_the_distance_to_full_projection_nothing_is_said_of_what_is_best():
+    text = advised(Traced(weights=(0.0,) * 10 + (1.0,) * 6)).findings[0].text
+    assert text.startswith("By endpoint, full projection is better than terminal projection by ")
+    assert "best" not in text
+
+
+def test_what_full_projection_gains_is_told_in_the_units_of_small_states_too():
+    gain = Interval(1.234e-4, 1.1e-4, 1.4e-4)
+    measured = replace(advised(Traced(), quality=trace).measured, gain=gain)
+    assert "by 0.000123 (0.00011 to 0.00014)" in findings_of(measured)[0].text
+    measured = replace(measured, gain=replace(gain, low=-1e-5))
+    assert "it gains 0.000123 (-1e-05 to 0.00014)" in findings_of(measured)[0].text
+
+
 @dataclass(frozen=True)
 class Begun:
     """A sampler that notes how many samples each of its rollouts begins with."""

@@ -73,22 +73,20 @@ def findings_of(m: Measured) -> tuple[Finding, ...]:
 
 def _reference(m: Measured) -> Finding:
     """Is full projection worth following?"""
-    best = m.best
+    best, gain = m.best, f"{m.gain.mean:.3g} ({m.gain.low:.3g} to {m.gain.high:.3g})"  # in units of any size
     if m.gain.low <= 0:
         worse = "worse than" if m.gain.high < 0 else "no better than"
         return Finding(
             "full-projection-no-better",
             True,
-            f"By {m.measure}, projecting at every step is {worse} once, at the end: it gains {m.gain} over a mean of "
+            f"By {m.measure}, projecting at every step is {worse} once, at the end: it gains {gain} over a mean of "
             f"{m.full:.4g}. Project less, or mend the projection; path error measures how closely full projection is "
             "followed, which is not what to aim for here.",
         )
-    few = f"best at {best.kind} with {best.budget}" if best.kind != "stepwise" else "best with full projection"
-    return Finding(
-        "reference",
-        False,
-        f"By {m.measure}, full projection is better than terminal projection by {m.gain}; final samples are {few}.",
-    )
+    where = f"at {best.kind} with {best.budget}" if best.kind != "stepwise" else "with full projection"
+    told = "" if m.to_full else f"; final samples are best {where}"
+    text = f"By {m.measure}, full projection is better than terminal projection by {gain}{told}."
+    return Finding("reference", False, text)
 
 
 def _chaos(m: Measured) -> Finding:

@@ -45,6 +45,7 @@ class Measured:
         limit: The seconds per sample asked for, if any.
         unit: What is saved: "seconds" or "projections".
         measure: What losses are measured by.
+        to_full: Whether that is the distance of final samples to those of full projection, which is 0 for those.
         gain: By how much full projection is better than terminal projection in it, with its interval.
         full: The mean of the measure with full projection.
         terminal: The trial without corrections.
@@ -74,6 +75,7 @@ class Measured:
     limit: float | None
     unit: Cost
     measure: str
+    to_full: bool
     gain: Interval
     full: float
     terminal: Trial
@@ -100,8 +102,8 @@ class Measured:
 
     @property
     def best(self) -> Trial:
-        """The trial with the best final samples, whatever it costs."""
-        return min((self.terminal, *self.trials, self.stepwise), key=lambda trial: float(trial.measured.mean()))
+        """The trial with the best final samples, whatever it costs; full projection where none is better."""
+        return min((self.stepwise, self.terminal, *self.trials), key=lambda trial: float(trial.measured.mean()))
 
     def of(self, kind: str) -> list[Trial]:
         """The trials of a kind, by budget, between the terminal and the stepwise one."""

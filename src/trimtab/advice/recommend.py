@@ -218,6 +218,7 @@ def _answer(
         limit=limit,
         unit=unit,
         measure=trials.measure_name,
+        to_full=trials.quality is None and trials.objective == "endpoint",
         gain=trials.gain,
         full=float(trials.full.mean()),
         terminal=as_timed(trials.terminal),
