@@ -13,7 +13,7 @@ from trimtab.domains import SYNTHETIC
 from trimtab.studies.usercode import Source, domain_from
 
 KINDS = ("periodic", "window", "adaptive")
-HEAD = "| domain | steps | C_0.2 | survives one step | rank correlation | periodic | last steps | adaptive | advice |"
+HEAD = "| domain | steps | C_0.2 | survives one step | rank correlation | periodic | window | adaptive | advice |"
 MINE = Source.of_user("examples.my_sampler:make", {})
 
 

@@ -99,11 +99,11 @@ found
 # Say, one that loses no more than a quarter of what full projection gains over projecting only at the end.
 
 # %%
-worst, best = (found[name, None].mean("off_data").mean for name in ("terminal", "full"))
+worst, best = (found[name, None].mean("off_data").mean for name in ("terminal", "stepwise"))
 enough = [row for row in found.rows if row.mean("off_data").mean <= best + 0.25 * (worst - best)]
 cheapest = min(enough, key=lambda row: row.projections)
 print(f"{cheapest.name} with {cheapest.projections:.0f} of {T} projections: {cheapest.mean('off_data')}")
-print(f"full projection with {T}: {found['full', None].mean('off_data')}")
+print(f"full projection with {T}: {found['stepwise', None].mean('off_data')}")
 
 # %% [markdown]
 # ## Or ask for advice

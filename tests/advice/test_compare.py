@@ -5,8 +5,9 @@ import torch
 
 import trimtab as tt
 from cases import Sphere, Walk
-from trimtab.advice.compare import compare
+from trimtab.advice.compare import _means, compare
 from trimtab.core.distributions import compare_samples
+from trimtab.core.groups import Groups
 from trimtab.core.metrics import endpoint_distance, nepe, path_error
 from trimtab.core.quality import Quality
 from trimtab.schedules import Window
@@ -35,11 +36,11 @@ def test_prices_are_run_at_every_budget_and_schedules_at_their_own(found):
     named = [(row.name, row.budget) for row in found.rows]
     assert named == [
         ("terminal", None),
-        ("full", None),
+        ("stepwise", None),
         ("periodic", 3),
-        ("last steps", 3),
+        ("window", 3),
         ("periodic", 6),
-        ("last steps", 6),
+        ("window", 6),
         ("paper", 3),
         ("paper", 6),
         ("two", None),
@@ -48,7 +49,7 @@ def test_prices_are_run_at_every_budget_and_schedules_at_their_own(found):
 
 def test_what_is_compared_at_a_budget_costs_the_same(found):
     assert all(row.projections == row.budget for row in found.rows if row.budget is not None)
-    assert (found["terminal", None].projections, found["full", None].projections) == (1, T)
+    assert (found["terminal", None].projections, found["stepwise", None].projections) == (1, T)
     assert found["two", None].projections == 3  # two steps of the window, and the closing projection
 
 
@@ -62,7 +63,7 @@ def test_every_measure_is_what_a_rollout_of_that_schedule_gives(found, price):
     ends = [path_error(one).double() for one in (full, alone)]
     torch.testing.assert_close(row.values["nepe"], nepe(path_error(run).double(), *ends))
     assert row.mean("first").mean == pytest.approx(float(run.final[:, 0].mean()))
-    assert not found["full", None].values["endpoint"].any()
+    assert not found["stepwise", None].values["endpoint"].any()
     assert found["terminal", None].mean("nepe").mean == pytest.approx(1.0)
 
 
@@ -91,8 +92,53 @@ def test_rows_are_found_by_name_and_budget_and_shown_in_words(found):
     assert lines[0].split() == ["schedule", "projections", "first", "endpoint", "nepe", "distribution"]
     assert len(lines) == 1 + len(found.rows) + 2
     assert "24 samples, T = 12, paired by seed" in text
-    assert "last steps" in found._repr_html_()
+    assert "window" in found._repr_html_()
+    assert "p is the chance" in text
     assert repr(found) == "Comparison(9 schedules, first, endpoint, nepe; print it)"
+
+
+def test_without_a_reference_nothing_is_said_of_distributions():
+    found = compare(PROBLEM, {}, [3])
+    assert "distribution" not in str(found) + found._repr_html_()
+    assert "p is the chance" not in str(found)
+
+
+def test_a_budget_that_is_named_twice_is_run_once(price):
+    found = compare(PROBLEM, {"paper": price}, [0.25, 3])
+    assert [row.name for row in found.rows] == ["terminal", "stepwise", "periodic", "window", "paper"]
+
+
+@pytest.mark.parametrize("name", ["terminal", "stepwise", "periodic", "window"])
+def test_names_of_schedules_that_are_always_compared_are_taken(name):
+    with pytest.raises(ValueError, match=f"another name than '{name}'"):
+        compare(PROBLEM, {name: Window(3)}, [3])
+
+
+@pytest.mark.parametrize("name", ["endpoint", "nepe"])
+def test_names_of_what_is_always_measured_are_taken(name):
+    for quality in (Quality(first, name=name), Quality(lambda final: {name: first(final)})):
+        with pytest.raises(ValueError, match=f"always measured: give your quality another name than '{name}'"):
+            compare(PROBLEM, {}, [3], quality=quality)
+
+
+def test_samples_that_are_decided_on_together_are_one_measurement():
+    groups = torch.arange(24) // 4
+    together = tt.Problem(Walk(), Sphere(), SEEDS, groups=groups)
+    found = compare(together, {}, [3], quality=first)
+    run = together.rollout(tt.Periodic(3), measure_defects=True)
+    row = found["periodic", 3]
+    torch.testing.assert_close(row.values["first"], run.final[:, 0].reshape(6, 4).mean(dim=1))
+    assert all(len(values) == 6 for values in row.values.values())
+    assert (row.mean("endpoint").n, found.n, found.units) == (6, 6, "groups")
+    assert "6 groups, T = 12" in str(found)
+    with pytest.raises(ValueError, match=r"rows of a group are not independent samples.*leave out the reference"):
+        compare(together, {}, [3], reference=OTHERS)
+
+
+def test_a_degenerate_sample_is_left_out_of_its_group():
+    values = _means(torch.tensor([1.0, torch.nan, torch.nan, torch.nan]).double(), Groups(torch.tensor([0, 0, 1, 1])))
+    assert values[0] == 1
+    assert values[1].isnan()
 
 
 def test_the_papers_accounting_is_had_by_name():

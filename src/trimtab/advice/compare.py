@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from trimtab.advice.asked import refuse_iterations
@@ -16,6 +17,7 @@ from trimtab.core.checks import yes_or_no
 from trimtab.core.distributions import Fidelity, compare_samples
 from trimtab.core.engine import Engine, RunBatch, Workshop, ahead, checked, workshop
 from trimtab.core.errors import of_type
+from trimtab.core.groups import Groups
 from trimtab.core.metrics import Distance, Summary, endpoint_distance, euclidean, nepe, path_error, summary
 from trimtab.core.moment import Moment
 from trimtab.core.problem import Problem
@@ -33,6 +35,9 @@ from trimtab.schedules import Periodic, Stepwise, Terminal, Window
 
 __all__ = ["Compared", "Comparison", "compare"]
 
+_ALWAYS = ("terminal", "stepwise", "periodic", "window")  # schedules that are run unasked
+_MEASURES = ("endpoint", "nepe")  # of final samples and of the path, whatever the quality
+
 
 @dataclass(frozen=True, eq=False)
 class Compared:
@@ -42,7 +47,8 @@ class Compared:
         name: Of the schedule.
         budget: Corrections it was given; None for one that has its own.
         projections: Paid for per sample, the closing one included.
-        values: Each measure of every sample, (n,), by name: the quality's own, "endpoint", "nepe".
+        values: Each measure of every sample, (n,), by name: the quality's own, "endpoint", "nepe". Of samples that are
+            decided on together, the mean of each group.
         fidelity: Of its final samples as a distribution, where there is something to compare with.
     """
 
@@ -53,19 +59,28 @@ class Compared:
     fidelity: Fidelity | None
 
     def mean(self, measure: str) -> Summary:
-        """The mean of a measure with its standard error; samples that are NaN are left out."""
+        """The mean of a measure with its standard error; samples, or groups, that are NaN are left out."""
         values = self.values[measure]
         return summary(values[~values.isnan()])
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """What `compare` found; `print` it, or read `rows`."""
+    """What `compare` found; `print` it, or read `rows`.
+
+    Attributes:
+        rows: One for each schedule at each budget.
+        measures: Names of what was measured.
+        n_steps: T.
+        n: Number of samples; of groups, where samples are decided on together.
+        units: What `n` counts: "samples" or "groups".
+    """
 
     rows: tuple[Compared, ...]
     measures: tuple[str, ...]
     n_steps: int
     n: int
+    units: str = "samples"
 
     def __getitem__(self, key: tuple[str, int | None]) -> Compared:
         """By name and budget."""
@@ -74,28 +89,34 @@ class Comparison:
                 return row
         raise KeyError(f"{key!r}; there are {[(row.name, row.budget) for row in self.rows]}")
 
+    @property
+    def _with_distributions(self) -> bool:
+        return any(row.fidelity is not None for row in self.rows)
+
+    def _head(self) -> tuple[str, ...]:
+        return ("schedule", "projections", *self.measures, *(("distribution",) if self._with_distributions else ()))
+
     def _cells(self) -> list[tuple[str, ...]]:
         cells = []
         for row in self.rows:
             found = [row.mean(measure) for measure in self.measures]
             apart = "" if row.fidelity is None else f"p = {row.fidelity.p:.2g}"
             told = [f"{value.mean:.4g} ± {value.se:.1g}" for value in found]
-            cells.append((row.name, f"{row.projections:.1f}", *told, apart))
+            cells.append((row.name, f"{row.projections:.1f}", *told, *((apart,) if self._with_distributions else ())))
         return cells
+
+    def _note(self) -> str:
+        return f"{self.n} {self.units}, T = {self.n_steps}, paired by seed; ± is one standard error."
 
     def __str__(self) -> str:
         """As a table in plain text."""
-        head = ("schedule", "projections", *self.measures, "distribution")
-        cells = [head, *self._cells()]
-        widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+        cells = [self._head(), *self._cells()]
+        widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
         lines = [
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
         ]
-        tail = (
-            f"{self.n} samples, T = {self.n_steps}, paired by seed; ± is one standard error. p is the chance of final "
-            "samples as far from those of full projection on other seeds, if nothing differed."
-        )
-        return "\n".join([*lines, "", tail])
+        chance = " p is the chance of final samples as far from the reference, if nothing differed."
+        return "\n".join([*lines, "", self._note() + (chance if self._with_distributions else "")])
 
     def __repr__(self) -> str:
         """One line."""
@@ -103,17 +124,13 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         """A table, in a notebook."""
-        compared = any(row.fidelity for row in self.rows)
-        head = ("schedule", "projections", *self.measures, *(("distribution",) if compared else ()))
-        cells = [row[: len(head)] for row in self._cells()]
         first = self.measures[0]
         lines: dict[str, list[tuple[float, float]]] = {}
         for row in sorted(self.rows, key=lambda row: row.projections):
             if row.budget is not None:
                 lines.setdefault(row.name, []).append((row.projections, row.mean(first).mean))
         drawing = show.draw(lines, "projections per sample", first)
-        note = f"<p>{self.n} samples, T = {self.n_steps}, paired by seed; ± is one standard error.</p>"
-        return show.panel("Comparison", show.table(cells, head) + note, drawing)
+        return show.panel("Comparison", show.table(self._cells(), self._head()) + f"<p>{self._note()}</p>", drawing)
 
 
 def compare(
@@ -131,17 +148,20 @@ def compare(
 ) -> Comparison:
     """Run schedules side by side on the same seeds, and measure their final samples.
 
-    Terminal and full projection, even spacing and the last steps alone are always among them.
+    Terminal and stepwise correction, even spacing ("periodic") and the last steps alone ("window") are always among
+    them. Of samples that are decided on together it is groups that are measured, by the means of their samples.
 
     Args:
         source: What is sampled, for seeds that calibrated nothing: a `Problem`, or a function `run(schedule)` as in
             `calibrate`.
         schedules: By name: prices, which are run at every budget, and schedules or functions of a `Moment`, which have
-            their own.
-        budgets: Counts or fractions of T, the closing projection included.
-        quality: A measure of final samples beside the distance to full projection and the path error.
+            their own. The names of those that are always run are taken.
+        budgets: Counts or fractions of T, the closing projection included; the same one twice is run once.
+        quality: A measure of final samples beside the distance to full projection and the path error, whose names,
+            "endpoint" and "nepe", are taken.
         reference: To compare final samples with as distributions: a problem or a `run` for other seeds, which is then
-            fully projected, or samples of your own; none if not given.
+            fully projected, or samples of your own; none if not given. Rows of a group are no independent samples, so
+            that groups have none.
         distance: Between states; the problem's own, or Euclidean, if not given.
         closing: How rollouts of a problem end; see `Corrector`. A loop of your own has its corrector's.
         check: Whether to run the first batch twice, to see that it repeats itself.
@@ -154,7 +174,7 @@ def compare(
         >>> price = tt.calibrate(domain.problem(range(1000, 1016)), method="dp", objective="path")
         >>> found = compare(domain.problem(range(8)), {"dp": price}, [0.25])
         >>> [(row.name, row.projections) for row in found.rows]
-        [('terminal', 1.0), ('full', 20.0), ('periodic', 5.0), ('last steps', 5.0), ('dp', 5.0)]
+        [('terminal', 1.0), ('stepwise', 20.0), ('periodic', 5.0), ('window', 5.0), ('dp', 5.0)]
     """
     if not isinstance(source, Problem) and not callable(source):
         raise TypeError(f"compare takes a Problem or a function run(schedule): got {type(source).__name__}")
@@ -167,7 +187,8 @@ def compare(
     if not isinstance(schedules, Mapping):
         raise TypeError(f"schedules are given by name, as in {{'dp': price}}: got {schedules!r:.60}")
     for name in schedules:
-        of_type(name, str, "the name of a schedule")
+        if of_type(name, str, "the name of a schedule") in _ALWAYS:
+            raise ValueError(f"{', '.join(_ALWAYS)} are always compared: give your schedule another name than {name!r}")
     if not isinstance(budgets, Iterable):
         raise TypeError(f"budgets are counts or fractions of T, in a list: got {budgets!r:.60}")
     options: dict[str, Any] = {"closing": closing, "measure_defects": True}
@@ -186,12 +207,17 @@ def compare(
             ahead(other, [Stepwise()])
         tell("terminal")
         terminal = checked(run, Watched(Terminal())) if check else as_record(run(Watched(Terminal())))
-        T, n = terminal.projected.shape
+        T, groups = terminal.n_steps, terminal.groups
+        if groups is not None and reference is not None:
+            raise ValueError(
+                "the rows of a group are not independent samples, and a comparison of distributions would count them as"
+                " such: leave out the reference where samples are decided on in groups"
+            )
         wanted = _wanted(schedules, budgets, T)
         tell.batch(2 if check else 1)
         tell.expect(len(wanted) + 1 + int(other is not None))
         ahead(run, [schedule for _, _, schedule in wanted])
-        tell("full")
+        tell("stepwise")
         full = run(Watched(Stepwise()))
         tell.batch()
         against = reference
@@ -203,31 +229,51 @@ def compare(
         shift: list[float] = []
 
         def judged(name: str, budget: int | None, record: Rollout) -> Compared:
-            values = {} if judge is None else judge.values(record.final, problem)
+            values = {} if judge is None else _named(judge.values(record.final, problem))
             values["endpoint"] = endpoint_distance(record, full, apart).double().cpu()
             values["nepe"] = nepe(path_error(record).double(), *ends).cpu()
+            if groups is not None:
+                values = {measure: _means(each, groups) for measure, each in values.items()}
             fidelity = None
             if against is not None:
                 fidelity = compare_samples(record, against, shift=shift[0] if shift else None)
                 shift[:] = [fidelity.shift]
             return Compared(name, budget, float(record.paid.double().mean()), values, fidelity)
 
-        rows = [judged("terminal", None, terminal), judged("full", None, full)]
+        rows = [judged("terminal", None, terminal), judged("stepwise", None, full)]
         for name, budget, schedule in wanted:
             tell(f"{name} {budget or ''}".strip())
             rows.append(judged(name, budget, run(schedule)))
             tell.batch()
-    return Comparison(tuple(rows), tuple(rows[0].values), T, n)
+    n, units = (terminal.projected.shape[1], "samples") if groups is None else (groups.n, "groups")
+    return Comparison(tuple(rows), tuple(rows[0].values), T, n, units)
+
+
+def _named(values: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The numbers of a quality, unless one has the name of what is measured anyway."""
+    for name in values:
+        if name in _MEASURES:
+            raise ValueError(
+                f"{' and '.join(_MEASURES)} are always measured: give your quality another name than {name!r}, as in "
+                f"Quality(measure, name='my {name}')"
+            )
+    return values
+
+
+def _means(values: Tensor, groups: Groups) -> Tensor:
+    """The mean over each group of the values that are not NaN, (n,) to (G,)."""
+    known = ~values.isnan()
+    return groups.means(torch.where(known, values, 0.0)) / groups.means(known.double())
 
 
 def _wanted(
     schedules: Mapping[str, Price | Schedule | Callable[[Moment], Tensor]], budgets: Iterable[int | float], n_steps: int
 ) -> list[tuple[str, int | None, Schedule]]:
     """What is run beside the two ends: name, budget, schedule; all of them have their defects measured."""
-    counts = [int(corrections(budget, n_steps)) for budget in budgets]
+    counts = list(dict.fromkeys(int(corrections(budget, n_steps)) for budget in budgets))
     wanted: list[tuple[str, int | None, Schedule]] = []
     for b in counts:
-        wanted += [("periodic", b, Periodic(b)), ("last steps", b, Window(n_steps - b))]
+        wanted += [("periodic", b, Periodic(b)), ("window", b, Window(n_steps - b))]
     for name, one in schedules.items():
         if isinstance(one, Thresholds | Plan | Raced):
             refuse_iterations(one.unit, f"the price {name!r}")
