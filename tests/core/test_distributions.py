@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 import math
 
@@ -180,6 +181,32 @@ def test_more_samples_see_smaller_shifts(measure):
     assert smallest_shift(7 * reference[:50], 50, measure=measure) == pytest.approx(
         few, rel=1e-6
     )  # a ratio has no unit
+
+
+@every_measure
+@pytest.mark.parametrize(("n", "m"), [(2, 2), (3, 3), (2, 4), (4, 4), (3, 4), (2, 6)])
+def test_a_shift_is_promised_only_where_some_relabelling_test_can_reach_the_level(n, m, measure):
+    pool = drawn(n + m, 2)
+    far = pool[:n] + 1e6
+    ways = list(itertools.combinations(range(n + m), n))
+    both = torch.cat([far, pool[n:]])
+    labels = torch.zeros(len(ways), n + m, dtype=torch.bool)
+    for label, way in zip(labels, ways, strict=True):
+        label[list(way)] = True
+    found = set_distance(measure, both, 0).relabelled(both, labels)
+    exact = float((found >= found[0] * (1 - 1e-9)).double().mean())  # of sets as far apart as can be
+    assert math.isinf(smallest_shift(pool[n:], n, measure=measure)) == (exact > 0.05)
+    assert math.isinf(smallest_shift(torch.zeros(m, 2), n, measure=measure)) == (exact > 0.05)
+
+
+def test_too_few_samples_to_see_any_shift_are_said_to_be():
+    x, y = drawn(3, 2), drawn(3, 2, seed=1)
+    found = compare_samples(x, y)
+    assert math.isinf(found.shift)
+    assert "; 3 samples are too few to see any shift (energy distance" in found.words()
+    assert found.facts()["shift"] is None
+    assert compare_samples(x, y, shift=found.shift) == found
+    assert "2 and 4 samples are too few" in compare_samples(drawn(2, 2), drawn(4, 2, seed=1)).words()
 
 
 def test_a_change_of_spread_is_seen_too():

@@ -183,6 +183,9 @@ def test_final_samples_are_told_apart_by_their_p_value_and_the_notes_say_what_wo
     (note,) = [note for note in table.notes if note.startswith(f"{content['label']}:")]
     assert "periodic" in note
     assert "with 12 samples a shift of 0.25 of their spread would have been seen" in note
+    for key in ("periodic", "adaptive:paper"):
+        content["distribution"][key]["0.25"]["shift"] = None
+    assert "12 samples are too few to see any shift" in "".join(final_samples(summary)[0].notes)
     content["distribution"]["periodic"]["0.25"]["p"] = 0.4
     for told in content["distribution"].values():
         for one in told.values():

@@ -43,7 +43,8 @@ class Fidelity:
             was given, else of both sets together.
         floor_high: The 95% quantile of the same.
         p: The share of relabellings, the actual one included, at least as far apart as the actual one.
-        shift: The smallest shift that would have been seen, in units of `spread`: see `smallest_shift`.
+        shift: The smallest shift that would have been seen, in units of `spread`, inf where none would: see
+            `smallest_shift`.
         spread: Root mean square distance of the reference samples from their mean.
         n: Samples that were compared.
         n_reference: Samples they were compared with.
@@ -74,10 +75,10 @@ class Fidelity:
         if self.told_apart:
             return f"differ from {self.reference}, p = {self.p:.2g}: {figures}"
         count = f"{self.n}" if self.n == self.n_reference else f"{self.n} and {self.n_reference}"
-        return (
-            f"cannot be told from {self.reference}, p = {self.p:.2g}; with {count} samples a shift of "
-            f"{self.shift:.2g} of their spread would have been seen ({figures})"
-        )
+        seen = f"with {count} samples a shift of {self.shift:.2g} of their spread would have been seen"
+        if math.isinf(self.shift):
+            seen = f"{count} samples are too few to see any shift"
+        return f"cannot be told from {self.reference}, p = {self.p:.2g}; {seen} ({figures})"
 
     def facts(self) -> dict[str, str | int | float | None]:
         """As JSON, which has neither NaN nor inf."""
@@ -195,7 +196,8 @@ def smallest_shift(
         seed: Of the draws.
 
     Returns:
-        The shift over the spread; 0 if the reference is a single point, which shows any shift.
+        The shift over the spread; 0 if the reference is a single point, which shows any shift; inf if there are so few
+        samples that even the two sets farthest apart are no rare way of dealing them.
     """
     whole_number(n, "n, the samples that are compared,", 2)
     _check_options(measure, embed, seed)
@@ -203,10 +205,11 @@ def smallest_shift(
         if not 0 < real_number(value, name) < 1:
             raise ValueError(f"{name} is between 0 and 1: got {value!r}")
     y = _rows(reference, embed)
-    spread = _spread(y)
+    spread, m = _spread(y), len(y)
+    if _least_p(n, m) > level:
+        return math.inf
     if spread == 0:
         return 0.0
-    m = len(y)
     y = ((y - y.mean(dim=0)) / spread).float()  # a simulation needs no more digits
     scale = min(1.0, _AT_MOST / max(n, m))
     small_n, small_m = max(2, round(n * scale)), max(2, round(m * scale))
@@ -237,6 +240,11 @@ def smallest_shift(
         middle = (low + high) / 2
         low, high = (low, middle) if seen(middle) else (middle, high)
     return high * math.sqrt((1 / n + 1 / m) / (1 / small_n + 1 / small_m))
+
+
+def _least_p(n: int, m: int) -> float:
+    """The least p that relabelling n and m samples can give: two sets of one size are as far apart the other way."""
+    return (2 if n == m else 1) / math.comb(n + m, n)
 
 
 def _check_options(measure: str, embed: Embedding | None, seed: int) -> None:
