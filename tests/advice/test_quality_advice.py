@@ -358,6 +358,16 @@ def test_the_interval_of_a_loss_is_that_of_a_share_whose_gain_is_resampled_too()
     assert elsewhere.high > 0.9
 
 
+def test_a_budget_within_tolerance_below_one_that_is_not_is_not_taken():
+    losses = {1: (1.0, 1.0), 2: (0.5, 0.9), 4: (0.02, 0.08), 8: (0.05, 0.2), 9: (0.03, 0.09), 16: (0.0, 0.0)}
+    known = [SimpleNamespace(budget=b, loss=Interval(mean, 0.0, high)) for b, (mean, high) in losses.items()]
+    runs = SimpleNamespace(known=lambda kind: known, most=lambda kind: T - 1, trial=lambda kind, budget: None)
+    assert TrialRuns.cheapest_within(runs, "periodic", 0.1).budget == 9
+    assert TrialRuns.cheapest_within(runs, "periodic", 0.2).budget == 4
+    assert TrialRuns.cheapest_within(runs, "periodic", 0.01).budget == 16
+    assert TrialRuns.cheapest_within(runs, "periodic", 1.0).budget == 2
+
+
 def test_fewer_projections_that_would_do_by_the_mean_alone_are_named(useful):
     least = min(trial.budget for trial in useful.measured.needed.values())
     trial = replace(useful.measured.trials[0], budget=least - 2, loss=Interval(0.07, 0.0, 0.3))

@@ -136,7 +136,8 @@ def _careful(m: Measured) -> list[Finding]:
     if m.tolerance is None or not m.needed:
         return []
     least = min(trial.budget for trial in m.needed.values())
-    known = [t for t in m.trials if t.loss.mean <= m.tolerance and t.budget <= least - _FEWER * m.n_steps]
+    near = [t for t in m.trials if t.loss.mean <= m.tolerance < t.loss.high]
+    known = [t for t in near if t.budget <= least - _FEWER * m.n_steps]
     if not known:
         return []
     trial = min(known, key=lambda one: (one.budget, one.loss.mean))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -265,16 +265,20 @@ class TrialRuns:
         return sorted([self.terminal, *between, self.stepwise], key=lambda trial: trial.budget)
 
     def cheapest_within(self, kind: Kind, tolerance: float) -> Trial:
-        """The smallest budget found whose whole interval is within the tolerance."""
+        """The smallest budget found whose whole interval is within the tolerance, as are those of all larger ones.
+
+        One that is within it while a larger one is not owes that to chance: taking the smallest of many would pick it.
+        """
         for _ in range(_SEARCHES):
             known = self.known(kind)
-            at = next(i for i, trial in enumerate(known) if i > 0 and trial.loss.high <= tolerance)
+            at = _first_within(known, tolerance)
             below, above = known[at - 1], known[at]
             budget = _between(below.budget, above.budget, below.loss.high, above.loss.high, tolerance, self.most(kind))
             if budget is None:
                 break
             self.trial(kind, budget)
-        return next(trial for trial in self.known(kind) if trial.loss.high <= tolerance)
+        known = self.known(kind)
+        return known[_first_within(known, tolerance)]
 
     def best_within(self, kind: Kind, limit: float) -> Trial | None:
         """The trial that loses least of those found that take no longer than the limit; None if none does."""
@@ -303,6 +307,12 @@ class TrialRuns:
         middle = sorted(times, key=lambda pair: 1 - pair[0] / pair[1])[len(times) // 2]
         saving = Interval(shares[len(shares) // 2], shares[0], shares[-1])
         return replace(trial, seconds=middle[0]), replace(self.stepwise, seconds=middle[1]), saving
+
+
+def _first_within(known: Sequence[Trial], tolerance: float) -> int:
+    """The first trial but the terminal one, by budget, from which on all are within the tolerance: the last one is."""
+    failing = [i for i, trial in enumerate(known) if not trial.loss.high <= tolerance]
+    return max(failing, default=0) + 1
 
 
 def _between(low: int, high: int, at_low: float, at_high: float, target: float, most: int) -> int | None:
