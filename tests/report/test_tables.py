@@ -116,6 +116,24 @@ def test_win_rates_over_other_budgets_are_not_compared(summary):
     assert "33.3% is the highest rate possible" in notes[1]
 
 
+@pytest.mark.parametrize(
+    ("se", "expected"),
+    [
+        (0.01, "Terrain: pathwise win rate is 60% ± 1% here, 85% ± 2% in the paper: lower here."),
+        (0.2, None),  # seeds that differ that much leave room for the paper's
+        (None, None),  # and one seed leaves room for anything
+    ],
+)
+def test_win_rates_are_compared_with_the_papers_by_their_errors_over_seeds(summary, se, expected):
+    summary["config"]["budgets"] = [i / 20 for i in range(21)]
+    for domain in summary["domains"].values():
+        domain["win_rate"]["adaptive:paper"]["pathwise"] |= {"mean": 0.6, "se": se}
+    table = all_tables(summary)[1]
+    assert "± standard error over seeds (the paper's is binomial, over pairs)" in table.notes[0]
+    said = [note for note in table.notes if note.startswith("Terrain: pathwise")]
+    assert said == ([expected] if expected else [])
+
+
 def test_a_domain_with_settings_of_its_own_is_not_compared_with_the_papers(summary):
     summary["config"]["samplers"] = {"terrain": {"settings": {"kappa": 0.0}}, "terrain-ridge": {"settings": {}}}
     for table in all_tables(summary)[:2]:

@@ -97,11 +97,52 @@ def test_win_rates_count_ties_as_no_win_and_leave_degenerate_pairs_out():
     )
     result = domain_summary(rows)
     wins = result["win_rate"]["adaptive:paper"]
-    assert wins["pathwise"] == {"mean": pytest.approx(1 / 3), "se": pytest.approx(math.sqrt(2 / 27)), "n": 3}
+    assert wins["pathwise"] == {"mean": pytest.approx(1 / 3), "se": pytest.approx(2 / 9), "n": 3}
     assert wins["median_improvement"] == pytest.approx(0.75)
     assert result["degenerate"] == 2
     assert result["schedules"]["periodic"]["0.25"]["nepe"] == {"mean": 0.4, "se": None, "n": 1}
     assert result["improvement"]["adaptive:paper"]["1.00"]["nepe"] == {"mean": None, "se": None, "n": 2}
+
+
+def many_budgets(won: list[list[bool]]) -> Rows:
+    """One seed a line and one budget a column, won or lost by adaptive correction, with its ends."""
+    budgets, columns = [0.1 * (i + 1) for i in range(len(won[0]))], {name: [] for name in COLUMNS}
+    for key in ("terminal", "stepwise", "periodic", "adaptive:paper"):
+        for i, budget in enumerate(budgets):
+            for seed, line in enumerate(won):
+                columns["schedule"].append(key)
+                columns["budget"].append(budget)
+                columns["seed"].append(seed)
+                value = 0.5 if key != "adaptive:paper" else 0.4 if line[i] else 0.6
+                columns["nepe"].append(value)
+                columns["endpoint"].append(value)
+    n = len(columns["seed"])
+    whole = {name: np.array(values or [0] * n) for name, values in columns.items()}
+    return Rows(whole | {"degenerate": np.isnan(whole["nepe"])})
+
+
+def test_the_standard_error_of_a_win_rate_counts_the_seeds_and_not_their_budgets():
+    alike = many_budgets([[True] * 8, [False] * 8, [True] * 8, [True] * 8])
+    wins = domain_summary(alike)["win_rate"]["adaptive:paper"]["pathwise"]
+    shares = np.array([1.0, 0.0, 1.0, 1.0])
+    assert (wins["mean"], wins["n"]) == (0.75, 32)
+    assert wins["se"] == pytest.approx(shares.std(ddof=1) / 2)  # the binomial one of 32 pairs would be 0.077
+    even = many_budgets([[True, False]] * 4)
+    assert domain_summary(even)["win_rate"]["adaptive:paper"]["pathwise"]["se"] == 0
+    alone = many_budgets([[True, False]])
+    assert domain_summary(alone)["win_rate"]["adaptive:paper"]["pathwise"]["se"] is None
+
+
+def test_a_rollout_that_stands_for_several_schedules_has_its_failures_counted_once():
+    rows = toy_rows({key: [0.5] * 4 for key in ("terminal", "stepwise", "periodic", "adaptive:paper")})
+    ends = {"terminal": 0.0, "stepwise": 1.0}
+    budget = [ends.get(key, b) for key, b in zip(rows["schedule"], rows["budget"], strict=True)]
+    failures = [int(b == 1.0) for b in budget]  # one in each stepwise rollout, and in what it stands for
+    nepe = [math.nan if b == 0.25 else 0.5 for b in budget]
+    made = {"budget": np.array(budget), "failures": np.array(failures), "degenerate": np.isnan(nepe)}
+    result = domain_summary(Rows(dict(rows.columns) | made))
+    assert result["failures"] == 4  # of the toy's four stepwise rows, and no more
+    assert result["degenerate"] == 4
 
 
 def test_rows_that_are_not_pairs_are_refused():

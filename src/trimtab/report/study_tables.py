@@ -217,8 +217,9 @@ def win_rates(summary: Summary, key: str, name: str) -> Table:
             "compared."
         ]
     opening = [
-        f"Share of pairs (budget and seed) in which {label} is strictly below periodic, ± binomial standard error; the "
-        "median is of (periodic - schedule) / periodic in NEPE. Bold is above one half.",
+        f"Share of pairs (budget and seed) in which {label} is strictly below periodic, ± standard error over seeds"
+        + (" (the paper's is binomial, over pairs)" if beside else "")
+        + "; the median is of (periodic - schedule) / periodic in NEPE. Bold is above one half.",
         f"At budgets 0 and 1 the two coincide and a tie is no win: {most:.1%} is the highest rate possible here.",
     ]
     columns = ["Domain", "Source", "Endpoint win", "Pathwise win", "Median Δ NEPE", "N"]
@@ -237,7 +238,8 @@ def _wins_compared(domain: str, source: str, ours: Mapping[str, Any], paper: Map
     compared = []
     for part in ("pathwise", "endpoint"):
         here, there = ours[part], paper[part]
-        near = here[0] is None or abs(here[0] - there[0]) <= 2 * math.hypot(here[1] or 0.0, there[1])
+        unknown = here[0] is None or here[1] is None
+        near = unknown or abs(here[0] - there[0]) <= 2 * math.hypot(here[1], there[1])
         difference = None if near else "higher here" if here[0] > there[0] else "lower here"
         compared.append(Compared(domain, source, f"{part} win rate", here, there, difference))
     return compared

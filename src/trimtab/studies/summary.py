@@ -8,6 +8,7 @@ from importlib import resources
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from trimtab._version import __version__
@@ -19,11 +20,12 @@ from trimtab.studies.fidelity import FIDELITY
 from trimtab.studies.rows import SWEEP, Rows, read_rows
 from trimtab.studies.run_files import RunFiles
 from trimtab.studies.store import read_run, study_of
+from trimtab.studies.tasks import stand_in
 from trimtab.studies.work import QUALITY
 
 __all__ = ["METRICS", "relative_improvement", "summarise", "summary_schema", "write_summary"]
 
-VERSION = 2
+VERSION = 3
 Q = 0.2
 METRICS = ("nepe", "endpoint", "path_error", "state_error", "achieved_budget")
 COMPARED = ("nepe", "endpoint")
@@ -66,6 +68,7 @@ def domain_summary(rows: Rows) -> dict[str, Any]:
         }
         for key in rows.values("schedule")
     }
+    run = _once(rows)
     compared = [key for key in schedules if key not in ("terminal", "stepwise", BASELINE)]
     judged = {"quality": _qualities(rows)} if rows.qualities else {}
     apart = _distributions(rows)
@@ -76,12 +79,19 @@ def domain_summary(rows: Rows) -> dict[str, Any]:
             "win_rate": {key: _wins(rows, key) for key in compared},
             "improvement": {key: _improvements(rows, key) for key in compared},
             "concentration": {"q": Q} | _json(summary(rows.where(schedule="terminal").tensor("concentration"))),
-            "degenerate": int(rows["degenerate"].sum()),
-            "failures": int(rows["failures"].sum()),
+            "degenerate": int(run["degenerate"].sum()),
+            "failures": int(run["failures"].sum()),
         }
         | judged
         | ({"distribution": apart} if apart else {})
     )
+
+
+def _once(rows: Rows) -> Rows:
+    """The rows of rollouts that were run: those of a terminal or stepwise one stand for other schedules' ends too."""
+    pairs = zip(rows["schedule"].tolist(), rows["budget"].tolist(), strict=True)
+    run = np.array([stand_in(key, budget) == key for key, budget in pairs])
+    return Rows({name: column[run] for name, column in rows.columns.items()})
 
 
 def sweep_summary(rows: Rows) -> dict[str, Any]:
@@ -128,15 +138,25 @@ def _distributions(rows: Rows) -> dict[str, Any]:
 
 
 def _wins(rows: Rows, key: str) -> dict[str, Any]:
-    """How often a schedule beats the baseline, over all pairs of budget and seed."""
+    """How often a schedule beats the baseline, over all pairs of budget and seed, with standard errors over seeds."""
     method, baseline = paired(rows, key)
     gains = improvement(method.tensor("nepe"), baseline.tensor("nepe"))
     gains = gains[~gains.isnan()]
     return {
-        "endpoint": _json(win_rate(method.tensor("endpoint"), baseline.tensor("endpoint"))),
-        "pathwise": _json(win_rate(method.tensor("nepe"), baseline.tensor("nepe"))),
+        "endpoint": _json(_won(method, baseline, "endpoint")),
+        "pathwise": _json(_won(method, baseline, "nepe")),
         "median_improvement": float(np.median(gains.numpy())) if len(gains) else None,
     }
+
+
+def _won(method: Rows, baseline: Rows, metric: str) -> Summary:
+    """The share of pairs won, with the standard error of a mean over seeds: budgets of one seed share its noise."""
+    ours, theirs = method.tensor(metric), baseline.tensor(metric)
+    rate = win_rate(ours, theirs)
+    seed = torch.from_numpy(np.unique(method["seed"], return_inverse=True)[1])
+    tried = seed.bincount((~(ours.isnan() | theirs.isnan())).double())
+    won = seed.bincount((ours < theirs).double())
+    return Summary(rate.mean, relative_improvement(won[tried > 0], tried[tried > 0]).se, rate.n)
 
 
 def _improvements(rows: Rows, key: str) -> dict[str, Any]:

@@ -63,6 +63,6 @@ function writeWinTable(place, note, state) {
   const q = percent(state.domain.numbers.concentration?.q ?? 0.2);
   place.replaceChildren(table(`How often ${label} beats periodic`, [['', 1], [`${label} against periodic, all budgets`, withPaper ? 6 : 4], ['the domain', 2]],
     ['Domain', 'path won', ...paperHead, 'endpoint won', ...paperHead, 'median gain', 'pairs', `defect in top ${q}`, 'degenerate'], rows));
-  note.textContent = `A pair is one seed at one budget under both schedules. At budgets 0 and 1 all schedules are the same and a tie is not a win, so ${percent(winLimit(state.domain, key), 1)} is the highest rate possible here${withPaper ? ', and 90.5% on the paper’s grid' : ''}. `
+  note.textContent = `A pair is one seed at one budget under both schedules; ± is the standard error over seeds. At budgets 0 and 1 all schedules are the same and a tie is not a win, so ${percent(winLimit(state.domain, key), 1)} is the highest rate possible here${withPaper ? ', and 90.5% on the paper’s grid' : ''}. `
     + `The defect in the top ${q} of the steps says how concentrated a domain’s trouble is.`;
 }
