@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from study_runs import SWEPT, finished
+from trimtab.report.diagnostics import budget_usage
 from trimtab.report.figures import write_figures
 from trimtab.report.final_samples import final_samples
 from trimtab.report.study_tables import Cell, Table, all_tables, write_tables
-from trimtab.schedules.style import look_of
+from trimtab.schedules.style import label_of, look_of
 from trimtab.studies.reported import reported
 from trimtab.studies.run_files import RunFiles
 from trimtab.studies.summary import write_summary
@@ -186,6 +187,20 @@ def test_the_papers_numbers_are_the_papers():
         expected = value | {"median_improvement": value["median_nepe_improvement"]}
         del expected["median_nepe_improvement"]
         assert ours["win_rates"][names[name]] == expected
+
+
+# ------------------------------------------------------------------ budgets spent
+
+
+def test_budgets_are_said_to_be_spent_exactly_but_for_the_schedules_that_may_spend_less(summary):
+    (note,) = budget_usage(summary).notes
+    assert "spent its budget exactly, rounded to whole corrections; the largest difference" in note
+    assert "may spend less" not in note
+    for domain in summary["domains"].values():
+        domain["schedules"] |= dict.fromkeys(("event", "raced", "window"), domain["schedules"]["periodic"])
+    (note,) = budget_usage(summary).notes
+    names = f"{label_of('event')} and {label_of('raced')}"
+    assert f"corrections, but for {names}, which may spend less and are checked to spend no more;" in note
 
 
 # ------------------------------------------------------------------ final samples

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import trimtab as tt
 from browsed import Browsed
 from study_runs import SMALL, finished
 from trimtab.cli.main import main
@@ -32,6 +33,15 @@ ITERATIONS = replace(
 @pytest.fixture(scope="module")
 def run():
     return finished(ITERATIONS)
+
+
+def test_rows_count_the_iterations_of_the_closing_projection_as_they_count_that(run):
+    rows = read_rows(run, "linkage").where(schedule="terminal")
+    assert (rows["projections"] == 1).all()
+    problem = tt.domain("linkage", n_steps=16).problem(rows["seed"].tolist())
+    alone = problem.rollout(tt.Terminal(), closing="free", measure_defects=True)
+    assert rows["iterations"].tolist() == alone.all_iterations.tolist()
+    assert (rows["iterations"] > 0).all()
 
 
 def test_rows_count_iterations_as_shares_of_full_projection(run):

@@ -8,6 +8,7 @@ from typing import Any
 from trimtab.report.formats import Cell, Table, budget_symbol, closing_is_paid, domain_label, in_iterations
 from trimtab.schedules.style import label_of
 from trimtab.studies.config import budget_name
+from trimtab.studies.schedules import STUDY_SCHEDULES
 
 __all__ = ["budget_usage", "concentration", "degenerate"]
 
@@ -60,11 +61,21 @@ def budget_usage(summary: Summary) -> Table:
         ]
         if in_iterations(summary)
         else [
-            "Every task checks that each of its rollouts spent its budget exactly, rounded to whole corrections; the "
-            f"largest difference from the fraction asked for is {off:.4f}. The closing projection is "
-            + ("one of them." if closing_is_paid(summary) else "apart.")
+            "Every task checks that each of its rollouts spent its budget exactly, rounded to whole corrections"
+            f"{_may_spend_less(summary)}; the largest difference from the fraction asked for is {off:.4f}. The closing "
+            f"projection is {'one of them' if closing_is_paid(summary) else 'apart'}."
         ],
     )
+
+
+def _may_spend_less(summary: Summary) -> str:
+    """Which schedules are only held to spend no more than their budget, in words."""
+    keys = dict.fromkeys(key for content in summary["domains"].values() for key in content["schedules"])
+    names = [label_of(key) for key in keys if key in STUDY_SCHEDULES and not STUDY_SCHEDULES[key].exact]
+    if not names:
+        return ""
+    listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    return f", but for {listed}, which may spend less and are checked to spend no more"
 
 
 def degenerate(summary: Summary) -> Table:

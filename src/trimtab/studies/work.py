@@ -233,7 +233,7 @@ def _rows(
         "projections": (run.spent + run.closing).tolist(),
         "closing": run.closing.tolist(),
         "failures": failures.tolist(),
-        "iterations": run.iterations.sum(dim=0).tolist(),
+        "iterations": run.all_iterations.tolist(),
     }
     same = {
         "domain": task.domain,
