@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trimtab.report.formats import Cell, Table, budget_symbol, closing_is_paid, domain_label, in_iterations
+from trimtab.report.formats import Cell, Table, budget_symbol, closing_is_paid, domain_label, in_iterations, of_groups
 from trimtab.schedules.style import label_of
 from trimtab.studies.config import budget_name
 from trimtab.studies.schedules import STUDY_SCHEDULES
@@ -84,7 +84,7 @@ def degenerate(summary: Summary) -> Table:
         [
             domain_label(summary, domain),
             int(content["degenerate"]),
-            int(summary["config"]["seeds"] - content["schedules"]["terminal"]["0.00"]["nepe"]["n"]),
+            _left_out(content["schedules"]["terminal"]["0.00"]),
             int(content["failures"]),
         ]
         for domain, content in summary["domains"].items()
@@ -96,9 +96,15 @@ def degenerate(summary: Summary) -> Table:
         rows,
         [
             "A seed is degenerate where terminal and stepwise path errors differ by less than 1e-9; its NEPE is "
-            "left out."
+            "left out.",
+            *of_groups(summary),
         ],
     )
+
+
+def _left_out(terminal: Mapping[str, Any]) -> int:
+    """Seeds, or groups, without a NEPE."""
+    return int(terminal["achieved_budget"]["n"]) - int(terminal["nepe"]["n"])
 
 
 def _gain(value: Mapping[str, Any]) -> Cell:

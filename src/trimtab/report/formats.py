@@ -13,7 +13,16 @@ from trimtab.core.files import plain_name
 from trimtab.domains import base_of, dynamics_of
 from trimtab.report.escape import csv_text, latex_text, markdown_text
 
-__all__ = ["Cell", "Table", "budget_symbol", "closing_is_paid", "domain_label", "in_iterations", "sources_by_label"]
+__all__ = [
+    "Cell",
+    "Table",
+    "budget_symbol",
+    "closing_is_paid",
+    "domain_label",
+    "in_iterations",
+    "of_groups",
+    "sources_by_label",
+]
 
 
 def closing_is_paid(summary: Mapping[str, Any]) -> bool:
@@ -44,6 +53,21 @@ def domain_label(summary: Mapping[str, Any], domain: str) -> str:
         'SO(3)'
     """
     return str(summary["domains"].get(domain, {}).get("label", domain))
+
+
+def of_groups(summary: Mapping[str, Any]) -> list[str]:
+    """A note for each domain whose samples are decided on together, since its numbers are over groups.
+
+    Example:
+        >>> of_groups({"domains": {"robots": {"label": "Robots", "groups": 8}, "so3": {"label": "SO(3)"}}})
+        ['Robots: samples are decided on together; its numbers are over 8 groups, each by the mean of its samples.']
+    """
+    return [
+        f"{domain_label(summary, name)}: samples are decided on together; its numbers are over {content['groups']} "
+        "groups, each by the mean of its samples."
+        for name, content in summary["domains"].items()
+        if "groups" in content
+    ]
 
 
 _DYNAMICS = {"langevin": "Langevin", "flow": "flow", "ramp": "ramp", "replica": "replica"}

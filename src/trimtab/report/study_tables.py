@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from trimtab.report.diagnostics import budget_usage, concentration, degenerate
 from trimtab.report.final_samples import final_samples
-from trimtab.report.formats import Cell, Table, budget_symbol, sources_by_label
+from trimtab.report.formats import Cell, Table, budget_symbol, of_groups, sources_by_label
 from trimtab.report.pdm import cost, projected_diffusion, quality
 from trimtab.schedules.style import label_of
 from trimtab.studies.config import budget_name
@@ -82,7 +82,7 @@ def fixed_budget(summary: Summary, key: str, name: str) -> Table:
         f"Periodic and {label} correction at {at}",
         columns,
         rows,
-        [*opening, *notes],
+        [*opening, *of_groups(summary), *notes],
     )
 
 
@@ -223,7 +223,7 @@ def win_rates(summary: Summary, key: str, name: str) -> Table:
         f"At budgets 0 and 1 the two coincide and a tie is no win: {most:.1%} is the highest rate possible here.",
     ]
     columns = ["Domain", "Source", "Endpoint win", "Pathwise win", "Median Δ NEPE", "N"]
-    return Table(name, f"How often {label} beats periodic", columns, rows, [*opening, *notes])
+    return Table(name, f"How often {label} beats periodic", columns, rows, [*opening, *of_groups(summary), *notes])
 
 
 def _four(numbers: Mapping[str, Any]) -> list[int | Cell]:

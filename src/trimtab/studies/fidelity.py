@@ -12,14 +12,15 @@ from torch import Tensor
 from trimtab.core.distributions import compare_samples, smallest_shift
 from trimtab.studies.store import Store
 from trimtab.studies.tasks import Task, study_tasks
-from trimtab.studies.work import finals_in
+from trimtab.studies.work import GROUP, finals_in
 
 __all__ = ["FIDELITY", "fidelities"]
 
 FIDELITY = ("distribution", "distribution_floor", "distribution_p", "distribution_shift")
 """Columns of the rows, the same in all rows of a schedule at a budget: the energy distance to full projection on other
 seeds, its 95% quantile where nothing differs, the p-value by relabelling, and the smallest shift that would have been
-seen. Missing in the kappa sweep, and where a final state is not finite."""
+seen. Missing in the kappa sweep, where a final state is not finite, and of samples that are decided on together, which
+are not independent of each other."""
 
 
 def fidelities(store: Store) -> dict[tuple[str, str, float], dict[str, float | None]]:
@@ -28,10 +29,12 @@ def fidelities(store: Store) -> dict[tuple[str, str, float], dict[str, float | N
     tasks = [task for task in study_tasks(store.study) if task.kappa is None]
     references = {task.domain: finals_in(store.shared(task), False) for task in tasks if task.kind == "reference"}
     for domain, reference in references.items():
+        mine = [task for task in tasks if task.domain == domain and task.kind == "rollout"]
         if len(reference) < 2 or not bool(reference.isfinite().all()):  # one sample is no distribution
             continue
+        if any(GROUP in row for row in store.rows(mine[0])):
+            continue
         shift = smallest_shift(reference, len(reference))
-        mine = [task for task in tasks if task.domain == domain and task.kind == "rollout"]
         for (schedule, budget), samples in _final_states(store, mine):
             if not bool(samples.isfinite().all()):
                 continue

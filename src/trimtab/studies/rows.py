@@ -24,7 +24,7 @@ from trimtab.studies.run_files import RunFiles
 from trimtab.studies.schedules import study_schedule
 from trimtab.studies.store import Store
 from trimtab.studies.tasks import schedules_of, stand_in, study_tasks
-from trimtab.studies.work import QUALITY
+from trimtab.studies.work import GROUP, QUALITY
 
 __all__ = ["SWEEP", "Rows", "join_rows", "read_rows", "read_timing", "write_rows"]
 
@@ -89,6 +89,26 @@ class Rows:
             keep &= self.columns[name] == value
         return Rows({name: column[keep] for name, column in self.columns.items()})
 
+    def units(self) -> Rows:
+        """What was measured independently of each other: the rows themselves, or the means of groups.
+
+        The rows of samples that were decided on together become one, with the mean of each number; those that are NaN
+        are left out of it. Of what is no number, or told rows apart, it has the first row's.
+        """
+        if GROUP not in self.columns:
+            return self
+        same = ("domain", "kappa", "schedule", "budget", GROUP)
+        keys = zip(*(map(repr, self.columns[name].tolist()) for name in same), strict=True)
+        places: dict[tuple[str, ...], int] = {}
+        unit = np.array([places.setdefault(key, len(places)) for key in keys])
+        first = np.unique(unit, return_index=True)[1]
+        return Rows(
+            {
+                name: column[first] if name in same or column.dtype.kind != "f" else _means(column, unit)
+                for name, column in self.columns.items()
+            }
+        )
+
     @property
     def qualities(self) -> list[str]:
         """What the domain's own judgement of its final states is about, if it has one."""
@@ -97,6 +117,14 @@ class Rows:
     def values(self, name: str) -> list[Any]:
         """The distinct values of a column, in the order they come."""
         return list(dict.fromkeys(self.columns[name].tolist()))
+
+
+def _means(column: NDArray[Any], unit: NDArray[Any]) -> NDArray[Any]:
+    """The mean of the numbers of each unit that are not NaN, by the unit of each row, (n,) to (units,)."""
+    known = ~np.isnan(column)
+    total, count = np.bincount(unit, np.where(known, column, 0.0)), np.bincount(unit, known)
+    mean: NDArray[Any] = np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
+    return mean
 
 
 def join_rows(store: Store) -> dict[str, list[dict[str, Any]]]:
@@ -157,6 +185,7 @@ def write_rows(store: Store) -> None:
     for name, rows in join_rows(store).items():
         judged = dict.fromkeys((column for row in rows for column in row if column.startswith(QUALITY)), "float64")
         judged |= {} if store.study.unit == "projection" else {UNIT: "string"}
+        judged |= {GROUP: "int64"} if any(GROUP in row for row in rows) else {}
         store.files.put(f"rows/{name}.parquet", parquet_bytes(rows, COLUMNS | judged))
     tasks = study_tasks(store.study)
     said = {task.domain: store.about(task) for task in tasks if task.describes}
@@ -210,7 +239,7 @@ def rows_in(data: bytes, source: str) -> Rows:
         raise StudyError(f"{source}: cannot be read ({error}); the run's --resume writes it again") from error
     judged = [column for column in table.column_names if column.startswith(QUALITY)]
     wanted = COLUMNS | dict.fromkeys(judged, "float64")
-    wanted |= {UNIT: "string"} if UNIT in table.column_names else {}
+    wanted |= {name: kind for name, kind in ((UNIT, "string"), (GROUP, "int64")) if name in table.column_names}
     wrong = [
         column
         for column, kind in wanted.items()

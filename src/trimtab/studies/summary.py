@@ -21,7 +21,7 @@ from trimtab.studies.rows import SWEEP, Rows, read_rows
 from trimtab.studies.run_files import RunFiles
 from trimtab.studies.store import read_run, study_of
 from trimtab.studies.tasks import stand_in
-from trimtab.studies.work import QUALITY
+from trimtab.studies.work import GROUP, QUALITY
 
 __all__ = ["METRICS", "relative_improvement", "summarise", "summary_schema", "write_summary"]
 
@@ -58,7 +58,8 @@ def summarise(files: RunFiles) -> dict[str, Any]:
 
 
 def domain_summary(rows: Rows) -> dict[str, Any]:
-    """One domain's part of the summary."""
+    """One domain's part of the summary; of samples that were decided on together, over the means of groups."""
+    run, rows = _once(rows), rows.units()
     schedules = {
         key: {
             budget_name(budget): {
@@ -68,13 +69,14 @@ def domain_summary(rows: Rows) -> dict[str, Any]:
         }
         for key in rows.values("schedule")
     }
-    run = _once(rows)
     compared = [key for key in schedules if key not in ("terminal", "stepwise", BASELINE)]
     judged = {"quality": _qualities(rows)} if rows.qualities else {}
     apart = _distributions(rows)
+    grouped = {"groups": len(rows.values(GROUP))} if GROUP in rows.columns else {}
     return (
         {
             "n_steps": int(rows["n_steps"][0]),
+            **grouped,
             "schedules": schedules,
             "win_rate": {key: _wins(rows, key) for key in compared},
             "improvement": {key: _improvements(rows, key) for key in compared},

@@ -42,7 +42,10 @@ from trimtab.studies.traces import Trace
 from trimtab.studies.usercode import refuse_cut_groups
 from trimtab.studies.windows import BEST_WINDOW, best_windows
 
-__all__ = ["QUALITY", "Result", "finals_in", "run_task"]
+__all__ = ["GROUP", "QUALITY", "Result", "finals_in", "run_task"]
+
+GROUP = "group"
+"""The column that says which samples were decided on together, by the first seed of theirs; only where some were."""
 
 QUALITY = "quality_"
 """How the columns of a domain's own judgement of its final states begin."""
@@ -235,6 +238,8 @@ def _rows(
         "failures": failures.tolist(),
         "iterations": run.all_iterations.tolist(),
     }
+    if run.groups is not None:
+        columns[GROUP] = [task.seeds[row] for row in run.groups.per_row(run.groups.first_row).tolist()]
     same = {
         "domain": task.domain,
         "kappa": float(made.settings.get("kappa", np.nan)),
