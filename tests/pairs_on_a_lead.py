@@ -1,4 +1,4 @@
-"""A sampler whose samples belong together in pairs, in a module that the command line can name."""
+"""Samplers whose samples belong together in pairs, or in threes, in a module that the command line can name."""
 
 from __future__ import annotations
 
@@ -20,30 +20,40 @@ class Walk:
 
 
 class Lead(tt.Constraint):
-    """Two rows that follow each other are at most 1 apart; anything but whole pairs is an error."""
+    """Rows that follow each other, two or more at a time, stay within 0.5 of their middle; half a group is an error."""
+
+    def __init__(self, size=2):
+        self.size = size
 
     def project(self, x):
-        middle, way = self._pairs(x)
-        size = way[:, :1].norm(dim=2, keepdim=True).clamp(min=1e-12)
-        return (middle + way * (0.5 / size).clamp(max=1)).reshape(x.shape)
+        middle, way = self._together(x)
+        return (middle + way * (0.5 / self._farthest(way).clamp(min=1e-12)).clamp(max=1)).reshape(x.shape)
 
     def defect(self, x):
-        _, way = self._pairs(x)
-        return (way[:, 0].norm(dim=1) - 0.5).clamp(min=0).repeat_interleave(2)
+        _, way = self._together(x)
+        return (self._farthest(way)[:, 0, 0] - 0.5).clamp(min=0).repeat_interleave(self.size)
 
     def take(self, rows):
         return self
 
-    def _pairs(self, x):
-        assert len(x) % 2 == 0, "half a pair"
-        pairs = x.reshape(-1, 2, x.shape[1])
-        middle = pairs.mean(dim=1, keepdim=True)
-        return middle, pairs - middle
+    def _together(self, x):
+        assert len(x) % self.size == 0, "half a group"
+        groups = x.reshape(-1, self.size, x.shape[1])
+        middle = groups.mean(dim=1, keepdim=True)
+        return middle, groups - middle
+
+    def _farthest(self, way):
+        return way.norm(dim=2, keepdim=True).amax(dim=1, keepdim=True)
 
 
 def make(seeds):
     """Pairs of walkers on a lead."""
     return tt.Problem(Walk(), Lead(), seeds, groups=seeds // 2)
+
+
+def make_threes(seeds):
+    """Three walkers on a lead: groups whose size divides neither a million nor 16."""
+    return tt.Problem(Walk(), Lead(3), seeds, groups=seeds // 3)
 
 
 def make_without_seeds():

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import free
+import pairs_on_a_lead
 from trimtab.domains import domain
 from trimtab.schedules import Fixed, Window
 from trimtab.studies.rules import RULES, Rule, find_rule
@@ -86,3 +87,23 @@ def test_the_best_window_refuses_the_seeds_it_was_found_on():
     plan = best_windows(PROBLEM, range(1000, 1004), "free")
     with pytest.raises(ValueError, match="used to calibrate"):
         PROBLEM(range(1002, 1006)).rollout(plan.at(5))
+
+
+# ------------------------------------------------------------------ samples that are decided on together
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("closing", ["paid", "free"])
+def test_groups_have_values_of_their_own_and_spend_together(name, closing):
+    rule = find_rule(name, pairs_on_a_lead.make_threes, range(3000, 3048), closing)
+    problem = pairs_on_a_lead.make_threes(torch.arange(24))
+    run = problem.rollout(rule.at(torch.full((8,), 6)), closing=closing, measure_defects=True)
+    assert torch.equal(run.spent, run.spent[::3].repeat_interleave(3))
+    least = 0 if name == "until-below" else 2  # these walks begin in the middle, below any value
+    assert least <= float(run.spent.double().mean()) <= 6
+
+
+def test_the_best_window_of_groups_is_found_on_whole_ones():
+    plan = best_windows(pairs_on_a_lead.make_threes, range(3000, 3048), "paid")
+    assert plan.seeds == tuple(range(3000, 3015))
+    assert pairs_on_a_lead.make_threes(torch.arange(6)).rollout(plan.at(5)).spent.tolist() == [5] * 6

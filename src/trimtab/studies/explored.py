@@ -20,7 +20,7 @@ from trimtab.domains.base import Problem
 from trimtab.prices.explore import Explore, spread_budgets
 from trimtab.schedules import Terminal
 
-__all__ = ["counting", "explore", "part_of", "runs_from", "side_by_side", "units_of"]
+__all__ = ["counting", "explore", "first_of", "part_of", "runs_from", "side_by_side", "units_of"]
 
 _RANDOM_BATCHES = 3  # the most that any method asks for
 
@@ -42,6 +42,22 @@ def side_by_side(problem: Callable[[Tensor], Problem], seeds: Tensor, times: int
     """The seeds `times` over in one problem, the samples of each time apart from those of the others."""
     made = problem(seeds.repeat(times))
     return made if made.groups is None else replace(made, groups=made.groups.apart(times))
+
+
+def first_of(problem: Callable[[Tensor], Problem], seeds: Tensor, most: int) -> Tensor:
+    """The first of the seeds, no more than `most`, in whole groups; a first group that is larger comes whole.
+
+    Args:
+        problem: Makes the problem for seeds.
+        seeds: Those to choose from, (n,); the samples of a group follow each other.
+        most: How many are wanted.
+    """
+    groups = problem(seeds).groups
+    if groups is None or len(seeds) <= most:
+        return seeds[:most]
+    changes = (groups.labels.diff() != 0).nonzero().squeeze(1) + 1
+    ends = [*changes.tolist(), len(seeds)]
+    return seeds[: max((end for end in ends if end <= most), default=ends[0])]
 
 
 def units_of(problem: Problem) -> int:

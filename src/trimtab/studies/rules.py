@@ -19,7 +19,7 @@ from trimtab.core.record import Closing
 from trimtab.core.schedule import Schedule
 from trimtab.domains.base import Problem
 from trimtab.schedules import AboveNoise, AccumulatedDefect, Stepwise, Terminal, Trigger, UntilBelow
-from trimtab.studies.explored import counting
+from trimtab.studies.explored import counting, first_of, side_by_side, units_of
 
 __all__ = ["RULES", "Rule", "find_rule"]
 
@@ -28,7 +28,7 @@ RULES = ("accumulated", "event", "above-noise", "until-below")
 
 _SHARES = (0.05, 0.1, 0.25, 0.5, 0.75, 0.95)  # of the steps, at which values are searched
 _ROUNDS = 8
-_SAMPLES = 16  # at the most
+_SAMPLES = 16  # at the most, unless a group has more
 _GAP = 2  # steps from one correction of an event to the next
 
 
@@ -80,7 +80,7 @@ class Rule:
 
 
 def find_rule(name: str, problem: Callable[[Tensor], Problem], seeds: Iterable[int] | Tensor, closing: Closing) -> Rule:
-    """Search the values at which a rule spends a few budgets on average, on at most 16 of the calibration seeds.
+    """Search the values at which a rule spends a few budgets on average, on some 16 of the calibration seeds.
 
     Args:
         name: One of `RULES`.
@@ -88,22 +88,22 @@ def find_rule(name: str, problem: Callable[[Tensor], Problem], seeds: Iterable[i
         seeds: Calibration seeds.
         closing: Whether budgets count the closing projection.
     """
-    seeds, options = as_seeds(seeds)[:_SAMPLES], counting(closing)
-    n, one = len(seeds), problem(seeds)
-    T = one.sampler.n_steps
+    seeds, options = first_of(problem, as_seeds(seeds), _SAMPLES), counting(closing)
+    one = problem(seeds)
+    n, T = units_of(one), one.sampler.n_steps
     counts = torch.tensor(sorted({max(1, round(share * T)) for share in _SHARES}), dtype=torch.float64)
-    full, free = (one.rollout(schedule, **options).defects.double() for schedule in (Stepwise(), Terminal()))
+    full, free = (one.rollout(schedule, **options).grouped().defects.double() for schedule in (Stepwise(), Terminal()))
     defects = torch.cat([full, free], dim=1)
     small = float(defects[defects > 0].min()) if bool((defects > 0).any()) else 1e-12
     most = {"accumulated": float(free.sum(dim=0).max()), "above-noise": float(free.max()) / small}
     low = torch.full_like(counts, 0.5 * (1e-3 if name == "above-noise" else small)).log()
     high = torch.full_like(counts, 2 * max(most.get(name, float(free.max())), small)).log()
     rule = Rule(name, counts, counts, full.quantile(0.95, dim=1).clamp(min=small))
-    many = problem(seeds.repeat(len(counts)))
+    many = side_by_side(problem, seeds, len(counts))
     all_of_it = torch.full((n * len(counts),), T)
     for _ in range(_ROUNDS):
         middle = (low + high) / 2
         run = many.rollout(rule.made(middle.exp().repeat_interleave(n), all_of_it), **options)
-        too_much = run.spent.double().reshape(len(counts), n).mean(dim=1) > counts
+        too_much = run.grouped().spent.double().reshape(len(counts), n).mean(dim=1) > counts
         low, high = torch.where(too_much, middle, low), torch.where(too_much, high, middle)
     return replace(rule, values=high.exp())

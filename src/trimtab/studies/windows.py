@@ -12,7 +12,7 @@ from trimtab.core.record import Closing
 from trimtab.domains.base import Problem
 from trimtab.prices.plan import Plan
 from trimtab.schedules import Fixed
-from trimtab.studies.explored import counting, side_by_side, units_of
+from trimtab.studies.explored import counting, first_of, side_by_side, units_of
 
 __all__ = ["BEST_WINDOW", "best_windows"]
 
@@ -21,11 +21,11 @@ BEST_WINDOW = "best-window"
 
 _SHARES = (0.05, 0.1, 0.25, 0.5, 0.75, 0.95)  # of the steps, at which windows are tried
 _PLACES = 8  # where each may begin, from the first step to the last possible one
-_SAMPLES = 16  # at the most
+_SAMPLES = 16  # at the most, unless a group has more
 
 
 def best_windows(problem: Callable[[Tensor], Problem], seeds: Iterable[int] | Tensor, closing: Closing) -> Plan:
-    """Try windows of a few lengths at a few places on at most 16 of the calibration seeds; between, interpolate.
+    """Try windows of a few lengths at a few places on some 16 of the calibration seeds; between, interpolate.
 
     Args:
         problem: Makes the problem for seeds.
@@ -36,7 +36,7 @@ def best_windows(problem: Callable[[Tensor], Problem], seeds: Iterable[int] | Te
         A plan whose row b is a stretch of b steps; if the budget pays for the closing projection, of b - 1 steps and
         the last.
     """
-    tried, kept_back = as_seeds(seeds)[:_SAMPLES], int(closing == "paid")
+    tried, kept_back = first_of(problem, as_seeds(seeds), _SAMPLES), int(closing == "paid")
     T = problem(tried).sampler.n_steps - kept_back  # where there is a choice
     lengths = torch.tensor(sorted({max(1, round(share * T)) for share in _SHARES}))
     places = torch.linspace(0, 1, _PLACES, dtype=torch.float64)
