@@ -48,11 +48,38 @@ def test_calibration_and_advice_go_by_groups(capsys):
     assert json.loads(capsys.readouterr().out)["recommended"]["schedule"] == "adaptive"
 
 
-@pytest.mark.parametrize("command", [("calibrate",), ("compare", "--calibration-seeds"), ("advise",)])
-def test_seeds_that_cut_a_group_are_refused(command, capsys):
-    name, flag = command[0], command[-1] if len(command) > 1 else "--seeds"
-    assert main([name, *SAMPLER, flag, "17"]) == 2
-    assert "cut a group in two" in capsys.readouterr().err
+def test_groups_of_any_size_can_be_used_by_every_command(folder, capsys):
+    threes = ("--sampler", "pairs_on_a_lead:make_threes")
+    assert main(["calibrate", *threes, "--seeds", "15", "--method", "dp"]) == 0
+    assert tt.load("pairs_on_a_lead.safetensors").seeds == tuple(range(1_000_002, 1_000_017, 3))  # one a group
+    assert main(["advise", *threes, "--seeds", "48", "--cost", "projections"]) == 0
+    seeds = ("--seeds", "33", "--calibration-seeds", "18", "--budgets", "0.25", "--engine", "serial", "--out", "run")
+    rules = ("accumulated", "event", "above-noise", "until-below", "best-window", "raced")
+    assert main(["compare", *threes, *seeds, "--schedules", *rules]) == 0
+    rows = pyarrow.parquet.read_table(folder / "run" / "rows" / "pairs_on_a_lead.parquet").to_pylist()
+    spent = {(row["schedule"], row["budget"], row["seed"]): row["projections"] for row in rows}
+    assert {key[0] for key in spent} == {"terminal", "stepwise", "periodic", *rules}
+    for (schedule, budget, seed), number in spent.items():
+        assert number == spent[schedule, budget, seed // 3 * 3] <= max(1, round(20 * budget))
+    capsys.readouterr()
+    assert main(["report", "run"]) == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("calibrate", "--seeds"), ("compare", "--calibration-seeds"), ("compare", "--seeds"), ("advise", "--seeds")],
+)
+def test_seeds_that_cut_a_group_are_refused_before_anything_is_made(words, folder, capsys):
+    assert main([words[0], *SAMPLER, words[1], "17"]) == 2
+    assert "cut a group in two" in (said := capsys.readouterr().err)
+    assert "such as 16 or 18" in said
+    assert list(folder.iterdir()) == []
+
+
+def test_groups_too_few_to_calibrate_on_are_refused_before_anything_is_made(folder, capsys):
+    assert main(["compare", *SAMPLER, "--calibration-seeds", "6"]) == 2
+    assert "6 calibration rollouts in 3 groups are too few: give --calibration-seeds" in capsys.readouterr().err
+    assert list(folder.iterdir()) == []
 
 
 def test_groups_without_seeds_are_refused(capsys):

@@ -70,6 +70,10 @@ def test_some_domains_alone_keep_their_order_and_their_sweep():
         ({"seeds": 0}, "at least 1"),
         ({"domains": ()}, "needs domains"),
         ({"example_seeds": 99}, "first block"),
+        (
+            {"samplers": {"own": {"seeds": {"calibration": [9, 12], "reference": [30, 33], "blocks": [0, 3, 6]}}}},
+            "the blocks of own end at 6, its seeds at 8",
+        ),
         ({"schedules": ("terminal", "stepwise")}, "periodic"),
     ],
 )
@@ -99,6 +103,10 @@ def test_unknown_names_suggest_the_nearest():
         {"kappa_domains": None},
         {"budgets": [0.0, "x"]},
         {"samplers": {"own": {"factory": 3}}},
+        {"samplers": {"own": {"seeds": [0, 3]}}},
+        {"samplers": {"own": {"seeds": {"calibration": [9, 12], "reference": [30, 33], "blocks": [0, 3.0]}}}},
+        {"samplers": {"own": {"seeds": {"calibration": [9, 12], "reference": [33, 30], "blocks": [0, 3]}}}},
+        {"samplers": {"own": {"seeds": {"calibration": [9, 12], "reference": [30, 33], "blocks": [1, 3]}}}},
         {"example_seeds": 99},
     ],
 )

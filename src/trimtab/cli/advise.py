@@ -10,7 +10,7 @@ from pathlib import Path
 from trimtab.cli.command import Command
 from trimtab.cli.quality import add_quality, quality_from
 from trimtab.cli.running import add_engine, engine_from
-from trimtab.cli.source import add_seeds, add_source, domain_and_source, refuse_existing, seeds_from
+from trimtab.cli.source import add_seeds, add_source, asked_for, refuse_existing
 
 __all__ = ["COMMAND"]
 
@@ -67,11 +67,10 @@ def run(arguments: argparse.Namespace) -> int:
             refuse_existing(path, arguments.overwrite)
     if arguments.plot is not None and arguments.plot.suffix not in (".png", ".svg", ".pdf"):
         raise ValueError(f"{arguments.plot}: a plot is a .png, .svg or .pdf file")
-    seeds = seeds_from(FIRST_SEED, arguments.seeds)
     price = None if arguments.price is None else load(arguments.price)
     if arguments.out is not None and arguments.engine is None and not arguments.resume:
         arguments.engine = "serial"
-    domain, source = domain_and_source(arguments, seeds)
+    domain, source, seeds = asked_for(arguments, FIRST_SEED, arguments.seeds)
     advice = advise(
         domain.problem(seeds),
         quality=quality_from(arguments.quality, arguments.higher_is_better, domain),

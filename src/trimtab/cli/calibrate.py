@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from trimtab.cli.command import INTERRUPTED, Command
 from trimtab.cli.quality import add_quality, quality_from
 from trimtab.cli.running import add_engine, engine_from, remove_batches
-from trimtab.cli.source import add_seeds, add_source, domain_and_source, refuse_existing, seeds_from
+from trimtab.cli.source import add_seeds, add_source, asked_for, refuse_existing
 
 if TYPE_CHECKING:
     from trimtab.core.budget import Budget
@@ -65,8 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.objective not in OBJECTIVES:
         raise unknown("objective", arguments.objective, OBJECTIVES)
     budget = parse_budget(arguments.budget)
-    seeds = seeds_from(CALIBRATION_SEED, arguments.seeds)
-    domain, source = domain_and_source(arguments, seeds)
+    domain, source, seeds = asked_for(arguments, CALIBRATION_SEED, arguments.seeds)
     out: Path = arguments.out or Path(f"{source.name}.safetensors")
     refuse_existing(out, arguments.overwrite)
     work = out.with_name(f"{out.name}.work")

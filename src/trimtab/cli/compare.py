@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from trimtab.cli.command import Command
 from trimtab.cli.running import add_running, run_and_report
-from trimtab.cli.source import add_seeds, add_source, domain_and_source
+from trimtab.cli.source import add_seeds, add_source, asked_for
 
 if TYPE_CHECKING:
+    from trimtab.domains import Domain
+    from trimtab.studies.config import Study
     from trimtab.studies.run_files import RunFiles
+    from trimtab.studies.usercode import Source
 
 __all__ = ["COMMAND", "table_of"]
 
 BUDGETS = (0.0, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
 SCHEDULES = ("terminal", "stepwise", "periodic", "raced", "window", "adaptive:dp", "planned", "adaptive:paper")
-FEWEST = 4  # calibration seeds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,26 +49,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
-    from trimtab.studies.config import CALIBRATION_SEED, Study
+    from trimtab.studies.config import CALIBRATION_SEED
     from trimtab.studies.schedules import study_schedule
-    from trimtab.studies.usercode import record_of
 
     for key in arguments.schedules:
         study_schedule(key)
-    if arguments.calibration_seeds < FEWEST:
-        raise ValueError(
-            f"{arguments.calibration_seeds} calibration rollouts are too few: give --calibration-seeds of at least "
-            f"{FEWEST}, better 64"
-        )
     for budget in arguments.budgets:
         if not 0 <= budget <= 1 or round(budget, 2) != budget:
             raise ValueError(
                 f"--budgets are shares of the steps, in [0, 1] and with at most two digits: got {budget:g}"
             )
-    _, source = domain_and_source(arguments, range(CALIBRATION_SEED, CALIBRATION_SEED + arguments.calibration_seeds))
+    if arguments.seeds < 1:
+        raise ValueError(f"--seeds must be at least 1: got {arguments.seeds}")
+    domain, source, calibration = asked_for(
+        arguments, CALIBRATION_SEED, arguments.calibration_seeds, "--calibration-seeds"
+    )
+    study = _study(arguments, domain, source, calibration)
+    directory: Path = arguments.out or Path("runs") / source.name
+    factories = {source.name: source.factory} if source.factory else None
+    return run_and_report(directory, study, arguments, show, factories)
+
+
+def _study(arguments: argparse.Namespace, domain: Domain, source: Source, calibration: range) -> Study:
+    """What the options ask for, refused where it could not be run to its end."""
+    from trimtab.prices.methods import FEWEST
+    from trimtab.studies.config import REFERENCE_SEED, Study
+    from trimtab.studies.explored import units_of
+    from trimtab.studies.usercode import record_of
+    from trimtab.studies.whole_groups import said_of_seeds
+
+    rollouts, units = len(calibration), units_of(domain.problem(calibration))
+    if units < FEWEST:
+        many = (
+            f"{units} calibration rollouts"
+            if units == rollouts
+            else f"{rollouts} calibration rollouts in {units} groups"
+        )
+        raise ValueError(f"{many} are too few: give --calibration-seeds for {FEWEST} of those at least, better for 64")
     budgets = tuple(sorted({0.0, 1.0, *arguments.budgets}))
     between = [budget for budget in budgets if 0 < budget < 1] or [1.0]
-    study = Study(
+    seeds = said_of_seeds(domain, calibration, arguments.seeds, REFERENCE_SEED, Study.block)
+    return Study(
         "compare",
         domains=(source.name,),
         schedules=tuple(dict.fromkeys([*SCHEDULES[:3], *arguments.schedules])),
@@ -76,12 +99,9 @@ def run(arguments: argparse.Namespace) -> int:
         table_budget=min(between, key=lambda budget: abs(budget - 0.25)),
         example_seeds=min(2, arguments.seeds),
         kappa_domains=(),
-        samplers={source.name: record_of(source)},
+        samplers={source.name: record_of(source) | seeds},
         closing="paid",
     )
-    directory: Path = arguments.out or Path("runs") / source.name
-    factories = {source.name: source.factory} if source.factory else None
-    return run_and_report(directory, study, arguments, show, factories)
 
 
 def show(files: RunFiles) -> None:

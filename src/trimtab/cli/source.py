@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from trimtab.domains import Domain
     from trimtab.studies.usercode import Source
 
-__all__ = ["add_seeds", "add_source", "domain_and_source", "refuse_existing", "seeds_from"]
+__all__ = ["add_seeds", "add_source", "asked_for", "refuse_existing"]
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:
@@ -39,29 +39,34 @@ def add_seeds(parser: argparse.ArgumentParser, flag: str, default: int, meaning:
     parser.add_argument(flag, metavar="N", type=int, default=default, help=f"{meaning}; {default} if not given")
 
 
-def seeds_from(first: int, number: int, flag: str = "--seeds") -> range:
-    """As many seeds as asked for."""
+def asked_for(
+    arguments: argparse.Namespace, first: int, number: int, flag: str = "--seeds"
+) -> tuple[Domain, Source, range]:
+    """Make what the options name, and try one step of it on a few of its seeds.
+
+    Args:
+        arguments: With the options of `add_source`.
+        first: From which on seeds are taken; where samples belong together, from the next whole group on.
+        number: How many of them.
+        flag: The option that says how many.
+    """
+    from trimtab.studies.probe import probe
+    from trimtab.studies.usercode import Source, domain_from, read_settings
+    from trimtab.studies.whole_groups import whole_groups
+
     if number < 1:
         raise ValueError(f"{flag} must be at least 1: got {number}")
-    return range(first, first + number)
-
-
-def domain_and_source(arguments: argparse.Namespace, seeds: range) -> tuple[Domain, Source]:
-    """Make what the options name, and try one step of it on a few of the seeds."""
-    from trimtab.studies.probe import probe
-    from trimtab.studies.usercode import Source, domain_from, read_settings, refuse_cut_groups
-
     settings = {} if arguments.config is None else read_settings(arguments.config)
     if arguments.sampler is not None:
         source = Source.of_user(arguments.sampler, settings, arguments.name)
     else:
         source = Source.built_in(arguments.domain, settings)
     domain = domain_from(source)
-    refuse_cut_groups(domain, seeds)
+    seeds = whole_groups(domain, first, number)
     probe(domain, range(seeds.start, seeds.start + 3), whole=arguments.check)
     if arguments.check:
         print("checked: samples do not influence each other", file=sys.stderr)
-    return domain, source
+    return domain, source, seeds
 
 
 def refuse_existing(path: Path, overwrite: bool) -> None:

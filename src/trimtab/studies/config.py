@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, get_args
+from itertools import pairwise
+from typing import Any, NamedTuple, get_args
 
 from trimtab.core.budget import Unit
 from trimtab.core.errors import of_type, real_number, unknown, whole_number
@@ -13,7 +14,7 @@ from trimtab.core.files import plain_name
 from trimtab.core.record import Closing
 from trimtab.domains import FLOWS, SYNTHETIC
 
-__all__ = ["CALIBRATION_SEED", "PRESETS", "REFERENCE_SEED", "SWEPT", "Study", "budget_name", "preset"]
+__all__ = ["CALIBRATION_SEED", "PRESETS", "REFERENCE_SEED", "SWEPT", "Seeds", "Study", "budget_name", "preset"]
 
 GRID = tuple(i / 20 for i in range(21))
 SCHEDULES = (
@@ -42,9 +43,39 @@ REFERENCE_SEED = 3_000_000
 """And from here those of full projection that final samples are compared with as distributions."""
 
 
+class Seeds(NamedTuple):
+    """The seeds of a domain in a study.
+
+    Attributes:
+        calibration: The first calibration seed, and one past the last.
+        reference: The same of the seeds of full projection that final samples are compared with.
+        blocks: Where the blocks of evaluation seeds begin, from 0, and where the last one ends.
+    """
+
+    calibration: tuple[int, int]
+    reference: tuple[int, int]
+    blocks: tuple[int, ...]
+
+
 def _is_said_of_a_sampler(item: tuple[object, object]) -> bool:
     name, said = item
-    return isinstance(name, str) and isinstance(said, Mapping) and isinstance(said.get("factory", ""), str)
+    if not isinstance(name, str) or not isinstance(said, Mapping) or not isinstance(said.get("factory", ""), str):
+        return False
+    return "seeds" not in said or _are_seeds(said["seeds"])
+
+
+def _are_seeds(said: object) -> bool:
+    """Whether this is what a record says of the seeds of samples that belong together."""
+    if not isinstance(said, Mapping) or set(said) != set(Seeds._fields):
+        return False
+    rising = all(
+        isinstance(several, list | tuple)
+        and len(several) > 1
+        and all(type(one) is int for one in several)
+        and all(low < high for low, high in pairwise(several))
+        for several in said.values()
+    )
+    return rising and said["blocks"][0] == 0 and len(said["calibration"]) == len(said["reference"]) == 2
 
 
 @dataclass(frozen=True)
@@ -65,7 +96,8 @@ class Study:
         kappa_domains: The domains that are swept.
         kappa_seeds: Number of evaluation seeds of the sweep.
         samplers: Those of `domains` that are the user's own (or have settings of their own), by name: their "factory",
-            "settings", and "code", a hash by which other versions are told apart.
+            "settings", and "code", a hash by which other versions are told apart; where samples belong together, also
+            "seeds", ranges that hold whole groups (`trimtab.studies.whole_groups`).
         unit: What budgets count. Of "projection"s they are fractions of T; of "iteration"s, fractions of those that
             full projection takes on the same samples.
         closing: Whether the closing projection is "paid" from the budget, for equal total cost, or "free" and apart, as
@@ -102,6 +134,11 @@ class Study:
             plain_name(name, "the name of a domain")
         if not isinstance(self.samplers, Mapping) or not all(map(_is_said_of_a_sampler, self.samplers.items())):
             raise TypeError(f"samplers of a study are facts by name, 'factory' among them: got {self.samplers!r:.60}")
+        for name, said in self.samplers.items():
+            if "seeds" in said and said["seeds"]["blocks"][-1] != self.seeds:
+                raise ValueError(
+                    f"the blocks of {name} end at {said['seeds']['blocks'][-1]}, its seeds at {self.seeds}"
+                )
         if not self.domains or len(set(self.domains)) != len(self.domains):
             raise ValueError(f"a study needs domains, each named once: got {list(self.domains)}")
         if self.unit not in get_args(Unit):
@@ -138,6 +175,17 @@ class Study:
     def origin(self, domain: str) -> str:
         """Where a domain comes from, as JSON text; "" for a built-in one."""
         return json.dumps(self.samplers[domain], sort_keys=True) if domain in self.samplers else ""
+
+    def seeds_of(self, domain: str, number: int) -> Seeds:
+        """The seeds of a domain: those that its record names, or `number` in blocks, and the usual ones beside them."""
+        said = self.samplers.get(domain, {}).get("seeds")
+        if said is not None:
+            return Seeds(**{name: tuple(several) for name, several in said.items()})
+        return Seeds(
+            calibration=(CALIBRATION_SEED, CALIBRATION_SEED + self.calibration_seeds),
+            reference=(REFERENCE_SEED, REFERENCE_SEED + number),
+            blocks=(*range(0, number, self.block), number),
+        )
 
     def facts(self) -> dict[str, Any]:
         """As JSON."""

@@ -14,8 +14,11 @@ from trimtab.core.states import Form, all_finite
 from trimtab.domains.base import Domain, Problem
 from trimtab.integrations.independence import check_independence, check_rows
 from trimtab.studies.usercode import short_error
+from trimtab.studies.whole_groups import next_end
 
 __all__ = ["probe"]
+
+_TOGETHER = 16  # samples that are tried where they belong together, or a few more to fill the last group
 
 
 def probe(domain: Domain, seeds: Iterable[int] | Tensor, whole: bool = False) -> None:
@@ -29,7 +32,8 @@ def probe(domain: Domain, seeds: Iterable[int] | Tensor, whole: bool = False) ->
     problem = domain.problem(seeds)
     grouped = problem.groups is not None
     if grouped:
-        problem = _whole_groups(domain, int(problem.seeds[0]))
+        first = int(problem.seeds[0])
+        problem = domain.problem(range(first, next_end(domain, first + _TOGETHER)))
     name, sampler, own_seeds = domain.name, problem.sampler, problem.seeds
     noise, n = noise_of(sampler, own_seeds), len(own_seeds)
     with torch.no_grad():
@@ -51,14 +55,6 @@ def probe(domain: Domain, seeds: Iterable[int] | Tensor, whole: bool = False) ->
     except ValueError as error:
         hint = "; if the sampler holds data for each sample, it needs take(rows) as well"
         raise ValueError(f"{name}: {error}{'' if hasattr(sampler, 'take') else hint}") from error
-
-
-def _whole_groups(domain: Domain, first: int) -> Problem:
-    """A few samples that fill whole groups."""
-    more = domain.problem(range(first, first + 64))
-    assert more.groups is not None
-    labels = more.groups.labels
-    return domain.problem(more.seeds[labels != labels[-1]])
 
 
 def _state(what: str, make: Callable[[], Any], form: Form | None, n: int) -> Any:

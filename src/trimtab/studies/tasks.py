@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ from trimtab.core.files import parse_json
 from trimtab.core.record import Closing
 from trimtab.domains import DOMAINS, SYNTHETIC, base_of, domain
 from trimtab.domains.base import Domain
-from trimtab.studies.config import CALIBRATION_SEED, REFERENCE_SEED, SWEPT, Study
+from trimtab.studies.config import SWEPT, Study
 from trimtab.studies.errors import StudyError
 from trimtab.studies.schedules import study_schedule
 from trimtab.studies.usercode import Source, domain_from, version_of
@@ -158,23 +159,20 @@ def study_tasks(study: Study, factories: Mapping[str, str] | None = None) -> lis
 def _tasks_of(
     study: Study, name: str, kappa: float | None, budgets: tuple[float, ...], n_seeds: int, examples: int
 ) -> Iterator[Task]:
-    origin = study.origin(name)
-    last = CALIBRATION_SEED + study.calibration_seeds
+    origin, seeds = study.origin(name), study.seeds_of(name, n_seeds)
+    first, last = seeds.calibration
     if kappa is None:
-        yield Task("reference", name, "stepwise", (1.0,), REFERENCE_SEED, REFERENCE_SEED + n_seeds, origin=origin)
+        yield Task("reference", name, "stepwise", (1.0,), *seeds.reference, origin=origin)
     for schedule in schedules_of(study, name, swept=kappa is not None):
         key = study_schedule(schedule)
         if key.calibration is not None:
-            calibrate = Task(
-                "calibrate", name, schedule, (1.0,), CALIBRATION_SEED, last, kappa, origin=origin, unit=study.unit
-            )
+            calibrate = Task("calibrate", name, schedule, (1.0,), first, last, kappa, origin=origin, unit=study.unit)
             yield from (*calibrate.needs.values(), calibrate)
         groups = _groups(study, name, budgets) if key.only_budget is None else [(key.only_budget,)]
-        for first in range(0, n_seeds, study.block):
-            stop = min(first + study.block, n_seeds)
-            kept = examples if first == 0 else 0
+        for begin, stop in pairwise(seeds.blocks):
+            kept = examples if begin == 0 else 0
             for group in groups:
-                yield Task("rollout", name, schedule, group, first, stop, kappa, kept, origin)
+                yield Task("rollout", name, schedule, group, begin, stop, kappa, kept, origin)
 
 
 def schedules_of(study: Study, name: str, swept: bool = False) -> list[str]:
@@ -260,7 +258,17 @@ def made_domain(name: str, kappa: float | None = None) -> Domain:
 ROW_MAKERS = ("core", "schedules", "constraints", "prices", "limits", "experimental", "domains", "integrations")
 """The rooms whose code decides what is in a row."""
 
-ROW_MAKING_STUDIES = ("config", "explored", "rules", "schedules", "tasks", "usercode", "windows", "work")
+ROW_MAKING_STUDIES = (
+    "config",
+    "explored",
+    "rules",
+    "schedules",
+    "tasks",
+    "usercode",
+    "whole_groups",
+    "windows",
+    "work",
+)
 """And the modules of this one; words, figures, advice, the engines and the command line change no row."""
 
 _WORDS = (  # how things are said, kept, sent and drawn

@@ -237,19 +237,6 @@ def check_steps(name: str, n_steps: object) -> None:
         raise ValueError(f"{name}: n_steps must be a whole number from 1 to {MOST_STEPS}: got {n_steps!r}")
 
 
-def refuse_cut_groups(made: Domain, seeds: range) -> None:
-    """Samples of a group are run together: refuse seeds that begin or end within one."""
-    if made.problem(as_seeds(seeds[:1])).groups is None:
-        return
-    for low, inside in ((seeds.start - 1, seeds.start), (seeds.stop - 1, seeds.stop)):
-        groups = made.problem(as_seeds([low, inside])).groups if low >= 0 else None
-        if groups is not None and groups.n == 1:
-            raise ValueError(
-                f"{made.name}: the seeds {seeds.start} to {seeds.stop - 1} cut a group in two, as {low} and {inside} "
-                "belong together; take a number of seeds that whole groups fill"
-            )
-
-
 def version_of(source: Source) -> str:
     """A hash of the factory's module and of what it makes, so that results of other code are told apart.
 

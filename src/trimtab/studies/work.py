@@ -39,7 +39,7 @@ from trimtab.studies.rules import RULES, Rule, find_rule
 from trimtab.studies.schedules import Ingredients, study_schedule
 from trimtab.studies.tasks import Task, code_version, domain_of
 from trimtab.studies.traces import Trace
-from trimtab.studies.usercode import refuse_cut_groups
+from trimtab.studies.whole_groups import refuse_cut_groups
 from trimtab.studies.windows import BEST_WINDOW, best_windows
 
 __all__ = ["GROUP", "QUALITY", "Result", "finals_in", "run_task"]
@@ -170,6 +170,7 @@ def _rollout(task: Task, inputs: Mapping[str, bytes]) -> Result:
 
 
 def _reference(task: Task, inputs: Mapping[str, bytes]) -> Result:
+    refuse_cut_groups(domain_of(task), task.seeds)
     run = domain_of(task).problem(task.seeds).rollout(Stepwise(), **counting(task.closing))
     return Result([], _described(task) | _costs(run), code_version(), machine_facts(), shared=_finals(run))
 
