@@ -16,7 +16,7 @@ from trimtab.studies.engine import run_study
 from trimtab.studies.errors import StudyError
 from trimtab.studies.progress import Lines
 from trimtab.studies.rows import write_rows
-from trimtab.studies.store import Store
+from trimtab.studies.store import Store, read_run
 from trimtab.studies.tasks import study_tasks
 
 
@@ -212,6 +212,16 @@ def test_a_run_that_is_there_is_neither_continued_nor_replaced_unasked(whole, tm
         assert store.finished(study_tasks(store.study)) == set()
     assert not (tmp_path / "run" / "rows").exists()
     assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
+
+
+def test_a_run_that_finished_no_task_can_be_begun_again_with_something_else(tmp_path):
+    broken_off(tmp_path / "run", 0)
+    with Store(tmp_path / "run", replace(SHORT, seeds=1), "new") as store:
+        assert read_run(tmp_path / "run")["config"]["seeds"] == store.study.seeds == 1
+    broken_off(tmp_path / "other", 1)
+    (tmp_path / "other" / "SHA256SUMS").unlink()  # who lost the list of files still has the task
+    with pytest.raises(StudyError, match="--resume"):
+        Store(tmp_path / "other", SHORT, "new")
 
 
 def test_two_processes_cannot_work_in_one_directory(tmp_path):

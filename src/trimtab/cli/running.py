@@ -118,7 +118,7 @@ def run_and_report(
         report: Writes the report of a finished run.
         factories: The user's own code by domain, as this command line names it.
     """
-    from trimtab.studies.engine import ENGINES, run_study
+    from trimtab.studies.engine import ENGINES, refuse_unrunnable, run_study
     from trimtab.studies.rows import write_rows
     from trimtab.studies.store import Store
 
@@ -126,6 +126,7 @@ def run_and_report(
         raise unknown("engine", arguments.engine, ENGINES)
     if arguments.workers is not None and arguments.workers < 1:
         raise UsageError(f"--workers must be at least 1: got {arguments.workers}")
+    refuse_unrunnable(study, factories)
     mode = "resume" if arguments.resume else "overwrite" if arguments.overwrite else "new"
     try:
         with Store(directory, study, mode, mix_machines=arguments.mix_machines, say=say) as store:  # type: ignore[arg-type]

@@ -14,13 +14,37 @@ from typing import TextIO
 
 from trimtab.core.errors import EngineError, of_type
 from trimtab.core.pools import ENGINES, Pool, pool
+from trimtab.prices.methods import FEWEST
+from trimtab.studies.config import Study
 from trimtab.studies.errors import StudyError
 from trimtab.studies.progress import progress_on
+from trimtab.studies.schedules import study_schedule
 from trimtab.studies.store import Store
-from trimtab.studies.tasks import Task, study_tasks
+from trimtab.studies.tasks import Task, domain_of, study_tasks
 from trimtab.studies.work import run_task
 
-__all__ = ["ENGINES", "run_study"]
+__all__ = ["ENGINES", "refuse_unrunnable", "run_study"]
+
+_OF_ANY_NUMBER = (None, "paper")  # what needs no calibration seeds, or makes do with any number of them
+
+
+def refuse_unrunnable(study: Study, factories: Mapping[str, str] | None = None) -> None:
+    """Refuse a study that would stop half-way, before a directory is claimed for it; see `run_study`."""
+    tasks = study_tasks(study, factories)
+    learning = [key for key in study.schedules if study_schedule(key).calibration not in _OF_ANY_NUMBER]
+    if learning and study.calibration_seeds < FEWEST:
+        raise ValueError(
+            f"{study.calibration_seeds} calibration rollouts are too few for {learning[0]}: give --calibration-seeds "
+            f"of at least {FEWEST}, better 64"
+        )
+    if study.unit == "iteration":
+        for task in {task.domain: task for task in tasks}.values():
+            constraint = domain_of(task).problem(task.seeds[:1]).constraint
+            if not constraint.improves:
+                raise ValueError(
+                    f"{task.domain}: a study in iterations needs a constraint that offers improve(x, state), one "
+                    f"iteration at a time; {type(constraint).__name__} has only project: leave the domain out"
+                )
 
 
 def run_study(

@@ -88,8 +88,9 @@ class Store:
         Args:
             directory: Made if missing. One that holds anything but a run of ours is refused.
             study: What will be run.
-            mode: What to do with a run that is there already: "new" refuses it, "resume" goes on with it if study and
-                code are the same and refuses it otherwise, "overwrite" removes what it wrote.
+            mode: What to do with a run that is there already: "new" refuses it unless none of its tasks was finished,
+                "resume" goes on with it if study and code are the same and refuses it otherwise, "overwrite" removes
+                what it wrote.
             mix_machines: Whether to go on with a run of a machine whose arithmetic may differ in the last bits, and to
                 keep results of such workers; run.json then says so.
             say: Told of what is found damaged, one line each.
@@ -111,6 +112,8 @@ class Store:
 
     def _claim(self, mode: str) -> None:
         there = (self.directory / RUN).exists() or self.files.listed
+        if there and mode == "new" and self._is_empty():
+            mode = "overwrite"
         if there and mode == "overwrite":
             self.files.remove_all(last=RUN)
         elif there and mode == "resume":
@@ -125,6 +128,11 @@ class Store:
             self._note_machine(machine_facts())
         if not (self.directory / RUN).exists():
             self._write_facts(complete=False, seconds=0.0)
+
+    def _is_empty(self) -> bool:
+        """Whether no task of the run was ever finished, so that there is nothing to lose by beginning again."""
+        work = self.directory / "work"
+        return self.files.listed and not (work.is_dir() and any(work.iterdir()))
 
     def _go_on(self) -> None:
         """Refuse a run of something else; a run.json that cannot be read is set aside, the study being known."""
