@@ -225,6 +225,9 @@ def test_damaged_rows_are_named_and_not_reported_on(run, capsys):
     assert "so3.parquet: its checksum is not that of what the run wrote" in capsys.readouterr().err
     finish(run, SHORT)
     assert row_hashes(run)["so3.parquet"] == row_hashes(finished(SHORT))["so3.parquet"]
+    (run / SUMS).unlink()
+    assert main(["report", str(run)]) == 2
+    assert f"there is no {SUMS} to check it by; --resume sets it aside" in capsys.readouterr().err
 
 
 def test_the_list_is_one_that_sha256sum_reads(run):

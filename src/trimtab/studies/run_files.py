@@ -133,8 +133,12 @@ class RunFiles:
             )
         data = read_bytes(path, _LARGEST)
         if sha256(data) not in self._sums.get(name, ()):
-            why = "its checksum is not that of" if self.listed else f"there is no {SUMS} to check it by, as in"
-            raise StudyError(f"{path}: {why} what the run wrote; --resume sets it aside and makes it again")
+            why = (
+                "its checksum is not that of what the run wrote"
+                if self.listed
+                else f"there is no {SUMS} to check it by"
+            )
+            raise StudyError(f"{path}: {why}; --resume sets it aside and makes it again")
         return data
 
     def read_json(self, name: str) -> Any:
