@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -15,8 +16,8 @@ from trimtab.cli.main import main
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my_sampler.py"
 SLOW = EXAMPLE.read_text() + (
-    "\nimport time\n\nclass SlowWalk(Walk):\n    def step(self, x, t, noise):\n"
-    "        time.sleep(0.005)\n        return super().step(x, t, noise)\n\n"
+    "\nimport os\nimport time\n\nclass SlowWalk(Walk):\n    def step(self, x, t, noise):\n"
+    "        time.sleep(float(os.environ.get('PAUSE', 0.005)))\n        return super().step(x, t, noise)\n\n"
     "def make_slow():\n    return SlowWalk(), make()[1]\n"
 )
 
@@ -74,6 +75,53 @@ def test_advice_is_the_same_by_any_engine_and_goes_on_from_its_folder(folder, ca
     assert before > 20
     assert main([*advise, "--tolerance", "0.4", "--out", "kept", "--resume"]) == 0  # another question, the same batches
     assert len(list((folder / "kept").glob("*.json"))) < 1.5 * before
+
+
+STOPPED = {
+    "advise": ("--seeds", "16", "--cost", "projections", "--out", "kept"),
+    "calibrate": ("--seeds", "8", "--engine", "serial", "--out", "kept"),
+    "compare": ("--seeds", "2", "--calibration-seeds", "4", "--budgets", "0.25", "--workers", "1", "--out", "kept"),
+}
+
+
+@pytest.mark.parametrize(("command", "options"), STOPPED.items(), ids=STOPPED)
+def test_ctrl_c_says_how_to_go_on_and_so_it_goes(command, options, folder, monkeypatch):
+    words = [command, "--sampler", "sampler_of_mine:make_slow", *options]
+    where = {"advise": "kept", "calibrate": "kept.work", "compare": "kept/work"}[command]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    begun = subprocess.Popen(
+        [sys.executable, "-m", "trimtab", *words],
+        env=environment,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # background jobs ignore it
+        **pipes,
+    )
+    deadline = time.monotonic() + 120
+    while len(list((folder / where).glob("*.json"))) < 2 and time.monotonic() < deadline:
+        assert begun.poll() is None, begun.communicate()
+        time.sleep(0.01)
+    begun.send_signal(signal.SIGINT)
+    _, said = begun.communicate()
+    assert begun.returncode == 130
+    assert said.splitlines()[-1].startswith("trimtab: stopped; ")
+    assert said.splitlines()[-1].endswith("Go on with the same command and --resume")
+    kept = {path.name: path.stat().st_mtime_ns for path in (folder / where).glob("*.json")}
+    monkeypatch.setenv("PAUSE", "0")
+    monkeypatch.setattr("trimtab.cli.calibrate.remove_batches", lambda work: None)
+    assert main([*words, "--resume"]) == 0
+    assert kept.items() <= {path.name: path.stat().st_mtime_ns for path in (folder / where).glob("*.json")}.items()
+
+
+def test_a_folder_that_holds_no_batches_is_used_and_one_that_does_is_not_said_to_be_unfinished(folder, capsys):
+    advise = ["advise", "--sampler", "sampler_of_mine:make", "--seeds", "16", "--cost", "projections", "--out", "kept"]
+    (folder / "kept").mkdir()
+    (folder / "kept" / "notes.txt").write_text("mine")
+    assert main(advise) == 0
+    assert (folder / "kept" / "notes.txt").read_text() == "mine"
+    capsys.readouterr()
+    assert main(advise) == 2
+    said = capsys.readouterr().err
+    assert said == "trimtab: kept holds batches of an earlier run: go on with --resume, or --overwrite them\n"
 
 
 def test_a_sampler_that_has_changed_is_run_again(folder):

@@ -12,6 +12,8 @@ import torch
 
 import trimtab as tt
 from trimtab.cli.main import main
+from trimtab.cli.quality import quality_from
+from trimtab.domains import domain
 from trimtab.prices.price_file import load
 from trimtab.studies.probe import probe
 from trimtab.studies.usercode import Source, domain_from, load_factory, read_settings, split, version_of
@@ -343,3 +345,56 @@ def test_a_wrong_command_is_answered_with_one_line(tmp_path, capsys, monkeypatch
         said = capsys.readouterr().err.strip().splitlines()[-1]
         assert said.startswith("trimtab: ")
         assert complaint in said, said
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("advise", "--domain", "so3", "--name", "mine"), "--name is what to call a sampler of your own"),
+        (("advise", "--sampler", MINE, "--higher-is-better"), "--higher-is-better is said of a quality"),
+        (("calibrate", "--sampler", MINE, "--higher-is-better", "--out", "{folder}/p"), "is said of a quality"),
+        (
+            ("advise", "--sampler", MINE, "--quality", "examples/my_sampler.py:length"),
+            "a quality is given as package.module:function, the dotted name of a module and a function in it: got "
+            "'examples/my_sampler.py:length' (perhaps examples.my_sampler:length?)",
+        ),
+        (("advise", "--sampler", MINE, "--quality", "examples.my_sampler:length"), "unknown function of examples.my"),
+        (("advise", "--sampler", MINE, "--quality", "math:pi"), "a quality is a function of the final states"),
+        (("calibrate", "--domain", "grid", "--quality", "cots"), "unknown quality of grid 'cots'. Known: cost_gap"),
+        (("advise", "--sampler", MINE, "--window", "61"), "do not fit a rollout of 60 steps"),
+        (("advise", "--sampler", MINE, "--window", "1.5"), "neither a step"),
+        (("advise", "--sampler", MINE, "--window", "half"), "--window is a share of the steps like 0.25, or a whole"),
+        (("calibrate", "--sampler", MINE, "--out", "{folder}", "--overwrite"), "is a folder"),
+        (("advise", "--sampler", MINE, "--save", "{folder}", "--overwrite"), "is a folder"),
+        (("advise", "--sampler", MINE, "--plot", "{folder}/a.png", "--overwrite"), "is a folder"),
+        (("advise", "--sampler", MINE, "--out", "{folder}/a.txt"), "kept in a folder, and this is a file"),
+    ],
+)
+def test_what_cannot_be_meant_is_found_before_anything_is_run(words, complaint, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    (tmp_path / "a.png").mkdir()
+    (tmp_path / "a.txt").touch()
+    assert main([word.format(folder=tmp_path) for word in words]) == 2
+    said = capsys.readouterr().err
+    assert complaint in said
+    assert said.count("\n") == 1, said  # and no word of a batch
+
+
+def test_a_window_is_a_step_or_a_share_of_the_steps(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    told = []
+    for window in ("45", "0.75"):
+        words = ("advise", "--sampler", MINE, "--seeds", "16", "--cost", "projections", "--window", window, "--json")
+        assert main(list(words)) == 0
+        findings = json.loads(capsys.readouterr().out)["findings"]
+        told += [finding["text"] for finding in findings if finding["name"] == "your-window"]
+    assert told[0] == told[1]
+    assert "Your window costs 15.0 projections per sample" in told[0]
+
+
+def test_the_qualities_of_a_domain_are_known_by_name_before_it_is_run():
+    made = domain("pdm", inner_steps=1)
+    problem = made.problem(range(2))
+    assert quality_from("length", False, made).costs(problem.rollout(tt.Terminal()).final, problem).shape == (2,)
+    with pytest.raises(ValueError, match=r"unknown quality of pdm 'nothing'. Known: collision_free, length, roughness"):
+        quality_from("nothing", False, made)

@@ -42,7 +42,7 @@ from trimtab.core.schedule import Schedule, Watched
 from trimtab.prices.batches import Source
 from trimtab.prices.calibration import Price, price_of_a_look
 from trimtab.prices.objective import Objective
-from trimtab.schedules import Stepwise
+from trimtab.schedules import Stepwise, Window
 
 __all__ = ["advise"]
 
@@ -110,10 +110,13 @@ def advise(
         raise ValueError("a Problem has its constraint and is nudged by itself; constraint and nudge go with functions")
     if objective not in ("endpoint", "path"):
         raise unknown("objective", str(objective), ("endpoint", "path"))
+    today = None if window is None else Window(window)
     tell = progress_of("advise", say)
     with tell, workshop(engine, tell, source) as shop:
         calibrating, measuring, problems, n_steps = two_batches(source, held_out, shop)
         refuse_foreign_price(price, n_steps)
+        if today is not None:
+            today.steps(n_steps)  # refuses one that does not fit, before anything is run for it
         if problems[0] is not None and distance is None:
             distance = problems[0].distance
         trials = TrialRuns(
@@ -130,7 +133,7 @@ def advise(
         )
         trials.ran(int(held_out is not None))  # it was run once to see what it is
         needed, effects = _try_out(trials, tolerance, seconds)
-        yours = None if window is None else trials.your_window(window)
+        yours = None if today is None else trials.your_window(today)
         trials.say("how sound the projection is")
         stability = _soundness(trials, constraint, nudge)
         efforts = effort_trials(trials)

@@ -116,9 +116,8 @@ class TrialRuns:
         """Whether samples are decided on together."""
         return self.alone.groups is not None
 
-    def your_window(self, start: int | float) -> Trial:
-        """What is done today: every step from `start` on, measured like the rest."""
-        schedule = Window(start)
+    def your_window(self, schedule: Window) -> Trial:
+        """What is done today: every step from some step on, measured like the rest."""
         budget = len(schedule.steps(self.n_steps))
         self.say(f"your window, the last {budget} of {self.n_steps} steps")
         return self.judge("window", budget, schedule, self.run(Watched(schedule)))

@@ -6,11 +6,16 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from trimtab.cli.calibrate import parse_budget
 from trimtab.cli.command import Command
 from trimtab.cli.quality import add_quality, quality_from
-from trimtab.cli.running import add_engine, engine_from
+from trimtab.cli.running import add_engine, engine_from, stopped
 from trimtab.cli.source import add_seeds, add_source, asked_for, refuse_existing
+
+if TYPE_CHECKING:
+    from trimtab.advice.result import Advice
 
 __all__ = ["COMMAND"]
 
@@ -27,7 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_quality(parser)
     parser.add_argument("--objective", metavar="O", default="endpoint", help="without a quality: endpoint, or path")
     parser.add_argument(
-        "--window", metavar="W", type=float, help="what you do today: project at every step from this share of them on"
+        "--window",
+        metavar="W",
+        help="what you do today: project at every step from this one on; 0.5 is a share of the steps, 30 a step",
     )
     parser.add_argument(
         "--look",
@@ -68,23 +75,37 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.plot is not None and arguments.plot.suffix not in (".png", ".svg", ".pdf"):
         raise ValueError(f"{arguments.plot}: a plot is a .png, .svg or .pdf file")
     price = None if arguments.price is None else load(arguments.price)
+    window = None if arguments.window is None else parse_budget(arguments.window, "--window")
     if arguments.out is not None and arguments.engine is None and not arguments.resume:
         arguments.engine = "serial"
     domain, source, seeds = asked_for(arguments, FIRST_SEED, arguments.seeds)
-    advice = advise(
-        domain.problem(seeds),
-        quality=quality_from(arguments.quality, arguments.higher_is_better, domain),
-        objective=arguments.objective,
-        tolerance=arguments.tolerance,
-        seconds=arguments.seconds,
-        cost=arguments.cost,
-        distance=domain.distance,
-        price=price,
-        window=arguments.window,
-        look=arguments.look,
-        engine=engine_from(arguments, arguments.out, source, seeds),
-        say=lambda text: print(f"… {text}", file=sys.stderr),
-    )
+    quality = quality_from(arguments.quality, arguments.higher_is_better, domain)
+    engine = engine_from(arguments, arguments.out, source, seeds)
+    try:
+        advice = advise(
+            domain.problem(seeds),
+            quality=quality,
+            objective=arguments.objective,
+            tolerance=arguments.tolerance,
+            seconds=arguments.seconds,
+            cost=arguments.cost,
+            distance=domain.distance,
+            price=price,
+            window=window,
+            look=arguments.look,
+            engine=engine,
+            say=lambda text: print(f"… {text}", file=sys.stderr),
+        )
+    except KeyboardInterrupt:
+        if arguments.out is None:
+            raise
+        return stopped(f"{arguments.out} keeps what was finished")
+    _write(advice, arguments)
+    return 0
+
+
+def _write(advice: Advice, arguments: argparse.Namespace) -> None:
+    """Print it, and write the files that were asked for."""
     print(json.dumps(advice.facts(), indent=1, allow_nan=False) if arguments.json else advice)
     if arguments.save is not None:
         if advice.price is None:
@@ -95,7 +116,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.plot is not None:
         advice.plot(arguments.plot)
         print(f"drawn {arguments.plot}", file=sys.stderr)
-    return 0
 
 
 COMMAND = Command(

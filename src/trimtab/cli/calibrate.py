@@ -7,13 +7,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trimtab.cli.command import INTERRUPTED, Command
+from trimtab.cli.command import Command
 from trimtab.cli.quality import add_quality, quality_from
-from trimtab.cli.running import add_engine, engine_from, remove_batches
+from trimtab.cli.running import add_engine, engine_from, remove_batches, stopped
 from trimtab.cli.source import add_seeds, add_source, asked_for, refuse_existing
 
 if TYPE_CHECKING:
-    from trimtab.core.budget import Budget
     from trimtab.prices.calibration import Price
 
 __all__ = ["COMMAND", "parse_budget"]
@@ -68,6 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     domain, source, seeds = asked_for(arguments, CALIBRATION_SEED, arguments.seeds)
     out: Path = arguments.out or Path(f"{source.name}.safetensors")
     refuse_existing(out, arguments.overwrite)
+    quality = quality_from(arguments.quality, arguments.higher_is_better, domain)
     work = out.with_name(f"{out.name}.work")
     engine = engine_from(arguments, work, source, seeds)
     try:
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
             budget,
             arguments.method,
             objective=arguments.objective,
-            quality=quality_from(arguments.quality, arguments.higher_is_better, domain),
+            quality=quality,
             unit=arguments.unit,
             distance=domain.distance,
             engine=engine,
@@ -85,11 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         if engine is None:
             raise
-        print(
-            f"\ntrimtab: stopped; {work} keeps what was finished. Go on with the same command and --resume",
-            file=sys.stderr,
-        )
-        return INTERRUPTED
+        return stopped(f"{work} keeps what was finished")
     price.save(out)
     if engine is not None:
         remove_batches(work)
@@ -102,8 +98,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def parse_budget(text: str) -> Budget:
-    """A share of the steps if it has a point, a number of corrections if it has none.
+def parse_budget(text: str, what: str = "a budget") -> int | float:
+    """A share of the steps if it has a point, a number of them if it has none.
 
     Example:
         >>> parse_budget("0.25"), parse_budget("25")
@@ -112,7 +108,7 @@ def parse_budget(text: str) -> Budget:
     try:
         return float(text) if "." in text else int(text)
     except ValueError:
-        raise ValueError(f"a budget is a share of the steps like 0.25, or a whole number: got {text!r}") from None
+        raise ValueError(f"{what} is a share of the steps like 0.25, or a whole number: got {text!r}") from None
 
 
 def _show_expected(price: Price) -> None:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from trimtab.cli.command import UsageError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from trimtab.core.quality import Quality
     from trimtab.domains.base import Domain
 
@@ -31,16 +36,29 @@ def quality_from(spec: str | None, higher_is_better: bool, domain: Domain) -> Qu
         higher_is_better: Whether more is better.
         domain: What is sampled.
     """
+    from trimtab.core.errors import unknown
     from trimtab.core.quality import Quality
-    from trimtab.studies.usercode import load_factory
+    from trimtab.studies.usercode import load_function
 
     if spec is None:
+        if higher_is_better:
+            raise UsageError("--higher-is-better is said of a quality: name it with --quality, or leave this out")
         return None
     judge = domain.quality
-    if ":" not in spec:
-        if judge is None:
-            raise ValueError(
-                f"{domain.name} has no qualities of its own; name a function of final states, package.module:function"
-            )
-        return Quality(lambda final, problem: judge(final, problem.constraint), higher_is_better, spec)
-    return Quality(load_factory(spec), higher_is_better, spec.partition(":")[2])
+    if ":" in spec:
+        return Quality(load_function(spec, "a quality"), higher_is_better, spec.partition(":")[2])
+    if judge is None:
+        raise ValueError(
+            f"{domain.name} has no qualities of its own; name a function of final states, package.module:function"
+        )
+    if spec not in (names := _names_of(judge, domain)):
+        raise unknown(f"quality of {domain.name}", spec, names)
+    return Quality(lambda final, problem: judge(final, problem.constraint), higher_is_better, spec)
+
+
+def _names_of(judge: Callable[[Tensor, Any], dict[str, Tensor]], domain: Domain) -> list[str]:
+    """The qualities that a domain judges by, as it calls them: those of a few states that nothing was done to."""
+    from trimtab.core.rollout import noise_of
+
+    problem = domain.problem(range(2))
+    return list(judge(problem.sampler.start(noise_of(problem.sampler, problem.seeds)), problem.constraint))

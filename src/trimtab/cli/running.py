@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trimtab.studies.run_files import RunFiles
     from trimtab.studies.usercode import Source
 
-__all__ = ["add_engine", "add_running", "engine_from", "remove_batches", "run_and_report", "say"]
+__all__ = ["add_engine", "add_running", "engine_from", "remove_batches", "run_and_report", "say", "stopped"]
 
 
 def add_running(parser: argparse.ArgumentParser) -> None:
@@ -65,6 +65,7 @@ def engine_from(arguments: argparse.Namespace, keep: Path | None, source: Source
         seeds: Of all samples.
     """
     from trimtab.core.engine import Engine
+    from trimtab.core.kept import is_kept
     from trimtab.core.pools import check_engine
     from trimtab.studies.usercode import ProblemOf
 
@@ -77,11 +78,11 @@ def engine_from(arguments: argparse.Namespace, keep: Path | None, source: Source
     check_engine(engine, arguments.workers)
     if arguments.resume and keep is None:
         raise UsageError("--resume needs the folder of the batches that were kept: --out DIR")
+    if keep is not None and keep.exists() and not keep.is_dir():
+        raise UsageError(f"{keep}: finished batches are kept in a folder, and this is a file; choose another name")
     if keep is not None and keep.exists() and not arguments.resume:
-        if not arguments.overwrite:
-            raise UsageError(
-                f"{keep} holds batches of a run that was stopped: go on with --resume, or --overwrite them"
-            )
+        if not arguments.overwrite and any(is_kept(path.name) for path in keep.iterdir()):
+            raise UsageError(f"{keep} holds batches of an earlier run: go on with --resume, or --overwrite them")
         remove_batches(keep)
     return Engine(engine, arguments.workers, keep, ProblemOf(source, seeds))
 
@@ -136,18 +137,18 @@ def run_and_report(
             report(store.files)
     except KeyboardInterrupt:
         kept = len(list((directory / "work").glob("*.json")))
-        print(
-            f"\ntrimtab: stopped; {kept} finished tasks are kept. Go on with: "
-            f"{_again(arguments.command, directory, factories)}",
-            file=sys.stderr,
-        )
-        return INTERRUPTED
+        return stopped(f"{kept} finished tasks are kept", _again(arguments.command, directory))
     return 0
 
 
-def _again(command: str, directory: Path, factories: Mapping[str, str] | None) -> str:
-    """The command that goes on; code of the user's own has to be named by every command that runs it."""
-    where = f"--out {shlex.quote(str(directory))} --resume"
-    if not factories:
-        return f"trimtab {command} {where}"
-    return f"the same command and --resume (trimtab {command} --sampler {next(iter(factories.values()))} … {where})"
+def _again(command: str, directory: Path) -> str:
+    """The words that go on with a run: `reproduce` finds its study in the directory, others have to be told again."""
+    if command == "reproduce":
+        return f": trimtab reproduce --out {shlex.quote(str(directory))} --resume"
+    return " the same command and --resume"
+
+
+def stopped(kept: str, again: str = " the same command and --resume") -> int:
+    """Tell whoever stopped a command what is kept and how to go on; returns the exit code."""
+    print(f"\ntrimtab: stopped; {kept}. Go on with{again}", file=sys.stderr)
+    return INTERRUPTED

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trimtab.cli.command import UsageError
+
 if TYPE_CHECKING:
     from trimtab.domains import Domain
     from trimtab.studies.usercode import Source
@@ -54,6 +56,8 @@ def asked_for(
     from trimtab.studies.usercode import Source, domain_from, read_settings
     from trimtab.studies.whole_groups import whole_groups
 
+    if arguments.name is not None and arguments.sampler is None:
+        raise UsageError("--name is what to call a sampler of your own, and goes with --sampler: leave it out")
     if number < 1:
         raise ValueError(f"{flag} must be at least 1: got {number}")
     settings = {} if arguments.config is None else read_settings(arguments.config)
@@ -70,7 +74,9 @@ def asked_for(
 
 
 def refuse_existing(path: Path, overwrite: bool) -> None:
-    """A file that is there is replaced only on request, and a directory must be there."""
+    """A file that is there is replaced only on request, a folder never; and there must be a folder to put it into."""
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is a folder, or no ordinary file, and is not replaced: choose another name")
     if path.exists() and not overwrite:
         raise ValueError(f"{path} is there already: replace it with --overwrite, or choose another name")
     if not path.resolve().parent.is_dir():

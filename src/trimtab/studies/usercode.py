@@ -23,18 +23,17 @@ from typing import Any
 
 from torch import Tensor
 
-from trimtab.advice.diagnosis import euclidean
 from trimtab.core.constraint import Constraint
 from trimtab.core.errors import unknown
 from trimtab.core.files import parse_json, plain_name, read_bytes
 from trimtab.core.fingerprint import fingerprint
-from trimtab.core.metrics import Distance
+from trimtab.core.metrics import Distance, euclidean
 from trimtab.core.noise import as_seeds
 from trimtab.core.rollout import Sampler
 from trimtab.domains import DOMAINS, domain
 from trimtab.domains.base import Domain, Problem
 
-__all__ = ["Source", "domain_from", "load_factory", "read_settings", "record_of", "version_of"]
+__all__ = ["Source", "domain_from", "load_factory", "load_function", "read_settings", "record_of", "version_of"]
 
 _EXPECTED = (
     "expected (sampler, constraint), (sampler, constraint, distance), a trimtab.domains.Problem or a "
@@ -102,27 +101,41 @@ def read_settings(path: Path) -> dict[str, Any]:
 # ------------------------------------------------------------------ finding the factory
 
 
-def split(spec: str) -> tuple[str, str]:
-    """Module and factory of "package.module:factory".
+def split(spec: str, what: str = "a sampler") -> tuple[str, str]:
+    """Module and function of "package.module:function"; `what` is what the function is to make or to be.
 
     Example:
         >>> split("examples.my_sampler:make")
         ('examples.my_sampler', 'make')
     """
-    module, colon, factory = spec.partition(":")
-    dotted = module.removesuffix(".py").replace("/", ".").strip(".")
-    words = f"{dotted or 'package.module'}:{factory or 'factory'}"
-    if not colon or not all(part.isidentifier() for part in [*module.split("."), factory]) or module.endswith(".py"):
+    module, colon, function = spec.partition(":")
+    dotted, part = module.removesuffix(".py").replace("/", ".").strip("."), _part(what)
+    words = f"{dotted or 'package.module'}:{function or part}"
+    if not colon or not all(name.isidentifier() for name in [*module.split("."), function]) or module.endswith(".py"):
         raise ValueError(
-            f"a sampler is given as package.module:factory, the dotted name of a module and a function in it: got "
+            f"{what} is given as package.module:{part}, the dotted name of a module and a function in it: got "
             f"{spec!r} (perhaps {words}?)"
         )
-    return module, factory
+    return module, function
+
+
+def _part(what: str) -> str:
+    return "factory" if what == "a sampler" else "function"
 
 
 def load_factory(spec: str) -> Callable[..., Any]:
     """Import the factory that "package.module:factory" names; the working directory is on the path."""
-    module_name, name = split(spec)
+    return load_function(spec, "a sampler")
+
+
+def load_function(spec: str, what: str) -> Callable[..., Any]:
+    """Import the function that "package.module:function" names; the working directory is on the path.
+
+    Args:
+        spec: As typed.
+        what: What the function is to make or to be, as errors call it: "a sampler", "a quality".
+    """
+    module_name, name = split(spec, what)
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -134,16 +147,17 @@ def load_factory(spec: str) -> Callable[..., Any]:
         raise _no_module(module_name, error.name) from error
     except Exception as error:
         raise ValueError(f"{module_name} cannot be imported: {short_error(error)}") from error
-    factory = getattr(module, name, None)
-    if factory is None:
+    function = getattr(module, name, None)
+    if function is None:
         known = [n for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module_name]
         public = [n for n in known if not n.startswith("_")]
         if not public:
             raise ValueError(f"{module_name} has no {name!r}, and no function of its own at all")
-        raise unknown(f"factory of {module_name}", name, public)
-    if not callable(factory):
-        raise ValueError(f"{spec} is not a function but {type(factory).__name__}; {_factory_words()}")
-    return factory  # type: ignore[no-any-return]
+        raise unknown(f"{_part(what)} of {module_name}", name, public)
+    if not callable(function):
+        expected = _factory_words() if what == "a sampler" else f"{what} is a function of the final states"
+        raise ValueError(f"{spec} is not a function but {type(function).__name__}; {expected}")
+    return function  # type: ignore[no-any-return]
 
 
 def _no_module(wanted: str, missing: str) -> ValueError:
