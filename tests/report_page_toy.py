@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 from trimtab.report.page import write_page
+from trimtab.schedules.style import label_of
 from trimtab.studies.run_files import RunFiles
 
 KEYS = (
@@ -153,8 +154,12 @@ def _page(domains: tuple[str, ...]) -> dict[str, Any]:
         "title": "a toy </script><script>document.title='broken'</script> \u2028 & more",
         "preset": "toy",
         "table_budget": "0.25",
+        "paper_budget": "0.25",
         "budgets": list(BUDGETS),
-        "schedules": [],
+        "schedules": [
+            {"key": key, "label": label_of(key), "colour": "#332288", "summary": f"{key} in one sentence."}
+            for key in KEYS
+        ],
         "metrics": [],
         "domains": {
             name: {
@@ -169,7 +174,7 @@ def _page(domains: tuple[str, ...]) -> dict[str, Any]:
                 "surface": surface if "terrain" in name else None,
                 "obstacles": CIRCLES if name == "pdm" else None,
                 "graph": GRAPH if name == "grid" else None,
-                "paper": {"table1": {"nepe": {"adaptive": [0.13, 0.0016]}}},
+                "paper": {"table1": {"nepe": {"adaptive": [0.13, 0.0016], "improvement": [0.45, 0.04]}}},
                 "examples": {
                     key: {
                         budget: [
@@ -186,11 +191,14 @@ def _page(domains: tuple[str, ...]) -> dict[str, Any]:
     }
 
 
-def write_toy_run(folder: Path, domains: tuple[str, ...] = ("so3", "terrain", "pdm")) -> Path:
-    """Fill a run directory with `summary.json` (NaN included, as Python writes it), files of rows and the page."""
+def write_toy_run(folder: Path, domains: tuple[str, ...] = ("so3", "terrain", "pdm"), **page: Any) -> Path:
+    """Fill a run directory with `summary.json` (NaN included, as Python writes it), files of rows and the page.
+
+    What is given by name stands in the page instead of what is usual.
+    """
     folder.mkdir(parents=True)
     files = RunFiles(folder)
     for name in domains:
         files.put(f"rows/{name}.parquet", b"")
     files.put("summary.json", json.dumps(_summary(domains)))
-    return write_page(files, _summary(domains), _page(domains))
+    return write_page(files, _summary(domains), _page(domains) | page)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from browsed import LAPTOP, PHONE, Browsed
-from report_page_toy import KEYS, T
+from report_page_toy import KEYS, T, write_toy_run
 
 
 def test_opens_at_the_table_budget_with_the_paper_rule(seen: Browsed) -> None:
@@ -146,7 +146,7 @@ def test_other_metrics_are_offered_where_they_were_recorded(seen: Browsed) -> No
     seen.page.select_option("#metric", "state_error")
     assert "No state error was recorded" in seen.text("frontier")
     seen.pick("domain", "reaction-flow")
-    assert seen.text("choice").endswith("on Reaction flow")
+    assert seen.text("choice").endswith("on reaction-flow")
     assert not seen.page.locator("#metric").is_visible()
 
 
@@ -192,6 +192,20 @@ def test_missing_values_break_nothing(seen: Browsed) -> None:
     assert seen.text("budget-out") == "50%"
     assert "60%" in seen.text("figures")
     assert "No example rollout" in seen.text("trace")
+
+
+def test_the_papers_numbers_stand_at_the_papers_budget_whatever_the_tables_have(tab: Browsed, tmp_path: Path) -> None:
+    tab.open(write_toy_run(tmp_path / "run", ("so3",), table_budget="0.10"))
+    assert tab.text("budget-out") == "10%"
+    assert "in the paper" not in tab.text("table-error").lower()
+    tab.open(tmp_path / "run" / "report.html", "#budget=0.25")
+    assert "in the paper" in tab.text("table-error").lower()
+    assert "45%" in tab.text("table-error")
+    assert tab.complaints == []
+
+
+def test_schedules_are_named_and_explained_as_the_study_does(seen: Browsed) -> None:
+    assert "adaptive:dp in one sentence." in seen.text("about")
 
 
 def test_theme_follows_the_system_and_the_button(tab: Browsed, report: Path) -> None:

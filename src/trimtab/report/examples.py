@@ -12,7 +12,7 @@ from trimtab.domains import base_of, dynamics_of
 from trimtab.schedules.style import label_of, look_of
 from trimtab.studies.about import read_about
 from trimtab.studies.config import Study, budget_name
-from trimtab.studies.reported import reported_beside
+from trimtab.studies.reported import reported, reported_beside
 from trimtab.studies.rows import Rows, read_rows
 from trimtab.studies.run_files import RunFiles
 from trimtab.studies.schedules import STUDY_SCHEDULES
@@ -37,8 +37,7 @@ _METRICS = {
 
 def examples(files: RunFiles, summary: dict[str, Any]) -> dict[str, Any]:
     """What page.json of a run directory says."""
-    config = {name: value for name, value in summary["config"].items() if name != "code"}
-    study = Study.from_facts(config)
+    study = Study.from_summary(summary)
     said = read_about(files, study.domains)
     return {
         "version": 1,
@@ -46,6 +45,7 @@ def examples(files: RunFiles, summary: dict[str, Any]) -> dict[str, Any]:
         "preset": study.preset,
         "trimtab": __version__,
         "table_budget": budget_name(study.table_budget),
+        "paper_budget": reported()["table_budget"],
         "budgets": [budget_name(budget) for budget in study.budgets],
         "schedules": [
             {"key": key, "label": label_of(key), "colour": look_of(key).colour, "summary": STUDY_SCHEDULES[key].summary}
@@ -72,7 +72,7 @@ def _domain(files: RunFiles, study: Study, name: str, said: Mapping[str, Any]) -
         numbers = rows.where(schedule=schedule, budget=budget)
         listed = [_example(trace, i, numbers) for i in range(len(trace.seeds))]
         kept.setdefault(schedule, {})[budget_name(budget)] = listed
-    tables = {table: reported_beside(table, name, study.samplers) for table in ("table1", "win_rates")}
+    tables = {table: reported_beside(table, name, study.facts()) for table in ("table1", "win_rates")}
     return {
         "label": said["label"],
         "summary": said["summary"],

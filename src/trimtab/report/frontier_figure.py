@@ -63,7 +63,7 @@ def _reported(axis: Any, summary: Summary, name: str, metric: str) -> None:
 
     Where they are far above ours they are told in words: drawn, they would press every curve flat.
     """
-    said = reported_beside("table1", name, summary["config"].get("samplers", {}))
+    said = reported_beside("table1", name, summary["config"])
     if not said or metric not in said or "adaptive:paper" not in summary["domains"][name]["schedules"]:
         return
     parts = {key: said[metric][part] for part, key in (("periodic", "periodic"), ("adaptive", "adaptive:paper"))}

@@ -8,7 +8,7 @@ from typing import Any
 
 from trimtab.domains import SYNTHETIC, base_of
 from trimtab.report.final_samples import at_table_budget
-from trimtab.report.formats import Cell, Table, budget_symbol, domain_label
+from trimtab.report.formats import Cell, Table, budget_symbol, closing_is_paid, domain_label
 from trimtab.schedules.style import label_of
 from trimtab.studies.config import budget_name
 from trimtab.studies.reported import reported
@@ -18,6 +18,10 @@ __all__ = ["cost", "projected_diffusion", "quality"]
 
 Summary = Mapping[str, Any]
 
+_OTHER_PROBLEM = (
+    "The paper states neither checkpoint nor map, starts or goals, so its numbers are of another problem: what can be "
+    "compared is which schedule is ahead, and by how much."
+)
 _PARTS = ("update", "defect", "projection", "scheduling")
 
 
@@ -27,7 +31,7 @@ def projected_diffusion(summary: Summary) -> list[Table]:
         return []
     content = summary["domains"]["pdm"]
     rows: list[list[str | int | Cell]] = []
-    paper = reported()["table2"]["schedules"]
+    paper = {} if closing_is_paid(summary) else reported()["table2"]["schedules"]
     for key, at in at_table_budget(summary, "pdm").items():
         value = content["schedules"][key][at]["nepe"]
         gain = content["improvement"].get(key, {}).get(at, {}).get("nepe", {"mean": None, "se": None})
@@ -44,8 +48,7 @@ def projected_diffusion(summary: Summary) -> list[Table]:
             [
                 "Stepwise correction is PDM as published: NEPE 0, all of the benefit, all of the cost. Terminal "
                 "correction is NEPE 1. Benefit recovered is 1 - NEPE; ± is the standard error over seeds.",
-                "The paper states neither checkpoint nor map, starts or goals, so its numbers are of another problem: "
-                "what can be compared is which schedule is ahead, and by how much.",
+                *([_OTHER_PROBLEM] if paper else []),
             ],
         )
     ]

@@ -91,7 +91,7 @@ def _is_in_paper(summary: Summary, key: str, table: str) -> bool:
 
 
 def _paper(summary: Summary, table: str, domain: str) -> dict[str, Any] | None:
-    return reported_beside(table, domain, summary["config"].get("samplers", {}))
+    return reported_beside(table, domain, summary["config"])
 
 
 def _ours_at(content: Mapping[str, Any], key: str, budget: str) -> dict[str, dict[str, list[float | None]]]:

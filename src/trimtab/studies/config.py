@@ -200,6 +200,11 @@ class Study:
         settings: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in facts.items()}
         return cls(**settings)
 
+    @classmethod
+    def from_summary(cls, summary: Mapping[str, Any]) -> Study:
+        """The study of a `summary.json`, whose configuration also names the code that ran it."""
+        return cls.from_facts({name: value for name, value in summary["config"].items() if name != "code"})
+
 
 _KAPPAS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.8, 0.95)
 

@@ -25,19 +25,24 @@ def reported() -> dict[str, Any]:
     return dict(json.loads(text))
 
 
-def reported_beside(table: str, domain: str, samplers: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The paper's figures for a domain; None if it has none, or if the run changed the domain's settings.
+def reported_beside(table: str, domain: str, config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The paper's figures for a domain; None if it has none, or if the run is of something else.
+
+    That is so where the run changed the domain's settings, and where its budgets pay for the closing projection: the
+    paper's do not, so that the same share of the steps is one projection less.
 
     Args:
         table: "table1" or "win_rates".
         domain: By our name; the variants of a synthetic domain stand beside the same figures.
-        samplers: Of the run's configuration.
+        config: Of the run, as `Study.facts` has it.
 
     Example:
-        >>> reported_beside("table1", "so3", {"so3": {"settings": {"kappa": 0.0}}}) is None
+        >>> reported_beside("table1", "so3", {"samplers": {"so3": {"settings": {"kappa": 0.0}}}}) is None
+        True
+        >>> reported_beside("table1", "so3", {"closing": "paid"}) is None
         True
     """
-    if samplers.get(domain, {}).get("settings"):
+    if config.get("closing") == "paid" or config.get("samplers", {}).get(domain, {}).get("settings"):
         return None
     found: dict[str, Any] | None = reported()[table].get(base_of(domain))
     return found

@@ -8,16 +8,16 @@ const DOMAINS = Object.keys(SUMMARY.domains);
 const IN_ITERATIONS = (SUMMARY.config ?? {}).unit === 'iteration'; // what budgets count, if not whole projections
 const CLOSING_IS_PAID = (SUMMARY.config ?? {}).closing === 'paid'; // whether budgets count the closing projection
 const OF_ALL = IN_ITERATIONS ? 'of full projection’s iterations' : 'of the steps';
-const KNOWN_SCHEDULES = {
-  terminal: { label: 'terminal', colour: '--c-terminal', dash: '2 3', summary: 'No projection during the rollout, one at its end.' },
-  stepwise: { label: 'stepwise', colour: '--c-stepwise', dash: '7 3', summary: 'A projection after every update: the reference.' },
-  periodic: { label: 'periodic', colour: '--c-periodic', dash: '6 2', summary: 'Projections at evenly spread steps.' },
-  'adaptive:paper': { label: 'adaptive (paper)', colour: '--c-paper', dash: '', summary: 'Projects where the defect reaches a price: a quantile of the defects that uncorrected rollouts still had to come.' },
-  'adaptive:on-policy': { label: 'adaptive (on-policy)', colour: '--c-on-policy', dash: '9 3', summary: 'The same rule, its prices calibrated under the policy itself.' },
-  'adaptive:dp': { label: 'adaptive (dp)', colour: '--c-dp', dash: '9 3 2 3', summary: 'Prices from a dynamic program over the steps and the budget left.' },
-  'adaptive:value': { label: 'adaptive (value)', colour: '--c-value', dash: '5 3', summary: 'Projects where a learned value says that correcting now pays.' },
-  planned: { label: 'planned', colour: '--c-planned', dash: '10 2 2 2', summary: 'Times fixed beforehand on calibration rollouts, the same for every sample.' },
-  hindsight: { label: 'hindsight', colour: '--c-hindsight', dash: '1 3', summary: 'The best times for each rollout, found afterwards: the limit, not a method.' },
+const LOOKS = { // colours that suit both themes, and dashes; words and all other colours come with the page
+  terminal: { colour: '--c-terminal', dash: '2 3' },
+  stepwise: { colour: '--c-stepwise', dash: '7 3' },
+  periodic: { colour: '--c-periodic', dash: '6 2' },
+  'adaptive:paper': { colour: '--c-paper', dash: '' },
+  'adaptive:on-policy': { colour: '--c-on-policy', dash: '9 3' },
+  'adaptive:dp': { colour: '--c-dp', dash: '9 3 2 3' },
+  'adaptive:value': { colour: '--c-value', dash: '5 3' },
+  planned: { colour: '--c-planned', dash: '10 2 2 2' },
+  hindsight: { colour: '--c-hindsight', dash: '1 3' },
 };
 const METRICS = {
   nepe: { label: 'NEPE', unit: 'normalised excess path error' },
@@ -27,10 +27,6 @@ const METRICS = {
   achieved_budget: { label: 'achieved budget', unit: IN_ITERATIONS ? 'share of full projection’s iterations that were spent' : 'share of the steps that were projected' },
 };
 const metricLabel = (metric) => METRICS[metric]?.label ?? metric.replaceAll('_', ' '); // a domain's own measures are named by it
-const KNOWN_DOMAINS = {
-  so3: 'SO(3)', se3: 'SE(3)', terrain: 'Terrain', 'so3-impulse': 'SO(3)-Impulse', 'se3-lever': 'SE(3)-Lever',
-  'terrain-ridge': 'Terrain-Ridge', pdm: 'Motion planning (PDM)', 'reaction-flow': 'Reaction flow', linkage: 'Linkage',
-};
 
 const unique = (items) => [...new Set(items)];
 const byNumber = (a, b) => Number(a) - Number(b);
@@ -38,16 +34,15 @@ const byNumber = (a, b) => Number(a) - Number(b);
 const SCHEDULES = (() => {
   const told = PAGE.schedules ?? [];
   const seen = DOMAINS.flatMap((name) => Object.keys(SUMMARY.domains[name].schedules ?? {}));
-  const order = [...told.map((s) => s.key), ...Object.keys(KNOWN_SCHEDULES), ...seen];
-  return unique(order).filter((key) => seen.includes(key)).map((key) => {
-    const known = KNOWN_SCHEDULES[key];
+  return unique([...told.map((s) => s.key), ...seen]).filter((key) => seen.includes(key)).map((key) => {
+    const look = LOOKS[key];
     const said = told.find((s) => s.key === key) ?? {};
     return {
       key,
-      label: said.label ?? known?.label ?? key,
-      summary: said.summary ?? known?.summary ?? '',
-      colour: known ? `var(${known.colour})` : said.colour ?? 'var(--c-other)',
-      dash: known?.dash ?? '4 2',
+      label: said.label ?? key,
+      summary: said.summary ?? '',
+      colour: look ? `var(${look.colour})` : said.colour ?? 'var(--c-other)',
+      dash: look?.dash ?? '4 2',
     };
   });
 })();
@@ -55,7 +50,7 @@ const scheduleOf = (key) => SCHEDULES.find((s) => s.key === key);
 
 const BASELINES = ['terminal', 'stepwise', 'periodic'];
 
-/** The schedule to open with: the paper's rule, else any that is no baseline. */
+/** The schedule to open with: the default of calibrate, else the paper's rule, else any that is no baseline. */
 const firstSchedule = () => (scheduleOf('raced') ?? scheduleOf('adaptive:paper') ?? SCHEDULES.find((s) => !BASELINES.includes(s.key)) ?? SCHEDULES[0]).key;
 
 /** The schedule that comparisons with periodic speak of: the chosen one, unless it is a baseline itself. */
@@ -76,7 +71,7 @@ const shortDomainLabel = (name) => {
   return DYNAMICS.length > 1 && baseOf(name) !== name ? domainLabel(name).replace(new RegExp(` ${kind}$`), '') : domainLabel(name);
 };
 
-const domainLabel = (name) => PAGE.domains?.[name]?.label ?? KNOWN_DOMAINS[name] ?? name;
+const domainLabel = (name) => PAGE.domains?.[name]?.label ?? name;
 
 /** Everything the page knows about a domain: its summary, and its words and examples where there are any. */
 function domainOf(name) {

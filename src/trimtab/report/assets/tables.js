@@ -25,7 +25,7 @@ function writeErrorTable(place, note, title, state) {
   const key = comparedKey(state.schedule);
   const label = scheduleOf(key)?.label ?? 'adaptive';
   const budget = state.budget;
-  const withPaper = key === 'adaptive:paper' && Number(budget) === Number(PAGE.table_budget ?? '0.25') && Object.values(PAGE.domains ?? {}).some((d) => d.paper?.table1);
+  const withPaper = key === 'adaptive:paper' && Number(budget) === Number(PAGE.paper_budget) && Object.values(PAGE.domains ?? {}).some((d) => d.paper?.table1);
   const width = withPaper ? 4 : 3;
   const metrics = [['nepe', 'NEPE'], ['endpoint', 'Endpoint distance']];
   const heads = ['Domain', ...metrics.flatMap(() => ['periodic', label, 'improvement', ...(withPaper ? ['in the paper'] : [])])];
