@@ -300,6 +300,16 @@ def test_a_disk_that_fills_up_while_figures_are_drawn_is_one_clear_line(killed_a
     assert (run / "figures" / "nepe.svg").read_bytes() == before
 
 
+def test_a_comparison_of_the_baselines_alone_has_its_report(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "short.json").write_text('{"n_steps": 12}')
+    words = ("compare", "--domain", "terrain-ridge", "--config", "short.json", "--schedules", "periodic")
+    few = ("--seeds", "1", "--calibration-seeds", "4", "--budgets", "0.25", "--engine", "serial", "--out", "run")
+    assert main([*words, *few]) == 0
+    assert (tmp_path / "run" / "report.html").is_file()
+    assert (tmp_path / "run" / "figures" / "regime.png").is_file()
+
+
 def test_a_foreign_directory_is_refused(tmp_path, capsys):
     (tmp_path / "thesis.tex").write_text("years of work")
     assert main(["reproduce", "--out", str(tmp_path), "--overwrite"]) == 2

@@ -3,18 +3,22 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from study_runs import SWEPT, finished
+from trimtab.report import write_report
 from trimtab.report.diagnostics import budget_usage
+from trimtab.report.examples import examples
 from trimtab.report.figures import write_figures
 from trimtab.report.final_samples import final_samples
 from trimtab.report.study_tables import Cell, Table, all_tables, write_tables
 from trimtab.schedules.style import label_of, look_of
 from trimtab.studies.reported import reported
 from trimtab.studies.run_files import RunFiles
+from trimtab.studies.schedules import STUDY_SCHEDULES
 from trimtab.studies.summary import write_summary
 
 SHARED = Path(__file__).parents[3] / "shared" / "paper" / "reported.json"
@@ -142,6 +146,22 @@ def test_a_domain_with_settings_of_its_own_is_not_compared_with_the_papers(summa
         assert sources == [["Terrain", "here"], ["Terrain-Ridge", "here"], ["Terrain-Ridge", "paper"]]
 
 
+def test_budgets_that_pay_for_the_closing_projection_are_not_compared_with_the_papers(run, summary, monkeypatch):
+    monkeypatch.setattr("trimtab.report.figures.FORMATS", {"svg": {"Date": None}})
+    summary["config"]["closing"] = "paid"
+    for table in all_tables(summary)[:2]:
+        assert [row[:2] for row in table.rows] == [["Terrain", "here"], ["Terrain-Ridge", "here"]]
+        assert "paper's" not in " ".join(table.notes)
+    summary["domains"]["pdm"] = summary["domains"]["terrain"]
+    (table,) = [table for table in all_tables(summary) if table.name == "table2"]
+    assert {row[1] for row in table.rows} == {"here"}
+    assert "The paper" not in " ".join(table.notes)
+    del summary["domains"]["pdm"]
+    assert examples(RunFiles(run), summary)["domains"]["terrain"]["paper"] is None
+    drawn = {path.name: path.read_text() for path in write_figures(RunFiles(run), summary)}
+    assert "in the paper" not in drawn["nepe.svg"]
+
+
 def test_domains_the_paper_does_not_have_stand_alone(summary):
     summary["domains"] = {"reaction-flow": summary["domains"]["terrain"] | {"label": "Reaction-Flow"}}
     for table in all_tables(summary)[:2]:
@@ -243,9 +263,15 @@ def test_any_schedule_gets_its_tables_and_its_look(summary):
     assert look_of("never heard of") == look_of("never heard of")
 
 
+@pytest.mark.parametrize("key", STUDY_SCHEDULES)
+def test_a_schedule_is_headed_by_the_name_it_is_typed_by(key):
+    kind, colon, method = key.partition(":")
+    assert label_of(key) == (f"{kind} ({method})" if colon else key)
+
+
 def test_figures_are_drawn_for_what_there_is(run, summary, monkeypatch):
     look_keys = ("terminal", "stepwise", "periodic", "adaptive:paper", "adaptive:dp", "hindsight")
-    monkeypatch.setattr("trimtab.report.figures._FORMATS", {"svg": {"Date": None}})
+    monkeypatch.setattr("trimtab.report.figures.FORMATS", {"svg": {"Date": None}})
     for domain in summary["domains"].values():
         domain["schedules"]["hindsight"] = domain["schedules"]["adaptive:paper"]
         domain["schedules"]["periodic"]["0.25"]["nepe"] = {"mean": None, "se": None, "n": 0}
@@ -257,8 +283,15 @@ def test_figures_are_drawn_for_what_there_is(run, summary, monkeypatch):
     assert colours["regime.svg"] >= {"terminal", "periodic", "adaptive:paper"}
 
 
+def test_a_study_of_the_baselines_alone_is_drawn_with_periodic(monkeypatch):
+    monkeypatch.setattr("trimtab.report.figures.FORMATS", {"svg": {"Date": None}})
+    plain = replace(SWEPT, schedules=("terminal", "stepwise", "periodic"), kappas=(), kappa_domains=())
+    drawn = [path.name for path in write_report(RunFiles(finished(plain))) if path.suffix == ".svg"]
+    assert drawn == ["nepe.svg", "endpoint.svg", "title.svg", "regime.svg"]
+
+
 def test_every_kind_of_dynamics_has_a_frontier_of_its_own(run, summary, monkeypatch):
-    monkeypatch.setattr("trimtab.report.figures._FORMATS", {"svg": {"Date": None}})
+    monkeypatch.setattr("trimtab.report.figures.FORMATS", {"svg": {"Date": None}})
     monkeypatch.setattr("trimtab.report.figures.read_about", lambda files, names: {name: {} for name in names})
     with_flows(summary)
     summary["config"]["domains"] = list(summary["domains"])

@@ -40,7 +40,7 @@ def forge(run: Path, **changes) -> None:
 
 @pytest.mark.parametrize("command", ["report", "resume"])
 def test_a_factory_named_in_a_file_is_not_called(run, tmp_path, monkeypatch, capsys, command):
-    monkeypatch.setattr("trimtab.report.figures._FORMATS", {"svg": {"Date": None}})
+    monkeypatch.setattr("trimtab.report.figures.FORMATS", {"svg": {"Date": None}})
     trap = tmp_path / "ran"
     evil = {"factory": "os:system", "settings": {"command": f"touch {trap}"}, "code": "x"}
     forge(run, domains=["evil"] if command == "resume" else ["so3"], samplers={"evil": evil, "so3": evil})
@@ -68,7 +68,7 @@ def test_a_study_read_from_a_file_has_tasks_that_run_nothing(tmp_path):
 
 
 def test_a_report_makes_no_domain(run, monkeypatch):
-    monkeypatch.setattr("trimtab.report.figures._FORMATS", {"svg": {"Date": None}})
+    monkeypatch.setattr("trimtab.report.figures.FORMATS", {"svg": {"Date": None}})
     for place in ("trimtab.domains.domain", "trimtab.studies.tasks.domain", "trimtab.studies.usercode.domain"):
         monkeypatch.setattr(place, lambda *_, **__: pytest.fail("a domain was made"))
     assert main(["report", str(run)]) == 0
@@ -111,7 +111,7 @@ def test_overwriting_removes_what_the_run_wrote_and_nothing_else(run):
 
 
 def test_an_edited_table_is_set_aside_before_it_is_written_again(run, monkeypatch, capsys):
-    monkeypatch.setattr("trimtab.report.figures._FORMATS", {"svg": {"Date": None}})
+    monkeypatch.setattr("trimtab.report.figures.FORMATS", {"svg": {"Date": None}})
     assert main(["report", str(run)]) == 0
     (run / "tables" / "table1.md").write_text("my own words")
     assert main(["report", str(run)]) == 0
@@ -279,7 +279,7 @@ def test_a_file_that_could_not_be_replaced_is_not_taken_for_an_edited_one(run, m
 
 
 def test_a_report_says_that_its_record_was_edited(run, monkeypatch, capsys):
-    monkeypatch.setattr("trimtab.report.figures._FORMATS", {"svg": {"Date": None}})
+    monkeypatch.setattr("trimtab.report.figures.FORMATS", {"svg": {"Date": None}})
     facts = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps(facts | {"seconds": 1e9}))
     assert main(["report", str(run)]) == 0

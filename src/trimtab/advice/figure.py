@@ -9,24 +9,22 @@ from typing import Any
 from trimtab.advice.measured import Recommendation
 from trimtab.advice.trial import Trial
 from trimtab.core.files import write_atomically
-from trimtab.schedules.style import PAGE, figure_style, look_of
+from trimtab.schedules.style import FORMATS, PAGE, figure_style, format_of, look_of
 
 __all__ = ["advice_figure"]
 
 _DOTTED: dict[str, Any] = {"color": "#444444", "lw": 0.8, "ls": (0, (2, 2))}
 _KEYS = {"periodic": "periodic", "window": "window", "planned": "planned", "adaptive": "adaptive:dp"}
-_FORMATS: dict[str, dict[str, Any]] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
 def advice_figure(advice: Recommendation, path: Path | None = None) -> Any:
     """Draw it, and write it into a .png, .svg or .pdf file if there is a path."""
-    if path is not None and path.suffix not in _FORMATS:
-        raise ValueError(f"{path}: a plot is a .png, .svg or .pdf file")
+    ending = None if path is None else format_of(path)
     with figure_style() as plt:
         figure = draw_advice(plt, advice)
-        if path is not None:
-            options: dict[str, Any] = {"metadata": _FORMATS[path.suffix], "bbox_inches": "tight", "pad_inches": 0.05}
-            write_atomically(path, lambda file: figure.savefig(file, format=path.suffix[1:], **options))
+        if path is not None and ending is not None:
+            options: dict[str, Any] = {"metadata": FORMATS[ending], "bbox_inches": "tight", "pad_inches": 0.05}
+            write_atomically(path, lambda file: figure.savefig(file, format=ending, **options))
     return figure
 
 

@@ -68,12 +68,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Do it."""
     from trimtab.advice.recommend import advise
     from trimtab.prices.price_file import load
+    from trimtab.schedules.style import format_of
 
     for path in (arguments.plot, arguments.save):
         if path is not None:
             refuse_existing(path, arguments.overwrite)
-    if arguments.plot is not None and arguments.plot.suffix not in (".png", ".svg", ".pdf"):
-        raise ValueError(f"{arguments.plot}: a plot is a .png, .svg or .pdf file")
+    if arguments.plot is not None:
+        format_of(arguments.plot)
     price = None if arguments.price is None else load(arguments.price)
     window = None if arguments.window is None else parse_budget(arguments.window, "--window")
     if arguments.out is not None and arguments.engine is None and not arguments.resume:

@@ -16,7 +16,7 @@ from trimtab.report.formats import domain_label
 from trimtab.report.frontier_figure import frontier
 from trimtab.report.graph_figure import networks
 from trimtab.report.pdm_figure import trajectories
-from trimtab.schedules.style import PAGE, figure_style, label_of, look_of
+from trimtab.schedules.style import FORMATS, PAGE, figure_style, label_of, look_of
 from trimtab.studies.about import read_about
 from trimtab.studies.config import Study
 from trimtab.studies.run_files import RunFiles
@@ -27,7 +27,6 @@ __all__ = ["write_figures"]
 Summary = Mapping[str, Any]
 Draw = Callable[[Any], Any]
 
-_FORMATS: dict[str, dict[str, Any]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 # domains come in pairs, a smooth one and a volatile one: one colour a pair, the volatile one filled
 _DOMAIN_LOOKS = {
     "so3": ("#0072B2", "o", False),
@@ -42,7 +41,7 @@ _OTHER_DOMAIN = ("#CC79A7", "D", True)
 
 def write_figures(files: RunFiles, summary: Summary) -> list[Path]:
     """Draw every figure a run has the numbers for into `figures/`."""
-    study = Study.from_facts({name: value for name, value in summary["config"].items() if name != "code"})
+    study = Study.from_summary(summary)
     said = read_about(files, study.domains)
     figures: dict[str, Draw] = {}
     for ending, domains in _by_dynamics(study.domains).items():
@@ -77,7 +76,7 @@ def write_figures(files: RunFiles, summary: Summary) -> list[Path]:
     for name, draw in figures.items():
         with figure_style() as plt:
             figure = draw(plt)
-            for ending, metadata in _FORMATS.items():
+            for ending, metadata in FORMATS.items():
                 written.append(files.put(f"figures/{name}.{ending}", _drawn(figure, name, ending, metadata)))
     return written
 
@@ -151,9 +150,9 @@ def _dots(axis: Any, at: NDArray[Any], size: float, colour: str, marker: str, ed
 
 
 def _method(study: Study) -> str:
-    """The schedule that examples show: the default, the paper's, or the first there is."""
+    """The schedule that examples show: the default, the paper's, the first there is, or else periodic."""
     others = [key for key in study.schedules if key not in ("terminal", "stepwise", "periodic")]
-    known = [key for key in ("raced", "adaptive:paper") if key in others] or others or ["adaptive:paper"]
+    known = [key for key in ("raced", "adaptive:paper") if key in others] or others or ["periodic"]
     return known[0]
 
 
@@ -164,7 +163,8 @@ def regime(plt: Any, summary: Summary, examples: Mapping[str, Mapping[tuple[str,
     """State error over time with projection ticks: where defect is concentrated, and where it is not."""
     names = [name for name in ("terrain-ridge", "terrain") if name in examples]
     words = {"terrain-ridge": "volatile", "terrain": "homogeneous"}
-    keys = [("terminal", 0.0), ("periodic", study.table_budget), (_method(study), study.table_budget)]
+    between = dict.fromkeys(("periodic", _method(study)))
+    keys = [("terminal", 0.0), *((key, study.table_budget) for key in between)]
     figure, axes = plt.subplots(
         2, len(names), figsize=(PAGE * len(names) / 2, 2.6), squeeze=False, sharex=True,
         gridspec_kw={"height_ratios": (4, 1), "hspace": 0.08, "wspace": 0.12},
@@ -182,8 +182,8 @@ def regime(plt: Any, summary: Summary, examples: Mapping[str, Mapping[tuple[str,
                 at = steps[trace.projected[:, 0].numpy()]
                 lower.vlines(at, place - 0.42, place + 0.42, color=look.colour, lw=0.9)
         upper.set_title(f"{domain_label(summary, name)} ({words[name]})")
-        lower.set_ylim(2.6, 0.4)
-        lower.set_yticks([1, 2], [label_of(which[0]) for which in keys[1:]] if column == 0 else ["", ""])
+        lower.set_ylim(len(keys) - 0.4, 0.4)
+        lower.set_yticks(range(1, len(keys)), [label_of(which[0]) if column == 0 else "" for which in keys[1:]])
         lower.grid(False)
         lower.tick_params(axis="y", length=0)
         lower.spines["left"].set_visible(False)

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from trimtab.core.errors import missing_extra
 
-__all__ = ["COLUMN", "PAGE", "Drawing", "Look", "figure_style", "label_of", "look_of"]
+__all__ = ["COLUMN", "FORMATS", "PAGE", "Drawing", "Look", "figure_style", "format_of", "label_of", "look_of"]
 
 COLUMN = 3.4
 """Width of a figure in one column, in inches."""
 
 PAGE = 7.0
 """Width of a figure across the page, in inches."""
+
+FORMATS: dict[str, dict[str, Any]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+"""What figures are written as, by the ending of the file; with what keeps the date out of it."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,6 @@ _LOOKS = {
     "raced": Look("#332288", "p"),
 }
 _LABELS = {f"adaptive:{method}": f"adaptive ({method})" for method in ("paper", "on-policy", "dp", "value")}
-_LABELS["raced"] = "race"
 _SPARE = ("#8C564B", "#1B7837", "#999933", "#4D4D4D")
 
 
@@ -53,6 +56,19 @@ def look_of(key: str) -> Look:
 def label_of(key: str) -> str:
     """A schedule as figures and tables name it."""
     return _LABELS.get(key, key)
+
+
+def format_of(path: Path) -> str:
+    """The format of a file for a figure, by its ending.
+
+    Example:
+        >>> format_of(Path("advice.svg"))
+        'svg'
+    """
+    name = path.suffix.removeprefix(".")
+    if name not in FORMATS:
+        raise ValueError(f"{path}: a plot is a .png, .svg or .pdf file")
+    return name
 
 
 class Drawing:
