@@ -19,7 +19,6 @@ from trimtab.advice.diagnosis import (
     Interval,
     bootstrap,
     correction_effects,
-    euclidean,
     mean,
     rank_correlation,
     ratio_interval,
@@ -27,7 +26,7 @@ from trimtab.advice.diagnosis import (
 from trimtab.advice.findings import FAILURE_MODES, findings_of
 from trimtab.advice.result import Advice
 from trimtab.advice.trials import TrialRuns
-from trimtab.core.metrics import nepe, path_error
+from trimtab.core.metrics import euclidean, nepe, path_error
 from trimtab.core.noise import Noise
 
 SEEDS = range(100, 132)

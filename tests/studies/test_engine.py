@@ -39,8 +39,8 @@ def broken_off(directory, after: int) -> None:
         run_study(store, "serial")
 
 
-def test_local_processes_give_the_same_rows_to_the_byte(whole, tmp_path):
-    assert row_hashes(finish(tmp_path / "local", SHORT, "local", 2)) == row_hashes(whole)
+def test_processes_give_the_same_rows_to_the_byte(whole, tmp_path):
+    assert row_hashes(finish(tmp_path / "beside", SHORT, "processes", 2)) == row_hashes(whole)
 
 
 @pytest.mark.parametrize("after", [0, 1, 4])
@@ -248,7 +248,7 @@ def test_what_a_killed_writer_left_behind_is_cleared(tmp_path):
 def test_an_error_in_a_worker_process_arrives_here(tmp_path):
     study = replace(SHORT, domains=("no-such-domain",))
     with Store(tmp_path / "run", study) as store, pytest.raises(ValueError, match="unknown domain"):
-        run_study(store, "local", 1)
+        run_study(store, "processes", 1)
     assert not multiprocessing.active_children()
 
 
@@ -263,7 +263,7 @@ def test_a_worker_process_that_dies_is_reported_and_costs_only_its_own_task(whol
         KillsAWorker(tmp_path / "run", SHORT) as store,
         pytest.raises(StudyError, match="a worker process died"),
     ):
-        run_study(store, "local", 1)
+        run_study(store, "processes", 1)
     with Store(tmp_path / "run", SHORT, "resume") as store:
         assert len(store.finished(study_tasks(SHORT))) >= 1
     assert row_hashes(finish(tmp_path / "run", SHORT)) == row_hashes(whole)

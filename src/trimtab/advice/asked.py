@@ -19,11 +19,9 @@ from trimtab.prices.raced import Price, Raced
 from trimtab.prices.thresholds import Thresholds
 from trimtab.schedules import Terminal
 
-__all__ = ["FEWEST", "refuse_foreign_price", "refuse_iterations", "tolerance_of", "two_batches"]
+__all__ = ["refuse_foreign_price", "refuse_iterations", "tolerance_of", "two_batches"]
 
-FEWEST = 16
-"""Samples, or groups of them, below which there is no advice."""
-
+_FEWEST_MEASURED = 16  # samples, or groups of them, below which there is no advice: half calibrate, half measure
 _FEWEST_STEPS = 4
 
 
@@ -82,8 +80,9 @@ def _counted(groups: Groups | None, rows: int) -> tuple[int, str]:
 
 
 def _refuse_too_few(count: int, what: str, n_steps: int) -> None:
-    if count < FEWEST:
-        enough = f"{FEWEST} seeds, better 64" if what == "rollouts" else f"the seeds of {FEWEST} groups, better of 64"
+    least = _FEWEST_MEASURED
+    if count < least:
+        enough = f"{least} seeds, better 64" if what == "rollouts" else f"the seeds of {least} groups, better of 64"
         raise ValueError(
             f"{count} {what} are too few to advise on: half of them calibrate and half measure; give at least {enough}"
         )

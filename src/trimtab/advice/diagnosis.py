@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core.engine import RunBatch, ahead
-from trimtab.core.metrics import Distance, endpoint_distance, euclidean
+from trimtab.core.metrics import Distance, endpoint_distance
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Watched
 from trimtab.schedules import Fixed
@@ -25,7 +25,6 @@ __all__ = [
     "Interval",
     "bootstrap",
     "correction_effects",
-    "euclidean",
     "mean",
     "rank_correlation",
     "ratio_interval",

@@ -143,7 +143,6 @@ ENGINES: dict[str, Callable[[int | None], Pool]] = {
     "processes": ProcessPool,
     "ray": RayPool,
     "serial": SerialPool,
-    "local": ProcessPool,  # as "processes" was called before
 }
 """What batches and tasks can be run on, by name."""
 

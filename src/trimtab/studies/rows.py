@@ -199,7 +199,7 @@ def write_rows(store: Store) -> None:
 def parquet_bytes(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> bytes:
     """Rows with these columns and Arrow types as a Parquet file; a missing number is null."""
     arrow, parquet = _arrow()
-    types = {"string": arrow.string(), "float64": arrow.float64(), "int64": arrow.int64(), "bool": arrow.bool_()}
+    types = _types(arrow)
     schema = arrow.schema([(name, types[kind]) for name, kind in columns.items()])
     listed = list(rows)
     data = {
@@ -210,6 +210,11 @@ def parquet_bytes(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str])
     file = io.BytesIO()
     parquet.write_table(table, file, compression="zstd")
     return file.getvalue()
+
+
+def _types(arrow: Any) -> dict[str, Any]:
+    """Arrow's types by the names that columns have them under."""
+    return {"string": arrow.string(), "float64": arrow.float64(), "int64": arrow.int64(), "bool": arrow.bool_()}
 
 
 def _cast(value: Any, kind: str) -> Any:
@@ -226,12 +231,7 @@ def read_rows(directory: Path, name: str) -> Rows:
 def rows_in(data: bytes, source: str) -> Rows:
     """The rows of a Parquet file; anything else is a StudyError that names the source."""
     pyarrow, parquet = _arrow()
-    types = {
-        "string": pyarrow.string(),
-        "float64": pyarrow.float64(),
-        "int64": pyarrow.int64(),
-        "bool": pyarrow.bool_(),
-    }
+    types = _types(pyarrow)
     try:
         table = parquet.read_table(io.BytesIO(data))
         table.validate(full=True)
