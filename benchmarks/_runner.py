@@ -71,6 +71,8 @@ def bench_command(args: argparse.Namespace) -> int:
         )
     facts = versions()
     rows = _kept(args.json, facts, args.quick) if args.only and args.json is not None and args.json.is_file() else []
+    if args.docs is not None:
+        _refuse_missing([name for name in names if name not in (args.only or names)], rows)
     broken = False
     for name in args.only or names:
         print(f"{name} …", end=" ", flush=True)
@@ -95,6 +97,16 @@ def bench_command(args: argparse.Namespace) -> int:
     print("\n" + table(rows))  # after the files: a reader who closes the pipe must not lose them
     print("\n" + "\n".join(f"{key}: {value}" for key, value in facts.items()))
     return int(broken)
+
+
+def _refuse_missing(others: list[str], rows: list[Row]) -> None:
+    """The page has the rows of all benchmarks: refuse to renew it with some, lest the others be lost."""
+    missing = [name for name in others if name not in {row["benchmark"] for row in rows}]
+    if missing:
+        raise ValueError(
+            f"--docs renews the whole table, and there would be no rows of {', '.join(missing)}: give --json FILE with "
+            "results of them by these very versions, or leave --only out"
+        )
 
 
 def find_benchmarks(directory: Path | None = None) -> dict[str, Path]:

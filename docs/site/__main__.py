@@ -15,6 +15,7 @@ from pathlib import Path
 
 from finish import finish
 from navigation import Entry, navigation
+from place import clear, mark
 from stage import stage
 
 HERE = Path(__file__).parent.resolve()
@@ -22,10 +23,10 @@ ROOT = HERE.parents[1]
 
 
 def main(out: Path) -> Path:
-    """Build into `out`, which is replaced; returns the first page."""
+    """Build into `out`, which is replaced if an earlier build made it; returns the first page."""
     staged = out.with_name(f"{out.name}-pages")
-    for folder in (staged, out):
-        shutil.rmtree(folder, ignore_errors=True)
+    clear(staged, out)
+    mark(staged)
     docs = staged / "docs"
     stage(ROOT, docs)
     settings = (HERE / "zensical.toml").read_text(encoding="utf-8")
@@ -41,6 +42,7 @@ def main(out: Path) -> Path:
     done = subprocess.run([sys.executable, "-m", "zensical", "build", "--clean", "--strict"], cwd=staged, check=False)
     if done.returncode != 0:
         raise SystemExit("The site was not built: see the complaints above.")
+    mark(staged / "site")
     shutil.move(staged / "site", out)
     finish(out)
     return out / "index.html"

@@ -163,7 +163,7 @@ def test_targets_are_read_both_ways(ratio, target, answer):
 def test_the_page_gets_the_table_and_the_plots(benchmarks, tmp_path):
     page = tmp_path / "performance.md"
     page.write_text("# Speed\n<!-- bench:begin -->\nold\n<!-- bench:end -->\nafter\n")
-    command("--dir", benchmarks, "--only", "good", "--docs", page)
+    command("--dir", benchmarks, "--docs", page)
     text = page.read_text()
     assert "old" not in text
     assert "| sorting | bubbles | 3 | 2.5 to 3.5 | >= 2 | yes | size 2 |" in text
@@ -174,6 +174,20 @@ def test_the_page_gets_the_table_and_the_plots(benchmarks, tmp_path):
         "http://creativecommons.org", ""
     ).replace("https://matplotlib.org", "")
     assert drawing == growth_figure([{"x": "n", "label": "ours", "points": [[1, 0.1], [10, 1.0]]}])
+
+
+def test_one_benchmark_alone_renews_the_page_only_beside_the_results_of_the_others(benchmarks, tmp_path):
+    page, out = tmp_path / "performance.md", tmp_path / "results.json"
+    page.write_text("<!-- bench:begin -->\nold\n<!-- bench:end -->\n")
+    for options in ([], ["--json", out]):
+        with pytest.raises(ValueError, match="there would be no rows of lacking: give --json"):
+            command("--dir", benchmarks, "--only", "good", "--docs", page, *options)
+        assert "old" in page.read_text()
+    assert not out.exists()
+    command("--dir", benchmarks, "--json", out)
+    command("--dir", benchmarks, "--only", "good", "--docs", page, "--json", out)
+    assert "| sorting | bubbles |" in page.read_text()
+    assert "- skipped: lacking" in page.read_text()
 
 
 def test_quick_numbers_do_not_get_onto_the_page(benchmarks, tmp_path):

@@ -155,6 +155,38 @@ def test_built_pages_are_checked_for_links_and_hosts(tmp_path: Path, part: Any) 
     assert finish.hosts_asked(tmp_path) == ["b.html: https://example.org/x.js would be loaded from another host"]
 
 
+@pytest.mark.parametrize("name", ["site", "site-pages"])
+def test_a_folder_that_no_build_made_is_not_replaced(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "thesis.tex").write_text("years of work")
+    done = build(ROOT, tmp_path / "site", tmp_path)
+    assert done.returncode != 0
+    assert f"{tmp_path / name} is there and was not made by a build of the site" in done.stderr
+    assert (tmp_path / name / "thesis.tex").read_text() == "years of work"
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_folder_that_a_build_made_is_replaced_whole_and_an_empty_one_is_used(tmp_path: Path, part: Any) -> None:
+    place = part("place")
+    place.mark(tmp_path / "site")
+    (tmp_path / "site" / "old.html").touch()
+    (tmp_path / "empty").mkdir()
+    place.clear(tmp_path / "site", tmp_path / "empty", tmp_path / "missing")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path)
+    for name in ("file", "link"):
+        place.mark(tmp_path / "site")
+        with pytest.raises(SystemExit, match="not replaced"):
+            place.clear(tmp_path / "site", tmp_path / name)
+        assert (tmp_path / "site" / place.MARK).is_file()
+
+
+def test_what_is_built_can_be_built_again(site: Path, part: Any) -> None:
+    assert (site / part("place").MARK).is_file()
+    assert (site.with_name("site-pages") / part("place").MARK).is_file()
+
+
 def test_a_page_that_is_named_and_missing_is_an_error(tmp_path: Path, part: Any) -> None:
     with pytest.raises(ValueError, match=r"quickstart\.md.*do not exist"):
         part("navigation").navigation(tmp_path)
