@@ -266,6 +266,45 @@ def test_prices_that_spend_at_once_are_poorly_calibrated():
     assert advice.kind != "adaptive"
 
 
+# ------------------------------------------------------------------ prices made earlier
+
+
+def price_for(constraint, method, budget=1.0):
+    return tt.calibrate(tt.Problem(GUSTY, constraint, range(1000, 1032)), budget, method, objective="path")
+
+
+@pytest.mark.parametrize(("method", "kind"), [("planned", "planned"), ("dp", "adaptive")])
+def test_a_price_made_earlier_is_judged_for_what_it_is(method, kind):
+    price = price_for(LINE, method)
+    advice = advise(tt.Problem(GUSTY, LINE, SEEDS), tolerance=0.3, cost="projections", price=price)
+    assert {trial.kind for trial in advice.measured.trials} == {"periodic", "window", kind}
+    assert kind in advice.measured.needed
+    assert "Measured on 16 rollouts, with a price made earlier, " in str(advice)
+    assert "calibrated on" not in str(advice)
+    assert advice.kind != kind or advice.price is price
+
+
+@pytest.mark.parametrize("defect", [None, lambda x: (x[:, 0] > 0).to(x.dtype)], ids=["projection", "constant"])
+def test_prices_are_judged_too_where_the_defect_tells_nothing(defect):
+    blind = tt.as_constraint(torch.zeros_like, *([] if defect is None else [defect]))
+    price = price_for(LINE, "dp")
+    advice = advise(tt.Problem(GUSTY, blind, SEEDS), tolerance=0.3, cost="projections", price=price)
+    assert {trial.kind for trial in advice.measured.trials} == {"periodic", "window", "adaptive"}
+    assert {"constant-defect", "defect-is-projection"} & set(advice.failure_modes)
+
+
+def test_a_price_is_not_said_to_do_with_more_than_its_own_budget():
+    few, more = (price_for(LINE, "dp", budget) for budget in (3, 20))
+    problem = tt.Problem(GUSTY, LINE, SEEDS)
+    short = advise(problem, tolerance=0.1, cost="projections", price=few)
+    assert set(short.measured.needed) == {"periodic", "window"}
+    assert max(trial.budget for trial in short.measured.trials if trial.kind == "adaptive") == 3
+    assert "adaptive  not with the 3 projections that its price goes up to" in str(short)
+    enough = advise(problem, tolerance=0.1, cost="projections", price=more)
+    assert enough.measured.needed["adaptive"].budget <= 20
+    assert "goes up to" not in str(enough)
+
+
 # ------------------------------------------------------------------ loops that are not ours
 
 

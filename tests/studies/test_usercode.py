@@ -290,6 +290,17 @@ def test_calibrate_writes_a_price_that_advise_can_judge(tmp_path):
     assert plot.stat().st_size > 10_000
 
 
+def test_advise_judges_a_plan_that_calibrate_wrote(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    plan = str(tmp_path / "plan.safetensors")
+    assert main(["calibrate", "--sampler", MINE, "--seeds", "16", "--method", "planned", "--out", plan]) == 0
+    words = ["advise", "--sampler", MINE, "--seeds", "16", "--cost", "projections", "--price", plan, "--json"]
+    capsys.readouterr()
+    assert main(words) == 0
+    tried = {trial["schedule"] for trial in json.loads(capsys.readouterr().out)["trials"]}
+    assert tried == {"terminal", "periodic", "window", "planned", "stepwise"}
+
+
 def test_compare_writes_what_a_study_writes_for_a_sampler_of_ones_own(tmp_path):
     pytest.importorskip("pyarrow")
     from trimtab.studies.rows import read_rows

@@ -19,9 +19,11 @@ from trimtab.prices.raced import Price, Raced
 from trimtab.prices.thresholds import Thresholds
 from trimtab.schedules import Terminal
 
-__all__ = ["refuse_foreign_price", "refuse_iterations", "tolerance_of", "two_batches"]
+__all__ = ["FEWEST_FOR_ADVICE", "refuse_foreign_price", "refuse_iterations", "tolerance_of", "two_batches"]
 
-_FEWEST_MEASURED = 16  # samples, or groups of them, below which there is no advice: half calibrate, half measure
+FEWEST_FOR_ADVICE = 16
+"""Samples, or groups of them, below which there is no advice: half of them calibrate, half measure."""
+
 _FEWEST_STEPS = 4
 
 
@@ -80,7 +82,7 @@ def _counted(groups: Groups | None, rows: int) -> tuple[int, str]:
 
 
 def _refuse_too_few(count: int, what: str, n_steps: int) -> None:
-    least = _FEWEST_MEASURED
+    least = FEWEST_FOR_ADVICE
     if count < least:
         enough = f"{least} seeds, better 64" if what == "rollouts" else f"the seeds of {least} groups, better of 64"
         raise ValueError(

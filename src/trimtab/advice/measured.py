@@ -62,6 +62,7 @@ class Measured:
         stability: Of the projection.
         fidelity: Of the recommended schedule's final samples as a distribution; None where it was not compared.
         batches: Rollouts of a batch that were run.
+        given: Whether the price was made earlier, and calibrated on other samples than these.
         efforts: Cheaper projections, and parts of them, at every step; none where the constraint offers neither.
         per_step: Iterations that a projection takes, where they are counted.
     """
@@ -92,6 +93,7 @@ class Measured:
     stability: Stability
     fidelity: Fidelity | None
     batches: int
+    given: bool = False
     efforts: tuple[Effort, ...] = ()
     per_step: float = 0.0
 

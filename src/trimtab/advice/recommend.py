@@ -154,15 +154,18 @@ def _try_out(
     grids = {}
     for kind in trials.kinds:  # the last one has to be calibrated, while the others are running
         grids[kind] = [max(2, min(round(share * trials.n_steps), trials.most(kind))) for share in _GRID]
+        grids[kind] += [trials.most(kind)] if trials.falls_short(kind) else []
         trials.announce(kind, grids[kind])
     for kind in trials.kinds:
         for budget in grids[kind]:
             trials.trial(kind, budget)
+        found = None
         if limit is not None:
-            fitting = trials.best_within(kind, limit)
-            needed |= {} if fitting is None else {kind: fitting}
+            found = trials.best_within(kind, limit)
         elif tolerance is not None:
-            needed[kind] = trials.cheapest_within(kind, tolerance)
+            found = trials.cheapest_within(kind, tolerance)
+        if found is not None and not (found is trials.stepwise and trials.falls_short(kind)):
+            needed[kind] = found
     if trials.degenerate >= 0.5:
         return needed, None
     trials.say("single corrections at random steps")
@@ -238,6 +241,7 @@ def _answer(
         stability=stability,
         fidelity=_fidelity(trials, trial),
         batches=trials.batches,
+        given=trials.given is not None,
         efforts=efforts,
         per_step=trials.reference.iterations.double().mean().item(),
     )

@@ -84,9 +84,11 @@ class TrialRuns:
         self.terminal = self.judge("terminal", 1, Terminal(), self.alone)
         self.stepwise = self.judge("stepwise", self.n_steps, Stepwise(), self.reference)
         self.trials: dict[tuple[str, int], Trial] = {}
+        self.given: Kind | None = None  # the kind of schedule that a price made earlier is of
         self.prices: dict[str, Price] = {}
         if price is not None:
-            self.prices["planned" if isinstance(price, Plan) else "adaptive"] = price
+            self.given = "planned" if isinstance(price, Plan) else "adaptive"
+            self.prices[self.given] = price
 
     @property
     def degenerate(self) -> float:
@@ -139,7 +141,12 @@ class TrialRuns:
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """What can be recommended here: a defect that is constant, or costs a projection to see, decides nothing."""
+        """What can be recommended here: a defect that is constant, or costs a projection to see, decides nothing.
+
+        A price that was made earlier is judged for what it is, whatever the defect.
+        """
+        if self.given is not None:
+            return ("periodic", "window", self.given)
         blind = self.constant or self.looks_project
         return ("periodic", "window", "planned") if blind else ("periodic", "window", "adaptive")
 
@@ -257,6 +264,10 @@ class TrialRuns:
         """The largest budget between terminal and stepwise; a price made earlier may go less far."""
         price = self.prices.get(kind)
         return self.n_steps - 1 if price is None else min(self.n_steps - 1, price.budget)
+
+    def falls_short(self, kind: str) -> bool:
+        """Whether a price made earlier ends before every step, so that stepwise correction is none of its budgets."""
+        return self.most(kind) < self.n_steps - 1
 
     def known(self, kind: str) -> list[Trial]:
         """The trials of a kind so far, by budget, the ends included."""

@@ -6,7 +6,7 @@ import math
 import textwrap
 
 from trimtab.advice.measured import Measured, Recommendation
-from trimtab.advice.trial import Trial
+from trimtab.advice.trial import KINDS, Trial
 
 __all__ = ["words_of"]
 
@@ -24,6 +24,7 @@ def words_of(advice: Recommendation) -> str:
             else f"To lose no more than {m.tolerance:g} of what full projection gains"
         )
         lines += [f"  {what}:", *(f"    {_one(m, kind, trial)}" for kind, trial in m.needed.items())]
+        lines += [] if m.limit is not None else _out_of_reach(m)
     lines += ["", "What was found"]
     for finding in advice.findings:
         lines += textwrap.wrap(
@@ -36,7 +37,7 @@ def words_of(advice: Recommendation) -> str:
         )
     lines += [
         "",
-        f"Measured on {m.held_out} {m.units}, calibrated on {m.calibrated} others, {m.batches} batches in all.",
+        f"Measured on {m.held_out} {m.units}, {_calibrated(m)}, {m.batches} batches in all.",
         f"Intervals are 95%, bootstrapped over {m.units}"
         + ("; those of times are the range of three." if m.unit == "seconds" else "."),
     ]
@@ -49,6 +50,16 @@ def words_of(advice: Recommendation) -> str:
     if m.held_out < 16:
         lines.append(f"That is few: give 64 {'groups' if m.grouped else 'seeds'} or more for numbers to rely on.")
     return "\n".join(lines)
+
+
+def _calibrated(m: Measured) -> str:
+    return "with a price made earlier" if m.given else f"calibrated on {m.calibrated} others"
+
+
+def _out_of_reach(m: Measured) -> list[str]:
+    """Kinds whose price, made earlier, ends before it does what was asked; what it was tried with at the most."""
+    tried = {kind: m.of(kind)[-2].budget for kind in KINDS if kind not in m.needed and len(m.of(kind)) > 2}
+    return [f"    {kind:9} not with the {most} projections that its price goes up to" for kind, most in tried.items()]
 
 
 def _headline(advice: Recommendation) -> str:
