@@ -77,6 +77,28 @@ def test_advice_is_the_same_by_any_engine_and_goes_on_from_its_folder(folder, ca
     assert len(list((folder / "kept").glob("*.json"))) < 1.5 * before
 
 
+def test_every_batch_of_advice_is_kept_those_on_the_projection_itself_too(folder, monkeypatch, capsys):
+    (folder / "short.json").write_text('{"n_steps": 16}')
+    source = ["advise", "--domain", "linkage", "--config", "short.json", "--seeds", "16", "--cost", "projections"]
+    assert main([*source, "--json"]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert plain["efforts"]
+    assert main([*source, "--json", "--engine", "processes", "--workers", "2", "--out", "kept"]) == 0
+    beside = json.loads(capsys.readouterr().out)
+
+    def fails(*_, **__):
+        raise AssertionError("a batch is run that was kept")
+
+    monkeypatch.setattr("trimtab.core.problem.rollout", fails)
+    assert main([*source, "--json", "--out", "kept", "--resume"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    for facts in (plain, beside, again):
+        for trial in [*facts["trials"], *facts["efforts"]]:
+            del trial["seconds"]  # those are measured
+        facts["findings"] = [one["name"] for one in facts["findings"]]
+    assert plain == beside == again
+
+
 STOPPED = {
     "advise": ("--seeds", "16", "--cost", "projections", "--out", "kept"),
     "calibrate": ("--seeds", "8", "--engine", "serial", "--out", "kept"),

@@ -9,9 +9,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
+from trimtab.advice.changed import changed
 from trimtab.advice.diagnosis import Interval
 from trimtab.advice.trials import TrialRuns
+from trimtab.core.engine import ahead
 from trimtab.core.problem import Problem
 from trimtab.core.record import Rollout
 from trimtab.prices.graded import graded_prices
@@ -51,16 +54,16 @@ def effort_trials(trials: TrialRuns) -> tuple[Effort, ...]:
 
 def _tried(trials: TrialRuns, measuring: Problem) -> Iterator[Effort]:
     closing = trials.reference.closing_rule
-    for how, constraint in measuring.constraint.cheaper().items():
+    for how in measuring.constraint.cheaper():
         trials.say(f"projecting with {how}")
-        run = replace(measuring, constraint=constraint).rollout(Stepwise(), closing=closing, measure_defects=True)
-        yield _judged(trials, how, True, run)
+        _, run = changed(trials, partial(_cheaper, how=how), closing=closing, measure_defects=True)
+        yield _judged(trials, how, True, run(Stepwise()))
     full = trials.reference.all_iterations.double().mean().item()
     if not measuring.constraint.improves or full <= trials.n_steps:
         return  # a projection that is one iteration cannot be had in parts
     trials.say("one iteration at every step")
-    run = measuring.rollout(Stepwise(), closing=closing, unit="iteration", measure_defects=True)
-    yield _judged(trials, "one iteration at every step", False, run)
+    _, run = changed(trials, _same, closing=closing, unit="iteration", measure_defects=True)
+    yield _judged(trials, "one iteration at every step", False, run(Stepwise()))
     trials.say("iterations by price")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a constant defect is among the findings
@@ -68,9 +71,20 @@ def _tried(trials: TrialRuns, measuring: Problem) -> Iterator[Effort]:
             prices = graded_prices(trials.calibration_batches(int(_SHARES[-1] * full) + 1, "iteration"))
         except ValueError:  # too few steps or iterations to price; what was tried so far stands
             return
-    for share in _SHARES:
-        run = measuring.rollout(prices.at(max(prices.kept_back, int(share * full))), closing=closing)
-        yield _judged(trials, f"iterations by price, {share:.0%} of them", False, run)
+    _, run = changed(trials, _same, closing=closing)
+    schedules = {share: prices.at(max(prices.kept_back, int(share * full))) for share in _SHARES}
+    ahead(run, list(schedules.values()))
+    for share, schedule in schedules.items():
+        yield _judged(trials, f"iterations by price, {share:.0%} of them", False, run(schedule))
+
+
+def _same(problem: Problem) -> Problem:
+    return problem
+
+
+def _cheaper(problem: Problem, how: str) -> Problem:
+    """The problem with one of the cheaper projections that its constraint offers."""
+    return replace(problem, constraint=problem.constraint.cheaper()[how])
 
 
 def _judged(trials: TrialRuns, how: str, cheaper: bool, run: Rollout) -> Effort:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from trimtab.advice.asked import refuse_foreign_price, tolerance_of, two_batches
+from trimtab.advice.changed import changed
 from trimtab.advice.choice import WORTHWHILE, choice, nothing_saved
 from trimtab.advice.diagnosis import Effects, Interval, correction_effects
 from trimtab.advice.effort import Effort, effort_trials
@@ -23,7 +24,9 @@ from trimtab.advice.soundness import (
     Stability,
     divergence,
     final_stability,
+    first_samples,
     loop_divergence,
+    nudged,
     projection_stability,
     recorded_stability,
 )
@@ -262,16 +265,15 @@ def _soundness(
     trials: TrialRuns, constraint: Constraint | None, nudge: Callable[[Schedule, float], Rollout] | None
 ) -> Stability:
     """Of the projection, nudged where a problem or its constraint allows it, and of the rollout after a nudge."""
-    problem = trials.problems[1]
-    if problem is None:
+    if trials.problems[1] is None:
         found = recorded_stability(trials.reference, *final_stability(constraint, trials.reference))
         trials.ran(int(nudge is not None))
         return replace(found, divergence=loop_divergence(nudge, trials.reference, trials.distance))
-    found = projection_stability(
-        problem.sampler, problem.constraint, problem.seeds, trials.reference, groups=problem.groups
-    )
+    some, run = changed(trials, first_samples, keep_states=True, measure_defects=True)
+    found = projection_stability(some, run, trials.reference)
+    moved, run = changed(trials, nudged, closing=trials.reference.closing_rule, measure_defects=False)
     trials.ran()
-    return replace(found, divergence=divergence(problem, trials.reference, trials.distance))
+    return replace(found, divergence=divergence(moved, run, trials.reference, trials.distance))
 
 
 def _unreliable(trials: TrialRuns, stability: Stability) -> str:

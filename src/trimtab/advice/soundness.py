@@ -12,12 +12,12 @@ from torch import Tensor
 
 from trimtab.core.applied import Applied, outside_a_run
 from trimtab.core.constraint import Constraint
-from trimtab.core.groups import Groups
+from trimtab.core.engine import RunBatch
 from trimtab.core.metrics import Distance, measured_distance
 from trimtab.core.noise import Noise
 from trimtab.core.problem import Problem
 from trimtab.core.record import Rollout
-from trimtab.core.rollout import Sampler, rollout, take_rows
+from trimtab.core.rollout import Sampler, noise_of
 from trimtab.core.schedule import Schedule, Watched
 from trimtab.core.states import Form, Leaves, map_leaves, pick, rowwise
 from trimtab.schedules import Periodic, Stepwise
@@ -26,10 +26,14 @@ __all__ = [
     "Stability",
     "divergence",
     "final_stability",
+    "first_samples",
     "loop_divergence",
+    "nudged",
     "projection_stability",
     "recorded_stability",
 ]
+
+_TRIED = 4  # samples that are nudged before they are projected
 
 
 @dataclass(frozen=True)
@@ -63,42 +67,35 @@ class Stability:
         return self.divergence > 1e3
 
 
-def projection_stability(
-    sampler: Sampler,
-    constraint: Constraint,
-    seeds: Tensor,
-    stepwise: Rollout,
-    samples: int = 4,
-    groups: Groups | None = None,
-) -> Stability:
+def first_samples(problem: Problem) -> Problem:
+    """The same problem for its first few samples, in whole groups: what a projection does is tried on those."""
+    rows = torch.arange(min(_TRIED, len(problem)))
+    if problem.groups is not None:
+        of_row = problem.groups.of_row
+        rows = (of_row <= of_row[rows].max()).nonzero().squeeze(1)
+    return problem.take(rows)
+
+
+def projection_stability(some: Problem, run: RunBatch, stepwise: Rollout) -> Stability:
     """Look at a stepwise rollout's projections, and nudge a few states before projecting them.
 
     Args:
-        sampler: For these seeds.
-        constraint: For these seeds.
-        seeds: (n,).
-        stepwise: The stepwise rollout of them.
-        samples: How many samples are nudged, at four moments each.
-        groups: Of the samples, whose projection wants whole ones.
+        some: A few samples, which are nudged at four moments each.
+        run: Runs them, and keeps states and defects.
+        stepwise: The stepwise rollout of all samples.
     """
-    rows = torch.arange(min(samples, len(seeds)))
-    options: dict[str, Any] = {"keep_states": True, "measure_defects": True}
-    if groups is not None:
-        rows = (groups.of_row <= groups.of_row[rows].max()).nonzero().squeeze(1)
-        options["groups"] = groups.take(rows)
-    some = constraint.take(rows)
-    T = sampler.n_steps
-    run = rollout(take_rows(sampler, rows), some, Periodic(max(1, T // 4)), seeds[rows], **options)
-    assert run.states is not None
-    left = [t for t in range(T - 1) if not bool(run.projected[t].any())]  # states as a schedule would find them
+    T = some.n_steps
+    record = run(Periodic(max(1, T // 4)))
+    assert record.states is not None
+    left = [t for t in range(T - 1) if not bool(record.projected[t].any())]  # states as a schedule would find them
     chosen = sorted({left[len(left) * (2 * k + 1) // 8] for k in range(4)}) if left else []
     generator = torch.Generator().manual_seed(0)
-    nudged = []
+    found = []
     for t in chosen:
-        known = {"t": t, "previous": pick(run.states, t)}
-        told = {need: known[need] for need in some.needs}  # a rollout tells no more than those
-        nudged.append(_nudged(*outside_a_run(some, pick(run.states, t + 1), **told), generator))
-    factor, again = (max((f[i] for f in nudged if not math.isnan(f[i])), default=math.nan) for i in range(2))
+        known = {"t": t, "previous": pick(record.states, t)}
+        told = {need: known[need] for need in some.constraint.needs}  # a rollout tells no more than those
+        found.append(_nudged(*outside_a_run(some.constraint, pick(record.states, t + 1), **told), generator))
+    factor, again = (max((f[i] for f in found if not math.isnan(f[i])), default=math.nan) for i in range(2))
     return recorded_stability(stepwise, factor, again)
 
 
@@ -185,23 +182,28 @@ def _projected(applied: Applied, x: Leaves) -> Leaves:
     return answer.x
 
 
-def divergence(problem: Problem, stepwise: Rollout, distance: Distance, size: float = 1e-6) -> float:
+def nudged(problem: Problem, size: float = 1e-6) -> Problem:
+    """The same problem with its initial states moved by a hair, `size` times their own size."""
+    return replace(problem, sampler=_Nudged(problem.sampler, size))
+
+
+def divergence(moved: Problem, run: RunBatch, stepwise: Rollout, distance: Distance) -> float:
     """By what factor two rollouts a hair apart at the start are apart at the end, both projected at every step.
 
     Args:
-        problem: What is sampled.
-        stepwise: Its rollout, projected at every step.
+        moved: What `nudged` made of a problem.
+        run: Runs it.
+        stepwise: The problem's own rollout, projected at every step.
         distance: Between states.
-        size: Of the nudge, relative to the size of the initial states.
 
     Returns:
         The median over samples; NaN where nothing was moved.
     """
-    nudged = _Nudged(problem.sampler, size)
-    other = replace(problem, sampler=nudged).rollout(Stepwise(), closing=stepwise.closing_rule, measure_defects=False)
+    other = run(Stepwise())
     apart = measured_distance(distance, stepwise.final, other.final).double()
-    began = nudged.began.get("apart")
-    if began is None or not bool((began > 0).any()):
+    assert isinstance(moved.sampler, _Nudged)
+    began = moved.sampler.began_apart(moved.seeds)
+    if not bool((began > 0).any()):
         return math.nan
     return float((apart.cpu()[began > 0] / began[began > 0]).median())
 
@@ -221,6 +223,13 @@ class _Nudged:
     @property
     def dtype(self) -> torch.dtype:
         return getattr(self.sampler, "dtype", torch.float64)
+
+    def began_apart(self, seeds: Tensor) -> Tensor:
+        """How far apart the initial states are, (n,); begun once more if that was done elsewhere, or earlier."""
+        if "apart" not in self.began:
+            with torch.no_grad():
+                self.start(noise_of(self, seeds))
+        return self.began["apart"]
 
     def start(self, noise: Noise) -> Any:
         x = self.sampler.start(noise)
