@@ -86,6 +86,11 @@ def outside_disc(y, p):
 CASES: dict[str, Case] = {
     "affine": Case(lambda: AffineEquality(numbers(3, 7), numbers(3, seed=1)), (7,)),
     "affine, repeated rows": Case(lambda: AffineEquality(torch.ones(2, 7), torch.ones(2)), (7,)),
+    "affine, dependent to rounding": Case(  # of float32, in which the rows are given
+        lambda: AffineEquality(torch.tensor([[0.1, 0.2, 0.3], [0.7, 0.1, 0.4], [0.8, 0.3, 0.7]]), torch.arange(1.0, 4)),
+        (3,),
+        1e-6,
+    ),
     "affine, b of each sample": Case(lambda: AffineEquality(numbers(2, 6), numbers(N, 2, seed=1)), (2, 3)),
     "box": Case(lambda: Box(-0.5, numbers(5).abs()), (5,), 0.0),
     "half a box": Case(lambda: Box(-torch.inf, 0.3), (2, 2), 0.0),

@@ -97,6 +97,57 @@ def test_a_sample_alone_equals_the_sample_in_a_batch(name, dtype):
         torch.testing.assert_close(some.defect(x[rows]), defect[rows], rtol=off, atol=off)
 
 
+def layouts(x: Tensor) -> dict[str, Tensor]:
+    """The same numbers, as they may lie in memory."""
+    turned = tuple(reversed(range(x.ndim)))
+    return {
+        "samples last": x.movedim(0, -1).contiguous().movedim(-1, 0),
+        "the other way round": x.permute(turned).contiguous().permute(turned),
+        "between others": torch.stack([x, x + 1], dim=-1)[..., 0],
+        "still to be negated": torch.complex(torch.zeros_like(x), -x).conj().imag,
+    }
+
+
+def answers(constraint: Constraint, x: Tensor) -> list[Tensor]:
+    """All that depends on the states: projected, measured, and improved twice."""
+    found = [project(constraint, x).x, constraint.defect(x)]
+    if constraint.improves:
+        first = constraint.improve(x, None)
+        found += [first.x, constraint.improve(first.x, first.state).x]
+    return found
+
+
+@every_case
+@every_dtype
+def test_how_numbers_lie_in_memory_makes_no_difference(name, dtype):
+    """Not in a batch, nor for a sample alone; the order of a sum is what it would make one in."""
+    case = CASES[name]
+    constraint, x = case.make(), states(case, dtype)
+    off = 0.0 if case.to_the_bit else 64 * torch.finfo(dtype).eps
+    whole, alone = answers(constraint, x), constraint.take(torch.tensor([4]))
+    for same in layouts(x).values():
+        assert torch.equal(same, x)
+        for found, expected in zip(answers(constraint, same), whole, strict=True):
+            torch.testing.assert_close(found, expected, rtol=off, atol=off)
+        for found, expected in zip(answers(alone, same[4:5]), whole, strict=True):
+            torch.testing.assert_close(found[0], expected[4], rtol=off, atol=off)
+
+
+OF_ANY_SIZE = ("simplex", "ball", "sphere", "so3", "se3 in a workspace", "stiefel")
+"""Whose projections are exact, however large or small the numbers are."""
+
+
+@pytest.mark.parametrize("name", OF_ANY_SIZE)
+@pytest.mark.parametrize(
+    ("dtype", "size"), [(torch.float32, 1e20), (torch.float32, 1e-25), (torch.float64, 1e200), (torch.float64, 1e-170)]
+)
+def test_states_of_any_size_are_projected(name, dtype, size):
+    case = CASES[name]
+    constraint = case.make()
+    projected = project(constraint, (size * states(case)).to(dtype)).x
+    assert (constraint.defect(projected) <= tolerance(name, dtype)).all()
+
+
 @every_case
 def test_outcomes_are_one_a_sample(name):
     case = CASES[name]

@@ -227,7 +227,14 @@ def test_importing_the_constraints_does_not_import_casadi():
     [
         (lambda: AffineEquality(torch.ones(2, 3), torch.ones(3)), r"\(m, d\) and b .* got \(2, 3\) and \(3,\)"),
         (lambda: AffineEquality(torch.ones(2, 3), torch.tensor([0.0, 1.0])), "contradict each other"),
+        (
+            lambda: AffineEquality(torch.ones(2, 2), torch.tensor([[1e7, 1e7], [1.0, 1.5]])),
+            "contradict each other for sample 1",
+        ),
         (lambda: Box(1.0, 0.0), "low <= high"),
+        (lambda: Box(torch.inf, torch.inf), "a finite number between"),
+        (lambda: Box(torch.zeros(3), torch.ones(2)), r"low of shape \(3,\) and high of shape \(2,\)"),
+        (lambda: Sphere(1.0, torch.tensor(0.0)), "a tensor of no dimension"),
         (lambda: Simplex(0.0), "number above 0"),
         (lambda: Ball(-1.0), "above 0: got -1.0"),
         (lambda: Sphere(float("nan")), "radius"),

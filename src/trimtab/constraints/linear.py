@@ -8,13 +8,16 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from trimtab.constraints.rows import apply_matrix, row_norm
+from trimtab.constraints.rows import apply_matrix, row_length
 from trimtab.constraints.states import check_states
 from trimtab.core.checks import positive_number
 from trimtab.core.constraint import Constraint
 from trimtab.core.errors import of_type
+from trimtab.core.steady import sum_rows
 
 __all__ = ["AffineEquality", "Box", "Simplex"]
+
+_FAR = 1e3  # totals: from here on, numbers are taken relative to the largest of their row
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,18 +48,30 @@ class AffineEquality(Constraint):
             )
         if not bool(self.A.isfinite().all() & self.b.isfinite().all()):
             raise ValueError("AffineEquality needs finite A and b: got NaN or inf")
-        b = self.b.double()
-        left = b - b @ (self.A.double() @ self._pseudo_inverse).T
-        if float(left.abs().amax()) > 1e-6 * (1 + float(b.abs().amax())):
+        self._refuse_contradictions()
+
+    def _refuse_contradictions(self) -> None:
+        """Refuse equations without a solution, sample by sample: what one asks for says nothing about another."""
+        b = self.b.double().reshape(-1, len(self.A))
+        left = (b - b @ (self.A.double() @ self._pseudo_inverse).T).abs().amax(dim=1)
+        allowed = max(1e-6, 8 * _precision(self.A), 8 * _precision(self.b))
+        bad = (left > allowed * (1 + b.abs().amax(dim=1))).nonzero().squeeze(1)
+        if len(bad):
+            whose = "" if self.b.ndim == 1 else f" for sample {int(bad[0])}"
             raise ValueError(
-                "the equations A y = b contradict each other: no y is nearer to solving them than "
-                f"{float(left.abs().amax()):.2g}; remove or correct rows of A and b"
+                f"the equations A y = b contradict each other{whose}: no y is nearer to solving them than "
+                f"{float(left[bad[0]]):.2g}; remove or correct rows of A and b"
             )
 
     @cached_property
     def _pseudo_inverse(self) -> Tensor:
-        """(d, m) float64, factored once."""
-        inverse: Tensor = torch.linalg.pinv(self.A.double())
+        """(d, m) float64, factored once.
+
+        Rows that depend on each other do so to the precision they were given in: what rounding has left between them,
+        at most this share of the largest singular value, is taken for 0 and not for a direction.
+        """
+        rounding = max(max(self.A.shape) * torch.finfo(torch.float64).eps, min(self.A.shape) * _precision(self.A))
+        inverse: Tensor = torch.linalg.pinv(self.A.double(), rtol=rounding)
         return inverse
 
     def project(self, x: Tensor) -> Tensor:
@@ -70,7 +85,7 @@ class AffineEquality(Constraint):
     def defect(self, x: Tensor) -> Tensor:
         r"""norm(A x - b), (n, \*event) to (n,)."""
         self._check(x)
-        return row_norm(self._residual(x.flatten(1)))
+        return row_length(self._residual(x.flatten(1)))
 
     def _check(self, x: Tensor) -> None:
         samples = len(self.b) if self.b.ndim == 2 else None
@@ -109,11 +124,19 @@ class Box(Constraint):
         """Refuse a box with nothing in it."""
         try:
             low, high = torch.as_tensor(self.low), torch.as_tensor(self.high)
-            sound = low.numel() and high.numel() and bool((low <= high).all())
+            sound = (low < torch.inf).all() & (high > -torch.inf).all()
         except (TypeError, ValueError, RuntimeError) as error:
             raise TypeError(f"the ends of a box are numbers or tensors: got {self.low!r} and {self.high!r}") from error
-        if not sound:
-            raise ValueError(f"a box needs low <= high everywhere: got low = {self.low}, high = {self.high}")
+        if low.ndim and high.ndim and low.shape != high.shape:
+            raise ValueError(
+                "the ends of a box are numbers, or have the shape of one state, both the same: got low of shape "
+                f"{tuple(low.shape)} and high of shape {tuple(high.shape)}"
+            )
+        if not (low.numel() and high.numel() and bool(sound & (low <= high).all())):
+            raise ValueError(
+                "a box needs low <= high everywhere, with a finite number between them: got "
+                f"low = {self.low}, high = {self.high}"
+            )
 
     def project(self, x: Tensor) -> Tensor:
         r"""The nearest points of the box, (n, \*event)."""
@@ -123,7 +146,7 @@ class Box(Constraint):
     def defect(self, x: Tensor) -> Tensor:
         r"""The distance to the box, (n, \*event) to (n,)."""
         low, high = self._bounds(x)
-        return row_norm(((low - x).clamp(min=0) + (x - high).clamp(min=0)).flatten(1))
+        return row_length(((low - x).clamp(min=0) + (x - high).clamp(min=0)).flatten(1))
 
     def take(self, rows: Tensor) -> Box:
         """Itself."""
@@ -160,6 +183,9 @@ class Simplex(Constraint):
         r"""The nearest points of the simplex, (n, \*event), exactly, by sorting."""
         check_states(x, "Simplex")
         flat = x.flatten(1).double()
+        # a total that is lost beside the numbers is not lost beside what they differ by, and that is all that counts
+        size = flat.abs().amax(dim=1, keepdim=True)
+        flat = flat - torch.where(size > _FAR * self.total, flat.amax(dim=1, keepdim=True), 0.0)
         falling = flat.sort(dim=1, descending=True).values
         excess = falling.cumsum(dim=1) - self.total
         count = torch.arange(1, flat.shape[1] + 1, device=x.device, dtype=flat.dtype)
@@ -171,8 +197,13 @@ class Simplex(Constraint):
         r"""abs(sum(x) - total) plus the norm of what is below 0, (n, \*event) to (n,)."""
         check_states(x, "Simplex")
         flat = x.flatten(1)
-        return (flat.sum(dim=1) - self.total).abs() + row_norm(flat.clamp(max=0))
+        return (sum_rows(flat) - self.total).abs() + row_length(flat.clamp(max=0))
 
     def take(self, rows: Tensor) -> Simplex:
         """Itself."""
         return self
+
+
+def _precision(numbers: Tensor) -> float:
+    """The relative rounding of numbers that were given in a dtype; whole numbers have none but that of float64."""
+    return torch.finfo(numbers.dtype if numbers.is_floating_point() else torch.float64).eps

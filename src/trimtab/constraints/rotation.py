@@ -54,7 +54,7 @@ def nearest_rotation(a: Tensor) -> Tensor:
     of_type(a, Tensor, "nearest_rotation's matrices")
     if a.shape[-2:] != (3, 3) or not a.is_floating_point():
         raise ValueError(f"nearest_rotation needs floats of shape (…, 3, 3): got {tuple(a.shape)} of {a.dtype}")
-    f = a.detach().reshape(-1, 9)
+    f = a.detach().resolve_neg().reshape(-1, 9)
     f = f if f.dtype in (torch.float32, torch.float64) else f.float()  # numpy has no bfloat16
     if a.device.type == "cpu":
         found, good = _on_cpu(f.numpy())
@@ -276,6 +276,7 @@ def improved_rotation(a: Tensor) -> Improvement:
     The step keeps the sign of the determinant, so that matrices that are mirrored, or nearly singular and therefore
     slow, are projected at once.
     """
+    a = a.contiguous()  # the order of sums depends on how numbers lie in memory
     gram = transpose_multiply(a, a)
     size = gram.flatten(1).norm(dim=1)
     far = rotation_defect(a) >= 1

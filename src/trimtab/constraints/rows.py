@@ -7,7 +7,16 @@ from torch import Tensor
 
 from trimtab.core.steady import sum_rows
 
-__all__ = ["apply_matrix", "combine_columns", "combine_rows", "row_dot", "row_norm", "row_product"]
+__all__ = [
+    "apply_matrix",
+    "combine_columns",
+    "combine_rows",
+    "row_dot",
+    "row_length",
+    "row_norm",
+    "row_product",
+    "scaled",
+]
 
 
 def row_norm(x: Tensor) -> Tensor:
@@ -15,9 +24,39 @@ def row_norm(x: Tensor) -> Tensor:
     return sum_rows(x * x).sqrt()
 
 
+def row_length(x: Tensor) -> Tensor:
+    """`row_norm` of rows of any size, those whose squares would overflow or vanish included, (n, d) to (n,)."""
+    smaller, scale = scaled(x)
+    return row_norm(smaller) / scale
+
+
+def scaled(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows whose squares can be summed, (n, d), and the powers of 2 that they were multiplied with, (n,).
+
+    That is 1 for all but very large and very small rows, so that the others keep their bits.
+    """
+    large, down, small, up = _EXTREMES[x.dtype]
+    size = x.detach().abs().amax(dim=1)
+    scale = torch.ones_like(size).masked_fill_(size > large, down).masked_fill_(size < small, up)
+    return x * scale[:, None], scale
+
+
+# above the first of these numbers rows are multiplied with the second, below the third with the fourth
+_EXTREMES = {
+    torch.float64: (2.0**300, 2.0**-600, 2.0**-300, 2.0**700),
+    torch.float32: (2.0**40, 2.0**-80, 2.0**-40, 2.0**90),
+}
+
+
 def apply_matrix(matrix: Tensor, x: Tensor) -> Tensor:
-    """The matrix times each row, (m, d) and (n, d) to (n, m); a plain product rounds differently in other batches."""
-    return (x[:, None, :] * matrix).sum(dim=2)
+    """The matrix times each row, (m, d) and (n, d) to (n, m); a plain product rounds differently in other batches.
+
+    So do the sum of numbers that do not lie in one piece, and a sum that is the only one, which threads share where it
+    is long: that row is therefore made two.
+    """
+    if len(x) == len(matrix) == 1:
+        return apply_matrix(matrix, x.expand(2, -1))[:1]
+    return (x[:, None, :] * matrix).contiguous().sum(dim=2)
 
 
 def row_product(a: Tensor, b: Tensor) -> Tensor:

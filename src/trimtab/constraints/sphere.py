@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trimtab.constraints.rows import row_norm
+from trimtab.constraints.rows import row_length, row_norm, scaled
 from trimtab.constraints.states import check_states
 from trimtab.core.checks import float_tensor, positive_number
 from trimtab.core.constraint import Constraint
@@ -39,7 +39,7 @@ class Sphere(Constraint):
 
     def project(self, x: Tensor) -> Tensor:
         r"""The nearest points, (n, \*event); from the centre itself, all being equally near, along the first axis."""
-        away = _from_centre(x, self.centre)
+        away, _ = scaled(_from_centre(x, self.centre))  # the direction is all that counts
         norm = row_norm(away)
         here = norm == 0
         away[:, 0] = torch.where(here, 1.0, away[:, 0])
@@ -47,7 +47,7 @@ class Sphere(Constraint):
 
     def defect(self, x: Tensor) -> Tensor:
         r"""abs(norm(x - centre) - radius), (n, \*event) to (n,)."""
-        return (row_norm(_from_centre(x, self.centre)) - self.radius).abs()
+        return (row_length(_from_centre(x, self.centre)) - self.radius).abs()
 
     def take(self, rows: Tensor) -> Sphere:
         """Itself."""
@@ -78,15 +78,15 @@ class Ball(Constraint):
 
     def project(self, x: Tensor) -> Tensor:
         r"""The nearest points, (n, \*event)."""
-        away = _from_centre(x, self.centre)
+        away, scale = scaled(_from_centre(x, self.centre))
         norm = row_norm(away)
-        outside = norm > self.radius
-        scaled = _to_state(away * (self.radius / norm.clamp(min=self.radius))[:, None], x, self.centre)
-        return torch.where(rowwise(outside, x), scaled, x)  # points inside stay, to the last bit
+        outside = norm > self.radius * scale
+        nearest = _to_state(away * (self.radius / norm.masked_fill(~outside, 1.0))[:, None], x, self.centre)
+        return torch.where(rowwise(outside, x), nearest, x)  # points inside stay, to the last bit
 
     def defect(self, x: Tensor) -> Tensor:
         r"""max(norm(x - centre) - radius, 0), (n, \*event) to (n,)."""
-        return (row_norm(_from_centre(x, self.centre)) - self.radius).clamp(min=0)
+        return (row_length(_from_centre(x, self.centre)) - self.radius).clamp(min=0)
 
     def take(self, rows: Tensor) -> Ball:
         """Itself."""
@@ -95,7 +95,7 @@ class Ball(Constraint):
 
 def _from_centre(x: Tensor, centre: Tensor | None) -> Tensor:
     check_states(x, "a ball or sphere", None if centre is None else tuple(centre.shape))
-    return (x.clone() if centre is None else x - centre.to(x)).flatten(1)
+    return (x if centre is None else x - centre.to(x)).flatten(1)
 
 
 def _to_state(away: Tensor, x: Tensor, centre: Tensor | None) -> Tensor:
@@ -105,5 +105,8 @@ def _to_state(away: Tensor, x: Tensor, centre: Tensor | None) -> Tensor:
 
 def _check(radius: float, centre: Tensor | None) -> None:
     positive_number(radius, "a radius")
-    if centre is not None:
-        float_tensor(centre, "a centre")
+    if centre is not None and not float_tensor(centre, "a centre").ndim:
+        raise ValueError(
+            f"a centre has the shape of one state, such as (3,): got a tensor of no dimension, {centre.item():g}; "
+            "leave it out for the origin"
+        )
