@@ -116,13 +116,6 @@ def test_a_defect_can_be_mapped() -> None:
     torch.testing.assert_close(torch.func.vmap(avoid.defect)(several)[1], avoid.defect(several[1]))
 
 
-def test_half_precision_is_looked_at_too() -> None:
-    x, avoid = proposals(MAPS["both"], 4, 0.1, seed=1)
-    defect = avoid.defect(x.bfloat16())
-    assert defect.dtype == torch.bfloat16
-    torch.testing.assert_close(defect.double(), avoid.defect(x), rtol=0.1, atol=0.1)
-
-
 @pytest.mark.usefixtures("in_torch")
 @pytest.mark.parametrize("name", list(MAPS))
 @pytest.mark.parametrize("level", [1, 5, 8])

@@ -48,6 +48,20 @@ def test_states_of_another_kind_are_refused(name, call):
 
 @every_case
 @both_calls
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_states_in_half_precision_are_refused_outside_of_a_run(name, call, dtype):
+    case = CASES[name]
+    x = states(case, dtype)
+    with pytest.raises(ValueError, match=rf"float32 or float64: got {dtype}; use x\.float\(\), as a corrector does"):
+        getattr(case.make(), call)(x)
+    if call == "project":
+        corrected = tt.Corrector(case.make(), tt.Stepwise(), n_steps=1, on_failure="keep")(x, 0)
+        assert corrected.dtype == dtype
+        assert corrected.isfinite().all()
+
+
+@every_case
+@both_calls
 def test_states_without_numbers_are_refused(name, call):
     case = CASES[name]
     constraint, shape = case.make(), (N, *case.event)
@@ -122,10 +136,12 @@ def test_several_matrices_to_a_sample_are_refused(constraint, event, call):
 
 def test_an_array_is_made_of_any_layout_and_dtype():
     x = states(CASES["ball"], torch.float32)
-    for view in (x, x.T.contiguous().T, x.flip(0), x.expand(3, *x.shape)[1], x.clone().requires_grad_()):
+    negated = torch.complex(torch.zeros_like(x), -x).conj().imag
+    for view in (x, x.T.contiguous().T, x.flip(0), x.expand(3, *x.shape)[1], x.clone().requires_grad_(), negated):
         array = host_array(view)
         assert array.flags.c_contiguous
         assert torch.equal(torch.from_numpy(array).float(), view.detach())
+    assert host_array(negated.double()).tolist() == x.double().tolist()
     with pytest.raises(ValueError, match="a Wrapped"):
         host_array(Wrapped((2, 2)))
     with pytest.raises(ValueError, match=r"torch\.func"):

@@ -21,7 +21,6 @@ from trimtab.core.errors import of_type, real_number, whole_number
 __all__ = ["NonlinearEquality"]
 
 _TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-5}
-_LOOSE = 5e-2  # for half precision
 
 _SHRINK = {"fresh": 0.25, "frozen": 0.7, "none": 0.0}
 
@@ -196,7 +195,7 @@ class NonlinearEquality(Constraint):
 
     def _equations(self, x: Tensor, trust_linear: bool = True) -> Equations:
         event = x.shape[1:]
-        tolerance = _TOLERANCE.get(x.dtype, _LOOSE) if self.tolerance is None else self.tolerance
+        tolerance = _TOLERANCE[x.dtype] if self.tolerance is None else self.tolerance
         linear = self._linear_equations(x) if self.jacobian != "none" and trust_linear else None
         bent = None if linear is None else linear.bent
         equations = Equations(

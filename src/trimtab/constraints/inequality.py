@@ -206,7 +206,7 @@ class NonlinearInequality(Constraint):
         return torch.where(self._is_equation(x, c.shape[1]), c.abs(), c.clamp(min=0)).amax(dim=1)
 
     def _allowed(self, x: Tensor) -> float:
-        return _TOLERANCE.get(x.dtype, 1e-2) if self.tolerance is None else self.tolerance
+        return _TOLERANCE[x.dtype] if self.tolerance is None else self.tolerance
 
     def _check(self, x: Tensor) -> None:
         check_states(x, "NonlinearInequality", samples=len(self.data[0]) if self.data else None)

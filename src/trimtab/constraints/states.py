@@ -17,6 +17,7 @@ from torch import Tensor
 __all__ = ["check_states", "host_array", "plain_array"]
 
 _FLOAT64 = np.dtype(np.float64)
+_TAKEN = (torch.float32, torch.float64)
 
 
 def check_states(
@@ -27,7 +28,7 @@ def check_states(
     numbers: int | None = None,
     samples: int | None = None,
 ) -> None:
-    r"""Refuse what is no batch of states, (n, \*event) floats, or does not fit the constraint.
+    r"""Refuse what is no batch of states, (n, \*event) in float32 or float64, or does not fit the constraint.
 
     Args:
         x: What came.
@@ -45,8 +46,12 @@ def check_states(
     """
     if not isinstance(x, Tensor):
         raise TypeError(f"{of} takes states as a torch tensor, one row per sample: got {type(x).__name__}")
-    if not x.is_floating_point():
-        raise ValueError(f"{of} takes floating-point states: got {x.dtype}; convert them with x.float()")
+    if x.dtype not in _TAKEN:
+        half = ", as a corrector does by itself: half precision is too little to project in"
+        raise ValueError(
+            f"{of} takes floating-point states, float32 or float64: got {x.dtype}; use x.float()"
+            f"{half if x.is_floating_point() else ''}"
+        )
     if x.layout != torch.strided or x.is_meta or (type(x) is Tensor and x._is_zerotensor()):
         raise ValueError(f"{of} takes states with memory of their own: got {_kind(x)}")
     came, *lengths = x.shape or (0,)
@@ -72,9 +77,9 @@ def check_states(
 def host_array(x: Tensor) -> NDArray[np.float64]:
     """The numbers of a tensor as a C-contiguous float64 array in host memory, which may be the tensor's own."""
     try:
-        if x.dtype is torch.float64 and x.is_cpu and x.is_contiguous() and not x.requires_grad:
+        if x.dtype is torch.float64 and x.is_cpu and x.is_contiguous() and not (x.requires_grad or x.is_neg()):
             return x.numpy()  # the usual case in one call
-        return np.ascontiguousarray(x.detach().to("cpu", torch.float64).numpy())
+        return np.ascontiguousarray(x.detach().resolve_neg().to("cpu", torch.float64).numpy())
     except (RuntimeError, TypeError, NotImplementedError) as error:
         raise ValueError(
             f"this constraint works outside of torch and needs numbers in memory: got {_kind(x)}, which has none to "
