@@ -29,6 +29,7 @@ from trimtab.constraints import (
     Stiefel,
     halfspaces,
 )
+from trimtab.constraints.daqp import NearestByDaqp
 
 
 @pytest.fixture(params=["DAQP", "torch"])
@@ -70,6 +71,24 @@ def test_half_spaces_that_leave_nothing_fail_for_their_sample_only():
     assert answer.converged.tolist() == [True, False, True]
     assert answer.x[0].tolist() == [1.0, 3.0]
     assert answer.x[2].tolist() == [0.5, 3.0]
+
+
+@pytest.mark.usefixtures("either_solver")
+def test_a_plane_that_is_far_away_excuses_no_other():
+    A = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
+    answer = HalfSpaces(A, torch.tensor([0.0, -1.0, 1e7], dtype=torch.float64)).project(torch.zeros(1, 2).double())
+    assert answer.converged.tolist() == [False]
+
+
+@pytest.mark.skipif(not halfspaces.daqp_is_there(), reason="DAQP is not installed")
+def test_the_planes_are_handed_to_a_solver_once_whoever_projects_first(monkeypatch):
+    set_up, plain = [], NearestByDaqp._set_up
+    monkeypatch.setattr(NearestByDaqp, "_set_up", lambda solver: (set_up.append(solver), plain(solver))[1])
+    planes, x = HalfSpaces(numbers(6, 4), numbers(9, 6, seed=1).abs()), 3 * numbers(9, 4, seed=2)
+    for i in range(9):
+        planes.take(torch.tensor([i])).project(x[i : i + 1])
+    planes.project(x)
+    assert len(set_up) == 1
 
 
 @pytest.mark.usefixtures("either_solver")
@@ -240,6 +259,9 @@ def test_importing_the_constraints_does_not_import_casadi():
         (lambda: Sphere(float("nan")), "radius"),
         (lambda: HalfSpaces(torch.ones(2, 3), torch.ones(1)), "got"),
         (lambda: HalfSpaces(torch.zeros(1, 3), torch.ones(1)), "row 0 of A is 0"),
+        (lambda: HalfSpaces(torch.ones(1, 3), torch.tensor([-torch.inf])), "b = -inf"),
+        (lambda: HalfSpaces(torch.ones(1, 3), torch.ones(1), tolerance=-1.0), "above 0: got -1.0"),
+        (lambda: HalfSpaces(torch.ones(1, 3), torch.ones(1), max_iterations=0), "at least 1: got 0"),
         (lambda: SE3(alpha=-1.0), "at least 0"),
         (lambda: Stiefel().project(torch.zeros(1, 2, 3)), "q <= p"),
         (lambda: Product((Part(0, 3, Ball()), Part(2, 4, Ball()))), "overlap"),

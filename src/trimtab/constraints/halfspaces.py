@@ -15,8 +15,9 @@ from trimtab.constraints.daqp import NearestByDaqp, daqp_is_there
 from trimtab.constraints.dual_active_set import nearest_points
 from trimtab.constraints.rows import apply_matrix
 from trimtab.constraints.states import check_states, host_array, plain_array
+from trimtab.core.checks import positive_number
 from trimtab.core.constraint import Constraint, Improvement, Projection
-from trimtab.core.errors import of_type
+from trimtab.core.errors import of_type, whole_number
 
 __all__ = ["HalfSpaces"]
 
@@ -32,7 +33,7 @@ class HalfSpaces(Constraint):
     Attributes:
         A: (m, d), no row 0.
         b: (m,) for all samples, or (n, m) with one row per sample.
-        tolerance: Largest defect of a state that counts as feasible, relative to the size of the problem.
+        tolerance: Largest defect of a state that counts as feasible, relative to its size and the plane's distance.
         max_iterations: After which a sample counts as failed, as it must where the planes leave nothing.
 
     Example:
@@ -63,6 +64,10 @@ class HalfSpaces(Constraint):
             raise ValueError(f"row {int((self.A == 0).all(dim=1).nonzero()[0])} of A is 0 and no plane; remove it")
         if not bool(self.A.isfinite().all()) or bool(self.b.isnan().any()):
             raise ValueError("HalfSpaces needs a finite A and a b without NaN: got others; remove those planes")
+        if bool((self.b == -torch.inf).any()):
+            raise ValueError("a plane with b = -inf leaves nothing; with b = inf it is infinitely far away")
+        positive_number(self.tolerance, "the tolerance of HalfSpaces")
+        whole_number(self.max_iterations, "the max_iterations of HalfSpaces")
 
     @cached_property
     def _planes(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -139,6 +144,8 @@ class HalfSpaces(Constraint):
         """The same planes for some samples."""
         if self.b.ndim == 1:
             return self
+        if daqp_is_there() and self.A.is_cpu:
+            _ = self._daqp  # made here, all that are taken share it: whoever projects, no solver is set up twice
         taken = HalfSpaces.__new__(HalfSpaces)  # the planes are checked and normalised already
         taken.__dict__.update(self.__dict__ | {"b": self.b[rows], "_offsets": self._offsets[rows]})
         for of_all_samples in ("_host_offsets", "_shape"):
@@ -160,10 +167,11 @@ class HalfSpaces(Constraint):
 
     def _feasible(self, flat: Tensor, b: Tensor) -> Tensor:
         """Which points are, to the tolerance, on the right side of all planes, (n, d) to (n,)."""
-        beyond = (apply_matrix(self._planes[0].to(flat), flat) - b.to(flat)).amax(dim=1)
-        far = b.abs().masked_fill(b.isinf(), 0.0).amax(dim=-1)
-        size = torch.maximum(flat.abs().amax(dim=1), far.to(flat))
-        return flat.isfinite().all(dim=1) & (beyond <= self.tolerance * (1 + size))
+        b = b.to(flat)
+        beyond = apply_matrix(self._planes[0].to(flat), flat) - b
+        # a plane is judged by its own distance: that another one is far away excuses nothing
+        size = torch.maximum(flat.abs().amax(dim=1, keepdim=True), b.abs().masked_fill(b.isinf(), 0.0))
+        return flat.isfinite().all(dim=1) & (beyond <= self.tolerance * (1 + size)).all(dim=1)
 
     def _in_torch(self, flat: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         normals, gram, _ = (part.to(flat.device) for part in self._planes)
