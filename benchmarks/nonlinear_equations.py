@@ -79,8 +79,15 @@ def sides(n: int, dtype: torch.dtype) -> dict[str, Callable[[], Any]]:
     nearest = NonlinearEquality(equations, data)
     # a typical solution, where one Jacobian serves all samples best: nothing is known of the states but their middle
     typical = nearest.project(torch.full_like(x, 0.5)).x.mean(dim=0)
-    chord = NonlinearEquality(equations, data, refinements=0, jacobian="frozen", reference=typical)
-    batched = NonlinearEquality(of_a_batch, data, refinements=0, jacobian="frozen", reference=typical, batched=True)
+    frozen = partial(
+        NonlinearEquality,
+        data=data,
+        refinements=0,
+        jacobian="frozen",
+        reference=typical,
+        reference_data=tuple(each.mean(dim=0) for each in data),
+    )
+    chord, batched = frozen(equations), frozen(of_a_batch, batched=True)
     found = {
         "ours": partial(ours.project, x),
         "ours, chord": partial(chord.project, x),

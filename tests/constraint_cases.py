@@ -114,6 +114,24 @@ CASES: dict[str, Case] = {
         1e-5,
         nearest=False,
     ),
+    "equations at a reference": Case(
+        lambda: NonlinearEquality(
+            weighted_sum,
+            (numbers(N, 6).abs() + 0.5, numbers(N, seed=2)),
+            tolerance=1e-5,
+            refinements=0,
+            jacobian="frozen",
+            reference=torch.ones(6),
+            reference_data=(torch.ones(6), torch.zeros(())),
+        ),
+        (6,),
+        1e-5,
+        nearest=False,
+        to_the_bit=False,
+    ),
+    "equations, one by one": Case(
+        lambda: NonlinearEquality(torus, tolerance=1e-5, vectorised=False), (3,), 1e-5, nearest=False
+    ),
     "inequalities": Case(
         lambda: NonlinearInequality(beyond_disc, on_parabola, (numbers(N, 2, seed=3),), tolerance=1e-5),
         (3,),

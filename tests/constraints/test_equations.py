@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from constraint_cases import numbers, torus
-from trimtab.constraints import NonlinearEquality
+from trimtab.constraints import NonlinearEquality, NonlinearInequality
 from trimtab.constraints.gauss_newton import far_by_multipliers, solve
 
 WAYS = {
@@ -76,6 +76,18 @@ def test_linear_equations_among_others_make_no_difference(p, q, seed):
     expected = plain.project(x)
     assert torch.equal(answer.converged, expected.converged)
     torch.testing.assert_close(answer.x[answer.converged], expected.x[answer.converged], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("first", [torch.full((1, 3), torch.nan).double(), torch.zeros(1, 3).double()])
+def test_linear_equations_are_found_whatever_is_projected_first(first):
+    """Not among the states at hand: one that is not finite, or has the data of others, must not decide for all."""
+    own = numbers(3, 3, seed=1)
+    equations = NonlinearEquality(lambda y, a: torch.stack([y.sum() - 1, (a * y).sum(), (y * y).sum() - 4]), (own,))
+    some = equations.take(torch.tensor([0]))
+    some.project(first)
+    assert some._linear_equations(first).rows.tolist() == [0]
+    again = equations.take(torch.tensor([1, 2]))
+    assert again._linear_equations(first) is some._linear_equations(first)
 
 
 def test_an_equation_that_is_straight_in_most_places_is_solved_where_it_bends():
@@ -150,6 +162,14 @@ def test_a_function_may_use_tensors_that_were_made_in_inference_mode():
     assert ellipsoid.project(numbers(5, 3)).converged.all()
 
 
+@pytest.mark.parametrize("make", [NonlinearEquality, NonlinearInequality])
+def test_values_in_another_dtype_are_refused(make):
+    rough = make(lambda y: (y * y).sum()[None].float() - 1)
+    for call in (rough.project, rough.defect, rough.improve):
+        with pytest.raises(ValueError, match=rf"{make.__name__} must return values in the dtype of the states"):
+            call(*([numbers(4, 3)] if call != rough.improve else [numbers(4, 3), None]))
+
+
 @pytest.mark.parametrize("value", [0.0, 1.0])
 def test_equations_that_do_not_depend_on_the_state_hold_or_fail_for_all(value):
     constant = NonlinearEquality(lambda y: torch.full((2,), value, dtype=y.dtype))
@@ -166,6 +186,12 @@ def test_equations_that_do_not_depend_on_the_state_hold_or_fail_for_all(value):
         ({"reference": torch.zeros(3)}, "jacobian='frozen'"),
         ({"jacobian": "none", "vectorised": False}, "vectorised=True"),
         ({"batched": True, "vectorised": False}, "give one of them"),
+        ({"jacobian": "frozen", "reference": torch.full((3,), torch.nan)}, "reference .* finite numbers"),
+        ({"reference_data": (torch.zeros(2),)}, "belongs to a reference"),
+        (
+            {"jacobian": "frozen", "reference": torch.zeros(3), "data": (torch.zeros(5, 2), torch.zeros(5))},
+            r"reference_data of shapes \[\(2,\), \(\)\].* got \[\]",
+        ),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(settings, message):
@@ -212,9 +238,10 @@ def test_kept_jacobians_find_the_solution_that_plain_chord_steps_find():
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "one by one"])
 def test_a_function_of_a_batch_is_solved_as_that_of_a_sample(way):
     x, radii = numbers(12, 3, seed=1), 1 + 0.1 * numbers(12, seed=2).abs()
-    one = NonlinearEquality(lambda y, r: torus(y) + r - 1, (radii,), **WAYS[way])
+    settings = WAYS[way] | ({"reference_data": (radii.mean(),)} if "reference" in WAYS[way] else {})
+    one = NonlinearEquality(lambda y, r: torus(y) + r - 1, (radii,), **settings)
     all_at_once = torch.func.vmap(one.function)
-    many = NonlinearEquality(all_at_once, (radii,), batched=True, **WAYS[way])
+    many = NonlinearEquality(all_at_once, (radii,), batched=True, **settings)
     answers = [each.project(x) for each in (one, many)]
     torch.testing.assert_close(answers[0].x, answers[1].x, rtol=0, atol=1e-9)
     assert answers[1].converged.all()

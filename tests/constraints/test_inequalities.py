@@ -93,3 +93,13 @@ def test_functions_of_a_batch_are_solved_as_those_of_a_sample():
 def test_functions_of_a_batch_must_keep_samples_apart():
     with pytest.raises(ValueError, match="its own sample alone"):
         NonlinearInequality(lambda y: y - y.mean(dim=0), batched=True).project(numbers(4, 3))
+
+
+def test_a_function_that_fails_is_told_of_as_an_inequality():
+    def slope(y):
+        return torch.autograd.grad((y * y).sum(), y)[0]
+
+    with pytest.raises(ValueError, match=r"of NonlinearInequality failed on a state of shape \(3,\).*batched=True"):
+        NonlinearInequality(slope).project(numbers(4, 3))
+    with pytest.raises(ValueError, match=r"NonlinearInequality must return \(m,\) values"):
+        NonlinearInequality(lambda y: y.sum()).project(numbers(4, 3))

@@ -102,6 +102,32 @@ def test_constraints_that_forget_their_rows_are_found():
         check_rows(batchwise, X)
 
 
+def test_constraints_that_keep_something_of_their_first_batch_are_found():
+    class Spoiled(Ball):
+        first = None
+
+        def project(self, x):
+            self.first = x.mean() if self.first is None else self.first
+            return super().project(x) + self.first
+
+        def take(self, rows):
+            some = Spoiled(self.radius[rows])
+            some.first = self.first
+            return some
+
+    with pytest.raises(ValueError, match="nothing kept of the first one"):
+        check_rows(Spoiled(radii(torch.arange(8))), X)
+
+
+def test_a_constraint_that_fails_for_all_says_why_itself():
+    class Broken(Ball):
+        def project(self, x):
+            raise KeyError("no such radius")
+
+    with pytest.raises(KeyError, match="no such radius"):
+        check_rows(Broken(radii(torch.arange(8))), X)
+
+
 @pytest.mark.parametrize("row", range(5))
 def test_a_batch_that_is_not_finite_is_refused_wherever_it_is_not(row):
     x = torch.ones(5, 3)

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 import torch
 from torch import Tensor
 
 from trimtab.constraints.gauss_newton import Equations, Iterate, advance, begin, closer, far_by_multipliers, solve
-from trimtab.constraints.linearised import Factor, Linear, find_linear, gradients, linearise, step_matrix
+from trimtab.constraints.linearised import Factor, Linear, factored, find_linear, gradients, linearise, step_matrix
 from trimtab.constraints.rows import row_norm
-from trimtab.constraints.states import check_states
-from trimtab.core.checks import positive_number, yes_or_no
+from trimtab.constraints.states import check_states, no_improvement, no_projection
+from trimtab.core.checks import float_tensor, positive_number, yes_or_no
 from trimtab.core.constraint import Constraint, Improvement, Projection
-from trimtab.core.errors import of_type, real_number, whole_number
+from trimtab.core.errors import real_number, whole_number
 
 __all__ = ["NonlinearEquality"]
 
 _TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-5}
 
 _SHRINK = {"fresh": 0.25, "frozen": 0.7, "none": 0.0}
+
+_SIZES = (1.0, 3.0, 30.0, 1000.0)  # of the states at which equations show whether they are linear
+_AT_ONCE = 64  # samples whose Jacobians are looked at together
 
 Jacobian = Literal["fresh", "frozen", "none"]
 
@@ -58,13 +61,15 @@ class NonlinearEquality(Constraint):
         jacobian: "fresh" takes it anew where a step with the last one would not make norm(g) four times smaller.
             "frozen" keeps it unless norm(g) hardly falls: many cheap steps in place of few expensive ones. "none" never
             makes the matrix: conjugate gradients with products of J, for states of very many numbers.
-        reference: A state, (\*event), where "frozen" takes one Jacobian for all samples and calls, with the first
-            sample's data; None takes each sample's where its projection begins.
+        reference: A state, (\*event), where "frozen" takes one Jacobian for all samples and calls; None takes each
+            sample's where its projection begins.
         vectorised: Whether the function may run under `torch.func.vmap`. A function that calls `torch.autograd.grad`
             may not: then it runs sample by sample, with ordinary derivatives.
         batched: Whether the function takes a whole batch instead, (n, \*event) to (n, m), with all of its data. That
             saves what `vmap` costs, for small problems most of the time. Each row of its answer must depend on its own
             sample alone, which the first call checks.
+        reference_data: What stands for a sample's data at the reference, where there is data: a tensor for each of
+            `data`, of the shape of one row, such as its mean. The Jacobian must not depend on who is projected first.
 
     Example:
         >>> import torch
@@ -83,8 +88,10 @@ class NonlinearEquality(Constraint):
     reference: Tensor | None = None
     vectorised: bool = True
     batched: bool = False
+    reference_data: tuple[Tensor, ...] = ()
 
     improves = True
+    _name, _own_derivatives = "NonlinearEquality", "needs vectorised=False"
 
     def __post_init__(self) -> None:
         """Refuse settings that no solver could use."""
@@ -94,12 +101,11 @@ class NonlinearEquality(Constraint):
         whole_number(self.refinements, "refinements", 0)
         yes_or_no(self.vectorised, "vectorised")
         yes_or_no(self.batched, "batched")
-        if self.reference is not None:
-            of_type(self.reference, Tensor, "the reference of NonlinearEquality")
         if self.jacobian not in get_args(Jacobian):
             raise ValueError(f"jacobian must be one of {get_args(Jacobian)}: got {self.jacobian!r}")
         if self.reference is not None and self.jacobian != "frozen":
             raise ValueError("a reference is where the frozen Jacobian is taken: give jacobian='frozen' with it")
+        self._check_reference()
         if not self.vectorised and self.jacobian == "none":
             raise ValueError("jacobian='none' needs a function that may run under torch.func: give vectorised=True")
         if self.batched and not self.vectorised:
@@ -107,12 +113,36 @@ class NonlinearEquality(Constraint):
                 "vectorised=False calls the function sample by sample, batched=True never: give one of them"
             )
 
+    def _check_reference(self) -> None:
+        """Refuse a reference at which no Jacobian can be taken."""
+        given = self.reference_data
+        if not isinstance(given, tuple | list) or not all(isinstance(d, Tensor) for d in given):
+            raise TypeError(f"reference_data is a tuple of tensors, one for each of data: got {given!r:.60}")
+        if self.reference is None:
+            if given:
+                raise ValueError("reference_data belongs to a reference: give that too, and jacobian='frozen'")
+            return
+        float_tensor(self.reference, "the reference of NonlinearEquality")
+        wanted = [tuple(d.shape[1:]) for d in self.data]
+        if [tuple(d.shape) for d in given] != wanted:
+            raise ValueError(
+                "where there is data, a reference needs some of its own: reference_data of shapes "
+                f"{wanted}, one row of each of data, such as tuple(d.mean(dim=0) for d in data); got "
+                f"{[tuple(d.shape) for d in given]}"
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The settings; what was found once is found again, and part of it could not be sent elsewhere."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
     # ------------------------------------------------------------------ what a constraint offers
 
     @torch.no_grad()
     def project(self, x: Tensor) -> Projection:
         r"""Solutions near x, (n, \*event), with outcomes."""
         self._check(x)
+        if not len(x):
+            return no_projection(x)
         flat, rows = x.detach().flatten(1), torch.arange(len(x), device=x.device)
         equations = self._equations(x)
         spent = torch.zeros(len(x), dtype=torch.int64, device=x.device)
@@ -130,14 +160,17 @@ class NonlinearEquality(Constraint):
     def defect(self, x: Tensor) -> Tensor:
         r"""norm(g(x)), (n, \*event) to (n,)."""
         self._check(x)
-        return row_norm(self._values(x.detach().flatten(1), slice(None), x.shape[1:]))
+        return row_norm(self._values(x.detach().flatten(1), slice(None), x.shape[1:])) if len(x) else x.new_zeros(0)
 
     def take(self, rows: Tensor) -> NonlinearEquality:
         """The same equations for some samples."""
-        if not self.data:
-            return self
-        taken = NonlinearEquality.__new__(NonlinearEquality)  # checked already, and what was found once stays
-        taken.__dict__.update(self.__dict__ | {"data": tuple(d[rows] for d in self.data)})
+        return self._of(tuple(d[rows] for d in self.data)) if self.data else self
+
+    def _of(self, data: tuple[Tensor, ...]) -> Self:
+        """The same equations for samples with other data; what is found once is found for all of them."""
+        _ = self._whole, self._by_batch, self._stands_alone, self._linear, self._at_reference
+        taken = type(self).__new__(type(self))  # checked already
+        taken.__dict__.update(self.__dict__ | {"data": data})
         return taken
 
     def cheaper(self) -> dict[str, Constraint]:
@@ -158,6 +191,8 @@ class NonlinearEquality(Constraint):
         factored Jacobian that is kept.
         """
         self._check(x)
+        if not len(x):
+            return no_improvement(x)
         flat, rows = x.detach().flatten(1), torch.arange(len(x), device=x.device)
         equations = self._equations(x)
         if state is None:
@@ -215,22 +250,25 @@ class NonlinearEquality(Constraint):
         try:
             values = self._by_batch(x, *data)
         except (IndexError, RuntimeError, TypeError, ValueError) as error:
-            how = "all at once" if self.batched else f"one of shape {tuple(event)} at a time"
-            hint = "" if self.batched else " (a function that calls torch.autograd.grad itself needs vectorised=False)"
-            raise ValueError(
-                f"the function of NonlinearEquality failed on states {tuple(x.shape)}, {how}: {error}{hint}"
-            ) from error
+            where = f"states {tuple(x.shape)}, all at once" if self.batched else f"a state of shape {tuple(event)}"
+            hint = "" if self.batched else f" (one that calls torch.autograd.grad itself {self._own_derivatives})"
+            raise ValueError(f"the function of {self._name} failed on {where}: {error}{hint}") from error
         if self.batched and (not isinstance(values, Tensor) or values.ndim != 2 or len(values) != len(x)):
             came = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
             raise ValueError(
-                f"the function of NonlinearEquality must return (n, m) values for a batch: for states {tuple(x.shape)} "
+                f"the function of {self._name} must return (n, m) values for a batch: for states {tuple(x.shape)} "
                 f"it returned {came}"
             )
         if not isinstance(values, Tensor) or values.ndim != 2:
             came = tuple(values.shape[1:]) if isinstance(values, Tensor) else type(values).__name__
             raise ValueError(
-                "the function of NonlinearEquality must return (m,) values for one sample: for states "
-                f"{tuple(x.shape)} it returned {came}"
+                f"the function of {self._name} must return (m,) values for one sample: for a state of shape "
+                f"{tuple(event)} it returned {came}"
+            )
+        if values.dtype != x.dtype:
+            raise ValueError(
+                f"the function of {self._name} must return values in the dtype of the states: for states in {x.dtype} "
+                f"it returned {values.dtype}"
             )
         return values
 
@@ -302,26 +340,42 @@ class NonlinearEquality(Constraint):
         """Sᵀ at the reference, by dtype and device."""
         return {}
 
+    @cached_property
+    def _whole(self) -> NonlinearEquality:
+        """The equations of all samples, of which these may be some."""
+        return self
+
     def _linear_equations(self, x: Tensor) -> Linear | None:
         """The equations whose gradients are the same at a few states and for all samples."""
         key = (x.shape[1:], x.dtype, x.device)
         if key not in self._linear:
-            flat, rows = x.detach().flatten(1), torch.arange(len(x), device=x.device)
-            drawn = torch.randn(2, flat.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-            places = [flat, *(place.to(x).expand_as(flat) for place in (drawn[:1], 3 * drawn[1:]))]
-            seen = [self._derivatives(place, rows, x.shape[1:], None) for place in places]
-            self._linear[key] = find_linear(torch.cat(seen)) if len(x) else None
+            self._linear[key] = find_linear(self._whole._jacobians_elsewhere(x))
         return self._linear[key]
 
-    def _shared(self, equations: Equations, x: Tensor) -> Tensor | None:
-        """Sᵀ at the reference, with the first sample's data, (m, d); made once."""
-        key = (x.dtype, x.device)
-        if key not in self._at_reference and len(x):
+    def _jacobians_elsewhere(self, x: Tensor) -> Iterator[Tensor]:
+        """Jacobians of all samples at states that were drawn once and for all, (k, m, d), some samples at a time.
+
+        Not at the states at hand: what is found there would depend on who is projected first.
+        """
+        n = len(self.data[0]) if self.data else 1
+        drawn = torch.randn(len(_SIZES), x[0].numel(), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        for size, place in zip(_SIZES, drawn.to(x), strict=True):
+            for end in range(min(n, _AT_ONCE), n + _AT_ONCE, _AT_ONCE):
+                rows = torch.arange(max(0, min(end, n) - _AT_ONCE), min(end, n), device=x.device)
+                found = self._derivatives((size * place).expand(len(rows), -1), rows, x.shape[1:], None)
+                if size < 10 or bool(found.isfinite().all()):  # far out, a function may overflow
+                    yield found
+
+    def _shared(self, equations: Equations, x: Tensor) -> Tensor:
+        """Sᵀ at the reference, (m, d); made once."""
+        key, linear = (x.dtype, x.device), equations.linear
+        if key not in self._at_reference:
             assert self.reference is not None
             place, first = self.reference.to(x).reshape(1, -1), torch.zeros(1, dtype=torch.int64, device=x.device)
-            m = equations.values(place, first).shape[1]
-            self._at_reference[key] = step_matrix(equations.factor(place, first), equations.linear, m)
-        return self._at_reference.get(key)
+            alone = self._of(tuple(d[None] for d in self.reference_data))
+            g, derivatives = alone._linearised(place, first, x.shape[1:], None if linear is None else linear.bent)
+            self._at_reference[key] = step_matrix(factored(derivatives(), linear), linear, g.shape[1])
+        return self._at_reference[key]
 
     def _check(self, x: Tensor) -> None:
         check_states(x, "NonlinearEquality", samples=len(self.data[0]) if self.data else None)

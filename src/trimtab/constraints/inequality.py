@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trimtab.constraints.equality import NonlinearEquality, check_solver
 from trimtab.constraints.rows import row_norm, row_product
-from trimtab.constraints.states import check_states
+from trimtab.constraints.states import check_states, no_improvement, no_projection
 from trimtab.core.checks import yes_or_no
 from trimtab.core.constraint import Constraint, Improvement, Projection
 
@@ -73,6 +73,8 @@ class NonlinearInequality(Constraint):
     def project(self, x: Tensor) -> Projection:
         r"""Feasible states near x, (n, \*event), with outcomes."""
         self._check(x)
+        if not len(x):
+            return no_projection(x)
         y, allowed = x.detach().clone(), self._allowed(x)
         residual, spent = self.defect(x), torch.zeros(len(x), dtype=torch.int64, device=x.device)
         going = (~(residual <= allowed) & x.flatten(1).isfinite().all(dim=1)).nonzero().squeeze(1)
@@ -93,16 +95,21 @@ class NonlinearInequality(Constraint):
     def defect(self, x: Tensor) -> Tensor:
         r"""The largest violation of a condition, (n, \*event) to (n,)."""
         self._check(x)
-        return self._violation(self._conditions(x.detach().flatten(1), x.shape[1:]), x)
+        return self._violation(self._conditions(x.detach().flatten(1), x.shape[1:]), x) if len(x) else x.new_zeros(0)
 
     def take(self, rows: Tensor) -> NonlinearInequality:
         """The same conditions for some samples."""
         if not self.data:
             return self
+        some = self._stacked.take(rows)
+        _ = self._counted  # which is the same for all of them
         taken = NonlinearInequality.__new__(NonlinearInequality)  # checked already
-        taken.__dict__.update(self.__dict__ | {"data": tuple(d[rows] for d in self.data)})
-        taken.__dict__.pop("_stacked", None)
+        taken.__dict__.update(self.__dict__ | {"data": some.data, "_stacked": some})
         return taken
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The settings; what was made of them is made again, and part of it could not be sent elsewhere."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     def cheaper(self) -> dict[str, Constraint]:
         """A looser tolerance, and a point that is near rather than the nearest."""
@@ -113,6 +120,8 @@ class NonlinearInequality(Constraint):
     def improve(self, x: Tensor, state: tuple[Tensor, ...] | None = None, **context: Any) -> Improvement:
         """One step and one update of the multipliers; carries where it began, the multipliers and their weights."""
         self._check(x)
+        if not len(x):
+            return no_improvement(x)
         y, event = x.detach().flatten(1), x.shape[1:]
         rows = torch.arange(len(y), device=y.device)
         c, derivatives = self._stacked._linearised(y, rows, event, None)
@@ -175,11 +184,11 @@ class NonlinearInequality(Constraint):
     # ------------------------------------------------------------------ the conditions
 
     @cached_property
-    def _stacked(self) -> NonlinearEquality:
+    def _stacked(self) -> _Conditions:
         """All conditions as one function, which knows how to run it by the batch and differentiate it."""
         g, h = self.inequalities, self.equations
         both = g if h is None else lambda y, *own: torch.cat([g(y, *own), h(y, *own)], dim=-1)
-        return NonlinearEquality(both, self.data, batched=self.batched)
+        return _Conditions(both, self.data, batched=self.batched)
 
     def _conditions(self, flat: Tensor, event: torch.Size) -> Tensor:
         return self._stacked._values(flat, slice(None), event)
@@ -194,14 +203,14 @@ class NonlinearInequality(Constraint):
         key = (x.shape[1:], x.device)
         if key not in self._counted:
             self._stacked._check(x)
-            alone = NonlinearEquality(self.inequalities, self.data, batched=self.batched)
+            alone = _Conditions(self.inequalities, self.data, batched=self.batched)
             p = alone._values(x[:1].detach().flatten(1), slice(0, 1), x.shape[1:]).shape[1]
             self._counted[key] = torch.arange(m, device=x.device) >= p
         return self._counted[key]
 
     def _violation(self, c: Tensor, x: Tensor) -> Tensor:
         """The largest violation, (n,)."""
-        if len(c) == 0 or c.shape[1] == 0:
+        if c.shape[1] == 0:
             return c.new_zeros(len(c))
         return torch.where(self._is_equation(x, c.shape[1]), c.abs(), c.clamp(min=0)).amax(dim=1)
 
@@ -210,6 +219,13 @@ class NonlinearInequality(Constraint):
 
     def _check(self, x: Tensor) -> None:
         check_states(x, "NonlinearInequality", samples=len(self.data[0]) if self.data else None)
+
+
+class _Conditions(NonlinearEquality):
+    """Conditions of any sign, called by the batch and differentiated as equations are."""
+
+    _name = "NonlinearInequality"
+    _own_derivatives = "can run with batched=True alone, as a function of the whole batch"
 
 
 def _newton_step(jacobian: Tensor, away: Tensor, pressing: Tensor, weight: Tensor) -> Tensor:

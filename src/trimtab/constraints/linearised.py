@@ -5,7 +5,7 @@ The shortest s with J s = target is s = S target with S = Jᵀ (J Jᵀ)⁻¹, (d
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -52,17 +52,23 @@ class Linear(NamedTuple):
         return step.index_add(1, self.columns, combine_rows(weights, self.basis.expand(len(weights), -1, -1)))
 
 
-def find_linear(jacobians: Tensor) -> Linear | None:
-    """Those equations whose gradients are the same in all the Jacobians given, (k, m, d), if there are any."""
-    rows = (jacobians == jacobians[0]).all(dim=2).all(dim=0)
-    if not bool(rows.any()) or not bool(jacobians.isfinite().all()):
+def find_linear(jacobians: Iterable[Tensor]) -> Linear | None:
+    """Those equations whose gradients are the same in all the Jacobians given, (k, m, d) each, if there are any."""
+    first, rows = None, None
+    for some in jacobians:
+        first = some[0] if first is None else first
+        same = (some == first).all(dim=2).all(dim=0)
+        rows = same if rows is None else rows & same
+        if not bool(rows.any()) or not bool(some.isfinite().all()):
+            return None
+    if first is None or rows is None:
         return None
-    columns = (jacobians[0, rows] != 0).any(dim=0)
-    matrix = jacobians[0, rows][:, columns]
+    columns = (first[rows] != 0).any(dim=0)
+    matrix = first[rows][:, columns]
     u, s, vh = torch.linalg.svd(matrix.double(), full_matrices=False)
-    full = s > torch.finfo(jacobians.dtype).eps * max(matrix.shape) * s.amax() if len(s) else s > 0
+    full = s > torch.finfo(first.dtype).eps * max(matrix.shape) * s.amax() if len(s) else s > 0
     which, others, seen = (chosen.nonzero().squeeze(1) for chosen in (rows, ~rows, columns))
-    return Linear(which, others, seen, vh[full].to(jacobians), (u[:, full] / s[full]).T.to(jacobians))
+    return Linear(which, others, seen, vh[full].to(first), (u[:, full] / s[full]).T.to(first))
 
 
 class Target(NamedTuple):

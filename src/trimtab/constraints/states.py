@@ -14,7 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["check_states", "host_array", "plain_array"]
+from trimtab.core.constraint import Improvement, Projection
+
+__all__ = ["check_states", "host_array", "no_improvement", "no_projection", "plain_array"]
 
 _FLOAT64 = np.dtype(np.float64)
 _TAKEN = (torch.float32, torch.float64)
@@ -72,6 +74,17 @@ def check_states(
             f"{of} has data for {samples} samples but was given {came} states; data has one row per sample, and "
             "take(rows) selects some"
         )
+
+
+def no_projection(x: Tensor) -> Projection:
+    r"""The projection of no states, (0, \*event), for solvers that would have nothing to learn their sizes from."""
+    each = torch.zeros(0, dtype=torch.int64, device=x.device)
+    return Projection(x.detach().clone(), each.bool(), each, x.new_zeros(0))
+
+
+def no_improvement(x: Tensor) -> Improvement:
+    r"""Likewise one iteration on no states, (0, \*event)."""
+    return Improvement(x.detach().clone(), x.new_zeros(0), torch.zeros(0, dtype=torch.bool, device=x.device), ())
 
 
 def host_array(x: Tensor) -> NDArray[np.float64]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.core.applied import outside_a_run
+from trimtab.core.applied import Applied, outside_a_run
 from trimtab.core.constraint import Constraint
 from trimtab.core.errors import of_type, real_number, whole_number
 from trimtab.core.noise import as_seeds
@@ -113,27 +113,37 @@ def check_rows(constraint: Constraint, x: Any, *, tolerance: float | None = None
         raise ValueError("check_rows takes finite states, one row per sample: got NaN or inf among them")
     name, n = type(constraint).__name__, applied.n
     allowed = _rounding(states) if tolerance is None else tolerance
-    whole = (*applied.project(states).x, applied.defect(states))
+    # samples alone come first: what a constraint makes at its first call would be made of the whole batch after it
+    alone = {i: _alone(applied, states, i, name) for i in _spread(n, 3)}
+    whole = _answers(applied, states)
     worst = 0.0
-    for i in _spread(n, 3):
-        rows = torch.tensor([i], device=states[0].device)
-        try:
-            some, own = applied.take(rows), take_leaves(states, rows)
-            alone = (*some.project(own).x, some.defect(own))
-        except Exception as error:
-            raise ValueError(
-                f"{name} cannot work on sample {i} of {n} alone: take([{i}]) and a projection ended in "
-                f"{type(error).__name__}: {error}. take(rows) must select the rows of all data that belongs to samples"
-            ) from error
-        difference = _relative(alone, 0, whole, i)
+    for i, own in alone.items():
+        difference = _relative(own, 0, whole, i)
         worst = max(worst, difference)
         if not difference <= allowed:
             raise ValueError(
                 f"{name} projects or measures sample {i} of {n} differently after take([{i}]), by "
                 f"{difference:.2g} of its size (allowed: {allowed:.2g}); does take(rows) select all data that belongs "
-                "to samples, and is nothing normalised over the batch?"
+                "to samples, is nothing normalised over the batch, and nothing kept of the first one?"
             )
     return worst
+
+
+def _answers(applied: Applied, states: Leaves) -> Leaves:
+    return (*applied.project(states).x, applied.defect(states))
+
+
+def _alone(applied: Applied, states: Leaves, i: int, name: str) -> Leaves:
+    """What sample i is projected to by itself, and its defect."""
+    rows = torch.tensor([i], device=states[0].device)
+    try:
+        return _answers(applied.take(rows), take_leaves(states, rows))
+    except Exception as error:
+        _answers(applied, states)  # what fails for all of them fails for another reason, and says which
+        raise ValueError(
+            f"{name} cannot work on sample {i} of {applied.n} alone: take([{i}]) and a projection ended in "
+            f"{type(error).__name__}: {error}. take(rows) must select the rows of all data that belongs to samples"
+        ) from error
 
 
 def _as_function(thing: Any, batch: Any) -> tuple[Tensor, Callable[[Tensor], Any]]:
