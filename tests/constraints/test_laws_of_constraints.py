@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -86,15 +88,47 @@ def test_no_feasible_state_is_nearer_than_the_projection(name, seed):
 @every_case
 @every_dtype
 def test_a_sample_alone_equals_the_sample_in_a_batch(name, dtype):
-    """To the last bit where that is promised, else to rounding."""
+    """To the last bit where that is promised, else to rounding; whoever is projected first."""
     case = CASES[name]
     constraint, x = case.make(), states(case, dtype)
     whole, defect = project(constraint, x).x, constraint.defect(x)
+    off = 0.0 if case.to_the_bit else 64 * torch.finfo(dtype).eps
     for rows in [torch.tensor([i]) for i in range(N)] + [torch.tensor([3, 1]), torch.arange(N).flip(0)]:
-        some = constraint.take(rows)
-        off = 0.0 if case.to_the_bit else 64 * torch.finfo(dtype).eps
-        torch.testing.assert_close(project(some, x[rows]).x, whole[rows], rtol=off, atol=off)
-        torch.testing.assert_close(some.defect(x[rows]), defect[rows], rtol=off, atol=off)
+        for some in (constraint.take(rows), case.make().take(rows)):
+            torch.testing.assert_close(project(some, x[rows]).x, whole[rows], rtol=off, atol=off)
+            torch.testing.assert_close(some.defect(x[rows]), defect[rows], rtol=off, atol=off)
+
+
+@every_case
+@every_dtype
+def test_no_states_are_projected_to_none(name, dtype):
+    case = CASES[name]
+    constraint, x = case.make().take(torch.zeros(0, dtype=torch.int64)), states(case, dtype)[:0]
+    answer = project(constraint, x)
+    assert answer.x.shape == x.shape
+    assert answer.x.dtype == dtype
+    for outcome, kind in ((answer.converged, torch.bool), (answer.iterations, torch.int64), (answer.residual, dtype)):
+        assert outcome is None or (outcome.shape == (0,) and outcome.dtype == kind)
+    assert constraint.defect(x).shape == (0,)
+    if constraint.improves:
+        better = constraint.improve(x, None)
+        assert better.x.shape == x.shape
+        assert better.defect.shape == better.done.shape == (0,)
+        assert constraint.improve(better.x, better.state).x.shape == x.shape
+
+
+@every_case
+def test_what_has_been_used_can_be_sent_elsewhere_and_copied(name):
+    case = CASES[name]
+    constraint, x = case.make(), states(case)
+    try:
+        pickle.dumps(constraint)
+    except (AttributeError, pickle.PicklingError):
+        pytest.skip("this constraint is made of a function that cannot be sent")
+    expected = answers(constraint, x)
+    for copied in (pickle.loads(pickle.dumps(constraint)), copy.deepcopy(constraint)):
+        for found, same in zip(answers(copied, x), expected, strict=True):
+            assert torch.equal(found, same)
 
 
 def layouts(x: Tensor) -> dict[str, Tensor]:

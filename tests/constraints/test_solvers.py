@@ -216,6 +216,25 @@ def test_bounds_of_a_program_are_those_that_conditions_would_state():
     assert torch.equal(native.defect(x), stated.defect(x))
 
 
+def test_improving_a_program_goes_on_to_the_nearest_state_past_feasible_ones():
+    pytest.importorskip("casadi", reason="the IPOPT projection needs casadi")
+    centres = numbers(12, 6).tolist()
+
+    def outside_balls(y, p):
+        away = [sum((y[i] - c[i]) ** 2 for i in range(6)) for c in centres]
+        return [*(1.5 - far for far in away), sum(y[i] ** 4 for i in range(6)) - 3], []
+
+    program, x = NonlinearProgram(outside_balls), 1.2 * numbers(60, 6, seed=1)
+    whole = program.project(x)
+    y, state, done = x, None, torch.zeros(60, dtype=torch.bool)
+    for _ in range(20):
+        answer = program.improve(y, state)
+        y, state, done = torch.where(done[:, None], y, answer.x), answer.state, done | answer.done
+    assert done.all()
+    far, best = ((z - x).norm(dim=1) for z in (y, whole.x))
+    assert (far <= 1.0001 * best + 1e-6).all()
+
+
 def test_bounds_of_a_program_are_checked():
     pytest.importorskip("casadi", reason="the IPOPT projection needs casadi")
     with pytest.raises(ValueError, match="lower <= upper"):

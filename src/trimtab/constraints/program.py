@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trimtab.constraints.states import check_states, host_array
+from trimtab.constraints.states import check_states, host_array, no_improvement, no_projection
 from trimtab.core.checks import float_tensor, positive_number
 from trimtab.core.constraint import Constraint, Improvement, Projection
 from trimtab.core.errors import callable_thing, missing_extra, whole_number
@@ -80,6 +80,8 @@ class NonlinearProgram(Constraint):
     def project(self, x: Tensor) -> Projection:
         r"""Feasible states near x, (n, \*event), with outcomes; a sample that IPOPT fails on is reported as failed."""
         states, parameters = self._arrays(x)
+        if not len(x):
+            return no_projection(x)
         bounds = self._bounds(states.shape[1])
         tasks = [
             (self.conditions, self.tolerance, self.max_iterations, bounds, state, row)
@@ -100,6 +102,8 @@ class NonlinearProgram(Constraint):
     def defect(self, x: Tensor) -> Tensor:
         r"""The largest violation of a condition, (n, \*event) to (n,)."""
         states, parameters = self._arrays(x)
+        if not len(x):
+            return x.new_zeros(0)
         measure = _program(self.conditions, states.shape[1], parameters.shape[1], self.tolerance, self.max_iterations)[
             1
         ]
@@ -112,6 +116,8 @@ class NonlinearProgram(Constraint):
         Carries where it began.
         """
         states, parameters = self._arrays(x)
+        if not len(x):
+            return no_improvement(x)
         begun = states if state is None else host_array(state[0])
         bounds = self._bounds(states.shape[1])
         answers = [
@@ -201,7 +207,8 @@ def _solve(
     """One sample: the state, whether IPOPT succeeded, and its iterations; near `begun` if that is not the state."""
     solver, measure, lower = _program(conditions, len(state), len(parameters), tolerance, max_iterations)
     worst = max(float(measure(state, parameters)), float(_outside(state, bounds)))
-    if worst <= tolerance:  # a feasible state is its own projection
+    on_the_way = begun is not None and not np.array_equal(begun, state)
+    if worst <= tolerance and not on_the_way:  # a feasible state is its own projection, but not that of another one
         return state, True, 0
     least, most = (-np.inf, np.inf) if bounds is None else bounds
     try:
