@@ -118,6 +118,22 @@ def test_no_states_are_projected_to_none(name, dtype):
 
 
 @every_case
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_a_state_that_is_not_finite_leaves_the_others_alone(name, bad):
+    case = CASES[name]
+    constraint, x = case.make(), states(case)
+    expected = answers(constraint, x)
+    x[3].view(-1)[1] = bad
+    others = torch.arange(N) != 3
+    off = 0.0 if case.to_the_bit else 64 * torch.finfo(x.dtype).eps
+    for found, same in zip(answers(constraint, x), expected, strict=True):
+        torch.testing.assert_close(found[others], same[others], rtol=off, atol=off)
+    answer = project(constraint, x)
+    if answer.converged is not None and not answer.x[3].isfinite().all():
+        assert not answer.converged[3]
+
+
+@every_case
 def test_what_has_been_used_can_be_sent_elsewhere_and_copied(name):
     case = CASES[name]
     constraint, x = case.make(), states(case)

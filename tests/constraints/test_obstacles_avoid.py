@@ -261,6 +261,14 @@ def test_a_route_is_free_at_any_noise(name: str) -> None:
         assert float(avoid.violation(path.transpose(0, 1)).max()) == 0
 
 
+def test_a_map_without_a_free_point_of_the_roadmap_fails_its_samples_only() -> None:
+    walls = [[-1.1, -1.1, 0.53, 1.1], [0.59, -1.1, 1.1, 1.1], [0.5, -1.1, 0.8, 0.53], [0.0, 0.59, 0.7, 1.1]]
+    chamber = Obstacles(torch.zeros(0, 3), torch.tensor(walls))  # smaller than the grid of points
+    avoid = AvoidObstacles(chamber, torch.tensor([0.55, 0.56]), torch.tensor([0.57, 0.56]))
+    answer = avoid.project(torch.stack([torch.full((2, 6), -0.9), torch.full((2, 6), 0.56)]))
+    assert answer.converged.tolist() == [False, True]
+
+
 # ---------------------------------------------------------------- the public map
 
 
@@ -283,3 +291,19 @@ def test_effort_limits_the_rounds() -> None:
     assert answer.iterations is not None
     assert int(answer.iterations.max()) <= 6
     assert bool(answer.x.isfinite().all())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rounds": -1}, "rounds of an Effort .* at least 0: got -1"),
+        ({"rounds": 1.5}, "whole number: got 1.5"),
+        ({"step": "a"}, "step of an Effort must be a number"),
+        ({"step": -1.0}, "above 0: got -1.0"),
+        ({"damping": math.nan}, "damping of an Effort must be a number: got NaN"),
+        ({"reach": -0.1}, "reach of an Effort"),
+    ],
+)
+def test_an_effort_that_is_none_is_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        Effort(**settings)  # type: ignore[arg-type]

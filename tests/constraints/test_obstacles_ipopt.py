@@ -54,6 +54,15 @@ def test_ipopt_backend_gives_an_outcome_for_each_sample() -> None:
     assert torch.equal(answer.x[:, 2:], x[:, 2:])
 
 
+@needs_casadi
+def test_ipopt_backend_projects_no_states_to_none() -> None:
+    x, plain = proposals(MAPS["circles"], 3, 0.03, seed=23, waypoints=16)
+    some = AvoidObstacles(plain.obstacles, plain.start, plain.goal, backend="ipopt").take(torch.zeros(0).long())
+    answer = some.project(x[:0])
+    assert answer.x.shape == (0, 4, 16)
+    assert answer.converged.shape == answer.iterations.shape == (0,)
+
+
 POOL = """
 import torch
 from trimtab.constraints.obstacles import AvoidObstacles, scattered_circles

@@ -30,6 +30,7 @@ from trimtab.constraints import (
     halfspaces,
 )
 from trimtab.constraints.daqp import NearestByDaqp
+from trimtab.core.constraint import as_constraint
 
 
 @pytest.fixture(params=["DAQP", "torch"])
@@ -237,8 +238,10 @@ def test_improving_a_program_goes_on_to_the_nearest_state_past_feasible_ones():
 
 def test_bounds_of_a_program_are_checked():
     pytest.importorskip("casadi", reason="the IPOPT projection needs casadi")
-    with pytest.raises(ValueError, match="lower <= upper"):
-        NonlinearProgram(outside_disc, numbers(2, 2), bounds=(torch.ones(3), torch.zeros(3)))
+    with pytest.raises(ValueError, match="lower <= upper: got 1 and 0 for number 2"):
+        NonlinearProgram(outside_disc, numbers(2, 2), bounds=(torch.tensor([0.0, 0.0, 1.0]), torch.zeros(3)))
+    with pytest.raises(ValueError, match=r"got shapes \(2,\) and \(3,\)"):
+        NonlinearProgram(outside_disc, numbers(2, 2), bounds=(torch.zeros(2), torch.zeros(3)))
     with pytest.raises(ValueError, match="bounds for 2 numbers, but a state has 3"):
         NonlinearProgram(outside_disc, numbers(2, 2), bounds=(torch.zeros(2), torch.ones(2))).project(numbers(2, 3))
 
@@ -286,6 +289,12 @@ def test_importing_the_constraints_does_not_import_casadi():
         (lambda: Product((Part(0, 3, Ball()), Part(2, 4, Ball()))), "overlap"),
         (lambda: Product((Part(3, 3, Ball()),)), "start < stop"),
         (lambda: Product((Part(0, 9, Ball()),)).defect(torch.zeros(1, 3)), "ends at coordinate 9"),
+        (
+            lambda: Product((Part(0, 3, as_constraint(lambda x: x[:, :1], lambda x: x[:, 0])),)).project(
+                torch.zeros(2, 4)
+            ),
+            r"part 0 to 3 must return .* given, \(2, 3\): got \(2, 1\)",
+        ),
     ],
 )
 def test_bad_settings_are_explained(make, message):

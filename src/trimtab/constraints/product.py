@@ -101,12 +101,18 @@ class Product(Constraint):
         r"""Each part projected, (n, \*event), with outcomes: all parts converged, iterations added up."""
         check_states(x, "Product")
         flat = x.flatten(1).clone()
-        converged = torch.ones(len(x), dtype=torch.bool, device=x.device)
+        converged = flat.isfinite().all(dim=1)  # parts that cannot fail say nothing of what is no state
         iterations = torch.zeros(len(x), dtype=torch.int64, device=x.device)
         for part in self.parts:
-            answer = part.constraint.project(self._of(part, x), **self._told(part, context))
+            piece = self._of(part, x)
+            answer = part.constraint.project(piece, **self._told(part, context))
             if isinstance(answer, Tensor):
                 answer = Projection(answer)
+            if answer.x.shape != piece.shape:
+                raise ValueError(
+                    f"{type(part.constraint).__name__} of the part {part.start} to {part.stop} must return states of "
+                    f"the shape it was given, {tuple(piece.shape)}: got {tuple(answer.x.shape)}"
+                )
             flat[:, part.start : part.stop] = answer.x.flatten(1)
             if answer.converged is not None:
                 converged &= answer.converged

@@ -71,10 +71,15 @@ class NonlinearProgram(Constraint):
             if not isinstance(self.bounds, tuple | list) or [type(bound) for bound in self.bounds] != [Tensor, Tensor]:
                 raise TypeError(f"bounds are two tensors, (lower, upper): got {self.bounds!r:.60}")
             lower, upper = self.bounds
-            if lower.ndim != 1 or lower.shape != upper.shape or not bool((lower <= upper).all()):
+            if lower.ndim != 1 or lower.shape != upper.shape:
                 raise ValueError(
-                    "bounds are (lower, upper) with one number for each of a state, lower <= upper: got shapes "
+                    "bounds are (lower, upper) with one number for each of a state: got shapes "
                     f"{tuple(lower.shape)} and {tuple(upper.shape)}"
+                )
+            if not bool((lower <= upper).all()):
+                i = int((~(lower <= upper)).nonzero()[0])
+                raise ValueError(
+                    f"bounds need lower <= upper: got {float(lower[i]):g} and {float(upper[i]):g} for number {i}"
                 )
 
     def project(self, x: Tensor) -> Projection:
@@ -205,6 +210,8 @@ def _solve(
     begun: Array | None = None,
 ) -> tuple[Array, bool, int]:
     """One sample: the state, whether IPOPT succeeded, and its iterations; near `begun` if that is not the state."""
+    if not np.isfinite(state).all():
+        return state, False, 0
     solver, measure, lower = _program(conditions, len(state), len(parameters), tolerance, max_iterations)
     worst = max(float(measure(state, parameters)), float(_outside(state, bounds)))
     on_the_way = begun is not None and not np.array_equal(begun, state)
@@ -234,7 +241,8 @@ def _outside(states: Array, bounds: Bounds | None) -> Array:
     if bounds is None:
         return np.zeros(states.shape[:-1])
     lower, upper = bounds
-    outside: Array = np.maximum(lower - states, states - upper).clip(min=0).max(axis=-1, initial=0)
+    with np.errstate(invalid="ignore"):  # inf less inf
+        outside: Array = np.maximum(lower - states, states - upper).clip(min=0).max(axis=-1, initial=0)
     return outside
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from trimtab.constraints.rows import row_norm, row_product
 from trimtab.constraints.states import check_states
 from trimtab.core.constraint import Constraint, Improvement
+from trimtab.core.states import rowwise
 
 __all__ = ["Stiefel", "newton_schulz"]
 
@@ -30,10 +31,11 @@ class Stiefel(Constraint):
     improves = True
 
     def project(self, x: Tensor) -> Tensor:
-        """The nearest frames, (n, p, q)."""
+        """The nearest frames, (n, p, q); what is not finite stays as it is, since it must not fail the others."""
         _check(x)
-        u, _, vh = torch.linalg.svd(x.double(), full_matrices=False)
-        return row_product(u, vh).to(x.dtype)
+        finite = rowwise(x.flatten(1).isfinite().all(dim=1), x)
+        u, _, vh = torch.linalg.svd(x.where(finite, 0.0).double(), full_matrices=False)
+        return row_product(u, vh).to(x.dtype).where(finite, x)
 
     def defect(self, x: Tensor) -> Tensor:
         """norm(XᵀX - I) with the Frobenius norm, (n, p, q) to (n,)."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trimtab.core.checks import positive_number
+from trimtab.core.errors import real_number, whole_number
+
 __all__ = ["Effort"]
 
 
@@ -40,3 +43,13 @@ class Effort:
     hopeless: float = 1e-3
     leap: float = 0.7
     overhang: float = 2.0
+
+    def __post_init__(self) -> None:
+        """Refuse what is no limit of a search; the numbers reach compiled code."""
+        for name in ("rounds", "sweeps", "stale", "patience"):
+            whole_number(getattr(self, name), f"{name} of an Effort", 0)
+        for name in ("step", "stiffening"):
+            positive_number(getattr(self, name), f"{name} of an Effort")
+        for name in ("reach", "damping", "settled", "hopeless", "overhang"):
+            real_number(getattr(self, name), f"{name} of an Effort", 0, 1e6)
+        real_number(self.leap, "leap of an Effort", 0)

@@ -186,6 +186,9 @@ class IpoptPaths:
         from trimtab.constraints.obstacles.batched import violations
 
         n = proposal.shape[1]
+        if not n:
+            nothing = torch.zeros(0, dtype=torch.int64, device=proposal.device)
+            return proposal, nothing.bool(), nothing
         q, p = (x.detach().cpu().double().transpose(0, 1).numpy() for x in (proposal, begin))
         tasks = zip(q, p, strict=True)
         answers = list(self._in_pool(tasks) if self.workers > 1 and n > 1 else map(self._here, tasks))

@@ -80,7 +80,9 @@ def _clearance(obstacles: Obstacles, a: Tensor, b: Tensor) -> Tensor:
 
 def _sees(obstacles: Obstacles, a: Tensor, b: Tensor) -> Tensor:
     """Whether the way from each a to its b is free: two of (2, k, M) to (k, M)."""
-    rows = max(1, _CHUNK // max(1, a.shape[2]))
+    if not a[0].numel():  # a map may leave no point free
+        return torch.zeros(a.shape[1:], dtype=torch.bool, device=a.device)
+    rows = max(1, _CHUNK // a.shape[2])
     parts = [
         _clearance(obstacles, a[:, i : i + rows].flatten(1), b[:, i : i + rows].flatten(1)) > _MARGIN
         for i in range(0, a.shape[1], rows)
