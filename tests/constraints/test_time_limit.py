@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from importlib.util import find_spec
+
+import numpy as np
 import pytest
 import torch
 
 import trimtab as tt
-from slow_ball import Slow, shrunk
+from slow_ball import Slow, asleep, rows_of_zeros, shrunk
 from trimtab.constraints import Ball, TimeLimit
 
 
@@ -28,6 +31,31 @@ def test_the_policy_of_the_corrector_decides_what_becomes_of_it():
     assert torch.equal(corrector(x), x)
     corrector(x)
     assert corrector.rollout.failed[0].tolist() == [True, True]
+    limited.end()
+
+
+def test_states_of_any_kind_fail_where_it_takes_too_long():
+    limited = TimeLimit(tt.as_constraint(asleep, rows_of_zeros), seconds=0.2)
+    kinds = {
+        "a tree": {"p": torch.ones(5, 2), "q": torch.ones(5, 1)},
+        "numpy": np.ones((5, 2)),
+        "with a gradient": 2 * torch.ones(5, 2, requires_grad=True),
+    }
+    if find_spec("jax") is not None:
+        import jax.numpy as jnp
+
+        kinds["jax"] = jnp.ones((5, 2))
+    for x in kinds.values():
+        answer = limited.project(x)
+        assert answer.x is x
+        assert answer.converged.tolist() == [False] * 5
+    limited.end()
+
+
+def test_states_with_a_gradient_are_projected_without_it():
+    limited = TimeLimit(Ball(), seconds=60.0)
+    answer = limited.project(torch.tensor([[3.0, 4.0]], requires_grad=True) * 2)
+    torch.testing.assert_close(answer.x, torch.tensor([[0.6, 0.8]]))
     limited.end()
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from trimtab.core.constraint import Constraint, Projection
 from trimtab.core.errors import of_type, real_number
+from trimtab.core.states import Form, map_leaves
 
 __all__ = ["TimeLimit"]
 
@@ -91,11 +92,13 @@ class TimeLimit(Constraint):
             )
         return measured
 
-    def project(self, x: Tensor, **context: Any) -> Projection:
+    def project(self, x: Any, **context: Any) -> Projection:
         """As the constraint projects, or a failure of all samples where it took too long."""
         answer = self._workshop.ask((self.constraint, "project", x, context), self.seconds)
         if answer is None:
-            return Projection(x, converged=torch.zeros(len(x), dtype=torch.bool, device=x.device))
+            like = x if isinstance(x, Tensor) else Form(x)  # an array of another library, or a tree of such
+            n = like.n if isinstance(like, Form) else len(like)
+            return Projection(x, converged=torch.zeros(n, dtype=torch.bool, device=like.device))
         return answer if isinstance(answer, Projection) else Projection(answer)
 
     def end(self) -> None:
@@ -118,8 +121,10 @@ class _Workshop:
         """A copy elsewhere has a process of its own."""
         return {"_process": None, "_there": None}
 
-    def ask(self, question: tuple[Constraint, str, Tensor, Mapping[str, Any]], seconds: float) -> Any:
+    def ask(self, question: tuple[Constraint, str, Any, Mapping[str, Any]], seconds: float) -> Any:
         """What the process answers in time; None if it does not, or cannot."""
+        constraint, asked, x, context = question
+        question = constraint, asked, _detached(x), {name: _detached(value) for name, value in context.items()}
         if self._process is None or not self._process.is_alive():
             self._begin()
         assert self._there is not None
@@ -171,6 +176,13 @@ class _Workshop:
     def __del__(self) -> None:
         with suppress(Exception):
             self.end()
+
+
+def _detached(value: Any) -> Any:
+    """States and the like without their gradients, which cannot be sent."""
+    if isinstance(value, Tensor):
+        return value.detach()
+    return map_leaves(Tensor.detach, value) if isinstance(value, dict | list | tuple) else value
 
 
 def _work(there: Connection) -> None:
