@@ -138,3 +138,27 @@ def test_what_is_running_does_not_change_what_it_is():
     noise = Noise(torch.arange(2), torch.float64)
     sampler.start(noise)
     assert fingerprint(sampler) == before != fingerprint(LoopSampler(loop, T + 1))
+
+
+def test_a_run_that_is_over_was_not_begun_or_is_begun_again_is_told_apart():
+    sampler, noise = LoopSampler(loop, T + 1), Noise(torch.arange(2), torch.float64)
+    with pytest.raises(RuntimeError, match="it was not begun, or is over; call start"):
+        sampler.step(None, 0, noise)
+    for _ in range(3):
+        x = sampler.start(noise)
+    assert len([thread for thread in threading.enumerate() if thread.name == "trimtab loop"]) == 1
+    for t in range(T):
+        x = sampler.step(x, t, noise)
+    with pytest.raises(ValueError, match="ended after 12 of n_steps = 13 calls"):
+        sampler.step(x, T, noise)
+    with pytest.raises(RuntimeError, match="is over"):  # and does not wait for an answer that never comes
+        sampler.step(x, T, noise)
+    assert not waiting()
+
+
+def test_steps_out_of_order_are_refused():
+    sampler, noise = LoopSampler(loop, T), Noise(torch.arange(2), torch.float64)
+    x = sampler.step(sampler.start(noise), 0, noise)
+    with pytest.raises(ValueError, match="step 1 of 12 is next, got 2"):
+        sampler.step(x, 2, noise)
+    assert not waiting()

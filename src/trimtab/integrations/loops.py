@@ -64,6 +64,7 @@ class LoopSampler:
 
     def start(self, noise: Noise) -> Any:
         """Begin a run of the loop; its first proposals stand for the initial states, (n, *event)."""
+        _give_up(self._running, id(noise))  # one that was begun before, and is not wanted any more
         running = _Running(self.loop, noise.seeds, self.n_steps)
         self._running[id(noise)] = running
         # a run that is given up, by an error elsewhere, must not leave its thread waiting
@@ -72,12 +73,20 @@ class LoopSampler:
 
     def step(self, x: Any, t: int, noise: Noise) -> Any:
         """Let the loop go on with `x` to its next call, (n, *event)."""
-        running = self._running[id(noise)]
-        proposal = running.first if t == 0 else running.go_on(x)
-        if t == self.n_steps - 1:
-            if not self._checked:
+        running = self._running.get(id(noise))
+        if running is None:
+            raise RuntimeError(
+                "no run of the loop is going on with this noise: it was not begun, or is over; call start"
+            )
+        try:
+            proposal = running.at(t, x)
+            if t == self.n_steps - 1 and not self._checked:
                 running.run_out(proposal)
                 self._checked.append(True)
+        except BaseException:  # nobody answers any more
+            _give_up(self._running, id(noise))
+            raise
+        if t == self.n_steps - 1:
             _give_up(self._running, id(noise))
         return proposal
 
@@ -94,8 +103,12 @@ class _Running:
         self.thread.start()
         self.first = self._next()
 
-    def go_on(self, x: Any) -> Any:
-        """Give the loop its state, and wait for the next proposal."""
+    def at(self, t: int, x: Any) -> Any:
+        """The proposal of step t; for all but the first, the loop is given its state and goes on."""
+        if t == 0 and self.calls == 1:
+            return self.first
+        if t != self.calls:
+            raise ValueError(f"a loop makes its steps in order: step {self.calls} of {self.n_steps} is next, got {t}")
         self.answers.put(x)
         return self._next()
 
