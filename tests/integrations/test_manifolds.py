@@ -56,6 +56,26 @@ def test_without_a_cheap_defect_the_price_is_stated():
         manifold_constraint(torch.nn.Linear(1, 1))
 
 
+def test_a_defect_is_not_chosen_by_a_name_that_anybody_may_give():
+    class Sphere:
+        def projx(self, x):
+            return 2 * x / x.norm(dim=-1, keepdim=True)
+
+    class Doubled(flow_manifolds.Sphere):
+        def projx(self, x):
+            return 2 * super().projx(x)
+
+    class Named(flow_manifolds.Sphere):
+        """With the projection of the library."""
+
+    for own in (Sphere(), Doubled()):
+        with pytest.warns(UserWarning, match="no cheap defect"):
+            constraint = manifold_constraint(own)
+        x = constraint.project(torch.randn(3, 4, generator=torch.Generator().manual_seed(0)))
+        assert (constraint.defect(x) < 1e-6).all()
+    assert not manifold_constraint(Named()).defect_is_projection
+
+
 @pytest.mark.parametrize("every_step", [True, False])
 def test_flow_matching_s_own_solver_is_reproduced_bit_for_bit(every_step):
     from flow_matching.solver import RiemannianODESolver

@@ -20,10 +20,10 @@ def manifold_constraint(
 ) -> Constraint:
     """A manifold as a constraint: its `projx` projects.
 
-    Manifolds offer a projection but no distance. For spheres, flat tori, Stiefel manifolds and Euclidean space a cheap
-    defect is known here and chosen by the manifold's class. For others, and without one of your own, the defect is the
-    projection residual: then every look at a state costs a projection, is counted as one, and scheduling saves nothing
-    (a warning says so).
+    Manifolds offer a projection but no distance. For spheres, flat tori, Stiefel manifolds and Euclidean space of
+    flow_matching and geoopt a cheap defect is known here and chosen by the class whose projection it is. For others,
+    and without one of your own, the defect is the projection residual: then every look at a state costs a projection,
+    is counted as one, and scheduling saves nothing (a warning says so).
 
     Args:
         manifold: With `projx`, on the last dimension or the last two of the states.
@@ -52,10 +52,13 @@ def manifold_constraint(
 
 
 def _known_defect(manifold: Any) -> Callable[[Tensor], Tensor] | None:
-    names = [cls.__name__ for cls in type(manifold).__mro__]
-    if "Sphere" in names and getattr(manifold, "projector", None) is not None:
+    """By the class whose projection it is, in a library where its name is known: anybody may call theirs Sphere."""
+    home = next(cls for cls in type(manifold).__mro__ if "projx" in vars(cls) or cls is object)
+    if home.__module__.partition(".")[0] not in _LIBRARIES or "projx" in vars(manifold):
+        return None
+    if home.__name__ == "Sphere" and getattr(manifold, "projector", None) is not None:
         return None  # geoopt's sphere within a subspace
-    return next((_DEFECTS[name] for name in names if name in _DEFECTS), None)
+    return _DEFECTS.get(home.__name__)
 
 
 def _row_norm(values: Tensor) -> Tensor:
@@ -80,6 +83,7 @@ def _nowhere_off(x: Tensor) -> Tensor:
     return torch.zeros(len(x), dtype=x.dtype, device=x.device)
 
 
+_LIBRARIES = ("flow_matching", "geoopt")
 _DEFECTS: dict[str, Callable[[Tensor], Tensor]] = {
     "Sphere": _off_sphere,
     "FlatTorus": _off_torus,
