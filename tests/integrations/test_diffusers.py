@@ -253,11 +253,24 @@ def test_a_pipeline_as_a_sampler_is_the_wrapped_pipeline(stable, name, history):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*(extrapolates from|recomputes the state).*")
         run = free.rollout(sampler, box(), tt.Periodic(3), range(2))
-        assert type(stable.scheduler) is type(plain)
+        assert stable.scheduler is plain
         wrap(stable, box(), tt.Periodic(3), history=history)
         final = call(stable, [torch.Generator().manual_seed(seed) for seed in range(2)])
     assert torch.equal(run.final, final)
     assert torch.equal(run.projected, stable.scheduler.rollout.projected)
+
+
+def test_a_pipeline_that_projects_goes_on_doing_so_after_it_was_a_sampler():
+    pipe = wrap(quiet(diffusers.DDIMPipeline(unet(), SCHEDULERS["DDIM"]())), box(), tt.Stepwise())
+    projecting = pipe.scheduler
+
+    def call(pipe, generators):
+        pipe(batch_size=len(generators), generator=generators, num_inference_steps=STEPS, output_type="np")
+
+    free.rollout(pipeline_sampler(pipe, call, STEPS), box(), tt.Terminal(), range(2))
+    assert pipe.scheduler is projecting
+    call(pipe, [torch.Generator().manual_seed(0)])
+    assert projecting.rollout.spent.tolist() == [STEPS]
 
 
 def test_a_pipeline_can_be_calibrated_like_any_sampler():

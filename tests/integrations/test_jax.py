@@ -263,3 +263,10 @@ def test_an_implicit_solver_with_tolerances():
     )
     assert record.spent.tolist() == [2, 2]
     assert jnp.abs(jnp.linalg.norm(y, axis=1) - 1).max() < 1e-5
+
+
+def test_options_that_are_none_of_a_corrector_are_told_by_name():
+    from trimtab.integrations.diffrax import diffeqsolve
+
+    with pytest.raises(TypeError, match="unknown option of diffeqsolve 'n_step'"):
+        diffeqsolve(diffrax.ODETerm(swirl), diffrax.Heun(), jnp.linspace(0, 1, 6), jnp.eye(3), SPHERE, None, n_step=4)

@@ -146,6 +146,11 @@ def test_contradictory_options_are_refused():
         odeint(swirl, start(), times(), NOWHERE, tt.Stepwise(), method="euler", options=options)
 
 
+def test_options_that_are_none_of_a_corrector_are_told_by_name():
+    with pytest.raises(TypeError, match="unknown option of odeint 'keep_state'; did you mean 'keep_states'"):
+        odeint(swirl, start(), times(), NOWHERE, tt.Stepwise(), method="euler", keep_state=True)
+
+
 @pytest.mark.parametrize("y0", [(torch.ones(2, 3),), {"y": torch.ones(2, 3)}])
 def test_a_tree_is_refused_with_what_to_do(y0):
     with pytest.raises(TypeError, match=r"y0 is one tensor.*stack its parts"):

@@ -15,6 +15,7 @@ from trimtab.core.errors import missing_extra
 from trimtab.core.moment import Moment
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
+from trimtab.integrations.options import check_options
 
 try:
     import azula.sample
@@ -64,6 +65,7 @@ def wrap(
             f"{type(sampler).__name__} has a loop (__call__) of its own, whose step ends cannot be told from outside; "
             "add the line x = corrector(x, t) to it, with corrector = trimtab.Corrector(constraint, schedule, n_steps)"
         )
+    check_options(options, "wrap")
     return ProjectedSampler(sampler, constraint, schedule, **options)
 
 

@@ -13,6 +13,7 @@ from trimtab.core.errors import missing_extra
 from trimtab.core.moment import Moment
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
+from trimtab.integrations.options import check_options
 
 try:
     import diffrax
@@ -68,6 +69,7 @@ def diffeqsolve(
         (10, [2], True)
     """
     times = _checked_times(times)
+    check_options(options, "diffeqsolve")
     if not isinstance(solver, diffrax.AbstractSolver):
         raise TypeError(f"the solver is one of diffrax, such as diffrax.Heun(): got {type(solver).__name__}")
     leaves = jax.tree_util.tree_leaves(terms, is_leaf=lambda leaf: isinstance(leaf, diffrax.AbstractTerm))

@@ -14,6 +14,7 @@ from trimtab.core.errors import callable_thing, missing_extra, of_type
 from trimtab.core.moment import Moment
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
+from trimtab.integrations.options import check_options
 from trimtab.integrations.torchdiffeq import odeint
 
 try:
@@ -49,6 +50,7 @@ class ProjectedODESolver(ODESolver):  # type: ignore[misc]
     ) -> None:
         """The model as in `ODESolver`, called as `velocity_model(x=x, t=t)`; options are those of `Corrector`."""
         callable_thing(velocity_model, "velocity_model", "velocity_model(x=x, t=t)")
+        check_options(options, "ProjectedODESolver")
         Corrector(constraint, schedule, 1 << 30, **options)  # refuses what cannot work now, not in mid-run
         super().__init__(velocity_model)
         self.constraint, self.schedule, self.options = constraint, schedule, options

@@ -16,6 +16,7 @@ from trimtab.core.moment import Moment
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
 from trimtab.core.states import Form
+from trimtab.integrations.options import check_options
 
 try:
     import torchdiffeq
@@ -81,6 +82,7 @@ def odeint(
     _check_solve(func, y0, t, method, rtol, atol)
     if options is not None:
         of_type(options, Mapping, "the options of odeint", "as in options={'step_size': 0.1}")  # type: ignore[type-abstract]
+    check_options(corrector, "odeint")
     given = dict(options or {})
     func = _Checked(func, y0)
     with torch.no_grad():

@@ -29,6 +29,7 @@ from trimtab.integrations.diffusers.clean import clean_prediction
 from trimtab.integrations.diffusers.gate import Gate, HandedSettings, History, Settings, Target
 from trimtab.integrations.diffusers.history import UNDOING, forget_rows
 from trimtab.integrations.loops import Correct, LoopSampler
+from trimtab.integrations.options import check_options
 
 try:
     from diffusers.callbacks import PipelineCallback
@@ -87,6 +88,7 @@ def wrap(
     """
     _refuse_unknown("target", target, get_args(Target))
     _refuse_unknown("history", history, get_args(History))
+    check_options(options, "wrap")
     Corrector(constraint, schedule, 1 << 30, **options)  # refuses what cannot work now, not in mid-run
     settings = Settings(constraint, schedule, target, history, options)
     if hasattr(thing, "components") or (hasattr(thing, "scheduler") and not hasattr(thing, "step")):
@@ -138,11 +140,12 @@ def pipeline_sampler(
 
     def loop(correct: Correct, seeds: Tensor) -> None:
         settings.correct = correct
+        own = pipe.scheduler  # by identity: it may be one that projects, or that others hold too
         pipe.scheduler = _projecting(plain, settings)
         try:
             call(pipe, [torch.Generator(pipe.device).manual_seed(int(seed)) for seed in seeds])
         finally:
-            pipe.scheduler = plain
+            pipe.scheduler = own
 
     return LoopSampler(loop, n_steps)
 
@@ -157,6 +160,7 @@ class ProjectionCallback(PipelineCallback):
     def __init__(self, constraint: Constraint, schedule: Schedule | Callable[[Moment], Tensor], **options: Any) -> None:
         """Arguments as in `wrap`."""
         super().__init__()
+        check_options(options, "ProjectionCallback")
         Corrector(constraint, schedule, 1 << 30, **options)
         self._gate = Gate(Settings(constraint, schedule, "state", "keep", options))
 
