@@ -284,3 +284,13 @@ def test_settings_that_make_no_flow_are_explained(settings, message):
 def test_a_setting_that_is_no_number_is_refused_before_anything_is_made(name, setting, value):
     with pytest.raises((TypeError, ValueError), match=f"{setting}, a setting of"):
         tt.domain(name, **{setting: value})
+
+
+@pytest.mark.parametrize("name", ["grid", "reaction-flow"])
+def test_the_former_name_of_a_setting_works_with_a_warning(name):
+    if name == "grid":
+        pytest.importorskip("casadi", reason="the grid is projected by IPOPT")
+    with pytest.warns(DeprecationWarning, match="steps is called n_steps now"):
+        old = domain(name, steps=7)
+    assert old.settings == domain(name, n_steps=7).settings
+    assert old.settings["n_steps"] == 7

@@ -68,6 +68,23 @@ def test_samples_whose_projection_fails_are_counted_and_none_is_lost() -> None:
     torch.testing.assert_close(alone.final, run.final[1:], atol=allowed, rtol=0)
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"eligible_from": 20}, "eligible_from, a noise level, .* from 0 to 9: got 20"),
+        ({"defect": "segment-dept"}, "did you mean 'segment-depth'"),
+        ({"inner_steps": 0}, "inner_steps .* at least 1: got 0"),
+        ({"effective_from": "a"}, "effective_from, a noise level, must be a whole number"),
+        ({"checkpoint": 3}, "checkpoint is the path of a file: got 3"),
+        ({"backend": "ipop"}, "did you mean 'ipopt'"),
+        ({"workers": -1}, "at least 0: got -1"),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused_when_they_are_given(settings: dict, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        domain("pdm", **settings)
+
+
 @pytest.mark.parametrize("text", ["[[0, 0]]", "[1, 2]", '{"a": 3}', "not json"])
 def test_a_file_that_is_no_map_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "map.json").write_text(text)

@@ -26,7 +26,7 @@ from trimtab.domains.grid.view import line_profile
 
 @pytest.mark.parametrize("case", ["case14", "case30"])
 def test_a_corrected_rollout_ends_feasible_with_the_demand_asked_for(case: str) -> None:
-    made = domain("grid", case=case, steps=4)
+    made = domain("grid", case=case, n_steps=4)
     problem = made.problem(range(3))
     run = free.rollout(problem.sampler, problem.constraint, tt.Stepwise(), range(3))
     assert not run.failed.any()
@@ -39,7 +39,7 @@ def test_a_corrected_rollout_ends_feasible_with_the_demand_asked_for(case: str) 
 
 
 def test_an_uncorrected_step_is_eulers() -> None:
-    sampler = domain("grid", steps=5).problem([0]).sampler
+    sampler = domain("grid", n_steps=5).problem([0]).sampler
     noise = Noise(as_seeds([0]))
     x = sampler.start(noise)
     model: Model = sampler.model  # type: ignore[attr-defined]
@@ -75,7 +75,7 @@ def test_the_projection_is_nearest_in_standard_units_and_leaves_the_noise_alone(
 
 
 def test_rows_follow_their_demand_and_solve_alike_alone() -> None:
-    problem = domain("grid", steps=3).problem(range(4))
+    problem = domain("grid", n_steps=3).problem(range(4))
     rows = torch.tensor([2, 0])
     some = free.rollout(problem.sampler, problem.constraint.take(rows), tt.Stepwise(), rows)
     whole = free.rollout(problem.sampler, problem.constraint, tt.Stepwise(), range(4))
@@ -148,8 +148,8 @@ def test_weights_of_another_case_and_files_of_another_kind_are_refused(tmp_path:
     assert load_model(tmp_path / "own.safetensors").case == "case14"
     with pytest.raises(ValueError, match="weights for case14, but the grid is case30"):
         domain("grid", case="case30", model=str(tmp_path / "own.safetensors"))
-    with pytest.raises(ValueError, match="steps must be a whole number"):
-        domain("grid", steps=0)
+    with pytest.raises(ValueError, match="n_steps must be a whole number"):
+        domain("grid", n_steps=0)
 
 
 def test_a_number_that_hardly_varies_does_not_weigh_without_bound() -> None:

@@ -15,7 +15,7 @@ NOTHING = tt.as_constraint(lambda x: x, lambda x: x.new_zeros(len(x)))
 
 
 def run(target, schedule, seeds=range(3), constraint=None, steps=STEPS):
-    problem = domain("reaction-flow", steps=steps, target=target).problem(seeds)
+    problem = domain("reaction-flow", n_steps=steps, target=target).problem(seeds)
     return free.rollout(problem.sampler, constraint or problem.constraint, schedule, seeds)
 
 
@@ -31,7 +31,7 @@ def test_without_corrections_the_pair_follows_the_same_euler_steps():
 @pytest.mark.parametrize("schedule", [tt.Terminal(), tt.Stepwise(), tt.Periodic(2)])
 def test_every_rollout_ends_with_its_own_profile_and_balance(target, schedule):
     done = run(target, schedule)
-    problem = domain("reaction-flow", steps=STEPS, target=target).problem(range(3))
+    problem = domain("reaction-flow", n_steps=STEPS, target=target).problem(range(3))
     assert problem.constraint.defect(done.final).max() < 1e-5
     field = done.final[:, 0] if target == "clean" else done.final
     torch.testing.assert_close(field[:, 0], given_conditions(range(3))[0].initial.float(), rtol=0, atol=1e-6)
@@ -48,7 +48,7 @@ def test_a_sample_does_not_depend_on_its_batch():
 
 
 def test_a_correction_changes_the_clean_field_and_keeps_the_noise():
-    problem = domain("reaction-flow", steps=STEPS).problem(range(2))
+    problem = domain("reaction-flow", n_steps=STEPS).problem(range(2))
     noise = Noise(as_seeds(range(2)), torch.float32)
     x = problem.sampler.step(problem.sampler.start(noise), 0, noise)
     projected = problem.constraint.project(x).x
@@ -58,11 +58,11 @@ def test_a_correction_changes_the_clean_field_and_keeps_the_noise():
 
 def test_thresholds_fit_other_seeds_of_the_same_problem_only():
     seeds = range(100, 104)
-    problem = domain("reaction-flow", steps=STEPS).problem(seeds)
+    problem = domain("reaction-flow", n_steps=STEPS).problem(seeds)
     prices = free.calibrate(problem, budget=2, method="paper", objective="path")
     spent = run("clean", tt.prices.Adaptive(prices)).spent
     assert (spent == 2).all()
-    other = domain("reaction-flow", steps=STEPS).problem(range(2))
+    other = domain("reaction-flow", n_steps=STEPS).problem(range(2))
     again = free.calibrate(other, budget=2, method="paper", objective="path")
     assert prices.fingerprint == again.fingerprint
 
@@ -77,7 +77,12 @@ def test_the_error_of_a_solution_is_the_distance_to_the_nearest_tried():
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"steps": 0}, "at least 1"), ({"steps": 2.5}, "whole number"), ({"target": "cleen"}, "did you mean 'clean'")],
+    [
+        ({"n_steps": 0}, "at least 1"),
+        ({"n_steps": 2.5}, "whole number"),
+        ({"tolerance": -1.0}, "above 0"),
+        ({"target": "cleen"}, "did you mean 'clean'"),
+    ],
 )
 def test_bad_settings_are_explained(settings, message):
     with pytest.raises((TypeError, ValueError), match=message):

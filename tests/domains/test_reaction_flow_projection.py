@@ -1,3 +1,4 @@
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -71,9 +72,15 @@ def test_a_field_that_is_not_finite_fails_alone():
     assert torch.equal(balance.take(torch.tensor([4])).project(u[4:5]).iterations, answer.iterations[4:5])
 
 
+def test_a_tolerance_that_nothing_could_meet_is_refused():
+    conditions, _ = draw_conditions(Noise(as_seeds(range(4)), torch.float64), 1)
+    with pytest.raises(ValueError, match=r"tolerance of MassBalance must be a finite number above 0: got -1\.0"):
+        MassBalance(conditions, -1.0)
+
+
 def test_a_projection_cut_short_says_so_for_each_sample():
     conditions, nu = draw_conditions(Noise(as_seeds(range(4)), torch.float64), 1)
-    balance = MassBalance(conditions, most_iterations=2)
+    balance = MassBalance(conditions, max_iterations=2)
     u = solve(conditions, nu)
     u[2:] += 0.5
     answer = balance.project(u)

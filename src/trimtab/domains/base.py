@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,19 @@ from trimtab.core.metrics import Distance
 from trimtab.core.problem import Problem
 from trimtab.core.states import numbers_of
 
-__all__ = ["Domain", "Graph", "Problem", "View"]
+__all__ = ["Domain", "Graph", "Problem", "View", "renamed"]
+
+
+def renamed(value: int, old_value: int | None, name: str, old_name: str) -> int:
+    """The value of a setting that had another name, which works with a warning until version 0.3."""
+    if old_value is None:
+        return value
+    warnings.warn(
+        f"the setting {old_name} is called {name} now, as everywhere; {old_name} goes with version 0.3",
+        DeprecationWarning,
+        stacklevel=4,
+    )
+    return old_value
 
 
 def _first_two(x: Any) -> Tensor:

@@ -15,8 +15,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from trimtab.core.errors import of_type, whole_number
 from trimtab.core.noise import Noise, as_seeds
-from trimtab.domains.base import Domain, Graph, Problem, View
+from trimtab.domains.base import Domain, Graph, Problem, View, renamed
 from trimtab.domains.grid.constraint import limits
 from trimtab.domains.grid.data import given_demand
 from trimtab.domains.grid.model import Model, load_model, shipped_model
@@ -49,22 +50,25 @@ class GridFlow:
         return self.model.restore(torch.stack([between + (1 - tau) * velocity, between - tau * velocity], dim=1))
 
 
-def make(case: str = "case14", steps: int = 50, model: str | None = None, workers: int = 1) -> Domain:
+def make(
+    case: str = "case14", n_steps: int = 50, model: str | None = None, workers: int = 1, *, steps: int | None = None
+) -> Domain:
     """The domain `grid`.
 
     Args:
         case: The IEEE grid, "case14" or "case30".
-        steps: T, Euler steps of the flow.
+        n_steps: T, Euler steps of the flow.
         model: Weights of `trimtab train-grid`; those shipped for the case by default.
         workers: Processes of the projection; 0 is one a core.
+        steps: What `n_steps` was called before version 0.2.
     """
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise ValueError(f"steps must be a whole number of at least 1: got {steps!r}")
-    grid = load_grid(case)
+    n_steps = whole_number(renamed(n_steps, steps, "n_steps", "steps"), "n_steps")
+    whole_number(workers, "workers (0 is one a core)", 0)
+    grid = load_grid(of_type(case, str, "case", "give the name of a grid, such as 'case14'"))
     trained = shipped_model(case) if model is None else load_model(Path(model))
     if trained.case != case or len(trained.mean) != grid.dimension:
         raise ValueError(f"{model}: weights for {trained.case}, but the grid is {case}; train for it, or name it")
-    sampler = GridFlow(trained, steps)
+    sampler = GridFlow(trained, n_steps)
 
     def distance(a: Tensor, b: Tensor) -> Tensor:
         return ((a - b)[:, 0] / trained.scale).square().mean(dim=1).sqrt()
@@ -77,7 +81,7 @@ def make(case: str = "case14", steps: int = 50, model: str | None = None, worker
         summary=f"AC operating points of a power grid ({case}) from a learned flow, with the total demand given",
         problem=problem,
         distance=distance,
-        settings={"case": case, "steps": steps} | ({} if model is None else {"model": model}),
+        settings={"case": case, "n_steps": n_steps} | ({} if model is None else {"model": model}),
         quality=judge,
         view=View(
             "Power grid",

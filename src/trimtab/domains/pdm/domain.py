@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
 from trimtab.constraints.obstacles import AvoidObstacles
+from trimtab.constraints.obstacles.avoid import Backend
 from trimtab.constraints.obstacles.geometry import Obstacles
+from trimtab.core.errors import unknown, whole_number
 from trimtab.core.files import read_json
 from trimtab.core.noise import as_seeds
 from trimtab.domains.base import Domain, Problem, View
 from trimtab.domains.pdm import AnnealedLangevin, extra_circles, load_model, shipped_map, start_goal_pairs
 from trimtab.domains.pdm.quality import trajectory_quality
-from trimtab.domains.pdm.scores import scored_paths
+from trimtab.domains.pdm.scores import SCORES, scored_paths
 
 __all__ = ["judge", "load_map", "make", "path_distance"]
 
@@ -89,7 +91,20 @@ def make(
         backend: "batched" or "ipopt".
         workers: Processes of the "ipopt" backend.
     """
+    for name, path in (("checkpoint", checkpoint), ("circles", circles)):
+        if not isinstance(path, str | Path | None):
+            raise TypeError(f"{name} is the path of a file: got {path!r:.60} of type {type(path).__name__}")
     model = load_model(None if checkpoint is None else Path(checkpoint))
+    whole_number(eligible_from, "eligible_from, a noise level,", 0, model.settings.levels - 1)
+    if inner_steps is not None:
+        whole_number(inner_steps, "inner_steps")
+    if effective_from is not None:
+        whole_number(effective_from, "effective_from, a noise level,", 0, model.settings.levels)
+    if defect not in SCORES:
+        raise unknown("defect", defect, SCORES)
+    if backend not in get_args(Backend):
+        raise unknown("backend", backend, get_args(Backend))
+    whole_number(workers, "workers", 0)
     chart = shipped_map() if circles is None else load_map(circles)
     enforced = torch.cat([chart, extra_circles(chart)]) if circles is None else chart
     obstacles = Obstacles(enforced.float())

@@ -20,10 +20,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from trimtab.core.checks import positive_number
 from trimtab.core.constraint import Constraint, Improvement, Projection
-from trimtab.core.errors import unknown
+from trimtab.core.errors import unknown, whole_number
 from trimtab.core.noise import Noise, as_seeds
-from trimtab.domains.base import Domain, Problem, View
+from trimtab.domains.base import Domain, Problem, View, renamed
 from trimtab.domains.reaction_flow.equation import Conditions, draw_conditions
 from trimtab.domains.reaction_flow.network import MEAN, SPREAD, FlowNetwork, shipped_network, start_field
 from trimtab.domains.reaction_flow.projection import MassBalance
@@ -131,30 +132,31 @@ def _last_profile(x: Tensor) -> Tensor:
 _VIEW = View("Reaction-Flow", "the final field at its last moment, along x", ("x", "u"), _last_profile, final=True)
 
 
-def make(steps: int = 100, target: Target = "clean", tolerance: float = 1e-6) -> Domain:
+def make(n_steps: int = 100, target: Target = "clean", tolerance: float = 1e-6, *, steps: int | None = None) -> Domain:
     """The domain.
 
     Args:
-        steps: T, Euler steps of the flow.
+        n_steps: T, Euler steps of the flow.
         target: What is projected: the "clean" field the network foresees, or the "state" of the flow as it is.
         tolerance: Of the projection, root mean square.
+        steps: What `n_steps` was called before version 0.2.
     """
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise ValueError(f"steps must be a whole number of at least 1: got {steps!r}")
+    n_steps = whole_number(renamed(n_steps, steps, "n_steps", "steps"), "n_steps")
+    positive_number(tolerance, "tolerance")
     if target not in ("clean", "state"):
         raise unknown("target", str(target), ("clean", "state"))
 
     def problem(seeds: Iterable[int] | Tensor) -> Problem:
         balance = MassBalance(given_conditions(seeds)[0], tolerance)
         if target == "clean":
-            return Problem(CleanFlow(n_steps=steps), CleanBalance(balance), seeds, field_distance)
-        return Problem(StateFlow(n_steps=steps), balance, seeds, field_distance)
+            return Problem(CleanFlow(n_steps=n_steps), CleanBalance(balance), seeds, field_distance)
+        return Problem(StateFlow(n_steps=n_steps), balance, seeds, field_distance)
 
     return Domain(
         "reaction-flow",
         "fields of a reaction-diffusion equation from a learned flow, with given initial profile and mass balance",
         problem,
         field_distance,
-        {"steps": steps, "target": target, "tolerance": tolerance},
+        {"n_steps": n_steps, "target": target, "tolerance": tolerance},
         view=_VIEW,
     )

@@ -16,7 +16,9 @@ import torch
 from torch import Tensor
 
 from trimtab.constraints.states import check_states
+from trimtab.core.checks import positive_number
 from trimtab.core.constraint import Constraint, Improvement, Projection
+from trimtab.core.errors import whole_number
 from trimtab.domains.reaction_flow.equation import CELLS, GROWTH, TIMES, Conditions, cumulative_rule, mass_imbalance
 
 __all__ = ["MassBalance"]
@@ -32,14 +34,19 @@ class MassBalance(Constraint):
         conditions: The profile and the inflow of each sample.
         tolerance: A projection has converged when the defect and the last change of the field (root mean square) are
             at most this.
-        most_iterations: After which it has failed.
+        max_iterations: After which it has failed.
     """
 
     improves = True
 
     conditions: Conditions
     tolerance: float = 1e-6
-    most_iterations: int = 50
+    max_iterations: int = 50
+
+    def __post_init__(self) -> None:
+        """Refuse settings that no search could use."""
+        positive_number(self.tolerance, "the tolerance of MassBalance")
+        whole_number(self.max_iterations, "the max_iterations of MassBalance")
 
     def defect(self, u: Tensor) -> Tensor:
         """Root mean square over space and time of the violations, (n,).
@@ -81,11 +88,11 @@ class MassBalance(Constraint):
     def cheaper(self) -> dict[str, MassBalance]:  # type: ignore[override]  # read, never written
         """A looser tolerance."""
         looser = 100 * self.tolerance
-        return {f"a tolerance of {looser:.0e}": MassBalance(self.conditions, looser, self.most_iterations)}
+        return {f"a tolerance of {looser:.0e}": MassBalance(self.conditions, looser, self.max_iterations)}
 
     def take(self, rows: Tensor) -> MassBalance:
         """The set of the samples `rows`."""
-        return MassBalance(self.conditions.take(rows), self.tolerance, self.most_iterations)
+        return MassBalance(self.conditions.take(rows), self.tolerance, self.max_iterations)
 
     def _check(self, u: Tensor) -> None:
         check_states(u, "MassBalance", (TIMES, CELLS), samples=len(self.conditions.inflow))
@@ -99,7 +106,7 @@ class MassBalance(Constraint):
         converged = torch.zeros(len(field), dtype=torch.bool, device=field.device)
         iterations = torch.zeros(len(field), dtype=torch.int64, device=field.device)
         rows = torch.arange(len(field), device=field.device)  # those still at work, and all that belongs to them
-        for _ in range(self.most_iterations):
+        for _ in range(self.max_iterations):
             state, done = self._iterate(state, rule)
             iterations[rows] += 1
             if bool(done.any()):

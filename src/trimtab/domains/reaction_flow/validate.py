@@ -51,7 +51,7 @@ def compare_schedules(
     seeds: int = 64, target: Target = "clean", steps: int = 100
 ) -> tuple[Domain, dict[tuple[str, float], Rollout]]:
     """Terminal, stepwise, periodic and priced rollouts of the same seeds, by name and budget."""
-    domain = make(steps=steps, target=target)
+    domain = make(steps, target)
     problem = domain.problem(range(seeds))
     held_out = range(_FIRST_CALIBRATION_SEED, _FIRST_CALIBRATION_SEED + seeds)
     apart = domain.problem(held_out)
