@@ -289,7 +289,8 @@ def test_a_setting_that_is_no_number_is_refused_before_anything_is_made(name, se
 @pytest.mark.parametrize("name", ["grid", "reaction-flow"])
 def test_the_former_name_of_a_setting_works_with_a_warning(name):
     if name == "grid":
-        pytest.importorskip("casadi", reason="the grid is projected by IPOPT")
+        for package in ("pandapower", "casadi"):
+            pytest.importorskip(package, reason=f"the grid domain needs {package}")
     with pytest.warns(DeprecationWarning, match="steps is called n_steps now"):
         old = domain(name, steps=7)
     assert old.settings == domain(name, n_steps=7).settings

@@ -23,7 +23,8 @@ class SE3(Constraint):
 
     Attributes:
         translation: The constraint on p, states (n, 3); None leaves p free.
-        alpha: Weight of the translation in the defect: how many radians one unit of length is worth.
+        alpha: Weight of the translation's defect: what one unit of it counts beside the rotation's, which is
+            norm(AᵀA - I) + abs(det A - 1) and no angle.
 
     Example:
         >>> import torch

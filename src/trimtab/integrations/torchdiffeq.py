@@ -1,4 +1,4 @@
-"""torchdiffeq's `odeint` and flow_matching's `ODESolver` with corrections at step ends, never at stages."""
+"""torchdiffeq's `odeint` with corrections at step ends, never at stages."""
 
 from __future__ import annotations
 

@@ -51,7 +51,8 @@ class AvoidObstacles(Constraint):
 
     The defect is the penetration depth summed over segments and obstacles. Leaving the square costs nothing in it
     unless `defect_counts_outside` is set, since a sampler at high noise is outside almost everywhere and that would
-    drown the collisions; the projection brings positions back inside either way.
+    drown the collisions; the projection brings positions back inside either way. Nor does it cost anything to begin off
+    the start or end off the goal, which samplers set by themselves; the projection sets them, too.
 
     A sample has converged when no segment is deeper in any obstacle than `tolerance`. The solvers aim at a tenth of
     that, and a state within a tenth of it is returned unchanged.
@@ -60,7 +61,8 @@ class AvoidObstacles(Constraint):
         obstacles: What to stay out of.
         start: Where each trajectory begins, (n, 2), or (2,) for all the same.
         goal: Where it ends, (n, 2) or (2,).
-        backend: "batched" solves the whole batch in torch; "ipopt" solves sample by sample with CasADi's IPOPT.
+        backend: "batched" is a local search with a roadmap behind it, compiled on the host where it was built and in
+            torch elsewhere; "ipopt" goes on from there, sample by sample, with CasADi's IPOPT.
         tolerance: Largest penetration of a converged sample.
         defect_counts_outside: Add to the defect how far waypoints are outside the square.
         effort: Iteration limits of the batched solver.

@@ -50,6 +50,7 @@ class OperatingLimits(Constraint):
         program: Of standardised states; its parameter is the total demand, (n, 1).
         mean: (d,).
         scale: (d,).
+        demand: The total that each sample is asked for, (n,).
     """
 
     grid: Grid
