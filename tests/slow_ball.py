@@ -56,6 +56,14 @@ def scaled_defect(x, sigma):
     return (x.norm(dim=1) - sigma).clamp(min=0)
 
 
+def doubled_unless_7(number):
+    """Ends its process for a 7, after the others had time to be answered."""
+    if number == 7:
+        time.sleep(1)
+        os._exit(1)
+    return 2 * number
+
+
 def asleep(x):
     """Never returns, whatever the states are."""
     time.sleep(3600)

@@ -11,8 +11,9 @@ import torch
 
 from constraint_cases import numbers, outside_disc
 from obstacle_cases import MAPS, proposals
-from slow_ball import Slow
+from slow_ball import Slow, doubled_unless_7
 from trimtab.constraints import NonlinearProgram, TimeLimit
+from trimtab.constraints.ipopt import Workers
 from trimtab.constraints.obstacles import AvoidObstacles
 from trimtab.core.fingerprint import full_fingerprint
 
@@ -47,6 +48,28 @@ def test_processes_within_the_process_of_a_time_limit_are_refused():
     constraint, x = program()
     with pytest.raises(TypeError, match=r"NonlinearProgram starts processes of its own.*workers to 1"):
         TimeLimit(constraint, 60.0).project(x)
+
+
+def test_a_process_that_dies_fails_its_own_samples_and_the_next_call_has_new_ones():
+    workers = Workers()
+    answers = workers.run(doubled_unless_7, [(number,) for number in (1, 2, 3, 7)], 2)
+    assert answers == [2, 4, 6, None]
+    assert workers.run(doubled_unless_7, [(4,), (5,)], 2) == [8, 10]
+    with pytest.raises(RuntimeError, match="no worker process could be started or all died"):
+        workers.run(doubled_unless_7, [(7,), (7,)], 2)
+    workers.close()
+
+
+@pytest.mark.parametrize("made", [program, paths])
+def test_a_sample_whose_process_died_is_failed_alone(made, monkeypatch):
+    constraint, x = made()
+    whole = constraint.project(x)
+    plain = Workers.run
+    monkeypatch.setattr(Workers, "run", lambda *given: [plain(*given)[0], None])
+    answer = constraint.project(x)
+    assert answer.converged.tolist() == [bool(whole.converged[0]), False]
+    assert torch.equal(answer.x[0], whole.x[0])
+    assert answer.x.isfinite().all()
 
 
 def test_a_script_without_a_guard_is_told_what_to_do(tmp_path):

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import weakref
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -17,10 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trimtab.constraints.ipopt import Workers, casadi, ipopt_options
 from trimtab.constraints.states import check_states, host_array, no_improvement, no_projection
 from trimtab.core.checks import float_tensor, positive_number
 from trimtab.core.constraint import Constraint, Improvement, Projection
-from trimtab.core.errors import callable_thing, missing_extra, whole_number
+from trimtab.core.errors import callable_thing, whole_number
 
 __all__ = ["NonlinearProgram"]
 
@@ -56,11 +52,11 @@ class NonlinearProgram(Constraint):
     max_iterations: int = 200
     workers: int = 1
     bounds: tuple[Tensor, Tensor] | None = None
-    _pool: _Pool = field(default_factory=lambda: _Pool(), repr=False)
+    _pool: Workers = field(default_factory=Workers, repr=False)
 
     def __post_init__(self) -> None:
         """Refuse settings no solver could use; say so if CasADi is not there."""
-        _casadi()
+        casadi("NonlinearProgram")
         callable_thing(self.conditions, "conditions", "conditions(y, p)")
         whole_number(self.workers, "workers (0 is one a core)", 0)
         positive_number(self.tolerance, "tolerance")
@@ -92,10 +88,8 @@ class NonlinearProgram(Constraint):
             (self.conditions, self.tolerance, self.max_iterations, bounds, state, row)
             for state, row in zip(states, parameters, strict=True)
         ]
-        workers = self.workers or os.cpu_count() or 1
-        answers = (
-            self._pool.run(tasks, workers) if workers > 1 and len(tasks) > 1 else [_solve(*task) for task in tasks]
-        )
+        found = self._pool.run(_solve, tasks, self.workers)
+        answers = [(state, False, 0) if answer is None else answer for state, answer in zip(states, found, strict=True)]
         y = torch.from_numpy(np.stack([answer[0] for answer in answers])).to(x).reshape(x.shape)
         residual = self.defect(y)
         solved = torch.tensor([answer[1] for answer in answers], device=x.device)
@@ -161,18 +155,10 @@ class NonlinearProgram(Constraint):
         return states, np.zeros((len(states), 0)) if self.parameters is None else host_array(self.parameters)
 
 
-def _casadi() -> Any:
-    try:
-        import casadi
-    except ImportError as error:
-        raise missing_extra("casadi", "ipopt", "NonlinearProgram") from error
-    return casadi
-
-
 @lru_cache(maxsize=8)
 def _program(conditions: Inequalities, d: int, k: int, tolerance: float, max_iterations: int) -> tuple[Any, Any, Array]:
     """The solver, the largest violation as a function, and the conditions' lower bounds; built once in a process."""
-    ca = _casadi()
+    ca = casadi("NonlinearProgram")
     y, x, p = ca.SX.sym("y", d), ca.SX.sym("x", d), ca.SX.sym("p", k)
     answer = conditions(y, p)
     try:
@@ -187,15 +173,7 @@ def _program(conditions: Inequalities, d: int, k: int, tolerance: float, max_ite
         raise ValueError("conditions(y, p) returned no expression at all; return (at_most_zero, equal_to_zero)")
     lower = np.concatenate([np.full(g.numel(), -np.inf), np.zeros(h.numel())])
     problem = {"x": y, "p": ca.vertcat(x, p), "f": ca.sumsqr(y - x), "g": ca.vertcat(g, h)}
-    options = {
-        "ipopt.max_iter": max_iterations,
-        "ipopt.tol": min(1e-8, tolerance),
-        "ipopt.print_level": 0,
-        "ipopt.sb": "yes",
-        "print_time": False,
-        "error_on_fail": False,
-        "show_eval_warnings": False,
-    }
+    options = ipopt_options(max_iterations, min(1e-8, tolerance))
     worst = ca.mmax(ca.vertcat(0, g, ca.fabs(h)))
     return ca.nlpsol("nearest", "ipopt", problem, options), ca.Function("worst", [y, p], [worst]), lower
 
@@ -244,34 +222,3 @@ def _outside(states: Array, bounds: Bounds | None) -> Array:
     with np.errstate(invalid="ignore"):  # inf less inf
         outside: Array = np.maximum(lower - states, states - upper).clip(min=0).max(axis=-1, initial=0)
     return outside
-
-
-class _Pool:
-    """Processes that are started when first needed; a constraint and what it was taken from share them."""
-
-    def __init__(self) -> None:
-        self._executor: ProcessPoolExecutor | None = None
-        self._end: weakref.finalize[Any, Any] | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """A copy elsewhere has processes of its own."""
-        return {"_executor": None, "_end": None}
-
-    def run(self, tasks: list[tuple[Any, ...]], workers: int) -> list[tuple[Array, bool, int]]:
-        if self._executor is None:
-            self._executor = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
-            self._end = weakref.finalize(self, self._executor.shutdown, wait=True, cancel_futures=True)
-        try:
-            futures = [self._executor.submit(_solve, *task) for task in tasks]
-            return [future.result() for future in futures]
-        except BrokenProcessPool as error:
-            self.close()
-            raise RuntimeError(
-                "a worker process died or none could be started; a script that uses workers needs its entry under "
-                '`if __name__ == "__main__":`, and workers=1 solves without processes'
-            ) from error
-
-    def close(self) -> None:
-        if self._end is not None:
-            self._end()
-        self._executor, self._end = None, None

@@ -8,12 +8,6 @@ one: from a proposal it often stalls.
 from __future__ import annotations
 
 import math
-import multiprocessing
-import os
-import weakref
-from collections.abc import Iterable
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -22,13 +16,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trimtab.constraints.ipopt import Workers, casadi, ipopt_options
 from trimtab.constraints.obstacles.geometry import Obstacles
+from trimtab.core.errors import whole_number
 
 __all__ = ["IpoptPaths", "build_program", "solve_one"]
 
 Array = NDArray[np.float64]
 Rows = tuple[tuple[float, ...], ...]
 
+_PURPOSE = "backend='ipopt' (backend='batched' does not)"
 MAX_ITERATIONS = 150
 MAX_TRIES = 2
 # A small first barrier keeps IPOPT near the path it is given; the default one throws it across the map.
@@ -48,16 +45,6 @@ class _Answer(NamedTuple):
     iterations: int
 
 
-def _casadi() -> Any:
-    try:
-        import casadi
-    except ImportError as error:
-        raise ImportError(
-            "the 'ipopt' backend needs CasADi: pip install 'trimtab[ipopt]' (or use backend='batched')"
-        ) from error
-    return casadi
-
-
 def build_program(
     circles: Rows, boxes: Rows, waypoints: int, tolerance: float, options: dict[str, Any] | None = None
 ) -> Program:
@@ -70,7 +57,7 @@ def build_program(
         tolerance: IPOPT's.
         options: IPOPT options in place of `STARTED_NEAR`.
     """
-    ca = _casadi()
+    ca = casadi(_PURPOSE)
     inner, proposal = ca.SX.sym("p", 2, waypoints - 2), ca.SX.sym("q", 2, waypoints - 2)
     start, goal = ca.SX.sym("s", 2), ca.SX.sym("g", 2)
     path = ca.horzcat(start, inner, goal)
@@ -85,19 +72,8 @@ def build_program(
         "f": ca.sumsqr(inner - proposal),
         "g": ca.vertcat(*gap),
     }
-    settings = {
-        "ipopt.max_iter": MAX_ITERATIONS,
-        "ipopt.tol": tolerance,
-        "ipopt.print_level": 0,
-        "ipopt.sb": "yes",
-        "print_time": False,
-        "error_on_fail": False,
-        "show_eval_warnings": False,
-    }
-    return Program(
-        ca.nlpsol("nearest_path", "ipopt", problem, settings | (STARTED_NEAR if options is None else options)),
-        waypoints,
-    )
+    settings = ipopt_options(MAX_ITERATIONS, tolerance) | (STARTED_NEAR if options is None else options)
+    return Program(ca.nlpsol("nearest_path", "ipopt", problem, settings), waypoints)
 
 
 def _circle_gap(ca: Any, circle: tuple[float, ...], a: Any, b: Any) -> Any:
@@ -154,29 +130,18 @@ def _solve(circles: Rows, boxes: Rows, tolerance: float, tries: int, proposal: A
 
 
 class IpoptPaths:
-    """Solves paths one by one, over a pool of processes if asked; the pool is made when first needed.
-
-    Processes are spawned, so a script that uses more than one must guard its entry with
-    `if __name__ == "__main__":`. They end with `close()`, with the object, or with the program.
-    """
+    """Solves paths one by one, over processes if asked (see `Workers`)."""
 
     def __init__(self, obstacles: Obstacles, tolerance: float, workers: int, tries: int = MAX_TRIES) -> None:
         """Check that CasADi is there; nothing is built yet."""
-        _casadi()
-        if workers < 0:
-            raise ValueError(f"workers must be 0 (every core) or more, got {workers}")
+        casadi(_PURPOSE)
         self.circles: Rows = tuple(map(tuple, obstacles.circles.tolist()))
         self.boxes: Rows = tuple(map(tuple, obstacles.boxes.tolist()))
         self.tolerance = tolerance
         self.tries = tries
-        self.workers = workers or os.cpu_count() or 1
+        self.workers = whole_number(workers, "workers (0 is every core)", 0)
         self._obstacles = obstacles
-        self._pool: ProcessPoolExecutor | None = None
-        self._close: weakref.finalize[Any, Any] | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """All but the processes: a copy elsewhere has its own."""
-        return {**vars(self), "_pool": None, "_close": None}
+        self._pool = Workers()
 
     def solve(self, proposal: Tensor, begin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Paths, (2, n, W), whether each converged, (n,), and IPOPT's iterations, (n,).
@@ -185,13 +150,13 @@ class IpoptPaths:
         """
         from trimtab.constraints.obstacles.batched import violations
 
-        n = proposal.shape[1]
-        if not n:
+        if not proposal.shape[1]:
             nothing = torch.zeros(0, dtype=torch.int64, device=proposal.device)
             return proposal, nothing.bool(), nothing
         q, p = (x.detach().cpu().double().transpose(0, 1).numpy() for x in (proposal, begin))
-        tasks = zip(q, p, strict=True)
-        answers = list(self._in_pool(tasks) if self.workers > 1 and n > 1 else map(self._here, tasks))
+        tasks = [(self.circles, self.boxes, self.tolerance, self.tries, *task) for task in zip(q, p, strict=True)]
+        found = self._pool.run(_solve, tasks, self.workers)
+        answers = [answer or _Answer(path, False, 0) for path, answer in zip(p, found, strict=True)]
         path = torch.from_numpy(np.stack([a.path for a in answers])).transpose(0, 1).to(proposal)
         path[:, :, 0], path[:, :, -1] = proposal[:, :, 0], proposal[:, :, -1]
         path.clamp_(-1, 1)
@@ -200,45 +165,6 @@ class IpoptPaths:
             converged &= violations(self._obstacles.to(path), path) <= self.tolerance
         return path, converged, torch.tensor([a.iterations for a in answers], device=proposal.device)
 
-    def _here(self, task: tuple[Array, Array]) -> _Answer:
-        return _solve(self.circles, self.boxes, self.tolerance, self.tries, *task)
-
-    def _in_pool(self, tasks: Iterable[tuple[Array, Array]]) -> list[_Answer]:
-        tasks = list(tasks)
-        pool = self._running()
-        try:
-            futures = [
-                pool.submit(_solve, self.circles, self.boxes, self.tolerance, self.tries, *task) for task in tasks
-            ]
-        except BrokenProcessPool:
-            futures = []
-        answers = [_outcome(future) for future in futures]
-        if all(a is None for a in answers):
-            self.close()
-            raise RuntimeError(
-                "no IPOPT worker process could be started or all died; a script that uses workers needs "
-                'its entry under `if __name__ == "__main__":`, and workers=1 solves without processes'
-            )
-        if any(a is None for a in answers):  # a worker died: its samples failed, and the next call gets a new pool
-            self.close()
-        return [a or _Answer(task[1], False, 0) for a, task in zip(answers, tasks, strict=True)]
-
-    def _running(self) -> ProcessPoolExecutor:
-        if self._pool is None:
-            self._pool = ProcessPoolExecutor(self.workers, multiprocessing.get_context("spawn"))
-            self._close = weakref.finalize(self, self._pool.shutdown, wait=True, cancel_futures=True)
-        return self._pool
-
     def close(self) -> None:
         """End the worker processes; the next solve starts new ones."""
-        if self._close is not None:
-            self._close()
-        self._pool, self._close = None, None
-
-
-def _outcome(future: Future[_Answer]) -> _Answer | None:
-    """What a worker answered, or None if it died."""
-    try:
-        return future.result()
-    except BrokenProcessPool:
-        return None
+        self._pool.close()

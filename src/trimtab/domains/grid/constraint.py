@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab.constraints.ipopt import casadi
 from trimtab.constraints.program import NonlinearProgram
 from trimtab.core.constraint import Constraint, Projection
 from trimtab.domains.grid.case import Grid
 from trimtab.domains.grid.model import Model
 from trimtab.domains.grid.power import violation
-from trimtab.domains.grid.program import casadi, conditions, cut
+from trimtab.domains.grid.program import PURPOSE, conditions, cut
 
 __all__ = ["OperatingLimits", "StandardConditions", "limits"]
 
@@ -31,7 +32,7 @@ class StandardConditions:
 
     def __call__(self, y: Any, p: Any) -> tuple[list[Any], list[Any]]:
         """Expressions that must be at most 0, and that must be 0."""
-        ca = casadi()
+        ca = casadi(PURPOSE)
         x = ca.DM(self.mean) + ca.DM(self.scale) * y
         over, balance = conditions(self.grid, x)
         return over, [*balance, ca.sum1(cut(self.grid, x).load) - p[0]]

@@ -10,27 +10,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from trimtab.constraints.ipopt import casadi, ipopt_options
 from trimtab.core.constraint import Projection
-from trimtab.core.errors import missing_extra
 from trimtab.domains.grid.case import Grid, Parts
 
 __all__ = ["cheapest", "conditions", "cut"]
 
 Array = NDArray[np.float64]
 
-
-def casadi() -> Any:
-    """CasADi, which brings IPOPT."""
-    try:
-        import casadi
-    except ImportError as error:
-        raise missing_extra("casadi", "ipopt", "the grid domain") from error
-    return casadi
+PURPOSE = "the grid domain"
 
 
 def cut(grid: Grid, y: Any) -> Parts:
     """A CasADi column of a state's numbers cut into its parts; all angles, the fixed one too."""
-    ca = casadi()
+    ca = casadi(PURPOSE)
     pieces = Parts(*(y[where] for where in grid.slices()))
     slack = grid.slack
     return pieces._replace(angle=ca.vertcat(pieces.angle[:slack], 0, pieces.angle[slack:]))
@@ -38,7 +31,7 @@ def cut(grid: Grid, y: Any) -> Parts:
 
 def conditions(grid: Grid, y: Any) -> tuple[list[Any], list[Any]]:
     """Expressions of the state column `y` that must be at most 0 (line ratings) and that must be 0 (power balance)."""
-    ca = casadi()
+    ca = casadi(PURPOSE)
     state = cut(grid, y)
     active = [0.0] * grid.buses
     reactive = [0.0] * grid.buses
@@ -77,7 +70,7 @@ class _Optimum:
 
 @lru_cache(maxsize=8)
 def _optimum(grid: Grid) -> _Optimum:
-    ca = casadi()
+    ca = casadi(PURPOSE)
     y = ca.SX.sym("y", grid.dimension)
     over, balance = conditions(grid, y)
     price = 0
@@ -85,16 +78,7 @@ def _optimum(grid: Grid) -> _Optimum:
     for i, (squared, linear, constant) in enumerate(grid.costs):
         price += squared * generation[i] ** 2 + linear * generation[i] + constant
     problem = {"x": y, "f": price / 1000, "g": ca.vertcat(*over, *balance)}
-    options = {
-        "ipopt.max_iter": 200,
-        "ipopt.tol": 1e-8,
-        "ipopt.print_level": 0,
-        "ipopt.sb": "yes",
-        "print_time": False,
-        "error_on_fail": False,
-        "show_eval_warnings": False,
-    }
-    solver = ca.nlpsol("cheapest", "ipopt", problem, options)
+    solver = ca.nlpsol("cheapest", "ipopt", problem, ipopt_options(200, 1e-8))
     return _Optimum(solver, np.array(grid.lower), np.array(grid.upper), len(over), len(balance))
 
 
