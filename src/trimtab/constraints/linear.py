@@ -148,10 +148,6 @@ class Box(Constraint):
         low, high = self._bounds(x)
         return row_length(((low - x).clamp(min=0) + (x - high).clamp(min=0)).flatten(1))
 
-    def take(self, rows: Tensor) -> Box:
-        """Itself."""
-        return self
-
     def _bounds(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Both bounds like the states, which must have the bounds' shape."""
         low, high = torch.as_tensor(self.low), torch.as_tensor(self.high)
@@ -198,10 +194,6 @@ class Simplex(Constraint):
         check_states(x, "Simplex")
         flat = x.flatten(1)
         return (sum_rows(flat) - self.total).abs() + row_length(flat.clamp(max=0))
-
-    def take(self, rows: Tensor) -> Simplex:
-        """Itself."""
-        return self
 
 
 def _precision(numbers: Tensor) -> float:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trimtab.constraints.rows import schulz_factor
 from trimtab.constraints.states import check_states
 from trimtab.core.constraint import Constraint, Improvement
 from trimtab.core.errors import of_type
@@ -279,10 +280,7 @@ def improved_rotation(a: Tensor) -> Improvement:
     a = a.contiguous()  # the order of sums depends on how numbers lie in memory
     gram = transpose_multiply(a, a)
     size = gram.flatten(1).norm(dim=1)
-    far = rotation_defect(a) >= 1
-    scale = torch.where(far, size, 1.0).clamp(min=torch.finfo(a.dtype).tiny)[:, None, None]
-    identity = torch.eye(3, dtype=a.dtype, device=a.device)
-    y = multiply(a, (3 * identity - gram / scale) / (2 * scale.sqrt()))
+    y = multiply(a, schulz_factor(gram, rotation_defect(a) >= 1, size))
     mirrored = torch.linalg.det(a) <= 1e-3 * size**1.5
     if bool(mirrored.any()):
         y = torch.where(mirrored[:, None, None], nearest_rotation(a), y)
@@ -316,7 +314,3 @@ class SO3(Constraint):
         """One step of Newton and Schulz; matrices that it leads to no rotation are projected. Carries nothing."""
         check_states(x, "SO3", (3, 3))
         return improved_rotation(x)
-
-    def take(self, rows: Tensor) -> SO3:
-        """Itself: there is no data belonging to a sample."""
-        return self

@@ -16,6 +16,7 @@ __all__ = [
     "row_norm",
     "row_product",
     "scaled",
+    "schulz_factor",
 ]
 
 
@@ -67,6 +68,19 @@ def row_product(a: Tensor, b: Tensor) -> Tensor:
     if len(a) == 1:
         return torch.bmm(a.expand(2, -1, -1), b.expand(2, -1, -1))[:1]
     return torch.bmm(a, b)
+
+
+def schulz_factor(gram: Tensor, far: Tensor, size: Tensor) -> Tensor:
+    """What a step of Newton and Schulz multiplies matrices X by, (3 I - XᵀX / s) / (2 √s), (n, q, q).
+
+    Args:
+        gram: XᵀX, (n, q, q).
+        far: Which are too large to converge as they are, (n,) bool; s is 1 for all others.
+        size: The norm of `gram`, (n,), which is s for those.
+    """
+    scale = torch.where(far, size, 1.0).clamp(min=torch.finfo(gram.dtype).tiny)[:, None, None]
+    identity = torch.eye(gram.shape[2], dtype=gram.dtype, device=gram.device)
+    return (3 * identity - gram / scale) / (2 * scale.sqrt())
 
 
 def combine_rows(weights: Tensor, matrix: Tensor) -> Tensor:

@@ -49,10 +49,6 @@ class Sphere(Constraint):
         r"""abs(norm(x - centre) - radius), (n, \*event) to (n,)."""
         return (row_length(_from_centre(x, self.centre)) - self.radius).abs()
 
-    def take(self, rows: Tensor) -> Sphere:
-        """Itself."""
-        return self
-
 
 @dataclass(frozen=True, eq=False)
 class Ball(Constraint):
@@ -87,10 +83,6 @@ class Ball(Constraint):
     def defect(self, x: Tensor) -> Tensor:
         r"""max(norm(x - centre) - radius, 0), (n, \*event) to (n,)."""
         return (row_length(_from_centre(x, self.centre)) - self.radius).clamp(min=0)
-
-    def take(self, rows: Tensor) -> Ball:
-        """Itself."""
-        return self
 
 
 def _from_centre(x: Tensor, centre: Tensor | None) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.constraints.rows import row_norm, row_product
+from trimtab.constraints.rows import row_norm, row_product, schulz_factor
 from trimtab.constraints.states import check_states
 from trimtab.core.constraint import Constraint, Improvement
 from trimtab.core.states import rowwise
@@ -50,18 +50,13 @@ class Stiefel(Constraint):
         defect = self.defect(y)
         return Improvement(y, defect, defect <= _DONE * torch.finfo(x.dtype).eps * x.shape[2], ())
 
-    def take(self, rows: Tensor) -> Stiefel:
-        """Itself."""
-        return self
-
 
 def newton_schulz(x: Tensor) -> Tensor:
     """One step towards the nearest frames, (n, p, q); what is too large to converge is made smaller first."""
     gram = row_product(x.transpose(1, 2), x)
     identity = torch.eye(x.shape[2], dtype=x.dtype, device=x.device)
     far = row_norm((gram - identity).flatten(1)) >= 1  # within 1, every singular value is below √2
-    size = torch.where(far, row_norm(gram.flatten(1)), 1.0).clamp(min=torch.finfo(x.dtype).tiny)[:, None, None]
-    return row_product(x, (3 * identity - gram / size) / (2 * size.sqrt()))
+    return row_product(x, schulz_factor(gram, far, row_norm(gram.flatten(1))))
 
 
 def _check(x: Tensor) -> None:

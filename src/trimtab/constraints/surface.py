@@ -52,7 +52,3 @@ class Surface(Constraint):
             came = f"{z.dtype} of shape {tuple(z.shape)}" if isinstance(z, Tensor) else f"{type(z).__name__}"
             raise ValueError(f"height(u, v) must give one {u.dtype} per sample, shape {tuple(u.shape)}: got {came}")
         return z
-
-    def take(self, rows: Tensor) -> Surface:
-        """Itself."""
-        return self

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab.core.errors import whole_number
 from trimtab.core.steady import Array, batch_first, exp, log, product, sin_cos, sqrt
 
 __all__ = ["Flow", "hat", "rotation_of"]
@@ -39,8 +40,7 @@ class Flow:
 
     def __post_init__(self) -> None:
         """Refuse settings that make no flow."""
-        if isinstance(self.n_steps, bool) or not isinstance(self.n_steps, int) or self.n_steps < 1:
-            raise ValueError(f"n_steps must be a whole number of at least 1: got {self.n_steps!r}")
+        whole_number(self.n_steps, "n_steps")
         if not 0 <= self.kappa <= 1:
             raise ValueError(f"kappa is the share of the defect pulled back in a step, in [0, 1]: got {self.kappa!r}")
         for name in ("arc", "ramp", "noise"):

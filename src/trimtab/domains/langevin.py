@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from trimtab.core.errors import real_number
+from trimtab.core.errors import real_number, whole_number
 from trimtab.core.steady import exp, log
 
 __all__ = ["Chain"]
@@ -34,8 +34,7 @@ class Chain:
 
     def __post_init__(self) -> None:
         """Refuse settings that make no chain."""
-        if isinstance(self.n_steps, bool) or not isinstance(self.n_steps, int) or self.n_steps < 1:
-            raise ValueError(f"n_steps must be a whole number of at least 1: got {self.n_steps!r}")
+        whole_number(self.n_steps, "n_steps")
         for name in ("kappa", "drift", "noise_start", "noise_end"):
             real_number(getattr(self, name), name)
         if not 0 <= self.kappa <= 1:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core.constraint import Constraint, Projection
-from trimtab.core.errors import callable_thing, missing_extra, of_type, unknown, whole_number
+from trimtab.core.errors import callable_thing, of_type, unknown, whole_number
 from trimtab.core.noise import Noise
 from trimtab.core.rollout import Sampler
 
@@ -207,17 +207,14 @@ class OdeSampler(_Flow):
         return self.at(x, time)
 
     def _integrate(self, velocity: Callable[[Tensor, Tensor], Tensor], x: Tensor, times: Tensor) -> Tensor:
-        try:
-            from torchdiffeq import odeint
-        except ImportError as error:
-            raise missing_extra("torchdiffeq", "flows", "OdeSampler") from error
-        options: dict[str, Any] = {"norm": _worst_sample} if self.method in _ADAPTIVE else {}
+        from torchdiffeq import odeint
+
+        from trimtab.integrations.torchdiffeq import ADAPTIVE
+
+        options: dict[str, Any] = {"norm": _worst_sample} if self.method in ADAPTIVE else {}
         x = odeint(velocity, x, times, rtol=self.rtol, atol=self.atol, method=self.method, options=options)[-1]
         assert isinstance(x, Tensor)
         return x
-
-
-_ADAPTIVE = ("dopri8", "dopri5", "bosh3", "fehlberg2", "adaptive_heun")
 
 
 def _worst_sample(x: Tensor) -> Tensor:

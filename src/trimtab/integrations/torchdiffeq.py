@@ -28,9 +28,10 @@ __all__ = ["FIXED", "odeint"]
 FIXED = ("euler", "midpoint", "heun2", "heun3", "rk4", "explicit_adams", "implicit_adams", "fixed_adams")
 """Methods with steps known beforehand: T is their number. For the others, T is the number of intervals of `t`."""
 
-_ADAPTIVE = ("dopri8", "dopri5", "bosh3", "fehlberg2", "adaptive_heun")
+ADAPTIVE = ("dopri8", "dopri5", "bosh3", "fehlberg2", "adaptive_heun")
+"""Methods that choose their steps as they go."""
 
-KNOWN = (*FIXED, *_ADAPTIVE, "scipy_solver")
+KNOWN = (*FIXED, *ADAPTIVE, "scipy_solver")
 """All methods of torchdiffeq."""
 
 
@@ -213,7 +214,7 @@ class _Pacing:
 
 
 def _segments(func: Any, y0: Tensor, t: Tensor, correct: Corrector, **solver: Any) -> Tensor:
-    paced = solver["method"] in _ADAPTIVE
+    paced = solver["method"] in ADAPTIVE
     given, field = solver.pop("options"), _Pacing(func) if paced else func
     y, path = y0, [y0]
     correct.begin(y0)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from trimtab.core.checks import positive_number
+from trimtab.core.errors import whole_number
 from trimtab.core.noise import Noise
 
 from .model import Model
@@ -71,14 +73,9 @@ class AnnealedLangevin:
             object.__setattr__(self, "inner_steps", defaults.inner_steps)
         if self.eps is None:
             object.__setattr__(self, "eps", defaults.eps)
-        if isinstance(self.inner_steps, bool) or not isinstance(self.inner_steps, int) or self.inner_steps < 1:
-            raise ValueError(f"inner_steps must be a whole number of at least 1, got {self.inner_steps!r}")
-        if not (isinstance(self.eps, float) and self.eps > 0):
-            raise ValueError(f"eps must be a number above 0, got {self.eps!r}")
-        if not 0 <= self.eligible_from < defaults.levels:
-            raise ValueError(
-                f"eligible_from must be a noise level from 0 to {defaults.levels - 1}, got {self.eligible_from}"
-            )
+        whole_number(self.inner_steps, "inner_steps")
+        positive_number(self.eps, "eps")
+        whole_number(self.eligible_from, "eligible_from, a noise level,", 0, defaults.levels - 1)
         self.model.check_circles(self.circles, len(self.starts))
 
     @property
