@@ -15,8 +15,9 @@ pytest.importorskip("casadi", reason="the grid domain needs casadi: pip install 
 import trimtab as tt
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.domains import domain
+from trimtab.domains.flow_training import flow_pair
 from trimtab.domains.grid.data import operating_points, solved_points, standard
-from trimtab.domains.grid.model import Model, flow_pair, fresh_flow, load_model, save_model
+from trimtab.domains.grid.model import Model, fresh_flow, load_model, save_model
 from trimtab.domains.grid.power import parts, violations
 from trimtab.domains.grid.quality import cost_gap
 from trimtab.domains.grid.rated import load_grid

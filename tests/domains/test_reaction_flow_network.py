@@ -5,11 +5,11 @@ import torch
 
 from trimtab.core.files import save_tensors
 from trimtab.core.noise import Noise, as_seeds
+from trimtab.domains.flow_training import flow_pair
 from trimtab.domains.reaction_flow import train as training
 from trimtab.domains.reaction_flow.equation import CELLS, TIMES
 from trimtab.domains.reaction_flow.network import (
     cosine_modes,
-    flow_pair,
     fresh_network,
     gaussian_field,
     load_network,
@@ -81,18 +81,17 @@ def test_a_stopped_training_goes_on_as_if_it_had_not_been(tmp_path, monkeypatch,
     training.train(tmp_path / "whole.safetensors", **recipe)
 
     stopped = tmp_path / "stopped.safetensors"
-    batches = training._batches
+    batch = training._batch
 
-    def interrupted(*arguments):
-        for i, batch in enumerate(batches(*arguments)):
-            if i == 3:
-                raise KeyboardInterrupt
-            yield batch
+    def interrupted(fields, size, seed):
+        if seed == 3:
+            raise KeyboardInterrupt
+        return batch(fields, size, seed)
 
-    monkeypatch.setattr(training, "_batches", interrupted)
+    monkeypatch.setattr(training, "_batch", interrupted)
     with pytest.raises(KeyboardInterrupt):
         training.train(stopped, **recipe)
-    monkeypatch.setattr(training, "_batches", batches)
+    monkeypatch.setattr(training, "_batch", batch)
     with pytest.raises(ValueError, match="other settings"):
         training.train(stopped, **recipe | {"batch": 5})
     training.train(stopped, **recipe)

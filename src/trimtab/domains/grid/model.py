@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from trimtab.core.files import load_tensors, save_tensors
 
-__all__ = ["Flow", "Model", "flow_pair", "fresh_flow", "load_model", "save_model", "shipped_model"]
+__all__ = ["Flow", "Model", "fresh_flow", "load_model", "save_model", "shipped_model"]
 
 WIDTH, BLOCKS, OCTAVES = 384, 3, 8
 _KIND = "grid flow"
@@ -56,14 +56,6 @@ class Flow(nn.Module):
         """The velocity: (n, d) and (n,) to (n, d)."""
         power = (tau**2 + (1 - tau) ** 2)[:, None]
         return (2 * tau - 1)[:, None] / power * z + self.raw(z, tau) / power.sqrt()
-
-
-def flow_pair(noise: Tensor, data: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
-    """A point of the flow and the network's target there, (n, d) each."""
-    tau = tau[:, None]
-    power = tau**2 + (1 - tau) ** 2
-    z = (1 - tau) * noise + tau * data
-    return z, ((data - noise) * power - (2 * tau - 1) * z) / power.sqrt()
 
 
 def fresh_flow(dimension: int, seed: int = 0) -> Flow:

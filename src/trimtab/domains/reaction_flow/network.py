@@ -124,14 +124,6 @@ def fresh_network(seed: int) -> FlowNetwork:
         return FlowNetwork()
 
 
-def flow_pair(noise: Tensor, data: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
-    """A point of the flow between scaled fields and the network's target there, (n, TIMES, CELLS) each."""
-    tau = tau[:, None, None]
-    power = tau**2 + (1 - tau) ** 2
-    x = (1 - tau) * noise + tau * data
-    return x, ((data - noise) * power - (2 * tau - 1) * x) / power.sqrt()
-
-
 def start_field(noise: Noise) -> Tensor:
     """The flow's initial state of each sample, (n, TIMES, CELLS): a Gaussian field from its seed."""
     return gaussian_field(noise.normal(-1, (TIMES, CELLS)))

@@ -1,28 +1,20 @@
-"""Train the flow network on solutions of the equation: `python -m trimtab.domains.reaction_flow.train --out FILE`.
-
-Everything depends on the seed alone: data and batches are functions of it and of the step, so a run that was stopped
-goes on from its last checkpoint as if it had not been.
-"""
+"""Train the flow network on solutions of the equation: `python -m trimtab.domains.reaction_flow.train --out FILE`."""
 
 from __future__ import annotations
 
 import argparse
-import math
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from time import perf_counter
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.noise import Noise, as_seeds
+from trimtab.domains.flow_training import Fit, flow_pair, flow_times
 from trimtab.domains.reaction_flow.equation import CELLS, TIMES, draw_conditions, solve
 from trimtab.domains.reaction_flow.network import (
     MEAN,
     SPREAD,
-    FlowNetwork,
-    flow_pair,
     fresh_network,
     gaussian_field,
     save_network,
@@ -31,7 +23,6 @@ from trimtab.domains.reaction_flow.network import (
 __all__ = ["solutions", "train"]
 
 _FIRST_DATA_SEED = 10**9  # far from the seeds samples are drawn with
-_KIND = "flow training"
 
 
 def solutions(count: int, first: int = _FIRST_DATA_SEED) -> Tensor:
@@ -66,95 +57,34 @@ def train(
     """
     checkpoint = out.with_name(out.name + ".training")
     recipe = {"steps": steps, "batch": batch, "data": data, "rate": rate, "seed": seed}
-    network = fresh_network(seed)
-    averaged = fresh_network(seed).requires_grad_(False)
-    optimiser = torch.optim.AdamW(network.parameters(), lr=rate, betas=(0.9, 0.99), weight_decay=1e-3)
-    begin = _restore(checkpoint, network, averaged, optimiser, recipe) if checkpoint.exists() else 0
-    print(f"solving the equation {data} times", flush=True)
+    network, averaged = fresh_network(seed), fresh_network(seed)
+    say = partial(print, flush=True)
+    say(f"solving the equation {data} times")
     fields = (solutions(data) - MEAN) / SPREAD
-    clock, loss_sum, loss_count = perf_counter(), 0.0, 0
-    for step, (noise, data_batch, tau) in enumerate(_batches(fields, batch, seed, begin, steps), begin):
-        for group in optimiser.param_groups:
-            group["lr"] = rate * _warmup_cosine(step / steps)
-        x, target = flow_pair(noise, data_batch, tau)
-        loss = nn.functional.mse_loss(network.raw(x, tau), target)
-        optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-        optimiser.step()
-        keep = min(0.999, (step + 1) / (step + 10))
-        with torch.no_grad():
-            for average, parameter in zip(averaged.parameters(), network.parameters(), strict=True):
-                average.lerp_(parameter, 1 - keep)
-        loss_sum, loss_count = loss_sum + float(loss.detach()), loss_count + 1
-        done = step + 1
-        if done % 100 == 0 or done == steps:
-            left = (perf_counter() - clock) / (done - begin) * (steps - done)
-            print(f"step {done:>6}/{steps}  loss {loss_sum / loss_count:.4f}  {left / 60:.1f} min left", flush=True)
-            loss_sum, loss_count = 0.0, 0
-        if done % checkpoint_every == 0 and done < steps:
-            _save(checkpoint, network, averaged, optimiser, recipe, done)
+    fit = Fit(
+        steps,
+        rate,
+        weight_decay=1e-3,
+        average=0.999,
+        report_every=100,
+        checkpoint_every=checkpoint_every,
+        kind="flow training",
+        recipe=recipe,
+    )
+    fit.run(network, averaged, lambda step: _batch(fields, batch, seed * 1_000_003 + step), checkpoint, say)
     save_network(out, averaged, dict(recipe))
     checkpoint.unlink(missing_ok=True)
-    print(f"wrote {out}", flush=True)
+    say(f"wrote {out}")
 
 
-def _batches(fields: Tensor, batch: int, seed: int, begin: int, end: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Noise, data and flow times of the steps `begin` to `end`, each from a generator of its own."""
-    for step in range(begin, end):
-        generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
-        rows = torch.randint(len(fields), (batch,), generator=generator)
-        noise = gaussian_field(torch.randn(batch, TIMES, CELLS, generator=generator))
-        # one flow time in each of `batch` equal parts: less variance than independent ones
-        tau = (torch.arange(batch) + torch.rand(batch, generator=generator)) / batch
-        yield noise, fields[rows], tau
-
-
-def _warmup_cosine(share: float) -> float:
-    warmup = 0.03
-    return share / warmup if share < warmup else 0.5 * (1 + math.cos(math.pi * (share - warmup) / (1 - warmup)))
-
-
-def _save(
-    path: Path,
-    network: FlowNetwork,
-    averaged: FlowNetwork,
-    optimiser: torch.optim.Optimizer,
-    recipe: dict[str, float],
-    done: int,
-) -> None:
-    tensors = {f"network.{name}": value for name, value in network.state_dict().items()}
-    tensors |= {f"averaged.{name}": value for name, value in averaged.state_dict().items()}
-    for i, state in optimiser.state_dict()["state"].items():
-        tensors |= {f"optimiser.{i}.{name}": value for name, value in state.items()}
-    save_tensors(path, _KIND, tensors, {"recipe": recipe, "done": done})
-
-
-def _restore(
-    path: Path,
-    network: FlowNetwork,
-    averaged: FlowNetwork,
-    optimiser: torch.optim.Optimizer,
-    recipe: dict[str, float],
-) -> int:
-    """Load a checkpoint into the three and return the steps it has done."""
-    tensors, facts = load_tensors(path, _KIND)
-    if facts["recipe"] != recipe:
-        raise ValueError(
-            f"{path}: a run with other settings was stopped here ({facts['recipe']}, now {recipe}); delete the file "
-            "to begin anew, or give the same settings to go on"
-        )
-    for prefix, module in (("network.", network), ("averaged.", averaged)):
-        module.load_state_dict({name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)})
-    whole = optimiser.state_dict()
-    states: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        if name.startswith("optimiser."):
-            _, index, key = name.split(".")
-            states.setdefault(int(index), {})[key] = tensor
-    optimiser.load_state_dict({"state": states, "param_groups": whole["param_groups"]})
-    print(f"going on from {path} at step {facts['done']}", flush=True)
-    return int(facts["done"])
+def _batch(fields: Tensor, size: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Points of the flow, their times and the network's targets, from a generator of their own."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randint(len(fields), (size,), generator=generator)
+    noise = gaussian_field(torch.randn(size, TIMES, CELLS, generator=generator))
+    tau = flow_times(size, generator)
+    x, target = flow_pair(noise, fields[rows], tau)
+    return x, tau, target
 
 
 def main(arguments: list[str] | None = None) -> None:
