@@ -90,6 +90,18 @@ def test_linear_equations_are_found_whatever_is_projected_first(first):
     assert again._linear_equations(first) is some._linear_equations(first)
 
 
+def test_a_function_that_fails_or_overflows_far_out_is_solved_where_it_does_not():
+    def near(y):
+        if float(y.detach().abs().max()) > 20:
+            raise RuntimeError("too far out")
+        return torch.stack([y.sum() - 1, (y * y).sum() - 4])
+
+    assert NonlinearEquality(near, vectorised=False).project(numbers(4, 3)).converged.all()
+    growing = NonlinearEquality(lambda y: torch.stack([y.sum() - 1, y.exp().sum() - 6]))
+    assert growing.project(numbers(4, 3)).converged.all()
+    assert growing._linear_equations(numbers(4, 3)).rows.tolist() == [0]
+
+
 def test_an_equation_that_is_straight_in_most_places_is_solved_where_it_bends():
     corner = NonlinearEquality(lambda y: torch.stack([(y[0] - 10).clamp(min=0) ** 2 + (y[1] - 1), y[1] - 1]))
     x = torch.tensor([[12.0, 1.0], [3.0, 4.0]], dtype=torch.float64)

@@ -362,8 +362,14 @@ class NonlinearEquality(Constraint):
         for size, place in zip(_SIZES, drawn.to(x), strict=True):
             for end in range(min(n, _AT_ONCE), n + _AT_ONCE, _AT_ONCE):
                 rows = torch.arange(max(0, min(end, n) - _AT_ONCE), min(end, n), device=x.device)
-                found = self._derivatives((size * place).expand(len(rows), -1), rows, x.shape[1:], None)
-                if size < 10 or bool(found.isfinite().all()):  # far out, a function may overflow
+                far_out = size > 10  # where a function may overflow, or fail
+                try:
+                    found = self._derivatives((size * place).expand(len(rows), -1), rows, x.shape[1:], None)
+                except (RuntimeError, ValueError):
+                    if not far_out:
+                        raise
+                    continue
+                if not far_out or bool(found.isfinite().all()):
                     yield found
 
     def _shared(self, equations: Equations, x: Tensor) -> Tensor:
