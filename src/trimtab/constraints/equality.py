@@ -168,9 +168,9 @@ class NonlinearEquality(Constraint):
 
     def _of(self, data: tuple[Tensor, ...]) -> Self:
         """The same equations for samples with other data; what is found once is found for all of them."""
-        _ = self._whole, self._by_batch, self._stands_alone, self._linear, self._at_reference
+        _ = self._by_batch, self._stands_alone, self._linear, self._at_reference
         taken = type(self).__new__(type(self))  # checked already
-        taken.__dict__.update(self.__dict__ | {"data": data})
+        taken.__dict__.update(self.__dict__ | {"data": data, "_taken_from": self._whole})
         return taken
 
     def cheaper(self) -> dict[str, Constraint]:
@@ -340,10 +340,11 @@ class NonlinearEquality(Constraint):
         """Sᵀ at the reference, by dtype and device."""
         return {}
 
-    @cached_property
+    @property
     def _whole(self) -> NonlinearEquality:
         """The equations of all samples, of which these may be some."""
-        return self
+        whole: NonlinearEquality = self.__dict__.get("_taken_from", self)
+        return whole
 
     def _linear_equations(self, x: Tensor) -> Linear | None:
         """The equations whose gradients are the same at a few states and for all samples."""
