@@ -99,6 +99,9 @@ def combine_columns(matrix: Tensor, weights: Tensor) -> Tensor:
 def row_dot(a: Tensor, b: Tensor) -> Tensor:
     """The inner product of each pair of rows, (n, d) twice to (n,).
 
-    Along rows that lie in one piece a sum has the same order in every batch; across others it has not.
+    Along rows that lie in one piece a sum has the same order in every batch; across others it has not. For a single row
+    see `apply_matrix`.
     """
+    if len(a) == 1:
+        return row_dot(a.expand(2, -1), b.expand(2, -1))[:1]
     return (a.contiguous() * b.contiguous()).sum(dim=1)
