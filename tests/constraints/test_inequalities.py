@@ -99,7 +99,7 @@ def test_a_function_that_fails_is_told_of_as_an_inequality():
     def slope(y):
         return torch.autograd.grad((y * y).sum(), y)[0]
 
-    with pytest.raises(ValueError, match=r"of NonlinearInequality failed on a state of shape \(3,\).*batched=True"):
+    with pytest.raises(ValueError, match=r"of NonlinearInequality failed on states \(4, 3\).*batched=True"):
         NonlinearInequality(slope).project(numbers(4, 3))
     with pytest.raises(ValueError, match=r"NonlinearInequality must return \(m,\) values"):
         NonlinearInequality(lambda y: y.sum()).project(numbers(4, 3))

@@ -250,9 +250,12 @@ class NonlinearEquality(Constraint):
         try:
             values = self._by_batch(x, *data)
         except (IndexError, RuntimeError, TypeError, ValueError) as error:
-            where = f"states {tuple(x.shape)}, all at once" if self.batched else f"a state of shape {tuple(event)}"
-            hint = "" if self.batched else f" (one that calls torch.autograd.grad itself {self._own_derivatives})"
-            raise ValueError(f"the function of {self._name} failed on {where}: {error}{hint}") from error
+            how = "all at once" if self.batched else f"one of shape {tuple(event)} at a time"
+            mapped = self.vectorised and not self.batched
+            hint = f" (one that calls torch.autograd.grad itself {self._own_derivatives})" if mapped else ""
+            raise ValueError(
+                f"the function of {self._name} failed on states {tuple(x.shape)}, {how}: {error}{hint}"
+            ) from error
         if self.batched and (not isinstance(values, Tensor) or values.ndim != 2 or len(values) != len(x)):
             came = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
             raise ValueError(
@@ -262,8 +265,8 @@ class NonlinearEquality(Constraint):
         if not isinstance(values, Tensor) or values.ndim != 2:
             came = tuple(values.shape[1:]) if isinstance(values, Tensor) else type(values).__name__
             raise ValueError(
-                f"the function of {self._name} must return (m,) values for one sample: for a state of shape "
-                f"{tuple(event)} it returned {came}"
+                f"the function of {self._name} must return (m,) values for one sample: for states "
+                f"{tuple(x.shape)} it returned {came}"
             )
         if values.dtype != x.dtype:
             raise ValueError(
@@ -350,6 +353,7 @@ class NonlinearEquality(Constraint):
         """The equations whose gradients are the same at a few states and for all samples."""
         key = (x.shape[1:], x.dtype, x.device)
         if key not in self._linear:
+            self._values(x.detach().flatten(1), slice(None), x.shape[1:])  # an error is told of the states at hand
             self._linear[key] = find_linear(self._whole._jacobians_elsewhere(x))
         return self._linear[key]
 
