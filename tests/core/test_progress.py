@@ -56,7 +56,7 @@ CALLS = {
     "paper": lambda: tt.calibrate(problem(), method="paper", objective="path"),
     "advise": lambda: tt.advise(problem(32), cost="projections", tolerance=0.2),
     "advise with a price": lambda: tt.advise(problem(32), cost="projections", price=tt.calibrate(problem(first=5000))),
-    "compare": lambda: tt.compare(problem(), {"periodic": Periodic(3)}, [2, 4, 6]),
+    "compare": lambda: tt.compare(problem(), {"three": Periodic(3)}, [2, 4, 6]),
 }
 
 

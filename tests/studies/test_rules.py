@@ -86,7 +86,7 @@ def test_the_best_window_is_a_stretch_for_every_budget_where_it_lowers_path_erro
 def test_the_best_window_refuses_the_seeds_it_was_found_on():
     plan = best_windows(PROBLEM, range(1000, 1004), "free")
     with pytest.raises(ValueError, match="used to calibrate"):
-        PROBLEM(range(1002, 1006)).rollout(plan.at(5))
+        PROBLEM(range(1002, 1006)).rollout(plan.at(5), closing="free")
 
 
 # ------------------------------------------------------------------ samples that are decided on together

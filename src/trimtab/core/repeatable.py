@@ -55,7 +55,7 @@ def check_repeatable(run: Callable[[Schedule], Rollout], schedule: Schedule) -> 
         >>> def run(schedule):
         ...     corrector = tt.Corrector(ball, schedule, n_steps=5)
         ...     for t in range(5):
-        ...         corrector(3 * torch.randn(4, 2), t)
+        ...         corrector(0.1 * torch.randn(4, 2), t)
         ...     return corrector.rollout
         >>> check_repeatable(run, tt.Terminal())
         Traceback (most recent call last):

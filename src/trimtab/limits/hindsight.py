@@ -21,7 +21,7 @@ from trimtab.core.rollout import Sampler, check_sampler, rollout, take_rows
 from trimtab.prices.planned import cheapest_times, gap_costs
 from trimtab.schedules import Fixed
 
-__all__ = ["best_of_all", "branches", "hindsight"]
+__all__ = ["best_of_all", "hindsight"]
 
 Objective = Callable[[Rollout, Tensor], Tensor]
 

@@ -14,7 +14,7 @@ from trimtab.core.files import plain_name
 from trimtab.core.record import Closing
 from trimtab.domains import FLOWS, SYNTHETIC
 
-__all__ = ["CALIBRATION_SEED", "PRESETS", "REFERENCE_SEED", "SWEPT", "Seeds", "Study", "budget_name", "preset"]
+__all__ = ["CALIBRATION_SEED", "PRESETS", "REFERENCE_SEED", "SWEPT", "Study", "budget_name", "preset"]
 
 GRID = tuple(i / 20 for i in range(21))
 SCHEDULES = (

@@ -23,7 +23,7 @@ from trimtab.studies.store import Store
 from trimtab.studies.tasks import Task, domain_of, study_tasks
 from trimtab.studies.work import run_task
 
-__all__ = ["ENGINES", "refuse_unrunnable", "run_study"]
+__all__ = ["ENGINES", "run_study"]
 
 _OF_ANY_NUMBER = (None, "paper")  # what needs no calibration seeds, or makes do with any number of them
 
