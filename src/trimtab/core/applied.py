@@ -94,15 +94,16 @@ class Applied:
         self.projections, self.looks, self.context = projections, looks, context
         self.told = {} if context is NOTHING else context.values()
 
-    def project(self, x: Leaves) -> Outcome:
-        """The projection of states (n, …), its answer checked: kind, shape, dtype, outcomes."""
+    def project(self, x: Leaves, rows: Tensor | None = None) -> Outcome:
+        """The projection of states (n, …), or of n rows of more, its answer checked: kind, shape, dtype, outcomes."""
         begin = perf_counter()
-        copy = self.form.state(tuple(leaf.clone() for leaf in x))  # a projection may work in place
-        answer = self.constraint.project(copy, **self.told)
+        # a copy in either case: a projection may work in place
+        copy = tuple(leaf.clone() for leaf in x) if rows is None else take_leaves(x, rows)
+        answer = self.constraint.project(self.form.state(copy), **self.told)
         self.projections.count(begin, self.n)
         if not isinstance(answer, Projection):
-            return Outcome(self._leaves(answer, x))
-        return Outcome(self._leaves(answer.x, x), *(self._outcome(name, answer) for name in Projection._fields[1:]))
+            return Outcome(self._leaves(answer))
+        return Outcome(self._leaves(answer.x), *(self._outcome(name, answer) for name in Projection._fields[1:]))
 
     def refuse_bad_answers(self, answer: Outcome) -> None:
         """Refuse NaN and inf of a projection that did not report them as failed."""
@@ -125,7 +126,7 @@ class Applied:
         answer = self.constraint.improve(copy, state, **self.told)
         self.projections.count(begin, self.n)
         self._check_improvement(answer)
-        return answer._replace(x=self._leaves(answer.x, x), defect=self._one_each("defect", answer.defect))
+        return answer._replace(x=self._leaves(answer.x), defect=self._one_each("defect", answer.defect))
 
     def _check_improvement(self, answer: Any) -> None:
         """Refuse what cannot be the answer of an iteration; its states and defects are checked elsewhere."""
@@ -160,22 +161,18 @@ class Applied:
         context = NOTHING if self.context is NOTHING else self.context.take(rows)
         return Applied(self.constraint.take(rows), self.form, len(rows), self.projections, self.looks, context)
 
-    def _leaves(self, y: Any, x: Leaves) -> Leaves:
-        before = x[0]
-        usual = self.form.single and isinstance(y, Tensor) and y.shape == before.shape and y.dtype is before.dtype
-        if usual and y.device == before.device:
-            return (y,)
+    def _leaves(self, y: Any) -> Leaves:
+        """The leaves of an answer, which has to be like what the constraint was given."""
         try:
             found = self.form.leaves(y, self.n, wide=True)
         except (TypeError, ValueError) as error:
             raise ProjectionError(
                 f"project must return states as it was given them, with the same shape and dtype: {error}"
             ) from error
-        for after in found:
-            if after.device != self.form.device:
-                raise ProjectionError(
-                    f"project must keep the device: {before.device} went in, {after.device} came back"
-                )
+        device = self.form.device
+        for leaf in found:
+            if leaf.device != device:
+                raise ProjectionError(f"project must keep the device: {device} went in, {leaf.device} came back")
         return found
 
     def _one_each(self, name: str, values: Any) -> Tensor:

@@ -57,20 +57,22 @@ class Corrector(RunLife):
             with torch.no_grad():
                 return self(proposal, t, **context)
         ledger = self._at(proposal, t)
-        with ledger.exact_arithmetic:
-            constraint = ledger.applied or self._applied(ledger, context)
-            x = self._look(ledger, constraint, proposal)
-            ledger.broken = True  # until the step is whole: nothing may be decided, and paid for, twice
-            chosen = ledger.spend(ledger.wanted(proposal, context))  # b > 0 and s >= lambda[t, b]
-            if self.dense:
-                x = self._correct_all(ledger, constraint, x)
-            elif (rows := true_rows(chosen)).numel():
-                if self.unit == "iteration" and not ledger.ends_paid:
-                    x = improve_while_it_pays(ledger, constraint, x, rows, proposal, context)
-                else:
-                    x = self._correct(ledger, constraint, x, rows)
-            if self.closing == "free" and ledger.t == self.n_steps - 1:
-                x = self._close(ledger, constraint, x, ~ledger.finished_at(ledger.t))
+        if torch.is_autocast_enabled(ledger.device_type):  # it would round a projection to half precision
+            with torch.autocast(ledger.device_type, enabled=False):
+                return self(proposal, t, **context)
+        constraint = ledger.applied or self._applied(ledger, context)
+        x = self._look(ledger, constraint, proposal)
+        ledger.broken = True  # until the step is whole: nothing may be decided, and paid for, twice
+        chosen = ledger.spend(ledger.wanted(proposal, context))  # b > 0 and s >= lambda[t, b]
+        if self.dense:
+            x = self._correct_all(ledger, constraint, x)
+        elif (rows := true_rows(chosen)).numel():
+            if self.unit == "iteration" and not ledger.ends_paid:
+                x = improve_while_it_pays(ledger, constraint, x, rows, proposal, context)
+            else:
+                x = self._correct(ledger, constraint, x, rows)
+        if self.closing == "free" and ledger.t == self.n_steps - 1:
+            x = self._close(ledger, constraint, x, ~ledger.finished_at(ledger.t))
         return self._finish(ledger, x)
 
     def _look(self, ledger: Ledger, constraint: Applied, proposal: Any) -> Leaves:
@@ -108,11 +110,9 @@ class Corrector(RunLife):
     def _correct(self, ledger: Ledger, constraint: Applied, x: Leaves, rows: Tensor) -> Leaves:
         """Project the chosen rows and write down what is left of their defects: the states to go on with."""
         everyone = rows.numel() == ledger.n
-        begin = perf_counter()
-        some, some_x = (constraint, x) if everyone else (constraint.take(rows), take_leaves(x, rows))
-        gathering = perf_counter() - begin
-        answer = self._project(ledger, some, some_x, rows)
-        ledger.keep_outcome(answer, None if everyone else rows)
+        those, some = (None, constraint) if everyone else (rows, constraint.take(rows))
+        answer = self._project(ledger, some, x, those)
+        ledger.keep_outcome(answer, those)
         if not ledger.keep(self._residual(some, answer), check=self.measure_defects):
             some.refuse_bad_answers(answer)
             kept = torch.where(ledger.projected[ledger.t], ledger.residuals[ledger.t], 0.0)
@@ -121,7 +121,7 @@ class Corrector(RunLife):
             return answer.x
         begin = perf_counter()
         x = put_rows(x, rows, answer.x)
-        ledger.projections.seconds += gathering + perf_counter() - begin  # what projecting some rows costs
+        ledger.projections.seconds += perf_counter() - begin  # what projecting some rows costs
         return x
 
     def _correct_all(self, ledger: Ledger, constraint: Applied, x: Leaves) -> Leaves:
@@ -141,7 +141,7 @@ class Corrector(RunLife):
         if len(rows) == 0:
             return x
         some = constraint.take(rows)
-        answer = self._project(ledger, some, take_leaves(x, rows), rows)
+        answer = self._project(ledger, some, x, rows)
         some.refuse_bad_answers(answer)  # nothing is measured any more
         ledger.closed |= open_rows
         if answer.converged is not None:
@@ -155,14 +155,16 @@ class Corrector(RunLife):
     def _project(
         self, ledger: Ledger, constraint: Applied, x: Leaves, rows: Tensor | None = None, chosen: Tensor | None = None
     ) -> Outcome:
-        """The projection of some rows (k,), failed ones dealt with as the policy says; or of all, for those chosen."""
-        answer = constraint.project(x)
+        """The projection of some rows (k,), or of all; those chosen that failed are dealt with as the policy says."""
+        answer = constraint.project(x, rows)
         if chosen is not None and answer.converged is not None:
             answer = answer._replace(converged=answer.converged | ~chosen)
         if not self.dense and (answer.residual is not None or not self.measures_residuals):
             constraint.refuse_bad_answers(answer)  # else the defect that is measured next tells
         if answer.converged is not None and not bool(answer.converged.all()):
-            groups = ledger.groups if rows is None else ledger.groups and ledger.groups.take(rows)
+            groups = ledger.groups
+            if rows is not None:
+                x, groups = take_leaves(x, rows), groups and groups.take(rows)
             answer = recover(constraint, x, answer, self.tries, self.then, groups)
         return answer
 
@@ -230,10 +232,13 @@ class Corrector(RunLife):
         ledger = self._own()
         if ledger is None or ledger.t == 0 or ledger.complete or ledger.broken:
             raise RuntimeError("there is no run to stop: stop ends one that has begun and is not complete")
+        if torch.is_autocast_enabled(ledger.device_type):
+            with torch.autocast(ledger.device_type, enabled=False):
+                return self.stop(x, **context)
         leaves = ledger.form.leaves(x)
         ledger.refuse_rows(~finite_rows(leaves), "the loop stopped with NaN or inf")
         if self.closing != "none":
-            with torch.no_grad(), ledger.exact_arithmetic:
+            with torch.no_grad():
                 constraint = self._applied(ledger, context)
                 wide = self._close(ledger, constraint, ledger.form.widened(leaves), ~ledger.finished_at(ledger.t - 1))
             leaves = ledger.form.narrowed(wide)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from threading import get_ident
 from time import perf_counter
 from typing import Any
@@ -22,8 +21,6 @@ from trimtab.core.schedule import Schedule
 from trimtab.core.states import Form, Leaves
 
 __all__ = ["Ledger"]
-
-_AS_IT_IS = nullcontext()
 
 
 class Ledger:
@@ -122,12 +119,6 @@ class Ledger:
         return 0 < now < self.n_steps and (t is None or t == now) and not self.broken and self.thread == get_ident()
 
     @property
-    def exact_arithmetic(self) -> AbstractContextManager[Any]:
-        """In which the caller's autocast, if there is one now, does not round a projection to half precision."""
-        kind = self.device_type
-        return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else _AS_IT_IS
-
-    @property
     def complete(self) -> bool:
         """Whether all steps were made."""
         return self.t == self.n_steps
@@ -179,7 +170,7 @@ class Ledger:
             able = as_array(self._everyone)  # an iteration that cost more than one may have used what was kept back
         else:
             able = self._spent < self._books.budget
-        if isinstance(wanted, Tensor) and isinstance(able, np.ndarray):
+        if type(wanted) is not type(able) and isinstance(wanted, Tensor) and isinstance(able, np.ndarray):
             wanted = wanted.cpu().numpy()
         if type(wanted) is not type(able) or wanted.dtype != able.dtype or wanted.shape != able.shape:
             came = f"{tuple(wanted.shape)} of {wanted.dtype}" if hasattr(wanted, "dtype") else repr(wanted)
