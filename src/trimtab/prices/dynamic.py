@@ -63,6 +63,7 @@ def solve(steps: Steps, budget: int, weights: Tensor | None = None, *, keep_cost
     """
     T, B, k = len(steps.scale), budget, NODES
     defects = (steps.nodes * steps.scale[:, None]).numpy()
+    levels = torch.from_numpy(defects)[:, :, None]
     settle = 1 / steps.fresh_steps
     to_fresh, to_settled, to_corrected = _one_step_ahead(steps, weights)
     table = np.full((T, B + 1), -np.inf)  # enough for all steps to go: spend
@@ -91,9 +92,10 @@ def solve(steps: Steps, budget: int, weights: Tensor | None = None, *, keep_cost
             settled, fresh, gone, mixed = map(as_tensor, (here[:k, 1:], here[k + 1 :, 1:], go[:, :-1], gain))
             torch.lerp(settled, fresh, as_tensor(share[1:known]), out=mixed).sub_(gone)
             price = table[t, 1:known] = break_even(defects[t], gain, sums[:, : known - 1])
-            spend = as_tensor(defects[t][:, None] >= price)
+            # 1 where to spend, 0 elsewhere: mixing by such weights is choosing, exactly, in half the time
+            spend = torch.ge(levels[t], as_tensor(price), out=mixed)
             for stay in (settled, fresh):
-                torch.where(spend, gone, stay, out=stay)
+                torch.lerp(stay, gone, spend, out=stay)
         if known < len(share):  # a correction for every step to go
             now[:k, known] = now[k + 1 :, known] = go[:, -1]
         if keep_cost:
