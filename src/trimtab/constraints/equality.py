@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal, Self, get_args
@@ -10,8 +10,9 @@ from typing import Any, Literal, Self, get_args
 import torch
 from torch import Tensor
 
+from trimtab.constraints.conditions import SampleFunction
 from trimtab.constraints.gauss_newton import Equations, Iterate, advance, begin, closer, far_by_multipliers, solve
-from trimtab.constraints.linearised import Factor, Linear, factored, find_linear, gradients, linearise, step_matrix
+from trimtab.constraints.linearised import Factor, Linear, factored, find_linear, step_matrix
 from trimtab.constraints.rows import row_norm
 from trimtab.constraints.states import check_states, no_improvement, no_projection
 from trimtab.core.checks import float_tensor, positive_number, yes_or_no
@@ -91,7 +92,6 @@ class NonlinearEquality(Constraint):
     reference_data: tuple[Tensor, ...] = ()
 
     improves = True
-    _name, _own_derivatives = "NonlinearEquality", "needs vectorised=False"
 
     def __post_init__(self) -> None:
         """Refuse settings that no solver could use."""
@@ -160,17 +160,16 @@ class NonlinearEquality(Constraint):
     def defect(self, x: Tensor) -> Tensor:
         r"""norm(g(x)), (n, \*event) to (n,)."""
         self._check(x)
-        return row_norm(self._values(x.detach().flatten(1), slice(None), x.shape[1:])) if len(x) else x.new_zeros(0)
+        return row_norm(self._function.on(x, self.data).values(x.detach().flatten(1))) if len(x) else x.new_zeros(0)
 
-    def take(self, rows: Tensor) -> NonlinearEquality:
-        """The same equations for some samples."""
-        return self._of(tuple(d[rows] for d in self.data)) if self.data else self
-
-    def _of(self, data: tuple[Tensor, ...]) -> Self:
-        """The same equations for samples with other data; what is found once is found for all of them."""
-        _ = self._by_batch, self._stands_alone, self._linear, self._at_reference
+    def take(self, rows: Tensor) -> Self:
+        """The same equations for some samples; what is found once is found for all of them."""
+        if not self.data:
+            return self
+        _ = self._function, self._linear, self._at_reference
         taken = type(self).__new__(type(self))  # checked already
-        taken.__dict__.update(self.__dict__ | {"data": data, "_taken_from": self._whole})
+        some = tuple(d[rows] for d in self.data)
+        taken.__dict__.update(self.__dict__ | {"data": some, "_taken_from": self._whole})
         return taken
 
     def cheaper(self) -> dict[str, Constraint]:
@@ -229,13 +228,13 @@ class NonlinearEquality(Constraint):
     # ------------------------------------------------------------------ g and its derivatives
 
     def _equations(self, x: Tensor, trust_linear: bool = True) -> Equations:
-        event = x.shape[1:]
+        conditions = self._function.on(x, self.data)
         tolerance = _TOLERANCE[x.dtype] if self.tolerance is None else self.tolerance
         linear = self._linear_equations(x) if self.jacobian != "none" and trust_linear else None
         bent = None if linear is None else linear.bent
         equations = Equations(
-            lambda flat, rows: self._values(flat, rows, event),
-            lambda flat, rows: self._linearised(flat, rows, event, bent),
+            conditions.values,
+            lambda flat, rows: conditions.linearised(flat, rows, bent),
             linear,
             tolerance,
             _SHRINK[self.jacobian],
@@ -244,94 +243,12 @@ class NonlinearEquality(Constraint):
         )
         return equations if self.reference is None else equations._replace(shared=self._shared(equations, x))
 
-    def _values(self, flat: Tensor, rows: Tensor | slice, event: torch.Size) -> Tensor:
-        """g, (k, m); an error in the function is told with the shapes that it was called with."""
-        x, data = flat.reshape(-1, *event), self._data(rows, flat)
-        try:
-            values = self._by_batch(x, *data)
-        except (IndexError, RuntimeError, TypeError, ValueError) as error:
-            how = "all at once" if self.batched else f"one of shape {tuple(event)} at a time"
-            mapped = self.vectorised and not self.batched
-            hint = f" (one that calls torch.autograd.grad itself {self._own_derivatives})" if mapped else ""
-            raise ValueError(
-                f"the function of {self._name} failed on states {tuple(x.shape)}, {how}: {error}{hint}"
-            ) from error
-        if self.batched and (not isinstance(values, Tensor) or values.ndim != 2 or len(values) != len(x)):
-            came = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
-            raise ValueError(
-                f"the function of {self._name} must return (n, m) values for a batch: for states {tuple(x.shape)} "
-                f"it returned {came}"
-            )
-        if not isinstance(values, Tensor) or values.ndim != 2:
-            came = tuple(values.shape[1:]) if isinstance(values, Tensor) else type(values).__name__
-            raise ValueError(
-                f"the function of {self._name} must return (m,) values for one sample: for states "
-                f"{tuple(x.shape)} it returned {came}"
-            )
-        if values.dtype != x.dtype:
-            raise ValueError(
-                f"the function of {self._name} must return values in the dtype of the states: for states in {x.dtype} "
-                f"it returned {values.dtype}"
-            )
-        return values
-
-    def _derivatives(self, flat: Tensor, rows: Tensor, event: torch.Size, which: Tensor | None) -> Tensor:
-        """The Jacobian, (k, q, d), of those equations that `which` (q,) names, or all."""
-        return self._linearised(flat, rows, event, which)[1]()
-
-    def _linearised(
-        self, flat: Tensor, rows: Tensor, event: torch.Size, which: Tensor | None
-    ) -> tuple[Tensor, Callable[[], Tensor]]:
-        """g, (k, m), and what gives the Jacobian there, (k, q, d), of the equations that `which` (q,) names, or all."""
-        if self.vectorised:
-
-            def values(y: Tensor) -> Tensor:
-                return self._values(y, rows, event)
-
-            g, pull_back = linearise(values, flat)
-            return g, lambda: gradients(values, pull_back, flat, g, which)
-
-        def one_by_one() -> Tensor:
-            found = [
-                torch.autograd.functional.jacobian(  # type: ignore[no-untyped-call]
-                    lambda s, own=own: self.function(s, *own), state.view(event)
-                )
-                for state, *own in zip(flat, *self._data(rows, flat), strict=True)
-            ]
-            jacobian = torch.stack(found).flatten(2)
-            return jacobian if which is None else jacobian[:, which]
-
-        return self._values(flat, rows, event), one_by_one
-
-    def _data(self, rows: Tensor | slice, like: Tensor) -> Sequence[Tensor]:
-        """The data of some samples, its floats in the dtype of the states."""
-        if not self.data:
-            return self.data
-        # rows are told apart and in order: as many as there are, are all
-        some = isinstance(rows, slice) or rows.shape[0] < self.data[0].shape[0]
-        data = [d[rows] for d in self.data] if some else self.data
-        return [d.to(like) if d.is_floating_point() else d.to(like.device) for d in data]
-
     # ------------------------------------------------------------------ what is found once
 
     @cached_property
-    def _by_batch(self) -> Callable[..., Tensor]:
-        """The function of a batch."""
-        if self.batched:
-            return self.function
-        if self.vectorised:
-            return torch.func.vmap(self.function)
-
-        def one_by_one(*batch: Tensor) -> Tensor:
-            with torch.enable_grad():
-                return torch.stack([self.function(*sample).detach() for sample in zip(*batch, strict=True)])
-
-        return one_by_one
-
-    @cached_property
-    def _stands_alone(self) -> set[Any]:
-        """The shapes of states for which the function of a batch was seen to keep samples apart."""
-        return set()
+    def _function(self) -> SampleFunction:
+        """The function with how it is called."""
+        return SampleFunction(self.function, "NonlinearEquality", self.vectorised, self.batched)
 
     @cached_property
     def _linear(self) -> dict[Any, Linear | None]:
@@ -353,7 +270,7 @@ class NonlinearEquality(Constraint):
         """The equations whose gradients are the same at a few states and for all samples."""
         key = (x.shape[1:], x.dtype, x.device)
         if key not in self._linear:
-            self._values(x.detach().flatten(1), slice(None), x.shape[1:])  # an error is told of the states at hand
+            self._function.on(x, self.data).values(x.detach().flatten(1))  # an error is told of the states at hand
             self._linear[key] = find_linear(self._whole._jacobians_elsewhere(x))
         return self._linear[key]
 
@@ -362,14 +279,14 @@ class NonlinearEquality(Constraint):
 
         Not at the states at hand: what is found there would depend on who is projected first.
         """
-        n = len(self.data[0]) if self.data else 1
+        n, conditions = len(self.data[0]) if self.data else 1, self._function.on(x, self.data)
         drawn = torch.randn(len(_SIZES), x[0].numel(), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         for size, place in zip(_SIZES, drawn.to(x), strict=True):
             for end in range(min(n, _AT_ONCE), n + _AT_ONCE, _AT_ONCE):
                 rows = torch.arange(max(0, min(end, n) - _AT_ONCE), min(end, n), device=x.device)
                 far_out = size > 10  # where a function may overflow, or fail
                 try:
-                    found = self._derivatives((size * place).expand(len(rows), -1), rows, x.shape[1:], None)
+                    found = conditions.linearised((size * place).expand(len(rows), -1), rows)[1]()
                 except (RuntimeError, ValueError):
                     if not far_out:
                         raise
@@ -383,8 +300,8 @@ class NonlinearEquality(Constraint):
         if key not in self._at_reference:
             assert self.reference is not None
             place, first = self.reference.to(x).reshape(1, -1), torch.zeros(1, dtype=torch.int64, device=x.device)
-            alone = self._of(tuple(d[None] for d in self.reference_data))
-            g, derivatives = alone._linearised(place, first, x.shape[1:], None if linear is None else linear.bent)
+            alone = self._function.on(x, tuple(d[None] for d in self.reference_data))
+            g, derivatives = alone.linearised(place, first, None if linear is None else linear.bent)
             self._at_reference[key] = step_matrix(factored(derivatives(), linear), linear, g.shape[1])
         return self._at_reference[key]
 
@@ -395,19 +312,4 @@ class NonlinearEquality(Constraint):
                 f"the reference of NonlinearEquality has shape {tuple(self.reference.shape)}, but states have "
                 f"{tuple(x.shape[1:])}"
             )
-        if self.batched and len(x) > 1 and x.shape[1:] not in self._stands_alone:
-            self._check_samples_stand_alone(x)
-
-    @torch.no_grad()
-    def _check_samples_stand_alone(self, x: Tensor) -> None:
-        flat, event = x.detach().flatten(1), x.shape[1:]
-        among_others, alone = self._values(flat, slice(None), event)[:1], self._values(flat[:1], slice(0, 1), event)
-        rounding = 1e3 * torch.finfo(x.dtype).eps
-        if not torch.allclose(
-            among_others, alone, rounding, rounding * float(among_others.abs().max()), equal_nan=True
-        ):
-            raise ValueError(
-                "with batched=True each row of the function's answer must depend on its own sample alone: the first "
-                f"one begins {among_others[0, :3].tolist()} among {len(x)} samples and {alone[0, :3].tolist()} alone"
-            )
-        self._stands_alone.add(event)
+        self._function.check_samples_stand_alone(x, self.data)

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.constraints.equality import NonlinearEquality, check_solver
+from trimtab.constraints.conditions import SampleFunction
+from trimtab.constraints.equality import check_solver
 from trimtab.constraints.rows import row_norm, row_product
 from trimtab.constraints.states import check_states, no_improvement, no_projection
 from trimtab.core.checks import yes_or_no
@@ -95,16 +96,17 @@ class NonlinearInequality(Constraint):
     def defect(self, x: Tensor) -> Tensor:
         r"""The largest violation of a condition, (n, \*event) to (n,)."""
         self._check(x)
-        return self._violation(self._conditions(x.detach().flatten(1), x.shape[1:]), x) if len(x) else x.new_zeros(0)
+        if not len(x):
+            return x.new_zeros(0)
+        return self._violation(self._stacked.on(x, self.data).values(x.detach().flatten(1)), x)
 
     def take(self, rows: Tensor) -> NonlinearInequality:
         """The same conditions for some samples."""
         if not self.data:
             return self
-        some = self._stacked.take(rows)
-        _ = self._counted  # which is the same for all of them
+        _ = self._stacked, self._counted  # which are the same for all of them
         taken = NonlinearInequality.__new__(NonlinearInequality)  # checked already
-        taken.__dict__.update(self.__dict__ | {"data": some.data, "_stacked": some})
+        taken.__dict__.update(self.__dict__ | {"data": tuple(d[rows] for d in self.data)})
         return taken
 
     def __getstate__(self) -> dict[str, Any]:
@@ -122,9 +124,10 @@ class NonlinearInequality(Constraint):
         self._check(x)
         if not len(x):
             return no_improvement(x)
-        y, event = x.detach().flatten(1), x.shape[1:]
+        y = x.detach().flatten(1)
         rows = torch.arange(len(y), device=y.device)
-        c, derivatives = self._stacked._linearised(y, rows, event, None)
+        conditions = self._stacked.on(x, self.data)
+        c, derivatives = conditions.linearised(y, rows)
         equal = self._is_equation(x, c.shape[1])
         if state is None:
             state = (y, torch.zeros_like(c), torch.full_like(y[:, 0], _FIRST_WEIGHT))
@@ -153,7 +156,7 @@ class NonlinearInequality(Constraint):
         now, new, new_c = merit(y, c, rows), y - step, torch.empty_like(c)
         left, share = rows, 1.0
         for _ in range(_HALVINGS):
-            new_c[left] = self._stacked._values(new[left], left, event)
+            new_c[left] = conditions.values(new[left], left)
             falls = merit(new[left], new_c[left], left) <= now[left]  # NaN does not fall
             left = left[~falls]
             if len(left) == 0:
@@ -184,14 +187,14 @@ class NonlinearInequality(Constraint):
     # ------------------------------------------------------------------ the conditions
 
     @cached_property
-    def _stacked(self) -> _Conditions:
-        """All conditions as one function, which knows how to run it by the batch and differentiate it."""
+    def _stacked(self) -> SampleFunction:
+        """All conditions as one function."""
         g, h = self.inequalities, self.equations
-        both = g if h is None else lambda y, *own: torch.cat([g(y, *own), h(y, *own)], dim=-1)
-        return _Conditions(both, self.data, batched=self.batched)
+        return self._called(g if h is None else lambda y, *own: torch.cat([g(y, *own), h(y, *own)], dim=-1))
 
-    def _conditions(self, flat: Tensor, event: torch.Size) -> Tensor:
-        return self._stacked._values(flat, slice(None), event)
+    def _called(self, function: Callable[..., Tensor]) -> SampleFunction:
+        hint = "can run with batched=True alone, as a function of the whole batch"
+        return SampleFunction(function, "NonlinearInequality", batched=self.batched, own_derivatives=hint)
 
     @cached_property
     def _counted(self) -> dict[Any, Tensor]:
@@ -202,9 +205,9 @@ class NonlinearInequality(Constraint):
         """Which of the conditions are equations, (m,) bool: the last ones."""
         key = (x.shape[1:], x.device)
         if key not in self._counted:
-            self._stacked._check(x)
-            alone = _Conditions(self.inequalities, self.data, batched=self.batched)
-            p = alone._values(x[:1].detach().flatten(1), slice(0, 1), x.shape[1:]).shape[1]
+            self._stacked.check_samples_stand_alone(x, self.data)
+            inequalities = self._called(self.inequalities).on(x, self.data)
+            p = inequalities.values(x[:1].detach().flatten(1), slice(0, 1)).shape[1]
             self._counted[key] = torch.arange(m, device=x.device) >= p
         return self._counted[key]
 
@@ -219,13 +222,6 @@ class NonlinearInequality(Constraint):
 
     def _check(self, x: Tensor) -> None:
         check_states(x, "NonlinearInequality", samples=len(self.data[0]) if self.data else None)
-
-
-class _Conditions(NonlinearEquality):
-    """Conditions of any sign, called by the batch and differentiated as equations are."""
-
-    _name = "NonlinearInequality"
-    _own_derivatives = "can run with batched=True alone, as a function of the whole batch"
 
 
 def _newton_step(jacobian: Tensor, away: Tensor, pressing: Tensor, weight: Tensor) -> Tensor:
