@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import sys
+from concurrent.futures import wait
 from dataclasses import replace
 
 import numpy as np
@@ -235,6 +236,16 @@ def test_batches_go_on_after_one_that_failed(engine):
         assert int(run(tt.Periodic(5)).spent[0]) == 5
         with pytest.raises(EngineError, match="failed while another one was waited for"):
             run(tt.Periodic(1))
+
+
+def test_what_is_done_comes_in_the_order_it_was_submitted_in():
+    pool = pools.ProcessPool(1)
+    names = [f"work {k}" for k in range(8)]
+    for name in names:
+        pool.submit(name, engine_cases.wait, 0.0, {})
+    wait(pool.running)  # as if this process had been slow to ask
+    assert [pool.next()[0] for _ in names] == names
+    pool.close()
 
 
 def test_a_pool_ends_its_own_processes_alone():

@@ -94,10 +94,10 @@ class ProcessPool:
             raise _died() from error
 
     def next(self) -> tuple[str, Any]:
-        """Whichever is done."""
+        """Whichever is done; of several, the one that was submitted first."""
         if not self.finished:
             done, _ = wait(self.running, return_when=FIRST_COMPLETED)
-            self.finished.extend(done)
+            self.finished.extend(future for future in self.running if future in done)  # a set has no order
         future = self.finished.popleft()
         name = self.running.pop(future)
         try:
