@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,16 +36,17 @@ class SampleFunction:
     seen_apart: set[torch.Size] = field(default_factory=set)
 
     @cached_property
-    def by_batch(self) -> Callable[..., Tensor]:
-        """The function of a batch."""
+    def by_batch(self) -> Callable[..., Any]:
+        """The function of a batch; what is no tensor is handed on as it came."""
         if self.batched:
             return self.function
         if self.vectorised:
             return torch.func.vmap(self.function)
 
-        def one_by_one(*batch: Tensor) -> Tensor:
-            with torch.enable_grad():
-                return torch.stack([self.function(*sample).detach() for sample in zip(*batch, strict=True)])
+        def one_by_one(*batch: Tensor) -> Any:
+            answers = _for_each(self.function, *batch)
+            others = [answer for answer in answers if not isinstance(answer, Tensor)]
+            return others[0] if others else torch.stack([answer.detach() for answer in answers])
 
         return one_by_one
 
@@ -61,10 +62,10 @@ class SampleFunction:
             return
         flat, conditions = x.detach().flatten(1), self.on(x, data)
         among_others, alone = conditions.values(flat)[:1], conditions.values(flat[:1], slice(0, 1))
+        if not alone.numel() or not bool(alone.isfinite().all()):
+            return
         rounding = 1e3 * torch.finfo(x.dtype).eps
-        if not torch.allclose(
-            among_others, alone, rounding, rounding * float(among_others.abs().max()), equal_nan=True
-        ):
+        if not torch.allclose(among_others, alone, rounding, rounding * float(alone.abs().max())):
             raise ValueError(
                 "with batched=True each row of the function's answer must depend on its own sample alone: the first "
                 f"one begins {among_others[0, :3].tolist()} among {len(x)} samples and {alone[0, :3].tolist()} alone"
@@ -111,17 +112,21 @@ class Conditions(NamedTuple):
             g, pull_back = linearise(values, flat)
             return g, lambda: gradients(values, pull_back, flat, g, which)
 
+        g = self.values(flat, rows)
+
+        def jacobian_of_one(state: Tensor, *own: Tensor) -> Tensor:
+            found: Tensor = torch.autograd.functional.jacobian(  # type: ignore[no-untyped-call]
+                lambda s: self.function.function(s, *own), state.view(self.event)
+            )
+            return found
+
         def one_by_one() -> Tensor:
-            found = [
-                torch.autograd.functional.jacobian(  # type: ignore[no-untyped-call]
-                    lambda s, own=own: self.function.function(s, *own), state.view(self.event)
-                )
-                for state, *own in zip(flat, *self._data_of(rows), strict=True)
-            ]
-            jacobian = torch.stack(found).flatten(2)
+            if not g.shape[1]:  # of which torch makes no Jacobian
+                return flat.new_zeros(len(flat), 0, flat.shape[1])
+            jacobian = torch.stack(_for_each(jacobian_of_one, flat, *self._data_of(rows))).flatten(2)
             return jacobian if which is None else jacobian[:, which]
 
-        return self.values(flat, rows), one_by_one
+        return g, one_by_one
 
     def _data_of(self, rows: Tensor | slice | None) -> tuple[Tensor, ...]:
         """The data of some samples, told apart and in order: as many as there are, are all."""
@@ -147,3 +152,10 @@ class Conditions(NamedTuple):
         return ValueError(
             f"{what} values in the dtype of the states: for states in {x.dtype} it returned {values.dtype}"
         )
+
+
+def _for_each(function: Callable[..., Any], *batch: Tensor) -> list[Any]:
+    """What a function of one sample gives for each, where derivatives can be taken: in the inference mode as well."""
+    with torch.inference_mode(False), torch.enable_grad():
+        ordinary = [part.clone() if part.is_inference() else part for part in batch]
+        return [function(*sample) for sample in zip(*ordinary, strict=True)]

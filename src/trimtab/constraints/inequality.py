@@ -205,7 +205,6 @@ class NonlinearInequality(Constraint):
         """Which of the conditions are equations, (m,) bool: the last ones."""
         key = (x.shape[1:], x.device)
         if key not in self._counted:
-            self._stacked.check_samples_stand_alone(x, self.data)
             inequalities = self._called(self.inequalities).on(x, self.data)
             p = inequalities.values(x[:1].detach().flatten(1), slice(0, 1)).shape[1]
             self._counted[key] = torch.arange(m, device=x.device) >= p
@@ -222,6 +221,7 @@ class NonlinearInequality(Constraint):
 
     def _check(self, x: Tensor) -> None:
         check_states(x, "NonlinearInequality", samples=len(self.data[0]) if self.data else None)
+        self._stacked.check_samples_stand_alone(x, self.data)
 
 
 def _newton_step(jacobian: Tensor, away: Tensor, pressing: Tensor, weight: Tensor) -> Tensor:
