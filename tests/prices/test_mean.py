@@ -161,3 +161,9 @@ def test_a_mean_budget_where_nothing_is_ever_wrong_is_refused():
         pytest.raises(ValueError, match="no correction is worth anything"),
     ):
         tt.calibrate(replace(problem, constraint=everywhere), Mean(0.25), objective="path")
+
+
+def test_a_mean_budget_whose_objective_no_correction_lowers_is_refused():
+    problem = tt.domain("so3", n_steps=12).problem(range(8))
+    with pytest.raises(ValueError, match="no correction is worth anything by the objective 'endpoint'"):
+        tt.calibrate(problem, Mean(0.25), objective="endpoint", distance=lambda a, b: torch.zeros(len(a)))

@@ -121,8 +121,30 @@ def test_ratios_are_positive_and_finite(n_steps, m, seed):
     assert (ratio > 0).all()
 
 
+@pytest.mark.parametrize("cause", [0.0, -1e-17, 1e-200])
+@pytest.mark.parametrize("effect", [0.0, 1e-8])
+def test_where_nothing_was_added_every_step_counts_the_same(cause, effect):
+    steps = torch.arange(20, dtype=torch.float64)
+    causes, effects = torch.full((2, 20), cause, dtype=torch.float64)
+    assert torch.equal(smooth_ratio(steps, causes, effects + effect, 20), torch.ones(20, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("method", ["race", "planned", "dp"])
+def test_a_sampler_that_is_feasible_by_itself_can_be_calibrated(method):
+    everywhere = tt.as_constraint(lambda x: x, lambda x: torch.zeros(len(x)))
+    with pytest.warns(UserWarning, match="the defect is 0 at every step"):
+        price = tt.calibrate(tt.Problem(Leak(), everywhere, CALIBRATION), method=method)
+    run = tt.rollout(Leak(), everywhere, price.at(0.25), range(4))
+    assert run.spent.tolist() == [10] * 4
+
+
 def test_mixes_are_checked_and_described():
     assert describe({"path": 1, "endpoint": 2}) == "1 path + 2 endpoint"
     for bad in ({}, {"path": 0.0}, {"path": -1.0}, {"path": float("nan")}):
         with pytest.raises(ValueError, match="weight"):
             as_mix(bad)
+    for no_number in ("1.0", None, True):
+        with pytest.raises(TypeError, match="the weight of 'path' in an objective must be a number"):
+            as_mix({"path": no_number})
+    with pytest.raises(ValueError, match="unknown objective 'paths'; did you mean 'path'"):
+        as_mix({"paths": "1.0"})

@@ -23,6 +23,7 @@ from trimtab.prices.dynamic import break_even
 from trimtab.prices.explore import ExploreIterations
 from trimtab.prices.graded import IterationSteps, iteration_costs, iteration_steps
 from trimtab.prices.mean import AtPrice, Mean, MeanPrices
+from trimtab.prices.objective import describe
 from trimtab.prices.pools import Array
 from trimtab.prices.transitions import NODES
 
@@ -84,6 +85,11 @@ def mean_prices(batches: Batches, budget: Mean) -> MeanPrices:
     runs = [*_explored(batches, budget), batches.cut(batches.free)]
     steps = iteration_steps(runs)
     top = _dearest(steps, batches.weights)
+    if not top > 0:
+        raise ValueError(
+            f"no correction is worth anything by the objective {describe(batches.objective)!r}: in the calibration "
+            "rollouts leaving some out adds nothing to it; use Terminal(), or another objective"
+        )
     mus = np.geomspace(_SPREAD * top, top, _LEVELS)
     _, costs = _tried(batches, steps, mus, trials=1)
     near = np.flatnonzero((costs >= _NEAR * wanted) & (costs <= wanted / _NEAR))

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core.engine import RunBatch
-from trimtab.core.errors import unknown
+from trimtab.core.errors import real_number, unknown
 from trimtab.core.metrics import Distance, endpoint_distance, state_error
 from trimtab.core.moment import Moment
 from trimtab.core.noise import uniform_numbers
@@ -45,11 +45,12 @@ def as_mix(objective: Objective) -> dict[str, float]:
     if not isinstance(objective, str | Mapping):
         raise TypeError(f"an objective is a name or a mix of them, as in {{'path': 1.0}}: got {objective!r:.60}")
     given: Mapping[str, float] = {objective: 1.0} if isinstance(objective, str) else objective
-    mix = {name: float(weight) for name, weight in given.items()}
-    for name, weight in mix.items():
+    mix: dict[str, float] = {}
+    for name, weight in given.items():
         if name not in OBJECTIVES:
             raise unknown("objective", name, OBJECTIVES)
-        if not 0 <= weight < float("inf"):
+        mix[name] = real_number(weight, f"the weight of {name!r} in an objective")
+        if not 0 <= mix[name] < float("inf"):
             raise ValueError(f"the weight of {name!r} in an objective must be finite and at least 0: got {weight}")
     if sum(mix.values()) <= 0:
         raise ValueError(f"an objective needs a weight above 0: got {dict(mix)}")
@@ -142,20 +143,24 @@ def smooth_ratio(steps: Tensor, causes: Tensor, effects: Tensor, n_steps: int) -
     """Effect per unit of cause as a smooth function of the step, (T,), as far from constant as the data can tell.
 
     Rare large effects can make a ratio look as if it varied over the steps. The part of its variation that its own
-    standard error explains is taken away, which leaves a constant where nothing is known.
+    standard error explains is taken away, which leaves a constant where nothing is known; it is 1 where there is no
+    cause, as of a sampler that is feasible by itself.
 
     Args:
         steps: Where, (m,).
-        causes: At least 0, (m,).
+        causes: At least 0 up to rounding, (m,).
         effects: At least 0, (m,).
         n_steps: T.
     """
     at = torch.arange(n_steps, dtype=torch.float64)
     kernel = (-0.5 * ((at[:, None] - steps) / (_BANDWIDTH * n_steps)) ** 2).exp()
-    total = (kernel @ causes).clamp(min=1e-300)
+    total = kernel @ causes
+    # where corrections take nothing away, rounding alone may make a cause, of either sign
+    if not bool((total.clamp(min=0).square() > 0).all()) or float(causes.sum()) <= 0:
+        return torch.ones_like(at)
     ratio = kernel @ effects / total
     variance = (kernel**2 * (effects - ratio[:, None] * causes) ** 2).sum(dim=1) / total**2
-    middle = effects.sum() / causes.sum().clamp(min=1e-300)
+    middle = effects.sum() / causes.sum()
     spread = ((ratio - middle) ** 2).mean().clamp(min=1e-300)
     trust = (1 - variance.mean() / spread).clamp(min=0)
     weights: Tensor = middle + trust * (ratio - middle)
