@@ -248,6 +248,28 @@ def test_autocast_does_not_reach_the_projection():
             assert torch.equal(corrector(x), x)
 
 
+@pytest.mark.parametrize("groups", [None, [0, 0, 1]])
+@pytest.mark.parametrize("begin", [False, True])
+def test_a_run_may_leave_and_enter_inference_mode(groups, begin):
+    counting = tt.as_constraint(
+        lambda x: tt.Projection(Sphere().project(x), torch.ones(len(x)).bool(), torch.ones(len(x)).int()),
+        Sphere().defect,
+    )
+    finals = []
+    for inside in ((), (0, 1, 3)):
+        corrector = free.Corrector(counting, tt.Periodic(3), 6, groups=groups)
+        x = torch.ones(3, 2)
+        if begin:
+            with torch.inference_mode(mode=0 in inside):
+                corrector.begin(x)
+        for t in range(6):
+            with torch.inference_mode(mode=t in inside):
+                x = corrector(x + 0.5, t)
+        finals.append(x)
+        assert not corrector.rollout.projected.is_inference()
+    assert torch.equal(*finals)
+
+
 def test_no_gradient_flows_through_a_correction():
     x = torch.ones(2, 3, requires_grad=True)
     assert not correct(x * 2).requires_grad

@@ -104,6 +104,14 @@ def test_a_block_may_be_left_after_a_stop():
     assert corrector.rollout.n_steps == 1
 
 
+def test_a_run_in_inference_mode_may_be_stopped_outside():
+    with torch.inference_mode():
+        corrector = tt.Corrector(Sphere(), tt.Periodic(4), 12)
+        x = corrector(torch.full((3, 2), 2.0), 0)
+    assert (Sphere().defect(corrector.stop(x)) < 1e-6).all()
+    assert corrector.rollout.closing.all()
+
+
 def test_a_file_holds_it(tmp_path):
     run = stopped("free")[0].rollout
     run.save(tmp_path / "run.safetensors")

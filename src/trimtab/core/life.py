@@ -192,6 +192,9 @@ class RunLife:
             ledger.states.append(self._previous)
 
     def _begin(self, x: Any) -> Ledger:
+        if torch.is_inference_mode_enabled():  # books made there could not be written to outside, as by `stop`
+            with torch.inference_mode(False), torch.no_grad():
+                return self._begin(x)
         ledger = Ledger(Form(x), self.schedule, self.n_steps, self.closing, self.seeds, self.groups, self.unit)
         if not self.measure_defects:
             for books in (ledger.defects, ledger.residuals, ledger.seen):
