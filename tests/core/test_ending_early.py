@@ -104,6 +104,13 @@ def test_a_block_may_be_left_after_a_stop():
     assert corrector.rollout.n_steps == 1
 
 
+def test_a_call_after_a_stop_is_none_of_the_same_block():
+    with tt.Corrector(Ball(torch.ones(3)), tt.Periodic(4), 10) as corrector:
+        x = corrector.stop(corrector(torch.full((3, 2), 2.0), 0))
+        with pytest.raises(RuntimeError, match="the run was stopped after 1 of 10 steps"):
+            corrector(x, 1)
+
+
 def test_a_run_in_inference_mode_may_be_stopped_outside():
     with torch.inference_mode():
         corrector = tt.Corrector(Sphere(), tt.Periodic(4), 12)

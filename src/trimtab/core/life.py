@@ -226,6 +226,11 @@ class RunLife:
                 done = "" if ledger is None else "; the last run is complete (does your loop make more updates?)"
                 raise RuntimeError(f"the corrector expected step 0 of {self.n_steps} next: got t = {t}{done}")
             ledger = self._begin(proposal)
+        if ledger.complete and ledger.planned_steps is not None:
+            raise RuntimeError(
+                f"the run was stopped after {ledger.t} of {self.n_steps} steps, and its block is one run; begin the "
+                "next run in another block"
+            )
         if ledger.complete:
             raise RuntimeError(
                 f"the corrector was called more than n_steps = {self.n_steps} times in one run; is n_steps the number "
