@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -156,6 +159,32 @@ def test_beginning_anew_fills_the_buckets():
     stream.begin(torch.zeros(4, 3, dtype=torch.float64))
     assert torch.equal(walk(stream, 5), first)
     assert numbers == [0, 1, 2, 3, 4] * 2
+
+
+TOLD: list[int] = []
+
+
+def tell(t, numbers):
+    TOLD.append(t)
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda stream: pickle.loads(pickle.dumps(stream))])
+def test_a_copy_goes_on_by_itself_and_tells_of_its_own_steps(duplicate):
+    TOLD.clear()
+    stream = Stream(Sphere(), tt.Stepwise(), rate=0.5, on_step=tell)
+    walk(stream, 3)
+    other = duplicate(stream)
+    walk(other, 2)
+    assert TOLD == [0, 1, 2, 3, 4]
+    assert (stream.steps, other.steps) == (3, 5)
+    walk(stream, 2)
+    assert TOLD[5:] == [3, 4]
+    assert torch.equal(stream.spent, other.spent)
+
+
+def test_what_cannot_be_told_is_refused_at_once():
+    with pytest.raises(TypeError, match=r"on_step must be a function, called as on_step\(t, numbers\)"):
+        Stream(Sphere(), tt.Stepwise(), rate=0.5, on_step=3)
 
 
 @pytest.mark.parametrize("bad", [{"rate": 0}, {"rate": 1.5}, {"rate": 0.1, "burst": 0.5}, {"rate": "often"}])

@@ -13,7 +13,7 @@ from torch import Tensor
 from trimtab.core.applied import OnFailure
 from trimtab.core.constraint import Constraint
 from trimtab.core.corrector import Corrector
-from trimtab.core.errors import of_type
+from trimtab.core.errors import callable_thing, of_type
 from trimtab.core.groups import Groups, as_groups
 from trimtab.core.moment import Moment
 from trimtab.core.schedule import Schedule, as_schedule
@@ -92,8 +92,11 @@ class Stream:
                 f"{asked!r} counts the steps of a run between its looks, and a step of a stream is a run of its own; "
                 "give the schedule that it is made of"
             )
+        if on_step is not None:
+            callable_thing(on_step, "on_step", "on_step(t, numbers)")
         self.rate, self.burst = float(rate), float(burst)
         self.steps = 0
+        self._on_step = on_step
         self._bucket = _Bucket(asked, float(burst))
         self._corrector = Corrector(
             constraint,
@@ -102,7 +105,7 @@ class Stream:
             closing="none",
             groups=as_groups(groups),
             on_failure=on_failure,
-            on_step=None if on_step is None else lambda t, numbers: on_step(self.steps, numbers),
+            on_step=None if on_step is None else self._tell,  # a method: a copy tells of its own steps
         )
         self._needs_previous = "previous" in constraint.needs
         self._projected: Tensor | None = None
@@ -160,6 +163,11 @@ class Stream:
         if self._projected is None:
             raise RuntimeError("the stream has not been called yet")
         return self._projected.clone()
+
+    def _tell(self, t: int, numbers: dict[str, float]) -> None:
+        """Hand on the numbers of a step, which is step 0 of a run of its own, with its number in the stream."""
+        assert self._on_step is not None
+        self._on_step(self.steps, numbers)
 
     def _decided(self, projected: Tensor) -> Tensor:
         """Which samples, or groups, were corrected."""
