@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict, defaultdict
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,6 +13,7 @@ import trimtab as tt
 from trimtab.core.constraint import residual_norm
 from trimtab.core.metrics import euclidean
 from trimtab.core.states import all_finite, numbers_of
+from trimtab.core.trees import as_tensor
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
@@ -31,6 +33,21 @@ def test_complex_numbers_are_looked_at_like_others(bad):
     corrector({"x": x, "z": z}, 0)
     with pytest.raises(ValueError, match="the sampler proposed NaN or inf for 2 of 2 samples at step 1 of 2"):
         corrector({"x": x, "z": torch.full_like(z, bad)}, 1)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.complex64])
+def test_a_numpy_array_is_read_whatever_its_strides(dtype):
+    x = np.arange(6).reshape(3, 2).astype(dtype)
+    field = np.zeros(3, dtype=[("flag", "u1"), ("x", dtype, (2,))])
+    field["x"] = x
+    for view in (x, x[::-1], x[:, ::-1], x.T, field["x"]):
+        assert as_tensor(view).tolist() == view.tolist()
+
+
+@pytest.mark.parametrize("dtype", [np.longdouble, object, "U3"])
+def test_numbers_that_torch_has_not_are_refused(dtype):
+    with pytest.raises(TypeError, match=r"of a kind that torch has, as float32 or float64: got a numpy array of "):
+        as_tensor(np.ones((2, 3)).astype(dtype))
 
 
 class Own(dict):

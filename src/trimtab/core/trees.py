@@ -141,13 +141,16 @@ def as_tensor(x: Any) -> Tensor:
     if isinstance(x, Tensor):
         return x
     if isinstance(x, np.ndarray):
+        plain = x if x.flags.writeable and x.dtype.isnative else np.array(x, x.dtype.newbyteorder("="))
         try:
-            return torch.from_numpy(
-                x if x.flags.writeable and x.dtype.isnative else np.array(x, x.dtype.newbyteorder("="))
-            )
-        except (TypeError, ValueError) as error:  # dtypes torch does not know, negative strides
-            if x.dtype.kind in "fiub":
-                return torch.from_numpy(np.ascontiguousarray(x))
-            raise TypeError(f"states must hold numbers: got a numpy array of {x.dtype}") from error
+            try:
+                return torch.from_numpy(plain)
+            except ValueError:  # strides that torch has not: negative ones, or a field of a record
+                return torch.from_numpy(np.ascontiguousarray(plain))
+        except TypeError as error:
+            raise TypeError(
+                "states must hold numbers of a kind that torch has, as float32 or float64: got a numpy array of "
+                f"{x.dtype}"
+            ) from error
     tensor: Tensor = torch.utils.dlpack.from_dlpack(x)
     return tensor
