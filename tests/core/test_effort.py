@@ -340,6 +340,26 @@ def test_an_iteration_that_returns_no_number_is_refused(bad):
         run(flat_prices(0.1, 30).at(30), Broken())
 
 
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"x": lambda answer: answer.x[:, :1]}, "improve must return states as it was given them"),
+        (
+            {"defect": lambda answer: answer.defect[:, None]},
+            "improve must return, as the defect, one number per sample",
+        ),
+    ],
+)
+def test_an_iteration_of_another_shape_is_refused_by_its_name(changed, message):
+    class Broken(Halving):
+        def improve(self, x, state, **context):
+            answer = super().improve(x, state)
+            return answer._replace(**{name: change(answer) for name, change in changed.items()})
+
+    with pytest.raises((RuntimeError, ValueError), match=message):
+        run(flat_prices(0.1, 30).at(30), Broken())
+
+
 def test_a_solver_that_never_ends_is_stopped():
     class Endless(Halving):
         def improve(self, x, state, **context):

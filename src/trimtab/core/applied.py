@@ -126,7 +126,8 @@ class Applied:
         answer = self.constraint.improve(copy, state, **self.told)
         self.projections.count(begin, self.n)
         self._check_improvement(answer)
-        return answer._replace(x=self._leaves(answer.x), defect=self._one_each("defect", answer.defect))
+        defect = self._one_each("improve must return, as the defect,", answer.defect)
+        return answer._replace(x=self._leaves(answer.x, "improve"), defect=defect)
 
     def _check_improvement(self, answer: Any) -> None:
         """Refuse what cannot be the answer of an iteration; its states and defects are checked elsewhere."""
@@ -154,38 +155,38 @@ class Applied:
         begin = perf_counter()
         defect = self.constraint.defect(self.form.state(x), **self.told)
         self.looks.count(begin, self.n)
-        return self._one_each("defect", defect)
+        return self._one_each("defect must return", defect)
 
     def take(self, rows: Tensor) -> Applied:
         """For some of the rows."""
         context = NOTHING if self.context is NOTHING else self.context.take(rows)
         return Applied(self.constraint.take(rows), self.form, len(rows), self.projections, self.looks, context)
 
-    def _leaves(self, y: Any) -> Leaves:
-        """The leaves of an answer, which has to be like what the constraint was given."""
+    def _leaves(self, y: Any, function: str = "project") -> Leaves:
+        """The leaves of an answer of a function, which has to be like what the constraint was given."""
         try:
             found = self.form.leaves(y, self.n, wide=True)
         except (TypeError, ValueError) as error:
             raise ProjectionError(
-                f"project must return states as it was given them, with the same shape and dtype: {error}"
+                f"{function} must return states as it was given them, with the same shape and dtype: {error}"
             ) from error
         device = self.form.device
         for leaf in found:
             if leaf.device != device:
-                raise ProjectionError(f"project must keep the device: {device} went in, {leaf.device} came back")
+                raise ProjectionError(f"{function} must keep the device: {device} went in, {leaf.device} came back")
         return found
 
-    def _one_each(self, name: str, values: Any) -> Tensor:
-        """One float per sample, as a tensor."""
+    def _one_each(self, told: str, values: Any) -> Tensor:
+        """One float per sample, as a tensor; `told` is how an error begins."""
         if not isinstance(values, Tensor):
             values = _from_array(values)
         elif values.shape == (self.n,) and values.dtype is self.form.dtype and values.device == self.form.device:
             return values  # the usual case
         if not isinstance(values, Tensor) or values.shape != (self.n,) or not values.is_floating_point():
             came = f"{tuple(values.shape)} of {values.dtype}" if isinstance(values, Tensor) else type(values).__name__
-            raise ValueError(f"{name} must return one number per sample, ({self.n},) floats: got {came}")
+            raise ValueError(f"{told} one number per sample, ({self.n},) floats: got {came}")
         if values.device != self.form.device:
-            raise ValueError(f"{name} must return numbers on {self.form.device}, as the states: got {values.device}")
+            raise ValueError(f"{told} numbers on {self.form.device}, as the states: got {values.device}")
         return values
 
     def _outcome(self, name: str, answer: Projection) -> Tensor | None:
