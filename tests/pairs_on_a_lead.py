@@ -46,6 +46,52 @@ class Lead(tt.Constraint):
         return way.norm(dim=2, keepdim=True).amax(dim=1, keepdim=True)
 
 
+class Flock(Walk):
+    """Walkers that are drawn to where the others with their label are on average, disregarding signs."""
+
+    def __init__(self, labels):
+        self.labels = labels
+
+    def step(self, x, t, noise):
+        _, group = torch.unique(self.labels, return_inverse=True)
+        where = torch.zeros(int(group.max()) + 1, 2, dtype=x.dtype).index_add(0, group, x.abs())
+        return super().step(x + 0.3 * (where / group.bincount()[:, None])[group], t, noise)
+
+    def take(self, rows):
+        return Flock(self.labels[rows])
+
+
+class Alike(tt.Constraint):
+    """Rows with the same label go where the first of them is."""
+
+    def __init__(self, labels):
+        self.labels = labels
+
+    def project(self, x):
+        return x[(self.labels[:, None] == self.labels).int().argmax(dim=1)]
+
+    def defect(self, x):
+        return (x - self.project(x)).norm(dim=1)
+
+    def take(self, rows):
+        return Alike(self.labels[rows])
+
+
+def make_flock(seeds):
+    """Pairs that are known by their seeds."""
+    return tt.Problem(Flock(seeds // 2), Lead(), seeds, groups=seeds // 2)
+
+
+def make_flock_by_rows(seeds):
+    """Pairs that are known by their places in the batch."""
+    return tt.Problem(Flock(torch.arange(len(seeds)) // 2), Lead(), seeds, groups=seeds // 2)
+
+
+def make_alike(seeds):
+    """Pairs whose constraint knows them by their seeds."""
+    return tt.Problem(Walk(), Alike(seeds // 2), seeds, groups=seeds // 2)
+
+
 def make(seeds):
     """Pairs of walkers on a lead."""
     return tt.Problem(Walk(), Lead(), seeds, groups=seeds // 2)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import trimtab as tt
-from pairs_on_a_lead import make
+from pairs_on_a_lead import make, make_flock
 from trimtab.cli.main import main
 from trimtab.core.metrics import path_error
 
@@ -63,6 +63,24 @@ def test_groups_of_any_size_can_be_used_by_every_command(folder, capsys):
         assert number == spent[schedule, budget, seed // 3 * 3] <= max(1, round(20 * budget))
     capsys.readouterr()
     assert main(["report", "run"]) == 0
+
+
+@pytest.mark.parametrize(("name", "what"), [("make_flock", "sampler steps"), ("make_alike", "constraint projects")])
+def test_groups_that_reach_over_budgets_are_refused_before_anything_is_made(name, what, folder, capsys):
+    assert main(["compare", "--sampler", f"pairs_on_a_lead:{name}", "--seeds", "8", "--calibration-seeds", "16"]) == 2
+    said = capsys.readouterr().err
+    assert f"the {what} samples that belong together differently beside the same samples" in said
+    assert list(folder.iterdir()) == []
+
+
+def test_groups_by_their_places_in_the_batch_can_be_compared(folder):
+    seeds = ("--seeds", "8", "--calibration-seeds", "16", "--budgets", "0.25", "0.5", "--schedules", "periodic")
+    words = ["compare", "--sampler", "pairs_on_a_lead:make_flock_by_rows", *seeds, "--engine", "serial", "--out", "run"]
+    assert main(words) == 0
+    rows = pyarrow.parquet.read_table(folder / "run" / "rows" / "pairs_on_a_lead.parquet").to_pylist()
+    alone = make_flock(torch.arange(8)).rollout(tt.Periodic(5), measure_defects=True)
+    found = {row["seed"]: row["path_error"] for row in rows if (row["schedule"], row["budget"]) == ("periodic", 0.25)}
+    assert [found[seed] for seed in range(8)] == pytest.approx(path_error(alone).tolist())
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
     from trimtab.studies.config import CALIBRATION_SEED
+    from trimtab.studies.probe import probe_side_by_side
     from trimtab.studies.schedules import study_schedule
 
     for key in arguments.schedules:
@@ -64,6 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     domain, source, calibration = asked_for(
         arguments, CALIBRATION_SEED, arguments.calibration_seeds, "--calibration-seeds"
     )
+    probe_side_by_side(domain, calibration[:1])
     study = _study(arguments, domain, source, calibration)
     directory: Path = arguments.out or Path("runs") / source.name
     factories = {source.name: source.factory} if source.factory else None

@@ -39,7 +39,11 @@ def asked_for(n: int, n_steps: int, closing: Closing) -> list[Schedule]:
 
 
 def side_by_side(problem: Callable[[Tensor], Problem], seeds: Tensor, times: int) -> Problem:
-    """The seeds `times` over in one problem, the samples of each time apart from those of the others."""
+    """The seeds `times` over in one problem, the groups of each time apart from those of the others.
+
+    Only decisions are kept apart here: a sampler or constraint that couples rows by their seeds would couple those of
+    all times, which `trimtab.studies.probe.probe_side_by_side` refuses.
+    """
     made = problem(seeds.repeat(times))
     return made if made.groups is None else replace(made, groups=made.groups.apart(times))
 

@@ -10,13 +10,14 @@ from torch import Tensor
 
 from trimtab.core.applied import checked_projection
 from trimtab.core.rollout import noise_of, take_rows
-from trimtab.core.states import Form, all_finite
+from trimtab.core.states import Form, all_finite, map_leaves, numbers_of, pick
 from trimtab.domains.base import Domain, Problem
 from trimtab.integrations.independence import check_independence, check_rows
+from trimtab.studies.explored import side_by_side
 from trimtab.studies.usercode import short_error
 from trimtab.studies.whole_groups import next_end
 
-__all__ = ["probe"]
+__all__ = ["probe", "probe_side_by_side"]
 
 _TOGETHER = 16  # samples that are tried where they belong together, or a few more to fill the last group
 
@@ -29,11 +30,8 @@ def probe(domain: Domain, seeds: Iterable[int] | Tensor, whole: bool = False) ->
         seeds: A few of those that will be used, at least two.
         whole: Also run whole rollouts of a batch and of single samples, and compare.
     """
-    problem = domain.problem(seeds)
+    problem = _some(domain, seeds)
     grouped = problem.groups is not None
-    if grouped:
-        first = int(problem.seeds[0])
-        problem = domain.problem(range(first, next_end(domain, first + _TOGETHER)))
     name, sampler, own_seeds = domain.name, problem.sampler, problem.seeds
     noise, n = noise_of(sampler, own_seeds), len(own_seeds)
     with torch.no_grad():
@@ -57,6 +55,63 @@ def probe(domain: Domain, seeds: Iterable[int] | Tensor, whole: bool = False) ->
         raise ValueError(f"{name}: {error}{'' if hasattr(sampler, 'take') else hint}") from error
 
 
+def probe_side_by_side(domain: Domain, seeds: Iterable[int] | Tensor) -> None:
+    """Refuse samples that belong together if they depend on the same samples under another budget.
+
+    A study runs budgets side by side: one batch holds each seed once for every budget. Who tells by their seeds which
+    rows belong together takes the rows of all budgets for one group.
+
+    Args:
+        domain: The user's, which `probe` found usable.
+        seeds: A few of those that will be used, from the beginning of a group on.
+    """
+    alone = _some(domain, seeds)
+    if alone.groups is None:
+        return
+    noise = noise_of(alone.sampler, alone.seeds)
+    with torch.no_grad():
+        x = alone.sampler.start(noise)
+        y = alone.sampler.step(x, 0, noise)
+        fixed = checked_projection(alone.constraint, y, **_context(alone, x)).x
+        other = map_leaves(lambda leaf: leaf.flip(0), y)  # proposals, but of other samples
+        precisions = [torch.finfo(leaf.dtype).eps for leaf in Form(x).leaves(x) if leaf.is_floating_point()]
+        for rows in (slice(len(alone)), slice(len(alone), None)):  # first or second in the batch
+            both = side_by_side(domain.problem, alone.seeds, 2)
+            noise = noise_of(both.sampler, both.seeds)
+            both.sampler.start(noise)  # a loop has to be begun
+            stepped = both.sampler.step(_beside(x, other, rows), 0, noise)
+            projected = checked_projection(
+                both.constraint, _beside(y, other, rows), **_context(both, _beside(x, x, rows))
+            ).x
+            for what, expected, found in (("sampler steps", y, stepped), ("constraint projects", fixed, projected)):
+                wanted = numbers_of(expected)
+                apart = float((numbers_of(pick(found, rows)) - wanted).abs().max())
+                if not apart <= max(precisions) ** 0.5 * float(wanted.abs().max()):
+                    raise ValueError(
+                        f"{domain.name}: the {what} samples that belong together differently beside the same samples "
+                        "in another state. Budgets are compared in one batch, which holds each seed once for every "
+                        "budget: rows that follow each other belong together, not all rows whose seeds say so. "
+                        "Reshape states to (groups, samples, …), or number the groups of a batch by "
+                        "torch.arange(len(seeds)) // size"
+                    )
+
+
+def _beside(one: Any, other: Any, rows: slice) -> Any:
+    """Both states in one batch, `one` as these rows of it."""
+    form = Form(one)
+    pairs = zip(form.leaves(one), form.leaves(other), strict=True)
+    return form.state(tuple(torch.cat(pair if rows.start is None else pair[::-1]) for pair in pairs))
+
+
+def _some(domain: Domain, seeds: Iterable[int] | Tensor) -> Problem:
+    """The problem of these seeds; where samples belong together, of whole groups from the first seed on."""
+    problem = domain.problem(seeds)
+    if problem.groups is None:
+        return problem
+    first = int(problem.seeds[0])
+    return domain.problem(range(first, next_end(domain, first + _TOGETHER)))
+
+
 def _state(what: str, make: Callable[[], Any], form: Form | None, n: int) -> Any:
     """What a sampler made, if it is a batch of n finite states, of the form of those before."""
     try:
@@ -78,14 +133,13 @@ def _state(what: str, make: Callable[[], Any], form: Form | None, n: int) -> Any
 def _check_constraint(name: str, problem: Problem, x: Any, y: Any, *, by_rows: bool) -> None:
     """Refuse a constraint that cannot handle proposals y made from x, for the whole batch or for one row."""
     constraint = problem.constraint
-    known = {"t": 0, "previous": x}
-    missing = [need for need in constraint.needs if need not in known]
+    missing = [need for need in constraint.needs if need not in _KNOWN]
     if missing:
         raise ValueError(
             f"{name}: the constraint needs {', '.join(missing)}, and a sampler that trimtab steps tells it only t and "
             "previous; work it out from t, or run the loop yourself and call a Corrector"
         )
-    context = {need: known[need] for need in constraint.needs}
+    context = _context(problem, x)
     try:
         checked_projection(constraint, y, **context)
         defect = constraint.defect(y, **context)
@@ -94,6 +148,14 @@ def _check_constraint(name: str, problem: Problem, x: Any, y: Any, *, by_rows: b
     _one_each(f"{name}: defect", defect, len(problem.seeds))
     if by_rows:
         check_rows(constraint, y, **context)
+
+
+_KNOWN = ("t", "previous")  # what a sampler that trimtab steps tells a constraint
+
+
+def _context(problem: Problem, x: Any) -> dict[str, Any]:
+    """What the constraint needs to know after the first step from x."""
+    return {need: {"t": 0, "previous": x}[need] for need in problem.constraint.needs}
 
 
 def _one_each(what: str, values: Any, n: int) -> None:
