@@ -69,6 +69,25 @@ def test_keep_never_keeps_what_is_not_finite():
     assert (corrector.rollout.residuals == 1).all()
 
 
+@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("policy", "left"), [("keep", 1.5), ("revert", 3.0)])
+def test_a_failed_projection_leaves_what_it_leaves_where_measuring_is_projecting(policy, left, dtype, dense):
+    """It is not feasible: path error must not take it for a state that was projected."""
+
+    def project(x):
+        solved = x[:, 0] < 4
+        nearer = torch.where(solved[:, None], x.clamp(max=1.0), x - 0.5 * (x - 1).clamp(min=0))
+        return tt.Projection(nearer, solved)
+
+    corrector = free.Corrector(tt.as_constraint(project), tt.Stepwise(), 1, on_failure=policy, dense=dense)
+    corrector(torch.tensor([[2.0], [7.0]], dtype=dtype))
+    run = corrector.rollout
+    assert run.failed.tolist() == [[False, True]]
+    assert run.defects.tolist() == [[1.0, 3.0]]
+    assert run.residuals.tolist() == [[0.0, left]]
+
+
 def test_revert_keeps_the_proposal():
     x = torch.full((2, 4), 1.0)
     assert torch.equal(correct(x, Stubborn(99), on_failure="revert"), x)

@@ -171,14 +171,19 @@ class Corrector(RunLife):
     def _residual(self, constraint: Applied, answer: Outcome) -> Tensor:
         """The defect of projected states: what the solver reports, else measured.
 
-        Where measuring is projecting, it is 0, as a projection of a projected state changes nothing.
+        Where measuring is projecting, it is 0, as a projection of a projected state changes nothing; what a failed one
+        left is measured there too.
         """
         if answer.residual is not None:
             return answer.residual
         if not self.measure_defects:
             return torch.full((constraint.n,), torch.nan, device=answer.x[0].device)
         if not self.measures_residuals:
-            return torch.zeros(constraint.n, device=answer.x[0].device)
+            left = torch.zeros(constraint.n, dtype=constraint.form.dtype, device=answer.x[0].device)
+            if answer.converged is not None and not bool(answer.converged.all()):
+                rows = (~answer.converged).nonzero().squeeze(1)
+                left[rows] = constraint.take(rows).defect(take_leaves(answer.x, rows)).to(left)
+            return left
         return constraint.defect(answer.x)
 
     def _finish(self, ledger: Ledger, x: Leaves) -> Any:
