@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from constraint_cases import CASES, N, states
-from trimtab.constraints import NonlinearEquality
+from trimtab.constraints import AvoidObstacles, NonlinearEquality
 from trimtab.core.constraint import Constraint, Projection
 
 every_case = pytest.mark.parametrize("name", CASES)
@@ -145,6 +145,25 @@ def test_what_has_been_used_can_be_sent_elsewhere_and_copied(name):
     for copied in (pickle.loads(pickle.dumps(constraint)), copy.deepcopy(constraint)):
         for found, same in zip(answers(copied, x), expected, strict=True):
             assert torch.equal(found, same)
+
+
+@every_case
+def test_what_derives_from_a_constraint_stays_what_it_is(name):
+    """For some samples, as a copy and in its cheaper forms: with its class, and what that holds of its own."""
+    constraint = CASES[name].make()
+    constraint.defect(states(CASES[name]))  # what is found once is there
+    base = type(constraint)
+
+    class Derived(base):
+        def __init__(self, own):  # not the base's arguments
+            self.__dict__.update(constraint.__dict__, own=own)
+
+    derived = Derived(3)
+    some = derived.take(torch.tensor([4, 0]))
+    cheaper = () if base is AvoidObstacles else derived.cheaper().values()  # sets up another solver
+    for other in (some, some.take(torch.tensor([1])), copy.copy(derived), *cheaper):
+        assert type(other) is Derived
+        assert other.own == 3
 
 
 def layouts(x: Tensor) -> dict[str, Tensor]:

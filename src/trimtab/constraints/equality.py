@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Self, get_args
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from trimtab.constraints.conditions import SampleFunction
+from trimtab.constraints.derived import changed
 from trimtab.constraints.gauss_newton import Equations, Iterate, advance, begin, closer, far_by_multipliers, solve
 from trimtab.constraints.linearised import Factor, Linear, factored, find_linear, step_matrix
 from trimtab.constraints.rows import row_norm
@@ -27,6 +28,7 @@ _SHRINK = {"fresh": 0.25, "frozen": 0.7, "none": 0.0}
 
 _SIZES = (1.0, 3.0, 30.0, 1000.0)  # of the states at which equations show whether they are linear
 _AT_ONCE = 64  # samples whose Jacobians are looked at together
+_FOUND_ONCE = ("_function", "_linear", "_at_reference", "_taken_from")
 
 Jacobian = Literal["fresh", "frozen", "none"]
 
@@ -133,7 +135,7 @@ class NonlinearEquality(Constraint):
 
     def __getstate__(self) -> dict[str, Any]:
         """The settings; what was found once is found again, and part of it could not be sent elsewhere."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: value for name, value in self.__dict__.items() if name not in _FOUND_ONCE}
 
     # ------------------------------------------------------------------ what a constraint offers
 
@@ -166,7 +168,7 @@ class NonlinearEquality(Constraint):
         """The same equations for some samples; what is found once is found for all of them."""
         if not self.data:
             return self
-        _ = self._function, self._linear, self._at_reference
+        _ = self._function, self._linear, self._at_reference  # which are the same for all of them
         taken = type(self).__new__(type(self))  # checked already
         some = tuple(d[rows] for d in self.data)
         taken.__dict__.update(self.__dict__ | {"data": some, "_taken_from": self._whole})
@@ -176,10 +178,10 @@ class NonlinearEquality(Constraint):
         """A looser tolerance with no search for the nearest solution, and a Jacobian that is kept."""
         looser = 1e-4 if self.tolerance is None else max(100 * self.tolerance, 1e-4)
         found: dict[str, Constraint] = {
-            f"a tolerance of {looser:.0e} and no refinement": replace(self, tolerance=looser, refinements=0)
+            f"a tolerance of {looser:.0e} and no refinement": changed(self, tolerance=looser, refinements=0)
         }
         if self.jacobian == "fresh":
-            found["a frozen Jacobian"] = replace(self, jacobian="frozen", refinements=0)
+            found["a frozen Jacobian"] = changed(self, jacobian="frozen", refinements=0)
         return found
 
     @torch.no_grad()

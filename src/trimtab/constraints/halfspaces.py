@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -140,13 +140,13 @@ class HalfSpaces(Constraint):
         done = (defect <= self.tolerance * size) & (amount.squeeze(1).abs() <= self.tolerance * size)
         return Improvement(y, defect, done, (pushes,))
 
-    def take(self, rows: Tensor) -> HalfSpaces:
+    def take(self, rows: Tensor) -> Self:
         """The same planes for some samples."""
         if self.b.ndim == 1:
             return self
         if daqp_is_there() and self.A.is_cpu:
             _ = self._daqp  # made here, all that are taken share it: whoever projects, no solver is set up twice
-        taken = HalfSpaces.__new__(HalfSpaces)  # the planes are checked and normalised already
+        taken = type(self).__new__(type(self))  # the planes are checked and normalised already
         taken.__dict__.update(self.__dict__ | {"b": self.b[rows], "_offsets": self._offsets[rows]})
         for of_all_samples in ("_host_offsets", "_shape"):
             taken.__dict__.pop(of_all_samples, None)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from trimtab.constraints.conditions import SampleFunction
+from trimtab.constraints.derived import changed
 from trimtab.constraints.equality import check_solver
 from trimtab.constraints.rows import row_norm, row_product
 from trimtab.constraints.states import check_states, no_improvement, no_projection
@@ -100,23 +101,23 @@ class NonlinearInequality(Constraint):
             return x.new_zeros(0)
         return self._violation(self._stacked.on(x, self.data).values(x.detach().flatten(1)), x)
 
-    def take(self, rows: Tensor) -> NonlinearInequality:
+    def take(self, rows: Tensor) -> Self:
         """The same conditions for some samples."""
         if not self.data:
             return self
         _ = self._stacked, self._counted  # which are the same for all of them
-        taken = NonlinearInequality.__new__(NonlinearInequality)  # checked already
+        taken = type(self).__new__(type(self))  # checked already
         taken.__dict__.update(self.__dict__ | {"data": tuple(d[rows] for d in self.data)})
         return taken
 
     def __getstate__(self) -> dict[str, Any]:
         """The settings; what was made of them is made again, and part of it could not be sent elsewhere."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_stacked", "_counted")}
 
     def cheaper(self) -> dict[str, Constraint]:
         """A looser tolerance, and a point that is near rather than the nearest."""
         looser = 1e-4 if self.tolerance is None else max(100 * self.tolerance, 1e-4)
-        return {f"a tolerance of {looser:.0e} and a rougher search": replace(self, tolerance=looser, nearness=0.1)}
+        return {f"a tolerance of {looser:.0e} and a rougher search": changed(self, tolerance=looser, nearness=0.1)}
 
     @torch.no_grad()
     def improve(self, x: Tensor, state: tuple[Tensor, ...] | None = None, **context: Any) -> Improvement:

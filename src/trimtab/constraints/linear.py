@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -94,11 +95,11 @@ class AffineEquality(Constraint):
     def _residual(self, flat: Tensor) -> Tensor:
         return apply_matrix(self.A.to(flat), flat) - self.b.to(flat)
 
-    def take(self, rows: Tensor) -> AffineEquality:
+    def take(self, rows: Tensor) -> Self:
         """The same equations for some samples."""
         if self.b.ndim == 1:
             return self
-        taken = AffineEquality.__new__(AffineEquality)  # A is checked and factored already
+        taken = type(self).__new__(type(self))  # A is checked and factored already
         taken.__dict__.update(self.__dict__ | {"b": self.b[rows]})
         return taken
 

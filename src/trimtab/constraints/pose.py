@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from trimtab.constraints.derived import changed
 from trimtab.constraints.rotation import improved_rotation, nearest_rotation, rotation_angle, rotation_defect
 from trimtab.constraints.states import check_states
 from trimtab.core.constraint import Constraint, Improvement, Projection, checked_constraint
@@ -93,9 +94,9 @@ class SE3(Constraint):
             pose = torch.cat([rotation, place[..., None]], dim=-1)
         return Improvement(pose, self.defect(pose, **context), done, ())
 
-    def take(self, rows: Tensor) -> SE3:
+    def take(self, rows: Tensor) -> Self:
         """The same constraint for some samples."""
-        return self if self.translation is None else SE3(self.translation.take(rows), self.alpha)
+        return self if self.translation is None else changed(self, translation=self.translation.take(rows))
 
 
 def _of_place(context: dict[str, Any]) -> dict[str, Any]:

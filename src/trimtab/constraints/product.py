@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from trimtab.constraints.derived import changed
 from trimtab.constraints.states import check_states
 from trimtab.core.constraint import Constraint, Projection, checked_constraint
 from trimtab.core.errors import of_type, real_number, whole_number
@@ -128,9 +129,10 @@ class Product(Constraint):
             total = total + part.weight * part.constraint.defect(self._of(part, x), **self._told(part, context))
         return total
 
-    def take(self, rows: Tensor) -> Product:
+    def take(self, rows: Tensor) -> Self:
         """The same parts for some samples."""
-        return Product(tuple(replace(part, constraint=part.constraint.take(rows)) for part in self.parts))
+        parts = tuple(replace(part, constraint=part.constraint.take(rows)) for part in self.parts)
+        return changed(self, parts=parts)
 
     def _of(self, part: Part, x: Tensor) -> Tensor:
         flat = x.flatten(1)

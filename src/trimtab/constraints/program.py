@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trimtab.constraints.derived import changed
 from trimtab.constraints.ipopt import Workers, casadi, ipopt_options
 from trimtab.constraints.states import check_states, host_array, no_improvement, no_projection
 from trimtab.core.checks import float_tensor, positive_number
@@ -131,11 +132,11 @@ class NonlinearProgram(Constraint):
     def cheaper(self) -> dict[str, Constraint]:
         """A looser tolerance, for which IPOPT needs fewer iterations."""
         looser = max(100 * self.tolerance, 1e-4)
-        return {f"a tolerance of {looser:.0e}": replace(self, tolerance=looser)}
+        return {f"a tolerance of {looser:.0e}": changed(self, tolerance=looser)}
 
-    def take(self, rows: Tensor) -> NonlinearProgram:
+    def take(self, rows: Tensor) -> Self:
         """The same conditions for some samples, sharing the processes."""
-        return self if self.parameters is None else replace(self, parameters=self.parameters[rows])
+        return self if self.parameters is None else changed(self, parameters=self.parameters[rows])
 
     def close(self) -> None:
         """End the processes; the next projection starts new ones."""

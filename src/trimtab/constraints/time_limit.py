@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from trimtab.constraints.derived import changed
 from trimtab.core.constraint import Constraint, Projection
 from trimtab.core.errors import of_type, real_number
 from trimtab.core.states import Form, map_leaves
@@ -105,9 +106,9 @@ class TimeLimit(Constraint):
         """End the process now; a later call begins another. It is ended with this object, too."""
         self._workshop.end()
 
-    def take(self, rows: Tensor) -> TimeLimit:
-        """The same for some of the samples."""
-        return TimeLimit(self.constraint.take(rows), self.seconds, self._workshop)
+    def take(self, rows: Tensor) -> Self:
+        """The same for some of the samples, in the same process."""
+        return changed(self, constraint=self.constraint.take(rows))
 
 
 class _Workshop:

@@ -10,11 +10,12 @@ field to be near to, so that there are few passes over the fields.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
+from trimtab.constraints.derived import changed
 from trimtab.constraints.states import check_states
 from trimtab.core.checks import positive_number
 from trimtab.core.constraint import Constraint, Improvement, Projection
@@ -85,14 +86,14 @@ class MassBalance(Constraint):
         y = torch.cat([u[:, :1], new.field], dim=1).to(x.dtype)
         return Improvement(y, self.defect(y), done, (new.target, new.multiplier))
 
-    def cheaper(self) -> dict[str, MassBalance]:  # type: ignore[override]  # read, never written
+    def cheaper(self) -> dict[str, Self]:  # type: ignore[override]  # read, never written
         """A looser tolerance."""
         looser = 100 * self.tolerance
-        return {f"a tolerance of {looser:.0e}": MassBalance(self.conditions, looser, self.max_iterations)}
+        return {f"a tolerance of {looser:.0e}": changed(self, tolerance=looser)}
 
-    def take(self, rows: Tensor) -> MassBalance:
+    def take(self, rows: Tensor) -> Self:
         """The set of the samples `rows`."""
-        return MassBalance(self.conditions.take(rows), self.tolerance, self.max_iterations)
+        return changed(self, conditions=self.conditions.take(rows))
 
     def _check(self, u: Tensor) -> None:
         check_states(u, "MassBalance", (TIMES, CELLS), samples=len(self.conditions.inflow))
