@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -143,6 +144,20 @@ def test_steps_may_have_different_numbers_of_feasible_data():
     line = tt.as_constraint(torch.zeros_like, lambda x: x[:, 0].abs())
     found = AboveNoise.from_data(line, lambda t: torch.arange(3.0 + 2 * t)[:, None], 3, quantile=0.5)
     assert found.thresholds.tolist() == [1.0, 2.0, 3.0]
+
+
+def test_feasible_data_is_measured_as_a_run_measures_states():
+    """In numpy too, half precision in float32, and by one number per sample."""
+    line = tt.as_constraint(np.zeros_like, lambda x: np.abs(x[:, 0]))
+    found = AboveNoise.from_data(line, lambda t: np.arange(3.0 + 2 * t)[:, None], 3, quantile=0.5)
+    assert found.thresholds.tolist() == [1.0, 2.0, 3.0]
+    seen = []
+    halves = tt.as_constraint(torch.zeros_like, lambda x: (seen.append(x.dtype), x[:, 0])[1])
+    AboveNoise.from_data(halves, lambda t: torch.ones(3, 1, dtype=torch.float16), 1)
+    assert seen == [torch.float32]
+    entries = tt.as_constraint(torch.zeros_like, torch.abs)
+    with pytest.raises(ValueError, match=r"defect must return one number per sample, \(3,\) floats: got \(3, 2\)"):
+        AboveNoise.from_data(entries, lambda t: torch.ones(3, 2), 1)
 
 
 @pytest.mark.parametrize(

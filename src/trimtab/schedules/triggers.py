@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from trimtab.core.applied import outside_a_run
 from trimtab.core.budget import Budget
 from trimtab.core.constraint import Constraint
 from trimtab.core.errors import callable_thing, of_type, real_number, whole_number
 from trimtab.core.moment import Moment
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
-from trimtab.core.states import Form, all_finite
+from trimtab.core.states import all_finite
 from trimtab.schedules.basic import MOST_STEPS, brief_repr
 
 __all__ = ["AboveNoise", "AccumulatedDefect", "Trigger", "UntilBelow"]
@@ -149,7 +151,7 @@ class AboveNoise(Schedule):
     def from_data(
         cls,
         constraint: Constraint,
-        noised: Callable[[int], Tensor],
+        noised: Callable[[int], Any],
         n_steps: int,
         *,
         quantile: float = 0.95,
@@ -178,7 +180,7 @@ class AboveNoise(Schedule):
         whole_number(n_steps, "n_steps", most=MOST_STEPS)
         _check_quantile(quantile)
         with torch.no_grad():
-            defects = [constraint.defect(_checked(noised(t), t)) for t in range(n_steps)]
+            defects = [_defects_of(constraint, noised(t), t) for t in range(n_steps)]
         return cls(_quantiles(defects, quantile), budget)
 
     @classmethod
@@ -221,15 +223,15 @@ def _check_quantile(quantile: float) -> None:
     real_number(quantile, "AboveNoise: the quantile, a share of the samples,", 0, 1)
 
 
-def _checked(x: Tensor, t: int) -> Tensor:
-    """Feasible data with noise, refused where it can be no states."""
+def _defects_of(constraint: Constraint, x: Any, t: int) -> Tensor:
+    """Of feasible data with noise, (n,); refused where it can be no states."""
     try:
-        form = Form(x)
+        applied, leaves = outside_a_run(constraint, x)
     except (TypeError, ValueError) as error:
         raise ValueError(f"AboveNoise: noised({t}) must be states, one row per sample: {error}") from error
-    if not all_finite(form.leaves(x)):
+    if not all_finite(leaves):
         raise ValueError(f"AboveNoise: noised({t}) has NaN or inf; it must be feasible data with finite noise")
-    return x
+    return applied.defect(leaves)
 
 
 def _on(value: float | Tensor, device: torch.device) -> float | Tensor:
