@@ -75,3 +75,12 @@ def test_a_projection_that_works_in_place_leaves_the_states_as_they_were():
     x = torch.full((8, 2), 5.0)
     dense_pays(InPlace(1, 1), x)
     assert bool((x == 5).all())
+
+
+def test_a_constraint_that_needs_to_know_more_than_states_is_refused():
+    @dataclass
+    class Noised(Clocked):
+        needs = ("sigma", "t")
+
+    with pytest.raises(ValueError, match=r"where sigma, t, which the constraint needs, cannot be told; wrap it"):
+        dense_pays(Noised(1, 1), torch.ones(8, 3))

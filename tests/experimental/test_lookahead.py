@@ -45,3 +45,9 @@ def test_it_is_run_as_its_table_was_made_for(cost):
     ahead = LookAhead(Walk(20), Box(), tt.prices.Thresholds(cost.table, closing="free"), cost, 5)
     with pytest.raises(ValueError, match="made for closing='free', this run has closing='paid'"):
         tt.rollout(Walk(20), Box(), ahead, range(4))
+
+
+def test_a_constraint_that_needs_to_know_more_than_states_is_refused(cost):
+    noised = tt.as_constraint(lambda x, sigma: x.clamp(-1, 1), lambda x, sigma: sigma * x[:, 0].abs(), needs=("sigma",))
+    with pytest.raises(ValueError, match="cannot tell sigma, which the constraint needs"):
+        LookAhead(Walk(20), noised, tt.prices.Thresholds(cost.table), cost, 5)

@@ -146,6 +146,12 @@ def test_steps_may_have_different_numbers_of_feasible_data():
     assert found.thresholds.tolist() == [1.0, 2.0, 3.0]
 
 
+def test_feasible_data_is_not_measured_by_what_only_a_run_knows():
+    noised = tt.as_constraint(lambda x, sigma: x, lambda x, sigma: sigma * x[:, 0].abs(), needs=("sigma",))
+    with pytest.raises(ValueError, match=r"where sigma, .* cannot be told; .* AboveNoise.from_stepwise"):
+        AboveNoise.from_data(noised, lambda t: torch.ones(3, 1), 2)
+
+
 def test_feasible_data_is_measured_as_a_run_measures_states():
     """In numpy too, half precision in float32, and by one number per sample."""
     line = tt.as_constraint(np.zeros_like, lambda x: np.abs(x[:, 0]))

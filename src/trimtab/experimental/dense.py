@@ -27,7 +27,7 @@ def dense_pays(constraint: Constraint, x: Tensor, share: float = 0.25, *, repeat
     solved for itself. Both ways are run in turn and their median times are compared.
 
     Args:
-        constraint: Of a batch of n.
+        constraint: Of a batch of n; one that needs to know nothing beside the states.
         x: States such as the sampler proposes, (n, \*event), on the device it runs on.
         share: Of the rows that a step projects: the budget, as a fraction of T.
         repeats: Measurements of each way, after one that does not count.
@@ -40,6 +40,12 @@ def dense_pays(constraint: Constraint, x: Tensor, share: float = 0.25, *, repeat
         >>> run = tt.rollout(problem.sampler, problem.constraint, tt.Periodic(0.25), range(8), dense=dense)
     """
     checked_constraint(constraint)
+    if constraint.needs:
+        raise ValueError(
+            f"dense_pays projects outside of a run, where {', '.join(constraint.needs)}, which the constraint needs, "
+            "cannot be told; wrap it with typical ones, as in as_constraint(lambda x: constraint.project(x, "
+            f"{constraint.needs[0]}=…), …)"
+        )
     check_states(x, "dense_pays")
     whole_number(repeats, "repeats")
     if not 0 < real_number(share, "share") <= 1:

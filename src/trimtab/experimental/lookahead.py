@@ -37,7 +37,8 @@ class LookAhead(Schedule):
 
     Attributes:
         sampler: As in the rollout, for the same seeds.
-        constraint: As in the rollout, for the same seeds; or one that is cheaper to project onto.
+        constraint: As in the rollout, for the same seeds; or one that is cheaper to project onto. It needs to know
+            nothing beside the states.
         thresholds: The table, without an own scale.
         cost: The cost to go that belongs to it.
         budget: At most the table's own.
@@ -58,7 +59,11 @@ class LookAhead(Schedule):
     def __post_init__(self) -> None:
         """Check the numbers, and the budget against the table."""
         check_sampler(self.sampler)
-        checked_constraint(self.constraint)
+        if checked_constraint(self.constraint).needs:
+            raise ValueError(
+                f"look-ahead simulates steps, of which it cannot tell {', '.join(self.constraint.needs)}, which the "
+                "constraint needs; give one that stands in for it and needs nothing"
+            )
         of_type(self.thresholds, Thresholds, "the table of a look-ahead", "calibrate makes one")
         of_type(self.cost, CostToGo, "the cost of a look-ahead", "trimtab.prices.dynamic.solve makes one")
         whole_number(self.horizon, "the horizon of a look-ahead")

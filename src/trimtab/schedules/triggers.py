@@ -160,7 +160,7 @@ class AboveNoise(Schedule):
         r"""Thresholds from feasible data at the noise level of each step.
 
         Args:
-            constraint: Measures the defects.
+            constraint: Measures the defects; one that needs to know nothing beside the states.
             noised: `noised(t)` is feasible data with as much noise as a sample has after step t, (n, \*event); n may
                 differ from step to step.
             n_steps: T.
@@ -179,6 +179,11 @@ class AboveNoise(Schedule):
         callable_thing(noised, "noised", "noised(t), feasible data with the noise of step t")
         whole_number(n_steps, "n_steps", most=MOST_STEPS)
         _check_quantile(quantile)
+        if constraint.needs:
+            raise ValueError(
+                f"AboveNoise.from_data measures defects outside of a run, where {', '.join(constraint.needs)}, which "
+                "the constraint needs, cannot be told; measure them in a run of Stepwise(), with AboveNoise.from_stepwise"
+            )
         with torch.no_grad():
             defects = [_defects_of(constraint, noised(t), t) for t in range(n_steps)]
         return cls(_quantiles(defects, quantile), budget)
