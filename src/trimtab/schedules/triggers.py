@@ -182,7 +182,7 @@ class AboveNoise(Schedule):
         if constraint.needs:
             raise ValueError(
                 f"AboveNoise.from_data measures defects outside of a run, where {', '.join(constraint.needs)}, which "
-                "the constraint needs, cannot be told; measure them in a run of Stepwise(), with AboveNoise.from_stepwise"
+                "the constraint needs, cannot be told; AboveNoise.from_stepwise measures them in a run of Stepwise()"
             )
         with torch.no_grad():
             defects = [_defects_of(constraint, noised(t), t) for t in range(n_steps)]
