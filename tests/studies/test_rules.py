@@ -107,3 +107,15 @@ def test_the_best_window_of_groups_is_found_on_whole_ones():
     plan = best_windows(pairs_on_a_lead.make_threes, range(3000, 3048), "paid")
     assert plan.seeds == tuple(range(3000, 3015))
     assert pairs_on_a_lead.make_threes(torch.arange(6)).rollout(plan.at(5)).spent.tolist() == [5] * 6
+
+
+@pytest.mark.parametrize("closing", ["free", "paid"])
+@pytest.mark.parametrize("n_steps", [1, 2, 3])
+def test_few_steps_are_enough(n_steps, closing):
+    problem = domain("so3", n_steps=n_steps).problem
+    plan = best_windows(problem, range(1000, 1004), closing)
+    assert plan.masks.sum(dim=1).tolist() == list(range(n_steps + 1))
+    for name in RULES:
+        rule = find_rule(name, problem, range(1000, 1004), closing)
+        run = problem(range(n_steps)).rollout(rule.at(torch.arange(1, n_steps + 1)), closing=closing)
+        assert (run.spent <= torch.arange(1, n_steps + 1)).all()

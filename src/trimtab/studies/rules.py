@@ -54,7 +54,8 @@ class Rule:
         right = torch.searchsorted(self.counts, wanted).clamp(1, len(self.counts) - 1)
         low, high = self.counts[right - 1], self.counts[right]
         logs = self.values.log()
-        values = torch.lerp(logs[right - 1], logs[right], (wanted - low) / (high - low)).exp()
+        share = (wanted - low) / (high - low).clamp(min=1)  # of a single step there is one count
+        values = torch.lerp(logs[right - 1], logs[right], share).exp()
         return self.made(values, budgets)
 
     def made(self, values: Tensor, budgets: Tensor) -> Schedule:

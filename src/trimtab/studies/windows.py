@@ -49,7 +49,7 @@ def best_windows(problem: Callable[[Tensor], Problem], seeds: Iterable[int] | Te
     budgets = torch.arange(T + 1)
     right = torch.searchsorted(lengths, budgets).clamp(1, len(lengths) - 1)
     low, high = lengths[right - 1], lengths[right]
-    share = ((budgets - low) / (high - low)).double().clamp(0, 1)
+    share = ((budgets - low) / (high - low).clamp(min=1)).double().clamp(0, 1)  # one choice has one length
     begins = torch.lerp(best[right - 1], best[right], share)
     masks = _and_the_last(_stretches(budgets, begins, T), kept_back)
     masks = torch.cat([torch.zeros_like(masks[:kept_back]), masks])
