@@ -15,6 +15,7 @@ import pytest
 
 from study_runs import finish, row_hashes
 from trimtab import __version__
+from trimtab.cli.compare import table_of
 from trimtab.cli.main import COMMANDS, main
 from trimtab.core.files import save_tensors
 from trimtab.studies.config import preset
@@ -324,3 +325,12 @@ def test_a_missing_extra_is_named_with_the_line_that_installs_it(tmp_path, monke
 
 def test_every_command_teaches_by_example():
     assert all("example" in command.examples for command in COMMANDS.values())
+
+
+def test_long_names_of_schedules_stand_apart_in_a_comparison():
+    some = {"0.25": {measure: {"mean": 0.5, "se": 0.1} for measure in ("endpoint", "nepe")}}
+    keys = ("periodic", "adaptive:on-policy", "adaptive:paper")
+    schedules = {"terminal": {"0.00": some["0.25"]}, **dict.fromkeys(keys, some)}
+    shown = table_of({"domains": {"so3": {"schedules": schedules, "degenerate": 0, "failures": 0}}})
+    assert "  periodic  adaptive (on-policy)      adaptive (paper)\n" in shown
+    assert len({len(line) for line in shown.splitlines() if "±" in line and "," not in line and ":" not in line}) == 1

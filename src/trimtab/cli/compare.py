@@ -129,12 +129,13 @@ def table_of(summary: dict[str, Any]) -> str:
     for name, content in summary["domains"].items():
         schedules = {key: by for key, by in content["schedules"].items() if key not in ("terminal", "stepwise")}
         budgets = [budget for budget in next(iter(schedules.values())) if float(budget) not in (0.0, 1.0)]
+        width = max(20, *(len(label_of(key)) + 2 for key in schedules))
         for measure, words in MEASURES.items():
             lines += [f"{name}: {words}, mean ± standard error, the closing projection counted", ""]
-            lines.append("  B/T " + "".join(f"{label_of(key):>20}" for key in schedules))
+            lines.append("  B/T " + "".join(f"{label_of(key):>{width}}" for key in schedules))
             for budget in budgets:
                 cells = [by[budget][measure] for by in schedules.values()]
-                lines.append(f"  {budget}" + "".join(f"{_cell(cell):>20}" for cell in cells))
+                lines.append(f"  {budget}" + "".join(f"{_cell(cell):>{width}}" for cell in cells))
             if measure == "endpoint":
                 lines.append(f"  terminal: {_cell(content['schedules']['terminal']['0.00'][measure])}")
             lines.append("")

@@ -231,7 +231,7 @@ def _hindsight_mask(given: Ingredients, budgets: Tensor) -> Tensor:
     for budget in sorted(set(budgets.tolist())):
         rows = (budgets == budget).nonzero().squeeze(1)
         sampler, constraint = take_rows(problem.sampler, rows), problem.constraint.take(rows)
-        # one round of branching finds nearly all there is to find; see tests/test_oracle.py
+        # one round of branching finds nearly all there is to find
         mask[:, rows] = hindsight(sampler, constraint, given.seeds[rows], budget, rounds=1, tries=2)
     return mask
 
