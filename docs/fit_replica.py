@@ -10,10 +10,10 @@ the other five are from an earlier search, which is not part of trimtab and whos
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import random
-import sys
 
 import trimtab as tt
 from trimtab.core.metrics import endpoint_distance, nepe, path_error
@@ -96,7 +96,11 @@ def main(name: str, trials: int) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "check":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("what", choices=[*REPORTED, "check"], help="the domain to fit, or check what is kept")
+    parser.add_argument("trials", type=int, nargs="?", default=150)
+    asked = parser.parse_args()
+    if asked.what == "check":
         check()
     else:
-        main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 150)
+        main(asked.what, asked.trials)

@@ -6,6 +6,7 @@ studies are kept in runs/domains and go on where they were stopped; studies of o
 
 from __future__ import annotations
 
+import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from trimtab.studies.rows import write_rows
 from trimtab.studies.store import Store
 from trimtab.studies.summary import summarise
 
+PARTS = ("langevin", "flows", "ramps")
 SCHEDULES = {"adaptive:paper": "the paper's rule", "adaptive:dp": "dynamic program"}
 STUDY = Study(
     "domains",
@@ -104,4 +106,7 @@ def main(parts: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or ["langevin", "flows", "ramps"])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    # an empty list is among the choices because argparse checks the absence of names as one
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART", help=f"{', '.join(PARTS)}; or all")
+    main(parser.parse_args().parts or list(PARTS))

@@ -6,6 +6,7 @@ On the left is what is sampled; on the right when each sample was projected, ove
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import sys
 from collections.abc import Callable
@@ -351,4 +352,7 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    # an empty list is among the choices because argparse checks the absence of names as one
+    parser.add_argument("names", nargs="*", choices=[*PICTURES, []], metavar="NAME", help=", ".join(PICTURES))
+    main(parser.parse_args().names)

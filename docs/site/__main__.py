@@ -6,6 +6,7 @@ seconds without a network, and its strict mode knows pages, anchors and API refe
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -58,5 +59,7 @@ def _toml(nav: list[Entry]) -> str:
 
 
 if __name__ == "__main__":
-    first = main(Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else ROOT / "build" / "site")
+    parser = argparse.ArgumentParser("python docs/site", description=(__doc__ or "").split(":")[0] + ".")
+    parser.add_argument("folder", type=Path, nargs="?", default=ROOT / "build" / "site", help="build/site unless told")
+    first = main(parser.parse_args().folder.resolve())
     print(f"The site is there: {first}")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,22 @@ def test_snippets_run(page, tmp_path, monkeypatch):
 def test_links_lead_somewhere(page):
     missing = [link for link in LINK.findall(CODE.sub("", page.read_text())) if not (page.parent / link).exists()]
     assert not missing
+
+
+@pytest.mark.parametrize("script", ["site", "make_domains.py", "make_gallery.py", "fit_replica.py"])
+def test_a_script_refuses_what_it_does_not_know(script, tmp_path):
+    """It took such a word for a folder to build in, ran nothing without a word, or ended in a traceback."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "docs" / script), "--nonsense"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("usage:")
+    assert not list(tmp_path.iterdir())
 
 
 def test_every_domain_integration_and_example_is_in_the_gallery():
