@@ -17,7 +17,14 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "constraints.md",
     ),
     "Choose": ("choose-a-schedule.md", "quality.md", "effort.md", "notebooks/choose_budget.md", "advise.md", "cli.md"),
-    "Understand": ("prices.md", "distributions.md", "reliability.md", "related-work.md", "notation.md"),
+    "Understand": (
+        "evidence.md",
+        "prices.md",
+        "distributions.md",
+        "reliability.md",
+        "related-work.md",
+        "notation.md",
+    ),
     "Reproduce": (
         "studies.md",
         "reproduction.md",
