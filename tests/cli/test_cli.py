@@ -317,6 +317,37 @@ def test_a_foreign_directory_is_refused(tmp_path, capsys):
     assert "not a trimtab run" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["calibrate", "--domain", "so3", "--out"], "is there already"),
+        (["advise", "--domain", "so3", "--save"], "is there already"),
+        (["advise", "--domain", "so3", "--out"], "kept in a folder, and this is a link that leads nowhere"),
+        (["compare", "--domain", "so3", "--out"], "a file is in the way"),
+        (["train-grid", "--points", "4", "--folder"], "a link that leads nowhere, is where a folder was wanted"),
+    ],
+)
+def test_a_link_that_leads_nowhere_is_one_clear_line_and_left_alone(words, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    link = tmp_path / "link"
+    link.symlink_to("nowhere")
+    assert main([*words, "link"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert message in said
+    assert link.is_symlink()
+    assert list(tmp_path.iterdir()) == [link]
+
+
+def test_what_is_not_permitted_says_what_to_do(tmp_path, monkeypatch, capsys):
+    def forbidden(*_):
+        raise PermissionError(errno.EACCES, "Permission denied", "price.safetensors")
+
+    monkeypatch.setattr("trimtab.prices.price_file.load", forbidden)
+    assert main(["advise", "--domain", "so3", "--price", "price.safetensors"]) == 2
+    assert "'price.safetensors'; have it permitted, or choose another place" in capsys.readouterr().err
+
+
 def test_a_missing_extra_is_named_with_the_line_that_installs_it(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "ray", None)
     assert main(["reproduce", *TINY, "--out", str(tmp_path / "run"), "--engine", "ray"]) == 2

@@ -90,11 +90,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 _ROOM = "make room, then give the same command again (with --resume where it has that: what is finished is kept)"
+_IN_THE_WAY = "a file, or a link that leads nowhere, is where a folder was wanted: choose another name"
 _TO_DO = {
     errno.ENOSPC: _ROOM,
     errno.EDQUOT: _ROOM,
     errno.EFBIG: "the limit on the size of a file is too small: raise it, then go on with --resume where there is that",
     errno.ENAMETOOLONG: "choose a shorter one",
+    errno.EEXIST: _IN_THE_WAY,
+    errno.ENOTDIR: _IN_THE_WAY,
+    errno.EACCES: "have it permitted, or choose another place",
     errno.EROFS: "choose a place that can be written to",
     errno.EMFILE: "close other files or raise the limit of open ones (ulimit -n), then give the same command again",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping
@@ -78,8 +79,9 @@ def engine_from(arguments: argparse.Namespace, keep: Path | None, source: Source
     check_engine(engine, arguments.workers)
     if arguments.resume and keep is None:
         raise UsageError("--resume needs the folder of the batches that were kept: --out DIR")
-    if keep is not None and keep.exists() and not keep.is_dir():
-        raise UsageError(f"{keep}: finished batches are kept in a folder, and this is a file; choose another name")
+    if keep is not None and os.path.lexists(keep) and not keep.is_dir():
+        this = "a file" if keep.exists() else "a link that leads nowhere"
+        raise UsageError(f"{keep}: finished batches are kept in a folder, and this is {this}; choose another name")
     if keep is not None and keep.exists() and not arguments.resume:
         if not arguments.overwrite and any(is_kept(path.name) for path in keep.iterdir()):
             raise UsageError(f"{keep} holds batches of an earlier run: go on with --resume, or --overwrite them")

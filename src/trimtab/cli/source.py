@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -77,7 +78,7 @@ def refuse_existing(path: Path, overwrite: bool) -> None:
     """A file that is there is replaced only on request, a folder never; and there must be a folder to put it into."""
     if path.exists() and not path.is_file():
         raise ValueError(f"{path} is a folder, or no ordinary file, and is not replaced: choose another name")
-    if path.exists() and not overwrite:
+    if os.path.lexists(path) and not overwrite:  # a link that leads nowhere is somebody's too
         raise ValueError(f"{path} is there already: replace it with --overwrite, or choose another name")
     if not path.resolve().parent.is_dir():
         raise ValueError(f"{path}: the directory {path.resolve().parent} does not exist; make it first")
