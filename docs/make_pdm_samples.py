@@ -47,7 +47,7 @@ def against_plans() -> str:
     picture = (
         "\n![Planned trajectories and samples](images/pdm-samples.png)\n\n"
         "The numbers above the rows of the figure are those of the trajectories it draws, 24 per map and on other "
-        "seeds.\n"
+        "seeds; the hit share is that of segments which enter an obstacle.\n"
     )
     return table.markdown().replace("## ", "### ") + picture
 
