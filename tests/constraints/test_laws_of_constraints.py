@@ -217,6 +217,23 @@ def test_states_of_any_size_are_projected(name, dtype, size):
     assert (constraint.defect(projected) <= tolerance(name, dtype)).all()
 
 
+@pytest.mark.parametrize("name", [name for name in OF_ANY_SIZE if CASES[name].make().improves])
+@pytest.mark.parametrize(
+    ("dtype", "sizes"), [(torch.float32, (1e-25, 1e-15, 1e12, 1e37)), (torch.float64, (1e-170, 1e-107, 1e102, 1e307))]
+)
+def test_states_of_any_size_are_improved_to_their_projections(name, dtype, sizes):
+    case = CASES[name]
+    constraint = case.make()
+    for size in sizes:
+        x = (size * states(case)).to(dtype)
+        y, done = x, torch.zeros(N, dtype=torch.bool)
+        for _ in range(60):
+            y, _, done, *_ = constraint.improve(y, None)
+        assert done.all()
+        off = 1e4 * torch.finfo(dtype).eps
+        torch.testing.assert_close(y, project(constraint, x).x, rtol=off, atol=off)
+
+
 @every_case
 def test_outcomes_are_one_a_sample(name):
     case = CASES[name]

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trimtab.constraints.rows import schulz_factor
+from trimtab.constraints.rows import brought_near, schulz_factor
 from trimtab.constraints.states import check_states
 from trimtab.core.constraint import Constraint, Improvement
 from trimtab.core.errors import of_type
@@ -277,10 +277,10 @@ def improved_rotation(a: Tensor) -> Improvement:
     The step keeps the sign of the determinant, so that matrices that are mirrored, or nearly singular and therefore
     slow, are projected at once.
     """
-    a = a.contiguous()  # the order of sums depends on how numbers lie in memory
+    a, extreme = brought_near(a.contiguous())  # the order of sums depends on how numbers lie in memory
     gram = transpose_multiply(a, a)
     size = gram.flatten(1).norm(dim=1)
-    y = multiply(a, schulz_factor(gram, rotation_defect(a) >= 1, size))
+    y = multiply(a, schulz_factor(gram, extreme | (rotation_defect(a) >= 1), size))
     mirrored = torch.linalg.det(a) <= 1e-3 * size**1.5
     if bool(mirrored.any()):
         y = torch.where(mirrored[:, None, None], nearest_rotation(a), y)

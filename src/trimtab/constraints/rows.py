@@ -9,6 +9,7 @@ from trimtab.core.steady import sum_rows
 
 __all__ = [
     "apply_matrix",
+    "brought_near",
     "combine_columns",
     "combine_rows",
     "row_dot",
@@ -47,6 +48,21 @@ _EXTREMES = {
     torch.float64: (2.0**300, 2.0**-600, 2.0**-300, 2.0**700),
     torch.float32: (2.0**40, 2.0**-80, 2.0**-40, 2.0**90),
 }
+
+
+def brought_near(matrices: Tensor) -> tuple[Tensor, Tensor]:
+    """Matrices whose products XᵀX have squares that can be summed, (n, p, q), and which were not so before, (n,) bool.
+
+    Those are multiplied with a power of 2, so that their largest number is about 1; the others keep their bits.
+    """
+    size, near = matrices.detach().abs().amax(dim=(1, 2)), _NEAR[matrices.dtype]
+    extreme = ~((size >= 1 / near) & (size <= near))  # NaN is
+    size = size.clamp(min=torch.finfo(size.dtype).tiny)
+    scale = torch.where(extreme, torch.frexp(size).mantissa / size, 1.0)
+    return matrices * scale[:, None, None], extreme
+
+
+_NEAR = {torch.float64: 2.0**240, torch.float32: 2.0**25}
 
 
 def apply_matrix(matrix: Tensor, x: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.constraints.rows import row_norm, row_product, schulz_factor
+from trimtab.constraints.rows import brought_near, row_norm, row_product, schulz_factor
 from trimtab.constraints.states import check_states
 from trimtab.core.constraint import Constraint, Improvement
 from trimtab.core.states import rowwise
@@ -53,9 +53,10 @@ class Stiefel(Constraint):
 
 def newton_schulz(x: Tensor) -> Tensor:
     """One step towards the nearest frames, (n, p, q); what is too large to converge is made smaller first."""
+    x, extreme = brought_near(x)
     gram = row_product(x.transpose(1, 2), x)
     identity = torch.eye(x.shape[2], dtype=x.dtype, device=x.device)
-    far = row_norm((gram - identity).flatten(1)) >= 1  # within 1, every singular value is below √2
+    far = extreme | (row_norm((gram - identity).flatten(1)) >= 1)  # within 1, every singular value is below √2
     return row_product(x, schulz_factor(gram, far, row_norm(gram.flatten(1))))
 
 
