@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import trimtab as tt
 from trimtab.core.fingerprint import fingerprint, full_fingerprint
 
 LAYOUTS = {
@@ -169,6 +170,38 @@ def test_what_a_function_counts_itself_and_what_it_does_not_read_is_no_part_of_i
     run.__globals__["SIDE"] = 0.1
     assert full_fingerprint(run).fits(first)  # what was sent is the same
     assert full_fingerprint(run) != first
+
+
+class Slotted:
+    """Something that keeps no dictionary."""
+
+    __slots__ = ("__hidden", "radius")
+
+    def __init__(self, radius: float, hidden: float = 0.0) -> None:
+        self.radius, self.__hidden = radius, hidden
+
+
+class SlottedBall(tt.Constraint):
+    """Something that keeps a dictionary beside its slots."""
+
+    __slots__ = ("radius",)
+
+    def __init__(self, radius: float, name: str = "") -> None:
+        self.radius, self.name = radius, name
+
+
+@pytest.mark.parametrize("told", [fingerprint, full_fingerprint])
+def test_what_is_kept_in_slots_counts(told) -> None:
+    things = [Slotted(1.0), Slotted(2.0), Slotted(1.0, 1.0), SlottedBall(1.0), SlottedBall(2.0), SlottedBall(1.0, "b")]
+    assert len({str(told(thing)) for thing in things}) == len(things)
+    assert told(Slotted(1.0)) == told(Slotted(1.0))
+    assert told(SlottedBall(1.0)) == told(SlottedBall(1.0))
+
+
+@pytest.mark.parametrize("make", [np.random.default_rng, np.random.RandomState, torch.Generator, object])
+def test_where_an_object_lies_is_no_part_of_it(make) -> None:
+    one, other = make(), make()
+    assert full_fingerprint(Parts(one)) == full_fingerprint(Parts(other))
 
 
 @pytest.mark.parametrize(

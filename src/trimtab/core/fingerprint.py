@@ -196,7 +196,11 @@ class _Walk:
             yield _sent(thing)
         else:  # a dtype, a range, a function that is compiled
             told = repr(thing)
-            yield getattr(thing, "__qualname__", "") if re.search("0x[0-9a-f]{6}", told) else told
+            if re.search("(?i)0x[0-9a-f]{6}", told):  # where it lies, which is no part of it
+                yield getattr(thing, "__qualname__", "")
+                yield from _slots(thing).items()
+            else:
+                yield told
 
 
 def _names_read(code: CodeType) -> set[str]:
@@ -215,12 +219,18 @@ def _module(kind: type) -> str:
 
 def _sent(thing: Any) -> dict[str, Any]:
     """An object's attributes as its copy in another process has them, without what it leaves out of copies."""
-    attributes: dict[str, Any] = vars(thing)
+    attributes: dict[str, Any] = {**vars(thing), **_slots(thing)}
     if any("__getstate__" in vars(kind) for kind in type(thing).__mro__[:-1]):
         with suppress(Exception):  # what refuses to be copied is what it holds
             state = thing.__getstate__()
             return state if isinstance(state, dict) else attributes
     return attributes
+
+
+def _slots(thing: Any) -> dict[str, Any]:
+    """What an object holds in `__slots__`, which is not in its dictionary."""
+    state = object.__getstate__(thing)
+    return state[1] if isinstance(state, tuple) else {}
 
 
 def _is_filled(cell: Any) -> bool:
