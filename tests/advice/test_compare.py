@@ -147,6 +147,14 @@ def test_the_papers_accounting_is_had_by_name():
     assert found["terminal", None].projections == 1
 
 
+def test_every_run_of_a_loop_and_of_a_reference_is_a_record():
+    answers = iter([PROBLEM.rollout(tt.Terminal()), None])
+    with pytest.raises(TypeError, match=r"run\(schedule\) must return the record of its run.*got NoneType"):
+        compare(lambda schedule: next(answers), {}, [3], check=False)
+    with pytest.raises(TypeError, match=r"the reference must return the record of its run.*got NoneType"):
+        compare(PROBLEM, {}, [3], reference=lambda schedule: None)
+
+
 def test_what_counts_iterations_is_refused_among_budgets_of_projections():
     table = torch.zeros(T, 30, dtype=torch.float64)
     table[:, 0] = torch.inf

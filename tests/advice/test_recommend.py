@@ -346,6 +346,11 @@ def test_loops_that_cannot_be_compared_are_explained():
         advise(first, cost="projections")
     with pytest.raises(ValueError, match="8 rollouts are too few"):
         advise(gusty_loop([1, 2, 3, 4]), held_out=second, cost="projections")
+    other = tt.domain("so3", n_steps=12).problem(range(16))
+    with pytest.raises(
+        ValueError, match=r"run one loop on different seeds: got \d+ steps .* and 12 of the one that meas"
+    ):
+        advise(first, held_out=other.rollout, cost="projections")
     seeds = itertools.count(1000)
     with pytest.raises(ValueError, match="each call must begin with the same seeds"):
         advise(first, held_out=lambda s: gusty_loop([next(seeds) for _ in range(16)])(s), cost="projections")

@@ -5,21 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import torch
+
 from trimtab.advice.shared import Shared
 from trimtab.core.checks import positive_number
+from trimtab.core.constraint import checked_constraint
 from trimtab.core.engine import RunBatch, Workshop, ahead
-from trimtab.core.errors import unknown
+from trimtab.core.errors import callable_thing, unknown
 from trimtab.core.groups import Groups
 from trimtab.core.problem import Problem
+from trimtab.core.record import Rollout
 from trimtab.core.repeatable import as_record
 from trimtab.core.schedule import Watched
+from trimtab.core.states import Form
 from trimtab.prices.batches import Source
 from trimtab.prices.plan import Plan
 from trimtab.prices.raced import Price, Raced
 from trimtab.prices.thresholds import Thresholds
 from trimtab.schedules import Terminal
 
-__all__ = ["FEWEST_FOR_ADVICE", "refuse_foreign_price", "refuse_iterations", "tolerance_of", "two_batches"]
+__all__ = [
+    "FEWEST_FOR_ADVICE",
+    "refuse_foreign_price",
+    "refuse_iterations",
+    "refuse_misused",
+    "tolerance_of",
+    "two_batches",
+]
 
 FEWEST_FOR_ADVICE = 16
 """Samples, or groups of them, below which there is no advice: half of them calibrate, half measure."""
@@ -56,14 +68,38 @@ def two_batches(
     first, second = shared(Watched(Terminal())), as_record(held_out(Watched(Terminal())))
     count, what = min(_counted(run.groups, run.defects.shape[1]) for run in (first, second))
     _refuse_too_few(2 * count, what, first.n_steps)
-    if first.defects.shape == second.defects.shape and bool((first.defects == second.defects).all()):
+    if first.n_steps != second.n_steps:
+        raise ValueError(
+            f"the two functions run one loop on different seeds: got {first.n_steps} steps of the one that calibrates "
+            f"and {second.n_steps} of the one that measures"
+        )
+    if _same_rollouts(first, second):
         raise ValueError("the two runs are the same rollouts; measuring needs other seeds than calibrating")
     return shared, held_out, (None, None), first.n_steps
+
+
+def _same_rollouts(one: Rollout, other: Rollout) -> bool:
+    """Whether two runs are of the same samples; where those are feasible by themselves, final states alone tell."""
+    ours, theirs = (Form(run.final, floats=False) for run in (one, other))
+    if (ours.tree, ours.dtypes, ours.shapes) != (theirs.tree, theirs.dtypes, theirs.shapes):
+        return False
+    finals = zip(ours.leaves(one.final), theirs.leaves(other.final), strict=True)
+    return torch.equal(one.defects, other.defects) and all(torch.equal(a, b) for a, b in finals)
 
 
 def _half_of(make: Callable[[], Problem], which: int) -> Problem:
     """Half of a problem that is made anew, in a worker."""
     return make().halves()[which]
+
+
+def refuse_misused(source: Source, constraint: object, nudge: object) -> None:
+    """Refuse what goes with a loop of the user's own beside a problem, and what is neither of the two."""
+    if isinstance(source, Problem) and (constraint is not None or nudge is not None):
+        raise ValueError("a Problem has its constraint and is nudged by itself; constraint and nudge go with functions")
+    if constraint is not None:
+        checked_constraint(constraint, "the constraint of a loop")
+    if nudge is not None:
+        callable_thing(nudge, "nudge", "nudge(schedule, size)")
 
 
 def tolerance_of(tolerance: float | None, seconds: float | None, cost: str) -> float | None:

@@ -28,6 +28,7 @@ from trimtab.core.repeatable import as_record
 from trimtab.core.schedule import Schedule, Watched, as_schedule, watched
 from trimtab.prices.batches import Source
 from trimtab.prices.calibration import Price
+from trimtab.prices.heeded import refuse_unheeded
 from trimtab.prices.plan import Plan
 from trimtab.prices.raced import Raced
 from trimtab.prices.thresholds import Thresholds
@@ -218,12 +219,13 @@ def compare(
         tell.expect(len(wanted) + 1 + int(other is not None))
         ahead(run, [schedule for _, _, schedule in wanted])
         tell("stepwise")
-        full = run(Watched(Stepwise()))
+        full = as_record(run(Watched(Stepwise())))
+        refuse_unheeded(terminal, full)
         tell.batch()
         against = reference
         if other is not None:
             tell("full projection on other seeds")
-            against = other(Stepwise())
+            against = as_record(other(Stepwise()), "the reference must return the record of its run, corrector.rollout")
             tell.batch()
         ends = path_error(full).double(), path_error(terminal).double()
         shift: list[float] = []
@@ -243,7 +245,7 @@ def compare(
         rows = [judged("terminal", None, terminal), judged("stepwise", None, full)]
         for name, budget, schedule in wanted:
             tell(f"{name} {budget or ''}".strip())
-            rows.append(judged(name, budget, run(schedule)))
+            rows.append(judged(name, budget, as_record(run(schedule))))
             tell.batch()
     n, units = (terminal.projected.shape[1], "samples") if groups is None else (groups.n, "groups")
     return Comparison(tuple(rows), tuple(rows[0].values), T, n, units)

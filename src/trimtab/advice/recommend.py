@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from trimtab.advice.asked import refuse_foreign_price, tolerance_of, two_batches
+from trimtab.advice.asked import refuse_foreign_price, refuse_misused, tolerance_of, two_batches
 from trimtab.advice.changed import changed
 from trimtab.advice.choice import WORTHWHILE, choice, nothing_saved
 from trimtab.advice.diagnosis import Effects, Interval, correction_effects
@@ -37,7 +37,6 @@ from trimtab.core.distributions import compare_samples
 from trimtab.core.engine import Engine, Workshop, workshop
 from trimtab.core.errors import unknown
 from trimtab.core.metrics import Distance, euclidean, top_mass
-from trimtab.core.problem import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Rollout
@@ -109,8 +108,7 @@ def advise(
         ('adaptive', True)
     """
     tolerance = tolerance_of(tolerance, seconds, cost)
-    if isinstance(source, Problem) and (constraint is not None or nudge is not None):
-        raise ValueError("a Problem has its constraint and is nudged by itself; constraint and nudge go with functions")
+    refuse_misused(source, constraint, nudge)
     if objective not in ("endpoint", "path"):
         raise unknown("objective", str(objective), ("endpoint", "path"))
     today = None if window is None else Window(window)

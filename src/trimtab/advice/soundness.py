@@ -17,6 +17,7 @@ from trimtab.core.metrics import Distance, measured_distance
 from trimtab.core.noise import Noise
 from trimtab.core.problem import Problem
 from trimtab.core.record import Rollout
+from trimtab.core.repeatable import as_record
 from trimtab.core.rollout import Sampler, noise_of
 from trimtab.core.schedule import Schedule, Watched
 from trimtab.core.states import Form, Leaves, map_leaves, pick, rowwise
@@ -150,7 +151,8 @@ def loop_divergence(
     if nudge is None or stepwise.projected.shape[1] < 2:
         return math.nan
     final = stepwise.final
-    other = nudge(Watched(Stepwise()), size)
+    what = "nudge(schedule, size) must return the record of its run, corrector.rollout"
+    other = as_record(nudge(Watched(Stepwise()), size), what)
     ours, theirs = ([tuple(shape) for shape in Form(state).shapes] for state in (final, other.final))
     if ours != theirs:
         raise ValueError(

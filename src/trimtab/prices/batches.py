@@ -20,6 +20,7 @@ from trimtab.core.record import Rollout
 from trimtab.core.repeatable import as_record
 from trimtab.core.schedule import Schedule, Watched, watched
 from trimtab.prices.explore import Explore, spread_budgets
+from trimtab.prices.heeded import refuse_idle, refuse_touched, same_batch
 from trimtab.prices.objective import Objective, as_mix, describe, residual_weights, skips
 from trimtab.prices.thresholds import Thresholds, choices, with_closing
 from trimtab.schedules import Stepwise, Terminal
@@ -54,6 +55,7 @@ class Batches:
         self.say = progress_of("calibrate", say)
         self.distance = euclidean if distance is None else distance
         self._ran, self._expected = [0], False  # shared by views of the same batches
+        self._first: Rollout | None = None
         if check:
             self._ran[0] += 2
             self.say("calibration batches 1 and 2, which must be the same")
@@ -66,6 +68,7 @@ class Batches:
         self.n_choices, _ = choices(self.n_steps, self.budget, self.closing)
         self.kept_back = self.n_steps - self.n_choices
         self.hold(self.kept_back)
+        refuse_touched(self.cut(self.free))
         if bool(self.free.defects.isnan().any()):
             raise ValueError(
                 "the calibration rollouts hold no defects; run(schedule) must hand its schedule to a Corrector that "
@@ -110,6 +113,9 @@ class Batches:
                 f"run ended early, after {record.n_steps} of {record.planned_steps} steps, and prices are for all T of "
                 "them: let calibration runs go on to their end, and stop early with the prices that come of it"
             )
+        if self._first is None:
+            self._first = record
+        same_batch(record, self._first)
         unit = schedule.unit or "projection"
         if record.unit != unit:
             raise ValueError(
@@ -140,7 +146,10 @@ class Batches:
         budgets = {k: spread_budgets(self.n, self.n_choices, self.spendable, seed=k) for k in rounds}
         schedules = [Explore(budgets[k] + self.kept_back, thresholds, share, seed=k) for k in rounds]
         self.ahead(schedules)
-        return [self.cut(self.run(schedule)) for schedule in schedules]
+        runs = [self.cut(self.run(schedule)) for schedule in schedules]
+        if thresholds is None and any(bool(some.any()) for some in budgets.values()):
+            refuse_idle(runs)
+        return runs
 
     @property
     def has_choice(self) -> bool:

@@ -16,6 +16,7 @@ from trimtab.core.record import Rollout
 from trimtab.prices.batches import Batches
 from trimtab.prices.dynamic import CostToGo, solve
 from trimtab.prices.fit_scale import fit_own_scale
+from trimtab.prices.heeded import refuse_idle
 from trimtab.prices.own_scale import OwnScale
 from trimtab.prices.plan import Plan
 from trimtab.prices.planned import planned_masks
@@ -68,7 +69,10 @@ def by_on_policy(batches: Batches) -> Thresholds:
 
     def run(table: Tensor, budgets: Tensor) -> Rollout:
         by_table = Thresholds(batches.keep_one_back(table))
-        return batches.cut(batches.run(Adaptive(by_table, budgets + batches.kept_back)))
+        record = batches.cut(batches.run(Adaptive(by_table, budgets + batches.kept_back)))
+        if bool(budgets.any()):
+            refuse_idle([record])
+        return record
 
     table, rounds = on_policy_table(run, batches.cut(batches.free), batches.spendable)
     return as_thresholds(batches, table, "on-policy", {"rounds": rounds})
