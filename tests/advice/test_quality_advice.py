@@ -305,6 +305,40 @@ def test_a_nudge_that_moves_nothing_or_runs_something_else_is_refused():
         advised_loop(Traced(), quality=trace, nudge=lambda schedule, size: loop(Traced(), range(3))(schedule))
     with pytest.raises(ValueError, match="go with functions"):
         advised(Traced(), nudge=nudge_of(Traced()))
+    with pytest.raises(TypeError, match=r"nudge must be a function, called as nudge\(schedule, size\): got 3"):
+        advised_loop(Traced(), quality=trace, nudge=3)
+    with pytest.raises(TypeError, match=r"nudge\(schedule, size\) must return the record of its run.*got NoneType"):
+        advised_loop(Traced(), quality=trace, nudge=lambda schedule, size: None)
+    with pytest.raises(TypeError, match=r"the constraint of a loop derives from trimtab\.Constraint: got int"):
+        advised_loop(Traced(), quality=trace, constraint=3)
+
+
+def test_two_loops_that_are_feasible_by_themselves_are_told_apart_by_their_final_states():
+    everywhere = tt.as_constraint(lambda x: x, lambda x: torch.zeros(len(x), dtype=x.dtype))
+    halves = (tt.Problem(Traced(), everywhere, seeds).rollout for seeds in (SEEDS[:16], SEEDS[16:]))
+    assert tt.advise(*halves, cost="projections").kind == "terminal"
+
+
+@pytest.mark.parametrize("worst", [torch.inf, -torch.inf])
+def test_a_sample_of_infinite_quality_is_refused_as_no_mean_could_tell(worst):
+    def unbounded(final):
+        return torch.where(torch.arange(len(final)) == 3, worst, final[:, 1])
+
+    said = "unbounded is infinite for 1 of 16 samples.*give a large number instead"
+    with pytest.raises(ValueError, match=said):
+        advised(Traced(), quality=unbounded)
+    with pytest.raises(ValueError, match=said):
+        tt.calibrate(tt.Problem(Traced(), FIRST_ZERO, SEEDS[:16]), quality=unbounded)
+
+
+def test_so_is_an_infinite_distance():
+    def infinite(a, b):
+        return torch.full((len(a),), torch.inf)
+
+    with pytest.raises(ValueError, match="endpoint is infinite for 16 of 16 samples"):
+        advised(Traced(), distance=infinite)
+    with pytest.raises(ValueError, match="the distance of the objective 'endpoint' is infinite"):
+        tt.calibrate(tt.Problem(Traced(), FIRST_ZERO, SEEDS), distance=infinite)
 
 
 def test_the_projection_of_a_loop_is_tried_out_if_its_constraint_is_given():

@@ -27,8 +27,9 @@ from trimtab.core.schedule import Schedule, Watched
 from trimtab.prices.batches import Batches, refuse_repeated
 from trimtab.prices.calibration import batches_of
 from trimtab.prices.candidates import by_race
+from trimtab.prices.heeded import refuse_unheeded, same_batch
 from trimtab.prices.methods import by_dp, by_plan
-from trimtab.prices.objective import Objective, describe
+from trimtab.prices.objective import Objective, describe, finite
 from trimtab.prices.plan import Plan
 from trimtab.prices.raced import Price
 from trimtab.schedules import Periodic, Stepwise, Terminal, Window
@@ -66,15 +67,16 @@ class TrialRuns:
         say.expect(_TRIAL_RUNS + (0 if price is not None else batches_of("race", objective)))
         ahead(measuring, [Watched(Stepwise())])
         first_of_all, self.alone, moved = self.twice(Watched(Terminal()))
+        check_same(Twice(first_of_all, self.alone, moved))
+        if self.alone.n_steps != n_steps:
+            raise ValueError(f"n_steps is {n_steps}, but the run came back with {self.alone.n_steps} steps")
         self.reference = self.run(Watched(Stepwise()))
+        refuse_unheeded(self.alone, self.reference)
         # updates are the same work whatever the schedule, so differences between runs are noise
         self.update = sorted(run.seconds["update"] for run in (first_of_all, self.alone, self.reference))[1]
         self.n = self.alone.defects.shape[1]
         # a constraint without a defect of its own has its looks booked as projections
         self.looks_project = self.alone.calls["defect"] == 0
-        check_same(Twice(first_of_all, self.alone, moved))
-        if self.alone.n_steps != n_steps:
-            raise ValueError(f"n_steps is {n_steps}, but the run came back with {self.alone.n_steps} steps")
         self.ends = path_error(self.reference).double(), path_error(self.alone).double()
         self.path_span = self.ends[1] - self.ends[0]
         self.full, self.closed = self.measure(self.reference), self.measure(self.alone)
@@ -137,6 +139,7 @@ class TrialRuns:
             found = path_error(run).double().cpu()
         else:
             found = measured_distance(self.distance, run.final, self.reference.final).double().cpu()
+        finite(found, self.measure_name)
         return found if run.groups is None else run.groups.means(found)
 
     @property
@@ -162,7 +165,7 @@ class TrialRuns:
 
     def run(self, schedule: Schedule) -> Rollout:
         """The batch that measures, under a schedule."""
-        record = self.measuring(schedule)
+        record = same_batch(self.measuring(schedule), self.alone)
         self.ran()
         return record
 

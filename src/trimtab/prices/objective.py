@@ -25,7 +25,7 @@ from trimtab.core.noise import uniform_numbers
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
 
-__all__ = ["OBJECTIVES", "Objective", "Skip", "as_mix", "describe", "residual_weights", "smooth_ratio"]
+__all__ = ["OBJECTIVES", "Objective", "Skip", "as_mix", "describe", "finite", "residual_weights", "smooth_ratio"]
 
 Objective = Literal["path", "state", "endpoint"] | Mapping[str, float]
 OBJECTIVES = ("path", "state", "endpoint")
@@ -134,9 +134,20 @@ def residual_weights(
     measures = {"endpoint": endpoint_distance, "state": state_error}
     for name in mix.keys() & measures.keys():
         errors = [per_decider(measures[name](skipped, reference, distance)) for skipped in runs]
-        error = torch.cat(errors).cpu().double()
+        error = finite(torch.cat(errors).cpu().double(), f"the distance of the objective {name!r}")
         weights += mix[name] * smooth_ratio(middle, added, error, T)
     return weights
+
+
+def finite(costs: Tensor, what: str) -> Tensor:
+    """The costs, (m,), if none is infinite: schedules are compared by means, which a single one would decide."""
+    known = costs.isfinite()
+    if not bool(known.all()):
+        raise ValueError(
+            f"{what} is infinite for {int((~known).sum())} of {len(known)} samples, so that no mean over them tells "
+            "schedules apart; give a large number instead"
+        )
+    return costs
 
 
 def smooth_ratio(steps: Tensor, causes: Tensor, effects: Tensor, n_steps: int) -> Tensor:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.record import Rollout
+from trimtab.prices.objective import finite
 from trimtab.prices.raced import Part, Raced
 from trimtab.prices.thresholds import Thresholds
 
@@ -102,7 +103,7 @@ def race(
         batches.ahead(list(schedules.values()))
         for name, schedule in schedules.items():
             batches.say(f"race, round {number + 1}: {name}")
-            costs[name] = measure.cost(batches.run(schedule)).cpu().double()
+            costs[name] = finite(measure.cost(batches.run(schedule)).cpu().double(), measure.name)
         rounds.append(_Round(costs, place))
     standing = _Standing(rounds, bound_tails)
     first = min(names, key=lambda name: standing.mean(name))
