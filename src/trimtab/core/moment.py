@@ -49,7 +49,8 @@ class Books(NamedTuple):
 class Moment:
     """What a schedule may look at when it decides.
 
-    It is for reading only: every tensor is a copy, and nothing that is done to it changes the run.
+    It is for reading only: its tensors are copies, and nothing that is done to them changes the run. The proposal and
+    the context alone are the loop's own, and a schedule leaves them as they are.
 
     Attributes:
         t: The step, 0 to n_steps - 1.
