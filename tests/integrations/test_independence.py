@@ -134,3 +134,14 @@ def test_a_batch_that_is_not_finite_is_refused_wherever_it_is_not(row):
     x[row, 1] = torch.nan
     with pytest.raises(ValueError, match="the batch has NaN or an infinity in it"):
         check_independence(lambda x: 2 * x, x, samples=2)
+
+
+def test_what_comes_out_not_finite_is_not_said_to_be_coupled():
+    x = torch.randn(4, 2, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(ValueError, match="what came out for the batch of 4 has NaN or an infinity in it"):
+        check_independence(lambda x: x / 0, x)
+    sphere = tt.as_constraint(lambda x: x / x.norm(dim=1, keepdim=True), lambda x: (x.norm(dim=1) - 1).abs())
+    with pytest.raises(ValueError, match="NaN or an infinity for some of the 4 states"):
+        check_rows(sphere, torch.zeros(4, 2))
+    with pytest.raises(ValueError, match="Samples influence each other"):  # a standard deviation of one is NaN
+        check_independence(lambda x: x / x.std(dim=0), x)

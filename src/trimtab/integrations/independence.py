@@ -51,7 +51,7 @@ def check_independence(
         The largest relative difference found.
 
     Raises:
-        ValueError: If it is beyond the tolerance.
+        ValueError: If it is beyond the tolerance, or what comes out of the batch is not finite.
 
     Example:
         >>> import torch
@@ -71,6 +71,11 @@ def check_independence(
         raise ValueError(f"a batch of at least 2 samples is needed to see influences: got {n}")
     with torch.no_grad():
         together = _one_row_each(run(inputs), n)
+        if not all_finite(together):
+            raise ValueError(
+                f"what came out for the batch of {n} has NaN or an infinity in it, which compare with nothing; give "
+                "samples that stay finite, with nothing corrected on the way"
+            )
         worst = 0.0
         for i in _spread(n, samples):
             try:
@@ -103,7 +108,7 @@ def check_rows(constraint: Constraint, x: Any, *, tolerance: float | None = None
         The largest relative difference found.
 
     Raises:
-        ValueError: If rows cannot be selected, or come out differently.
+        ValueError: If rows cannot be selected, come out differently, or not finite.
     """
     of_type(constraint, Constraint, "the constraint of check_rows", "as_constraint(…) makes one of functions")
     if tolerance is not None:
@@ -116,6 +121,11 @@ def check_rows(constraint: Constraint, x: Any, *, tolerance: float | None = None
     # samples alone come first: what a constraint makes at its first call would be made of the whole batch after it
     alone = {i: _alone(applied, states, i, name) for i in _spread(n, 3)}
     whole = _answers(applied, states)
+    if not all_finite(whole):
+        raise ValueError(
+            f"{name} projects to, or measures, NaN or an infinity for some of the {n} states, which compare with "
+            "nothing; give states that it can project"
+        )
     worst = 0.0
     for i, own in alone.items():
         difference = _relative(own, 0, whole, i)

@@ -56,7 +56,8 @@ def decision_function(schedule: Adaptive | Planned, closing: Closing | None = No
 
     They are those of a `Corrector` with the same schedule, decision for decision. A defect in float32 is compared as
     exactly as there: the table is rounded up to the next float32. Only where prices are in units of each sample's own
-    scale, a running sum, may float32 decide a tie the other way.
+    scale, a running sum, may float32 decide a tie the other way. Inside `jit` nothing can be refused: a defect that is
+    NaN, where a `Corrector` would stop, reaches no price.
 
     With `closing="paid"` the mask of the last step is all of them. With "free", project what the last step left alone
     afterwards; with "none", nothing.
