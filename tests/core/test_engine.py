@@ -19,7 +19,7 @@ from trimtab.constraints import SO3
 from trimtab.core import batch_work, pools
 from trimtab.core.engine import Engine, Workshop
 from trimtab.core.errors import EngineError
-from trimtab.core.kept import Kept
+from trimtab.core.kept import Finished, Kept
 
 SOURCES = {"problem": (problem, ()), "loop": (lambda: Loop(1), (Loop(2),))}
 
@@ -290,6 +290,22 @@ def test_a_worker_with_other_libraries_is_refused(monkeypatch):
     monkeypatch.setattr("trimtab.core.engine.run_here", elsewhere)
     with pytest.raises(EngineError, match="a worker differs from this process in torch"):
         tt.calibrate(problem(), engine="serial")
+
+
+def test_kept_jax_arrays_are_read_where_jax_is_not_imported_yet(tmp_path, monkeypatch):
+    jax = pytest.importorskip("jax", reason="needs the jax extra")
+    still = tt.as_constraint(lambda x: x, lambda x: jax.numpy.abs(x).max(axis=1))
+    corrector = tt.Corrector(still, tt.Stepwise(), 1)
+    corrector(jax.numpy.ones((2, 3)))
+    said: list[str] = []
+    kept, name = Kept(tmp_path, said.append), "0" * 32 + "-0"
+    assert kept.write(name, Finished((corrector.rollout,)))
+    monkeypatch.delitem(sys.modules, "jax")
+    monkeypatch.setattr("trimtab.core.trees.import_module", {"jax": jax}.__getitem__)  # it cannot be imported twice
+    found = kept.read(name)
+    assert not said
+    assert found is not None
+    assert isinstance(found.records[0].final, jax.Array)
 
 
 def test_engines_that_are_none_are_refused(tmp_path):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,7 +61,9 @@ def built(tree: Node, leaves: Iterator[Tensor]) -> Any:
         leaf = next(leaves)
         if tree.kind == "numpy":
             return leaf.numpy()
-        return sys.modules["jax"].dlpack.from_dlpack(leaf.contiguous()) if tree.kind == "jax" else leaf
+        if tree.kind == "jax":  # not imported yet where a file is read before anything is sampled
+            return import_module("jax").dlpack.from_dlpack(leaf.contiguous())
+        return leaf
     parts = [built(node, leaves) for node in tree.below]
     named = dict(zip(tree.keys, parts, strict=True))
     make = tree.kind
