@@ -5,7 +5,7 @@
 #
 # Project inside a pipeline of diffusers without touching its code: one call to `wrap`. The pipeline here is a real
 # `DDIMPipeline` with a small network of random weights, so that nothing is downloaded. Every image must have a mean
-# brightness of its own.
+# brightness of its own. It needs diffusers: `pip install '.[diffusers]'` in a checkout.
 
 # %%
 import torch
