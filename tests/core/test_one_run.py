@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import free
 import trimtab as tt
 from cases import Solver, Sphere, Walk, correct, row_norm
+from trimtab.core.applied import ProjectionError
 from trimtab.core.noise import Noise
 
 BAD = st.sampled_from([torch.nan, torch.inf, -torch.inf])
@@ -63,6 +64,21 @@ def test_bad_residuals_are_refused_by_name(schedule, residual, message):
     solver = tt.as_constraint(lambda x: tt.Projection(x, None, None, torch.full((len(x),), residual)), Sphere().defect)
     with pytest.raises(ValueError, match=f"{message}.* sample 0"):
         correct(torch.ones(5, 3), solver, schedule)
+
+
+@pytest.mark.parametrize("residual", [torch.nan, -1.0, torch.inf])
+def test_bad_residuals_are_refused_where_defects_are_not_measured(residual):
+    solver = tt.as_constraint(lambda x: tt.Projection(x, None, None, torch.full((len(x),), residual)), Sphere().defect)
+    with pytest.raises(ValueError, match="the defect after projecting is negative, NaN or inf for 5 of 5"):
+        tt.Corrector(solver, tt.Stepwise(), 1)(torch.ones(5, 3))
+
+
+@pytest.mark.parametrize("iterations", [-1, 1.5, float("nan"), True])
+def test_iterations_that_count_nothing_are_refused(iterations):
+    """They would be written down, and the file of the record could not be read again."""
+    solver = tt.as_constraint(lambda x: tt.Projection(x, None, torch.full((len(x),), iterations)), Sphere().defect)
+    with pytest.raises(ProjectionError, match="must report iterations as whole numbers of at least 0"):
+        correct(torch.ones(5, 3), solver)
 
 
 def never(now):

@@ -113,7 +113,8 @@ class Corrector(RunLife):
         those, some = (None, constraint) if everyone else (rows, constraint.take(rows))
         answer = self._project(ledger, some, x, those)
         ledger.keep_outcome(answer, those)
-        if not ledger.keep(self._residual(some, answer), check=self.measure_defects):
+        told = self.measure_defects or answer.residual is not None
+        if not ledger.keep(self._residual(some, answer), check=told):
             some.refuse_bad_answers(answer)
             kept = torch.where(ledger.projected[ledger.t], ledger.residuals[ledger.t], 0.0)
             ledger.refuse_rows(~((kept >= 0) & kept.isfinite()), "the defect after projecting is negative, NaN or inf")
