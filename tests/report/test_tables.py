@@ -263,6 +263,30 @@ def test_any_schedule_gets_its_tables_and_its_look(summary):
     assert look_of("never heard of") == look_of("never heard of")
 
 
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_schedule_that_one_domain_alone_was_run_with_is_reported_there(place, run, summary, monkeypatch):
+    monkeypatch.setattr("trimtab.report.figures.FORMATS", {"svg": {"Date": None}})
+    assert len(summary["domains"]) > 1
+    cheap = list(summary["domains"].values())[place]
+    for part in ("schedules", "win_rate", "improvement"):
+        cheap[part]["hindsight"] = cheap[part]["adaptive:paper"]
+    tables = {table.name: table for table in all_tables(summary)}
+    for name in ("table1-hindsight", "table3-hindsight"):
+        assert [row[0] for row in tables[name].rows] == [cheap["label"]]
+    beside = {row[0]: str(row[-1]) for row in tables["concentration"].rows}
+    assert [label for label, gain in beside.items() if gain != "n/a"] == [cheap["label"]]
+    drawn = {path.name: path.read_text() for path in write_figures(RunFiles(run), summary)}
+    assert look_of("hindsight").colour.lower() in drawn["nepe.svg"]
+    assert "<!-- hindsight -->" in drawn["nepe.svg"]  # in the legend
+
+
+def test_a_domain_whose_sweep_is_degenerate_is_left_out_of_its_figure(run, summary, monkeypatch):
+    monkeypatch.setattr("trimtab.report.figures.FORMATS", {"svg": {"Date": None}})
+    for cell in next(iter(summary["kappa"].values())).values():
+        cell["improvement"]["adaptive:paper"]["nepe"] = {"mean": None, "se": None, "n": 0}
+    assert "where-it-helps.svg" in [path.name for path in write_figures(RunFiles(run), summary)]
+
+
 @pytest.mark.parametrize("key", STUDY_SCHEDULES)
 def test_a_schedule_is_headed_by_the_name_it_is_typed_by(key):
     kind, colon, method = key.partition(":")

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trimtab.report.formats import Cell, Table, budget_symbol, closing_is_paid, domain_label, in_iterations, of_groups
+from trimtab.report.formats import (
+    Cell,
+    Table,
+    budget_symbol,
+    closing_is_paid,
+    compared_keys,
+    domain_label,
+    in_iterations,
+    of_groups,
+)
 from trimtab.schedules.style import label_of
 from trimtab.studies.config import budget_name
 from trimtab.studies.schedules import STUDY_SCHEDULES
@@ -18,11 +27,11 @@ Summary = Mapping[str, Any]
 def concentration(summary: Summary) -> Table:
     """C_q of each domain beside the improvement it should explain."""
     budget = budget_name(summary["config"]["table_budget"])
-    keys = list(next(iter(summary["domains"].values()))["win_rate"])
+    keys = compared_keys(summary)
     rows: list[list[str | int | Cell]] = []
     for domain, content in summary["domains"].items():
         c = content["concentration"]
-        gains = [_gain(content["improvement"][key][budget]["nepe"]) for key in keys]
+        gains = [_gain(content["improvement"], key, budget) for key in keys]
         rows.append([domain_label(summary, domain), Cell(c["mean"], c["se"]), *gains])
     q = next(iter(summary["domains"].values()))["concentration"]["q"]
     return Table(
@@ -107,5 +116,9 @@ def _left_out(terminal: Mapping[str, Any]) -> int:
     return int(terminal["achieved_budget"]["n"]) - int(terminal["nepe"]["n"])
 
 
-def _gain(value: Mapping[str, Any]) -> Cell:
+def _gain(improvement: Mapping[str, Any], key: str, budget: str) -> Cell:
+    """In NEPE; unknown where a domain was not run with the schedule."""
+    if key not in improvement:
+        return Cell(None)
+    value = improvement[key][budget]["nepe"]
     return Cell(value["mean"], value["se"], "percent")

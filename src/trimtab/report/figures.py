@@ -218,7 +218,7 @@ def where_it_helps(plt: Any, summary: Summary, key: str) -> Any:
         pulls, concentrations = ([point[i] for point in points] for i in (0, 1))
         left.errorbar(pulls, ratios, errors, ls=line, lw=1.1, elinewidth=0.7, label=domain_label(summary, name), **look)
         right.errorbar(concentrations, ratios, errors, ls="none", elinewidth=0.7, **look)
-        best, worst = min(best, *(ratios - errors)), max(worst, *(ratios + errors))
+        best, worst = min([best, *(ratios - errors)]), max([worst, *(ratios + errors)])
     for axis in (left, right):
         axis.axhspan(1, 1.1 * worst, color="#B2182B", alpha=0.06, lw=0)
         axis.axhline(1, color="#444444", lw=0.8)

@@ -18,6 +18,7 @@ __all__ = [
     "Table",
     "budget_symbol",
     "closing_is_paid",
+    "compared_keys",
     "domain_label",
     "in_iterations",
     "of_groups",
@@ -43,6 +44,16 @@ def budget_symbol(summary: Mapping[str, Any]) -> str:
         ('B/T', 'share of full iterations')
     """
     return "share of full iterations" if in_iterations(summary) else "B/T"
+
+
+def compared_keys(summary: Mapping[str, Any]) -> list[str]:
+    """The schedules that are compared with periodic, on any of the domains: some are run on cheap ones alone.
+
+    Example:
+        >>> compared_keys({"domains": {"so3": {"win_rate": {"planned": {}, "hindsight": {}}}, "pdm": {"win_rate": {}}}})
+        ['planned', 'hindsight']
+    """
+    return list(dict.fromkeys(key for content in summary["domains"].values() for key in content["win_rate"]))
 
 
 def domain_label(summary: Mapping[str, Any], domain: str) -> str:
@@ -73,8 +84,12 @@ def of_groups(summary: Mapping[str, Any]) -> list[str]:
 _DYNAMICS = {"langevin": "Langevin", "flow": "flow", "ramp": "ramp", "replica": "replica"}
 
 
-def sources_by_label(summary: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+def sources_by_label(summary: Mapping[str, Any], key: str | None = None) -> dict[str, dict[str, str]]:
     """The domains of a run by the label of a row and its source: "here", or the dynamics where a run has several.
+
+    Args:
+        summary: Of the run.
+        key: A schedule; only domains that were run with it are wanted then.
 
     Example:
         >>> sources_by_label({"domains": {"so3": {"label": "SO(3)"}, "so3-ramp": {"label": "SO(3) ramp"}}})
@@ -84,7 +99,9 @@ def sources_by_label(summary: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """
     several = len({dynamics_of(name) for name in summary["domains"]} - {None}) > 1
     groups: dict[str, dict[str, str]] = {}
-    for name in summary["domains"]:
+    for name, content in summary["domains"].items():
+        if key is not None and key not in content["schedules"]:
+            continue
         dynamics = dynamics_of(name) if several else None
         label = domain_label(summary, name)
         if dynamics and base_of(name) != name:

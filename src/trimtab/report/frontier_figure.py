@@ -45,7 +45,7 @@ def frontier(plt: Any, summary: Summary, metric: str, label: str, names: Sequenc
     by_label = {
         text: handle for axis in axes.flat for handle, text in zip(*axis.get_legend_handles_labels(), strict=True)
     }
-    known = [label_of(key) for key in next(iter(domains.values()))["schedules"]]
+    known = dict.fromkeys(label_of(key) for content in domains.values() for key in content["schedules"])
     labels = [text for text in [*known, *_IN_PAPER.values()] if text in by_label]
     handles = [by_label[text] for text in labels]
     lines = -(-len(labels) // (3, 4, 7)[across - 1])  # as many in a line as fit above the axes

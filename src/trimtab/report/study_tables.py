@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from trimtab.report.diagnostics import budget_usage, concentration, degenerate
 from trimtab.report.final_samples import final_samples
-from trimtab.report.formats import Cell, Table, budget_symbol, of_groups, sources_by_label
+from trimtab.report.formats import Cell, Table, budget_symbol, compared_keys, of_groups, sources_by_label
 from trimtab.report.pdm import cost, projected_diffusion, quality
 from trimtab.schedules.style import label_of
 from trimtab.studies.config import budget_name
@@ -35,9 +35,8 @@ def write_tables(files: RunFiles, summary: Summary) -> list[Path]:
 
 def all_tables(summary: Summary) -> list[Table]:
     """Every table a summary has the numbers for."""
-    keys = list(next(iter(summary["domains"].values()))["win_rate"])
     tables = []
-    for key in keys:
+    for key in compared_keys(summary):
         ending = "" if key == "adaptive:paper" else f"-{key.replace(':', '-')}"
         tables += [fixed_budget(summary, key, f"table1{ending}"), win_rates(summary, key, f"table3{ending}")]
     tables += [*projected_diffusion(summary), *quality(summary), *final_samples(summary)]
@@ -54,7 +53,7 @@ def fixed_budget(summary: Summary, key: str, name: str) -> Table:
     beside = _is_in_paper(summary, key, "table1") and budget == reported()["table_budget"]
     rows: list[list[str | int | Cell]] = []
     compared: list[Compared] = []
-    for label_of_row, sources in sources_by_label(summary).items():
+    for label_of_row, sources in sources_by_label(summary, key).items():
         paper = None
         for source, domain in sources.items():
             ours = _ours_at(summary["domains"][domain], key, budget)
@@ -194,7 +193,7 @@ def win_rates(summary: Summary, key: str, name: str) -> Table:
     beside = _is_in_paper(summary, key, "win_rates")
     rows: list[list[str | int | Cell]] = []
     compared: list[Compared] = []
-    for label_of_row, sources in sources_by_label(summary).items():
+    for label_of_row, sources in sources_by_label(summary, key).items():
         paper = None
         for source, domain in sources.items():
             wins = summary["domains"][domain]["win_rate"][key]
