@@ -201,6 +201,12 @@ class Applied:
             )
         if name == "converged" and outcome.dtype != torch.bool:
             raise ProjectionError(f"project must report converged as bool: got {outcome.dtype}")
+        if name == "iterations":
+            counts = not (outcome.is_floating_point() or outcome.is_complex() or outcome.dtype == torch.bool)
+            if not counts or (outcome.is_cpu and bool((outcome < 0).any())):  # elsewhere a look would be waited for
+                raise ProjectionError(
+                    f"project must report iterations as whole numbers of at least 0: got {outcome!r:.80}"
+                )
         return outcome
 
 
