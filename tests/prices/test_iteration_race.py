@@ -103,3 +103,10 @@ def test_what_counts_something_else_does_not_race():
         tt.calibrate(DOMAIN.problem(KNOWN), 30, unit="iteration", candidates={"planned": plan})
     with pytest.raises(ValueError, match="count the same unit"):
         Raced((plan, Allowance(even_counts(30, 5))), torch.zeros(6, dtype=torch.int64))
+
+
+def test_a_budget_that_pays_for_no_whole_projection_on_the_way_races_all_the_same():
+    problem = tt.domain("linkage", n_steps=6).problem(range(1000, 1016))
+    raced = tt.calibrate(problem, 10, unit="iteration")  # of which the closing projection takes 8
+    assert isinstance(raced, Raced)
+    assert raced.budget == 10

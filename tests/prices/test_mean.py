@@ -163,6 +163,14 @@ def test_a_mean_budget_where_nothing_is_ever_wrong_is_refused():
         tt.calibrate(replace(problem, constraint=everywhere), Mean(0.25), objective="path")
 
 
+@pytest.mark.parametrize("budget", [5, 30])
+def test_a_mean_budget_that_no_price_comes_to_is_refused_by_calibration(budget):
+    """Not only by the schedule, which would ask to calibrate with that very budget."""
+    problem = tt.domain("linkage", n_steps=6).problem(range(1000, 1016))
+    with pytest.raises(ValueError, match=rf"a mean of {budget} iterations .*is out of reach: prices of"):
+        tt.calibrate(problem, Mean(budget), unit="iteration")
+
+
 def test_a_mean_budget_whose_objective_no_correction_lowers_is_refused():
     problem = tt.domain("so3", n_steps=12).problem(range(8))
     with pytest.raises(ValueError, match="no correction is worth anything by the objective 'endpoint'"):

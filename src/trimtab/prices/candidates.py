@@ -113,7 +113,9 @@ def by_iteration_race(
     weights = {"path": None} | ({} if path_only else {"influence": batches.weights})
     runs = explored_iterations(batches, batches.weights)
     each = float(batches.stepwise.all_iterations.double().mean()) / batches.n_steps
-    whole = batches.in_projections(min(batches.n_steps, round(batches.spendable / max(each, 1.0)) + 1))
+    # one at the least beside the closing projection, even where the budget pays for none: all are explored
+    most = max(round(batches.spendable / max(each, 1.0)), batches.kept_back) + 1
+    whole = batches.in_projections(min(batches.n_steps, most))
     random, own_scale = explored(whole, None, near_rounds=1)
     steps = one_step([*random, whole.cut(whole.free)], own_scale).remembering(MEMORY)
     tables = {name: solve(steps, whole.spendable, weight, keep_cost=False).table for name, weight in weights.items()}

@@ -27,7 +27,7 @@ from trimtab.core.moment import Moment
 from trimtab.core.record import Closing
 from trimtab.core.schedule import Schedule
 
-__all__ = ["AtPrice", "Mean", "MeanPrices"]
+__all__ = ["AtPrice", "Mean", "MeanPrices", "within_reach"]
 
 _TENSORS = ("table", "costs", "onward")
 
@@ -193,11 +193,10 @@ class MeanPrices:
     def at(self, budget: Mean | float) -> AtPrice:
         """The schedule that costs so much on average."""
         wanted = (budget if isinstance(budget, Mean) else Mean(budget)).units(self.n_steps)
-        least, most = float(self.costs[-1]), float(self.costs[0])
-        if not least - 0.5 <= wanted <= most + 0.5:
+        if not within_reach(wanted, self.costs):
             raise ValueError(
-                f"a mean of {wanted:g} {self.unit}s per sample is out of reach: calibration has seen {least:.3g} to "
-                f"{most:.3g}; calibrate with that budget"
+                f"a mean of {wanted:g} {self.unit}s per sample is out of reach: calibration has seen "
+                f"{float(self.costs[-1]):.3g} to {float(self.costs[0]):.3g}; calibrate with that budget"
             )
         rising = self.costs.flip(0).numpy()
         place = float(np.interp(wanted, rising, np.arange(len(rising))))
@@ -219,6 +218,11 @@ class MeanPrices:
             return cls(tensors["table"], tensors["costs"], **known)
         except UNUSABLE as error:
             raise ValueError(f"{path}: not usable mean prices: {error}") from error
+
+
+def within_reach(wanted: float, costs: Tensor) -> bool:
+    """Whether some levels, whose mean costs do not rise, (k,), cost so much, up to half a unit."""
+    return float(costs[-1]) - 0.5 <= wanted <= float(costs[0]) + 0.5
 
 
 def _between(table: Tensor, place: float) -> Tensor:

@@ -22,7 +22,7 @@ from trimtab.prices.batches import Batches
 from trimtab.prices.dynamic import break_even
 from trimtab.prices.explore import ExploreIterations
 from trimtab.prices.graded import IterationSteps, iteration_costs, iteration_steps
-from trimtab.prices.mean import AtPrice, Mean, MeanPrices
+from trimtab.prices.mean import AtPrice, Mean, MeanPrices, within_reach
 from trimtab.prices.objective import describe
 from trimtab.prices.pools import Array
 from trimtab.prices.transitions import NODES
@@ -94,13 +94,20 @@ def mean_prices(batches: Batches, budget: Mean) -> MeanPrices:
     _, costs = _tried(batches, steps, mus, trials=1)
     near = np.flatnonzero((costs >= _NEAR * wanted) & (costs <= wanted / _NEAR))
     if len(near) == 0:
-        raise ValueError(
-            f"a mean of {wanted:g} {batches.unit}s per sample is out of reach: prices of all heights cost "
-            f"{costs[-1]:.3g} to {costs[0]:.3g}; ask for a budget between those"
-        )
+        raise _out_of_reach(wanted, batches, "all heights", costs)
     finer = np.geomspace(mus[max(near[0] - 1, 0)], mus[min(near[-1] + 1, _LEVELS - 1)], _LEVELS)
     (table, onward), costs = _tried(batches, steps, finer, _TRIALS)
-    return MeanPrices(table, torch.from_numpy(costs), batches.unit, **batches.facts({}), onward=onward)
+    prices = MeanPrices(table, torch.from_numpy(costs), batches.unit, **batches.facts({}), onward=onward)
+    if not within_reach(wanted, prices.costs):
+        raise _out_of_reach(wanted, batches, "the nearest heights", costs)
+    return prices
+
+
+def _out_of_reach(wanted: float, batches: Batches, which: str, costs: Array) -> ValueError:
+    return ValueError(
+        f"a mean of {wanted:g} {batches.unit}s per sample is out of reach: prices of {which} cost {costs[-1]:.3g} to "
+        f"{costs[0]:.3g}; ask for a budget between those"
+    )
 
 
 def _tried(
