@@ -277,6 +277,13 @@ def test_settings_that_make_no_flow_are_explained(settings, message):
         domain("so3", **settings)
 
 
+@pytest.mark.parametrize("name", FLOWS)
+def test_a_domain_that_is_named_a_flow_is_none_else(name):
+    with pytest.raises(ValueError, match=f"{name} is .* with dynamics='flow': got dynamics='langevin'"):
+        domain(name, dynamics="langevin")
+    assert domain(name, dynamics="flow").settings == domain(name).settings
+
+
 @pytest.mark.parametrize("value", ["0.4", None, float("nan"), float("inf"), True, [1.0]])
 @pytest.mark.parametrize(
     ("name", "setting"), [("terrain-ridge", "ridge_height"), ("so3-flow", "swing"), ("linkage", "strength")]

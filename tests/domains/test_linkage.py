@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import trimtab as tt
+from trimtab.constraints import NonlinearEquality
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.domains import domain
-from trimtab.domains.linkage import Bars, joint_distance, joint_places
+from trimtab.domains.linkage import Bars, LinkageChain, joint_distance, joint_places
 
 SEEDS = range(8)
 loops = st.builds(
@@ -135,3 +136,12 @@ def test_settings_make_the_same_domain_again():
 def test_settings_that_make_no_linkage_are_explained(settings, message):
     with pytest.raises((TypeError, ValueError), match=message):
         domain("linkage", **settings)
+
+
+def test_a_chain_is_of_the_bars_that_its_constraint_closes():
+    with pytest.raises(ValueError, match=r"closes another loop than that of Bars\(count=5, frame=2.0\)"):
+        LinkageChain(bars=Bars(5, 2.0))
+    short = Bars(5, 2.0)
+    chain = LinkageChain(bars=short, constraint=NonlinearEquality(short.gap, refinements=0))
+    assert chain.start(Noise(as_seeds(SEEDS))).shape == (8, 5)
+    assert LinkageChain().bars == Bars(6, 3.0)

@@ -79,6 +79,10 @@ def domain(name: str, **settings: object) -> Domain:
         raise unknown("domain", name, DOMAINS)
     base, variant = base_of(name), name.rpartition("-")[2]
     if base != name:
+        if (dynamics := settings.get("dynamics", "flow")) != "flow":
+            raise ValueError(
+                f"{name} is {base} with dynamics='flow': got dynamics={dynamics!r}; ask for {base!r} with it"
+            )
         made = domain(base, **_settings_of_variant(base, variant) | settings)
         summary = f"{made.summary}, {VARIANTS[variant]}"
         return replace(

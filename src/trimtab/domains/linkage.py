@@ -93,12 +93,27 @@ class LinkageChain:
 
     The log density is that of two postures, each a product of von Mises densities. Its gradient loses the part that
     would open the loop; what has opened is closed by the share kappa of a Gauss-Newton step.
+
+    Attributes:
+        chain: Step sizes.
+        impulses: The bursts.
+        bars: The mechanism.
+        constraint: Closes the loop of the same bars: `NonlinearEquality(bars.gap, …)`.
     """
 
     chain: Chain = field(default_factory=Chain)
     impulses: Impulses = field(default_factory=lambda: Impulses(width=1, strength=0.3))
     bars: Bars = field(default_factory=Bars)
     constraint: NonlinearEquality = field(default_factory=lambda: NonlinearEquality(Bars().gap, refinements=0))
+
+    def __post_init__(self) -> None:
+        """Refuse a constraint that closes another loop."""
+        off = float(self.constraint.defect(self.bars.wave[None]))
+        if not off <= 1e-9:
+            raise ValueError(
+                f"the constraint closes another loop than that of {self.bars}, of which a closed posture is off by "
+                f"{off:.2g}; give constraint=NonlinearEquality(bars.gap, refinements=0) with the same bars"
+            )
 
     @property
     def n_steps(self) -> int:
