@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+import numpy as np
 import pytest
 import torch
 
@@ -107,6 +108,10 @@ def test_retry_tries_again_and_then_stops(needed, solved):
     assert stubborn.tries == min(needed, 4)
     expected = 0.0 if solved else 0.5**4  # each try started where the last one stopped
     assert torch.allclose(Sphere().defect(x), torch.full((2,), expected), atol=1e-6)
+
+
+def test_tries_may_be_a_number_of_numpy():
+    assert Retry(np.int64(3)) == Retry(3)
 
 
 def test_a_failure_does_not_touch_its_neighbours():

@@ -193,6 +193,11 @@ def test_impossible_rates_are_refused(bad):
         Stream(Sphere(), lambda now: now.defect > 0, **bad)
 
 
+def test_rates_may_be_numbers_of_numpy():
+    stream = Stream(Sphere(), tt.Stepwise(), rate=np.float32(0.25), burst=np.int64(2))
+    assert (stream.rate, stream.burst) == (0.25, 2.0)
+
+
 def test_a_step_of_a_run_is_not_to_be_had():
     timed = tt.as_constraint(lambda x, t: x, lambda x, t: x[:, 0] * 0, needs=("t",))
     with pytest.raises(ValueError, match="a stream has no runs"):

@@ -152,6 +152,12 @@ def test_feasible_data_is_not_measured_by_what_only_a_run_knows():
         AboveNoise.from_data(noised, lambda t: torch.ones(3, 1), 2)
 
 
+def test_numbers_of_numpy_are_numbers():
+    defects = [1.0, 0.25, 1.0, 1.0, 0.25, 1.0]
+    assert times(Trigger(np.float32(0.5), np.int64(3)), defects) == times(Trigger(0.5, 3), defects) == [0, 3]
+    assert times(AccumulatedDefect(np.float64(1.25)), defects) == times(AccumulatedDefect(1.25), defects)
+
+
 def test_feasible_data_is_measured_as_a_run_measures_states():
     """In numpy too, half precision in float32, and by one number per sample."""
     line = tt.as_constraint(np.zeros_like, lambda x: np.abs(x[:, 0]))

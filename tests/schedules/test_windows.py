@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -35,6 +36,12 @@ def test_a_window_is_corrected_at_each_of_its_steps_and_nowhere_else(T):
     for start in range(T):
         for stop in range(start + 1, T + 1, max(1, T // 5)):
             assert times(Window(start, stop), T, n=1) == list(range(start, stop))
+
+
+def test_numbers_of_numpy_are_numbers():
+    assert Window(np.int64(3), np.int32(6)) == Window(3, 6)
+    assert Window(np.float32(0.5)).steps(20) == Window(0.5).steps(20)
+    assert repr(Window(np.int64(3), np.float64(1.0))) == "Window(start=3, stop=1.0)"
 
 
 @every_length

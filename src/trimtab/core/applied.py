@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Literal, NamedTuple, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -248,7 +249,7 @@ class Retry:
 
     def __post_init__(self) -> None:
         """Refuse a policy that would retry for ever or do nothing known in the end."""
-        if isinstance(self.tries, bool) or not isinstance(self.tries, int) or self.tries < 1:
+        if isinstance(self.tries, bool) or not isinstance(self.tries, int | np.integer) or self.tries < 1:
             raise ValueError(f"Retry: tries must be a whole number of at least 1: got {self.tries!r}")
         if self.then not in get_args(Then):
             raise ValueError(f"Retry: then must be one of {get_args(Then)}: got {self.then!r}")

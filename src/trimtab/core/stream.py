@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -69,9 +70,9 @@ class Stream:
             on_failure: As in `Corrector`.
             on_step: As in `Corrector`, with the number of the step.
         """
-        if not (isinstance(rate, int | float) and 0 < rate <= 1):
+        if not (isinstance(rate, int | float | np.integer | np.floating) and 0 < rate <= 1):
             raise ValueError(f"rate is corrections per step, above 0 and at most 1: got {rate!r}")
-        if not (isinstance(burst, int | float) and 1 <= burst < math.inf):
+        if not (isinstance(burst, int | float | np.integer | np.floating) and 1 <= burst < math.inf):
             raise ValueError(f"burst is how many corrections may be saved up, at least 1 and finite: got {burst!r}")
         if isinstance(rate, bool) or isinstance(burst, bool):
             raise TypeError(f"rate and burst are numbers: got rate={rate!r} and burst={burst!r}")

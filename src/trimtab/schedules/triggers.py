@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -81,7 +82,7 @@ class Trigger(Schedule):
     def __post_init__(self) -> None:
         """Refuse a value or a gap that cannot be."""
         _at_least_zero("Trigger", "value", self.value)
-        if isinstance(self.gap, bool) or not isinstance(self.gap, int) or self.gap < 1:
+        if isinstance(self.gap, bool) or not isinstance(self.gap, int | np.integer) or self.gap < 1:
             raise ValueError(f"Trigger: gap is a whole number of steps, at least 1: got {self.gap!r}")
 
     def decide(self, now: Moment) -> Tensor:
@@ -254,5 +255,10 @@ def _at_least_zero(schedule: str, name: str, value: float | Tensor) -> None:
     if isinstance(value, Tensor):
         if value.ndim != 1 or not value.is_floating_point() or not bool((value >= 0).all()):
             raise ValueError(f"{schedule}: {name} is a number of at least 0, or one for each sample: got {value!r}")
-    elif isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value) or value < 0:
+    elif (
+        isinstance(value, bool)
+        or not isinstance(value, int | float | np.integer | np.floating)
+        or math.isnan(value)
+        or value < 0
+    ):
         raise ValueError(f"{schedule}: {name} is a number of at least 0: got {value!r}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -45,9 +46,11 @@ class Window(Schedule):
     def __post_init__(self) -> None:
         """Refuse what no number of steps could make a stretch of."""
         for name, value in (("start", self.start), ("stop", self.stop)):
-            if isinstance(value, bool) or not isinstance(value, int | float):
+            if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
                 raise ValueError(f"Window: {name} is a step (a whole number) or a fraction of T: got {value!r}")
-            if value < 0 or (isinstance(value, float) and not value <= 1):
+            plain = int(value) if isinstance(value, int | np.integer) else float(value)
+            object.__setattr__(self, name, plain)
+            if plain < 0 or (isinstance(plain, float) and not plain <= 1):
                 raise ValueError(
                     f"Window: {name} = {value} is neither a step (a whole number of at least 0) nor a fraction of T "
                     "(a float from 0 to 1)"
