@@ -120,11 +120,10 @@ class Applied:
                 "Projection with converged=False for states it cannot handle"
             )
 
-    def improve(self, x: Leaves, state: tuple[Tensor, ...] | None) -> Improvement:
-        """One iteration of the solver."""
+    def improve(self, x: Leaves, rows: Tensor, state: tuple[Tensor, ...] | None) -> Improvement:
+        """One iteration of the solver on n rows of more states, which it may work on in place."""
         begin = perf_counter()
-        copy = self.form.state(tuple(leaf.clone() for leaf in x))
-        answer = self.constraint.improve(copy, state, **self.told)
+        answer = self.constraint.improve(self.form.state(take_leaves(x, rows)), state, **self.told)
         self.projections.count(begin, self.n)
         self._check_improvement(answer)
         defect = self._one_each("improve must return, as the defect,", answer.defect)

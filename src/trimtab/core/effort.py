@@ -15,7 +15,7 @@ from torch import Tensor
 
 from trimtab.core.applied import Applied, ProjectionError
 from trimtab.core.ledger import Ledger
-from trimtab.core.states import Leaves, finite_rows, put_rows, take_leaves
+from trimtab.core.states import Leaves, finite_rows, put_rows
 
 __all__ = ["improve_while_it_pays"]
 
@@ -46,7 +46,7 @@ def improve_while_it_pays(
                 f"{rows.numel()} samples were not done after {_ENDLESS} iterations at step {ledger.t}; improve must "
                 "say done where it cannot go on, or the schedule must have a budget"
             )
-        answer = constraint.take(rows).improve(take_leaves(x, rows), state)
+        answer = constraint.take(rows).improve(x, rows, state)
         if not (ledger.improve(rows, answer) and bool(finite_rows(answer.x).all())):
             raise ProjectionError(
                 f"improve returned states or defects with NaN, inf or below 0 at step {ledger.t}; it must return "
