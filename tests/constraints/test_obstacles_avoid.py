@@ -242,6 +242,10 @@ def test_bad_states_are_named() -> None:
         avoid.project(x[:3])
     with pytest.raises(ValueError, match=r"\(n, C, W\)"):
         avoid.defect(x[:, 0])
+    nothing = AvoidObstacles(Obstacles(torch.zeros(0, 3)), torch.zeros(2), torch.ones(2))
+    for call in (nothing.defect, nothing.violation, nothing.free):
+        with pytest.raises(ValueError, match=r"\(n, C, W\)"):
+            call(torch.zeros(3))
 
 
 def test_a_map_that_does_not_fit_is_refused() -> None:

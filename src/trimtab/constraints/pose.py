@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trimtab.constraints.derived import changed
 from trimtab.constraints.rotation import improved_rotation, nearest_rotation, rotation_angle, rotation_defect
-from trimtab.constraints.states import check_states
+from trimtab.constraints.states import check_states, checked_answer
 from trimtab.core.constraint import Constraint, Improvement, Projection, checked_constraint
 from trimtab.core.errors import real_number
 
@@ -66,10 +66,10 @@ class SE3(Constraint):
         rotation = nearest_rotation(x[..., :3])
         if self.translation is None:
             return torch.cat([rotation, x[..., 3:]], dim=-1)
-        answer = self.translation.project(x[..., 3], **_of_place(context))
-        if isinstance(answer, Tensor):
-            return torch.cat([rotation, answer[..., None]], dim=-1)
+        answer = _projected_place(self.translation, x[..., 3], context)
         pose = torch.cat([rotation, answer.x[..., None]], dim=-1)
+        if answer.converged is None and answer.iterations is None:
+            return pose
         return Projection(pose, answer.converged, answer.iterations)
 
     def defect(self, x: Tensor, **context: Any) -> Tensor:
@@ -87,16 +87,21 @@ class SE3(Constraint):
         rotation, _, done, *_ = improved_rotation(x[..., :3])
         pose = torch.cat([rotation, x[..., 3:]], dim=-1)
         if self.translation is not None:
-            answer = self.translation.project(x[..., 3], **_of_place(context))
-            place = answer.x if isinstance(answer, Projection) else answer
-            if isinstance(answer, Projection) and answer.converged is not None:
+            answer = _projected_place(self.translation, x[..., 3], context)
+            if answer.converged is not None:
                 done = done & answer.converged
-            pose = torch.cat([rotation, place[..., None]], dim=-1)
+            pose = torch.cat([rotation, answer.x[..., None]], dim=-1)
         return Improvement(pose, self.defect(pose, **context), done, ())
 
     def take(self, rows: Tensor) -> Self:
         """The same constraint for some samples."""
         return self if self.translation is None else changed(self, translation=self.translation.take(rows))
+
+
+def _projected_place(translation: Constraint, place: Tensor, context: dict[str, Any]) -> Projection:
+    """Translations projected, (n, 3)."""
+    answer = translation.project(place, **_of_place(context))
+    return checked_answer(answer, place, f"{type(translation).__name__} of translations")
 
 
 def _of_place(context: dict[str, Any]) -> dict[str, Any]:

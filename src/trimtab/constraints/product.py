@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from trimtab.constraints.derived import changed
-from trimtab.constraints.states import check_states
+from trimtab.constraints.states import check_states, checked_answer
 from trimtab.core.constraint import Constraint, Projection, checked_constraint
 from trimtab.core.errors import of_type, real_number, whole_number
 
@@ -106,14 +106,8 @@ class Product(Constraint):
         iterations = torch.zeros(len(x), dtype=torch.int64, device=x.device)
         for part in self.parts:
             piece = self._of(part, x)
-            answer = part.constraint.project(piece, **self._told(part, context))
-            if isinstance(answer, Tensor):
-                answer = Projection(answer)
-            if answer.x.shape != piece.shape:
-                raise ValueError(
-                    f"{type(part.constraint).__name__} of the part {part.start} to {part.stop} must return states of "
-                    f"the shape it was given, {tuple(piece.shape)}: got {tuple(answer.x.shape)}"
-                )
+            whose = f"{type(part.constraint).__name__} of the part {part.start} to {part.stop}"
+            answer = checked_answer(part.constraint.project(piece, **self._told(part, context)), piece, whose)
             flat[:, part.start : part.stop] = answer.x.flatten(1)
             if answer.converged is not None:
                 converged &= answer.converged

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from trimtab.core.constraint import Improvement, Projection
 
-__all__ = ["check_states", "host_array", "no_improvement", "no_projection", "plain_array"]
+__all__ = ["check_states", "checked_answer", "host_array", "no_improvement", "no_projection", "plain_array"]
 
 _FLOAT64 = np.dtype(np.float64)
 _TAKEN = (torch.float32, torch.float64)
@@ -74,6 +74,21 @@ def check_states(
             f"{of} has data for {samples} samples but was given {came} states; data has one row per sample, and "
             "take(rows) selects some"
         )
+
+
+def checked_answer(answer: Any, part: Tensor, whose: str) -> Projection:
+    """What a constraint on a part of states, (n, …), returned for it; refused where that is not the part projected.
+
+    Args:
+        answer: What came.
+        part: What it was given.
+        whose: The constraint's place, for the message.
+    """
+    answer = answer if isinstance(answer, Projection) else Projection(answer)
+    if not isinstance(answer.x, Tensor) or answer.x.shape != part.shape:
+        came = tuple(answer.x.shape) if isinstance(answer.x, Tensor) else type(answer.x).__name__
+        raise ValueError(f"{whose} must return states of the shape it was given, {tuple(part.shape)}: got {came}")
+    return answer
 
 
 def no_projection(x: Tensor) -> Projection:

@@ -180,9 +180,10 @@ class AvoidObstacles(Constraint):
 
     def violation(self, x: Tensor) -> Tensor:
         """The deepest penetration of each trajectory, (n, C, W) to (n,)."""
+        path = self._path(x)
         if not len(self.obstacles):
             return x.new_zeros(len(x))
-        return violations(_converted(self.obstacles, x.dtype, x.device), self._path(x))
+        return violations(_converted(self.obstacles, x.dtype, x.device), path)
 
     def free(self, x: Tensor) -> Tensor:
         """Which trajectories collide with nothing by more than the tolerance, (n, C, W) to (n,) bool."""
