@@ -84,11 +84,12 @@ def checked_answer(answer: Any, part: Tensor, whose: str) -> Projection:
         part: What it was given.
         whose: The constraint's place, for the message.
     """
-    answer = answer if isinstance(answer, Projection) else Projection(answer)
-    if not isinstance(answer.x, Tensor) or answer.x.shape != part.shape:
-        came = tuple(answer.x.shape) if isinstance(answer.x, Tensor) else type(answer.x).__name__
+    projection = answer if isinstance(answer, Projection) else Projection(answer)
+    x = projection.x
+    if not isinstance(x, Tensor) or x.shape != part.shape:
+        came = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
         raise ValueError(f"{whose} must return states of the shape it was given, {tuple(part.shape)}: got {came}")
-    return answer
+    return projection
 
 
 def no_projection(x: Tensor) -> Projection:
