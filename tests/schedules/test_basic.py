@@ -91,3 +91,14 @@ def test_a_mask_is_replayed_whole_whether_its_closing_is_paid_or_free(T):
 def test_steps_that_are_none_are_refused(steps, message):
     with pytest.raises(ValueError, match=message):
         tt.schedules.Fixed.at(steps, 12)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32])
+def test_budgets_per_sample_are_spread_alike_in_any_dtype(dtype):
+    budget = torch.tensor([10, 20, 1])
+    wide, narrow = (
+        free.rollout(Walk(300), Sphere(), tt.Periodic(counts), range(3), measure_defects=False).projected
+        for counts in (budget, budget.to(dtype))
+    )
+    assert torch.equal(wide, narrow)
+    assert wide[:, 0].nonzero().squeeze(1).tolist() == list(range(29, 300, 30))

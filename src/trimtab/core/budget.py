@@ -37,6 +37,7 @@ def corrections(budget: Budget | None, n_steps: int) -> int | Tensor:
                 "a budget tensor must hold one whole number per sample, shape (n,): got "
                 f"{tuple(budget.shape)} of {budget.dtype}"
             )
+        budget = budget.long()  # products with steps would wrap around in a smaller dtype
         if bool(((budget < 0) | (budget > n_steps)).any()):
             raise ValueError(f"budgets must be between 0 and T = {n_steps}: got {budget.tolist()[:8]}")
         return budget
