@@ -71,6 +71,14 @@ def test_extreme_budgets_leave_no_choice(budget):
     assert torch.equal(found, torch.full((12, 3), budget > 0))
 
 
+def test_an_objective_that_is_nan_is_refused():
+    def unknown(run, rows):
+        return torch.where(rows == 1, torch.nan, run.residuals.sum(dim=0))
+
+    with pytest.raises(ValueError, match=r"objective\(run, rows\) must .*: got NaN for 1 of 3 samples"):
+        hindsight(Walk(), CONSTRAINTS["ball"](torch.arange(3)), torch.arange(3), 4, objective=unknown)
+
+
 def test_too_many_masks_are_refused():
     with pytest.raises(ValueError, match="too many; use hindsight"):
         best_of_all(Walk(n_steps=40), CONSTRAINTS["sphere"](torch.arange(3)), torch.arange(3), 20)

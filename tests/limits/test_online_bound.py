@@ -126,6 +126,28 @@ def test_look_ahead_that_is_never_sure_follows_the_table(walk):
     assert not torch.equal(look_ahead(walk, seeds, caution=0.0, copies=4).projected, table.projected)
 
 
+def test_a_cost_to_go_of_another_number_of_steps_is_refused():
+    seeds, cost = torch.arange(3), exact()
+    mask = torch.zeros(T - 1, 3, dtype=torch.bool)
+    with pytest.raises(ValueError, match=f"of all T = {T - 1} steps: got {T} of them"):
+        online_limit(Uniform(T - 1), ZERO, seeds, mask, cost)
+    without = CostToGo(cost.table, cost.expected, cost.nodes, cost.cost[:0])
+    with pytest.raises(ValueError, match=f"of all T = {T} steps: got 0 of them.*keep_cost=True"):
+        online_limit(Uniform(), ZERO, seeds, torch.zeros(T, 3, dtype=torch.bool), without)
+
+
+def test_a_cost_to_go_counts_as_the_paper_does_and_is_that_of_a_choice():
+    def run(schedule, n_steps=T, closing="free"):
+        return tt.rollout(Uniform(n_steps), ZERO, schedule, range(8), closing=closing, measure_defects=True)
+
+    with pytest.raises(ValueError, match="run with closing='free', not 'paid'"):
+        cost_to_go(lambda schedule: run(schedule, closing="paid"))
+    with pytest.raises(ValueError, match="got a budget of 0 in 10 steps"):
+        cost_to_go(run, 0)
+    with pytest.raises(ValueError, match="got a budget of 1 in 1 steps"):
+        cost_to_go(lambda schedule: run(schedule, n_steps=1))
+
+
 def test_look_ahead_finds_the_best_decision_where_the_table_is_wrong():
     """A price that is too low asks for corrections too early; simulation sees that waiting is better."""
     cost, seeds = exact(), torch.arange(300)

@@ -142,6 +142,11 @@ def _costs(values: object, rows: Tensor) -> Tensor:
     if not isinstance(values, Tensor) or values.shape != rows.shape:
         came = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
         raise ValueError(f"objective(run, rows) must give one number per sample, shape {tuple(rows.shape)}: got {came}")
+    if bool(values.isnan().any()):
+        raise ValueError(
+            f"objective(run, rows) must give one number per sample: got NaN for {int(values.isnan().sum())} of "
+            f"{len(rows)} samples"
+        )
     return values
 
 

@@ -83,6 +83,11 @@ def online_limit(
     T, n = sampler.n_steps, len(seeds)
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool or tuple(mask.shape) != (T, n):
         raise ValueError(f"mask says where samples are corrected, ({T}, {n}) bool: got {mask!r:.60}")
+    if len(cost.cost) != T:
+        raise ValueError(
+            f"cost is the cost to go of all T = {T} steps: got {len(cost.cost)} of them; make it of the same sampler, "
+            "with closing='free' and keep_cost=True"
+        )
     B = int(mask[:, 0].sum())
     if bool((mask.sum(dim=0) != B).any()) or cost.cost.shape[1] <= B:
         raise ValueError(

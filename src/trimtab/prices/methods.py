@@ -186,4 +186,11 @@ def cost_to_go(run: RunBatch, budget: Budget = 1.0) -> CostToGo:
     """
     batches = Batches(run, budget, "path", None, "", check=False, say=Progress("cost_to_go"))
     batches.enough(FEWEST)
+    if batches.closing == "paid":
+        raise ValueError("the cost to go counts corrections as the paper does: run with closing='free', not 'paid'")
+    if not batches.has_choice:
+        raise ValueError(
+            "the cost to go is that of choosing, which takes a correction and more than one step: got a budget of "
+            f"{batches.budget} in {batches.n_steps} steps"
+        )
     return _tried(batches, explored(batches, None)[0], None, None, keep_cost=True)[0]
