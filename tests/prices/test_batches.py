@@ -57,3 +57,10 @@ def test_nothing_is_explored_where_there_is_nothing_to_choose():
     raced, priced = (tt.calibrate(problem, 30, method, unit="iteration") for method in ("race", "dp"))
     assert raced.notes["batches"] == priced.notes["batches"]
     assert torch.equal(raced.table, priced.table)
+
+
+def test_too_few_are_counted_as_they_are_decided_on():
+    with pytest.raises(ValueError, match=r"3 calibration rollouts are too few.* at least 4 seeds"):
+        tt.calibrate(tt.Problem(Walk(), Sphere(), KNOWN[:3]), method="dp")
+    with pytest.raises(ValueError, match=r"3 calibration groups are too few.* the seeds of at least 4 groups"):
+        tt.calibrate(tt.Problem(Walk(), Sphere(), KNOWN[:6], groups=PAIRS[:6]), method="dp")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from trimtab.core.progress import Progress
 from trimtab.core.quality import Quality
 from trimtab.core.replay import replay
 from trimtab.prices.batches import Batches
+from trimtab.prices.calibration import price_of_a_look
 from trimtab.prices.candidates import own_names
 from trimtab.prices.plan import Plan
 from trimtab.prices.race import EVEN, Measure, fixed_plans, race
@@ -412,5 +414,6 @@ def test_the_cost_of_a_look_is_a_number_and_for_the_race_alone():
     problem = tt.Problem(LATE, FIRST_ZERO, KNOWN)
     with pytest.raises(ValueError, match=r"at least 0: got -0\.5"):
         tt.calibrate(problem, look=-0.5)
+    assert price_of_a_look(np.float32(0.5)) == 0.5
     with pytest.raises(ValueError, match="weighed in the race; method 'dp'"):
         tt.calibrate(problem, method="dp", look=0.5)

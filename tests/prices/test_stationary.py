@@ -88,6 +88,19 @@ def test_runs_that_show_one_action_only_are_refused():
         calibrate_rate(run, T, 0.1, 0.2)
 
 
+def test_every_run_makes_the_steps_that_were_asked_for():
+    lengths = iter([T, T - 1])
+
+    def run(schedule):
+        steps = next(lengths)
+        corrector = free.Corrector(BOX, schedule, steps, closing="free")
+        mean_residual("noise", corrector, steps, n=4)
+        return corrector.rollout
+
+    with pytest.raises(ValueError, match=f"run must make n_steps = {T} steps: the record it returned has {T - 1}"):
+        calibrate_rate(run, T, 0.1)
+
+
 def test_groups_are_calibrated_as_they_are_corrected():
     def run(schedule):
         corrector = tt.Corrector(BOX, schedule, T, groups=torch.arange(32) // 2)

@@ -194,9 +194,12 @@ class Batches:
     def enough(self, least: int) -> None:
         """Refuse to learn from too little."""
         if self.n < least:
+            what, enough = "rollouts", f"at least {least} seeds, better 64"
+            if self.groups is not None:
+                what, enough = "groups", f"the seeds of at least {least} groups, better of 64"
             raise ValueError(
-                f"{self.n} calibration rollouts are too few for this method: give at least {least} seeds, better 64 "
-                "(method='paper' works with any number)"
+                f"{self.n} calibration {what} are too few for this method: give {enough} (method='paper' works with "
+                "any number)"
             )
 
 

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, get_args, overload
 
+import numpy as np
+
 from trimtab.core.budget import Budget, Unit
 from trimtab.core.checks import yes_or_no
 from trimtab.core.engine import Engine, RunBatch, Workshop, workshop
@@ -180,7 +182,11 @@ def _method_of(method: str | None, budget: Budget | Mean, objective: Objective, 
 
 def price_of_a_look(look: float) -> float:
     """What a look costs, in units of the budget, checked."""
-    if isinstance(look, bool) or not isinstance(look, int | float) or not 0 <= look < math.inf:
+    if (
+        isinstance(look, bool)
+        or not isinstance(look, int | float | np.integer | np.floating)
+        or not 0 <= look < math.inf
+    ):
         raise ValueError(f"look is what a look at the defect costs, in units of the budget, at least 0: got {look!r}")
     return float(look)
 

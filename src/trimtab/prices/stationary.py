@@ -107,15 +107,18 @@ def calibrate_rate(
     whole_number(batches, "batches")
     if not (0 < real_number(rate, "rate") <= 1 and 1 <= real_number(burst, "burst") < math.inf):
         raise ValueError(f"rate is in (0, 1] and burst at least 1: got {rate} and {burst}")
-    hint = "run(schedule) returns corrector.rollout"
-    first = of_type(run(Explore(max(1, round(rate * n_steps)))), Rollout, "what run returns", hint)
-    if first.n_steps != n_steps:
-        raise ValueError(f"run must make n_steps = {n_steps} steps: the record it returned has {first.n_steps}")
-    records = [first.grouped()]
+
+    def stretch(schedule: Schedule) -> Rollout:
+        record = of_type(run(schedule), Rollout, "what run returns", "run(schedule) returns corrector.rollout")
+        if record.n_steps != n_steps:
+            raise ValueError(f"run must make n_steps = {n_steps} steps: the record it returned has {record.n_steps}")
+        return record.grouped()
+
+    records = [stretch(Explore(max(1, round(rate * n_steps))))]
     n = records[0].defects.shape[1]
     for seed in range(1, batches):
         budgets = spread_budgets(n, n_steps, rate, seed).clamp(min=1)  # one may pay for the closing
-        records.append(run(Explore(budgets, seed=seed)).grouped())
+        records.append(stretch(Explore(budgets, seed=seed)))
     return _solved(_Model.of(records), float(rate), float(burst))
 
 
