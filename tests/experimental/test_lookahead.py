@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -51,3 +51,12 @@ def test_a_constraint_that_needs_to_know_more_than_states_is_refused(cost):
     noised = tt.as_constraint(lambda x, sigma: x.clamp(-1, 1), lambda x, sigma: sigma * x[:, 0].abs(), needs=("sigma",))
     with pytest.raises(ValueError, match="cannot tell sigma, which the constraint needs"):
         LookAhead(Walk(20), noised, tt.prices.Thresholds(cost.table), cost, 5)
+
+
+@pytest.mark.parametrize(
+    ("part", "came"), [((slice(0),), "0 steps"), ((slice(None), slice(4)), "20 steps and up to 3")]
+)
+def test_a_cost_of_another_table_is_refused(cost, part, came):
+    table = tt.prices.Thresholds(cost.table)
+    with pytest.raises(ValueError, match=f"for the 20 steps of its table and up to its 5 .* got one for {came}"):
+        LookAhead(Walk(20), Box(), table, replace(cost, cost=cost.cost[part]), 3)

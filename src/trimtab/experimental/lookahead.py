@@ -74,6 +74,13 @@ class LookAhead(Schedule):
         b = corrections(self.budget, self.thresholds.n_steps)
         if int(torch.as_tensor(b).max()) > self.thresholds.budget:
             raise ValueError(f"a budget of {b} is more than the {self.thresholds.budget} corrections of this table")
+        steps, counts = self.cost.cost.shape[:2]
+        if steps != self.thresholds.n_steps or counts <= self.thresholds.budget:
+            raise ValueError(
+                f"the cost of a look-ahead is kept for the {self.thresholds.n_steps} steps of its table and up to its "
+                f"{self.thresholds.budget} corrections: got one for {steps} steps and up to {counts - 1} corrections; "
+                "take both from one solve(…, keep_cost=True)"
+            )
         object.__setattr__(self, "budget", b)
 
     @property
