@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trimtab.core.checks import float_tensor
 from trimtab.core.errors import callable_thing, of_type, real_number, whole_number
-from trimtab.core.files import load_tensors, save_tensors
+from trimtab.core.files import UNUSABLE, load_tensors, save_tensors
 from trimtab.core.moment import Moment
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
@@ -47,6 +48,16 @@ class StationaryPrice(Schedule):
     levels: Tensor
     prices: Tensor
 
+    def __post_init__(self) -> None:
+        """Refuse what no bucket of tokens could go by."""
+        _check_bucket(self.rate, self.burst)
+        levels = float_tensor(self.levels, "the levels of tokens", ("k",))
+        prices = float_tensor(self.prices, "prices at levels of tokens", tuple(levels.shape), finite=False)
+        if len(levels) == 0 or float(levels[0]) != 0 or bool((levels.diff() <= 0).any()):
+            raise ValueError(f"the levels of tokens rise from 0: got {levels.tolist()[:8]}")
+        if bool(prices.isnan().any()):
+            raise ValueError("prices at levels of tokens must not be NaN; use inf for 'never'")
+
     def __repr__(self) -> str:
         """One line."""
         return f"StationaryPrice(rate={self.rate:g}, burst={self.burst:g}, {len(self.levels)} levels)"
@@ -69,11 +80,11 @@ class StationaryPrice(Schedule):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> StationaryPrice:
-        """Read what `save` wrote; a truncated or foreign file is refused."""
+        """Read what `save` wrote; a truncated, foreign or inconsistent file is refused."""
         tensors, facts = load_tensors(path, "stationary price")
         try:
             return cls(float(facts["rate"]), float(facts["burst"]), tensors["levels"], tensors["prices"])
-        except (KeyError, TypeError) as error:
+        except UNUSABLE as error:
             raise ValueError(f"{path}: not a usable stationary price: {error}") from error
 
 
@@ -105,8 +116,7 @@ def calibrate_rate(
     callable_thing(run, "run", "run(schedule)")
     whole_number(n_steps, "n_steps", most=MOST_STEPS)
     whole_number(batches, "batches")
-    if not (0 < real_number(rate, "rate") <= 1 and 1 <= real_number(burst, "burst") < math.inf):
-        raise ValueError(f"rate is in (0, 1] and burst at least 1: got {rate} and {burst}")
+    _check_bucket(rate, burst)
 
     def stretch(schedule: Schedule) -> Rollout:
         record = of_type(run(schedule), Rollout, "what run returns", "run(schedule) returns corrector.rollout")
@@ -120,6 +130,11 @@ def calibrate_rate(
         budgets = spread_budgets(n, n_steps, rate, seed).clamp(min=1)  # one may pay for the closing
         records.append(stretch(Explore(budgets, seed=seed)))
     return _solved(_Model.of(records), float(rate), float(burst))
+
+
+def _check_bucket(rate: float, burst: float) -> None:
+    if not (0 < real_number(rate, "rate") <= 1 and 1 <= real_number(burst, "burst") < math.inf):
+        raise ValueError(f"rate is in (0, 1] and burst at least 1: got {rate} and {burst}")
 
 
 @dataclass(frozen=True, eq=False)
