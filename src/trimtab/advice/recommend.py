@@ -75,8 +75,8 @@ def advise(
         source: A `Problem`, whose first half of samples calibrates and whose second half measures: at least 16, better
             64. Or a function `run(schedule)` that runs a loop of your own, as in `calibrate`, to calibrate with.
         held_out: With a function, another one that runs the same loop on other seeds, to measure with.
-        quality: A measure of final samples to go by: a function of the final states (and of the problem), lower being
-            better, or a `Quality`.
+        quality: A measure of final samples to go by: a function of the final states (and of the problem), finite and
+            lower being better, or a `Quality`.
         objective: What to go by without one: "endpoint" (the distance of final states to those of full projection), or
             "path".
         tolerance: The share of what full projection gains over terminal projection that may be lost; the smallest

@@ -76,7 +76,7 @@ def calibrate(  # type: ignore[misc]  # the overloads stand for all its options
             "state" (which needs method="dp" or "planned"), or a mix of them such as `{"path": 1.0, "endpoint": 5.0}`.
             "paper" and "on-policy" price path error only.
         quality: A measure of final samples that the race, and no other method, goes by instead of the objective: a
-            function of the final states (and of the problem), lower being better, or a `Quality`.
+            function of the final states (and of the problem), finite and lower being better, or a `Quality`.
         distance: Between states, (n, *event) twice to (n,); the problem's own, or Euclidean, if not given.
         candidates: More prices for the race, by name: of as many steps, the same closing and unit, and for budgets up
             to `budget` at least. What comes of it refuses their calibration seeds too.
