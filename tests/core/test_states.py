@@ -50,6 +50,28 @@ def test_numbers_that_torch_has_not_are_refused(dtype):
         as_tensor(np.ones((2, 3)).astype(dtype))
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32, np.uint64])
+@pytest.mark.parametrize("event", [(), (2,)])
+@pytest.mark.parametrize("policy", ["keep", "revert", "retry"])
+def test_rows_with_unsigned_numbers_are_corrected_as_others_are(dtype, event, policy):
+    """Keys of JAX's generators are of 32 bits, and a loop may keep one with each sample."""
+    key = np.arange(4 * 2 ** len(event)).reshape(4, *event).astype(dtype)
+    key[-1] = np.iinfo(dtype).max
+
+    def project(state):
+        near = {"x": np.clip(state["x"], -1, 1), "key": state["key"]}
+        return tt.Projection(near, torch.from_numpy(state["x"][:, 0] < 4))
+
+    constraint = tt.as_constraint(project, lambda state: (np.abs(state["x"]) - 1).clip(0).max(axis=1))
+    corrector = tt.Corrector(constraint, lambda now: now.defect > 0, 3, closing="free", on_failure=policy)
+    state = {"x": np.array([[0.0], [3.0], [5.0], [2.0]]), "key": key}
+    for t in range(3):
+        state = corrector(state, t)
+        assert state["key"].dtype == dtype
+        assert (state["key"] == key).all()
+    assert state["x"].ravel().tolist() == [0.0, 1.0, 5.0 if policy == "revert" else 1.0, 1.0]
+
+
 class Own(dict):
     """A dictionary with a name."""
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from trimtab.core.constraint import Constraint, Improvement, Projection
 from trimtab.core.groups import Groups
-from trimtab.core.states import Form, Leaves, all_finite, finite_rows, rowwise, take_leaves
+from trimtab.core.states import Form, Leaves, all_finite, finite_rows, rowwise, signed, take_leaves
 from trimtab.core.trees import as_tensor
 
 __all__ = ["OnFailure", "ProjectionError", "Retry"]
@@ -359,4 +359,4 @@ def _where(mask: Tensor, first: Leaves, second: Leaves) -> Leaves:
 
 def _write(leaves: Leaves, rows: Tensor, some: Leaves) -> None:
     for leaf, part in zip(leaves, some, strict=True):
-        leaf[rows] = part
+        signed(leaf)[rows] = signed(part)

@@ -26,6 +26,7 @@ __all__ = [
     "pick",
     "put_rows",
     "rowwise",
+    "signed",
     "take_leaves",
     "true_rows",
 ]
@@ -34,6 +35,7 @@ Leaves = tuple[Tensor, ...]
 """The arrays of a state as tensors, (n, …) each."""
 
 _HALF = (torch.float16, torch.bfloat16)
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
 class Form:
@@ -177,12 +179,24 @@ def difference(a: Tensor, b: Tensor) -> Tensor:
 
 def take_leaves(leaves: Leaves, rows: Tensor) -> Leaves:
     """The rows (k,) of every leaf."""
-    return tuple(leaf.index_select(0, rows) for leaf in leaves)
+    try:
+        return tuple(leaf.index_select(0, rows) for leaf in leaves)
+    except NotImplementedError:
+        return tuple(signed(leaf).index_select(0, rows).view(leaf.dtype) for leaf in leaves)
 
 
 def put_rows(leaves: Leaves, rows: Tensor, some: Leaves) -> Leaves:
     """New leaves with the rows (k,) replaced."""
-    return tuple(leaf.index_copy(0, rows, part) for leaf, part in zip(leaves, some, strict=True))
+    pairs = list(zip(leaves, some, strict=True))
+    try:
+        return tuple(leaf.index_copy(0, rows, part) for leaf, part in pairs)
+    except NotImplementedError:
+        return tuple(signed(leaf).index_copy(0, rows, signed(part)).view(leaf.dtype) for leaf, part in pairs)
+
+
+def signed(leaf: Tensor) -> Tensor:
+    """The same memory as signed numbers: torch has no rows of large unsigned ones, of which keys of JAX are made."""
+    return leaf.view(_SIGNED[leaf.dtype]) if leaf.dtype in _SIGNED else leaf
 
 
 def true_rows(mask: Any) -> Tensor:
