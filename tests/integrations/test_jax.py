@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -270,3 +271,14 @@ def test_options_that_are_none_of_a_corrector_are_told_by_name():
 
     with pytest.raises(TypeError, match="unknown option of diffeqsolve 'n_step'"):
         diffeqsolve(diffrax.ODETerm(swirl), diffrax.Heun(), jnp.linspace(0, 1, 6), jnp.eye(3), SPHERE, None, n_step=4)
+
+
+def test_initial_states_may_be_numpys_and_of_nobody_else():
+    from trimtab.integrations.diffrax import diffeqsolve
+
+    rest = diffrax.ODETerm(swirl), diffrax.Heun(), jnp.linspace(0, 1, 6)
+    y, _ = diffeqsolve(*rest, np.eye(3, dtype=np.float32), SPHERE, tt.Periodic(2))
+    expected, _ = diffeqsolve(*rest, jnp.eye(3, dtype=jnp.float32), SPHERE, tt.Periodic(2))
+    np.testing.assert_array_equal(y, expected)
+    with pytest.raises(TypeError, match=r"y0 is an array of JAX or numpy.*: got Tensor"):
+        diffeqsolve(*rest, torch.eye(3), SPHERE, tt.Periodic(2))

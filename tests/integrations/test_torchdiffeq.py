@@ -146,6 +146,12 @@ def test_contradictory_options_are_refused():
         odeint(swirl, start(), times(), NOWHERE, tt.Stepwise(), method="euler", options=options)
 
 
+def test_a_grid_that_does_not_span_the_times_is_refused():
+    options = {"grid_constructor": lambda f, y, t: torch.linspace(float(t[0]), float(t[-1]) / 2, 5)}
+    with pytest.raises(ValueError, match=r"must begin and end as t does, at 0 and 1: got 0 and 0\.5"):
+        odeint(swirl, start(), torch.tensor([0.0, 1.0]), NOWHERE, tt.Stepwise(), method="rk4", options=options)
+
+
 def test_options_that_are_none_of_a_corrector_are_told_by_name():
     with pytest.raises(TypeError, match="unknown option of odeint 'keep_state'; did you mean 'keep_states'"):
         odeint(swirl, start(), times(), NOWHERE, tt.Stepwise(), method="euler", keep_state=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, get_origin
 
+import numpy as np
 from torch import Tensor
 
 from trimtab.core.constraint import Constraint
@@ -49,7 +50,7 @@ def diffeqsolve(
             one has to be given tolerances for its equations, as in
             `diffrax.ImplicitEuler(root_finder=diffrax.VeryChord(rtol=1e-5, atol=1e-6))`.
         times: Step ends with the beginning, (T + 1,).
-        y0: Initial states, (n, *event), or a tree of such arrays.
+        y0: Initial states, (n, *event), or a tree of such arrays, of JAX or of numpy.
         constraint: On the states, as JAX arrays. It may need "time", that of the states, and "previous".
         schedule: When to project.
         args: As in `diffrax.diffeqsolve`.
@@ -76,6 +77,7 @@ def diffeqsolve(
     if not leaves or not all(isinstance(leaf, diffrax.AbstractTerm) for leaf in leaves):
         raise TypeError(f"terms are of diffrax, such as diffrax.ODETerm(f): got {type(terms).__name__}")
     _refuse_unusable(solver, terms)
+    y0 = jax.tree_util.tree_map(_as_jax, y0)
     corrector = Corrector(constraint, schedule, len(times) - 1, **options)
     advance = equinox.filter_jit(solver.step)
     state = solver.init(terms, times[0], times[1], y0, args)
@@ -118,6 +120,13 @@ def _refuse_unusable(solver: Any, terms: Any) -> None:
             f"{name} solves equations in each step, and no step size controller says how exactly: give it "
             f"tolerances, as in diffrax.{name}(root_finder=diffrax.VeryChord(rtol=1e-5, atol=1e-6))"
         )
+
+
+def _as_jax(leaf: Any) -> jax.Array:
+    """An array of the initial states as those of a step are."""
+    if not isinstance(leaf, jax.Array | np.ndarray):
+        raise TypeError(f"y0 is an array of JAX or numpy, (n, *event), or a tree of those: got {type(leaf).__name__}")
+    return jnp.asarray(leaf)
 
 
 def _is_by_rows(state: Any, n: int) -> bool:

@@ -157,6 +157,11 @@ def _grid(func: Any, y0: Tensor, t: Tensor, options: dict[str, Any]) -> Tensor:
         callable_thing(construct, "grid_constructor", "grid_constructor(func, y0, t)")
         built: Tensor = construct(func, y0, t)
         check_times(built, "what grid_constructor returns")
+        if built[0] != t[0] or built[-1] != t[-1]:
+            raise ValueError(
+                f"what grid_constructor returns must begin and end as t does, at {float(t[0]):g} and {float(t[-1]):g}: "
+                f"got {float(built[0]):g} and {float(built[-1]):g}"
+            )
         return built
     if step_size is None:
         return t
