@@ -72,6 +72,14 @@ def test_rows_with_unsigned_numbers_are_corrected_as_others_are(dtype, event, po
     assert state["x"].ravel().tolist() == [0.0, 1.0, 5.0 if policy == "revert" else 1.0, 1.0]
 
 
+def test_keys_of_jax_are_refused_with_what_to_keep_instead():
+    jax = pytest.importorskip("jax", reason="needs the jax extra")
+    keys = jax.random.split(jax.random.key(0), 3)
+    with pytest.raises(TypeError, match=r"an array of JAX's keys, key<fry>; keep jax\.random\.key_data\(keys\)"):
+        as_tensor(keys)
+    assert as_tensor(jax.random.key_data(keys)).shape == (3, 2)
+
+
 class Own(dict):
     """A dictionary with a name."""
 

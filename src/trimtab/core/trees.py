@@ -155,5 +155,13 @@ def as_tensor(x: Any) -> Tensor:
                 "states must hold numbers of a kind that torch has, as float32 or float64: got a numpy array of "
                 f"{x.dtype}"
             ) from error
-    tensor: Tensor = torch.utils.dlpack.from_dlpack(x)
+    try:
+        tensor: Tensor = torch.utils.dlpack.from_dlpack(x)
+    except Exception as error:  # JAX and torch raise what they like
+        if not str(getattr(x, "dtype", "")).startswith("key<"):
+            raise
+        raise TypeError(
+            f"states must hold numbers: got an array of JAX's keys, {x.dtype}; keep jax.random.key_data(keys) in the "
+            "state, and make keys of it with jax.random.wrap_key_data"
+        ) from error
     return tensor
