@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from study_runs import SHORT, finish, finished, row_hashes
+from trimtab import __version__
 from trimtab.cli.main import main
 from trimtab.core.files import DEEPEST, parse_json, plain_name
 from trimtab.studies.errors import StudyError
@@ -184,6 +185,15 @@ def test_names_that_could_be_anything_else_are_refused(name):
 
 
 # ------------------------------------------------------------------ damage
+
+
+@pytest.mark.parametrize("words", [["report"], ["reproduce", "--resume", "--out"]])
+def test_a_run_of_another_version_says_which_and_what_to_do(words, run, capsys):
+    forge(run, setting_of_the_future=1)
+    assert main([*words, str(run)]) == 2
+    said = capsys.readouterr().err
+    assert "unknown settings ['setting_of_the_future']" in said
+    assert f"the trimtab that wrote it ({__version__}), or run it again with --overwrite" in said
 
 
 @pytest.mark.parametrize("text", ["", "{half", "[]", "null", '{"format": "trimtab-run"}', "\x00" * 50, "[" * 100_000])

@@ -1,7 +1,8 @@
 """Numbers of each step for the logger you have, with no dependency on it.
 
 A `Corrector` (and `wrap`, and `ProjectionCallback`) takes `on_step(t, numbers)`, where numbers are batch means: defect,
-residual, and projected, the share of samples projected. These adapters make such a function of a logger's own object.
+residual, and projected, the share of samples projected. Defect and residual are NaN at steps where the schedule did not
+look, unless `measure_defects=True`. These adapters make such a function of a logger's own object.
 """
 
 from __future__ import annotations

@@ -59,10 +59,14 @@ def read_run(directory: Path) -> dict[str, Any]:
 
 def study_of(directory: Path) -> Study:
     """The study that a run directory holds."""
+    facts = read_run(directory)
     try:
-        return Study.from_facts(read_run(directory)["config"])
+        return Study.from_facts(facts["config"])
     except (ValueError, TypeError) as error:
-        raise StudyError(f"{directory / RUN}: its configuration cannot be used ({error})") from error
+        raise StudyError(
+            f"{directory / RUN}: its configuration cannot be used ({error}); read it with the trimtab that wrote it "
+            f"({facts.get('trimtab', 'of an unknown version')}), or run it again with --overwrite"
+        ) from error
 
 
 class Store:
