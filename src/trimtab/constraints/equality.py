@@ -70,7 +70,7 @@ class NonlinearEquality(Constraint):
             may not: then it runs sample by sample, with ordinary derivatives.
         batched: Whether the function takes a whole batch instead, (n, \*event) to (n, m), with all of its data. That
             saves what `vmap` costs, for small problems most of the time. Each row of its answer must depend on its own
-            sample alone, which the first call checks.
+            sample alone, which the first call with several of them checks.
         reference_data: What stands for a sample's data at the reference, where there is data: a tensor for each of
             `data`, of the shape of one row, such as its mean. The Jacobian must not depend on who is projected first.
 

@@ -9,14 +9,14 @@ The set is not convex, and the nearest trajectory is one of many local ones. See
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import torch
 from torch import Tensor
 
+from trimtab.constraints.derived import changed
 from trimtab.constraints.obstacles.batched import improve_paths, project_paths, segments, violations
 from trimtab.constraints.obstacles.effort import Effort
 from trimtab.constraints.obstacles.geometry import Obstacles, gaps, penetration, scattered_circles
@@ -148,8 +148,8 @@ class AvoidObstacles(Constraint):
     def cheaper(self) -> dict[str, Constraint]:
         """The batched search instead of IPOPT, or one that is content sooner."""
         if self.backend == "ipopt":
-            return {"the batched search": replace(self, backend="batched")}
-        return {"a search that settles sooner": replace(self, effort=replace(self.effort, settled=0.2))}
+            return {"the batched search": changed(self, backend="batched", _ipopt=None)}
+        return {"a search that settles sooner": changed(self, effort=replace(self.effort, settled=0.2))}
 
     def improve(self, x: Tensor, state: tuple[Tensor, ...] | None = None, **context: Any) -> Improvement:
         """One convex problem of the local search, in torch; carries its multipliers and the proposal.
@@ -169,14 +169,12 @@ class AvoidObstacles(Constraint):
         y[:, :2] = path.transpose(0, 1)
         return Improvement(y, self.defect(y), final, carried)
 
-    def take(self, rows: Tensor) -> AvoidObstacles:
+    def take(self, rows: Tensor) -> Self:
         """The constraint of the samples `rows`, (k,) indices."""
         if self.start.ndim == 1:
             return self
-        taken = copy.copy(self)  # not a new one: starts and goals were checked, and the solver is shared
-        object.__setattr__(taken, "start", self.start[rows])
-        object.__setattr__(taken, "goal", self.goal[rows])
-        return taken
+        # not a new one: starts and goals were checked, and the solver is shared
+        return changed(self, start=self.start[rows], goal=self.goal[rows])
 
     def violation(self, x: Tensor) -> Tensor:
         """The deepest penetration of each trajectory, (n, C, W) to (n,)."""
