@@ -12,7 +12,7 @@ import torch
 import trimtab as tt
 from trimtab.core.constraint import residual_norm
 from trimtab.core.metrics import euclidean
-from trimtab.core.states import all_finite, numbers_of
+from trimtab.core.states import Form, all_finite, numbers_of
 from trimtab.core.trees import as_tensor
 
 
@@ -136,3 +136,12 @@ def test_a_projection_residual_is_had_of_a_state_with_flags():
     state = {"x": torch.full((2, 3), 2.0), "held": torch.tensor([True, False])}
     constraint = tt.as_constraint(lambda s: {"x": s["x"].clamp(max=1.0), "held": s["held"]})
     assert constraint.defect(state).tolist() == pytest.approx([3**0.5] * 2)
+
+
+@pytest.mark.parametrize("state", [{"a.b": 0, "a": {"b": 1}}, {1: 0, "1": 1}])
+def test_arrays_that_a_file_could_not_tell_apart_are_refused(state):
+    def filled(part):
+        return {key: filled(below) for key, below in part.items()} if isinstance(part, dict) else torch.zeros(2, 3)
+
+    with pytest.raises(ValueError, match=r"two arrays of the state are both called (a\.b|1); give one of them another"):
+        Form(filled(state))

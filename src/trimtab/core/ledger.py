@@ -173,7 +173,8 @@ class Ledger:
         if type(wanted) is not type(able) and isinstance(wanted, Tensor) and isinstance(able, np.ndarray):
             wanted = wanted.cpu().numpy()
         if type(wanted) is not type(able) or wanted.dtype != able.dtype or wanted.shape != able.shape:
-            came = f"{tuple(wanted.shape)} of {wanted.dtype}" if hasattr(wanted, "dtype") else repr(wanted)
+            shown = hasattr(wanted, "dtype")
+            came = f"{type(wanted).__name__} {tuple(wanted.shape)} of {wanted.dtype}" if shown else repr(wanted)
             raise ValueError(f"a schedule must decide with a ({len(able)},) bool tensor: got {came} at t = {self.t}")
         chosen = wanted & able
         if among is None:

@@ -92,11 +92,12 @@ class Rollout:
     def __repr__(self) -> str:
         """One line."""
         T, n = self.projected.shape
-        spent = self.spent.double().mean().item()
+        spent = f"{self.spent.double().mean().item():.4g}"
+        unit = self.unit if spent == "1" else f"{self.unit}s"
         early = "" if self.planned_steps is None else f" of {self.planned_steps}"
         apart = 0.0 if self.closing_rule == "paid" else self.closing.double().mean().item()
         return (
-            f"Rollout(T={T}{early}, n={n}, {spent:.4g} {self.unit}s per sample, {apart:.4g} apart from the budget, "
+            f"Rollout(T={T}{early}, n={n}, {spent} {unit} per sample, {apart:.4g} apart from the budget, "
             f"{sum(self.seconds.values()):.3g} s)"
         )
 

@@ -58,6 +58,9 @@ class Form:
         found: list[Any] = []
         self.tree = tree_of(state, found)
         self.names = names_of(self.tree)
+        if len(set(self.names)) < len(self.names):  # a file knows arrays by their names
+            twice = next(name for name in self.names if self.names.count(name) > 1)
+            raise ValueError(f"two arrays of the state are both called {twice}; give one of them another key")
         leaves = tuple(map(as_tensor, found))
         if not leaves:
             raise ValueError("states must hold at least one array with one row per sample: got an empty tree")
