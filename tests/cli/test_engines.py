@@ -186,3 +186,22 @@ def test_overwriting_removes_what_was_kept_and_nothing_else(folder):
     assert all(again[name] > first[name] for name in first)
     for name in ("notes.txt", "my-notes.json", "0-1.safetensors"):
         assert (kept / name).read_text() == "mine"
+
+
+@pytest.mark.parametrize("kept", [".", "link"])
+def test_a_folder_that_is_there_is_used_as_it_is(kept, tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "link").symlink_to("mine")
+    monkeypatch.chdir(tmp_path / "mine" if kept == "." else tmp_path)
+    assert main(["advise", "--domain", "so3", "--seeds", "16", "--cost", "projections", "--out", kept]) == 0
+    assert list((tmp_path / "mine").glob("*.json"))
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_a_calibration_keeps_its_batches_behind_a_link_and_leaves_the_link(folder):
+    (folder / "elsewhere").mkdir()
+    (folder / "price.work").symlink_to("elsewhere")
+    assert main([*CALIBRATE, "--method", "paper", "--engine", "serial", "--out", "price"]) == 0
+    assert (folder / "price").is_file()
+    assert (folder / "price.work").is_symlink()
+    assert list((folder / "elsewhere").iterdir()) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -89,6 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
     price.save(out)
     if engine is not None:
         remove_batches(work)
+        with suppress(OSError):  # something else is in it, or it is a link
+            work.rmdir()
     print(f"{out}: {price.method} prices for {source.name}, T = {price.n_steps}, budgets up to {price.budget}")
     print(f"calibrated on seeds {seeds.start} to {seeds.stop - 1}; they cannot be used for evaluation")
     _show_expected(price)

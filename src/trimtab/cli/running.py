@@ -90,14 +90,12 @@ def engine_from(arguments: argparse.Namespace, keep: Path | None, source: Source
 
 
 def remove_batches(folder: Path) -> None:
-    """Remove what an engine kept in a folder, and the folder if nothing else is in it."""
+    """Remove what an engine kept in a folder."""
     from trimtab.core.kept import is_kept
 
     for path in folder.iterdir():
         if is_kept(path.name):
             path.unlink()
-    if not any(folder.iterdir()):
-        folder.rmdir()
 
 
 def say(line: str) -> None:
