@@ -382,7 +382,7 @@ def test_it_refuses_its_own_seeds_other_accountings_and_larger_budgets(late):
     with pytest.raises(ValueError, match="made for closing='paid'"):
         tt.rollout(LATE, FIRST_ZERO, late.at(4), FRESH, closing="free")
     small = tt.calibrate(tt.Problem(LATE, FIRST_ZERO, KNOWN), 6)
-    with pytest.raises(ValueError, match="more than the 6 corrections this race went up to"):
+    with pytest.raises(ValueError, match="more than the 6 corrections that these prices go up to"):
         small.at(7)
     with pytest.raises(ValueError, match="all of the same number of steps"):
         Raced((), torch.zeros(3, dtype=torch.int64))

@@ -14,23 +14,23 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from trimtab.core.budget import Budget, corrections
+from trimtab.core.budget import Budget
 from trimtab.core.constraint import Constraint, checked_constraint
 from trimtab.core.errors import of_type, real_number, whole_number
 from trimtab.core.moment import Moment
 from trimtab.core.noise import Noise
 from trimtab.core.rollout import Sampler, check_sampler, take_rows
-from trimtab.core.schedule import Schedule
 from trimtab.experimental.value import close_decisions
 from trimtab.limits.online_bound import fresh_seeds
 from trimtab.prices.dynamic import CostToGo
+from trimtab.prices.provenance import Priced, budget_within
 from trimtab.prices.thresholds import Thresholds
 
 __all__ = ["LookAhead"]
 
 
 @dataclass(frozen=True, eq=False)
-class LookAhead(Schedule):
+class LookAhead(Priced):
     """Decide close calls of a price table by simulation; follow the table elsewhere.
 
     The noise it simulates with is its own, never the rollout's.
@@ -71,9 +71,7 @@ class LookAhead(Schedule):
         real_number(self.caution, "caution, a number of standard errors,", 0)
         if self.thresholds.own_scale is not None:
             raise ValueError("look-ahead simulates prices that are the same for all samples: this table has own scales")
-        b = corrections(self.budget, self.thresholds.n_steps)
-        if int(torch.as_tensor(b).max()) > self.thresholds.budget:
-            raise ValueError(f"a budget of {b} is more than the {self.thresholds.budget} corrections of this table")
+        b = budget_within(self.budget, self.thresholds.n_steps, self.thresholds.budget)
         steps, counts = self.cost.cost.shape[:2]
         if steps != self.thresholds.n_steps or counts <= self.thresholds.budget:
             raise ValueError(
@@ -84,14 +82,9 @@ class LookAhead(Schedule):
         object.__setattr__(self, "budget", b)
 
     @property
-    def calibration_seeds(self) -> tuple[int, ...]:
-        """Seeds this schedule must not be evaluated on."""
-        return self.thresholds.seeds
-
-    @property
-    def closing(self) -> str:
-        """The accounting the table was made for."""
-        return self.thresholds.closing
+    def made_from(self) -> Thresholds:
+        """The price table."""
+        return self.thresholds
 
     def decide(self, now: Moment) -> Tensor:
         """By the table where the defect is far from its price, by simulation where it is close."""

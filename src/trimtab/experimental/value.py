@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from trimtab._version import __version__
-from trimtab.core.budget import Budget, corrections
+from trimtab.core.budget import Budget
 from trimtab.core.checks import float_tensor
 from trimtab.core.errors import of_type, real_number
 from trimtab.core.files import UNUSABLE, load_tensors, save_tensors
@@ -19,6 +19,7 @@ from trimtab.core.moment import Moment, last_corrections
 from trimtab.core.schedule import Schedule
 from trimtab.core.steady import log, sum_rows
 from trimtab.prices.own_scale import OwnScale
+from trimtab.prices.provenance import budget_within
 from trimtab.prices.thresholds import Thresholds
 
 __all__ = ["FEATURES", "Value", "ValueSchedule", "basis", "close_decisions", "observed"]
@@ -111,7 +112,7 @@ class Value:
         try:
             own_scale = OwnScale.read(tensors, facts)
             closing = facts.pop("closing", "")  # which earlier files do not tell
-            table = Thresholds(tensors["table"], "dp", own_scale=own_scale, closing=closing)
+            table = Thresholds(tensors["table"], method="dp", own_scale=own_scale, closing=closing)
             parts: dict[str, Any] = {name: tensors[name] for name in _TENSORS}
             return cls(table, **parts, **facts | {"seeds": tuple(map(int, facts["seeds"]))})
         except UNUSABLE as error:
@@ -137,11 +138,8 @@ class ValueSchedule(Schedule):
     def __post_init__(self) -> None:
         """Check the budget against the table, and the caution."""
         of_type(self.value, Value, "the value of a ValueSchedule")
-        b = corrections(self.budget, self.value.n_steps)
-        if int(torch.as_tensor(b).max()) > self.value.budget:
-            raise ValueError(f"a budget of {b} is more than the {self.value.budget} corrections this value goes up to")
         real_number(self.caution, "caution, a number of spreads,", 0)
-        object.__setattr__(self, "budget", b)
+        object.__setattr__(self, "budget", budget_within(self.budget, self.value.n_steps, self.value.budget))
 
     @property
     def calibration_seeds(self) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ Every method is a function of calibration batches, which are run by a problem or
 - `calibration`: `calibrate`; `methods`: the ways it knows, each a function of calibration batches.
 - `race`: all of them tried out on a measure of final samples; `candidates` is what races, `raced` what comes of it.
 - `thresholds`: a table of prices and `Adaptive`, the schedule of Algorithm 1; `plan`: times fixed in advance.
+- `provenance`: what all prices tell about how they were made, and their schedules pass on.
 - `quantile`: the paper's rule. `dynamic`: the dynamic program; `transitions` tells it what one step does.
 - `graded`: prices of single iterations. `mean`: prices that hold a budget on average, found by `mean_program`.
 - `planned`: the best fixed times. `seconds`: a budget of time instead of calls.

@@ -6,18 +6,17 @@ ones, and whole projections at evenly spaced steps or in a window.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from trimtab._version import __version__
-from trimtab.core.budget import Budget, Unit, units
+from trimtab.core.budget import Budget, Unit
 from trimtab.core.errors import of_type
 from trimtab.core.moment import Moment
 from trimtab.core.schedule import ByIteration
+from trimtab.prices.provenance import Priced, Provenance, budget_within
 
 __all__ = ["Allowance", "Allowed", "counts_with_closing", "even_counts", "whole_counts"]
 
@@ -26,35 +25,25 @@ WHOLE = 10_000
 
 
 @dataclass(frozen=True, eq=False)
-class Allowance:
+class Allowance(Provenance):
     """The most iterations that each step may take, for every budget up to B.
 
     Attributes:
         counts: (B + 1, T) int16; what a sample has left limits them further.
         kept_back: How many units of a budget are kept for a closing projection that it pays for.
-        seeds: The calibration seeds; evaluation on any of them is refused.
-        objective: What they are meant to lower.
-        fingerprint: Of the sampler and the constraint they were tried on; "" if unknown.
-        version: Of the library that made it.
-        notes: Anything else worth keeping, JSON only.
-        closing: The accounting they were made for, "paid" or "free"; "" for any.
-        method: By name.
+
+    How they were made is told as for all prices: see `Provenance`.
     """
 
     counts: Tensor
     kept_back: int = 1
-    seeds: tuple[int, ...] = ()
-    objective: str = "path"
-    fingerprint: str = ""
-    version: str = __version__
-    notes: Mapping[str, Any] = field(default_factory=dict)
-    closing: str = ""
-    method: str = "evenly"
+    method: str = field(default="evenly", kw_only=True)
 
     unit: ClassVar[Unit] = "iteration"
 
     def __post_init__(self) -> None:
         """Refuse what are no counts."""
+        super().__post_init__()
         counts = of_type(self.counts, Tensor, "the counts of an allowance")
         if counts.dtype is not torch.int16 or counts.ndim != 2 or 0 in counts.shape or bool((counts < 0).any()):
             raise ValueError(
@@ -77,7 +66,7 @@ class Allowance:
 
 
 @dataclass(frozen=True, eq=False)
-class Allowed(ByIteration):
+class Allowed(Priced, ByIteration):
     """As many iterations at each step as are allowed with a budget."""
 
     allowance: Allowance
@@ -86,20 +75,14 @@ class Allowed(ByIteration):
 
     def __post_init__(self) -> None:
         """Check the budget against the allowance."""
-        b = units(self.budget, self.allowance.n_steps, "iteration")
-        if int(torch.as_tensor(b).max()) > self.allowance.budget:
-            raise ValueError(f"a budget of {b} is more than the {self.allowance.budget} that this allowance goes up to")
+        allowance = of_type(self.allowance, Allowance, "the allowance of a schedule")
+        b = budget_within(self.budget, allowance.n_steps, allowance.budget, allowance.unit)
         object.__setattr__(self, "budget", b)
 
     @property
-    def calibration_seeds(self) -> tuple[int, ...]:
-        """Seeds this schedule must not be evaluated on."""
-        return self.allowance.seeds
-
-    @property
-    def closing(self) -> str:
-        """The accounting it was made for."""
-        return self.allowance.closing
+    def made_from(self) -> Allowance:
+        """The allowance."""
+        return self.allowance
 
     @property
     def kept_back(self) -> int:

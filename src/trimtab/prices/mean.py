@@ -10,22 +10,21 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from trimtab._version import __version__
 from trimtab.core.budget import Unit
 from trimtab.core.checks import float_tensor
 from trimtab.core.errors import of_type, real_number, unknown
-from trimtab.core.files import UNUSABLE, load_tensors, save_tensors
+from trimtab.core.files import save_tensors
 from trimtab.core.moment import Moment
 from trimtab.core.record import Closing
 from trimtab.core.schedule import Schedule
+from trimtab.prices.provenance import Provenance, reading
 
 __all__ = ["AtPrice", "Mean", "MeanPrices", "within_reach"]
 
@@ -129,38 +128,28 @@ class AtPrice(Schedule):
 
 
 @dataclass(frozen=True, eq=False)
-class MeanPrices:
+class MeanPrices(Provenance):
     """Prices of steps for all mean costs that calibration has seen.
 
     Attributes:
         table: tau at each step for each level, (T, k).
         costs: What each level costs a sample on average, closing included, falling, (k,).
         unit: What is bought.
-        method: How it was estimated.
-        seeds: The calibration seeds; evaluation on any of them is refused.
-        objective: What the price is meant to lower.
-        fingerprint: Of the sampler and the constraint; "" if unknown.
-        version: Of the library that made it.
-        notes: Anything else worth keeping, JSON only.
-        closing: The accounting they were made for.
         onward: tau of going on within a step, after its first iteration, where those are others, (T, k): a solver that
             is set up at a cost is bought more of once it runs.
+
+    How they were made is told as for all prices: see `Provenance`.
     """
 
     table: Tensor
     costs: Tensor
     unit: Unit = "projection"
-    method: str = "mean"
-    seeds: tuple[int, ...] = ()
-    objective: str = "path"
-    fingerprint: str = ""
-    version: str = __version__
-    notes: Mapping[str, Any] = field(default_factory=dict)
-    closing: str = ""
     onward: Tensor | None = None
+    method: str = field(default="mean", kw_only=True)
 
     def __post_init__(self) -> None:
         """Refuse a table no schedule could use."""
+        super().__post_init__()
         table = float_tensor(self.table, "the table of mean prices", finite=False)
         costs = float_tensor(self.costs, "the costs of mean prices")
         if self.unit not in get_args(Unit):
@@ -206,18 +195,13 @@ class MeanPrices:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file."""
         tensors = {name: part for name in _TENSORS if (part := getattr(self, name)) is not None}
-        facts = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in (*_TENSORS, "version")}
-        save_tensors(path, "mean prices", tensors, facts | {"notes": dict(self.notes)})
+        save_tensors(path, "mean prices", tensors, self.told() | {"unit": self.unit})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> MeanPrices:
         """Read what `save` wrote; a truncated, foreign or inconsistent file is refused."""
-        tensors, facts = load_tensors(path, "mean prices")
-        try:
-            known = facts | {"seeds": tuple(map(int, facts["seeds"])), "onward": tensors.get("onward")}
-            return cls(tensors["table"], tensors["costs"], **known)
-        except UNUSABLE as error:
-            raise ValueError(f"{path}: not usable mean prices: {error}") from error
+        with reading(path, "mean prices", "usable mean prices") as (tensors, facts):
+            return cls(tensors["table"], tensors["costs"], **facts, onward=tensors.get("onward"))
 
 
 def within_reach(wanted: float, costs: Tensor) -> bool:

@@ -47,7 +47,7 @@ _SHARE = 0.15  # of decisions made at random while staying near the policy
 
 def as_thresholds(batches: Batches, table: Tensor, method: str, notes: dict[str, Any], **more: Any) -> Thresholds:
     """A table of the choices (T', B' + 1) as prices of all steps, with how they were made."""
-    return Thresholds(batches.keep_one_back(table), method, **batches.facts(notes), **more)
+    return Thresholds(batches.keep_one_back(table), method=method, **batches.facts(notes), **more)
 
 
 def by_paper(batches: Batches) -> Thresholds:

@@ -3,54 +3,42 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from trimtab._version import __version__
 from trimtab.core import show
-from trimtab.core.budget import Budget, Unit, corrections
+from trimtab.core.budget import Budget, Unit
 from trimtab.core.errors import of_type
-from trimtab.core.files import UNUSABLE, load_tensors, save_tensors
+from trimtab.core.files import save_tensors
 from trimtab.core.moment import Moment
-from trimtab.core.schedule import Schedule
+from trimtab.prices.provenance import Priced, Provenance, budget_within, reading
 from trimtab.prices.resample import Keep, resampled_masks
 
 __all__ = ["Plan", "Planned"]
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class Plan(Provenance):
     """The times to project at, for every budget up to B.
 
     Attributes:
         masks: Row b holds exactly b of the T steps, (B + 1, T) bool.
-        seeds: The calibration seeds; evaluation on any of them is refused.
-        objective: What the times are meant to lower.
-        fingerprint: Of the sampler and the constraint they were found on; "" if unknown.
-        version: Of the library that made it.
-        notes: Anything else worth keeping, JSON only.
-        closing: The accounting they were made for, "paid" or "free"; "" for any.
-        method: How they were found.
+
+    How they were found is told as for all prices: see `Provenance`.
     """
 
     masks: Tensor
-    seeds: tuple[int, ...] = ()
-    objective: str = "path"
-    fingerprint: str = ""
-    version: str = __version__
-    notes: Mapping[str, Any] = field(default_factory=dict)
-    closing: str = ""
-    method: str = "planned"
+    method: str = field(default="planned", kw_only=True)
 
     unit: ClassVar[Unit] = "projection"
     kept_back: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         """Refuse masks that do not keep their budgets."""
+        super().__post_init__()
         masks = of_type(self.masks, Tensor, "the masks of a plan")
         if masks.dtype != torch.bool or masks.ndim != 2 or 0 in masks.shape or len(masks) - 1 > masks.shape[1]:
             raise ValueError(f"a plan is (B + 1, T) bool with B <= T: got {tuple(masks.shape)} of {masks.dtype}")
@@ -93,21 +81,17 @@ class Plan:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file."""
-        facts = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("masks", "version")}
-        save_tensors(path, "plan", {"masks": self.masks}, facts | {"notes": dict(self.notes)})
+        save_tensors(path, "plan", {"masks": self.masks}, self.told())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Plan:
         """Read what `save` wrote; a truncated, foreign or inconsistent file is refused."""
-        tensors, facts = load_tensors(path, "plan")
-        try:
-            return cls(tensors["masks"], **facts | {"seeds": tuple(map(int, facts["seeds"]))})
-        except UNUSABLE as error:
-            raise ValueError(f"{path}: not a usable plan: {error}") from error
+        with reading(path, "plan", "a usable plan") as (tensors, facts):
+            return cls(tensors["masks"], **facts)
 
 
 @dataclass(frozen=True, eq=False)
-class Planned(Schedule):
+class Planned(Priced):
     """Project all samples at planned times."""
 
     plan: Plan
@@ -116,21 +100,13 @@ class Planned(Schedule):
 
     def __post_init__(self) -> None:
         """Check the budget against the plan."""
-        of_type(self.plan, Plan, "the plan of planned times", "calibrate(..., method='planned') makes one")
-        b = corrections(self.budget, self.plan.n_steps)
-        if int(torch.as_tensor(b).max()) > self.plan.budget:
-            raise ValueError(f"a budget of {b} is more than the {self.plan.budget} corrections this plan goes up to")
-        object.__setattr__(self, "budget", b)
+        plan = of_type(self.plan, Plan, "the plan of planned times", "calibrate(..., method='planned') makes one")
+        object.__setattr__(self, "budget", budget_within(self.budget, plan.n_steps, plan.budget))
 
     @property
-    def calibration_seeds(self) -> tuple[int, ...]:
-        """Seeds this schedule must not be evaluated on."""
-        return self.plan.seeds
-
-    @property
-    def closing(self) -> str:
-        """The accounting the times were made for."""
-        return self.plan.closing
+    def made_from(self) -> Plan:
+        """The plan."""
+        return self.plan
 
     def decide(self, now: Moment) -> Tensor:
         """The plan's step t."""

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from trimtab._version import __version__
 from trimtab.core import show
-from trimtab.core.budget import Budget, Unit, units
+from trimtab.core.budget import Budget, Unit
 from trimtab.core.errors import of_type
-from trimtab.core.files import load_tensors, save_tensors
+from trimtab.core.files import save_tensors
 from trimtab.core.moment import Moment
 from trimtab.core.schedule import Schedule
 from trimtab.prices.allowance import Allowance
 from trimtab.prices.plan import Plan
+from trimtab.prices.provenance import Provenance, budget_within, reading
 from trimtab.prices.resample import Keep, old_budgets
 from trimtab.prices.thresholds import Thresholds
 
@@ -30,34 +29,27 @@ Part = Thresholds | Plan | Allowance
 
 
 @dataclass(frozen=True, eq=False)
-class Raced:
+class Raced(Provenance):
     """The winner of a race for every budget.
 
     Attributes:
         parts: The prices that won somewhere, each a table, a plan or an allowance.
         winner: Which of them each budget from 0 to B goes by, (B + 1,) int64.
-        seeds: The calibration seeds; evaluation on any of them is refused.
-        objective: What the race went by.
-        fingerprint: Of the sampler and the constraint it was run on; "" if unknown.
-        version: Of the library that made it.
-        notes: The ranges of budgets with their winners and margins, and what was raced; JSON only.
-        closing: The accounting of the budgets, "paid" or "free".
         looks: What all looks of a rollout cost, in whole units of the budget: a part that looks spends that many fewer.
+
+    How it was run is told as for all prices: see `Provenance`. Its notes have the ranges of budgets with their winners
+    and margins, and what was raced.
     """
 
     parts: tuple[Part, ...]
     winner: Tensor
-    seeds: tuple[int, ...] = ()
-    objective: str = "endpoint"
-    fingerprint: str = ""
-    version: str = __version__
-    notes: Mapping[str, Any] = field(default_factory=dict)
-    closing: str = ""
     looks: int = 0
-    method: str = "race"
+    objective: str = field(default="endpoint", kw_only=True)
+    method: str = field(default="race", kw_only=True)
 
     def __post_init__(self) -> None:
         """Refuse parts that do not belong together."""
+        super().__post_init__()
         if not isinstance(self.parts, tuple) or not all(isinstance(part, Part) for part in self.parts):
             raise TypeError(
                 f"the parts of a race are price tables, plans and allowances, in a tuple: got {self.parts!r:.60}"
@@ -110,10 +102,7 @@ class Raced:
 
     def at(self, budget: Budget) -> Schedule:
         """The schedule for a budget: that of the winner there."""
-        b = units(budget, self.n_steps, self.unit)
-        if int(torch.as_tensor(b).max()) > self.budget:
-            what = "corrections" if self.unit == "projection" else "iterations"
-            raise ValueError(f"a budget of {budget} is more than the {self.budget} {what} this race went up to")
+        b = budget_within(budget, self.n_steps, self.budget, self.unit)
         parts = [replace(part, seeds=self.seeds, closing=self.closing) for part in self.parts]
         looks = torch.tensor([self.looks if isinstance(part, Thresholds) else 0 for part in parts])
         if isinstance(b, Tensor):
@@ -153,9 +142,7 @@ class Raced:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file."""
         tensors = {"winner": self.winner}
-        names = ("seeds", "objective", "fingerprint", "closing", "looks")
-        facts: dict[str, Any] = {name: getattr(self, name) for name in names}
-        facts |= {"notes": dict(self.notes), "parts": []}
+        facts: dict[str, Any] = self.told() | {"looks": self.looks, "parts": []}
         for i, part in enumerate(self.parts):
             told: dict[str, Any] = {"method": part.method}
             if isinstance(part, Plan):
@@ -171,8 +158,7 @@ class Raced:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Raced:
         """Read what `save` wrote; a truncated, foreign or inconsistent file is refused."""
-        tensors, facts = load_tensors(path, "race")
-        try:
+        with reading(path, "race", "a usable race") as (tensors, facts):
             parts: list[Part] = []
             for i, told in enumerate(facts.pop("parts")):
                 own = {name.partition(".")[2]: part for name, part in tensors.items() if name.startswith(f"{i}.")}
@@ -182,9 +168,7 @@ class Raced:
                     parts.append(Allowance(own["counts"], int(told["kept_back"]), method=str(told["method"])))
                 else:
                     parts.append(Thresholds.read(own, told))
-            return cls(tuple(parts), tensors["winner"], **facts | {"seeds": tuple(map(int, facts["seeds"]))})
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise ValueError(f"{path}: not a usable race: {error}") from error
+            return cls(tuple(parts), tensors["winner"], **facts)
 
 
 Price = Thresholds | Plan | Raced

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
-from trimtab._version import __version__
 from trimtab.core import show
-from trimtab.core.budget import Budget, Unit, units
+from trimtab.core.budget import Budget, Unit
 from trimtab.core.errors import of_type, whole_number
-from trimtab.core.files import UNUSABLE, load_tensors, save_tensors
+from trimtab.core.files import save_tensors
 from trimtab.core.moment import Moment, as_array
-from trimtab.core.record import Closing
-from trimtab.core.schedule import Schedule
 from trimtab.prices.own_scale import OwnScale
+from trimtab.prices.provenance import Priced, Provenance, budget_within, reading
 from trimtab.prices.resample import Keep, resampled_table
 from trimtab.schedules.basic import brief_repr
 
@@ -27,25 +25,18 @@ __all__ = ["Adaptive", "Thresholds", "choices", "with_closing"]
 
 
 @dataclass(frozen=True, eq=False)
-class Thresholds:
+class Thresholds(Provenance):
     """Prices lambda[t, b]: at step t with b corrections left, project where the defect is at least this.
 
     Attributes:
         table: (T, B + 1); +inf in column 0, no NaN.
-        method: How it was estimated.
-        seeds: The calibration seeds; evaluation on any of them is refused.
-        objective: What the price is meant to lower.
-        fingerprint: Of the sampler and the constraint it was calibrated on; "" if unknown. It is kept for whoever wants
-            to know (`trimtab.core.fingerprint`), and nothing is refused by it: it differs between two versions of one
-            class, and between two batches whose data is not marked as that of their samples.
-        version: Of the library that made it.
-        notes: Anything else worth keeping, JSON only.
         own_scale: Where samples differ in scale, how to tell; prices are multiplied by it.
-        closing: The accounting they were made for, "paid" or "free"; "" for any.
         unit: What is bought at this price: a whole "projection", or one "iteration" of the solver at a time.
         kept_back: How many of a budget are kept for a closing projection that it pays for; 1 where projections count.
         onward: The prices of going on within a step, after its first iteration, (T, B + 1), where those are others than
             the prices of beginning: a solver that is set up at a cost is bought more of once it runs.
+
+    How they were made is told as for all prices: see `Provenance`.
 
     Example:
         >>> import torch
@@ -55,20 +46,14 @@ class Thresholds:
     """
 
     table: Tensor
-    method: str = "by hand"
-    seeds: tuple[int, ...] = ()
-    objective: str = "path"
-    fingerprint: str = ""
-    version: str = __version__
-    notes: Mapping[str, Any] = field(default_factory=dict)
     own_scale: OwnScale | None = None
-    closing: str = ""
     unit: Unit = "projection"
     kept_back: int = 1
     onward: Tensor | None = None
 
     def __post_init__(self) -> None:
         """Refuse a table no schedule could use."""
+        super().__post_init__()
         table = self.table
         if not isinstance(table, Tensor):
             raise ValueError(f"a threshold table is a (T, B + 1) tensor of floats: got {type(table).__name__}")
@@ -86,11 +71,6 @@ class Thresholds:
             raise ValueError(f"the threshold table has NaN, first at t = {t}, b = {b}; use inf for 'never'")
         if bool((table[:, 0] != torch.inf).any()):
             raise ValueError("column 0 of a threshold table must be +inf: with no budget left nothing can be spent")
-        for name in ("method", "objective", "fingerprint", "version", "closing"):
-            of_type(getattr(self, name), str, f"{name} of prices")
-        if self.closing not in ("", *get_args(Closing)):
-            raise ValueError(f"the closing of prices is 'paid', 'free', 'none' or '' for any: got {self.closing!r}")
-        of_type(self.notes, Mapping, "notes of prices")  # type: ignore[type-abstract]
         if self.own_scale is not None:
             of_type(self.own_scale, OwnScale, "own_scale of prices").check_steps(len(table))
         if self.onward is not None:
@@ -180,8 +160,7 @@ class Thresholds:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file."""
         tensors, told = self.written()
-        facts = {name: getattr(self, name) for name in ("seeds", "objective", "fingerprint", "closing")}
-        save_tensors(path, "thresholds", tensors, facts | told | {"notes": dict(self.notes)})
+        save_tensors(path, "thresholds", tensors, self.told() | told)
 
     def written(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """What a file keeps of the prices themselves: tensors, and JSON."""
@@ -200,15 +179,12 @@ class Thresholds:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Thresholds:
         """Read what `save` wrote; a truncated, foreign or inconsistent file is refused."""
-        tensors, facts = load_tensors(path, "thresholds")
-        try:
-            return cls.read(tensors, facts | {"seeds": tuple(map(int, facts["seeds"]))})
-        except UNUSABLE as error:
-            raise ValueError(f"{path}: not a usable threshold table: {error}") from error
+        with reading(path, "thresholds", "a usable threshold table") as (tensors, facts):
+            return cls.read(tensors, facts)
 
 
 @dataclass(frozen=True, eq=False)
-class Adaptive(Schedule):
+class Adaptive(Priced):
     """Algorithm 1 of the paper: correct where the defect reaches the price of a correction.
 
     Attributes:
@@ -222,24 +198,14 @@ class Adaptive(Schedule):
 
     def __post_init__(self) -> None:
         """Check the budget against the table."""
-        limit = of_type(self.thresholds, Thresholds, "the prices of Adaptive", "calibrate(…) makes them").budget
-        b = limit if self.budget is None else units(self.budget, self.thresholds.n_steps, self.thresholds.unit)
-        if (int(b.max()) if isinstance(b, Tensor) else b) > limit:
-            raise ValueError(
-                f"a budget of {b} needs a table for at least that many corrections; this one was calibrated for up "
-                f"to {limit} (calibrate with a larger budget)"
-            )
-        object.__setattr__(self, "budget", b)
+        prices = of_type(self.thresholds, Thresholds, "the prices of Adaptive", "calibrate(…) makes them")
+        wanted = prices.budget if self.budget is None else self.budget
+        object.__setattr__(self, "budget", budget_within(wanted, prices.n_steps, prices.budget, prices.unit))
 
     @property
-    def calibration_seeds(self) -> tuple[int, ...]:
-        """Seeds this schedule must not be evaluated on."""
-        return self.thresholds.seeds
-
-    @property
-    def closing(self) -> str:
-        """The accounting the prices were made for."""
-        return self.thresholds.closing
+    def made_from(self) -> Thresholds:
+        """The price table."""
+        return self.thresholds
 
     @property
     def unit(self) -> str:

@@ -1,0 +1,68 @@
+"""What all prices tell about how they were made, and what schedules pass on of it."""
+
+import pytest
+import torch
+
+import trimtab as tt
+from trimtab.prices.allowance import Allowance, even_counts
+from trimtab.prices.plan import Plan
+from trimtab.prices.raced import Raced
+from trimtab.prices.thresholds import Thresholds
+
+TOLD = {
+    "method": "mine",
+    "seeds": (3, 5),
+    "objective": "endpoint",
+    "fingerprint": "abc",
+    "closing": "free",
+    "notes": {"rollouts": 2},
+}
+TABLE = torch.full((4, 3), 0.5).index_fill(1, torch.tensor([0]), torch.inf)
+MASKS = torch.tensor([[False] * 4, [False, True, False, False], [False, True, False, True]])
+PARTS = (Plan(MASKS), Thresholds(TABLE))
+
+PRICES = {
+    "table": lambda **told: Thresholds(TABLE, **told),
+    "plan": lambda **told: Plan(MASKS, **told),
+    "allowance": lambda **told: Allowance(even_counts(4, 2), **told),
+    "race": lambda **told: Raced(PARTS, torch.tensor([0, 1, 0]), **told),
+    "mean": lambda **told: tt.prices.MeanPrices(TABLE[:, 1:], torch.tensor([2.0, 1.0]), **told),
+}
+
+
+@pytest.mark.parametrize("kind", PRICES)
+def test_a_schedule_passes_on_the_seeds_and_the_accounting_of_its_price(kind):
+    price = PRICES[kind](**TOLD)
+    for budget in (1, 2):
+        schedule = price.at(budget)
+        assert schedule.calibration_seeds == TOLD["seeds"]
+        assert schedule.closing == TOLD["closing"]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in PRICES if kind != "allowance"])  # which is kept as part of a race
+def test_a_file_keeps_all_that_a_price_tells(kind, tmp_path):
+    price = PRICES[kind](**TOLD)
+    price.save(tmp_path / "price.safetensors")
+    again = type(price).load(tmp_path / "price.safetensors")
+    assert {name: getattr(again, name) for name in TOLD} == TOLD
+    assert again.version == price.version
+
+
+@pytest.mark.parametrize("kind", PRICES)
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ({"closing": "later"}, "closing of prices is 'paid', 'free', 'none' or ''"),
+        ({"method": 3}, "method of prices must be of type str: got 3"),
+        ({"notes": "n"}, "notes of prices must be of type Mapping: got 'n'"),
+    ],
+)
+def test_what_no_price_could_tell_is_refused(kind, told, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        PRICES[kind](**told)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in PRICES if kind != "mean"])  # which says what it has seen
+def test_a_budget_beyond_a_price_is_refused_in_the_same_words(kind):
+    with pytest.raises(ValueError, match=r"a budget of 3 is more than the 2 \w+ that these prices go up to; calibrate"):
+        PRICES[kind]().at(3)
