@@ -85,13 +85,13 @@ NOTHING = Context({}, 0)
 
 
 class Applied:
-    """The constraint for n samples of a run."""
+    """The constraint for the samples of a run, or for some of them."""
 
     def __init__(
-        self, constraint: Constraint, form: Form, n: int, projections: Meter, looks: Meter, context: Context = NOTHING
+        self, constraint: Constraint, form: Form, projections: Meter, looks: Meter, context: Context = NOTHING
     ) -> None:
         """Made by the run for its batch, and by `take` for some of its rows."""
-        self.constraint, self.form, self.n = constraint, form, n
+        self.constraint, self.form = constraint, form
         self.projections, self.looks, self.context = projections, looks, context
         self.told = {} if context is NOTHING else context.values()
 
@@ -100,11 +100,12 @@ class Applied:
         begin = perf_counter()
         # a copy in either case: a projection may work in place
         copy = tuple(leaf.clone() for leaf in x) if rows is None else take_leaves(x, rows)
+        n = copy[0].shape[0]
         answer = self.constraint.project(self.form.state(copy), **self.told)
-        self.projections.count(begin, self.n)
+        self.projections.count(begin, n)
         if not isinstance(answer, Projection):
-            return Outcome(self._leaves(answer))
-        return Outcome(self._leaves(answer.x), *(self._outcome(name, answer) for name in Projection._fields[1:]))
+            return Outcome(self._leaves(answer, n))
+        return Outcome(self._leaves(answer.x, n), *(self._outcome(name, answer, n) for name in Projection._fields[1:]))
 
     def refuse_bad_answers(self, answer: Outcome) -> None:
         """Refuse NaN and inf of a projection that did not report them as failed."""
@@ -115,7 +116,7 @@ class Applied:
             bad &= answer.converged
         if bool(bad.any()):
             raise ProjectionError(
-                f"project returned NaN or inf for {int(bad.sum())} of {self.n} finite states (first: row "
+                f"project returned NaN or inf for {int(bad.sum())} of {len(bad)} finite states (first: row "
                 f"{int(bad.nonzero()[0])} of the selected ones) and did not report them as failed; return a "
                 "Projection with converged=False for states it cannot handle"
             )
@@ -124,48 +125,53 @@ class Applied:
         """One iteration of the solver on n rows of more states, which it may work on in place."""
         begin = perf_counter()
         answer = self.constraint.improve(self.form.state(take_leaves(x, rows)), state, **self.told)
-        self.projections.count(begin, self.n)
-        self._check_improvement(answer)
-        defect = self._one_each("improve must return, as the defect,", answer.defect)
-        return answer._replace(x=self._leaves(answer.x, "improve"), defect=defect)
+        n = rows.shape[0]
+        self.projections.count(begin, n)
+        self._check_improvement(answer, n)
+        defect = self._one_each("improve must return, as the defect,", answer.defect, n)
+        return answer._replace(x=self._leaves(answer.x, n, "improve"), defect=defect)
 
-    def _check_improvement(self, answer: Any) -> None:
+    def _check_improvement(self, answer: Any, n: int) -> None:
         """Refuse what cannot be the answer of an iteration; its states and defects are checked elsewhere."""
         if not isinstance(answer, Improvement):
             raise ProjectionError(f"improve must return a trimtab Improvement: got {type(answer).__name__}")
         done, state = answer.done, answer.state
-        if not isinstance(done, Tensor) or done.dtype is not torch.bool or done.shape != (self.n,):
+        if not isinstance(done, Tensor) or done.dtype is not torch.bool or done.shape != (n,):
             came = f"{tuple(done.shape)} of {done.dtype}" if isinstance(done, Tensor) else type(done).__name__
-            raise ProjectionError(f"improve must say done for each of {self.n} samples, (n,) bool: got {came}")
-        whole = isinstance(state, tuple) and all(isinstance(p, Tensor) and p.shape[:1] == (self.n,) for p in state)
+            raise ProjectionError(f"improve must say done for each of {n} samples, (n,) bool: got {came}")
+        whole = isinstance(state, tuple) and all(isinstance(p, Tensor) and p.shape[:1] == (n,) for p in state)
         if state is not None and not whole:
             raise ProjectionError(
-                f"improve must carry None or a tuple of tensors with one row for each of {self.n} samples: got "
-                f"{state!r:.80}"
+                f"improve must carry None or a tuple of tensors with one row for each of {n} samples: got {state!r:.80}"
             )
         cost = answer.cost
-        counted = isinstance(cost, Tensor) and cost.shape == (self.n,) and not cost.is_floating_point()
+        counted = isinstance(cost, Tensor) and cost.shape == (n,) and not cost.is_floating_point()
         if cost is not None and not (counted and cost.dtype is not torch.bool and bool((cost >= 1).all())):
             raise ProjectionError(
-                f"improve must report its cost as {self.n} whole numbers of at least 1, or None for 1: got {cost!r:.80}"
+                f"improve must report its cost as {n} whole numbers of at least 1, or None for 1: got {cost!r:.80}"
             )
 
     def defect(self, x: Leaves) -> Tensor:
         """How far each state is from feasible, (n,) floats."""
         begin = perf_counter()
         defect = self.constraint.defect(self.form.state(x), **self.told)
-        self.looks.count(begin, self.n)
-        return self._one_each("defect must return", defect)
+        n = x[0].shape[0]
+        self.looks.count(begin, n)
+        return self._one_each("defect must return", defect, n)
 
     def take(self, rows: Tensor) -> Applied:
         """For some of the rows."""
-        context = NOTHING if self.context is NOTHING else self.context.take(rows)
-        return Applied(self.constraint.take(rows), self.form, len(rows), self.projections, self.looks, context)
+        constraint = self.constraint.take(rows)
+        if self.context is NOTHING:
+            if constraint is self.constraint:  # nothing about it belongs to samples
+                return self
+            return Applied(constraint, self.form, self.projections, self.looks)
+        return Applied(constraint, self.form, self.projections, self.looks, self.context.take(rows))
 
-    def _leaves(self, y: Any, function: str = "project") -> Leaves:
+    def _leaves(self, y: Any, n: int, function: str = "project") -> Leaves:
         """The leaves of an answer of a function, which has to be like what the constraint was given."""
         try:
-            found = self.form.leaves(y, self.n, wide=True)
+            found = self.form.leaves(y, n, wide=True)
         except (TypeError, ValueError) as error:
             raise ProjectionError(
                 f"{function} must return states as it was given them, with the same shape and dtype: {error}"
@@ -176,29 +182,27 @@ class Applied:
                 raise ProjectionError(f"{function} must keep the device: {device} went in, {leaf.device} came back")
         return found
 
-    def _one_each(self, told: str, values: Any) -> Tensor:
+    def _one_each(self, told: str, values: Any, n: int) -> Tensor:
         """One float per sample, as a tensor; `told` is how an error begins."""
         if not isinstance(values, Tensor):
             values = _from_array(values)
-        elif values.shape == (self.n,) and values.dtype is self.form.dtype and values.device == self.form.device:
+        elif values.shape == (n,) and values.dtype is self.form.dtype and values.device == self.form.device:
             return values  # the usual case
-        if not isinstance(values, Tensor) or values.shape != (self.n,) or not values.is_floating_point():
+        if not isinstance(values, Tensor) or values.shape != (n,) or not values.is_floating_point():
             came = f"{tuple(values.shape)} of {values.dtype}" if isinstance(values, Tensor) else type(values).__name__
-            raise ValueError(f"{told} one number per sample, ({self.n},) floats: got {came}")
+            raise ValueError(f"{told} one number per sample, ({n},) floats: got {came}")
         if values.device != self.form.device:
             raise ValueError(f"{told} numbers on {self.form.device}, as the states: got {values.device}")
         return values
 
-    def _outcome(self, name: str, answer: Projection) -> Tensor | None:
+    def _outcome(self, name: str, answer: Projection, n: int) -> Tensor | None:
         value = getattr(answer, name)
         if value is None:
             return None
         outcome = value if isinstance(value, Tensor) else _from_array(value)
-        if not isinstance(outcome, Tensor) or outcome.shape != (self.n,):
+        if not isinstance(outcome, Tensor) or outcome.shape != (n,):
             came = tuple(outcome.shape) if isinstance(outcome, Tensor) else type(value).__name__
-            raise ProjectionError(
-                f"project must report {name} with one entry per sample, shape ({self.n},): got {came}"
-            )
+            raise ProjectionError(f"project must report {name} with one entry per sample, shape ({n},): got {came}")
         if name == "converged" and outcome.dtype != torch.bool:
             raise ProjectionError(f"project must report converged as bool: got {outcome.dtype}")
         if name == "iterations":
@@ -219,7 +223,7 @@ def outside_a_run(constraint: Constraint, x: Any, **context: Any) -> tuple[Appli
     """A constraint for some states that are not those of a run, and their arrays as it sees them."""
     form = Form(x)
     told = Context(context, form.n) if context else NOTHING
-    return Applied(constraint, form, form.n, Meter(), Meter(), told), form.widened(form.leaves(x))
+    return Applied(constraint, form, Meter(), Meter(), told), form.widened(form.leaves(x))
 
 
 def checked_projection(constraint: Constraint, x: Any, **context: Any) -> Projection:
@@ -319,8 +323,8 @@ def recover(
         best, best_defect, groups = take_leaves(best, still), best_defect[still], groups and groups.take(still)
     if len(failed) and then == "raise":
         raise ProjectionError(
-            f"the projection failed for {len(failed)} of {applied.n} selected states after {_tries(tries + 1)} (first: "
-            f"row {int(failed[0])}); on_failure='keep', 'revert' or Retry(n) carries on instead"
+            f"the projection failed for {len(failed)} of {len(converged)} selected states after {_tries(tries + 1)} "
+            f"(first: row {int(failed[0])}); on_failure='keep', 'revert' or Retry(n) carries on instead"
         )
     if len(failed):
         _write(y, failed, proposal if then == "revert" else best)

@@ -109,11 +109,11 @@ class _Functions(Constraint):
         return self.defect_function is None
 
     def project(self, x: Any, *args: Any, **context: Any) -> Any:
-        return self.project_function(x, *self._data_for(x), **context)
+        return self.project_function(x, *(self.data and self._data_for(x)), **context)
 
     def defect(self, x: Any, *args: Any, **context: Any) -> Any:
         if self.defect_function is not None:
-            return self.defect_function(x, *self._data_for(x), **context)
+            return self.defect_function(x, *(self.data and self._data_for(x)), **context)
         form = Form(x)
         leaves = form.leaves(x)
         answer = self.project(form.state(tuple(leaf.clone() for leaf in leaves)), **context)  # it may work in place
@@ -121,14 +121,14 @@ class _Functions(Constraint):
         return residual_norm(leaves, projected)
 
     def _data_for(self, x: Any) -> tuple[Tensor, ...]:
-        if self.data:
-            n = len(x) if isinstance(x, Tensor) else Form(x).n
-            for d in self.data:
-                if d.shape[0] != n:
-                    raise ValueError(
-                        f"this constraint has data for {d.shape[0]} samples but was given {n} states; data has one row "
-                        "per sample, and take(rows) selects some"
-                    )
+        """The data, if it is for as many samples as there are states."""
+        n = len(x) if isinstance(x, Tensor) else Form(x).n
+        for d in self.data:
+            if d.shape[0] != n:
+                raise ValueError(
+                    f"this constraint has data for {d.shape[0]} samples but was given {n} states; data has one row "
+                    "per sample, and take(rows) selects some"
+                )
         return self.data
 
     def take(self, rows: Tensor) -> _Functions:

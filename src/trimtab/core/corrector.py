@@ -178,9 +178,9 @@ class Corrector(RunLife):
         if answer.residual is not None:
             return answer.residual
         if not self.measure_defects:
-            return torch.full((constraint.n,), torch.nan, device=answer.x[0].device)
+            return torch.full((len(answer.x[0]),), torch.nan, device=answer.x[0].device)
         if not self.measures_residuals:
-            left = torch.zeros(constraint.n, dtype=constraint.form.dtype, device=answer.x[0].device)
+            left = torch.zeros(len(answer.x[0]), dtype=constraint.form.dtype, device=answer.x[0].device)
             if answer.converged is not None and not bool(answer.converged.all()):
                 rows = (~answer.converged).nonzero().squeeze(1)
                 left[rows] = constraint.take(rows).defect(take_leaves(answer.x, rows)).to(left)

@@ -113,11 +113,6 @@ class Ledger:
             self.seen, self.decided = self.defects, self.projected
         self._open()
 
-    def goes_on(self, t: int | None) -> bool:
-        """Whether this is plainly the next step of a run that has begun, called by its own thread."""
-        now = self.t
-        return 0 < now < self.n_steps and (t is None or t == now) and not self.broken and self.thread == get_ident()
-
     @property
     def complete(self) -> bool:
         """Whether all steps were made."""

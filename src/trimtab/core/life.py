@@ -205,8 +205,10 @@ class RunLife:
     def _at(self, proposal: Any, t: int | None) -> Ledger:
         """The books of the run that this call belongs to; refuse a call that belongs to none."""
         ledger = self._ledger
-        if ledger is not None and ledger.goes_on(t):
-            return ledger
+        if ledger is not None:
+            now = ledger.t  # mostly this is plainly the next step of a run that has begun, called by its own thread
+            if 0 < now < self.n_steps and t in (None, now) and not ledger.broken and ledger.thread == get_ident():
+                return ledger
         with self._beginning:  # of two threads that begin at once, one is the owner
             return self._owned(proposal, t)
 
@@ -279,7 +281,7 @@ class RunLife:
                 )
                 raise ValueError(f"the constraint needs {', '.join(missing)} at step {ledger.t}: {hint}")
             told = Context({name: known[name] for name in needs}, ledger.n)
-        applied = Applied(self.constraint, ledger.form, ledger.n, ledger.projections, looks, told)
+        applied = Applied(self.constraint, ledger.form, ledger.projections, looks, told)
         if not needs:
             ledger.applied = applied
         return applied

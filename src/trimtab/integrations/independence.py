@@ -116,7 +116,7 @@ def check_rows(constraint: Constraint, x: Any, *, tolerance: float | None = None
     applied, states = outside_a_run(constraint, x, **context)
     if not all_finite(states):
         raise ValueError("check_rows takes finite states, one row per sample: got NaN or inf among them")
-    name, n = type(constraint).__name__, applied.n
+    name, n = type(constraint).__name__, len(states[0])
     allowed = _rounding(states) if tolerance is None else tolerance
     # samples alone come first: what a constraint makes at its first call would be made of the whole batch after it
     alone = {i: _alone(applied, states, i, name) for i in _spread(n, 3)}
@@ -151,7 +151,7 @@ def _alone(applied: Applied, states: Leaves, i: int, name: str) -> Leaves:
     except Exception as error:
         _answers(applied, states)  # what fails for all of them fails for another reason, and says which
         raise ValueError(
-            f"{name} cannot work on sample {i} of {applied.n} alone: take([{i}]) and a projection ended in "
+            f"{name} cannot work on sample {i} of {len(states[0])} alone: take([{i}]) and a projection ended in "
             f"{type(error).__name__}: {error}. take(rows) must select the rows of all data that belongs to samples"
         ) from error
 
