@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, is_autocast_enabled, is_grad_enabled
 
 from trimtab.core.applied import Applied, Outcome, recover
 from trimtab.core.effort import improve_while_it_pays
@@ -53,11 +53,11 @@ class Corrector(RunLife):
             t: The step, if the loop wants the count checked; 0 begins a new run.
             **context: What the constraint needs to know beside the state, such as `sigma=0.3`; see `Constraint.needs`.
         """
-        if torch.is_grad_enabled():
+        if is_grad_enabled():
             with torch.no_grad():
                 return self(proposal, t, **context)
         ledger = self._at(proposal, t)
-        if torch.is_autocast_enabled(ledger.device_type):  # it would round a projection to half precision
+        if is_autocast_enabled(ledger.device_type):  # it would round a projection to half precision
             with torch.autocast(ledger.device_type, enabled=False):
                 return self(proposal, t, **context)
         constraint = ledger.applied or self._applied(ledger, context)
@@ -238,7 +238,7 @@ class Corrector(RunLife):
         ledger = self._own()
         if ledger is None or ledger.t == 0 or ledger.complete or ledger.broken:
             raise RuntimeError("there is no run to stop: stop ends one that has begun and is not complete")
-        if torch.is_autocast_enabled(ledger.device_type):
+        if is_autocast_enabled(ledger.device_type):
             with torch.autocast(ledger.device_type, enabled=False):
                 return self.stop(x, **context)
         leaves = ledger.form.leaves(x)

@@ -207,7 +207,12 @@ class RunLife:
         ledger = self._ledger
         if ledger is not None:
             now = ledger.t  # mostly this is plainly the next step of a run that has begun, called by its own thread
-            if 0 < now < self.n_steps and t in (None, now) and not ledger.broken and ledger.thread == get_ident():
+            if (
+                0 < now < ledger.n_steps
+                and (t is None or t == now)
+                and not ledger.broken
+                and ledger.thread == get_ident()
+            ):
                 return ledger
         with self._beginning:  # of two threads that begin at once, one is the owner
             return self._owned(proposal, t)
