@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from math import inf
 from threading import get_ident
 from time import perf_counter
 from typing import Any
@@ -348,5 +349,5 @@ def _for_reading(x: Tensor) -> Any:
 def _sound(values: Any) -> bool:
     """Whether all numbers of an array are finite and at least 0."""
     if type(values) is np.ndarray:
-        return bool(values[values.argmin()] >= 0 and values[values.argmax()] < np.inf)  # NaN is neither
+        return bool(values.item(values.argmin()) >= 0 and values.item(values.argmax()) < inf)  # NaN is neither
     return bool(((values >= 0) & (values < torch.inf)).all())

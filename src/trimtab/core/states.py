@@ -7,6 +7,7 @@ JAX arrays are read through DLPack or the buffer protocol, and answers go back i
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -221,7 +222,7 @@ def all_finite(leaves: Leaves) -> bool:
         try:
             flat = leaf.numpy().ravel()
             # NaN is the largest and the least of all; argmax is several times faster than max on few numbers
-            finite = not leaf.is_complex() and flat[flat.argmax()] < np.inf and flat[flat.argmin()] > -np.inf
+            finite = not leaf.is_complex() and flat.item(flat.argmax()) < inf and flat.item(flat.argmin()) > -inf
         except (RuntimeError, TypeError, ValueError):  # of a device, a dtype of torch's own, or no numbers
             finite = False
         if not finite and not bool(leaf.isfinite().all()):
