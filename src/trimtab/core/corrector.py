@@ -86,8 +86,8 @@ class Corrector(RunLife):
                 if not self.dense and not all_finite(x):
                     ledger.refuse_rows(~finite_rows(x), "the sampler proposed NaN or inf")
                 return x
-            first = ledger.t < max(1, self.looks_every)
-            before = tuple(leaf.clone() for leaf in x) if first and not self.dense else None
+            first = constraint.looks.calls == 0 and not self.dense
+            before = tuple(leaf.clone() for leaf in x) if first else None
             try:
                 defect = constraint.defect(x)
             except Exception:
