@@ -70,5 +70,7 @@ def test_what_is_not_one_number_per_sample_is_refused():
         Quality(lambda final: final.mean()).costs(FINAL)
     with pytest.raises(ValueError, match="NaN for 2 of 3 samples"):
         Quality(lambda final: torch.tensor([1.0, torch.nan, torch.nan])).costs(FINAL)
+    with pytest.raises(TypeError, match=r"one real number per sample, .*: got torch.complex64"):
+        Quality(lambda final: final[:, 0].to(torch.complex64)).costs(FINAL)
     with pytest.raises(TypeError, match="a function of the final states or a Quality: got int"):
         as_quality(3)

@@ -145,3 +145,9 @@ def test_arrays_that_a_file_could_not_tell_apart_are_refused(state):
 
     with pytest.raises(ValueError, match=r"two arrays of the state are both called (a\.b|1); give one of them another"):
         Form(filled(state))
+
+
+def test_an_array_of_another_kind_is_refused_with_both_kinds():
+    form = Form({"x": np.zeros((2, 3))})
+    with pytest.raises(TypeError, match=r"the tree \['x'\] of numpy arrays as at the first step: got \['x'\] of torch"):
+        form.leaves({"x": torch.zeros(2, 3)})

@@ -85,9 +85,12 @@ def _takes_problem(measure: Callable[..., Any]) -> bool:
 
 def _one_each(name: str, values: Any, n: int) -> Tensor:
     try:
-        found = torch.as_tensor(values).detach().cpu().double()
+        came = torch.as_tensor(values).detach().cpu()
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"{name} must be one number per sample, a tensor (n,): got {values!r:.60}") from error
+    if came.is_complex():
+        raise TypeError(f"{name} must be one real number per sample, which can be larger or smaller: got {came.dtype}")
+    found = came.double()
     if found.shape != (n,):
         raise ValueError(f"{name} must be one number per sample, shape ({n},): got {tuple(found.shape)}")
     if bool(found.isnan().any()):

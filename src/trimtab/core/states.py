@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trimtab.core.trees import as_tensor, built, names_of, tree_of
+from trimtab.core.trees import as_tensor, built, kinds_of, names_of, tree_of
 
 __all__ = [
     "Form",
@@ -107,7 +107,8 @@ class Form:
             parts: list[Any] = []
             tree = tree_of(state, parts)
             if tree != self.tree:
-                raise TypeError(f"states must be the tree {self.names} as at the first step: got {names_of(tree)}")
+                came, first = (f"{names_of(one)} of {', '.join(kinds_of(one))}" for one in (tree, self.tree))
+                raise TypeError(f"states must be the tree {first} arrays as at the first step: got {came} arrays")
             found = tuple(map(as_tensor, parts))
         for leaf, shape, dtype, name in zip(
             found, self.shapes, self.wide if wide else self.dtypes, self.names, strict=True

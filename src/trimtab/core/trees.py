@@ -16,7 +16,7 @@ import torch
 import torch.utils.dlpack
 from torch import Tensor
 
-__all__ = ["Node", "as_tensor", "built", "names_of", "plain_tree", "state_of", "tree_of"]
+__all__ = ["Node", "as_tensor", "built", "kinds_of", "names_of", "plain_tree", "state_of", "tree_of"]
 
 
 class Node(NamedTuple):
@@ -53,6 +53,13 @@ def names_of(tree: Node, above: str = "") -> list[str]:
         return [above or "the state"]
     inside = f"{above}." if above else ""
     return [name for key, node in zip(tree.keys, tree.below, strict=True) for name in names_of(node, f"{inside}{key}")]
+
+
+def kinds_of(tree: Node) -> list[str]:
+    """The kinds of its arrays, "torch", "numpy" or "jax", each once."""
+    if isinstance(tree.kind, str):
+        return [tree.kind]
+    return list(dict.fromkeys(kind for node in tree.below for kind in kinds_of(node)))
 
 
 def built(tree: Node, leaves: Iterator[Tensor]) -> Any:
