@@ -112,12 +112,10 @@ def test_ctrl_c_says_how_to_go_on_and_so_it_goes(command, options, folder, monke
     where = {"advise": "kept", "calibrate": "kept.work", "compare": "kept/work"}[command]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    begun = subprocess.Popen(
-        [sys.executable, "-m", "trimtab", *words],
-        env=environment,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # background jobs ignore it
-        **pipes,
-    )
+    # background jobs ignore Ctrl-C; and no function before exec, which would fork where JAX may have threads
+    heeding = "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    run_it = heeding + "runpy.run_module('trimtab', run_name='__main__', alter_sys=True)"
+    begun = subprocess.Popen([sys.executable, "-c", run_it, *words], env=environment, **pipes)
     deadline = time.monotonic() + 120
     while len(list((folder / where).glob("*.json"))) < 2 and time.monotonic() < deadline:
         assert begun.poll() is None, begun.communicate()
