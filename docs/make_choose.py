@@ -5,6 +5,8 @@ Run it from the repository's root: `python docs/make_choose.py`
 
 from __future__ import annotations
 
+import argparse
+
 from _page import HERE, renew
 from trimtab.advice.recommend import advise
 from trimtab.advice.result import Advice
@@ -47,4 +49,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()
     main()

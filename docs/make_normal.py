@@ -8,6 +8,7 @@ is then nearly level over the interval. Needs mpmath.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 
 import mpmath as mp
@@ -75,4 +76,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()
     main()

@@ -5,6 +5,8 @@ Run it from the repository's root: `python docs/make_resample.py`
 
 from __future__ import annotations
 
+import argparse
+
 import trimtab as tt
 from _page import renew
 from trimtab.core.metrics import nepe, path_error
@@ -50,4 +52,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()
     main()

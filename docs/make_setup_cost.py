@@ -11,6 +11,7 @@ evenly spaced steps.
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -97,5 +98,6 @@ def table() -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()
     torch.set_num_threads(1)
     renew("effort.md", "set-up", table())

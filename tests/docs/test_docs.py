@@ -36,7 +36,10 @@ def test_links_lead_somewhere(page):
     assert not missing
 
 
-@pytest.mark.parametrize("script", ["site", "make_domains.py", "make_gallery.py", "fit_replica.py"])
+SCRIPTS = ["site", "fit_replica.py", *(f"make_{what}.py" for what in ("choose", "domains", "gallery", "resample"))]
+
+
+@pytest.mark.parametrize("script", [*SCRIPTS, "make_setup_cost.py"])
 def test_a_script_refuses_what_it_does_not_know(script, tmp_path):
     """It took such a word for a folder to build in, ran nothing without a word, or ended in a traceback."""
     done = subprocess.run(
