@@ -66,3 +66,10 @@ def test_what_no_price_could_tell_is_refused(kind, told, message):
 def test_a_budget_beyond_a_price_is_refused_in_the_same_words(kind):
     with pytest.raises(ValueError, match=r"a budget of 3 is more than the 2 \w+ that these prices go up to; calibrate"):
         PRICES[kind]().at(3)
+
+
+def test_how_a_table_was_made_is_given_by_name():
+    with pytest.raises(TypeError, match="given by name, as in method='dp'"):
+        Thresholds(TABLE, "dp")
+    with pytest.raises(ValueError, match="more than the 1 correction that these prices"):
+        Thresholds(TABLE[:, :2]).at(2)

@@ -83,7 +83,7 @@ def budget_within(budget: Budget, n_steps: int, largest: int, unit: Unit = "proj
     """
     b = units(budget, n_steps, unit)
     if (int(b.max()) if isinstance(b, Tensor) else b) > largest:
-        what = "corrections" if unit == "projection" else "iterations"
+        what = ("correction" if unit == "projection" else "iteration") + "s" * (largest != 1)
         raise ValueError(
             f"a budget of {b} is more than the {largest} {what} that these prices go up to; calibrate with a larger one"
         )
@@ -96,7 +96,7 @@ class Priced(Schedule):
     @property
     def made_from(self) -> Provenance:
         """The price."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must say which price it follows: def made_from(self)")
 
     @property
     def calibration_seeds(self) -> tuple[int, ...]:

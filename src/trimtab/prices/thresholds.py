@@ -72,7 +72,8 @@ class Thresholds(Provenance):
         if bool((table[:, 0] != torch.inf).any()):
             raise ValueError("column 0 of a threshold table must be +inf: with no budget left nothing can be spent")
         if self.own_scale is not None:
-            of_type(self.own_scale, OwnScale, "own_scale of prices").check_steps(len(table))
+            hint = "how prices were made is given by name, as in method='dp'"
+            of_type(self.own_scale, OwnScale, "own_scale of prices", hint).check_steps(len(table))
         if self.onward is not None:
             if of_type(self.onward, Tensor, "the prices of going on").shape != table.shape or self.unit != "iteration":
                 raise ValueError("prices of going on are of iterations, and as many as those of beginning")
