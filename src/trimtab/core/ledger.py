@@ -28,8 +28,7 @@ class Ledger:
     """The running state of one run.
 
     Decisions are about *deciders*: samples, or groups of them. `defects`, `residuals` and `projected` have one column
-    per sample; `seen`, `decided`, `budget`, `spent` and `last` one per decider. Without groups the two are the same
-    tensors.
+    per sample; `seen`, `decided`, `budget` and `left` one per decider. Without groups the two are the same tensors.
 
     On the host the few numbers of a step are read and written through numpy views of the same memory, since a call of
     torch costs several times the work it does there. Whatever is written below works on both.
@@ -72,7 +71,7 @@ class Ledger:
         self.closing_iterations = torch.zeros(n, dtype=torch.int32, device=device)
         self.budget = torch.empty(deciders, dtype=torch.int64, device=device)
         self.budget[:] = torch.as_tensor(_budget(schedule, n_steps, deciders, unit, self.for_closing), device=device)
-        self.spent, self.last = torch.zeros_like(self.budget), torch.zeros_like(self.budget)
+        self.left = self.budget.clone()  # b
         self.seen, self.decided = self.defects, self.projected
         self.decider_seeds = seeds
         if groups is not None:
@@ -91,12 +90,11 @@ class Ledger:
 
     def _open(self) -> None:
         """Find the row of each step in the books, and the numpy views of what is written at every step."""
-        self._spent, self._last, self._decided = map(as_array, (self.spent, self.last, self.decided))
-        self._defects, self._kept, self._projected = map(as_array, (self.defects, self.residuals, self.projected))
-        books = (self.seen, self.decided, self.budget, self.spent, self.last, self.decider_seeds)
+        self._left, self._decided, self._defects = map(as_array, (self.left, self.decided, self.defects))
+        self._kept, self._projected = map(as_array, (self.residuals, self.projected))
+        books = (self.seen, self.decided, self.budget, self.left, self.decider_seeds)
         arrays = Books(*(None if part is None else _for_reading(part) for part in books))
         self._books = arrays._replace(beyond=self.unit == "iteration")
-        self._limit = as_array(self.budget - self.for_closing)  # what may be spent before the last step
         self._everyone = torch.ones_like(self.budget, dtype=torch.bool)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -160,12 +158,11 @@ class Ledger:
         Returns:
             The samples to correct, (n,) bool, an array as in `Books`.
         """
-        if self.t < self.n_steps - 1:
-            able = self._spent < self._limit  # b > 0
-        elif self.for_closing:
+        kept_back = self.for_closing
+        if kept_back and self.t == self.n_steps - 1:
             able = as_array(self._everyone)  # an iteration that cost more than one may have used what was kept back
         else:
-            able = self._spent < self._books.budget
+            able = self._left > kept_back  # b > 0
         if type(wanted) is not type(able) and isinstance(wanted, Tensor) and isinstance(able, np.ndarray):
             wanted = wanted.cpu().numpy()
         if type(wanted) is not type(able) or wanted.dtype != able.dtype or wanted.shape != able.shape:
@@ -179,7 +176,7 @@ class Ledger:
                 self.done.fill_(False)
         else:
             chosen &= as_array(among if self.groups is None else self.groups.any_row(among))
-        self._spent += chosen
+        self._left -= chosen
         if self.groups is None:
             return chosen
         mask = self.groups.per_row(torch.as_tensor(chosen))
@@ -215,7 +212,6 @@ class Ledger:
 
     def settle(self) -> None:
         """The step is over."""
-        self._last[self._decided[self.t]] = self.t + 1
         self.t += 1
         self.again = 0
         self.broken = False
@@ -263,7 +259,7 @@ class Ledger:
 
     def _spend_more(self, iterations: Tensor) -> None:
         more = iterations.clamp(min=0).long()
-        self.spent += more if self.groups is None else self.groups.largest(more)
+        self.left -= more if self.groups is None else self.groups.largest(more)
 
     # -------------------------------------------------------------- the record
 

@@ -31,8 +31,7 @@ class Books(NamedTuple):
         defects: Of all steps, (T, n), filled in up to now.
         projected: Decisions of all steps, (T, n) bool, filled in up to the step before.
         budget: What each sample began with, (n,) int64.
-        spent: What each has spent, (n,) int64.
-        last: 1 + the step after which each was last corrected, 0 for never, (n,) int64.
+        left: What each has left of it, (n,) int64.
         seeds: (n,), if the loop knows them.
         beyond: Whether more may be spent than a budget has, as by an iteration that costs more than is left of it.
     """
@@ -40,8 +39,7 @@ class Books(NamedTuple):
     defects: Any
     projected: Any
     budget: Any
-    spent: Any
-    last: Any
+    left: Any
     seeds: Any = None
     beyond: Any = False
 
@@ -131,10 +129,9 @@ class Moment:
         if not defects.is_floating_point() or defects.ndim != 2:
             raise ValueError(f"defects are (T, n) floats: got {tuple(defects.shape)} of {defects.dtype}")
         whole_number(t, "t, a step of the record,", 0, len(defects) - 1)
-        last = last_corrections(projected[: t + 1])[t]
         began = torch.as_tensor(budget, device=defects.device).expand(defects.shape[1])
         already = projected[:t].sum(dim=0) if spent is None else spent
-        books = (defects, projected, began, already, last, seeds)
+        books = (defects, projected, began, began - already, seeds)
         arrays = Books(*(None if part is None else as_array(part) for part in books))._replace(beyond=True)
         present = None if defect is None else as_array(defect)
         return cls(t, n_steps or len(defects), arrays, defect=present, kept_back=kept_back, memo=memo, again=again)
@@ -175,17 +172,17 @@ class Moment:
     @property
     def spent(self) -> Tensor:
         """Corrections each sample has spent so far, (n,) int64."""
-        return _copied(self._books.spent)
+        return _copied(self._books.budget - self._books.left)
 
     @property
     def last(self) -> Tensor:
         """1 + the step after which each sample was last corrected, 0 for never, (n,) int64."""
-        return _copied(self._books.last)
+        return _copied(self._last())
 
     @property
     def since(self) -> Tensor:
         """Updates since each sample was last corrected (or began), (n,), at least 1."""
-        return _copied(self.t + 1 - self._books.last)
+        return _copied(self.t + 1 - self._last())
 
     @property
     def seeds(self) -> Tensor | None:
@@ -203,7 +200,7 @@ class Moment:
         return _copied(self._books.projected[: self.t])
 
     def _left(self, kept_back: int) -> Any:
-        left = self._books.budget - self._books.spent - kept_back
+        left = self._books.left - kept_back
         return left.clip(min=0) if self._books.beyond else left
 
     def arrays(self, schedule: Budgeted) -> tuple[Any, Any]:
@@ -214,10 +211,9 @@ class Moment:
         """
         books = self._books
         if schedule is self._asked:
-            left = books.budget - books.spent
-            return self._defect, left.clip(min=0) if books.beyond else left
+            return self._defect, books.left.clip(min=0) if books.beyond else books.left
         budget = as_array(schedule.budget) if isinstance(schedule.budget, Tensor) else schedule.budget
-        return self._defect, (budget - books.spent).clip(min=0)
+        return self._defect, (budget - books.budget + books.left).clip(min=0)
 
     def take(self, rows: slice) -> Moment:
         """The same moment for some of the samples; the proposal is left out."""
@@ -235,6 +231,22 @@ class Moment:
             memo=memo,
             again=self.again,
         )
+
+    def _last(self) -> Any:
+        """1 + the step after which each was last corrected, 0 for never, (n,) int64, an array as in `arrays`.
+
+        Few schedules ask. It is worked out from the record when one does, and remembered by the run for the next step.
+        """
+        projected, t = self._books.projected, self.t
+        done, last = self._memo.get("last", (None, None))
+        if done == t:
+            return last
+        if done == t - 1:
+            last = last + projected[done] * (t - last)  # a new one: what was remembered stays as it was
+        else:
+            last = as_array(last_corrections(_copied(projected[: t + 1]))[t])
+        self._memo["last"] = (t, last)
+        return last
 
     def running_sum(self, term: Callable[[int, Any, Any], Any]) -> Any:
         """The sum of `term(u, defect, last)` over all steps u up to now, (n,), an array as in `arrays`.
@@ -256,7 +268,7 @@ class Moment:
             for u in range(t):
                 earlier = term(u, books.defects[u], last[u])
                 total = earlier if total is None else total + earlier
-        now = term(t, books.defects[t], books.last)
+        now = term(t, books.defects[t], self._last())
         total = now if total is None else total + now  # a new one: what was remembered stays as it was
         self._memo[term] = (t, total)
         return total
