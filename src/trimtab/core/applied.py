@@ -104,8 +104,9 @@ class Applied:
         answer = self.constraint.project(self.form.state(copy), **self.told)
         self.projections.count(begin, n)
         if not isinstance(answer, Projection):
-            return Outcome(self._leaves(answer, n))
-        return Outcome(self._leaves(answer.x, n), *(self._outcome(name, answer, n) for name in Projection._fields[1:]))
+            return Outcome(self._leaves(answer, copy), None, None, None)
+        told = (self._outcome(name, answer, n) for name in Projection._fields[1:])
+        return Outcome(self._leaves(answer.x, copy), *told)
 
     def refuse_bad_answers(self, answer: Outcome) -> None:
         """Refuse NaN and inf of a projection that did not report them as failed."""
@@ -124,12 +125,12 @@ class Applied:
     def improve(self, x: Leaves, rows: Tensor, state: tuple[Tensor, ...] | None) -> Improvement:
         """One iteration of the solver on n rows of more states, which it may work on in place."""
         begin = perf_counter()
-        answer = self.constraint.improve(self.form.state(take_leaves(x, rows)), state, **self.told)
-        n = rows.shape[0]
+        given, n = take_leaves(x, rows), rows.shape[0]
+        answer = self.constraint.improve(self.form.state(given), state, **self.told)
         self.projections.count(begin, n)
         self._check_improvement(answer, n)
         defect = self._one_each("improve must return, as the defect,", answer.defect, n)
-        return answer._replace(x=self._leaves(answer.x, n, "improve"), defect=defect)
+        return answer._replace(x=self._leaves(answer.x, given, "improve"), defect=defect)
 
     def _check_improvement(self, answer: Any, n: int) -> None:
         """Refuse what cannot be the answer of an iteration; its states and defects are checked elsewhere."""
@@ -157,6 +158,11 @@ class Applied:
         defect = self.constraint.defect(self.form.state(x), **self.told)
         n = x[0].shape[0]
         self.looks.count(begin, n)
+        form = self.form
+        if type(defect) is Tensor and (
+            defect.shape == (n,) and defect.dtype is form.dtype and defect.device == form.device
+        ):
+            return defect
         return self._one_each("defect must return", defect, n)
 
     def take(self, rows: Tensor) -> Applied:
@@ -168,10 +174,14 @@ class Applied:
             return Applied(constraint, self.form, self.projections, self.looks)
         return Applied(constraint, self.form, self.projections, self.looks, self.context.take(rows))
 
-    def _leaves(self, y: Any, n: int, function: str = "project") -> Leaves:
-        """The leaves of an answer of a function, which has to be like what the constraint was given."""
+    def _leaves(self, y: Any, given: Leaves, function: str = "project") -> Leaves:
+        """The leaves of an answer of a function, which has to be like what it was given."""
+        x = given[0]
+        usual = self.form.single and isinstance(y, Tensor) and y.shape == x.shape and y.dtype is x.dtype
+        if usual and y.device == x.device:
+            return (y,)
         try:
-            found = self.form.leaves(y, n, wide=True)
+            found = self.form.leaves(y, x.shape[0], wide=True)
         except (TypeError, ValueError) as error:
             raise ProjectionError(
                 f"{function} must return states as it was given them, with the same shape and dtype: {error}"
@@ -186,8 +196,6 @@ class Applied:
         """One float per sample, as a tensor; `told` is how an error begins."""
         if not isinstance(values, Tensor):
             values = _from_array(values)
-        elif values.shape == (n,) and values.dtype is self.form.dtype and values.device == self.form.device:
-            return values  # the usual case
         if not isinstance(values, Tensor) or values.shape != (n,) or not values.is_floating_point():
             came = f"{tuple(values.shape)} of {values.dtype}" if isinstance(values, Tensor) else type(values).__name__
             raise ValueError(f"{told} one number per sample, ({n},) floats: got {came}")

@@ -111,10 +111,14 @@ class Corrector(RunLife):
         """Project the chosen rows and write down what is left of their defects: the states to go on with."""
         everyone = rows.numel() == ledger.n
         those, some = (None, constraint) if everyone else (rows, constraint.take(rows))
-        answer = self._project(ledger, some, x, those)
-        ledger.keep_outcome(answer, those)
-        told = self.measure_defects or answer.residual is not None
-        if not ledger.keep(self._residual(some, answer), check=told):
+        answer = some.project(x, those)
+        if answer[1:] == (None, None, None) and self.measures_residuals and self.unit == "projection":
+            residual, told = some.defect(answer.x), True
+        else:
+            answer = self._dealt_with(ledger, some, x, answer, those)
+            ledger.keep_outcome(answer, those)
+            residual, told = self._residual(some, answer), self.measure_defects or answer.residual is not None
+        if not ledger.keep(residual, check=told):
             some.refuse_bad_answers(answer)
             kept = torch.where(ledger.projected[ledger.t], ledger.residuals[ledger.t], 0.0)
             ledger.refuse_rows(~((kept >= 0) & kept.isfinite()), "the defect after projecting is negative, NaN or inf")
@@ -128,7 +132,7 @@ class Corrector(RunLife):
     def _correct_all(self, ledger: Ledger, constraint: Applied, x: Leaves) -> Leaves:
         """Project the whole batch and keep the chosen rows, with no wait for the device."""
         chosen = ledger.projected[ledger.t]
-        answer = self._project(ledger, constraint, x, chosen=chosen)
+        answer = self._dealt_with(ledger, constraint, x, constraint.project(x), chosen=chosen)
         ledger.keep_outcome(answer, None)
         left = torch.where(chosen, self._residual(constraint, answer), ledger.defects[ledger.t])
         ledger.keep(left, check=False)
@@ -142,7 +146,7 @@ class Corrector(RunLife):
         if len(rows) == 0:
             return x
         some = constraint.take(rows)
-        answer = self._project(ledger, some, x, rows)
+        answer = self._dealt_with(ledger, some, x, some.project(x, rows), rows)
         some.refuse_bad_answers(answer)  # nothing is measured any more
         ledger.closed |= open_rows
         if answer.converged is not None:
@@ -153,11 +157,16 @@ class Corrector(RunLife):
             ledger.closing_iterations[rows] = 1
         return put_rows(x, rows, answer.x)
 
-    def _project(
-        self, ledger: Ledger, constraint: Applied, x: Leaves, rows: Tensor | None = None, chosen: Tensor | None = None
+    def _dealt_with(
+        self,
+        ledger: Ledger,
+        constraint: Applied,
+        x: Leaves,
+        answer: Outcome,
+        rows: Tensor | None = None,
+        chosen: Tensor | None = None,
     ) -> Outcome:
-        """The projection of some rows (k,), or of all; those chosen that failed are dealt with as the policy says."""
-        answer = constraint.project(x, rows)
+        """The answer of a projection of some rows (k,), or of all; those chosen that failed go the policy's way."""
         if chosen is not None and answer.converged is not None:
             answer = answer._replace(converged=answer.converged | ~chosen)
         if not self.dense and (answer.residual is not None or not self.measures_residuals):
@@ -197,7 +206,7 @@ class Corrector(RunLife):
         if t == self.n_steps - 1:
             self._refuse_bad_end(ledger, x, self.n_steps)
             ledger.final = tuple(leaf.detach().clone() for leaf in x)
-        ledger.settle()
+        ledger.t, ledger.again, ledger.broken = t + 1, 0, False
         if "previous" in self.constraint.needs:
             self._previous = tuple(leaf.detach().clone() for leaf in x)
         if self.on_step is not None:

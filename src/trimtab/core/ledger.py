@@ -95,7 +95,8 @@ class Ledger:
         books = (self.seen, self.decided, self.budget, self.left, self.decider_seeds)
         arrays = Books(*(None if part is None else _for_reading(part) for part in books))
         self._books = arrays._replace(beyond=self.unit == "iteration")
-        self._everyone = torch.ones_like(self.budget, dtype=torch.bool)
+        self._kept_back = as_array(torch.full_like(self.left, self.for_closing))
+        self._everyone = as_array(torch.ones_like(self.left, dtype=torch.bool))
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy needs: nothing that points into the books of this ledger, and no reading of this clock."""
@@ -130,10 +131,10 @@ class Ledger:
         Returns:
             Whether all are finite and at least 0; True if not asked to check.
         """
-        written = self._defects[self.t] = self._as_written(defect)
+        self._defects[self.t], sound = self._written(defect, check)
         if self.groups is not None:
             self.seen[self.t] = self.groups.together(self.defects[self.t])
-        return not check or _sound(written)
+        return sound
 
     def wanted(self, proposal: Any, context: Mapping[str, Any]) -> Any:
         """What the schedule decides now, (deciders,) bool; everyone, at a last step that the budget pays for."""
@@ -158,17 +159,11 @@ class Ledger:
         Returns:
             The samples to correct, (n,) bool, an array as in `Books`.
         """
-        kept_back = self.for_closing
-        if kept_back and self.t == self.n_steps - 1:
-            able = as_array(self._everyone)  # an iteration that cost more than one may have used what was kept back
-        else:
-            able = self._left > kept_back  # b > 0
-        if type(wanted) is not type(able) and isinstance(wanted, Tensor) and isinstance(able, np.ndarray):
-            wanted = wanted.cpu().numpy()
+        able = self._left > self._kept_back  # b > 0
+        if self.for_closing and self.t == self.n_steps - 1:
+            able = self._everyone  # an iteration that cost more than one may have used what was kept back
         if type(wanted) is not type(able) or wanted.dtype != able.dtype or wanted.shape != able.shape:
-            shown = hasattr(wanted, "dtype")
-            came = f"{type(wanted).__name__} {tuple(wanted.shape)} of {wanted.dtype}" if shown else repr(wanted)
-            raise ValueError(f"a schedule must decide with a ({len(able)},) bool tensor: got {came} at t = {self.t}")
+            wanted = self._as_decision(wanted, able)
         chosen = wanted & able
         if among is None:
             self._decided[self.t] = chosen
@@ -184,6 +179,16 @@ class Ledger:
             self.projected[self.t] = mask
         return as_array(mask)
 
+    def _as_decision(self, wanted: Any, like: Any) -> Any:
+        """A decision that is a tensor where the books are arrays, as an array like those; refuse what is none."""
+        if isinstance(wanted, Tensor) and isinstance(like, np.ndarray):
+            wanted = wanted.cpu().numpy()
+        if type(wanted) is not type(like) or wanted.dtype != like.dtype or wanted.shape != like.shape:
+            shown = hasattr(wanted, "dtype")
+            came = f"{type(wanted).__name__} {tuple(wanted.shape)} of {wanted.dtype}" if shown else repr(wanted)
+            raise ValueError(f"a schedule must decide with a ({len(like)},) bool tensor: got {came} at t = {self.t}")
+        return wanted
+
     def improve(self, rows: Tensor, answer: Improvement) -> bool:
         """Write down what one iteration cost some rows, what it left of their defects, and which it has finished.
 
@@ -197,8 +202,7 @@ class Ledger:
         if answer.cost is not None:  # one was spent when it was decided
             self._spend_more(cost - 1)
         self.done[rows] = answer.done
-        written = self._as_written(answer.defect)
-        self._kept[t][as_array(rows)] = written
+        self._kept[t][as_array(rows)], sound = self._written(answer.defect)
         if self.schedule.repeats:
             touched, going = self.projected[t], torch.zeros_like(self.done)
             going[rows] = ~answer.done
@@ -208,13 +212,7 @@ class Ledger:
                 cost = self.groups.largest(cost)
             self.passes.append((t, present, going, cost))
             self.again += 1
-        return _sound(written)
-
-    def settle(self) -> None:
-        """The step is over."""
-        self.t += 1
-        self.again = 0
-        self.broken = False
+        return sound
 
     def finished_at(self, t: int) -> Tensor:
         """Which samples a step left with nothing more to correct, (n,) bool."""
@@ -226,21 +224,28 @@ class Ledger:
         Returns:
             Whether all are finite and at least 0; True if not asked to check.
         """
-        written = self._as_written(residual)
+        written, sound = self._written(residual, check)
         if len(written) == self.n:
             self._kept[self.t] = written
         else:
             self._kept[self.t][self._projected[self.t]] = written
-        return not check or _sound(written)
+        return sound
 
-    def _as_written(self, values: Tensor) -> Any:
-        """Numbers as the books hold them, in whose dtype a large one may become inf."""
+    def _written(self, values: Tensor, check: bool = True) -> tuple[Any, bool]:
+        """Numbers as the books hold them, in whose dtype a large one may become inf, and whether they are distances.
+
+        Distances are finite and at least 0; if not asked to check, True.
+        """
         if values.dtype is not self.form.dtype or values.requires_grad:
             values = values.detach().to(self.form.dtype)
+        if not values.is_cpu:
+            return values, not check or bool(((values >= 0) & (values < inf)).all())
         try:
-            return values.numpy() if values.is_cpu else values
+            array = values.numpy()
         except (RuntimeError, TypeError):  # no storage of its own
-            return as_array(values.clone())
+            array = values.clone().numpy()
+        # NaN is the largest and the least of all
+        return array, not check or (array.item(array.argmin()) >= 0 and array.item(array.argmax()) < inf)
 
     def keep_outcome(self, answer: Outcome, rows: Tensor | None) -> None:
         """Write down which corrections failed and how many iterations they took."""
@@ -324,7 +329,7 @@ def _budget(schedule: Schedule, n_steps: int, deciders: int, unit: Unit, for_clo
     budget = units(schedule.budget, n_steps, unit)
     if isinstance(budget, Tensor) and len(budget) != deciders:
         raise ValueError(f"the schedule has budgets for {len(budget)} samples, but the batch has {deciders}")
-    if (least := int(torch.as_tensor(budget).min())) < for_closing:
+    if (least := int(budget.min()) if isinstance(budget, Tensor) else budget) < for_closing:
         asked = f"{least} of some samples" if isinstance(budget, Tensor) else f"{schedule.budget} with T = {n_steps}"
         raise ValueError(
             f"a budget of {asked} leaves nothing for the closing projection, which takes {for_closing}; give at least "
@@ -340,10 +345,3 @@ def _for_reading(x: Tensor) -> Any:
         array = array.view()
         array.flags.writeable = False
     return array
-
-
-def _sound(values: Any) -> bool:
-    """Whether all numbers of an array are finite and at least 0."""
-    if type(values) is np.ndarray:
-        return bool(values.item(values.argmin()) >= 0 and values.item(values.argmax()) < inf)  # NaN is neither
-    return bool(((values >= 0) & (values < torch.inf)).all())

@@ -122,13 +122,18 @@ class RunLife:
     @property
     def rollout(self) -> Rollout:
         """The record of the last run; an error while it is not complete."""
-        if self._ledger is None or not self._ledger.complete:
-            done = 0 if self._ledger is None else self._ledger.t
+        return self._complete().record()
+
+    def _complete(self) -> Ledger:
+        """The books of a run that is complete; refuse another one."""
+        ledger = self._ledger
+        if ledger is None or not ledger.complete:
+            done = 0 if ledger is None else ledger.t
             raise RuntimeError(
                 f"the corrector was called {done} of {self.n_steps} times; a rollout is complete, and feasible, after "
                 f"all {self.n_steps} (is n_steps the number of updates of your loop?)"
             )
-        return self._ledger.record()
+        return ledger
 
     @property
     def projected(self) -> Tensor:
@@ -153,7 +158,7 @@ class RunLife:
         """Complain about missing calls, unless something else went wrong already."""
         self._strict = False
         if error is None:
-            self.rollout  # noqa: B018  (raises when there were too few calls)
+            self._complete()
 
     def _unit(self, asked: Unit | None) -> Unit:
         """What is counted, checked against the schedule and the constraint."""

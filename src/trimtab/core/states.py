@@ -95,14 +95,14 @@ class Form:
             n: How many samples it is to have, if not all.
             wide: Whether half-precision arrays are in float32, as constraints see them.
         """
+        found: Leaves
         if self.single:
             if not isinstance(state, Tensor):
                 raise TypeError(f"states must be torch tensors as at the first step: got {type(state).__name__}")
-            found: Leaves = (state,)
-            expected = self.shapes[0] if n is None else (n, *self.shapes[0][1:])
-            dtype = (self.wide if wide else self.dtypes)[0]
-            if state.shape == expected and state.dtype is dtype and not state.is_meta:
-                return found  # the usual case
+            found = (state,)
+            usual = n is None and not wide and state.shape == self.shapes[0] and state.dtype is self.dtypes[0]
+            if usual and not state.is_meta:
+                return found
         else:
             parts: list[Any] = []
             tree = tree_of(state, parts)
@@ -185,6 +185,8 @@ def difference(a: Tensor, b: Tensor) -> Tensor:
 def take_leaves(leaves: Leaves, rows: Tensor) -> Leaves:
     """The rows (k,) of every leaf."""
     try:
+        if len(leaves) == 1:  # mostly
+            return (leaves[0].index_select(0, rows),)
         return tuple([leaf.index_select(0, rows) for leaf in leaves])
     except NotImplementedError:
         return tuple(signed(leaf).index_select(0, rows).view(leaf.dtype) for leaf in leaves)
@@ -192,11 +194,13 @@ def take_leaves(leaves: Leaves, rows: Tensor) -> Leaves:
 
 def put_rows(leaves: Leaves, rows: Tensor, some: Leaves) -> Leaves:
     """New leaves with the rows (k,) replaced."""
-    pairs = list(zip(leaves, some, strict=True))
     try:
-        return tuple([leaf.index_copy(0, rows, part) for leaf, part in pairs])  # at every step: a list is faster
+        if len(leaves) == len(some) == 1:  # mostly
+            return (leaves[0].index_copy(0, rows, some[0]),)
+        return tuple([leaf.index_copy(0, rows, part) for leaf, part in zip(leaves, some, strict=True)])
     except NotImplementedError:
-        return tuple(signed(leaf).index_copy(0, rows, signed(part)).view(leaf.dtype) for leaf, part in pairs)
+        pairs = ((leaf, signed(leaf), signed(part)) for leaf, part in zip(leaves, some, strict=True))
+        return tuple(leaf.index_copy(0, rows, part).view(like.dtype) for like, leaf, part in pairs)
 
 
 def signed(leaf: Tensor) -> Tensor:
@@ -221,7 +225,7 @@ def all_finite(leaves: Leaves) -> bool:
     """Whether every number is finite."""
     for leaf in leaves:
         try:
-            flat = leaf.numpy().ravel()
+            flat = leaf.numpy().ravel("K")
             # NaN is the largest and the least of all; argmax is several times faster than max on few numbers
             finite = not leaf.is_complex() and flat.item(flat.argmax()) < inf and flat.item(flat.argmin()) > -inf
         except (RuntimeError, TypeError, ValueError):  # of a device, a dtype of torch's own, or no numbers

@@ -122,7 +122,7 @@ class Thresholds(Provenance):
 
     def price(self, now: Moment, left: Any) -> Any:
         """What a correction costs each sample now with so many left, (n,) int64 to (n,): arrays as in `Moment`."""
-        price = (self._onward if now.again else self._prices)[now.t].take(left)
+        price = (self._onward if now.again else self._prices)[now.t][left]
         return price if self.own_scale is None else price * self.own_scale.now(now)
 
     def resample(self, n_steps: int, keep: Keep = "count") -> Thresholds:
@@ -235,8 +235,10 @@ class Adaptive(Priced):
 
     def to(self, device: torch.device) -> Adaptive:
         """The same schedule with its table on `device`."""
+        thresholds = self.thresholds.to(device)
         budget = self.budget.to(device) if isinstance(self.budget, Tensor) else self.budget
-        return replace(self, thresholds=self.thresholds.to(device), budget=budget)
+        there = thresholds is self.thresholds and budget is self.budget
+        return self if there else replace(self, thresholds=thresholds, budget=budget)
 
 
 def choices(n_steps: int, budget: int, closing: str) -> tuple[int, int]:
