@@ -1,7 +1,7 @@
 """Algorithm 1: propose, look at the defect, decide, correct.
 
 Read `Corrector.__call__`: it is one pass of the paper's loop. The decision `s >= lambda[t, b]` is the schedule's
-(`trimtab.prices.thresholds.Adaptive.decide`), `b > 0` is the ledger's (`Ledger.spend`), and everything that steps a
+(`trimtab.prices.thresholds.Adaptive.decide`), `b > 0` is the ledger's (`Ledger.decide`), and everything that steps a
 sampler comes through here. When a run begins, whose it is and when it is over is in `trimtab.core.life`.
 """
 
@@ -63,7 +63,7 @@ class Corrector(RunLife):
         constraint = ledger.applied or self._applied(ledger, context)
         x = self._look(ledger, constraint, proposal)
         ledger.broken = True  # until the step is whole: nothing may be decided, and paid for, twice
-        chosen = ledger.spend(ledger.wanted(proposal, context))  # b > 0 and s >= lambda[t, b]
+        chosen = ledger.decide(proposal, context)  # b > 0 and s >= lambda[t, b]
         if self.dense:
             x = self._correct_all(ledger, constraint, x)
         elif (rows := true_rows(chosen)).numel():

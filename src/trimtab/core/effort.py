@@ -56,6 +56,6 @@ def improve_while_it_pays(
         if not ledger.schedule.repeats:
             break
         going = torch.zeros_like(ledger.done).index_fill_(0, rows, True) & ~ledger.done
-        again = torch.as_tensor(ledger.spend(ledger.wanted(proposal, context), among=going))[rows]
+        again = torch.as_tensor(ledger.decide(proposal, context, among=going))[rows]
         rows, state = rows[again], None if answer.state is None else tuple(part[again] for part in answer.state)
     return x

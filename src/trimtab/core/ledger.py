@@ -92,9 +92,18 @@ class Ledger:
         """Find the row of each step in the books, and the numpy views of what is written at every step."""
         self._left, self._decided, self._defects = map(as_array, (self.left, self.decided, self.defects))
         self._kept, self._projected = map(as_array, (self.residuals, self.projected))
-        books = (self.seen, self.decided, self.budget, self.left, self.decider_seeds)
-        arrays = Books(*(None if part is None else _for_reading(part) for part in books))
-        self._books = arrays._replace(beyond=self.unit == "iteration")
+        self._books = Books(
+            defects=_for_reading(self.seen),
+            projected=_for_reading(self.decided),
+            budget=_for_reading(self.budget),
+            left=_for_reading(self.left),
+            seeds=None if self.decider_seeds is None else _for_reading(self.decider_seeds),
+            n_steps=self.n_steps,
+            beyond=self.unit == "iteration",
+            kept_back=self.for_closing,
+            asked=self.schedule,
+            memo=self.memo,
+        )
         self._kept_back = as_array(torch.full_like(self.left, self.for_closing))
         self._everyone = as_array(torch.ones_like(self.left, dtype=torch.bool))
 
@@ -136,47 +145,41 @@ class Ledger:
             self.seen[self.t] = self.groups.together(self.defects[self.t])
         return sound
 
-    def wanted(self, proposal: Any, context: Mapping[str, Any]) -> Any:
-        """What the schedule decides now, (deciders,) bool; everyone, at a last step that the budget pays for."""
-        t, kept_back = self.t, self.for_closing
-        if kept_back and t == self.n_steps - 1:
-            return self._everyone
-        present = as_array(self.passes[-1][1]) if self.again else None
-        schedule = self.schedule
-        return schedule.decide(
-            Moment(t, self.n_steps, self._books, proposal, context, present, kept_back, schedule, self.memo, self.again)
-        )
+    def decide(self, proposal: Any, context: Mapping[str, Any], among: Tensor | None = None) -> Any:
+        """Decide who is corrected now, b > 0 and s >= lambda[t, b], and let each of those pay for one correction.
 
-    def spend(self, wanted: Any, among: Tensor | None = None) -> Any:
-        """Spend one correction of each decider that is wanted and can pay.
-
-        With a paid closing, what is kept back for the last step can be spent there alone, and everyone is able to.
+        What is kept back for the last step can be spent there alone, where everyone is corrected.
 
         Args:
-            wanted: What the schedule decided, (deciders,) bool.
+            proposal: As the loop gave it, for schedules that look at it.
+            context: What the loop passed with this step.
             among: The samples that it is about, (n,) bool, if not all; a group is one of them while any of its rows is.
 
         Returns:
             The samples to correct, (n,) bool, an array as in `Books`.
         """
-        able = self._left > self._kept_back  # b > 0
-        if self.for_closing and self.t == self.n_steps - 1:
-            able = self._everyone  # an iteration that cost more than one may have used what was kept back
-        if type(wanted) is not type(able) or wanted.dtype != able.dtype or wanted.shape != able.shape:
-            wanted = self._as_decision(wanted, able)
-        chosen = wanted & able
+        t = self.t
+        if self.for_closing and t == self.n_steps - 1:
+            chosen = self._everyone  # even if an iteration that cost more than one has used what was kept back
+        else:
+            present = as_array(self.passes[-1][1]) if self.again else None
+            wanted = self.schedule.decide(Moment(t, self._books, proposal, context, present, self.again))
+            able = self._left > self._kept_back  # b > 0
+            if type(wanted) is not type(able) or wanted.dtype != able.dtype or wanted.shape != able.shape:
+                wanted = self._as_decision(wanted, able)
+            chosen = wanted & able
         if among is None:
-            self._decided[self.t] = chosen
+            self._decided[t] = chosen
             if self.unit == "iteration":
                 self.done.fill_(False)
         else:
-            chosen &= as_array(among if self.groups is None else self.groups.any_row(among))
+            chosen = chosen & as_array(among if self.groups is None else self.groups.any_row(among))
         self._left -= chosen
         if self.groups is None:
             return chosen
         mask = self.groups.per_row(torch.as_tensor(chosen))
         if among is None:
-            self.projected[self.t] = mask
+            self.projected[t] = mask
         return as_array(mask)
 
     def _as_decision(self, wanted: Any, like: Any) -> Any:

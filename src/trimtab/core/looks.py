@@ -30,10 +30,7 @@ class SeenEvery(Moment):
 
     def __init__(self, now: Moment, every: int) -> None:
         """What is seen of `now` by a schedule that looks after every so many updates."""
-        books, present, kept_back, asked = now._books, now._defect, now._kept_back, now._asked
-        super().__init__(
-            now.t, now.n_steps, books, now.proposal, now.context, present, kept_back, asked, now._memo, now.again
-        )
+        super().__init__(now.t, now._books, now.proposal, now.context, now._defect, now.again)
         self.every: int = math.lcm(every, now.every) if isinstance(now, SeenEvery) else every
 
     @property

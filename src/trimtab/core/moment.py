@@ -25,7 +25,7 @@ class Budgeted(Protocol):
 
 
 class Books(NamedTuple):
-    """What a run has written down so far, as arrays: numpy on the host, tensors elsewhere.
+    """What a run has written down so far, as arrays (numpy on the host, tensors elsewhere), and what it is.
 
     Attributes:
         defects: Of all steps, (T, n), filled in up to now.
@@ -33,15 +33,23 @@ class Books(NamedTuple):
         budget: What each sample began with, (n,) int64.
         left: What each has left of it, (n,) int64.
         seeds: (n,), if the loop knows them.
+        n_steps: T.
         beyond: Whether more may be spent than a budget has, as by an iteration that costs more than is left of it.
+        kept_back: How many corrections of each sample's budget belong to the closing projection.
+        asked: The schedule of the run, whose budget it is.
+        memo: Sums that go on from step to step, kept by the run.
     """
 
     defects: Any
     projected: Any
     budget: Any
     left: Any
-    seeds: Any = None
-    beyond: Any = False
+    seeds: Any
+    n_steps: int
+    beyond: bool
+    kept_back: int
+    asked: Budgeted | None
+    memo: dict[Hashable, Any]
 
 
 class Moment:
@@ -59,39 +67,30 @@ class Moment:
         again: How many iterations of this step were made already, where those are what is counted.
     """
 
-    __slots__ = ("_asked", "_books", "_defect", "_kept_back", "_memo", "again", "context", "n_steps", "proposal", "t")
+    __slots__ = ("_books", "_defect", "again", "context", "n_steps", "proposal", "t")
 
     def __init__(
         self,
         t: int,
-        n_steps: int,
         books: Books,
         proposal: Any = None,
         context: Mapping[str, Any] = MappingProxyType({}),
         defect: Any = None,
-        kept_back: int = 0,
-        asked: Budgeted | None = None,
-        memo: dict[Hashable, Any] | None = None,
         again: int = 0,
     ) -> None:
         """Made by the loop.
 
         Args:
             t: The step.
-            n_steps: T.
             books: What was written down so far.
             proposal: See the class.
             context: See the class.
             defect: Of the present states, (n,), where that is no longer the proposal's.
-            kept_back: How many corrections of each sample's budget belong to the closing projection.
-            asked: The schedule of the run, whose budget it is.
-            memo: Sums that go on from step to step, kept by the run.
             again: See the class.
         """
-        self.t, self.n_steps, self.proposal, self.context, self.again = t, n_steps, proposal, context, again
-        self._books, self._kept_back, self._asked = books, kept_back, asked
+        self.t, self.n_steps, self.proposal, self.context, self.again = t, books.n_steps, proposal, context, again
+        self._books = books
         self._defect = books.defects[t] if defect is None else defect
-        self._memo: dict[Hashable, Any] = {} if memo is None else memo
 
     @classmethod
     def of_record(
@@ -120,8 +119,8 @@ class Moment:
             seeds: (n,), if known.
             spent: (n,), where that is not the number of decisions before.
             defect: See `Moment`.
-            kept_back: See `Moment`.
-            memo: See `Moment`.
+            kept_back: See `Books`.
+            memo: See `Books`.
             again: See `Moment`.
         """
         if not isinstance(defects, Tensor) or not isinstance(projected, Tensor) or defects.shape != projected.shape:
@@ -131,10 +130,19 @@ class Moment:
         whole_number(t, "t, a step of the record,", 0, len(defects) - 1)
         began = torch.as_tensor(budget, device=defects.device).expand(defects.shape[1])
         already = projected[:t].sum(dim=0) if spent is None else spent
-        books = (defects, projected, began, began - already, seeds)
-        arrays = Books(*(None if part is None else as_array(part) for part in books))._replace(beyond=True)
-        present = None if defect is None else as_array(defect)
-        return cls(t, n_steps or len(defects), arrays, defect=present, kept_back=kept_back, memo=memo, again=again)
+        books = Books(
+            defects=as_array(defects),
+            projected=as_array(projected),
+            budget=as_array(began),
+            left=as_array(began - already),
+            seeds=None if seeds is None else as_array(seeds),
+            n_steps=n_steps or len(defects),
+            beyond=True,
+            kept_back=kept_back,
+            asked=None,
+            memo={} if memo is None else memo,
+        )
+        return cls(t, books, defect=None if defect is None else as_array(defect), again=again)
 
     def __repr__(self) -> str:
         """One line."""
@@ -157,12 +165,12 @@ class Moment:
     @property
     def spendable(self) -> Tensor:
         """Corrections each sample may spend before the closing projection, (n,) int64."""
-        return _copied(self._left(self._kept_back))
+        return _copied(self._left(self._books.kept_back))
 
     @property
     def steps_to_go(self) -> int:
         """At how many steps, this one included, those can be spent."""
-        return self.n_steps - self.t - int(self._kept_back > 0)
+        return self.n_steps - self.t - int(self._books.kept_back > 0)
 
     @property
     def steps_seen(self) -> int:
@@ -210,27 +218,24 @@ class Moment:
         schedule's own, which is not the run's if it was asked by another schedule.
         """
         books = self._books
-        if schedule is self._asked:
+        if schedule is books.asked:
             return self._defect, books.left.clip(min=0) if books.beyond else books.left
         budget = as_array(schedule.budget) if isinstance(schedule.budget, Tensor) else schedule.budget
         return self._defect, (budget - books.budget + books.left).clip(min=0)
 
     def take(self, rows: slice) -> Moment:
         """The same moment for some of the samples; the proposal is left out."""
-        defects, projected, *each, beyond = self._books
-        each = [None if part is None else part[rows] for part in each]
-        some = Books(defects[:, rows], projected[:, rows], *each)._replace(beyond=beyond)
-        memo = self._memo.setdefault((rows.start, rows.stop), {})
-        return Moment(
-            self.t,
-            self.n_steps,
-            some,
-            context=self.context,
-            defect=self._defect[rows],
-            kept_back=self._kept_back,
-            memo=memo,
-            again=self.again,
+        books = self._books
+        some = books._replace(
+            defects=books.defects[:, rows],
+            projected=books.projected[:, rows],
+            budget=books.budget[rows],
+            left=books.left[rows],
+            seeds=None if books.seeds is None else books.seeds[rows],
+            asked=None,
+            memo=books.memo.setdefault((rows.start, rows.stop), {}),
         )
+        return Moment(self.t, some, context=self.context, defect=self._defect[rows], again=self.again)
 
     def _last(self) -> Any:
         """1 + the step after which each was last corrected, 0 for never, (n,) int64, an array as in `arrays`.
@@ -238,14 +243,14 @@ class Moment:
         Few schedules ask. It is worked out from the record when one does, and remembered by the run for the next step.
         """
         projected, t = self._books.projected, self.t
-        done, last = self._memo.get("last", (None, None))
+        done, last = self._books.memo.get("last", (None, None))
         if done == t:
             return last
         if done == t - 1:
             last = last + projected[done] * (t - last)  # a new one: what was remembered stays as it was
         else:
             last = as_array(last_corrections(_copied(projected[: t + 1]))[t])
-        self._memo["last"] = (t, last)
+        self._books.memo["last"] = (t, last)
         return last
 
     def running_sum(self, term: Callable[[int, Any, Any], Any]) -> Any:
@@ -259,7 +264,7 @@ class Moment:
                 last correction before it (n,).
         """
         books, t = self._books, self.t
-        done, total = self._memo.get(term, (-1, None))
+        done, total = self._books.memo.get(term, (-1, None))
         if done == t:
             return total
         if done != t - 1:  # nothing was summed before, or steps were left out
@@ -270,7 +275,7 @@ class Moment:
                 total = earlier if total is None else total + earlier
         now = term(t, books.defects[t], self._last())
         total = now if total is None else total + now  # a new one: what was remembered stays as it was
-        self._memo[term] = (t, total)
+        self._books.memo[term] = (t, total)
         return total
 
 
