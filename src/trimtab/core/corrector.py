@@ -86,10 +86,8 @@ class Corrector(RunLife):
                 if not self.dense and not all_finite(x):
                     ledger.refuse_rows(~finite_rows(x), "the sampler proposed NaN or inf")
                 return x
-            first = constraint.looks.calls == 0 and not self.dense
-            before = tuple(leaf.clone() for leaf in x) if first else None
             try:
-                defect = constraint.defect(x)
+                defect = constraint.defect(x) if constraint.looks.calls else self._first_look(constraint, x)
             except Exception:
                 ledger.refuse_rows(~finite_rows(x), "the sampler proposed NaN or inf")  # if so, it is the reason
                 raise
@@ -98,14 +96,19 @@ class Corrector(RunLife):
                 ledger.refuse_rows(~finite_rows(x), "the sampler proposed NaN or inf")
                 seen = ledger.defects[ledger.t]
                 ledger.refuse_rows(~((seen >= 0) & seen.isfinite()), "the defect is negative, NaN or inf")
-            if before is not None and not all(torch.equal(a, b) for a, b in zip(before, x, strict=True)):
-                raise ValueError(
-                    "defect changed the states it was given; it must leave them as they are (copy them first)"
-                )
             return x
         except BaseException:
             ledger.returned_at = perf_counter()  # the step may be made again, and its update is counted from here
             raise
+
+    def _first_look(self, constraint: Applied, x: Leaves) -> Tensor:
+        """The defects of the first proposals, (n,); refuse a defect that works in place."""
+        before = () if self.dense else tuple(leaf.clone() for leaf in x)
+        defect = constraint.defect(x)
+        changed = not all(torch.equal(a, b) for a, b in zip(before, x, strict=False))
+        if changed and all_finite(before):  # NaN differs from itself
+            raise ValueError("defect changed the states it was given; it must leave them as they are (copy them first)")
+        return defect
 
     def _correct(self, ledger: Ledger, constraint: Applied, x: Leaves, rows: Tensor) -> Leaves:
         """Project the chosen rows and write down what is left of their defects: the states to go on with."""
