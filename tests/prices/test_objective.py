@@ -138,6 +138,17 @@ def test_a_sampler_that_is_feasible_by_itself_can_be_calibrated(method):
     assert run.spent.tolist() == [10] * 4
 
 
+def test_what_has_no_weight_is_no_part_of_a_mix():
+    mix = {"path": 1, "endpoint": 0, "state": 0.0}
+    assert as_mix(mix) == {"path": 1.0}
+    assert describe(mix) == "path"
+    assert residual_weights(mix, run, distance, lambda: run(Stepwise())) is None
+    problem = tt.Problem(Leak(), FLAT, CALIBRATION)
+    assert tt.calibrate(problem, method="paper", objective=mix).objective == "path"  # it prices path error alone
+    with pytest.raises(ValueError, match="unknown objective 'paths'"):
+        as_mix({"path": 1, "paths": 0})
+
+
 def test_mixes_are_checked_and_described():
     assert describe({"path": 1, "endpoint": 2}) == "1 path + 2 endpoint"
     for bad in ({}, {"path": 0.0}, {"path": -1.0}, {"path": float("nan")}):

@@ -36,11 +36,11 @@ _PLACES = 1 << 34  # a stream of noise of its own
 
 
 def as_mix(objective: Objective) -> dict[str, float]:
-    """The objective as a weighted mix.
+    """The objective as a weighted mix; what has weight 0 is no part of it.
 
     Example:
-        >>> as_mix("path"), as_mix({"path": 1, "endpoint": 2})
-        ({'path': 1.0}, {'path': 1.0, 'endpoint': 2.0})
+        >>> as_mix("path"), as_mix({"path": 1, "endpoint": 2}), as_mix({"path": 1, "endpoint": 0})
+        ({'path': 1.0}, {'path': 1.0, 'endpoint': 2.0}, {'path': 1.0})
     """
     if not isinstance(objective, str | Mapping):
         raise TypeError(f"an objective is a name or a mix of them, as in {{'path': 1.0}}: got {objective!r:.60}")
@@ -54,7 +54,7 @@ def as_mix(objective: Objective) -> dict[str, float]:
             raise ValueError(f"the weight of {name!r} in an objective must be finite and at least 0: got {weight}")
     if sum(mix.values()) <= 0:
         raise ValueError(f"an objective needs a weight above 0: got {dict(mix)}")
-    return mix
+    return {name: weight for name, weight in mix.items() if weight > 0}
 
 
 def describe(objective: Objective) -> str:
