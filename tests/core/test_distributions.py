@@ -14,7 +14,7 @@ import free
 import trimtab as tt
 from cases import Sphere, Walk
 from trimtab.core import set_distances
-from trimtab.core.distributions import compare_samples, smallest_shift
+from trimtab.core.distributions import _least_p, compare_samples, smallest_shift
 from trimtab.core.set_distances import (
     MEASURES,
     energy_distance,
@@ -197,6 +197,17 @@ def test_a_shift_is_promised_only_where_some_relabelling_test_can_reach_the_leve
     exact = float((found >= found[0] * (1 - 1e-9)).double().mean())  # of sets as far apart as can be
     assert math.isinf(smallest_shift(pool[n:], n, measure=measure)) == (exact > 0.05)
     assert math.isinf(smallest_shift(torch.zeros(m, 2), n, measure=measure)) == (exact > 0.05)
+
+
+@pytest.mark.parametrize(("n", "m"), [(2, 3), (500, 500), (600, 600), (601, 601), (601, 700), (3, 5000)])
+def test_the_least_p_is_one_over_the_number_of_ways_to_deal_the_samples(n, m):
+    assert _least_p(n, m) == _least_p(m, n) == (2 if n == m else 1) / math.comb(n + m, n)
+
+
+def test_the_ways_to_deal_large_sets_are_not_counted(monkeypatch):
+    monkeypatch.setattr("trimtab.core.distributions.math.comb", lambda n, k: pytest.fail("a number of 400,000 bits"))
+    assert _least_p(200_000, 200_000) == 0
+    assert math.isfinite(smallest_shift(drawn(1000, 2), 200_000))
 
 
 def test_too_few_samples_to_see_any_shift_are_said_to_be():

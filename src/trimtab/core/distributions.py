@@ -29,6 +29,7 @@ Embedding = Callable[[Any], Tensor]
 _NAMES = {"energy": "energy distance", "sliced": "sliced Wasserstein distance", "kernel": "squared kernel distance"}
 _AT_MOST = 128  # samples of a set in the simulation of shifts; more are scaled up to
 _NULL_DRAWS, _SHIFTED_DRAWS = 300, 150
+_MANY = 600  # samples of either set: those can be dealt in more than 2^1075 ways, and one over that is 0.0
 _BATCH = 1 << 21  # pairs of samples at once in that simulation
 
 
@@ -244,6 +245,8 @@ def smallest_shift(
 
 def _least_p(n: int, m: int) -> float:
     """The least p that relabelling n and m samples can give: two sets of one size are as far apart the other way."""
+    if min(n, m) > _MANY:  # where counting the ways takes seconds, and says no more
+        return 0.0
     return (2 if n == m else 1) / math.comb(n + m, n)
 
 
