@@ -66,7 +66,13 @@ class Kept:
         self.folder, self.say = folder_of(folder), say
         if self.folder.exists() and not self.folder.is_dir():
             raise ValueError(f"{self.folder}: finished batches are kept in a folder, and this is a file")
-        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise ValueError(
+                f"{self.folder}: finished batches are kept in a folder, and none can be made here, since "
+                f"{error.filename} is a file or a link that leads nowhere; remove it, or give another folder"
+            ) from error
 
     def write(self, fingerprint: str, batch: Finished) -> bool:
         """Keep a batch; states in types of the caller's own cannot be kept, and the answer is then False."""
