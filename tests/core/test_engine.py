@@ -234,8 +234,34 @@ def test_batches_go_on_after_one_that_failed(engine):
         with pytest.raises(OSError, match="a budget of 1 is too small"):
             run(tt.Periodic(5))
         assert int(run(tt.Periodic(5)).spent[0]) == 5
-        with pytest.raises(EngineError, match="failed while another one was waited for"):
-            run(tt.Periodic(1))
+        for _ in range(2):  # run again where it is asked for, so that it is told why it failed
+            with pytest.raises(OSError, match="a budget of 1 is too small"):
+                run(tt.Periodic(1))
+
+
+def test_a_batch_is_run_once_though_another_one_failed_while_it_was_waited_for():
+    ran: list[int] = []
+
+    def loop(schedule):
+        ran.append(schedule.budget)
+        return engine_cases.Picky(3)(schedule)
+
+    with Workshop(Engine("serial")) as shop:
+        run = shop.runs(loop)
+        run.ahead([tt.Periodic(1), tt.Periodic(5), tt.Periodic(5)])
+        with pytest.raises(OSError, match="a budget of 1 is too small"):
+            run(tt.Periodic(5))
+        for _ in range(2):
+            assert int(run(tt.Periodic(5)).spent[0]) == 5
+    assert ran == [1, 5, 5]
+
+
+def test_a_batch_that_was_dropped_is_run_where_it_is_asked_for():
+    with Workshop(Engine("serial")) as shop:
+        run = shop.runs(Loop(1))
+        run.ahead([tt.Periodic(5)])
+        shop.close()
+        assert int(run(tt.Periodic(5)).spent[0]) == 5
 
 
 def test_what_is_done_comes_in_the_order_it_was_submitted_in():
@@ -319,6 +345,10 @@ def test_engines_that_are_none_are_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="in a folder, and this is a file"):
         Kept(tmp_path / "file")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for place in ("link", "link/within", "file/within"):
+        with pytest.raises(ValueError, match=f"{place}: .*none can be made here, since .* a link that leads nowhere"):
+            tt.calibrate(problem(), engine=Engine("serial", keep=tmp_path / place))
 
 
 def test_threads_and_number_formats_of_the_caller_are_left_alone_and_followed():

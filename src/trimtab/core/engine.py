@@ -116,15 +116,16 @@ class Workshop:
             self._queue.append((name, run_there, bytes_of(work), {"source": runs.sent}))
         self._hand_out()
 
-    def finish(self, name: str) -> Finished:
-        """Wait for some work that was begun; whatever else is done meanwhile is kept too."""
+    def finish(self, name: str) -> Finished | None:
+        """Wait for some work that was begun; whatever else is done meanwhile is kept too.
+
+        Returns:
+            What came of it; None if nothing will, since it failed while other work was waited for, or was dropped.
+        """
         while name not in self._finished:
             self._hand_out()
-            assert self._pool is not None
-            if not self._running:
-                raise EngineError(
-                    "this batch failed while another one was waited for; ask for it again to run it again"
-                )
+            if self._pool is None or not self._running:
+                return None
             try:
                 done, answer = self._pool.next()
             finally:
@@ -207,20 +208,23 @@ class Runs(Foreseen):
     def ahead(self, schedules: Sequence[Schedule]) -> None:
         """Begin batches that will be asked for."""
         for schedule in schedules:
-            self._begin(schedule, 1)
+            key = self._key(schedule, 1)
+            self._begun[key] += 1
+            self._begin(schedule, 1, f"{key}-{self._begun[key] - 1}")
 
     def _finished(self, schedule: Schedule, times: int) -> Finished:
         key = self._key(schedule, times)
         number = self._called[key]
-        self._called[key] += 1
+        name = f"{key}-{number}"  # the same batch again is run again, to be timed or compared
         if self._begun[key] <= number:
-            self._begin(schedule, times)
-        return self.shop.finish(f"{key}-{number}")
+            self._begun[key] += 1
+            self._begin(schedule, times, name)
+        while (found := self.shop.finish(name)) is None:  # it failed before; run again, it tells why
+            self._begin(schedule, times, name)
+        self._called[key] += 1  # where waiting ends in another one's failure, this one is still to be had
+        return found
 
-    def _begin(self, schedule: Schedule, times: int) -> None:
-        key = self._key(schedule, times)
-        name = f"{key}-{self._begun[key]}"  # the same batch again is run again, to be timed or compared
-        self._begun[key] += 1
+    def _begin(self, schedule: Schedule, times: int, name: str) -> None:
         work = Work(schedule, self.options, times, self.fingerprint, torch.get_default_dtype())
         self.shop.begin(name, work, self)
 
