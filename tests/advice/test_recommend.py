@@ -308,12 +308,12 @@ def test_a_price_is_not_said_to_do_with_more_than_its_own_budget():
 # ------------------------------------------------------------------ loops that are not ours
 
 
-def gusty_loop(seeds, constraint=LINE):
+def gusty_loop(seeds, constraint=LINE, closing="paid"):
     """The same chain as a loop with one added line."""
 
     def run(schedule):
         noise = Noise(torch.as_tensor(seeds), torch.float64)
-        corrector = tt.Corrector(constraint, schedule, GUSTY.n_steps, seeds=seeds)
+        corrector = tt.Corrector(constraint, schedule, GUSTY.n_steps, seeds=seeds, closing=closing)
         x = GUSTY.start(noise)
         for t in range(GUSTY.n_steps):
             x = corrector(GUSTY.step(x, t, noise), t)
@@ -330,6 +330,30 @@ def test_a_loop_of_ones_own_gets_the_advice_that_the_sampler_gets(gusty):
     assert "a small change of a state" in str(gusty)
     assert "a small change of a state" not in str(advice)  # nothing could be nudged
     assert (advice.measured.calibrated, advice.measured.held_out) == (16, 16)
+
+
+@pytest.mark.parametrize(
+    ("closing", "words", "other"),
+    [("none", "no projection", "at the end"), ("free", "one projection at the end", "no projection at all")],
+)
+def test_a_loop_that_is_not_projected_at_its_end_is_not_said_to_be(closing, words, other):
+    halves = [gusty_loop(list(part), closing=closing) for part in (SEEDS[:16], SEEDS[16:])]
+    advice = advise(*halves, tolerance=1.0, cost="projections")
+    assert (advice.kind, advice.budget) == ("terminal", 0)  # the budget is for projections on the way
+    head, text = str(advice).split("\n", 1)
+    text = " ".join(text.split())
+    assert head.endswith("with closing='none', none at the end." if closing == "none" else " one at the end.")
+    assert f"1 is {words}" in text
+    assert other not in text
+    assert ("one projected once, so" in text) == (closing == "free")
+    assert min(trial.budget for trial in advice.measured.needed.values()) == 1
+
+
+def test_a_loop_that_is_better_not_projected_at_all_is_said_to_be():
+    halves = [gusty_loop(list(part), closing="none") for part in (SEEDS[:16], SEEDS[16:])]
+    text = str(recommend.advise(*halves, quality=lambda final: -final[:, 0].abs(), cost="projections"))
+    assert "  Why: projecting at every step is no better than not at all, by" in text
+    assert "projecting at every step is worse than not at all: it gains" in text
 
 
 def test_a_loop_whose_defect_is_a_projection_is_recognised():

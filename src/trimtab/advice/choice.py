@@ -28,8 +28,8 @@ def choice(
     if unreliable and trials.worth_following:
         return trials.stepwise, unreliable
     if not trials.worth_following:
-        reason = "projecting at every step is no better than once, at the end, by the measure that was asked for"
-        return trials.terminal, reason
+        once = "not at all" if trials.terminal.never_projects else "once, at the end"
+        return trials.terminal, f"projecting at every step is no better than {once}, by the measure that was asked for"
     if limit is not None:
         return _best_in_time(trials, needed, limit)
     assert tolerance is not None

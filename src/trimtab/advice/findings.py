@@ -76,16 +76,18 @@ def _reference(m: Measured) -> Finding:
     best, gain = m.best, f"{m.gain.mean:.3g} ({m.gain.low:.3g} to {m.gain.high:.3g})"  # in units of any size
     if m.gain.low <= 0:
         worse = "worse than" if m.gain.high < 0 else "no better than"
+        once = "not at all" if m.terminal.never_projects else "once, at the end"
         return Finding(
             "full-projection-no-better",
             True,
-            f"By {m.measure}, projecting at every step is {worse} once, at the end: it gains {gain} over a mean of "
+            f"By {m.measure}, projecting at every step is {worse} {once}: it gains {gain} over a mean of "
             f"{m.full:.4g}. Project less, or mend the projection; path error measures how closely full projection is "
             "followed, which is not what to aim for here.",
         )
     where = f"at {best.kind} with {best.budget}" if best.kind != "stepwise" else "with full projection"
     told = "" if m.to_full else f"; final samples are best {where}"
-    text = f"By {m.measure}, full projection is better than terminal projection by {gain}{told}."
+    terminal = "no projection" if m.terminal.never_projects else "terminal projection"
+    text = f"By {m.measure}, full projection is better than {terminal} by {gain}{told}."
     return Finding("reference", False, text)
 
 
@@ -239,11 +241,12 @@ def _less_often(m: Measured) -> str:
 def _price_of_projection(m: Measured) -> Finding:
     taken = 1 - m.terminal.seconds / m.stepwise.seconds
     longer = m.stepwise.seconds / m.terminal.seconds
+    once = "one that is not projected" if m.terminal.never_projects else "one projected once"
     numbers = (
-        f"a stepwise rollout takes {longer:.1f} times as long as one projected once, so that {taken:.0%} of its time "
+        f"a stepwise rollout takes {longer:.1f} times as long as {once}, so that {taken:.0%} of its time "
         "is the most that timing can save"
         if taken > 0.01
-        else "a stepwise rollout takes no longer than one projected once, so that timing saves no time here"
+        else f"a stepwise rollout takes no longer than {once}, so that timing saves no time here"
     )
     saved = [1 - t.seconds / m.stepwise.seconds for t in m.needed.values()]
     fewer = [1 - t.projections / m.stepwise.projections for t in m.needed.values()]

@@ -48,6 +48,11 @@ class Trial:
     endpoint: float
     schedule: Schedule
 
+    @property
+    def never_projects(self) -> bool:
+        """Whether no state is corrected, as of a terminal rollout whose loop leaves its last state as it is."""
+        return self.projections == 0
+
     def cost(self, unit: Cost) -> float:
         """In seconds or in projections per sample."""
         return self.seconds if unit == "seconds" else self.projections

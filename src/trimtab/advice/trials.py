@@ -83,7 +83,8 @@ class TrialRuns:
         self.span = float((self.closed - self.full).mean())  # what full projection gains over terminal projection
         self.constant = float(self.alone.defects.max()) == float(self.alone.defects.min())
         self.finals: dict[tuple[str, int], Any] = {}
-        self.terminal = self.judge("terminal", 1, Terminal(), self.alone)
+        nothing = int(self.alone.closing_rule == "paid")  # on the way: a budget counts the closing projection if paid
+        self.terminal = self.judge("terminal", nothing, Terminal(), self.alone)
         self.stepwise = self.judge("stepwise", self.n_steps, Stepwise(), self.reference)
         self.trials: dict[tuple[str, int], Trial] = {}
         self.given: Kind | None = None  # the kind of schedule that a price made earlier is of
@@ -245,7 +246,7 @@ class TrialRuns:
 
     def trial(self, kind: Kind, budget: int) -> Trial:
         """Measured once."""
-        if budget <= 1:
+        if budget <= self.terminal.budget:
             return self.terminal
         if budget == self.n_steps:
             return self.stepwise

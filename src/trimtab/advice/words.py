@@ -64,6 +64,8 @@ def _out_of_reach(m: Measured) -> list[str]:
 
 def _headline(advice: Recommendation) -> str:
     m = advice.measured
+    if advice.kind == "terminal" and m.terminal.never_projects:
+        return "Use terminal correction: no projection on the way and, with closing='none', none at the end."
     if advice.kind == "terminal":
         return "Use terminal correction: no projection on the way, one at the end."
     if advice.kind == "stepwise":
@@ -79,7 +81,8 @@ def _loss(advice: Recommendation) -> str:
         asked += ", which is missed"
     if math.isnan(advice.loss.mean):
         return "  Loss: none that could be measured."
-    return f"  Loss, by {m.measure}: {advice.loss}{asked}. 0 is full projection, 1 is one projection at the end."
+    least = "no projection at all" if m.terminal.never_projects else "one projection at the end"
+    return f"  Loss, by {m.measure}: {advice.loss}{asked}. 0 is full projection, 1 is {least}."
 
 
 def _saving(advice: Recommendation) -> str:
@@ -99,7 +102,8 @@ def _saving(advice: Recommendation) -> str:
 
 def _one(m: Measured, kind: str, trial: Trial) -> str:
     time = f", {_time(trial.seconds):>8} per sample" if m.unit == "seconds" else ""
-    return f"{kind:9} {trial.budget:4d} projections{time}, loss {trial.loss}"
+    many = f"projection{'' if trial.budget == 1 else 's'}"
+    return f"{kind:9} {trial.budget:4d} {many}{time}, loss {trial.loss}"
 
 
 def _time(seconds: float) -> str:
