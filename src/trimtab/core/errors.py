@@ -110,6 +110,6 @@ def missing_extra(package: str, extra: str, purpose: str) -> ImportError:
 
     Example:
         >>> missing_extra("casadi", "ipopt", "the IPOPT projection")
-        ImportError("the IPOPT projection needs casadi: pip install 'trimtab[ipopt]'")
+        ImportError("the IPOPT projection needs casadi: pip install 'trimtab[ipopt]', or '.[ipopt]' in a checkout")
     """
-    return ImportError(f"{purpose} needs {package}: pip install 'trimtab[{extra}]'")
+    return ImportError(f"{purpose} needs {package}: pip install 'trimtab[{extra}]', or '.[{extra}]' in a checkout")
