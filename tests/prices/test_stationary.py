@@ -112,6 +112,19 @@ def test_runs_that_show_one_action_only_are_refused():
         calibrate_rate(run, T, 0.1, 0.2)
 
 
+@pytest.mark.parametrize(
+    ("rate", "burst", "said"),
+    [
+        (1e-7, 1, r"in 1e\+07 steps, .* at most 10,000 of .*: give a burst of at most 10,000 times the rate, or"),
+        (0.5, 1e9, r"in 2e\+09 steps"),
+        (5e-324, 1, r"in inf steps"),
+    ],
+)
+def test_a_bucket_that_takes_too_long_to_fill_is_refused_before_anything_is_run(rate, burst, said):
+    with pytest.raises(ValueError, match=said):
+        calibrate_rate(lambda schedule: pytest.fail("it was run"), T, rate, burst)
+
+
 def test_every_run_makes_the_steps_that_were_asked_for():
     lengths = iter([T, T - 1])
 

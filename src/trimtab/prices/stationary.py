@@ -30,6 +30,7 @@ __all__ = ["StationaryPrice", "calibrate_rate"]
 
 _ROUNDS = 4000
 _CLOSE = 1e-5  # of a usual defect: when values have settled
+_MOST_LEVELS = 10_000  # of tokens: the program keeps matrices of their square, some gigabytes at that
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +97,7 @@ def calibrate_rate(
     Args:
         run: `run(schedule)` makes `n_steps` steps of the loop with a `Corrector` and returns its `rollout`.
         n_steps: Long enough that the loop forgets how it began.
-        rate: Corrections per step in the long run.
+        rate: Corrections per step in the long run, at least a 10,000th of `burst`.
         burst: How many may be saved up.
         batches: How often `run` is called, each time with other corrections at random.
 
@@ -117,6 +118,12 @@ def calibrate_rate(
     whole_number(n_steps, "n_steps", most=MOST_STEPS)
     whole_number(batches, "batches")
     _check_bucket(rate, burst)
+    if burst / rate > _MOST_LEVELS:
+        raise ValueError(
+            f"a bucket of {burst:g} fills at a rate of {rate:g} in {burst / rate:.3g} steps, each with a price of its "
+            f"own, and at most {_MOST_LEVELS:,} of them can be solved for: give a burst of at most {_MOST_LEVELS:,} "
+            "times the rate, or count several updates as one step"
+        )
 
     def stretch(schedule: Schedule) -> Rollout:
         record = of_type(run(schedule), Rollout, "what run returns", "run(schedule) returns corrector.rollout")
