@@ -14,6 +14,7 @@ from trimtab.prices import Mean, MeanPrices
 from trimtab.prices.mean import AtPrice
 from trimtab.prices.mean_program import falling, shared_out, solve_mean
 from trimtab.prices.transitions import NODES
+from trimtab.schedules import Trigger
 
 CALIBRATION, EVALUATION = range(1000, 1032), range(32)
 
@@ -175,3 +176,13 @@ def test_a_mean_budget_whose_objective_no_correction_lowers_is_refused():
     problem = tt.domain("so3", n_steps=12).problem(range(8))
     with pytest.raises(ValueError, match="no correction is worth anything by the objective 'endpoint'"):
         tt.calibrate(problem, Mean(0.25), objective="endpoint", distance=lambda a, b: torch.zeros(len(a)))
+
+
+@pytest.mark.parametrize(("n_steps", "closing"), [(2, "paid"), (1, "none")])
+def test_a_mean_budget_of_one_choice_is_refused_with_what_serves_it(n_steps, closing):
+    domain = tt.domain("so3", n_steps=n_steps)
+    with pytest.raises(ValueError, match=f"T = {n_steps} and closing='{closing}' there is one step .* use Trigger"):
+        tt.calibrate(domain.problem(CALIBRATION), Mean(0.5), objective="path", closing=closing)
+    free = domain.problem(CALIBRATION).rollout(tt.Terminal(), closing=closing, measure_defects=True)
+    run = domain.problem(CALIBRATION).rollout(Trigger(float(free.defects[0].quantile(0.75))), closing=closing)
+    assert float(run.paid.double().mean()) == n_steps - 1 + 0.25

@@ -77,6 +77,12 @@ def mean_prices(batches: Batches, budget: Mean) -> MeanPrices:
         raise ValueError(
             f"a mean of {wanted:g} projections does not fit T = {batches.n_steps} steps: give at most that"
         )
+    if batches.unit == "projection" and batches.n_choices == 1:
+        raise ValueError(
+            f"with T = {batches.n_steps} and closing={batches.closing!r} there is one step at which there is a choice, "
+            "and a mean budget is shared out among several: take more steps, or use Trigger(value) with a quantile of "
+            "the defects at that step, which corrects the share of samples above it"
+        )
     if not bool(batches.free.defects.any()):
         raise ValueError(
             "no correction is worth anything: the defects of all calibration rollouts are 0; check the defect, or use "
