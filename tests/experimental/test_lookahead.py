@@ -60,3 +60,12 @@ def test_a_cost_of_another_table_is_refused(cost, part, came):
     table = tt.prices.Thresholds(cost.table)
     with pytest.raises(ValueError, match=f"for the 20 steps of its table and up to its 5 .* got one for {came}"):
         LookAhead(Walk(20), Box(), table, replace(cost, cost=cost.cost[part]), 3)
+
+
+def test_budgets_of_samples_go_where_its_table_goes(cost, monkeypatch):
+    ahead = LookAhead(Walk(20), Box(), tt.prices.Thresholds(cost.table), cost, torch.tensor([5, 3]))
+    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, *where: tensor.clone())  # as if it were another device
+    moved = ahead.to(torch.device("cpu"))
+    assert moved.cost.cost is not ahead.cost.cost
+    assert moved.budget is not ahead.budget
+    assert torch.equal(moved.budget, ahead.budget)

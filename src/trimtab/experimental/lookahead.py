@@ -131,9 +131,10 @@ class LookAhead(Priced):
         return total.reshape(m, self.copies)
 
     def to(self, device: torch.device) -> LookAhead:
-        """The same schedule with its table on `device`."""
+        """The same schedule with its table and its budget on `device`."""
         cost = CostToGo(*(part.to(device) for part in vars(self.cost).values()))
-        return replace(self, thresholds=self.thresholds.to(device), cost=cost)
+        budget = self.budget.to(device) if isinstance(self.budget, Tensor) else self.budget
+        return replace(self, thresholds=self.thresholds.to(device), cost=cost, budget=budget)
 
 
 def _at(cost: CostToGo, t: int, left: Tensor, defect: Tensor) -> Tensor:
