@@ -39,6 +39,12 @@ def test_a_schedule_passes_on_the_seeds_and_the_accounting_of_its_price(kind):
         assert schedule.closing == TOLD["closing"]
 
 
+@pytest.mark.parametrize("kind", [kind for kind in PRICES if kind != "mean"])  # which knows one budget for all
+def test_a_budget_for_no_samples_is_refused(kind):
+    with pytest.raises(ValueError, match=r"one whole number per sample, of at least one sample.*: got \(0,\)"):
+        PRICES[kind]().at(torch.zeros(0, dtype=torch.int64))
+
+
 @pytest.mark.parametrize("kind", [kind for kind in PRICES if kind != "allowance"])  # which is kept as part of a race
 def test_a_file_keeps_all_that_a_price_tells(kind, tmp_path):
     price = PRICES[kind](**TOLD)

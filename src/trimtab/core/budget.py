@@ -32,9 +32,10 @@ def corrections(budget: Budget | None, n_steps: int) -> int | Tensor:
     if budget is None:
         return n_steps
     if isinstance(budget, Tensor):
-        if budget.ndim != 1 or budget.is_floating_point() or budget.is_complex() or budget.dtype == torch.bool:
+        fits = budget.ndim == 1 and len(budget) > 0
+        if not fits or budget.is_floating_point() or budget.is_complex() or budget.dtype == torch.bool:
             raise ValueError(
-                "a budget tensor must hold one whole number per sample, shape (n,): got "
+                "a budget tensor must hold one whole number per sample, of at least one sample, shape (n,): got "
                 f"{tuple(budget.shape)} of {budget.dtype}"
             )
         budget = budget.long()  # products with steps would wrap around in a smaller dtype
