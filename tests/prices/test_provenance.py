@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import trimtab as tt
+from trimtab.experimental.value import FEATURES, Value
 from trimtab.prices.allowance import Allowance, even_counts
 from trimtab.prices.plan import Plan
 from trimtab.prices.raced import Raced
@@ -20,6 +21,7 @@ TOLD = {
 TABLE = torch.full((4, 3), 0.5).index_fill(1, torch.tensor([0]), torch.inf)
 MASKS = torch.tensor([[False] * 4, [False, True, False, False], [False, True, False, True]])
 PARTS = (Plan(MASKS), Thresholds(TABLE))
+VALUE = (torch.ones(5, 4), torch.zeros(len(FEATURES)), torch.ones(len(FEATURES)), torch.ones(2, 2 * len(FEATURES) + 2))
 
 PRICES = {
     "table": lambda **told: Thresholds(TABLE, **told),
@@ -27,6 +29,7 @@ PRICES = {
     "allowance": lambda **told: Allowance(even_counts(4, 2), **told),
     "race": lambda **told: Raced(PARTS, torch.tensor([0, 1, 0]), **told),
     "mean": lambda **told: tt.prices.MeanPrices(TABLE[:, 1:], torch.tensor([2.0, 1.0]), **told),
+    "value": lambda **told: Value(Thresholds(TABLE), *VALUE, **told),
 }
 
 

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from trimtab._version import __version__
 from trimtab.core.budget import Budget
 from trimtab.core.checks import float_tensor
 from trimtab.core.errors import of_type, real_number
-from trimtab.core.files import UNUSABLE, load_tensors, save_tensors
+from trimtab.core.files import save_tensors
 from trimtab.core.moment import Moment, last_corrections
-from trimtab.core.schedule import Schedule
 from trimtab.core.steady import log, sum_rows
 from trimtab.prices.own_scale import OwnScale
-from trimtab.prices.provenance import budget_within
+from trimtab.prices.provenance import Priced, Provenance, budget_within, reading
 from trimtab.prices.thresholds import Thresholds
 
 __all__ = ["FEATURES", "Value", "ValueSchedule", "basis", "close_decisions", "observed"]
@@ -32,7 +28,7 @@ _RECENT = 0.7  # weight of each surprise relative to the next
 
 
 @dataclass(frozen=True, eq=False)
-class Value:
+class Value(Provenance):
     """A price table and an ensemble of linear models of the advantage of correcting now.
 
     Attributes:
@@ -41,11 +37,8 @@ class Value:
         center: Of the features, (k,).
         spread: Of the features, (k,).
         weights: Of margin, constant, features and their squares, (members, 2 + 2 k).
-        seeds: The calibration seeds; evaluation on any of them is refused.
-        objective: What the value is meant to lower.
-        fingerprint: Of the sampler and the constraint it was calibrated on; "" if unknown.
-        version: Of the library that made it.
-        notes: Anything else worth keeping, JSON only.
+
+    How it was made is told as for all prices: see `Provenance`. Its closing is that of the table, if it tells no other.
     """
 
     thresholds: Thresholds
@@ -53,16 +46,11 @@ class Value:
     center: Tensor
     spread: Tensor
     weights: Tensor
-    seeds: tuple[int, ...] = ()
-    objective: str = "path"
-    fingerprint: str = ""
-    version: str = __version__
-    notes: Mapping[str, Any] = field(default_factory=dict)
-
-    method = "value"
+    method: str = field(default="value", kw_only=True)
 
     def __post_init__(self) -> None:
         """Refuse parts that do not belong together."""
+        super().__post_init__()
         of_type(self.thresholds, Thresholds, "the table of a value", "calibrate makes one")
         T, k = self.thresholds.n_steps, len(FEATURES)
         shapes: dict[str, tuple[int | str, ...]] = {"expected": (T + 1, T), "center": (k,), "spread": (k,)}
@@ -70,6 +58,7 @@ class Value:
             float_tensor(getattr(self, name), f"{name} of a value", shape)
         if len(self.weights) < 2:
             raise ValueError(f"weights of a value are of 2 members or more: got {len(self.weights)}")
+        object.__setattr__(self, "closing", self.closing or self.thresholds.closing)
 
     @classmethod
     def untrained(cls, thresholds: Thresholds, expected: Tensor) -> Value:
@@ -100,23 +89,18 @@ class Value:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file."""
         tensors = {name: getattr(self, name) for name in _TENSORS} | {"table": self.thresholds.table}
-        facts = {name: getattr(self, name) for name in ("seeds", "objective", "fingerprint")}
-        facts["closing"] = self.thresholds.closing
+        facts = self.told()
         OwnScale.write(self.thresholds.own_scale, tensors, facts)
-        save_tensors(path, "value", tensors, facts | {"notes": dict(self.notes)})
+        save_tensors(path, "value", tensors, facts)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Value:
         """Read what `save` wrote; a truncated, foreign or inconsistent file is refused."""
-        tensors, facts = load_tensors(path, "value")
-        try:
+        with reading(path, "value", "a usable value") as (tensors, facts):
             own_scale = OwnScale.read(tensors, facts)
-            closing = facts.pop("closing", "")  # which earlier files do not tell
+            closing = facts.get("closing", "")  # which earlier files do not tell
             table = Thresholds(tensors["table"], method="dp", own_scale=own_scale, closing=closing)
-            parts: dict[str, Any] = {name: tensors[name] for name in _TENSORS}
-            return cls(table, **parts, **facts | {"seeds": tuple(map(int, facts["seeds"]))})
-        except UNUSABLE as error:
-            raise ValueError(f"{path}: not a usable value: {error}") from error
+            return cls(table, *(tensors[name] for name in _TENSORS), **facts)
 
     def to(self, device: torch.device) -> Value:
         """The same value on `device`."""
@@ -128,7 +112,7 @@ _TENSORS = ("expected", "center", "spread", "weights")
 
 
 @dataclass(frozen=True, eq=False)
-class ValueSchedule(Schedule):
+class ValueSchedule(Priced):
     """Project where correcting now has a positive advantage; far from the table's price, where the table says so."""
 
     value: Value
@@ -142,14 +126,9 @@ class ValueSchedule(Schedule):
         object.__setattr__(self, "budget", budget_within(self.budget, self.value.n_steps, self.value.budget))
 
     @property
-    def calibration_seeds(self) -> tuple[int, ...]:
-        """Seeds this schedule must not be evaluated on."""
-        return self.value.seeds
-
-    @property
-    def closing(self) -> str:
-        """The accounting the table was made for."""
-        return self.value.thresholds.closing
+    def made_from(self) -> Value:
+        """The value."""
+        return self.value
 
     def decide(self, now: Moment) -> Tensor:
         """By the ensemble's mean where the table is close to indifferent and the ensemble is sure enough."""
