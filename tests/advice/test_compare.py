@@ -103,6 +103,28 @@ def test_without_a_reference_nothing_is_said_of_distributions():
     assert "p is the chance" not in str(found)
 
 
+def test_of_an_infinite_quality_the_table_shows_what_is_known_and_says_what_to_do():
+    def unbounded(final):
+        return torch.where(torch.arange(len(final)) == 3, torch.inf, final[:, 0])
+
+    found = compare(PROBLEM, {}, [3], quality=unbounded)
+    said = "unbounded is infinite for some samples, which decide its mean: give a large number instead."
+    for shown in (str(found), found._repr_html_()):
+        assert said in shown
+        assert "nan" not in shown
+    terminal = str(found).splitlines()[1].split()
+    assert terminal[:4] == ["terminal", "1.0", "inf", f"{found['terminal', None].mean('endpoint').mean:.4g}"]
+    both_ways = compare(PROBLEM, {}, [3], quality=lambda final: unbounded(final) - unbounded(final).flip(0))
+    assert str(both_ways).splitlines()[1].split()[2] == "n/a"
+    assert "infinite" not in str(compare(PROBLEM, {}, [3], quality=first))
+
+
+def test_a_single_sample_has_no_standard_error():
+    single = compare(tt.Problem(Walk(), Sphere(), [0]), {}, [3], quality=first)
+    assert "nan" not in str(single)
+    assert "±" not in str(single).splitlines()[1]
+
+
 def test_a_budget_that_is_named_twice_is_run_once(price):
     found = compare(PROBLEM, {"paper": price}, [0.25, 3])
     assert [row.name for row in found.rows] == ["terminal", "stepwise", "periodic", "window", "paper"]

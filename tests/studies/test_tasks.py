@@ -59,6 +59,21 @@ def test_the_reference_is_at_no_distance_from_itself(reference):
     assert all(row["endpoint"] < 1e-7 and row["state_error"] < 1e-5 for row in reference.rows)
 
 
+@pytest.mark.parametrize(
+    ("bad", "complaint"),
+    [(torch.inf, "states to those of full projection is infinite for 1 of 3 samples"), (torch.nan, "got NaN for")],
+)
+def test_a_distance_that_no_mean_can_be_taken_of_is_refused_before_rows_are_kept(
+    bad, complaint, reference, monkeypatch
+):
+    def distance(a, b):  # of a state along the path, whose sum is in the rows too
+        return torch.where(torch.arange(len(a)) == 7, bad, (a - b).flatten(1).norm(dim=1))
+
+    monkeypatch.setattr("trimtab.studies.work.domain_of", lambda task: replace(domain("so3"), distance=distance))
+    with pytest.raises(ValueError, match=complaint):
+        run_task(PERIODIC, {"reference": reference.shared})
+
+
 def test_a_task_is_a_pure_function(reference):
     first, second = (run_task(PERIODIC, {"reference": reference.shared}) for _ in range(2))
     assert first.rows == second.rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -102,12 +103,16 @@ class Comparison:
         for row in self.rows:
             found = [row.mean(measure) for measure in self.measures]
             apart = "" if row.fidelity is None else f"p = {row.fidelity.p:.2g}"
-            told = [f"{value.mean:.4g} ± {value.se:.1g}" for value in found]
+            told = map(_told, found)
             cells.append((row.name, f"{row.projections:.1f}", *told, *((apart,) if self._with_distributions else ())))
         return cells
 
     def _note(self) -> str:
-        return f"{self.n} {self.units}, T = {self.n_steps}, paired by seed; ± is one standard error."
+        note = f"{self.n} {self.units}, T = {self.n_steps}, paired by seed; ± is one standard error."
+        infinite = [name for name in self.measures if any(bool(row.values[name].isinf().any()) for row in self.rows)]
+        for name in infinite:
+            note += f" {name} is infinite for some {self.units}, which decide its mean: give a large number instead."
+        return note
 
     def __str__(self) -> str:
         """As a table in plain text."""
@@ -159,7 +164,7 @@ def compare(
             their own. The names of those that are always run are taken.
         budgets: Counts or fractions of T, the closing projection included; the same one twice is run once.
         quality: A measure of final samples beside the distance to full projection and the path error, whose names,
-            "endpoint" and "nepe", are taken.
+            "endpoint" and "nepe", are taken. A mean is infinite where it is so for a sample, and the table says so.
         reference: To compare final samples with as distributions: a problem or a `run` for other seeds, which is then
             fully projected, or samples of your own; none if not given. Rows of a group are no independent samples, so
             that groups have none.
@@ -249,6 +254,13 @@ def compare(
             tell.batch()
     n, units = (terminal.projected.shape[1], "samples") if groups is None else (groups.n, "groups")
     return Comparison(tuple(rows), tuple(rows[0].values), T, n, units)
+
+
+def _told(value: Summary) -> str:
+    """A mean and its standard error as a table shows them, as far as they are known."""
+    if math.isnan(value.mean):
+        return "n/a"
+    return f"{value.mean:.4g}" + ("" if math.isnan(value.se) else f" ± {value.se:.1g}")
 
 
 def _named(values: dict[str, Tensor]) -> dict[str, Tensor]:

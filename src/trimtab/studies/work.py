@@ -20,7 +20,7 @@ from torch import Tensor
 from trimtab.core.budget import corrections
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.machine import THREADS, machine_facts
-from trimtab.core.metrics import Distance, endpoint_distance, path_error, top_mass
+from trimtab.core.metrics import Distance, endpoint_distance, measured_distance, path_error, top_mass
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Rollout
 from trimtab.core.replay import replay
@@ -30,6 +30,7 @@ from trimtab.domains.base import Domain
 from trimtab.experimental.learn_value import calibrate_value
 from trimtab.experimental.value import Value
 from trimtab.prices.calibration import Price, calibrate
+from trimtab.prices.objective import finite
 from trimtab.prices.price_file import load
 from trimtab.schedules import Stepwise
 from trimtab.studies.about import about
@@ -151,7 +152,8 @@ def _rollout(task: Task, inputs: Mapping[str, bytes]) -> Result:
         block = slice(i * n, (i + 1) * n)
         part = part_of(run, block)
         apart = distances_along(part, reference, made.distance)
-        some = _rows(task, budget, made, part, endpoint_distance(part, reference, made.distance), apart.sum(dim=0))
+        along = finite(apart.sum(dim=0), "the distance of states to those of full projection")
+        some = _rows(task, budget, made, part, endpoint_distance(part, reference, made.distance), along)
         if task.unit == "iteration":
             cost = part.iterations.sum(dim=0).double() / _iterations(reference)
             some = [row | {"unit": task.unit, "achieved_budget": c} for row, c in zip(some, cost.tolist(), strict=True)]
@@ -219,7 +221,7 @@ def distances_along(run: Rollout, reference: Rollout, distance: Distance) -> Ten
     assert run.states is not None
     assert reference.states is not None
     after = (map_leaves(lambda leaf: leaf[1:].flatten(0, 1), states) for states in (run.states, reference.states))
-    return distance(*after).reshape(run.projected.shape)
+    return measured_distance(distance, *after).reshape(run.projected.shape)
 
 
 def _rows(
