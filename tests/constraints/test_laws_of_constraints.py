@@ -233,6 +233,22 @@ def test_states_of_any_size_are_improved_to_their_projections(name, dtype, sizes
         torch.testing.assert_close(y, project(constraint, x).x, rtol=off, atol=off)
 
 
+@pytest.mark.parametrize("name", ["so3", "stiefel"])
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 1e12), (torch.float64, 1e90)])
+def test_a_defect_is_finite_where_it_can_be_and_batch_mates_keep_their_bits(name, dtype, size):
+    case = CASES[name]
+    constraint, x = case.make(), states(case).to(dtype)
+    usual, large = constraint.defect(x), x[0].double().clone()
+    x[0] *= size
+    x[1] = torch.nan
+    found = constraint.defect(x)
+    assert torch.equal(found[2:], usual[2:])
+    assert found[1].isnan()
+    expected = size**2 * float((large.mT @ large).norm()) + (size**3 * abs(float(large.det())) if name == "so3" else 0)
+    assert float(found[0]) == pytest.approx(expected, rel=1e-5)
+    assert torch.equal(constraint.defect(x[:1]), found[:1])
+
+
 @every_case
 def test_outcomes_are_one_a_sample(name):
     case = CASES[name]

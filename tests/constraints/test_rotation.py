@@ -161,6 +161,19 @@ def test_the_defect_is_the_formula_of_the_paper():
     assert torch.equal(rotation_defect(a[3]), rotation_defect(a)[3])
 
 
+@pytest.mark.parametrize(("dtype", "largest"), [(torch.float32, 2e38), (torch.float64, 1e308)])
+def test_a_defect_is_infinite_only_where_no_number_is_large_enough(dtype, largest):
+    flat = torch.zeros(1, 3, 3, dtype=dtype)
+    flat[0, 0] = size = largest**0.5 / 3  # of rank one: its determinant is 0, however large it is
+    assert float(rotation_defect(flat)) == pytest.approx(largest / 3, rel=1e-5)
+    assert float(rotation_defect(size * torch.eye(3, dtype=dtype))) == math.inf
+
+
+def test_a_defect_can_be_measured_inside_of_vmap():
+    a = torch.randn(4, 5, 3, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    assert torch.equal(torch.func.vmap(rotation_defect)(a), rotation_defect(a))
+
+
 def test_written_out_products_are_products():
     a, b = torch.randn(2, 5, 3, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     assert torch.allclose(multiply(a, b), a @ b, rtol=0, atol=1e-14)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trimtab.constraints.rows import brought_near, schulz_factor
+from trimtab.constraints.rows import brought_near, frame_defect, measured_again, schulz_factor
 from trimtab.constraints.states import check_states
 from trimtab.core.constraint import Constraint, Improvement
 from trimtab.core.errors import of_type
@@ -244,9 +244,9 @@ def transpose_multiply(a: Tensor, b: Tensor) -> Tensor:
 
 def rotation_defect(a: Tensor) -> Tensor:
     """norm(AᵀA - I) + abs(det A - 1) with the Frobenius norm, (…, 3, 3) to (…)."""
-    if a.ndim > 3:
+    if a.ndim != 3:
         return rotation_defect(a.reshape(-1, 3, 3)).reshape(a.shape[:-2])
-    if a.ndim == 3 and len(a) > _CHUNK and a.is_cpu:
+    if len(a) > _CHUNK and a.is_cpu:
         return torch.cat([rotation_defect(part) for part in torch.split(a, _CHUNK)])
     rows = a.movedim((-2, -1), (0, 1)).contiguous()  # the batch last, where the sums run fast
     x, y, z = rows.unbind(1)
@@ -258,7 +258,15 @@ def rotation_defect(a: Tensor) -> Tensor:
     squares = xx + yy + zz + 2 * (xy + xz + yz)
     cyclic = torch.cat([rows, rows[:2]])
     volume = (cyclic[1:4, 0] * cyclic[2:5, 1] - cyclic[2:5, 0] * cyclic[1:4, 1]) * z
-    return squares.sqrt() + (volume[0] + volume[1] + volume[2] - 1).abs()
+    return measured_again(squares.sqrt() + (volume[0] + volume[1] + volume[2] - 1).abs(), a, _large_defect)
+
+
+def _large_defect(a: Tensor, scale: Tensor) -> Tensor:
+    """`rotation_defect` of s A, (n, 3, 3) and (n,) to (n,), finite wherever it can be."""
+    x, y, z = a.unbind(2)
+    volume = (torch.linalg.cross(x, y) * z).unbind(1)
+    det: Tensor = (volume[0] + volume[1] + volume[2]) * scale * scale * scale
+    return frame_defect(a, scale) + (det - 1).abs()
 
 
 def rotation_angle(a: Tensor, b: Tensor) -> Tensor:

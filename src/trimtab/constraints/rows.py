@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -12,6 +15,8 @@ __all__ = [
     "brought_near",
     "combine_columns",
     "combine_rows",
+    "frame_defect",
+    "measured_again",
     "row_dot",
     "row_length",
     "row_norm",
@@ -63,6 +68,33 @@ def brought_near(matrices: Tensor) -> tuple[Tensor, Tensor]:
 
 
 _NEAR = {torch.float64: 2.0**240, torch.float32: 2.0**25}
+
+
+def measured_again(defect: Tensor, matrices: Tensor, measure: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Defects, (n,), of which those that overflowed though their matrices are finite are measured another way.
+
+    Args:
+        defect: As the plain formula has it; what is finite keeps its bits.
+        matrices: (n, p, q).
+        measure: Defects, (m,), of matrices s X: called with X, (m, p, q), whose largest number is from 1 to 2, and the
+            powers of 2 s, (m,).
+    """
+    try:
+        if math.isfinite(float(defect.detach().sum())):  # the cheapest look at all of them
+            return defect
+    except RuntimeError:  # inside of torch.func.vmap nothing can depend on numbers
+        return defect
+    size = matrices.detach().abs().amax(dim=(1, 2))
+    rows = (size.isfinite() & ~defect.isfinite()).nonzero().squeeze(1)
+    scale = size[rows] / (2 * torch.frexp(size[rows]).mantissa)
+    return defect.index_copy(0, rows, measure(matrices[rows] / scale[:, None, None], scale))
+
+
+def frame_defect(matrices: Tensor, scale: Tensor) -> Tensor:
+    """norm(s² XᵀX - I) with the Frobenius norm, (n, p, q) and (n,) to (n,), finite wherever it can be."""
+    identity = torch.eye(matrices.shape[2], dtype=matrices.dtype, device=matrices.device)
+    gram = row_product(matrices.transpose(1, 2), matrices) - identity / scale[:, None, None] / scale[:, None, None]
+    return row_norm(gram.flatten(1)) * scale * scale
 
 
 def apply_matrix(matrix: Tensor, x: Tensor) -> Tensor:
