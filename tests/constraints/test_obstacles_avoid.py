@@ -253,6 +253,12 @@ def test_a_map_that_does_not_fit_is_refused() -> None:
         scattered_circles(500, seed=0)
 
 
+@pytest.mark.parametrize("count", [2.5, "3", True, -1])
+def test_a_number_of_circles_that_cannot_be_is_refused_before_any_is_drawn(count: object) -> None:
+    with pytest.raises((TypeError, ValueError), match=r"the count of circles must be a whole number.*: got"):
+        scattered_circles(count, seed=0)  # type: ignore[arg-type]
+
+
 # ---------------------------------------------------------------- roadmap
 
 
