@@ -168,3 +168,15 @@ def test_processes_give_what_one_process_gives() -> None:
     pooled.program.close()  # type: ignore[attr-defined]
     assert torch.equal(answer.x, alone.x)  # type: ignore[union-attr]
     assert float(violations(load_grid("case14"), answer.x[:, 0], pooled.demand).max()) <= 1e-6  # type: ignore
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 59), (4, 1, 59), (4, 2, 58), (4, 2, 59, 1)])
+def test_states_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
+    constraint = domain("grid").problem(range(4)).constraint
+    for call in (constraint.project, constraint.defect):
+        with pytest.raises(ValueError, match=r"OperatingLimits takes states of shape \(n, 2, 59\).*: got"):
+            call(torch.zeros(shape, dtype=torch.float64))
+        with pytest.raises(ValueError, match="data for 4 samples but was given 1 states"):
+            call(torch.zeros(1, 2, 59, dtype=torch.float64))
+        with pytest.raises(TypeError, match="takes states as a torch tensor"):
+            call([[0.0] * 59])

@@ -87,3 +87,13 @@ def test_the_error_of_a_solution_is_the_distance_to_the_nearest_tried():
 def test_bad_settings_are_explained(settings, message):
     with pytest.raises((TypeError, ValueError), match=message):
         domain("reaction-flow", **settings)
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, TIMES, CELLS), (3, 1, TIMES, CELLS), (3, 2, TIMES, CELLS - 1)])
+def test_states_of_another_shape_are_refused(shape):
+    constraint = domain("reaction-flow", n_steps=STEPS).problem(range(3)).constraint
+    for call in (constraint.project, constraint.defect, constraint.improve):
+        with pytest.raises(ValueError, match=rf"CleanBalance takes states of shape \(n, 2, {TIMES}, {CELLS}\).*: got"):
+            call(torch.zeros(shape))
+        with pytest.raises(TypeError, match="takes states as a torch tensor"):
+            call([0.0])

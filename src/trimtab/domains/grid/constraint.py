@@ -10,6 +10,7 @@ from torch import Tensor
 
 from trimtab.constraints.ipopt import casadi
 from trimtab.constraints.program import NonlinearProgram
+from trimtab.constraints.states import check_states
 from trimtab.core.constraint import Constraint, Projection
 from trimtab.domains.grid.case import Grid
 from trimtab.domains.grid.model import Model
@@ -62,17 +63,22 @@ class OperatingLimits(Constraint):
 
     def project(self, x: Tensor) -> Projection:
         """(n, 2, d) to the same, with IPOPT's outcome per sample."""
+        self._check(x)
         answer = self.program.project((x[:, 0] - self.mean) / self.scale)
         clean = self.mean + self.scale * answer.x
         return Projection(torch.stack([clean, x[:, 1]], dim=1), answer.converged, answer.iterations)
 
     def defect(self, x: Tensor) -> Tensor:
         """(n, 2, d) to (n,)."""
+        self._check(x)
         return violation(self.grid, x[:, 0], self.demand)
 
     def take(self, rows: Tensor) -> OperatingLimits:
         """Of the samples `rows`."""
         return replace(self, program=self.program.take(rows), demand=self.demand[rows])
+
+    def _check(self, x: Tensor) -> None:
+        check_states(x, "OperatingLimits", (2, len(self.mean)), samples=len(self.demand))
 
 
 def limits(grid: Grid, model: Model, demand: Tensor, workers: int = 1) -> OperatingLimits:

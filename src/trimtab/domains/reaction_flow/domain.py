@@ -20,12 +20,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from trimtab.constraints.states import check_states
 from trimtab.core.checks import positive_number
 from trimtab.core.constraint import Constraint, Improvement, Projection
 from trimtab.core.errors import unknown, whole_number
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.domains.base import Domain, Problem, View, renamed
-from trimtab.domains.reaction_flow.equation import Conditions, draw_conditions
+from trimtab.domains.reaction_flow.equation import CELLS, TIMES, Conditions, draw_conditions
 from trimtab.domains.reaction_flow.network import MEAN, SPREAD, FlowNetwork, shipped_network, start_field
 from trimtab.domains.reaction_flow.projection import MassBalance
 
@@ -88,15 +89,18 @@ class CleanBalance(Constraint):
 
     def project(self, x: Tensor) -> Projection:
         """(n, 2, TIMES, CELLS) to the same."""
+        self._check(x)
         answer = self.balance.project(x[:, 0])
         return Projection(torch.stack([answer.x, x[:, 1]], dim=1), answer.converged, answer.iterations)
 
     def defect(self, x: Tensor) -> Tensor:
         """Of the clean field, (n,)."""
+        self._check(x)
         return self.balance.defect(x[:, 0])
 
     def improve(self, x: Tensor, state: tuple[Tensor, ...] | None = None, **context: Any) -> Improvement:
         """One iteration on the clean field."""
+        self._check(x)
         answer = self.balance.improve(x[:, 0], state)
         return answer._replace(x=torch.stack([answer.x, x[:, 1]], dim=1))
 
@@ -107,6 +111,9 @@ class CleanBalance(Constraint):
     def take(self, rows: Tensor) -> CleanBalance:
         """Of the samples `rows`."""
         return CleanBalance(self.balance.take(rows))
+
+    def _check(self, x: Tensor) -> None:
+        check_states(x, "CleanBalance", (2, TIMES, CELLS), samples=len(self.balance.conditions.inflow))
 
 
 def field_distance(a: Tensor, b: Tensor) -> Tensor:
