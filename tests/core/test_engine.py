@@ -165,6 +165,27 @@ def test_a_function_with_other_constants_is_another_one(tmp_path, monkeypatch):
     assert len(ran) == 2
 
 
+def test_a_loop_with_another_generator_is_another_one(tmp_path):
+    engine = Engine("serial", keep=tmp_path / "kept")
+    finals = []
+    for seed in (1, 2, 1):
+        begun = torch.Generator().manual_seed(seed)
+
+        def run(schedule, begun=begun):
+            generator = torch.Generator()
+            generator.set_state(begun.get_state())  # a run draws from a copy, and repeats itself
+            corrector = tt.Corrector(tt.as_constraint(engine_cases.inside, engine_cases.outside), schedule, n_steps=3)
+            for t in range(3):
+                corrector(torch.randn(2, 1, generator=generator), t)
+            return corrector.rollout
+
+        with Workshop(engine) as shop:
+            finals.append(shop.runs(run)(tt.Periodic(1)).final)
+            assert shop.reused == (len(finals) == 3)
+    assert not torch.equal(finals[0], finals[1])
+    assert torch.equal(finals[0], finals[2])
+
+
 @pytest.mark.parametrize("damage", ["cut", "edited", "another's", "gone"])
 def test_a_damaged_batch_is_run_again(damage, tmp_path):
     whole = price_bytes(problem(), tmp_path / "whole", engine=Engine("serial", keep=tmp_path / "kept"))

@@ -1,7 +1,9 @@
 """A fingerprint tells problems apart by their numbers, however those lie in memory."""
 
+import pickle
 from dataclasses import dataclass
 from functools import partial
+from random import Random, SystemRandom
 from types import SimpleNamespace
 from typing import Any
 
@@ -198,10 +200,58 @@ def test_what_is_kept_in_slots_counts(told) -> None:
     assert told(SlottedBall(1.0)) == told(SlottedBall(1.0))
 
 
-@pytest.mark.parametrize("make", [np.random.default_rng, np.random.RandomState, torch.Generator, object])
+GENERATORS: dict[str, Any] = {
+    "numpy": np.random.default_rng,
+    "numpy, Mersenne twister": lambda seed: np.random.Generator(np.random.MT19937(seed)),
+    "numpy, bits": np.random.PCG64,
+    "numpy, old": np.random.RandomState,
+    "torch": lambda seed: torch.Generator().manual_seed(seed),
+    "random": Random,
+}
+
+
+@pytest.mark.parametrize("make", [*(partial(make, 0) for make in GENERATORS.values()), object, SystemRandom])
 def test_where_an_object_lies_is_no_part_of_it(make) -> None:
     one, other = make(), make()
     assert full_fingerprint(Parts(one)) == full_fingerprint(Parts(other))
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_a_generator_is_told_by_its_state_where_what_belongs_to_the_samples_counts(name: str) -> None:
+    make = GENERATORS[name]
+    first, second = Parts(make(1)), Parts(make(2))
+    assert full_fingerprint(first) != full_fingerprint(second)
+    assert full_fingerprint(first).fits(full_fingerprint(second))  # each run may seed it
+    assert fingerprint(first) == fingerprint(second)  # it is of the samples, as seeds are
+    assert full_fingerprint([make(1), make(2)]) != full_fingerprint([make(2), make(1)])
+    copy = pickle.loads(pickle.dumps(first))
+    assert full_fingerprint(copy) == full_fingerprint(first)
+
+
+def test_a_generator_that_was_drawn_from_is_another_one() -> None:
+    held = np.random.default_rng(0)
+
+    def loop(x):
+        return x + held.normal()
+
+    before = full_fingerprint(loop)
+    loop(0.0)
+    assert full_fingerprint(loop) != before
+
+
+@pytest.mark.parametrize("told", [fingerprint, full_fingerprint])
+def test_arrays_and_keys_of_jax_are_told_by_their_numbers(told) -> None:
+    jax = pytest.importorskip("jax", reason="needs the jax extra")
+    make = [
+        jax.numpy.zeros,
+        jax.numpy.ones,
+        lambda n: jax.numpy.ones(n, jax.numpy.bfloat16),
+        lambda n: jax.numpy.eye(n),
+    ]
+    make += [lambda n, seed=seed, key=key: key(seed) for seed in (0, 1) for key in (jax.random.key, jax.random.PRNGKey)]
+    assert len({str(told(Parts(one(3)))) for one in make}) == len(make)
+    for one in make:
+        assert told(Parts(one(3))) == told(Parts(one(3)))
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,8 @@ class Engine:
         name: "processes" (on this machine), "ray" (the cluster that RAY_ADDRESS names, or this machine) or "serial"
             (this process). Every batch is run with one thread, so that all three give the same numbers.
         workers: How many batches are run at once; one per core if not given.
-        keep: A folder for finished batches. The same call with the same folder goes on where it was stopped.
+        keep: A folder for finished batches. The same call with the same folder goes on where it was stopped. A random
+            generator that what is sampled holds counts with its state, so make one in each run, from a seed.
         make: A function of a module that makes the same problem again in a worker, for a problem that cannot be sent
             there.
 

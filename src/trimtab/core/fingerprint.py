@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import functools
 import hashlib
+import random
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -29,7 +30,7 @@ def fingerprint(*things: Any) -> str:
     """A short hash of what samplers and constraints are: their types, settings, functions and weights.
 
     Dataclass fields marked `metadata={"per_sample": True}` are left out, since they change with the seeds and not
-    with the problem. Of a script, what its functions read and call counts too.
+    with the problem, and so are states of random generators. Of a script, what its functions read and call counts too.
 
     Example:
         >>> fingerprint(lambda x: x.clamp(-1, 1)) == fingerprint(lambda x: x.clamp(-2, 2))
@@ -49,8 +50,9 @@ class Fingerprint(NamedTuple):
         content: A hash of types, settings, functions, weights, and of what belongs to the samples.
         files: A hash of the source file of each module that something was met of. What those files import is not
             looked at.
-        read: A hash of what functions of a script read and call, as it is now; "" if there is none. Files do not tell
-            it, since a notebook has none.
+        read: A hash of what functions of a script read and call, and of the states of random generators (of numpy,
+            torch and `random`) that were met, as they are now; "" if there are none. Files do not tell it, since a
+            notebook has none.
     """
 
     content: str
@@ -60,14 +62,19 @@ class Fingerprint(NamedTuple):
     def fits(self, other: Fingerprint) -> bool:
         """Whether the two are of the same things; a function sent by value may be without its module.
 
-        What a script's functions read may be the time it was started or a list that grows, and does not count here.
+        What a script's functions read may be the time it was started or a list that grows, and a generator may be
+        seeded in each run whatever its state is: they do not count here.
         """
         both = self.files.keys() & other.files.keys()
         return self.content == other.content and all(self.files[name] == other.files[name] for name in both)
 
 
 def full_fingerprint(*things: Any) -> Fingerprint:
-    """As `fingerprint`, with what belongs to the samples, and with the source files of everything that was met."""
+    """As `fingerprint`, with what belongs to the samples, and with the source files of everything that was met.
+
+    A random generator counts with its state, by which batches of one seed are told from those of another. Who draws
+    from one that was made outside has another fingerprint afterwards; one that is made in each run has none to count.
+    """
     walk = _Walk(per_sample=True)
     for thing in things:
         walk.feed(thing, 0)
@@ -90,17 +97,22 @@ class _Walk:
         self.modules: set[str] = set()
         self.classes: dict[type, None] = {}  # of scripts, in the order in which they were met
         self.functions: dict[FunctionType, None] = {}
+        self.generators: list[str] = []  # hashes of their states
         self.within: list[int] = []  # what is being looked at, so that an object that holds itself comes to an end
 
     def feed(self, thing: Any, depth: int) -> None:
         kind = type(thing)
         self._class(kind, depth)
+        if self.per_sample and isinstance(thing, _GENERATORS):
+            self.generators.append(fingerprint(_state_of(thing)))
         if isinstance(thing, Tensor):
             self.digest.update(f"{thing.dtype}{tuple(thing.shape)}".encode())
             self.digest.update(_bytes(thing))
         elif isinstance(thing, np.ndarray | np.generic):
             self.digest.update(f"{thing.dtype}{thing.shape}".encode())
             self.digest.update(thing.tobytes() if thing.dtype != object else repr(thing).encode())
+        elif (numbers := _jax_numbers(thing)) is not None:
+            self.feed(numbers, depth)
         elif isinstance(thing, str | bytes | int | float | complex | bool | None):
             self.digest.update(repr(thing).encode())
         elif isinstance(thing, CodeType):
@@ -135,7 +147,9 @@ class _Walk:
                     beyond.feed(name, 0)
                     beyond.feed(known[name], 0)
         self.modules |= beyond.modules
-        return beyond.digest.hexdigest() if told else ""
+        read = beyond.digest.hexdigest() if told else ""
+        generators = [*self.generators, *beyond.generators]
+        return hashlib.sha256(" ".join([read, *generators]).encode()).hexdigest() if generators else read
 
     def _all(self, things: Any, depth: int) -> None:
         """What belongs to one object, between marks: [[1], 2] is not [[1, 2]]."""
@@ -201,6 +215,32 @@ class _Walk:
                 yield from _slots(thing).items()
             else:
                 yield told
+
+
+def _jax_numbers(thing: Any) -> np.ndarray | None:
+    """The numbers of an array of JAX, whose attributes do not hold them; None of all else, and of keys, whose do."""
+    jax = sys.modules.get("jax")
+    if jax is None or not isinstance(thing, jax.Array):
+        return None
+    with suppress(Exception):  # of what is being traced there are none, and others may lie on another machine
+        return np.asarray(thing)
+    return None
+
+
+_GENERATORS = (np.random.Generator, np.random.BitGenerator, np.random.RandomState, torch.Generator, random.Random)
+
+
+def _state_of(generator: Any) -> Any:
+    """What decides the numbers that a random generator draws next; None of one that asks the system for them."""
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    if isinstance(generator, np.random.BitGenerator):
+        return generator.state
+    if isinstance(generator, np.random.RandomState | torch.Generator):
+        return generator.get_state()
+    with suppress(NotImplementedError):
+        return generator.getstate()
+    return None
 
 
 def _names_read(code: CodeType) -> set[str]:
