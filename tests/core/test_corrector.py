@@ -233,6 +233,20 @@ def test_half_precision_is_measured_and_projected_in_float32(dtype):
     assert corrector.rollout.defects.dtype == torch.float32
 
 
+def test_a_logging_function_is_called_as_a_projection_is():
+    seen: list[tuple[bool, bool]] = []
+
+    def on_step(t, numbers):
+        seen.append((torch.is_autocast_enabled("cpu"), torch.is_grad_enabled()))
+
+    corrector = tt.Corrector(Sphere(), tt.Stepwise(), n_steps=2, on_step=on_step)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for _ in range(2):
+            corrector(torch.full((2, 3), 2.0))
+        assert torch.is_autocast_enabled("cpu")
+    assert seen == [(False, False)] * 2
+
+
 def test_autocast_does_not_reach_the_projection():
     def project(x):
         return x @ torch.eye(3)

@@ -66,7 +66,8 @@ class RunLife:
                 one, or projections.
             measure_defects: Whether to evaluate the defects of all steps; by default where the schedule looks at them.
                 Where they are not evaluated, the record holds NaN.
-            on_step: `on_step(t, numbers)` is called after each step, for logging.
+            on_step: `on_step(t, numbers)` is called after each step, for logging: as a projection is, with no gradient
+                and with autocast off, whatever the loop has.
         """
         if isinstance(n_steps, bool) or not isinstance(n_steps, int | np.integer) or not 1 <= n_steps < 2**31:
             raise ValueError(f"n_steps must be a whole number from 1 to 2^31 - 1: got {n_steps!r}")
