@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,6 +13,7 @@ from hypothesis import strategies as st
 from constraint_cases import numbers, torus
 from trimtab.constraints import NonlinearEquality, NonlinearInequality
 from trimtab.constraints.gauss_newton import far_by_multipliers, solve
+from trimtab.core.fingerprint import fingerprint
 
 WAYS = {
     "fresh": {},
@@ -88,6 +92,21 @@ def test_linear_equations_are_found_whatever_is_projected_first(first):
     assert some._linear_equations(first).rows.tolist() == [0]
     again = equations.take(torch.tensor([1, 2]))
     assert again._linear_equations(first) is some._linear_equations(first)
+
+
+def seems_linear_among_some(y, a):
+    return torch.stack([a * y[0] + 2 * y[1] - y[2] / 3, (y * y).sum() - 4])
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda some: pickle.loads(pickle.dumps(some))])
+def test_a_copy_of_some_samples_finds_linear_equations_among_all_of_them(copied):
+    rows = torch.arange(3)
+    equations = NonlinearEquality(seems_linear_among_some, (torch.tensor([1.0, 1.0, 1.0, 2.0]).double(),))
+    x, some = numbers(4, 3), copied(equations.take(rows))
+    for one in (some, some.take(rows), *(each.take(rows) for each in (equations, copied(equations)))):
+        assert one._linear_equations(x[rows]) is None
+        assert torch.equal(one.project(x[rows]).x, equations.project(x).x[rows])
+    assert fingerprint(some) == fingerprint(equations)
 
 
 def test_a_function_that_fails_or_overflows_far_out_is_solved_where_it_does_not():

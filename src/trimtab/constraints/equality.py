@@ -137,6 +137,11 @@ class NonlinearEquality(Constraint):
         """The settings; what was found once is found again, and part of it could not be sent elsewhere."""
         return {name: value for name, value in self.__dict__.items() if name not in _FOUND_ONCE}
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, which knows all samples if these are some of them: what is found once is found among all."""
+        whole = {} if self._whole is self else {"_taken_from": self._whole}
+        return object.__new__, (type(self),), self.__getstate__() | whole
+
     # ------------------------------------------------------------------ what a constraint offers
 
     @torch.no_grad()
