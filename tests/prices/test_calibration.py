@@ -91,3 +91,12 @@ def test_bad_traces_are_refused(bad):
 def test_a_budget_beyond_the_steps_is_refused():
     with pytest.raises(ValueError, match="T = 3 steps must be a whole number from 0 to 3: got 4"):
         tt.prices.quantile_table(torch.rand(3, 2), 4)
+
+
+def test_an_objective_of_one_term_is_that_term_however_it_is_weighted():
+    problem = tt.Problem(Walk(), Sphere(), range(100, 108))
+    named, mixed = (free.calibrate(problem, 4, objective=o) for o in ("path", {"path": 2.0, "endpoint": 0.0}))
+    assert named.method == mixed.method == "dp"
+    assert torch.equal(named.table, mixed.table)
+    paper = [free.calibrate(problem, 4, "paper", objective=o).table for o in ("endpoint", {"endpoint": 3.0})]
+    assert torch.equal(*paper)

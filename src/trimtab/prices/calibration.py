@@ -29,7 +29,7 @@ from trimtab.prices.graded import graded_prices
 from trimtab.prices.mean import Mean, MeanPrices
 from trimtab.prices.mean_program import mean_prices
 from trimtab.prices.methods import FEWEST, by_dp, by_on_policy, by_paper, by_plan
-from trimtab.prices.objective import Objective, as_mix
+from trimtab.prices.objective import Objective, as_mix, by_name
 from trimtab.prices.raced import Price
 
 __all__ = ["METHODS", "Price", "calibrate", "price_of_a_look"]
@@ -110,12 +110,12 @@ def calibrate(  # type: ignore[misc]  # the overloads stand for all its options
     if candidates is not None and not (isinstance(candidates, dict) and all(map(_is_candidate, candidates.items()))):
         raise TypeError(f"candidates are prices by name, as in {{'own': price}}: got {candidates!r:.60}")
     judge = as_quality(quality)
+    objective, mix = by_name(objective), as_mix(objective)
     method = _method_of(method, budget, objective, judge is not None or bool(candidates))
     if unit == "iteration" and method not in ("race", "dp"):
         raise ValueError(f"prices of iterations are made by method='dp' or 'race': got {method!r}")
     if price_of_a_look(look) and method != "race":
         raise ValueError(f"the price of a look is weighed in the race; method {method!r} takes looks to cost nothing")
-    mix = as_mix(objective)
     if set(mix) != {"path"} and method in ("paper", "on-policy"):
         if objective != "endpoint":
             raise ValueError(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -25,10 +25,21 @@ from trimtab.core.noise import uniform_numbers
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
 
-__all__ = ["OBJECTIVES", "Objective", "Skip", "as_mix", "describe", "finite", "residual_weights", "smooth_ratio"]
+__all__ = [
+    "OBJECTIVES",
+    "Objective",
+    "Skip",
+    "as_mix",
+    "by_name",
+    "describe",
+    "finite",
+    "residual_weights",
+    "smooth_ratio",
+]
 
-Objective = Literal["path", "state", "endpoint"] | Mapping[str, float]
-OBJECTIVES = ("path", "state", "endpoint")
+Name = Literal["path", "state", "endpoint"]
+Objective = Name | Mapping[str, float]
+OBJECTIVES: tuple[Name, ...] = get_args(Name)
 
 _WINDOW = 0.05  # of the steps: long enough for residuals to build up as they do between corrections
 _BANDWIDTH = 0.12  # of the steps: over which weights are smoothed
@@ -55,6 +66,17 @@ def as_mix(objective: Objective) -> dict[str, float]:
     if sum(mix.values()) <= 0:
         raise ValueError(f"an objective needs a weight above 0: got {dict(mix)}")
     return {name: weight for name, weight in mix.items() if weight > 0}
+
+
+def by_name(objective: Objective) -> Objective:
+    """The objective by its name, if it is a single one, however that is weighted; else as it is.
+
+    Example:
+        >>> by_name({"path": 2, "endpoint": 0}), by_name({"path": 1, "endpoint": 2})
+        ('path', {'path': 1, 'endpoint': 2})
+    """
+    mix = as_mix(objective)
+    return next((name for name in OBJECTIVES if {name} == mix.keys()), objective)
 
 
 def describe(objective: Objective) -> str:

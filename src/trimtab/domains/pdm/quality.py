@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab.core.errors import missing_extra
 from trimtab.core.noise import Noise, as_seeds
 
 from .maps import SHIPPED_SEEDS, shipped_map, shipped_maps
@@ -118,7 +119,7 @@ def figure(model: Model, path: Path, per_map: int = 24, inner_steps: int | None 
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError("figures need matplotlib: pip install 'trimtab[studies]'") from error
+        raise missing_extra("matplotlib", "studies", "a figure of trajectories") from error
     made = _samples_and_plans(model, per_map, inner_steps, seed)
     maps = shipped_maps()
     drawing = Figure(figsize=(3.2 * len(maps), 7.4), layout="constrained")
