@@ -123,6 +123,7 @@ def test_a_single_sample_has_no_standard_error():
     single = compare(tt.Problem(Walk(), Sphere(), [0]), {}, [3], quality=first)
     assert "nan" not in str(single)
     assert "±" not in str(single).splitlines()[1]
+    assert "1 sample, T =" in str(single)
 
 
 def test_a_budget_that_is_named_twice_is_run_once(price):

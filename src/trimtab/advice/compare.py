@@ -108,7 +108,8 @@ class Comparison:
         return cells
 
     def _note(self) -> str:
-        note = f"{self.n} {self.units}, T = {self.n_steps}, paired by seed; ± is one standard error."
+        counted = self.units if self.n > 1 else self.units.removesuffix("s")
+        note = f"{self.n} {counted}, T = {self.n_steps}, paired by seed; ± is one standard error."
         infinite = [name for name in self.measures if any(bool(row.values[name].isinf().any()) for row in self.rows)]
         for name in infinite:
             note += f" {name} is infinite for some {self.units}, which decide its mean: give a large number instead."
