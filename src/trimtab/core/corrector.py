@@ -118,7 +118,7 @@ class Corrector(RunLife):
         if answer[1:] == (None, None, None) and self.measures_residuals and self.unit == "projection":
             residual, told = some.defect(answer.x), True
         else:
-            answer = self._dealt_with(ledger, some, x, answer, those)
+            answer = self._accepted(ledger, some, x, answer, those)
             ledger.keep_outcome(answer, those)
             residual, told = self._residual(some, answer), self.measure_defects or answer.residual is not None
         if not ledger.keep(residual, check=told):
@@ -135,7 +135,10 @@ class Corrector(RunLife):
     def _correct_all(self, ledger: Ledger, constraint: Applied, x: Leaves) -> Leaves:
         """Project the whole batch and keep the chosen rows, with no wait for the device."""
         chosen = ledger.projected[ledger.t]
-        answer = self._dealt_with(ledger, constraint, x, constraint.project(x), chosen=chosen)
+        answer = constraint.project(x)
+        if answer.converged is not None:  # the failures of the others do not count
+            answer = answer._replace(converged=answer.converged | ~chosen)
+        answer = self._accepted(ledger, constraint, x, answer)
         ledger.keep_outcome(answer, None)
         left = torch.where(chosen, self._residual(constraint, answer), ledger.defects[ledger.t])
         ledger.keep(left, check=False)
@@ -149,7 +152,7 @@ class Corrector(RunLife):
         if len(rows) == 0:
             return x
         some = constraint.take(rows)
-        answer = self._dealt_with(ledger, some, x, some.project(x, rows), rows)
+        answer = self._accepted(ledger, some, x, some.project(x, rows), rows)
         some.refuse_bad_answers(answer)  # nothing is measured any more
         ledger.closed |= open_rows
         if answer.converged is not None:
@@ -160,18 +163,10 @@ class Corrector(RunLife):
             ledger.closing_iterations[rows] = 1
         return put_rows(x, rows, answer.x)
 
-    def _dealt_with(
-        self,
-        ledger: Ledger,
-        constraint: Applied,
-        x: Leaves,
-        answer: Outcome,
-        rows: Tensor | None = None,
-        chosen: Tensor | None = None,
+    def _accepted(
+        self, ledger: Ledger, constraint: Applied, x: Leaves, answer: Outcome, rows: Tensor | None = None
     ) -> Outcome:
-        """The answer of a projection of some rows (k,), or of all; those chosen that failed go the policy's way."""
-        if chosen is not None and answer.converged is not None:
-            answer = answer._replace(converged=answer.converged | ~chosen)
+        """The answer of a projection of some rows (k,), or of all: bad numbers refused, failures dealt with."""
         if not self.dense and (answer.residual is not None or not self.measures_residuals):
             constraint.refuse_bad_answers(answer)  # else the defect that is measured next tells
         if answer.converged is not None and not bool(answer.converged.all()):

@@ -86,10 +86,10 @@ def describe(objective: Objective) -> str:
         >>> describe({"path": 1, "endpoint": 2})
         '1 path + 2 endpoint'
     """
-    mix = as_mix(objective)
-    if len(mix) == 1:
-        return next(iter(mix))
-    return " + ".join(f"{weight:g} {name}" for name, weight in mix.items())
+    named = by_name(objective)
+    if isinstance(named, str):
+        return named
+    return " + ".join(f"{weight:g} {name}" for name, weight in as_mix(objective).items())
 
 
 @dataclass(frozen=True, eq=False)
