@@ -43,6 +43,9 @@ def test_foreign_truncated_and_other_files_are_refused(prices, tmp_path):
         tt.prices.Thresholds.load(path)
     from safetensors.torch import save_file
 
+    save_file({"table": prices.table}, path, metadata={"format": "trimtab-99", "version": "9.1"})
+    with pytest.raises(ValueError, match=r"written by trimtab 9\.1 in the format 'trimtab-99', which this version"):
+        tt.prices.Thresholds.load(path)
     save_file({"table": prices.table}, path)
     with pytest.raises(ValueError, match="not one written by trimtab"):
         tt.prices.Thresholds.load(path)

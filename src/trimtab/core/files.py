@@ -284,7 +284,13 @@ def load_tensors(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Ten
         raise ValueError(
             f"{path}: not a trimtab {kind} file, or a truncated one ({error}); save it again with trimtab"
         ) from error
-    if metadata.get("format") not in (_FORMAT, _WITHOUT_CHECKSUM):
+    written_as = metadata.get("format", "")
+    if written_as not in (_FORMAT, _WITHOUT_CHECKSUM) and written_as.startswith("trimtab-"):
+        raise ValueError(
+            f"{path}: written by trimtab {metadata.get('version', 'of another version')} in the format {written_as!r}, "
+            f"which this version, {__version__}, does not read; install that one, or save the file again with this one"
+        )
+    if written_as not in (_FORMAT, _WITHOUT_CHECKSUM):
         raise ValueError(f"{path}: a safetensors file, but not one written by trimtab; expected a {kind} file")
     if metadata.get("kind") != kind:
         raise ValueError(f"{path}: holds {metadata.get('kind')!r}, expected {kind!r}")
