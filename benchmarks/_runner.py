@@ -72,7 +72,7 @@ def bench_command(args: argparse.Namespace) -> int:
     facts = versions()
     rows = _kept(args.json, facts, args.quick) if args.only and args.json is not None and args.json.is_file() else []
     if args.docs is not None:
-        _refuse_missing([name for name in names if name not in (args.only or names)], rows)
+        _check_missing([name for name in names if name not in (args.only or names)], rows)
     broken = False
     for name in args.only or names:
         print(f"{name} …", end=" ", flush=True)
@@ -99,7 +99,7 @@ def bench_command(args: argparse.Namespace) -> int:
     return int(broken)
 
 
-def _refuse_missing(others: list[str], rows: list[Row]) -> None:
+def _check_missing(others: list[str], rows: list[Row]) -> None:
     """The page has the rows of all benchmarks: refuse to renew it with some, lest the others be lost."""
     missing = [name for name in others if name not in {row["benchmark"] for row in rows}]
     if missing:

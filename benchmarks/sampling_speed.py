@@ -18,7 +18,7 @@ import trimtab as tt
 from _compare import median_interval, skipped
 from _pdm_projection import project_as_pdm
 from trimtab.constraints.obstacles import AvoidObstacles, Obstacles
-from trimtab.domains.pdm import AnnealedLangevin, load_model, shipped_map, start_goal_pairs
+from trimtab.evaluation.domains.pdm import AnnealedLangevin, load_model, shipped_map, start_goal_pairs
 
 Way = Literal["rebuilt", "once", "batched"]
 NAMES: dict[Way, str] = {

@@ -151,7 +151,7 @@ def share_solved(obstacles: Obstacles, quick: bool) -> dict[str, Any]:
 
 def against_score_step(quick: bool) -> dict[str, Any]:
     """The defect of a batch as a share of one evaluation of a score network of the public sampler's shape."""
-    from trimtab.domains.pdm.network import PDM_ARCHITECTURE, RefineNet
+    from trimtab.evaluation.domains.pdm.network import PDM_ARCHITECTURE, RefineNet
 
     ends = torch.tensor([-0.9, -0.9]), torch.tensor([0.9, 0.9])
     avoid = AvoidObstacles(scattered_circles(CIRCLES, seed=1), *ends)

@@ -17,7 +17,7 @@ from _compare import median_interval, skipped
 from trimtab.constraints.obstacles import AvoidObstacles, Obstacles
 from trimtab.constraints.obstacles import batched as obstacles_batched
 from trimtab.constraints.obstacles.compiled import compiled_search
-from trimtab.domains.pdm import AnnealedLangevin, load_model, shipped_map, start_goal_pairs
+from trimtab.evaluation.domains.pdm import AnnealedLangevin, load_model, shipped_map, start_goal_pairs
 
 KINDS = ("update", "defect", "projection", "scheduling")
 N = 16

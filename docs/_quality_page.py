@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from _page import HERE
-from trimtab.domains import SYNTHETIC
+from trimtab.evaluation.domains import SYNTHETIC
 from trimtab.schedules.style import PAGE, figure_style, look_of
 
 __all__ = ["BUDGETS", "DEFAULT", "JUDGED", "PATH", "QUARTER", "RIVALS", "RULED", "draw", "draw_median", "tables"]
@@ -22,7 +22,7 @@ RULED = {
     "above noise": "above-noise",
     "until below": "until-below",
 }
-"""Rules that know no budget: as tables and as `trimtab.studies.rules` call them."""
+"""Rules that know no budget: as tables and as `trimtab.evaluation.studies.rules` call them."""
 
 RIVALS = (
     "periodic",

@@ -11,8 +11,8 @@ from _page import HERE, renew
 from trimtab.advice.recommend import advise
 from trimtab.advice.result import Advice
 from trimtab.cli.advise import FIRST_SEED
-from trimtab.domains import SYNTHETIC
-from trimtab.studies.usercode import Source, domain_from
+from trimtab.evaluation.domains import SYNTHETIC
+from trimtab.evaluation.studies.usercode import Source, domain_from
 
 KINDS = ("periodic", "window", "adaptive")
 HEAD = "| domain | steps | C_0.2 | survives one step | rank correlation | periodic | window | adaptive | advice |"

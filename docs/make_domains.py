@@ -15,14 +15,14 @@ from typing import Any
 from fit_replica import outcome
 
 from _page import renew
-from trimtab.domains import FLOWS, SYNTHETIC, VARIANTS, domain
-from trimtab.studies.config import Study
-from trimtab.studies.engine import run_study
-from trimtab.studies.errors import StudyError
-from trimtab.studies.reported import reported
-from trimtab.studies.rows import write_rows
-from trimtab.studies.store import Store
-from trimtab.studies.summary import summarise
+from trimtab.evaluation.domains import FLOWS, SYNTHETIC, VARIANTS, domain
+from trimtab.evaluation.studies.config import Study
+from trimtab.evaluation.studies.engine import run_study
+from trimtab.evaluation.studies.errors import StudyError
+from trimtab.evaluation.studies.paper_values import reported
+from trimtab.evaluation.studies.rows import write_rows
+from trimtab.evaluation.studies.store import Store
+from trimtab.evaluation.studies.summary import summarise
 
 PARTS = ("langevin", "flows", "ramps")
 SCHEDULES = {"adaptive:paper": "the paper's rule", "adaptive:dp": "dynamic program"}

@@ -31,11 +31,11 @@ import trimtab as tt
 from _page import HERE, renew
 from trimtab.core.files import write_atomically
 from trimtab.core.metrics import summary
-from trimtab.domains import Domain
+from trimtab.evaluation.domains import Domain
+from trimtab.evaluation.studies.rules import find_rule
 from trimtab.prices import Mean
 from trimtab.prices.mean import AtPrice
 from trimtab.schedules import Geometric, Inexact, RandomRamp, windows
-from trimtab.studies.rules import find_rule
 
 CALIBRATION, EVALUATION = 1_100_000, 700_000
 STORE = HERE / "effort.json"
@@ -134,8 +134,10 @@ def schedules_of(cell: Cell) -> list[Schedules]:
         if units >= least:  # for less there is no iteration at every step
             row["inexact at every step"] = Inexact(each(units)), {}
         row["one tau"] = _one_tau(T, tau(units)), {}
-        row |= {f"repeat for {o}": (price.at(max(price.kept_back, int(units))), {}) for o, price in repeat.items()}
-        row["iterations, default"] = raced.at(max(raced.kept_back, int(units))), {}
+        row |= {
+            f"repeat for {o}": (price.at(max(price.closing_reserve, int(units))), {}) for o, price in repeat.items()
+        }
+        row["iterations, default"] = raced.at(max(raced.closing_reserve, int(units))), {}
         try:
             mean = tt.calibrate(problem, Mean(round(units)), unit="iteration")
             row["mean budget for endpoint"] = mean.at(Mean(round(units))), {}
@@ -147,7 +149,7 @@ def schedules_of(cell: Cell) -> list[Schedules]:
 
 def _where_calibrated(problem: tt.Problem, schedule: tt.Schedule) -> tt.Rollout:
     """A schedule on the seeds it was calibrated on, where its cost is fitted; nothing is reported of it."""
-    return problem.rollout((lambda now: schedule.decide(now)) if schedule.calibration_seeds else schedule)
+    return problem.rollout((lambda view: schedule.decide(view)) if schedule.calibration_seeds else schedule)
 
 
 def _window(budget: int, n_steps: int, place: float) -> tt.Schedule:

@@ -21,10 +21,10 @@ from matplotlib.collections import LineCollection
 from torch import Tensor
 
 import trimtab as tt
-from trimtab.core.engine import Engine
 from trimtab.core.metrics import path_error
-from trimtab.domains import DOMAINS, base_of
-from trimtab.domains.base import Graph
+from trimtab.core.runner import Engine
+from trimtab.evaluation.domains import DOMAINS, base_of
+from trimtab.evaluation.domains.base import Graph
 from trimtab.schedules import Fixed
 from trimtab.schedules.style import look_of
 

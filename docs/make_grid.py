@@ -24,20 +24,20 @@ import trimtab as tt
 from _page import HERE, renew
 from trimtab.core.distributions import compare_samples
 from trimtab.core.files import load_tensors, save_tensors
-from trimtab.core.fingerprint import fingerprint
+from trimtab.core.identity import fingerprint
 from trimtab.core.metrics import nepe
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
-from trimtab.domains import domain
-from trimtab.domains.base import Domain
-from trimtab.domains.grid.case import Grid
-from trimtab.domains.grid.data import given_demand, true_points
-from trimtab.domains.grid.model import shipped_model
-from trimtab.domains.grid.quality import features
-from trimtab.domains.grid.rated import load_grid
-from trimtab.domains.grid.view import draw_grid
-from trimtab.report.formats import Cell, Table
+from trimtab.evaluation.domains import domain
+from trimtab.evaluation.domains.base import Domain
+from trimtab.evaluation.domains.grid.case import Grid
+from trimtab.evaluation.domains.grid.data import given_demand, true_points
+from trimtab.evaluation.domains.grid.model import shipped_model
+from trimtab.evaluation.domains.grid.quality import features
+from trimtab.evaluation.domains.grid.rated import load_grid
+from trimtab.evaluation.domains.grid.view import draw_grid
+from trimtab.evaluation.report.formats import Cell, Table
 from trimtab.schedules.style import figure_style, look_of
 
 BUDGETS = (0.1, 0.25, 0.5)

@@ -1,4 +1,4 @@
-"""Fit the rational approximations of the normal quantile in `trimtab.core.steady`, and print them with their errors.
+"""Fit the rational approximations of the normal quantile in `trimtab.core.exact_math`, and print them with their errors.
 
     python docs/make_normal.py
 

@@ -25,17 +25,17 @@ import torch
 import trimtab as tt
 from _page import HERE, renew
 from trimtab.core.budget import corrections
-from trimtab.core.moment import last_corrections
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Rollout
+from trimtab.core.view import last_corrections
+from trimtab.evaluation.report.formats import Cell, Table
+from trimtab.evaluation.studies.config import Study, budget_name
+from trimtab.evaluation.studies.rows import read_timing
+from trimtab.evaluation.studies.schedules import STUDY_SCHEDULES, ScheduleInputs
+from trimtab.evaluation.studies.store import read_run
+from trimtab.evaluation.studies.tasks import made_domain
 from trimtab.prices.price_file import load
-from trimtab.report.formats import Cell, Table
 from trimtab.schedules.style import label_of
-from trimtab.studies.config import Study, budget_name
-from trimtab.studies.rows import read_timing
-from trimtab.studies.schedules import STUDY_SCHEDULES, Ingredients
-from trimtab.studies.store import read_run
-from trimtab.studies.tasks import made_domain
 
 RUNS = {
     "own": "the shipped model, all levels eligible",
@@ -118,7 +118,7 @@ def run_again(run: Path, study: Study, summary: Mapping[str, Any]) -> dict[str, 
         )
         count = int(corrections(budget, problem.sampler.n_steps))
         schedule = STUDY_SCHEDULES[key].build(
-            Ingredients(problem, as_seeds(seeds), price), torch.full((len(seeds),), count)
+            ScheduleInputs(problem, as_seeds(seeds), price), torch.full((len(seeds),), count)
         )
         begin, clock = process_time(), perf_counter()
         record = tt.rollout(problem.sampler, problem.constraint, schedule, seeds)

@@ -24,17 +24,17 @@ from trimtab.constraints.obstacles.avoid import AvoidObstacles
 from trimtab.constraints.obstacles.geometry import Obstacles
 from trimtab.core.distributions import compare_samples
 from trimtab.core.files import load_tensors, save_tensors
-from trimtab.core.fingerprint import fingerprint
+from trimtab.core.identity import fingerprint
 from trimtab.core.metrics import nepe
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
-from trimtab.domains import domain
-from trimtab.domains.pdm.domain import path_distance
-from trimtab.domains.pdm.planner import plan
-from trimtab.domains.pdm.quality import trajectory_quality
-from trimtab.domains.pdm.scores import SCORES, path_errors
-from trimtab.report.formats import Cell, Table
+from trimtab.evaluation.domains import domain
+from trimtab.evaluation.domains.pdm.domain import path_distance
+from trimtab.evaluation.domains.pdm.planner import plan
+from trimtab.evaluation.domains.pdm.quality import trajectory_quality
+from trimtab.evaluation.domains.pdm.scores import SCORES, path_errors
+from trimtab.evaluation.report.formats import Cell, Table
 
 BUDGET = 0.25
 CALIBRATION_SEED = 1_000_000

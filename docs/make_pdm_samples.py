@@ -17,10 +17,10 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from _page import HERE, renew
-from trimtab.domains import domain
-from trimtab.domains.pdm import load_model
-from trimtab.domains.pdm.quality import figure, sample, trajectory_quality, validate
-from trimtab.report.formats import Cell, Table
+from trimtab.evaluation.domains import domain
+from trimtab.evaluation.domains.pdm import load_model
+from trimtab.evaluation.domains.pdm.quality import figure, sample, trajectory_quality, validate
+from trimtab.evaluation.report.formats import Cell, Table
 
 INNER = (5, 25, 100)
 DRAWN = 12

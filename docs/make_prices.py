@@ -26,12 +26,12 @@ import trimtab as tt
 from _page import HERE, renew
 from trimtab.core import metrics
 from trimtab.core.files import write_atomically
-from trimtab.core.moment import last_corrections
-from trimtab.domains import SYNTHETIC
+from trimtab.core.view import last_corrections
+from trimtab.evaluation.domains import SYNTHETIC
+from trimtab.evaluation.limits.hindsight import hindsight
+from trimtab.evaluation.limits.online_bound import online_limit
 from trimtab.experimental.learn_value import calibrate_value
 from trimtab.experimental.lookahead import LookAhead
-from trimtab.limits.hindsight import hindsight
-from trimtab.limits.online_bound import online_limit
 from trimtab.prices.methods import cost_to_go
 
 KAPPAS = (0.0, 0.1, 0.3, 0.6, 1.0)

@@ -34,10 +34,11 @@ import trimtab as tt
 from _page import HERE, renew
 from trimtab.core import metrics
 from trimtab.core.budget import corrections
-from trimtab.core.distributions import compare_samples, smallest_shift
+from trimtab.core.distributions import compare_samples, minimum_detectable_shift
 from trimtab.core.files import write_atomically
 from trimtab.core.quality import Quality
-from trimtab.domains import SYNTHETIC, Domain
+from trimtab.evaluation.domains import SYNTHETIC, Domain
+from trimtab.evaluation.studies.rules import Rule, find_rule
 from trimtab.schedules import (
     AboveNoise,
     AccumulatedDefect,
@@ -48,7 +49,6 @@ from trimtab.schedules import (
     UntilBelow,
     windows,
 )
-from trimtab.studies.rules import Rule, find_rule
 
 CALIBRATION, EVALUATION, REFERENCE = 1_100_000, 510_000, 610_000
 N, N_MORE, POSITIONS = 64, 256, 10  # samples; of distributions; windows that are tried on the calibration seeds
@@ -141,7 +141,7 @@ class Evaluation:
 
 
 def schedules_of(
-    domain: Domain, evaluation: Evaluation, trained: bool, judged: str | None, say: Callable[[str], None]
+    domain: Domain, evaluation: Evaluation, trained: bool, judged: str | None, progress: Callable[[str], None]
 ) -> tuple[dict[str, Callable[[Tensor], tt.Schedule]], dict[str, Any]]:
     """By name, what makes the schedule for budgets of all rows; and what the race decided."""
     calibration = domain.problem(range(CALIBRATION, CALIBRATION + N))
@@ -157,11 +157,11 @@ def schedules_of(
     if judged is not None and judge is not None:
         methods[JUDGED] = {"quality": Quality(lambda x, about: judge(x, about.constraint), name=judged)}
     for name, options in methods.items():
-        say(f"calibrating {name}")
+        progress(f"calibrating {name}")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that a price is behind even spacing is in the tables
             prices[name] = tt.calibrate(calibration, **options)
-    say("windows")
+    progress("windows")
     T, n = evaluation.T, evaluation.n
     tuning = Evaluation(domain, CALIBRATION, n)
     best = tuning.best_windows(POSITIONS_TRAINED if trained else POSITIONS)
@@ -174,7 +174,7 @@ def schedules_of(
     made |= {"periodic": tt.Periodic, "geometric": Geometric, "random ramp": RandomRamp}
     made |= {"last steps": fixed(last), "best window": fixed(best)}
     for name, key in RULED.items():
-        say(f"tuning {name}")
+        progress(f"tuning {name}")
         rule = find_rule(key, domain.problem, calibration.seeds, "free")
         assert len(rule.counts) == len(BUDGETS), f"{T} steps are too few to tell {len(BUDGETS)} budgets apart"
         values = tuning.tuned(rule, FACTORS_TRAINED if trained else FACTORS).repeat_interleave(n)
@@ -194,21 +194,21 @@ def terminal_of(evaluation: Evaluation) -> Summed:
     return told(apart) | {"largest": round(float(apart.max() / apart.sum()), 4)}
 
 
-def measure(name: str, domain: Domain, say: Callable[[str], None]) -> dict[str, Any]:
+def measure(name: str, domain: Domain, progress: Callable[[str], None]) -> dict[str, Any]:
     """One cell."""
     began = time.process_time()
     trained, judged = name in TRAINED, QUALITIES.get(name)
     n, n_more = (N_TRAINED, N_MORE_TRAINED) if trained else (N, N_MORE)
     evaluation = Evaluation(domain, EVALUATION, n)
-    say("full projection on other seeds")
+    progress("full projection on other seeds")
     reference = domain.problem(range(REFERENCE, REFERENCE + n_more)).rollout(tt.Stepwise()).final
-    made, raced = schedules_of(domain, evaluation, trained, judged, say)
-    shift = smallest_shift(reference, n)
+    made, raced = schedules_of(domain, evaluation, trained, judged, progress)
+    shift = minimum_detectable_shift(reference, n)
     rows: dict[str, Any] = {}
     values = {}
     ours = (DEFAULT, *([JUDGED] if judged else []))
     for method in (*ours, *RIVALS):
-        say(method)
+        progress(method)
         values[method], final = evaluation.all_budgets(made[method], judged)
         p = [compare_samples(samples, reference, shift=shift).p for samples in final]
         rows[method] = {key: list(map(told, found)) for key, found in values[method].items()} | {"p": p}
@@ -220,12 +220,12 @@ def measure(name: str, domain: Domain, say: Callable[[str], None]) -> dict[str, 
             measure: [told(a - b) for a, b in zip(values[one][key], values[method][key], strict=True)]
             for measure, (one, key) in pairs.items()
         }
-    say("more samples at a quarter of the steps")
+    progress("more samples at a quarter of the steps")
     more = domain.problem(range(EVALUATION, EVALUATION + n_more))
     count = evaluation.counts[QUARTER]
     ends = {"full": tt.Stepwise(), "terminal": tt.Terminal()}
     quarter = {DEFAULT: made[DEFAULT](torch.full((n_more,), count)), "periodic": tt.Periodic(count)}
-    width = smallest_shift(reference, n_more)
+    width = minimum_detectable_shift(reference, n_more)
     told_apart = {
         method: compare_samples(more.rollout(schedule).final, reference, shift=width).facts()
         for method, schedule in (ends | quarter).items()

@@ -22,7 +22,7 @@ import trimtab as tt
 from _page import renew
 from trimtab.core.constraint import Improvement
 from trimtab.prices import Mean
-from trimtab.prices.allowance import Allowance, counts_with_closing, even_counts, whole_counts
+from trimtab.prices.counts import Allowance, counts_with_closing, even_counts, whole_counts
 from trimtab.prices.race import EVEN, fixed_plans
 
 SET_UP = 3
@@ -69,7 +69,7 @@ def table() -> str:
     knowing, unaware = (
         tt.calibrate(problem, most, "dp", unit="iteration", objective="path") for problem in (known, plain)
     )
-    held = knowing.kept_back
+    held = knowing.closing_reserve
     each = cost / T
     evenly = Allowance(counts_with_closing(even_counts(T - 1, most - held, 1 + SET_UP), held), held)
     whole = Allowance(counts_with_closing(whole_counts(fixed_plans(T - 1, T - 1)[EVEN], most - held, each), held), held)

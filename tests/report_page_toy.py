@@ -9,9 +9,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from trimtab.report.page import write_page
+from trimtab.evaluation.report.page import write_page
+from trimtab.evaluation.studies.run_files import RunFiles
 from trimtab.schedules.style import label_of
-from trimtab.studies.run_files import RunFiles
 
 KEYS = (
     "terminal",

@@ -9,10 +9,10 @@ from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from trimtab.studies.config import Study
-from trimtab.studies.engine import run_study
-from trimtab.studies.rows import write_rows
-from trimtab.studies.store import Store
+from trimtab.evaluation.studies.config import Study
+from trimtab.evaluation.studies.engine import run_study
+from trimtab.evaluation.studies.rows import write_rows
+from trimtab.evaluation.studies.store import Store
 
 SMALL = Study(
     "small",

@@ -12,11 +12,8 @@ ORDER = (
     ("core",),
     ("schedules",),
     ("constraints", "prices"),
-    ("advice", "limits"),
-    ("experimental",),
-    ("domains", "integrations"),
-    ("studies",),
-    ("report",),
+    ("advice", "integrations"),
+    ("evaluation",),
     ("cli",),
 )
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}

@@ -1,11 +1,12 @@
 """trimtab decides when a constrained generative sampler should spend an expensive projection.
 
 Names are imported when they are first used, so that `trimtab --help` need not wait for torch. What few people need
-lives in its room: `trimtab.schedules`, `trimtab.prices`, `trimtab.constraints`, `trimtab.domains`, ….
+lives in its subpackage: `trimtab.schedules`, `trimtab.prices`, `trimtab.constraints`, `trimtab.evaluation`, ….
 """
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +17,12 @@ if TYPE_CHECKING:
     from trimtab.advice.recommend import advise
     from trimtab.core.constraint import Constraint, Projection, as_constraint
     from trimtab.core.corrector import Corrector
-    from trimtab.core.moment import Moment
     from trimtab.core.problem import Problem
     from trimtab.core.record import Rollout
     from trimtab.core.rollout import rollout
     from trimtab.core.schedule import Schedule
-    from trimtab.domains import domain
+    from trimtab.core.view import StepView
+    from trimtab.evaluation.domains import domain
     from trimtab.prices.calibration import calibrate
     from trimtab.prices.price_file import load
     from trimtab.schedules.basic import Periodic, Stepwise, Terminal
@@ -31,64 +32,41 @@ _HOME = {
     "advice.recommend": ("advise",),
     "core.constraint": ("Constraint", "Projection", "as_constraint"),
     "core.corrector": ("Corrector",),
-    "core.moment": ("Moment",),
+    "core.view": ("StepView",),
     "core.problem": ("Problem",),
     "core.record": ("Rollout",),
     "core.rollout": ("rollout",),
     "core.schedule": ("Schedule",),
-    "domains": ("domain",),
+    "evaluation.domains": ("domain",),
     "prices.calibration": ("calibrate",),
     "prices.price_file": ("load",),
     "schedules.basic": ("Periodic", "Stepwise", "Terminal"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
-_ROOMS = (
+_SUBPACKAGES = (
     "advice",
     "cli",
     "constraints",
     "core",
-    "domains",
-    "experimental",
+    "evaluation",
     "integrations",
-    "limits",
     "prices",
-    "report",
     "schedules",
-    "studies",
 )
 
-_GONE = {
-    "Adaptive": "trimtab.prices.Adaptive",
-    "Advice": "trimtab.advice.result.Advice",
-    "Fixed": "trimtab.schedules.Fixed",
-    "FixedThreshold": "trimtab.schedules.FixedThreshold",
-    "Noise": "trimtab.core.noise.Noise",
-    "Plan": "trimtab.prices.Plan",
-    "Planned": "trimtab.prices.Planned",
-    "ProjectionError": "trimtab.core.applied.ProjectionError",
-    "RandomTimes": "trimtab.schedules.RandomTimes",
-    "Retry": "trimtab.core.applied.Retry",
-    "Sampler": "trimtab.core.rollout.Sampler",
-    "Thresholds": "trimtab.prices.Thresholds",
-    "calibrate_runs": "trimtab.calibrate(run), where run(schedule) returns corrector.rollout",
-    "hindsight": "trimtab.limits.hindsight.hindsight",
-    "load_price": "trimtab.load",
-    "quantile_table": "trimtab.prices.quantile_table",
-    "replay": "trimtab.core.replay.replay",
-    "thresholds_from_runs": "trimtab.prices.paper_prices",
-}
-"""Names of version 0.1 that have moved; to be forgotten in 0.3."""
+_RENAMED = {"Moment": "StepView"}
+"""Names of version 0.2, kept with a warning until 0.4."""
 
 __all__ = [
     "Constraint",
     "Corrector",
-    "Moment",
     "Periodic",
     "Problem",
     "Projection",
     "Rollout",
     "Schedule",
+    "StepView",
     "Stepwise",
     "Terminal",
     "__version__",
@@ -103,10 +81,15 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
+    if name in _SUBPACKAGES:
         return import_module(f"trimtab.{name}")
-    if name in _GONE:
-        raise AttributeError(f"trimtab.{name} has moved since version 0.1; write {_GONE[name]}")
+    if name in _RENAMED:
+        warnings.warn(
+            f"trimtab.{name} is called trimtab.{_RENAMED[name]}; the old name goes in version 0.4",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return getattr(import_module("trimtab"), _RENAMED[name])
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'trimtab' has no attribute {name!r}")
     value = getattr(import_module(f"trimtab.{_MODULE_OF[name]}"), name)
@@ -115,4 +98,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_ROOMS])
+    return sorted([*__all__, *_SUBPACKAGES])

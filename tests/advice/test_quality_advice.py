@@ -155,7 +155,7 @@ def test_it_takes_at_most_sixty_batches_counts_every_one_and_says_what_it_does(i
     sampler, constraint = (ITERATING.sampler, ITERATING.constraint) if iterates else (Traced(), FIRST_ZERO)
     problem, said, sizes = tt.Problem(sampler, constraint, SEEDS), [], []
     problem = replace(ITERATING if iterates else problem, sampler=Begun(sampler, sizes))
-    advice = tt.advise(problem, **{"cost": "projections"} | options, say=said.append)
+    advice = tt.advise(problem, **{"cost": "projections"} | options, progress=said.append)
     assert bool(advice.measured.efforts) == iterates
     batches = [size for size in sizes if size == len(SEEDS) // 2]  # what a projection does is tried on fewer
     assert advice.measured.batches == len(batches) <= 60
@@ -202,7 +202,7 @@ def test_both_batches_are_counted_where_they_differ():
 def test_loops_of_ones_own_are_judged_by_a_quality_too():
     def run_on(seeds):
         problem = tt.Problem(Traced(left=0.1, corrected=1.0), FIRST_ZERO, seeds)
-        return lambda schedule: problem.rollout(schedule, measure_defects=schedule.looks_at_defects)
+        return lambda schedule: problem.rollout(schedule, measure_defects=schedule.uses_defects)
 
     advice = tt.advise(run_on(range(16)), held_out=run_on(range(50, 66)), quality=trace, cost="projections")
     assert advice.kind == "terminal"
@@ -356,9 +356,9 @@ def test_the_projection_of_a_loop_is_tried_out_if_its_constraint_is_given():
 def test_a_look_that_costs_as_much_as_a_projection_is_counted_and_times_without_looks_are_recommended():
     sampler = Traced(weights=(0.0,) * 10 + (1.0,) * 6)
     advice = advised(sampler, quality=trace, look=1.0)
-    assert not advice.schedule.looks_at_defects
+    assert not advice.schedule.uses_defects
     for trial in advice.measured.trials:
-        looked = T * trial.schedule.looks_at_defects
+        looked = T * trial.schedule.uses_defects
         assert trial.projections == pytest.approx(trial.budget if not looked else trial.schedule.budget + looked)
     with pytest.raises(ValueError, match="at least 0: got -1"):
         advised(sampler, quality=trace, look=-1)

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from trimtab.cli.main import main
-from trimtab.studies.rows import read_rows
+from trimtab.evaluation.studies.rows import read_rows
 
 BEFORE = """
 from dataclasses import dataclass

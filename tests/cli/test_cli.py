@@ -18,8 +18,8 @@ from trimtab import __version__
 from trimtab.cli.compare import table_of
 from trimtab.cli.main import COMMANDS, main
 from trimtab.core.files import save_tensors
-from trimtab.studies.config import preset
-from trimtab.studies.summary import summary_schema
+from trimtab.evaluation.studies.config import preset
+from trimtab.evaluation.studies.summary import summary_schema
 
 TINY = ("--preset", "tiny", "--only", "terrain-ridge")
 
@@ -117,7 +117,7 @@ def test_the_pages_data_is_as_documented(killed_and_resumed):
 
 
 def test_the_report_can_be_written_again_from_the_rows(killed_and_resumed, monkeypatch):
-    monkeypatch.setattr("trimtab.report.figures.write_figures", lambda *_: [])
+    monkeypatch.setattr("trimtab.evaluation.report.figures.write_figures", lambda *_: [])
     run = killed_and_resumed["run"]
     before = (run / "summary.json").read_text()
     (run / "summary.json").unlink()
@@ -292,7 +292,7 @@ def test_a_disk_that_fills_up_while_figures_are_drawn_is_one_clear_line(killed_a
     def full(path, *_, **__):
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-    monkeypatch.setattr("trimtab.studies.run_files.write_atomically", full)
+    monkeypatch.setattr("trimtab.evaluation.studies.run_files.write_atomically", full)
     assert main(["report", str(run)]) == 2
     said = capsys.readouterr().err
     assert "No space left on device" in said

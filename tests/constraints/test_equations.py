@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from constraint_cases import numbers, torus
 from trimtab.constraints import NonlinearEquality, NonlinearInequality
 from trimtab.constraints.gauss_newton import far_by_multipliers, solve
-from trimtab.core.fingerprint import fingerprint
+from trimtab.core.identity import fingerprint
 
 WAYS = {
     "fresh": {},

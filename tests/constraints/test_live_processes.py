@@ -15,7 +15,7 @@ from slow_ball import Slow, doubled_unless_7
 from trimtab.constraints import NonlinearProgram, TimeLimit
 from trimtab.constraints.ipopt import Workers
 from trimtab.constraints.obstacles import AvoidObstacles
-from trimtab.core.fingerprint import full_fingerprint
+from trimtab.core.identity import full_fingerprint
 
 
 def limited():

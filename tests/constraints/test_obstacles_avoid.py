@@ -17,7 +17,7 @@ from trimtab.constraints.obstacles import AvoidObstacles, Obstacles, scattered_c
 from trimtab.constraints.obstacles.effort import Effort
 from trimtab.constraints.obstacles.geometry import contacts, gaps, penetration
 from trimtab.constraints.obstacles.roadmap import route
-from trimtab.core.applied import checked_projection
+from trimtab.core.bound_constraint import checked_projection
 from trimtab.core.constraint import Constraint
 
 FACTS = Path(__file__).parents[3] / "shared" / "pdm" / "facts.json"

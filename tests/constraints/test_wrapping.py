@@ -69,10 +69,10 @@ def test_a_pose_is_not_done_before_its_translation_is():
 
 @pytest.mark.parametrize(("answer", "came"), [(lambda x: None, "NoneType"), (lambda x: x[:, :1], r"\(4, 1\)")])
 @pytest.mark.parametrize("name", ["product", "pose"])
-def test_a_part_that_answers_with_no_states_of_its_own_is_named(name, answer, came):
+def test_a_part_that_answers_with_no_states_of_its_own_is_named(name, answer, got):
     around, event = WRAPPED[name]
     constraint = around(tt.as_constraint(answer, Slow().defect))
     calls = [constraint.project] + ([constraint.improve] if constraint.improves else [])
     for call in calls:
-        with pytest.raises(ValueError, match=rf"of (the part 2 to 5|translations) must return states .*: got {came}"):
+        with pytest.raises(ValueError, match=rf"of (the part 2 to 5|translations) must return states .*: got {got}"):
             call(states(event))

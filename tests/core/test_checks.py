@@ -1,4 +1,4 @@
-"""Checks of arguments let through what is meant, and say what came and what was expected of the rest."""
+"""Checks of arguments let through what is meant, and say what got and what was expected of the rest."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import math
 import pytest
 import torch
 
-from trimtab.core.checks import float_tensor, positive_number, whole_tensor, yes_or_no
-from trimtab.core.errors import real_number, whole_number
+from trimtab.core.checks import check_bool, check_floats, check_integers, check_positive
+from trimtab.core.errors import check_integer, check_number
 
 
 def test_what_is_meant_goes_through():
     x, rows = torch.rand(4, 3), torch.arange(4)
-    assert positive_number(2, "a radius") == 2.0
-    assert yes_or_no(False, "check") is False
-    assert float_tensor(x, "x", ("n", 3)) is x
-    assert float_tensor(x * math.inf, "x", finite=False).shape == (4, 3)
-    assert whole_tensor(rows, "rows", ("k",)) is rows
+    assert check_positive(2, "a radius") == 2.0
+    assert check_bool(False, "check") is False
+    assert check_floats(x, "x", ("n", 3)) is x
+    assert check_floats(x * math.inf, "x", finite=False).shape == (4, 3)
+    assert check_integers(rows, "rows", ("k",)) is rows
 
 
 @pytest.mark.parametrize("value", [0, -1.5, math.inf, math.nan, True, "1", None, 1j, [1]])
 def test_what_is_no_number_above_0_is_refused(value):
     with pytest.raises((TypeError, ValueError), match=r"a radius must be a (finite )?number"):
-        positive_number(value, "a radius")
+        check_positive(value, "a radius")
 
 
 @pytest.mark.parametrize(
@@ -39,15 +39,15 @@ def test_what_is_no_number_above_0_is_refused(value):
 )
 def test_what_is_no_tensor_of_the_shape_is_refused(value, message):
     with pytest.raises((TypeError, ValueError), match=message):
-        float_tensor(value, "x", ("n", 3))
+        check_floats(value, "x", ("n", 3))
 
 
 def test_a_range_is_told_without_the_end_that_is_there_for_the_machine():
     with pytest.raises(ValueError, match="n must be a whole number of at least 1: got 0"):
-        whole_number(0, "n")
+        check_integer(0, "n")
     with pytest.raises(ValueError, match="n must be a whole number of at most 2147483647: got 2147483648"):
-        whole_number(2**31, "n")
+        check_integer(2**31, "n")
     with pytest.raises(ValueError, match="n must be a whole number from 0 to 5: got 6"):
-        whole_number(6, "n", 0, 5)
+        check_integer(6, "n", 0, 5)
     with pytest.raises(ValueError, match="q must be a number of at least 0: got -1"):
-        real_number(-1, "q", 0)
+        check_number(-1, "q", 0)

@@ -11,7 +11,7 @@ import torch
 import free
 import trimtab as tt
 from cases import Solver, Sphere, correct, row_norm
-from trimtab.core.applied import ProjectionError, Retry
+from trimtab.core.bound_constraint import ProjectionError, Retry
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch
 import free
 import trimtab as tt
 from cases import Sphere, Walk, correct
-from trimtab.core import applied, ledger
+from trimtab.core import bound_constraint, state
 from trimtab.core import corrector as corrector_module
 
 # ------------------------------------------------------------------ bad input
@@ -36,7 +36,7 @@ def test_budgets_for_another_batch_are_refused():
 @pytest.mark.parametrize("decision", [torch.ones(5), torch.ones(4, dtype=torch.bool), True])
 def test_decisions_that_are_no_mask_are_refused(decision):
     with pytest.raises(ValueError, match=r"decide with a \(5,\) bool tensor"):
-        correct(torch.ones(5, 3), schedule=lambda now: decision)
+        correct(torch.ones(5, 3), schedule=lambda view: decision)
 
 
 def test_a_schedule_class_is_not_a_schedule():
@@ -180,7 +180,7 @@ def test_a_copy_that_goes_on_by_another_clock_keeps_its_seconds(hours, monkeypat
 
 def test_proposals_are_not_modified():
     x = torch.full((4, 3), 2.0)
-    correct(x, schedule=lambda now: torch.tensor([True, False, True, False]))
+    correct(x, schedule=lambda view: torch.tensor([True, False, True, False]))
     assert (x == 2).all()
 
 

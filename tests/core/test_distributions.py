@@ -14,7 +14,7 @@ import free
 import trimtab as tt
 from cases import Sphere, Walk
 from trimtab.core import set_distances
-from trimtab.core.distributions import _least_p, compare_samples, smallest_shift
+from trimtab.core.distributions import _least_p, compare_samples, minimum_detectable_shift
 from trimtab.core.set_distances import (
     MEASURES,
     energy_distance,
@@ -157,7 +157,7 @@ def test_where_nothing_differs_p_is_uniform(measure):
 def test_larger_shifts_are_found_more_often_and_the_smallest_shift_says_when(measure):
     sets = drawn(60, 2, 50, 2, seed=3)
     reference = drawn(2000, 2, seed=4)
-    shift = smallest_shift(reference[:50], 50, measure=measure)
+    shift = minimum_detectable_shift(reference[:50], 50, measure=measure)
     spread = 2**0.5
     found = []
     for factor in (0.0, 0.5, 1.0, 2.0):
@@ -176,9 +176,9 @@ def test_larger_shifts_are_found_more_often_and_the_smallest_shift_says_when(mea
 @every_measure
 def test_more_samples_see_smaller_shifts(measure):
     reference = drawn(800, 3)
-    few, many = (smallest_shift(reference[:n], n, measure=measure) for n in (50, 800))
+    few, many = (minimum_detectable_shift(reference[:n], n, measure=measure) for n in (50, 800))
     assert few / many == pytest.approx(4.0, rel=0.25)
-    assert smallest_shift(7 * reference[:50], 50, measure=measure) == pytest.approx(
+    assert minimum_detectable_shift(7 * reference[:50], 50, measure=measure) == pytest.approx(
         few, rel=1e-6
     )  # a ratio has no unit
 
@@ -195,8 +195,8 @@ def test_a_shift_is_promised_only_where_some_relabelling_test_can_reach_the_leve
         label[list(way)] = True
     found = set_distance(measure, both, 0).relabelled(both, labels)
     exact = float((found >= found[0] * (1 - 1e-9)).double().mean())  # of sets as far apart as can be
-    assert math.isinf(smallest_shift(pool[n:], n, measure=measure)) == (exact > 0.05)
-    assert math.isinf(smallest_shift(torch.zeros(m, 2), n, measure=measure)) == (exact > 0.05)
+    assert math.isinf(minimum_detectable_shift(pool[n:], n, measure=measure)) == (exact > 0.05)
+    assert math.isinf(minimum_detectable_shift(torch.zeros(m, 2), n, measure=measure)) == (exact > 0.05)
 
 
 @pytest.mark.parametrize(("n", "m"), [(2, 3), (500, 500), (600, 600), (601, 601), (601, 700), (3, 5000)])
@@ -207,7 +207,7 @@ def test_the_least_p_is_one_over_the_number_of_ways_to_deal_the_samples(n, m):
 def test_the_ways_to_deal_large_sets_are_not_counted(monkeypatch):
     monkeypatch.setattr("trimtab.core.distributions.math.comb", lambda n, k: pytest.fail("a number of 400,000 bits"))
     assert _least_p(200_000, 200_000) == 0
-    assert math.isfinite(smallest_shift(drawn(1000, 2), 200_000))
+    assert math.isfinite(minimum_detectable_shift(drawn(1000, 2), 200_000))
 
 
 def test_too_few_samples_to_see_any_shift_are_said_to_be():
@@ -307,11 +307,11 @@ def test_what_is_no_set_of_samples_is_refused():
 
 def test_bad_options_of_single_distances_are_refused():
     x = torch.zeros(3, 2)
-    for directions, came in ((0, "of at least 1: got 0"), (2.5, "got 2.5 of type float"), ("3", "got '3' of type str")):
-        with pytest.raises((TypeError, ValueError), match=f"directions.* must be a whole number.*{came}"):
+    for directions, got in ((0, "of at least 1: got 0"), (2.5, "got 2.5 of type float"), ("3", "got '3' of type str")):
+        with pytest.raises((TypeError, ValueError), match=f"directions.* must be a whole number.*{got}"):
             sliced_wasserstein(x, x, directions=directions)
-    for bandwidth, came in ((0, "above 0: got 0"), (torch.inf, "got inf"), ("1", "got '1' of type str")):
-        with pytest.raises((TypeError, ValueError), match=f"the bandwidth of a kernel must be .*{came}"):
+    for bandwidth, got in ((0, "above 0: got 0"), (torch.inf, "got inf"), ("1", "got '1' of type str")):
+        with pytest.raises((TypeError, ValueError), match=f"the bandwidth of a kernel must be .*{got}"):
             kernel_distance(x, x, bandwidth=bandwidth)
     with pytest.raises(ValueError, match=r"power is between 0 and 1: got 1\.0"):
-        smallest_shift(x, 3, power=1.0)
+        minimum_detectable_shift(x, 3, power=1.0)

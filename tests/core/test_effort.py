@@ -50,10 +50,10 @@ class Halving(tt.Constraint):
         return tt.Projection(y, torch.ones(len(x), dtype=torch.bool), spent, self.defect(y))
 
 
-def flat_prices(price: float, budget: int, kept_back: int = 1) -> Thresholds:
+def flat_prices(price: float, budget: int, closing_reserve: int = 1) -> Thresholds:
     table = torch.full((T, budget + 1), price, dtype=torch.float64)
     table[:, 0] = torch.inf
-    return Thresholds(table, unit="iteration", kept_back=kept_back)
+    return Thresholds(table, unit="iteration", closing_reserve=closing_reserve)
 
 
 def run(schedule, constraint=None, **options) -> tt.Rollout:
@@ -118,9 +118,9 @@ def test_a_closing_projection_that_does_not_tell_its_iterations_is_one(closing):
 def test_a_function_is_asked_again_after_each_iteration():
     seen = []
 
-    def below(now: tt.Moment) -> Tensor:
-        seen.append((now.t, now.defect.clone(), now.spent.clone()))
-        return now.defect >= 0.1
+    def below(view: tt.StepView) -> Tensor:
+        seen.append((view.t, view.defect.clone(), view.spent.clone()))
+        return view.defect >= 0.1
 
     record = run(below, unit="iteration", closing="none")
     assert float(record.residuals.max()) < 0.1
@@ -200,10 +200,10 @@ def test_where_an_iteration_costs_more_than_is_left_nothing_is_left(budget, clos
     seen = []
 
     class Watching(Adaptive):
-        def decide(self, now):
-            seen.extend([now.arrays(self)[1].min(), now.budget_left.min(), now.spendable.min()])
-            seen.extend([now.take(slice(0, 2)).budget_left.min(), now.take(slice(0, 2)).spendable.min()])
-            return super().decide(now)
+        def decide(self, view):
+            seen.extend([view.arrays(self)[1].min(), view.budget_left.min(), view.spendable.min()])
+            seen.extend([view.take(slice(0, 2)).budget_left.min(), view.take(slice(0, 2)).spendable.min()])
+            return super().decide(view)
 
     prices = flat_prices(0.0, budget)
     record = run(Watching(prices, budget), SetUp(), closing=closing)
@@ -298,7 +298,7 @@ def test_prices_of_iterations_come_back_from_their_file(tmp_path):
     prices = flat_prices(0.1, 40, 3)
     prices.save(tmp_path / "prices.safetensors")
     again = tt.load(tmp_path / "prices.safetensors")
-    assert (again.unit, again.kept_back, again.budget) == ("iteration", 3, 40)
+    assert (again.unit, again.closing_reserve, again.budget) == ("iteration", 3, 40)
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
@@ -367,7 +367,7 @@ def test_a_solver_that_never_ends_is_stopped():
             return answer._replace(done=torch.zeros_like(answer.done))
 
     with pytest.raises(RuntimeError, match="not done after"):
-        run(lambda now: now.defect >= 0, Endless(), unit="iteration")
+        run(lambda view: view.defect >= 0, Endless(), unit="iteration")
 
 
 def test_a_budget_that_cannot_pay_for_the_closing_is_refused():

@@ -12,8 +12,8 @@ import trimtab as tt
 from cases import Sphere, Walk
 from trimtab.core.constraint import Improvement
 from trimtab.core.groups import Groups, as_groups
-from trimtab.core.ledger import Ledger
 from trimtab.core.replay import replay
+from trimtab.core.state import RunState
 from trimtab.prices import Adaptive, Thresholds
 
 LABELS = torch.tensor([7, 3, 7, 3, 9, 9])
@@ -43,9 +43,9 @@ def test_a_group_is_corrected_whole_or_not_at_all_and_has_one_budget(closing, de
 def test_the_defect_of_a_group_is_what_the_schedule_sees():
     seen = []
 
-    def decide(now):
-        seen.append(now.defect)
-        return now.defect >= 0
+    def decide(view):
+        seen.append(view.defect)
+        return view.defect >= 0
 
     run = tt.rollout(Walk(), Sphere(), decide, range(6), groups=Groups(LABELS, "largest"))
     together = torch.stack([run.defects[:, [1, 3]], run.defects[:, [0, 2]], run.defects[:, [4, 5]]]).amax(dim=2).T
@@ -97,7 +97,7 @@ def test_a_problem_has_one_label_for_each_of_its_seeds():
 
 def test_what_a_run_was_given_follows_its_states_to_their_device():
     form = SimpleNamespace(n=6, device=ELSEWHERE, dtype=torch.float32)
-    ledger = Ledger(form, tt.Periodic(torch.full((6,), 3)), 12, "none", torch.arange(6))
+    ledger = RunState(form, tt.Periodic(torch.full((6,), 3)), 12, "none", torch.arange(6))
     assert ledger.seeds.device == ledger.schedule.budget.device == ELSEWHERE
     groups = Groups(LABELS, "largest")
     assert (groups.to(ELSEWHERE).labels.device, groups.to(ELSEWHERE).defect) == (ELSEWHERE, "largest")

@@ -8,7 +8,7 @@ import torch
 import free
 import trimtab as tt
 from cases import CONSTRAINTS, SCHEDULES, Solver, Sphere, Walk
-from trimtab.core.applied import Retry
+from trimtab.core.bound_constraint import Retry
 from trimtab.core.budget import corrections
 from trimtab.core.noise import Noise
 from trimtab.core.replay import replay
@@ -108,7 +108,7 @@ def test_a_row_that_was_not_chosen_cannot_fail_a_dense_run():
     x = torch.tensor([[3.0, 0.0], [0.0, 3.0]])  # the solver fails on the first
     for dense in (False, True):
         corrector = tt.Corrector(
-            Solver(), lambda now: torch.tensor([False, True]), 1, closing="none", dense=dense, on_failure="raise"
+            Solver(), lambda view: torch.tensor([False, True]), 1, closing="none", dense=dense, on_failure="raise"
         )
         torch.testing.assert_close(corrector(x), torch.tensor([[3.0, 0.0], [0.0, 1.0]]))
         assert corrector.rollout.iterations.tolist() == [[0, 3]]

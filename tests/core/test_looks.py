@@ -13,11 +13,11 @@ from torch import Tensor
 import trimtab as tt
 from cases import Sphere, Walk
 from trimtab.core.groups import Groups
-from trimtab.core.looks import SeenEvery, looked_at
-from trimtab.core.moment import Moment
+from trimtab.core.looks import SparseView, is_measured_step
 from trimtab.core.replay import replay
 from trimtab.core.schedule import Watched, watched
 from trimtab.core.stream import Stream
+from trimtab.core.view import StepView
 
 T, SEEDS = 12, range(6)
 every_closing = pytest.mark.parametrize("closing", ["paid", "free", "none"])
@@ -32,13 +32,13 @@ class Seldom(tt.Schedule):
     budget: int = 5
 
     @property
-    def looks_every(self) -> int:
+    def measure_every(self) -> int:
         return self.every
 
-    def decide(self, now: Moment) -> Tensor:
-        if looked_at(now.t, self.every):
-            return now.defect > 0.2
-        return torch.full((len(now),), now.t in self.blindly)
+    def decide(self, view: StepView) -> Tensor:
+        if is_measured_step(view.t, self.every):
+            return view.defect > 0.2
+        return torch.full((len(view),), view.t in self.blindly)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +76,7 @@ def run(schedule, constraint=None, **options) -> tt.Rollout:
 def test_no_defect_is_measured_where_the_schedule_does_not_look(every, blindly, budget, closing, dense):
     constraint, schedule = Counting(), Seldom(every, tuple(blindly), budget)
     record = run(schedule, constraint, closing=closing, dense=dense)
-    looked = torch.tensor([looked_at(t, every) for t in range(T)])
+    looked = torch.tensor([is_measured_step(t, every) for t in range(T)])
     assert constraint.looks == [len(SEEDS)] * int(looked.sum())
     assert record.calls["defect"] == len(constraint.looks)
     assert record.rows["defect"] == sum(constraint.looks)
@@ -144,7 +144,7 @@ def test_a_record_of_few_looks_is_kept_in_a_file(tmp_path):
 
 @pytest.mark.parametrize("every", [0, -1, 1.5, True])
 def test_what_is_no_number_of_updates_is_refused(every):
-    with pytest.raises((ValueError, TypeError), match="looks_every must be a whole number"):
+    with pytest.raises((ValueError, TypeError), match="measure_every must be a whole number"):
         tt.Corrector(Sphere(), Seldom(every), T)
 
 
@@ -164,11 +164,11 @@ def test_a_stream_has_no_steps_between_looks():
 @given(st.integers(1, 6), st.integers(0, T - 1))
 def test_a_moment_shows_looks_alone(every, t):
     defects = torch.rand(T, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    now = Moment.of_record(t, defects, torch.zeros(T, 2, dtype=torch.bool), 3)
-    seen = SeenEvery(now, every)
-    looks = [u for u in range(t + 1) if looked_at(u, every)]
+    now = StepView.of_record(t, defects, torch.zeros(T, 2, dtype=torch.bool), 3)
+    seen = SparseView(now, every)
+    looks = [u for u in range(t + 1) if is_measured_step(u, every)]
     assert seen.defects.isnan().logical_not().all(dim=1).nonzero().squeeze(1).tolist() == looks
-    assert seen.steps_seen == every * len(looks)
+    assert seen.steps_measured == every * len(looks)
     by_hand = sum((every * defects[u] for u in looks), torch.zeros(2, dtype=torch.float64))
 
     def itself(u, defect, last):

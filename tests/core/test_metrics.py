@@ -61,8 +61,8 @@ def test_distances_of_trees_add_up_their_squares(runs):
         (torch.zeros(2, 3), "same shape have a distance"),
     ],
 )
-def test_states_of_another_form_have_no_distance_and_there_is_no_step_to_speak_of(other, came):
-    with pytest.raises((TypeError, ValueError), match=came):
+def test_states_of_another_form_have_no_distance_and_there_is_no_step_to_speak_of(other, got):
+    with pytest.raises((TypeError, ValueError), match=got):
         metrics.euclidean(torch.zeros(2, 2), other)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import free
 import trimtab as tt
 from cases import Solver, Sphere, Walk, correct, row_norm
-from trimtab.core.applied import ProjectionError
+from trimtab.core.bound_constraint import ProjectionError
 from trimtab.core.noise import Noise
 
 BAD = st.sampled_from([torch.nan, torch.inf, -torch.inf])
@@ -81,8 +81,8 @@ def test_iterations_that_count_nothing_are_refused(iterations):
         correct(torch.ones(5, 3), solver)
 
 
-def never(now):
-    return now.defect > 1e9
+def never(view):
+    return view.defect > 1e9
 
 
 def nan_at(call):

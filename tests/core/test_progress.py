@@ -40,7 +40,7 @@ def test_lines_come_after_a_while_and_not_too_often(capsys):
 def test_a_quick_call_and_one_that_tells_its_caller_print_nothing(capsys):
     heard = []
     price = tt.calibrate(problem(), method="paper")
-    tt.calibrate(problem(), method="paper", say=heard.append)
+    tt.calibrate(problem(), method="paper", progress=heard.append)
     tt.compare(problem(first=3000), {"price": price}, [4])
     assert capsys.readouterr().err == ""
     assert heard
@@ -65,8 +65,8 @@ def test_the_first_guess_of_how_many_batches_there_will_be_is_right_within_a_fac
     seen = []
 
     class Watched(Progress):
-        def __init__(self, call, say=None):
-            super().__init__(call, say or (lambda text: None))
+        def __init__(self, call, progress=None):
+            super().__init__(call, progress or (lambda text: None))
             self.first = 0
             seen.append(self)
 

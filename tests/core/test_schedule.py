@@ -63,8 +63,8 @@ def test_a_fixed_threshold_stops_when_the_budget_is_gone():
 
 
 def test_any_function_of_a_moment_is_a_schedule():
-    def every_other(now):
-        return torch.full_like(now.defect, now.t % 2 == 0, dtype=torch.bool)
+    def every_other(view):
+        return torch.full_like(view.defect, view.t % 2 == 0, dtype=torch.bool)
 
     assert torch.equal(masks(every_other, 4)[:, 0], torch.tensor([True, False, True, False]))
 
@@ -72,9 +72,9 @@ def test_any_function_of_a_moment_is_a_schedule():
 def test_a_moment_shows_history():
     seen = []
 
-    def look(now):
-        seen.append((now.t, now.defects.shape, now.since.tolist(), now.budget_left.tolist(), now.projected.shape))
-        return torch.full_like(now.defect, now.t == 1, dtype=torch.bool)
+    def look(view):
+        seen.append((view.t, view.defects.shape, view.since.tolist(), view.budget_left.tolist(), view.projected.shape))
+        return torch.full_like(view.defect, view.t == 1, dtype=torch.bool)
 
     masks(look, 4, n=1)
     assert seen == [

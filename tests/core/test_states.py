@@ -63,7 +63,7 @@ def test_rows_with_unsigned_numbers_are_corrected_as_others_are(dtype, event, po
         return tt.Projection(near, torch.from_numpy(state["x"][:, 0] < 4))
 
     constraint = tt.as_constraint(project, lambda state: (np.abs(state["x"]) - 1).clip(0).max(axis=1))
-    corrector = tt.Corrector(constraint, lambda now: now.defect > 0, 3, closing="free", on_failure=policy)
+    corrector = tt.Corrector(constraint, lambda view: view.defect > 0, 3, closing="free", on_failure=policy)
     state = {"x": np.array([[0.0], [3.0], [5.0], [2.0]]), "key": key}
     for t in range(3):
         state = corrector(state, t)

@@ -30,7 +30,7 @@ def walk(stream, steps, n=4, seed=0):
 @settings(max_examples=25)
 @given(st.floats(0.02, 1.0), st.floats(1.0, 6.0), st.floats(0.0, 2.0), st.integers(0, 99))
 def test_never_more_than_the_rate_and_the_burst(rate, burst, threshold, seed):
-    stream = Stream(Sphere(), lambda now: now.defect >= threshold, rate, burst)
+    stream = Stream(Sphere(), lambda view: view.defect >= threshold, rate, burst)
     projected = walk(stream, 60, seed=seed)
     done = torch.cat([torch.zeros(1, 4), projected.double().cumsum(dim=0)])
     for k in range(1, 61):  # in any stretch of k steps
@@ -42,7 +42,7 @@ def test_never_more_than_the_rate_and_the_burst(rate, burst, threshold, seed):
 
 @pytest.mark.parametrize("rate", [0.1, 0.25, 1 / 3, 1.0])
 def test_what_is_always_wanted_comes_at_the_rate(rate):
-    projected = walk(Stream(Sphere(), lambda now: torch.ones_like(now.defect, dtype=torch.bool), rate), 301)
+    projected = walk(Stream(Sphere(), lambda view: torch.ones_like(view.defect, dtype=torch.bool), rate), 301)
     assert projected.sum(dim=0).tolist() == [int(300 * rate + 1e-6) + 1] * 4
     assert projected[:: round(1 / rate)].all()
 
@@ -50,8 +50,8 @@ def test_what_is_always_wanted_comes_at_the_rate(rate):
 def test_every_sample_has_its_own_bucket_and_is_told_of_it():
     told = []
 
-    def by_row(now):
-        told.append(now.context)
+    def by_row(view):
+        told.append(view.context)
         return torch.tensor([True, False])
 
     stream = Stream(Sphere(), by_row, rate=0.5, burst=2)
@@ -67,7 +67,7 @@ def test_corrections_are_those_of_a_corrector():
     """With all the tokens it wants, a stream does what a corrector without a closing projection does."""
     constraint, schedule = Ball(torch.tensor([0.5, 1.0, 1.5, 2.0])), tt.schedules.FixedThreshold(0.3, 1.0)
     corrector = free.Corrector(constraint, schedule, 40, closing="none")
-    stream = Stream(constraint, lambda now: now.defect >= 0.3, rate=1.0)
+    stream = Stream(constraint, lambda view: view.defect >= 0.3, rate=1.0)
     generator = torch.Generator().manual_seed(1)
     x = y = torch.zeros(4, 3, dtype=torch.float64)
     for t in range(40):
@@ -83,7 +83,7 @@ def test_a_filter_on_the_state_before():
         lambda x, previous: (0.8 * previous - x).clamp(min=0).amax(dim=1),
         needs=("previous",),
     )
-    stream = Stream(limit, lambda now: now.defect > 0, rate=1.0)
+    stream = Stream(limit, lambda view: view.defect > 0, rate=1.0)
     x = torch.ones(3, 1, dtype=torch.float64)
     stream.begin(x)
     for k in range(1, 6):
@@ -112,9 +112,9 @@ def test_a_step_that_failed_can_be_made_again(where, needs):
         check("defect")
         return (x.abs() - 1).clamp(min=0).amax(dim=1)
 
-    def decide(now):
+    def decide(view):
         check("decide")
-        return now.defect > 0
+        return view.defect > 0
 
     stream, other = (
         Stream(tt.as_constraint(project, defect, needs=needs), decide, 0.5, on_step=lambda t, numbers: check("on_step"))
@@ -136,7 +136,7 @@ def test_a_step_that_failed_can_be_made_again(where, needs):
 
 
 def test_groups_share_a_bucket():
-    stream = Stream(Sphere(), lambda now: now.defect > 0, rate=0.25, groups=[0, 0, 1, 1])
+    stream = Stream(Sphere(), lambda view: view.defect > 0, rate=0.25, groups=[0, 0, 1, 1])
     projected = walk(stream, 20)
     assert torch.equal(projected[:, 0], projected[:, 1])
     assert torch.equal(projected[:, 2], projected[:, 3])
@@ -146,7 +146,7 @@ def test_groups_share_a_bucket():
 
 def test_numpy_states():
     ball = tt.as_constraint(lambda x: np.clip(x, -1, 1), lambda x: (np.abs(x) - 1).clip(min=0).max(axis=1))
-    stream = Stream(ball, lambda now: now.defect > 0, rate=1.0)
+    stream = Stream(ball, lambda view: view.defect > 0, rate=1.0)
     x = stream(np.full((2, 3), 5.0))
     assert isinstance(x, np.ndarray)
     assert x.max() == 1
@@ -154,7 +154,7 @@ def test_numpy_states():
 
 def test_beginning_anew_fills_the_buckets():
     numbers = []
-    stream = Stream(Sphere(), lambda now: now.defect >= 0, rate=0.1, on_step=lambda t, seen: numbers.append(t))
+    stream = Stream(Sphere(), lambda view: view.defect >= 0, rate=0.1, on_step=lambda t, seen: numbers.append(t))
     first = walk(stream, 5)
     stream.begin(torch.zeros(4, 3, dtype=torch.float64))
     assert torch.equal(walk(stream, 5), first)
@@ -190,7 +190,7 @@ def test_what_cannot_be_told_is_refused_at_once():
 @pytest.mark.parametrize("bad", [{"rate": 0}, {"rate": 1.5}, {"rate": 0.1, "burst": 0.5}, {"rate": "often"}])
 def test_impossible_rates_are_refused(bad):
     with pytest.raises(ValueError, match=r"rate is|burst is"):
-        Stream(Sphere(), lambda now: now.defect > 0, **bad)
+        Stream(Sphere(), lambda view: view.defect > 0, **bad)
 
 
 def test_rates_may_be_numbers_of_numpy():
@@ -201,9 +201,9 @@ def test_rates_may_be_numbers_of_numpy():
 def test_a_step_of_a_run_is_not_to_be_had():
     timed = tt.as_constraint(lambda x, t: x, lambda x, t: x[:, 0] * 0, needs=("t",))
     with pytest.raises(ValueError, match="a stream has no runs"):
-        Stream(timed, lambda now: now.defect > 0, rate=0.1)
+        Stream(timed, lambda view: view.defect > 0, rate=0.1)
     with pytest.raises(RuntimeError, match="not been called"):
-        Stream(Sphere(), lambda now: now.defect > 0, rate=0.1).spent  # noqa: B018
+        Stream(Sphere(), lambda view: view.defect > 0, rate=0.1).spent  # noqa: B018
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trimtab.domains import DOMAINS
+from trimtab.evaluation.domains import DOMAINS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

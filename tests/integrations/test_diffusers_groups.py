@@ -79,7 +79,7 @@ def test_images_of_a_prompt_are_decided_on_and_projected_together(name, way):
 @pytest.mark.parametrize("name", [name for name in MULTISTEP if name not in ("IPNDM", "PNDM-prk")])
 def test_a_history_is_forgotten_by_whole_groups(name):
     pipe = stable_pipeline(scheduler=SCHEDULERS[name](**OFFSET.get(name, {})))
-    wrap(pipe, SameMean(), lambda now: now.defect > 0.02, history="restart", groups=GROUPS)
+    wrap(pipe, SameMean(), lambda view: view.defect > 0.02, history="restart", groups=GROUPS)
     assert (apart(generate(pipe)) < 1e-5).all()
 
 
@@ -87,9 +87,9 @@ def test_the_defect_of_a_group_may_be_the_largest_and_rows_may_be_spread():
     spread = torch.tensor([1, 0, 1, 0])
     seen = []
 
-    def watch(now):
-        seen.append(now.defect.clone())
-        return now.defect > 1e9
+    def watch(view):
+        seen.append(view.defect.clone())
+        return view.defect > 1e9
 
     norms = tt.as_constraint(lambda x: x, lambda x: x.flatten(1).norm(dim=1))
     pipe = wrap(stable_pipeline(), norms, watch, groups=Groups(spread, "largest"), closing="none")

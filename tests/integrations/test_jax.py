@@ -8,8 +8,8 @@ import torch
 
 import free
 import trimtab as tt
-from trimtab.prices.own_scale import OwnScale
 from trimtab.prices.plan import Plan
+from trimtab.prices.sample_scale import SampleScale
 
 jax = pytest.importorskip("jax", reason="needs the jax extra")
 import jax.numpy as jnp  # noqa: E402
@@ -42,7 +42,7 @@ def prices(kind, seed):
         return tt.prices.Thresholds(table(seed))
     if kind == "own scale":
         typical = torch.rand(T + 1, T, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 0.2
-        return tt.prices.Thresholds(table(seed), own_scale=OwnScale(typical, 2.0))
+        return tt.prices.Thresholds(table(seed), sample_scale=SampleScale(typical, 2.0))
     rank = torch.rand(T, generator=torch.Generator().manual_seed(seed)).argsort().argsort()
     return Plan(torch.stack([rank < b for b in range(T + 1)]))
 

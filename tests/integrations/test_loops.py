@@ -12,7 +12,7 @@ import torch
 
 import free
 import trimtab as tt
-from trimtab.core.fingerprint import fingerprint
+from trimtab.core.identity import fingerprint
 from trimtab.core.noise import Noise
 from trimtab.integrations.loops import LoopSampler
 

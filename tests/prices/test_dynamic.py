@@ -14,7 +14,7 @@ from trimtab.core.noise import Noise
 from trimtab.core.replay import replay
 from trimtab.experimental.learn_value import calibrate_value
 from trimtab.prices.explore import Explore, spread_budgets
-from trimtab.prices.transitions import one_step
+from trimtab.prices.transitions import estimate_transitions
 
 
 @pytest.mark.parametrize("kappa", [0.0, 0.3, 1.0])
@@ -61,7 +61,7 @@ def test_where_nothing_lasts_the_price_is_that_of_the_height_alone():
 def explored_steps(sampler, constraint=ZERO):
     n_steps = sampler.n_steps
     schedules = (Explore(spread_budgets(48, n_steps, 1.0, seed), seed=seed) for seed in range(2))
-    return one_step([free.rollout(sampler, constraint, schedule, CALIBRATION) for schedule in schedules])
+    return estimate_transitions([free.rollout(sampler, constraint, schedule, CALIBRATION) for schedule in schedules])
 
 
 @pytest.mark.parametrize(("kappa", "low", "high"), [(1.0, 0.0, 0.3), (0.5, 0.9, 1.0), (0.0, 0.98, 1.0)])
@@ -81,9 +81,9 @@ def test_a_defect_that_is_back_after_its_correction_is_expected_back():
     following = (steps.corrected @ steps.nodes[1:, :, None])[late, :, 0] * steps.scale[1:, None][late]
     large = defects > defects.mean()
     assert torch.allclose(following[large], defects[large], rtol=0.25)
-    forgotten = steps.remembering(0.0).corrected
+    forgotten = steps.with_memory(0.0).corrected
     assert torch.equal(forgotten, steps.alike.expand_as(forgotten))
-    assert torch.allclose(steps.remembering(1.0).corrected, steps.corrected, atol=1e-12)
+    assert torch.allclose(steps.with_memory(1.0).corrected, steps.corrected, atol=1e-12)
 
 
 @pytest.mark.parametrize("kappa", [0.0, 0.3, 1.0])
@@ -146,7 +146,7 @@ def test_coins_belong_to_a_seed_and_a_step_whatever_is_thrown_with_them():
 def test_runs_that_show_only_one_action_are_refused():
     run = free.rollout(Drift(0.3), ZERO, tt.Terminal(), range(20))
     with pytest.raises(ValueError, match="only one of the two actions"):
-        one_step([run])
+        estimate_transitions([run])
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ class Unequal:
 def test_samples_that_differ_in_scale_are_priced_in_their_own(kappa):
     sampler = Unequal(kappa)
     price = free.calibrate(tt.Problem(sampler, ZERO, CALIBRATION), objective="path")
-    assert price.own_scale is not None
+    assert price.sample_scale is not None
     error = mean_path_error(price.at(10), sampler, seeds=range(200))
     for rival in ("paper", "on-policy", "planned"):
         assert error < mean_path_error(
@@ -211,7 +211,7 @@ def test_samples_that_differ_in_scale_are_priced_in_their_own(kappa):
 
 
 def test_samples_that_are_alike_share_one_scale():
-    assert free.calibrate(tt.Problem(Drift(0.3), ZERO, CALIBRATION), objective="path").own_scale is None
+    assert free.calibrate(tt.Problem(Drift(0.3), ZERO, CALIBRATION), objective="path").sample_scale is None
 
 
 def test_the_own_scale_of_a_loop_is_that_of_its_record(tmp_path):
@@ -222,7 +222,7 @@ def test_the_own_scale_of_a_loop_is_that_of_its_record(tmp_path):
     price.save(tmp_path / "price.safetensors")
     again = tt.prices.Thresholds.load(tmp_path / "price.safetensors")
     assert torch.equal(replay(again.at(10), run), run.projected)
-    scale = price.own_scale.along(run.defects, run.projected)
+    scale = price.sample_scale.along(run.defects, run.projected)
     left = 10 - run.projected.long().cumsum(dim=0) + run.projected.long()
     by_hand = (run.defects >= price.table.gather(1, left) * scale) & (left > 0)
     assert torch.equal(by_hand, run.projected)

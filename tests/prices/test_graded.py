@@ -101,7 +101,7 @@ def test_the_endpoint_can_be_what_counts():
     assert isinstance(prices, tt.prices.Raced)
     assert (prices.objective, prices.unit) == ("endpoint", "iteration")
     smaller = domain.problem(EVALUATION).rollout(prices.at(20))
-    assert int(smaller.iterations[:-1].sum(dim=0).max()) <= 20 - prices.kept_back
+    assert int(smaller.iterations[:-1].sum(dim=0).max()) <= 20 - prices.closing_reserve
 
 
 def test_what_cannot_be_priced_by_iterations_is_refused():

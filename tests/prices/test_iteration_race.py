@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 import trimtab as tt
 from trimtab.core.metrics import endpoint_distance, summary
 from trimtab.core.replay import replay
-from trimtab.prices.allowance import WHOLE, Allowance, counts_with_closing, even_counts, whole_counts
-from trimtab.prices.candidates import own_names
+from trimtab.prices.candidates import builtin_candidate_names
+from trimtab.prices.counts import WHOLE, Allowance, counts_with_closing, even_counts, whole_counts
 from trimtab.prices.race import fixed_plans
 from trimtab.prices.raced import Raced
 from trimtab.prices.thresholds import Thresholds
@@ -55,15 +55,15 @@ def test_an_allowance_is_kept_step_by_step(full):
 
 
 def test_a_winner_keeps_every_budget_and_can_be_replayed(raced):
-    budgets = torch.arange(len(FRESH)) % (MOST - raced.kept_back) + raced.kept_back
+    budgets = torch.arange(len(FRESH)) % (MOST - raced.closing_reserve) + raced.closing_reserve
     schedule = raced.at(budgets)
     run = DOMAIN.problem(FRESH).rollout(schedule)
-    assert (run.iterations[:-1].sum(dim=0) <= budgets - raced.kept_back).all()
+    assert (run.iterations[:-1].sum(dim=0) <= budgets - raced.closing_reserve).all()
     assert torch.equal(replay(schedule, run), run.iterations.long())
 
 
 def test_what_the_race_calls_its_own_candidates_is_known_before(raced):
-    assert set(raced.notes["candidates"]) == own_names("iteration")
+    assert set(raced.notes["candidates"]) == builtin_candidate_names("iteration")
 
 
 def test_it_is_not_behind_its_simple_rivals(raced, full):
@@ -82,7 +82,7 @@ def test_winners_come_back_from_their_file(raced, tmp_path):
     raced.save(tmp_path / "race.safetensors")
     again = tt.load(tmp_path / "race.safetensors")
     assert isinstance(again, Raced)
-    assert (again.unit, again.kept_back, again.budget) == ("iteration", raced.kept_back, MOST)
+    assert (again.unit, again.closing_reserve, again.budget) == ("iteration", raced.closing_reserve, MOST)
     problem, budgets = DOMAIN.problem(FRESH), torch.arange(len(FRESH)) % 40 + 10
     assert torch.equal(problem.rollout(raced.at(budgets)).final, problem.rollout(again.at(budgets)).final)
 
@@ -90,7 +90,10 @@ def test_winners_come_back_from_their_file(raced, tmp_path):
 def test_every_kind_of_part_comes_back_from_its_file(tmp_path):
     table = torch.full((5, 8), 0.1, dtype=torch.float64)
     table[:, 0] = torch.inf
-    parts = (Thresholds(table, unit="iteration", onward=0.5 * table, kept_back=2), Allowance(even_counts(5, 7), 2))
+    parts = (
+        Thresholds(table, unit="iteration", onward=0.5 * table, closing_reserve=2),
+        Allowance(even_counts(5, 7), 2),
+    )
     Raced(parts, torch.arange(8) % 2).save(tmp_path / "race.safetensors")
     again = Raced.load(tmp_path / "race.safetensors")
     assert torch.equal(again.parts[0].onward, 0.5 * table)

@@ -13,7 +13,7 @@ import free
 import trimtab as tt
 from trimtab.core.metrics import endpoint_distance, state_error
 from trimtab.core.noise import Noise
-from trimtab.prices.objective import Skip, as_mix, describe, residual_weights, smooth_ratio
+from trimtab.prices.objective import SkipWindow, describe, objective_weights, residual_weights, smooth_ratio
 from trimtab.schedules import Stepwise
 
 CALIBRATION, EVALUATION = range(1000, 1064), range(256)
@@ -46,7 +46,7 @@ def run(schedule):
 
 
 def test_a_window_is_skipped_and_nothing_else():
-    projected = free.rollout(Leak(), FLAT, Skip(torch.tensor([0, 7, 38]), 2), range(3)).projected
+    projected = free.rollout(Leak(), FLAT, SkipWindow(torch.tensor([0, 7, 38]), 2), range(3)).projected
     assert [(~column).nonzero().squeeze(1).tolist() for column in projected.unbind(1)] == [[0, 1], [7, 8], [38, 39]]
 
 
@@ -140,22 +140,22 @@ def test_a_sampler_that_is_feasible_by_itself_can_be_calibrated(method):
 
 def test_what_has_no_weight_is_no_part_of_a_mix():
     mix = {"path": 1, "endpoint": 0, "state": 0.0}
-    assert as_mix(mix) == {"path": 1.0}
+    assert objective_weights(mix) == {"path": 1.0}
     assert describe(mix) == "path"
     assert residual_weights(mix, run, distance, lambda: run(Stepwise())) is None
     problem = tt.Problem(Leak(), FLAT, CALIBRATION)
     assert tt.calibrate(problem, method="paper", objective=mix).objective == "path"  # it prices path error alone
     with pytest.raises(ValueError, match="unknown objective 'paths'"):
-        as_mix({"path": 1, "paths": 0})
+        objective_weights({"path": 1, "paths": 0})
 
 
 def test_mixes_are_checked_and_described():
     assert describe({"path": 1, "endpoint": 2}) == "1 path + 2 endpoint"
     for bad in ({}, {"path": 0.0}, {"path": -1.0}, {"path": float("nan")}):
         with pytest.raises(ValueError, match="weight"):
-            as_mix(bad)
+            objective_weights(bad)
     for no_number in ("1.0", None, True):
         with pytest.raises(TypeError, match="the weight of 'path' in an objective must be a number"):
-            as_mix({"path": no_number})
+            objective_weights({"path": no_number})
     with pytest.raises(ValueError, match="unknown objective 'paths'; did you mean 'path'"):
-        as_mix({"paths": "1.0"})
+        objective_weights({"paths": "1.0"})

@@ -5,7 +5,7 @@ import torch
 
 import trimtab as tt
 from trimtab.experimental.value import FEATURES, Value
-from trimtab.prices.allowance import Allowance, even_counts
+from trimtab.prices.counts import Allowance, even_counts
 from trimtab.prices.plan import Plan
 from trimtab.prices.raced import Raced
 from trimtab.prices.thresholds import Thresholds

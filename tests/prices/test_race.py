@@ -14,7 +14,7 @@ from trimtab.core.quality import Quality
 from trimtab.core.replay import replay
 from trimtab.prices.batches import Batches
 from trimtab.prices.calibration import price_of_a_look
-from trimtab.prices.candidates import own_names
+from trimtab.prices.candidates import builtin_candidate_names
 from trimtab.prices.plan import Plan
 from trimtab.prices.race import EVEN, Measure, fixed_plans, race
 from trimtab.prices.raced import Mixed, Raced
@@ -204,7 +204,7 @@ def test_the_seeds_of_a_candidate_are_refused_like_those_of_the_race():
 
 
 def test_what_the_race_calls_its_own_candidates_is_known_before(late):
-    assert set(late.notes["candidates"]) == own_names("projection")
+    assert set(late.notes["candidates"]) == builtin_candidate_names("projection")
 
 
 def counting(problem):
@@ -238,7 +238,7 @@ def test_a_candidate_that_does_not_belong_is_refused_by_name_before_anything_is_
     one, message = FOREIGN[name]
     said = []
     with pytest.raises(ValueError, match=message):
-        tt.calibrate(problem, candidates={"mine": Plan(MASKS), name: one}, say=said.append)
+        tt.calibrate(problem, candidates={"mine": Plan(MASKS), name: one}, progress=said.append)
     assert not said
     run, asked = counting(problem)
     with pytest.raises(ValueError, match=message):
@@ -248,7 +248,7 @@ def test_a_candidate_that_does_not_belong_is_refused_by_name_before_anything_is_
 
 def test_a_candidate_that_keeps_more_back_is_refused_by_name():
     batches = batches_of(LATE)
-    held = tt.prices.Thresholds(torch.full((T, T + 1), torch.inf), kept_back=2)
+    held = tt.prices.Thresholds(torch.full((T, T + 1), torch.inf), closing_reserve=2)
     with pytest.raises(ValueError, match="'held' keeps 2 of a budget for the closing projection, and this race 1"):
         race(batches, {EVEN: plans_of(batches)[EVEN], "held": held}, ENDS_AT)
 
@@ -324,7 +324,7 @@ def test_a_race_of_eight_takes_at_most_twenty_batches_and_counts_every_one():
         return problem.rollout(schedule, measure_defects=True)
 
     said = []
-    price = tt.calibrate(run, say=said.append)
+    price = tt.calibrate(run, progress=said.append)
     assert len(price.notes["candidates"]) == 8
     assert price.notes["batches"] == len(batches) <= 20
     assert set(price.notes["second_round"]) <= set(price.notes["candidates"])
@@ -397,13 +397,13 @@ def test_prices_that_look_pay_for_it_out_of_the_budget_and_fixed_times_do_not(tm
     problem = tt.Problem(Carried((1.0,) * T, keep=0.9, noise=1.0), FIRST_ZERO, KNOWN)
     free, paid, dear = (tt.calibrate(problem, look=look) for look in (0.0, 0.1, 1.0))
     assert (free.looks, paid.looks, dear.looks) == (0, 2, T)
-    assert not any(dear.at(b).looks_at_defects for b in range(1, T + 1))
+    assert not any(dear.at(b).uses_defects for b in range(1, T + 1))
     budgets = torch.arange(1, T + 1)
     together = tt.rollout(problem.sampler, FIRST_ZERO, paid.at(budgets), range(T), measure_defects=True)
     for b in budgets.tolist():
         schedule = paid.at(b)
         record = tt.rollout(problem.sampler, FIRST_ZERO, schedule, range(T), measure_defects=True)
-        assert record.paid.tolist() == [b - 2 * schedule.looks_at_defects] * T
+        assert record.paid.tolist() == [b - 2 * schedule.uses_defects] * T
         assert torch.equal(together.projected[:, b - 1], record.projected[:, b - 1])
     paid.save(tmp_path / "price.safetensors")
     assert tt.load(tmp_path / "price.safetensors").looks == 2

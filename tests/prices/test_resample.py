@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 import free
 import trimtab as tt
 from trimtab.core.metrics import path_error
-from trimtab.prices.own_scale import OwnScale
 from trimtab.prices.plan import Plan, Planned
 from trimtab.prices.raced import Raced
 from trimtab.prices.resample import between, resampled_masks, resampled_table
+from trimtab.prices.sample_scale import SampleScale
 from trimtab.prices.thresholds import Adaptive, Thresholds
 
 SIZES = st.integers(1, 24)
@@ -127,11 +127,11 @@ def test_a_resampled_price_serves_another_length(method, n_steps):
 
 def test_scales_go_along():
     typical = torch.rand(7, 6, dtype=torch.float64) + 0.5
-    price = tt.prices.Thresholds(torch.full((6, 3), torch.inf), own_scale=OwnScale(typical, 3.0)).resample(12)
-    assert price.own_scale.typical.shape == (13, 12)
-    assert price.own_scale.prior == 6.0
-    torch.testing.assert_close(price.own_scale.typical[0, 1::2], typical[0])
-    torch.testing.assert_close(price.own_scale.typical[2::2, 1::2], typical[1:])
+    price = tt.prices.Thresholds(torch.full((6, 3), torch.inf), sample_scale=SampleScale(typical, 3.0)).resample(12)
+    assert price.sample_scale.typical.shape == (13, 12)
+    assert price.sample_scale.prior == 6.0
+    torch.testing.assert_close(price.sample_scale.typical[0, 1::2], typical[0])
+    torch.testing.assert_close(price.sample_scale.typical[2::2, 1::2], typical[1:])
 
 
 @pytest.mark.parametrize("n_steps", [0, -3, 2.5, True])
@@ -177,8 +177,8 @@ def test_budgets_that_looks_would_use_up_keep_to_fixed_times(closing, keep, n_st
     held = int(closing == "paid")
     for b in range(held, new.budget + 1):
         schedule = new.at(b)
-        assert schedule.budget == b - new.looks * schedule.looks_at_defects
-        assert schedule.budget > held or not schedule.looks_at_defects
+        assert schedule.budget == b - new.looks * schedule.uses_defects
+        assert schedule.budget > held or not schedule.uses_defects
         corrector = tt.Corrector(ball, schedule, n_steps, closing=closing)
         for t in range(n_steps):
             corrector(torch.ones(2, 1), t)

@@ -177,8 +177,8 @@ def test_prices_of_seconds_survive_their_file(tmp_path):
     assert torch.equal(before.projected, after.projected)
     with pytest.raises(ValueError, match="calibrate"):
         free.rollout(Drift(), Slow(), loaded.at(30.0), CALIBRATION)
-    with pytest.raises(TypeError, match="own_scale of prices must be of type OwnScale: got 3"):
-        replace(learned, own_scale=3)
+    with pytest.raises(TypeError, match="sample_scale of prices must be of type SampleScale: got 3"):
+        replace(learned, sample_scale=3)
 
 
 def test_a_cost_that_is_a_function_cannot_be_saved(prices, tmp_path):
@@ -199,7 +199,7 @@ def test_samples_that_differ_in_scale_spend_their_seconds_in_their_own():
         return free.rollout(Uneven(), Slow(0.0), schedule, CALIBRATION)
 
     prices = price_seconds(run, T, float(T), cost=lambda steps, defects: torch.ones_like(defects).double())
-    assert prices.own_scale is not None
+    assert prices.sample_scale is not None
     own, shared = (
         free.rollout(Uneven(), Slow(0.0), p.at(6.0), EVALUATION).residuals.sum(dim=0).mean()
         for p in (prices, price_seconds_alike(run))
@@ -209,7 +209,7 @@ def test_samples_that_differ_in_scale_spend_their_seconds_in_their_own():
 
 def price_seconds_alike(run):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trimtab.prices.seconds.fit_own_scale", lambda runs: None)
+        patch.setattr("trimtab.prices.seconds.fit_sample_scale", lambda runs: None)
         return price_seconds(run, T, float(T), cost=lambda steps, defects: torch.ones_like(defects).double())
 
 
@@ -238,7 +238,7 @@ def test_groups_are_priced_as_they_are_corrected():
 
 
 def test_only_projections_are_asked_for_their_cost(prices):
-    run = tt.rollout(Drift(), Slow(), tt.schedules.LookEvery(prices.at(150.0), 2), range(64))
+    run = tt.rollout(Drift(), Slow(), tt.schedules.MeasureEvery(prices.at(150.0), 2), range(64))
     assert run.projected.any()
     assert not run.projected[::2].any()
 

@@ -17,7 +17,7 @@ TABLE = Thresholds(torch.full((12, 4), 0.3).index_fill(1, torch.tensor([0]), tor
 
 def a_moment():
     seen = []
-    corrector = tt.Corrector(Sphere(), lambda now: seen.append(repr(now)) or now.defect > 9, 12)
+    corrector = tt.Corrector(Sphere(), lambda view: seen.append(repr(view)) or view.defect > 9, 12)
     corrector(torch.ones(500, 3), sigma=1.0)
     return seen[0]
 
@@ -27,7 +27,7 @@ THINGS = {
         lambda: repr(tt.Corrector(Sphere(), tt.Periodic(3), 12)),
         "Corrector(Periodic(budget=3), n_steps=12, closing='paid', next step 0)",
     ),
-    "moment": (a_moment, "Moment(t=0 of 12, n=500, sigma context)"),
+    "moment": (a_moment, "StepView(t=0 of 12, n=500, sigma context)"),
     "groups": (lambda: repr(Groups(torch.arange(500) // 4)), "Groups(125 groups of 500 rows, defect='sum')"),
     "problem": (lambda: repr(tt.Problem(Walk(), Sphere(), range(500))), "Problem(Walk, Sphere, T=12, 500 seeds)"),
     "adaptive": (

@@ -50,8 +50,8 @@ def test_it_serves_better_than_even_spacing_and_than_the_first_defect_that_comes
     stream = Stream(BOX, found, rate, burst)
     ours = mean_residual(kind, stream)
     assert (stream.spent <= burst + rate * 600).all()
-    even = Stream(BOX, lambda now: now.context["since"] >= 10, rate, burst)
-    eager = Stream(BOX, lambda now: now.defect > 0, rate, burst)
+    even = Stream(BOX, lambda view: view.context["since"] >= 10, rate, burst)
+    eager = Stream(BOX, lambda view: view.defect > 0, rate, burst)
     assert ours < mean_residual(kind, even)
     assert ours < mean_residual(kind, eager)
 
@@ -146,5 +146,5 @@ def test_groups_are_calibrated_as_they_are_corrected():
 
     found = calibrate_rate(run, T, 0.1, 2)
     stream = Stream(BOX, found, 0.1, 2, groups=torch.arange(32) // 2)
-    even = Stream(BOX, lambda now: now.context["since"] >= 10, 0.1, 2, groups=torch.arange(32) // 2)
+    even = Stream(BOX, lambda view: view.context["since"] >= 10, 0.1, 2, groups=torch.arange(32) // 2)
     assert mean_residual("noise", stream) < mean_residual("noise", even)

@@ -11,8 +11,8 @@ import trimtab as tt
 from cases import Ball, Sphere, Walk, radii
 from trimtab.core import files
 from trimtab.core.files import save_tensors
-from trimtab.core.fingerprint import fingerprint
-from trimtab.prices.own_scale import OwnScale
+from trimtab.core.identity import fingerprint
+from trimtab.prices.sample_scale import SampleScale
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_tables_no_schedule_could_use_are_refused(table, message):
 def test_scales_no_price_could_use_are_refused_also_in_files(typical, prior, message, tmp_path):
     table = torch.tensor([[INF, 1.0], [INF, 1.0]])
     with pytest.raises(ValueError, match=message):
-        tt.prices.Thresholds(table, own_scale=OwnScale(typical, prior))
+        tt.prices.Thresholds(table, sample_scale=SampleScale(typical, prior))
     path = tmp_path / "prices.safetensors"
     facts = {"method": "dp", "seeds": [], "objective": "path", "fingerprint": "", "notes": {}, "prior": prior}
     save_tensors(path, "thresholds", {"table": table, "typical": typical}, facts)
@@ -119,10 +119,10 @@ def test_scales_no_price_could_use_are_refused_also_in_files(typical, prior, mes
 def test_what_is_no_table_and_no_scale_is_told_so():
     with pytest.raises(ValueError, match="tensor of floats: got list"):
         tt.prices.Thresholds([[1.0]], unit="iteration", onward=torch.zeros(1, 1))
-    with pytest.raises(TypeError, match="own_scale of prices must be of type OwnScale: got 3"):
-        tt.prices.Thresholds(torch.tensor([[INF, 1.0]]), own_scale=3)
+    with pytest.raises(TypeError, match="sample_scale of prices must be of type SampleScale: got 3"):
+        tt.prices.Thresholds(torch.tensor([[INF, 1.0]]), sample_scale=3)
     with pytest.raises(TypeError, match="typical defects must be of type Tensor: got 3"):
-        OwnScale(3, 1.0)
+        SampleScale(3, 1.0)
 
 
 def test_a_table_for_another_number_of_steps_or_a_smaller_budget_is_refused(prices):

@@ -17,7 +17,7 @@ from trimtab.prices import transitions
 from trimtab.prices.dynamic import solve
 from trimtab.prices.explore import Explore, spread_budgets
 from trimtab.prices.pools import Seen, neighbours
-from trimtab.prices.transitions import NODES, Steps, levels_of, occupancy, one_step
+from trimtab.prices.transitions import NODES, Steps, estimate_transitions, occupancy, quantile_nodes
 
 
 def explored(sampler, seeds=CALIBRATION):
@@ -118,9 +118,9 @@ def test_steps_that_share_a_pool_are_priced_as_well(kappa, monkeypatch):
     """Long rollouts are estimated in blocks of steps; on a short one that costs no more than noise."""
     sampler = Drift(kappa)
     runs = explored(sampler)
-    by_step = one_step(runs)
+    by_step = estimate_transitions(runs)
     monkeypatch.setattr(transitions, "_POOLS", sampler.n_steps // 3)
-    by_block = one_step(runs)
+    by_block = estimate_transitions(runs)
     assert torch.equal(by_block.nodes[0], by_block.nodes[1])
     assert not torch.equal(by_step.nodes[0], by_step.nodes[1])
     for each in (by_block.alone, by_block.settled, by_block.corrected, by_block.alike):
@@ -136,7 +136,7 @@ def test_steps_that_share_a_pool_are_priced_as_well(kappa, monkeypatch):
 @pytest.mark.parametrize("m", [1, 2, 24, 1000])
 def test_levels_rise_from_the_least_value_to_the_largest_also_where_values_are_tied(precision, m):
     values = np.sort(np.random.default_rng(0).integers(0, 4, m).astype(np.float64))
-    levels = levels_of(values, precision)
+    levels = quantile_nodes(values, precision)
     assert (np.diff(levels) > 0).all()
     assert (levels[0], round(levels[-1], 9)) == (values[0], values[-1])
     # every table so far was made of these, to the bit

@@ -80,12 +80,12 @@ def teller(name: str) -> Callable[[str], None]:
     """Says at most one line every ten seconds."""
     last = [0.0]
 
-    def say(text: str) -> None:
+    def progress(text: str) -> None:
         if time.monotonic() - last[0] > 10:
             last[0] = time.monotonic()
             print(f"{name}: {text}", file=sys.stderr, flush=True)
 
-    return say
+    return progress
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ SPARED: dict[str, tuple[str, ...]] = {
     "a plain tuple of what a constraint answers, attacked as such an answer": ("Projection", "Improvement"),
     "made by trimtab alone and handed out": (
         *("Passes", "Fidelity", "Summary", "Compared", "Comparison", "Advice", "Evaluations", "Targeted"),
-        *("Decisions", "DecisionState", "Ingredients", "ProjectedSampler"),
+        *("Decisions", "DecisionState", "ScheduleInputs", "ProjectedSampler"),
     ),
     "takes no arguments": ("summary_schema",),
 }

@@ -50,7 +50,7 @@ def cases(count: int, seed: int) -> Iterator[tuple[str, Callable[[Any], Any], An
         yield names[i % len(names)], call, bad(r)
 
 
-def run(count: int, seed: int, say: Callable[[str], None]) -> dict[str, Any]:
+def run(count: int, seed: int, progress: Callable[[str], None]) -> dict[str, Any]:
     """Call everything with bad inputs and count what comes of it."""
     faulthandler.enable()
     clear = 0
@@ -69,7 +69,7 @@ def run(count: int, seed: int, say: Callable[[str], None]) -> dict[str, Any]:
         else:
             accepted[name] += 1
             examples.setdefault(f"{name}: accepted", f"{value!r:.60}")
-        say(f"{i + 1} of {count} inputs, {sum(unclear.values())} unclear, {sum(accepted.values())} accepted")
+        progress(f"{i + 1} of {count} inputs, {sum(unclear.values())} unclear, {sum(accepted.values())} accepted")
     return {
         "inputs": count,
         "targets": len(all_targets()),

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.core.files import sha256
-from trimtab.studies.config import Study
-from trimtab.studies.usercode import Source, record_of
+from trimtab.evaluation.studies.config import Study
+from trimtab.evaluation.studies.usercode import Source, record_of
 
 STUDY = Study(
     "torture",
@@ -45,10 +45,10 @@ def contents(directory: Path) -> dict[str, str]:
 
 def work(directory: Path, report: bool = True) -> None:
     """A whole run, or what is missing of it: tasks, rows, tables, figures, page."""
-    from trimtab.report import figures, write_report
-    from trimtab.studies.engine import run_study
-    from trimtab.studies.rows import write_rows
-    from trimtab.studies.store import Store
+    from trimtab.evaluation.report import figures, write_report
+    from trimtab.evaluation.studies.engine import run_study
+    from trimtab.evaluation.studies.rows import write_rows
+    from trimtab.evaluation.studies.store import Store
 
     figures._FORMATS = FEWER_FORMATS
     with Store(directory, STUDY, "resume") as store:
@@ -123,17 +123,17 @@ def phase_of(directory: Path) -> str:
     return "calibration" if names else "claiming"
 
 
-def run(count: int, seed: int, say: Callable[[str], None]) -> dict[str, Any]:
+def run(count: int, seed: int, progress: Callable[[str], None]) -> dict[str, Any]:
     """`count` kills, half at file operations spread evenly over a run, half at moments spread over it."""
     random.seed(seed)
     folder = Path(tempfile.mkdtemp(prefix="torture-kills-"))
     try:
-        return _run(folder, count, say)
+        return _run(folder, count, progress)
     finally:
         shutil.rmtree(folder)
 
 
-def _run(folder: Path, count: int, say: Callable[[str], None]) -> dict[str, Any]:
+def _run(folder: Path, count: int, progress: Callable[[str], None]) -> dict[str, Any]:
     work(folder / "warm")  # so that every child finds all modules imported
     begin = time.monotonic()
 
@@ -175,7 +175,7 @@ def _run(folder: Path, count: int, say: Callable[[str], None]) -> dict[str, Any]
         differing += [f"kill {i}: {name}" for name in whole if now.get(name) != whole[name]]
         differing += [f"kill {i}: {path}" for path in directory.rglob(".*.part")]
         shutil.rmtree(directory)
-        say(f"{i + 1} of {count} kills, {failed} not resumed, {len(differing)} differing files")
+        progress(f"{i + 1} of {count} kills, {failed} not resumed, {len(differing)} differing files")
     return {
         "kills": count,
         "while working": count - alive,

@@ -34,7 +34,7 @@ def after_trim() -> float:
     return resident()
 
 
-def run(count: int, seed: int, say: Callable[[str], None]) -> dict[str, Any]:
+def run(count: int, seed: int, progress: Callable[[str], None]) -> dict[str, Any]:
     """`count` calls with one sample, then ten runs with `count` samples."""
     del seed
     corrector = tt.Corrector(ball(), tt.Periodic(0.1), T)
@@ -45,7 +45,7 @@ def run(count: int, seed: int, say: Callable[[str], None]) -> dict[str, Any]:
         if (i + 1) % max(1, count // 10) == 0:
             gc.collect()
             calls.append(round(resident(), 1))
-            say(f"{i + 1} of {count} calls, {calls[-1]} MB")
+            progress(f"{i + 1} of {count} calls, {calls[-1]} MB")
     many: list[float] = []
     held: list[float] = []
     for i in range(10):
@@ -58,7 +58,7 @@ def run(count: int, seed: int, say: Callable[[str], None]) -> dict[str, Any]:
         gc.collect()
         many.append(round(resident(), 1))
         held.append(round(after_trim(), 1))
-        say(f"{i + 1} of 10 runs of {count} samples, {many[-1]} MB")
+        progress(f"{i + 1} of 10 runs of {count} samples, {many[-1]} MB")
     return {
         "calls": count,
         "MB after each tenth of the calls": calls,

@@ -1,4 +1,4 @@
-"""Damaged and forged files of every format that is read: a clear error, or what an intact file would say."""
+"""Damaged and forged files of every format that is read: a clear error, or what an intact file would progress."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from torture.targets_schedules import iterated, priced
 from torture.things import prices, whole_run
 from trimtab.core.files import kind_of, load_tensors, tensor_bytes
 from trimtab.core.replay import replay
-from trimtab.domains.pdm.checkpoint import load_model
-from trimtab.domains.pdm.domain import load_map
-from trimtab.studies.about import read_about
-from trimtab.studies.rows import read_rows, rows_in
-from trimtab.studies.run_files import RunFiles
-from trimtab.studies.store import study_of
-from trimtab.studies.traces import Trace
-from trimtab.studies.usercode import read_settings
+from trimtab.evaluation.domains.pdm.checkpoint import load_model
+from trimtab.evaluation.domains.pdm.domain import load_map
+from trimtab.evaluation.studies.domain_info import read_about
+from trimtab.evaluation.studies.rows import read_rows, rows_in
+from trimtab.evaluation.studies.run_files import RunFiles
+from trimtab.evaluation.studies.store import study_of
+from trimtab.evaluation.studies.traces import Trace
+from trimtab.evaluation.studies.usercode import read_settings
 
 Reader = Callable[[Path], Any]
 
@@ -65,7 +65,7 @@ def formats(folder: Path) -> dict[str, tuple[Path, Reader, bool]]:
     tt.prices.Plan(torch.zeros(3, 6, dtype=torch.bool)).save(files / "plan.safetensors") if _plan_is_simple() else None
     whole_run(tt.Periodic(2), keep_states=True).save(files / "rollout.safetensors")
     iterated(keep_states=True).save(files / "iterations.safetensors")
-    replace(priced(), kept_back=2).save(files / "iteration-price.safetensors")
+    replace(priced(), closing_reserve=2).save(files / "iteration-price.safetensors")
     (files / "settings.json").write_text(json.dumps({"kappa": 0.3, "n_steps": 20, "more": [1, {"a": None}]}))
     (files / "settings.toml").write_text('kappa = 0.3\nn_steps = 20\n[more]\na = "b"\n')
     (files / "map.json").write_text(json.dumps({"circles": [[0.1, 0.2, 0.3], [0.4, 0.5, 0.1]]}))
@@ -250,16 +250,16 @@ def _other(value: Any, r: random.Random, depth: int = 0) -> Any:
     return r.choice(odd)
 
 
-def run(count: int, seed: int, say: Callable[[str], None]) -> dict[str, Any]:
+def run(count: int, seed: int, progress: Callable[[str], None]) -> dict[str, Any]:
     """Read `count` damaged files and count what comes of it."""
     folder = Path(tempfile.mkdtemp(prefix="torture-files-"))
     try:
-        return _run(folder, count, random.Random(seed), say)
+        return _run(folder, count, random.Random(seed), progress)
     finally:
         shutil.rmtree(folder)
 
 
-def _run(folder: Path, count: int, r: random.Random, say: Callable[[str], None]) -> dict[str, Any]:
+def _run(folder: Path, count: int, r: random.Random, progress: Callable[[str], None]) -> dict[str, Any]:
     table = formats(folder)
     intact = {name: path.read_bytes() for name, (path, _, _) in table.items()}
     meant = {}
@@ -295,7 +295,7 @@ def _run(folder: Path, count: int, r: random.Random, say: Callable[[str], None])
         for other in (path,):
             if other.read_bytes() != intact[name]:
                 other.write_bytes(intact[name])
-        say(f"{i + 1} of {count} files, {sum(unclear.values())} unclear, {sum(accepted.values())} accepted")
+        progress(f"{i + 1} of {count} files, {sum(unclear.values())} unclear, {sum(accepted.values())} accepted")
     return {
         "files": count,
         "formats": len(table),

@@ -18,17 +18,17 @@ from typing import Any, NamedTuple
 
 import trimtab
 from torture.kills import STUDY, contents
-from trimtab.studies.engine import run_study
-from trimtab.studies.errors import StudyError
-from trimtab.studies.rows import write_rows
-from trimtab.studies.store import Store
+from trimtab.evaluation.studies.engine import run_study
+from trimtab.evaluation.studies.errors import StudyError
+from trimtab.evaluation.studies.rows import write_rows
+from trimtab.evaluation.studies.store import Store
 
 LARGER = replace(STUDY, seeds=6, block=1)
 UNDISTURBED = 3
 """Studies that lose nothing: what the others took longer is what was lost."""
 
 
-def run(count: int, seed: int, say: Callable[[str], None]) -> dict[str, Any]:
+def run(count: int, seed: int, progress: Callable[[str], None]) -> dict[str, Any]:
     """`count` studies that lose a node, one on a cluster with a node of other code, and some without a cluster."""
     del seed
     folder = Path(tempfile.mkdtemp(prefix="torture-nodes-"))
@@ -36,14 +36,14 @@ def run(count: int, seed: int, say: Callable[[str], None]) -> dict[str, Any]:
         with Store(folder / "here", LARGER) as store:
             run_study(store, "serial")
             write_rows(store)
-        lost = _losses(folder, _rows(folder / "here"), count, say)
-        say("a cluster of other code, and addresses without a cluster")
+        lost = _losses(folder, _rows(folder / "here"), count, progress)
+        progress("a cluster of other code, and addresses without a cluster")
         return lost | {"a node with other code": _other_code(folder), "an unreachable cluster": _unreachable(folder)}
     finally:
         shutil.rmtree(folder)
 
 
-def _losses(folder: Path, whole: dict[str, str], count: int, say: Callable[[str], None]) -> dict[str, Any]:
+def _losses(folder: Path, whole: dict[str, str], count: int, progress: Callable[[str], None]) -> dict[str, Any]:
     """Studies on one cluster of three nodes: undisturbed ones, then ones that lose a node, which is then replaced."""
     import ray
     from ray.cluster_utils import Cluster
@@ -69,11 +69,11 @@ def _losses(folder: Path, whole: dict[str, str], count: int, say: Callable[[str]
                 differing += _rows(directory) != whole
             except StudyError as error:
                 failed += 1
-                say(str(error))
+                progress(str(error))
             if victim is not None:
                 killed += not victim.any_processes_alive()
                 nodes[i % 2] = cluster.add_node(num_cpus=1)
-            say(f"{i + 1} of {count} studies lost a node, {failed} failed, {differing} differ")
+            progress(f"{i + 1} of {count} studies lost a node, {failed} failed, {differing} differ")
     finally:
         ray.shutdown()
         cluster.shutdown()
@@ -117,9 +117,9 @@ from pathlib import Path
 from time import monotonic
 import ray
 from torture.kills import STUDY
-from trimtab.studies.engine import run_study
-from trimtab.studies.errors import StudyError
-from trimtab.studies.store import Store
+from trimtab.evaluation.studies.engine import run_study
+from trimtab.evaluation.studies.errors import StudyError
+from trimtab.evaluation.studies.store import Store
 begin = monotonic()
 try:
     with Store(Path(sys.argv[1]), STUDY) as store:

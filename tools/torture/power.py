@@ -15,17 +15,17 @@ from typing import Any
 from torture.kills import contents, counted, in_child, work
 
 
-def run(count: int, seed: int, say: Callable[[str], None]) -> dict[str, Any]:
+def run(count: int, seed: int, progress: Callable[[str], None]) -> dict[str, Any]:
     """`count` runs, each killed at some moment, damaged in one to four places, and resumed."""
     folder = Path(tempfile.mkdtemp(prefix="torture-power-"))
     chance = random.Random(seed)
     try:
-        return _run(folder, count, chance, say)
+        return _run(folder, count, chance, progress)
     finally:
         shutil.rmtree(folder)
 
 
-def _run(folder: Path, count: int, chance: random.Random, say: Callable[[str], None]) -> dict[str, Any]:
+def _run(folder: Path, count: int, chance: random.Random, progress: Callable[[str], None]) -> dict[str, Any]:
     def tell_operations() -> None:
         seen = [0]
         with counted(lambda number: seen.__setitem__(0, number)):
@@ -59,7 +59,7 @@ def _run(folder: Path, count: int, chance: random.Random, say: Callable[[str], N
         now = contents(directory)
         differing += [f"run {i}: {name}" for name in whole if now.get(name) != whole[name]]
         shutil.rmtree(directory)
-        say(f"{i + 1} of {count} power failures, {failed} not resumed, {len(differing)} differing files")
+        progress(f"{i + 1} of {count} power failures, {failed} not resumed, {len(differing)} differing files")
     return {
         "failures": count,
         "damage": dict(sorted(damage.items())),

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import trimtab as tt
 from trimtab.constraints import TimeLimit
-from trimtab.core.applied import Retry
+from trimtab.core.bound_constraint import Retry
 
 T, N, SHARE = 10, 200, 0.1
 POLICIES: dict[str, Any] = {
@@ -55,7 +55,7 @@ class Unreliable(tt.Constraint):
         return self
 
 
-def run(count: int, seed: int, say: Callable[[str], None]) -> dict[str, Any]:
+def run(count: int, seed: int, progress: Callable[[str], None]) -> dict[str, Any]:
     """`count` runs of each policy with each fault."""
     outcomes: dict[str, Counter[str]] = {}
     lost = uncounted = unclear = 0
@@ -82,8 +82,8 @@ def run(count: int, seed: int, say: Callable[[str], None]) -> dict[str, Any]:
                 seen["failures that were left"] += told
                 # what a policy does not try again is counted one by one; what it tries again may succeed
                 uncounted += told != constraint.wrong if name in ("keep", "revert") else told > constraint.wrong
-            say(f"{fault}, {name}")
-    hangs = hanging(max(1, count // 10), say)
+            progress(f"{fault}, {name}")
+    hangs = hanging(max(1, count // 10), progress)
     return {
         "runs": count * len(FAULTS) * len(POLICIES),
         "share of projections that go wrong": SHARE,
@@ -115,7 +115,7 @@ class Hanging(tt.Constraint):
         return x / x.norm(dim=1, keepdim=True).clamp(min=1)
 
 
-def hanging(count: int, say: Callable[[str], None], n: int = 20, seconds: float = 0.5) -> dict[str, Any]:
+def hanging(count: int, progress: Callable[[str], None], n: int = 20, seconds: float = 0.5) -> dict[str, Any]:
     """`count` runs of each policy in which one call of ten never returns, with a limit of time."""
     outcomes: dict[str, Counter[str]] = {}
     lost = uncounted = unclear = 0
@@ -139,7 +139,7 @@ def hanging(count: int, say: Callable[[str], None], n: int = 20, seconds: float 
             lost += int((~record.final.isfinite()).any()) or int(record.final.shape != (n, 3))
             seen["failures"] += int(record.failed.sum() + record.closing_failed.sum())
             uncounted += record.failed[hangs_at].tolist() != [True] * n or int(record.failed.sum()) != n
-        say(f"hangs, {name}")
+        progress(f"hangs, {name}")
     limited.end()
     return {
         "runs": count * len(POLICIES),

@@ -32,10 +32,10 @@ from torture.values import (
     word,
 )
 from trimtab import constraints as sets
-from trimtab.core.applied import Retry
+from trimtab.core.bound_constraint import Retry
 from trimtab.core.noise import Noise
 from trimtab.core.replay import replay
-from trimtab.limits.hindsight import hindsight
+from trimtab.evaluation.limits.hindsight import hindsight
 
 
 def corrector_call(first: Any, later: Any = None) -> None:
@@ -65,7 +65,7 @@ def _measures(answer: Any) -> None:
 
 def _decides(answer: Any) -> None:
     """A schedule that answers with this."""
-    tt.Corrector(ball(), lambda now: answer, T)(torch.rand(N, 3))
+    tt.Corrector(ball(), lambda view: answer, T)(torch.rand(N, 3))
 
 
 def answer(r: random.Random) -> Any:

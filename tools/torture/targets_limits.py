@@ -35,12 +35,12 @@ from torture.values import (
     whole,
 )
 from trimtab.constraints import Ball
+from trimtab.evaluation.limits import hindsight, online_bound
 from trimtab.experimental import dense, learn_value, lookahead, value
-from trimtab.limits import hindsight, online_bound
 from trimtab.prices import mean, seconds
 from trimtab.prices.dynamic import CostToGo
 from trimtab.prices.explore import Explore
-from trimtab.prices.transitions import one_step
+from trimtab.prices.transitions import estimate_transitions
 from trimtab.schedules import RandomTimes
 
 
@@ -73,7 +73,7 @@ def to_go() -> CostToGo:
     from trimtab.prices.dynamic import solve
 
     run = lambda schedule: tt.rollout(Walk(), ball(), schedule, range(100, 132), closing="free")  # noqa: E731
-    return solve(one_step([run(Explore(torch.arange(32) % 4, seed=k)) for k in range(3)]), 2)
+    return solve(estimate_transitions([run(Explore(torch.arange(32) % 4, seed=k)) for k in range(3)]), 2)
 
 
 def charged() -> dict[str, Any]:
@@ -145,7 +145,7 @@ def branched() -> dict[str, Any]:
 
 def moment() -> Any:
     """The second step of a record."""
-    return tt.Moment.of_record(1, torch.rand(T, N).double(), torch.zeros(T, N).bool(), torch.full((N,), 2))
+    return tt.StepView.of_record(1, torch.rand(T, N).double(), torch.zeros(T, N).bool(), torch.full((N,), 2))
 
 
 EXPERIMENTAL: Targets = {

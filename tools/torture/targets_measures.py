@@ -33,8 +33,8 @@ from torture.values import (
 from trimtab.core import budget as budgets
 from trimtab.core import distributions, excess, metrics, moment, quality, repeatable, schedule
 from trimtab.core.constraint import residual_norm
-from trimtab.core.engine import Engine
 from trimtab.core.noise import as_seeds
+from trimtab.core.runner import Engine
 
 OTHER = "other"
 """How the second of two records is called below."""
@@ -188,7 +188,7 @@ DISTRIBUTIONS: Targets = {
             samples=one_of(record(), record("stepwise"))),
     **spoil("energy_excess", excess.energy_excess, lambda: {"x": torch.rand(32, 3), "y": torch.rand(32, 3)}, x=samples, y=samples,
             less=lambda r: r.choice([torch.rand(31, 3), but_none(samples(r))])),
-    **spoil("smallest_shift", distributions.smallest_shift, lambda: {"reference": torch.rand(32, 3), "n": 32}, reference=samples,
+    **spoil("minimum_detectable_shift", distributions.minimum_detectable_shift, lambda: {"reference": torch.rand(32, 3), "n": 32}, reference=samples,
             n=lambda r: r.choice([1, whole(r)]), measure=word, embed=lambda r: but_none(function(r)),
             level=lambda r: r.choice([0, 1, quantile(r)]), power=lambda r: r.choice([0, 1, quantile(r)]), seed=seed),
     **spoil("as_quality", quality.as_quality, quality=lambda r: but_none(function(r))),
@@ -200,13 +200,13 @@ DISTRIBUTIONS: Targets = {
 COMPARED: Targets = {
     **spoil("compare", compared, seeds=seeds, schedules=of_schedules, budgets=of_budgets, quality=measured, distance=apart,
             reference=one_of("x", 3, Thing(), torch.rand(()), {}, lambda schedule: 3), closing=word, engine=engine,
-            check=one_of("x", 3, None, [], Thing()), say=lambda r: but_none(function(r))),
+            check=one_of("x", 3, None, [], Thing()), progress=lambda r: but_none(function(r))),
     **spoil("compare", lambda source: tt.compare(source, {}), source=calls),
-    **spoil("calibrate", lambda **c: of_problem(tt.calibrate, **c), engine=engine, say=lambda r: but_none(function(r)),
+    **spoil("calibrate", lambda **c: of_problem(tt.calibrate, **c), engine=engine, progress=lambda r: but_none(function(r)),
             closing=word, check=one_of("x", 3, None, [], Thing()), quality=measured, distance=apart,
             candidates=one_of("x", 3, [1], {"a": 3}, {"a": None}, {3: prices()}, Thing()), look=lambda r: r.choice([math.inf, level(r)])),
     **spoil("calibrate", tt.calibrate, source=calls),
-    **spoil("advise", lambda **c: of_problem(tt.advise, **c), engine=engine, say=lambda r: but_none(function(r)), quality=measured,
+    **spoil("advise", lambda **c: of_problem(tt.advise, **c), engine=engine, progress=lambda r: but_none(function(r)), quality=measured,
             distance=apart, held_out=lambda r: but_none(calls(r)), objective=word, seconds=lambda r: but_none(above_zero(r)), window=lambda r: but_none(budget(r)),
             look=lambda r: r.choice([math.inf, level(r)]), constraint=lambda r: but_none(function(r)), nudge=lambda r: but_none(function(r))),
     **spoil("advise", tt.advise, source=calls),
@@ -227,7 +227,7 @@ BASICS: Targets = {
     **spoil("as_array", moment.as_array, x=one_of("x", None, 3, [], Thing(), len)),
     **spoil("last_corrections", moment.last_corrections, projected=one_of("x", None, 3, [], Thing(), torch.rand(T, N), torch.ones(()).bool())),
     **spoil("Watched", lambda schedule_: schedule.Watched(schedule_), schedule_=function),
-    **spoil("Moment.of_record", moment.Moment.of_record, lambda: {"t": 1, "defects": torch.rand(T, N), "projected": torch.zeros(T, N).bool(), "budget": 2},
+    **spoil("StepView.of_record", moment.StepView.of_record, lambda: {"t": 1, "defects": torch.rand(T, N), "projected": torch.zeros(T, N).bool(), "budget": 2},
             t=one_of(-1, T, "x", None, 1.5, Thing()), defects=one_of("x", None, 3, [], Thing(), torch.rand(T), torch.rand(T, N + 1), torch.ones(T, N).long()),
             projected=one_of("x", None, 3, torch.rand(T, N), torch.ones(T, N + 1).bool(), Thing())),
     **spoil("Stepwise", lambda n_steps: tt.Corrector(ball(), tt.Stepwise(), n_steps), n_steps=steps),

@@ -99,8 +99,8 @@ def rate_of(**changes: Any) -> Any:
 SCHEDULES: Targets = {
     "AccumulatedDefect value": (lambda v: whole_run(schedules.AccumulatedDefect(v, 2)), levels),
     "AccumulatedDefect budget": (lambda v: whole_run(schedules.AccumulatedDefect(0.1, v)), lambda r: but_none(budget(r))),
-    "LookEvery schedule": (lambda v: whole_run(schedules.LookEvery(v)), function),
-    "LookEvery every": (lambda v: whole_run(schedules.LookEvery(schedules.FixedThreshold(0.1, 2), v)), whole),
+    "MeasureEvery schedule": (lambda v: whole_run(schedules.MeasureEvery(v)), function),
+    "MeasureEvery every": (lambda v: whole_run(schedules.MeasureEvery(schedules.FixedThreshold(0.1, 2), v)), whole),
     "Trigger value": (lambda v: whole_run(schedules.Trigger(v)), levels),
     "Trigger gap": (lambda v: whole_run(schedules.Trigger(0.1, v)), whole),
     "Trigger budget": (lambda v: whole_run(schedules.Trigger(0.1, 1, v)), lambda r: but_none(budget(r))),
@@ -202,7 +202,7 @@ class GradedWalk:
 
 def iterated(constraint: Any = None, schedule: Any = None, **options: Any) -> Any:
     """A rollout that buys iterations, with something spoiled."""
-    chosen = (lambda now: now.spent < 3) if schedule is None else schedule
+    chosen = (lambda view: view.spent < 3) if schedule is None else schedule
     given = {"unit": "iteration", "closing": "free"} | options
     return tt.rollout(GradedWalk(), Halves() if constraint is None else constraint, chosen, range(N), **given)
 
@@ -248,7 +248,7 @@ def graded(**changes: Any) -> Any:
 def explored() -> Any:
     """A record of iterations at random places."""
     walk, coins = GradedWalk(), torch.Generator().manual_seed(0)
-    decide = lambda now: torch.rand(len(now), generator=coins) < 0.6  # noqa: E731
+    decide = lambda view: torch.rand(len(view), generator=coins) < 0.6  # noqa: E731
     return tt.rollout(walk, Halves(), decide, range(64), unit="iteration", closing="free")
 
 
@@ -286,7 +286,7 @@ ITERATIONS: Targets = {
     "calibrate iterations, method": (lambda v: graded(method=v), lambda r: r.choice(["paper", "planned", but_none(word(r))])),
     "calibrate iterations, constraint": (lambda v: graded(constraint=v), lambda r: r.choice([ball(), function(r)])),
     "Thresholds unit": (lambda v: tt.prices.Thresholds(prices().table, unit=v), word),
-    "Thresholds kept_back": (lambda v: tt.prices.Thresholds(prices().table, kept_back=v), whole),
+    "Thresholds closing_reserve": (lambda v: tt.prices.Thresholds(prices().table, closing_reserve=v), whole),
     "prices of iterations, budget": (lambda v: iterated(schedule=priced().at(v)), lambda r: but_none(iterations(r))),
     "iteration_steps": (iteration_steps, no_records),
     "solve_graded steps": (lambda v: solve_graded(v, 3), function),

@@ -16,8 +16,8 @@ from torture.spoil import Targets, spoil
 from torture.targets_measures import each
 from torture.values import N, Thing, but_none, function, not_a_number, one_of, seeds, whole, word
 from trimtab import domains
-from trimtab.report import write_report
-from trimtab.studies import config, engine, rows, schedules, summary
+from trimtab.evaluation.report import write_report
+from trimtab.evaluation.studies import config, engine, rows, schedules, summary
 
 CHAINED = ("so3", "se3", "terrain", "so3-impulse", "se3-lever", "terrain-ridge", "linkage", "so3-flow", "terrain-ramp")
 """Domains that are quick to make, of which every setting is spoiled."""
@@ -56,7 +56,7 @@ def study(**changes: Any) -> Any:
     return replace(config.preset("tiny"), **changes)
 
 
-def by_name(r: random.Random) -> Any:
+def simplify_objective(r: random.Random) -> Any:
     """What is no mapping of samplers."""
     return r.choice(["x", 3, None, [1], {"x": 3}, {3: {}}, Thing(), {"x": {"factory": 3}}])
 
@@ -88,7 +88,7 @@ TARGETS: Targets = {
     **spoil("Study", study, preset=one_of(None, 3, [], Thing()), domains=names, schedules=one_of((), ("terminal",), "x", None, 3, ("x", "y"), Thing(), (3,)),
             budgets=fractions, seeds=whole, block=whole, calibration_seeds=whole, table_budget=one_of(0.3, math.nan, "x", None, [], Thing()),
             example_seeds=lambda r: whole(r) or 99, kappas=one_of("x", (math.nan,), (2.0,), (-1.0,), ("a",), None, 3, Thing()),
-            kappa_domains=one_of("x", None, 3, (3,), Thing(), ("", )), kappa_seeds=whole, samplers=by_name, unit=word),
+            kappa_domains=one_of("x", None, 3, (3,), Thing(), ("", )), kappa_seeds=whole, samplers=simplify_objective, unit=word),
     **spoil("run_study", engine.run_study, store=no_store),
     **spoil("join_rows", rows.join_rows, store=no_store),
     **spoil("write_rows", rows.write_rows, store=no_store),

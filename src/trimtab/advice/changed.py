@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from trimtab.advice.trials import TrialRuns
-from trimtab.core.engine import RunBatch, Runs
 from trimtab.core.problem import Problem
+from trimtab.core.runner import RunBatch, Runs
 
 __all__ = ["changed"]
 

@@ -11,25 +11,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.advice.asked import refuse_iterations
-from trimtab.core import show
+from trimtab.advice.validate import check_iterations
+from trimtab.core import html
 from trimtab.core.budget import corrections
-from trimtab.core.checks import yes_or_no
+from trimtab.core.checks import check_bool
 from trimtab.core.distributions import Fidelity, compare_samples
-from trimtab.core.engine import Engine, RunBatch, Workshop, ahead, checked, workshop
-from trimtab.core.errors import of_type
+from trimtab.core.errors import check_type
 from trimtab.core.groups import Groups
 from trimtab.core.metrics import Distance, Summary, endpoint_distance, euclidean, nepe, path_error, summary
-from trimtab.core.moment import Moment
 from trimtab.core.problem import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Closing, Rollout
 from trimtab.core.repeatable import as_record
+from trimtab.core.runner import BatchRunner, Engine, RunBatch, ahead, checked, open_runner
 from trimtab.core.schedule import Schedule, Watched, as_schedule, watched
+from trimtab.core.view import StepView
 from trimtab.prices.batches import Source
 from trimtab.prices.calibration import Price
-from trimtab.prices.heeded import refuse_unheeded
+from trimtab.prices.check_runs import check_schedule_is_used
 from trimtab.prices.plan import Plan
 from trimtab.prices.raced import Raced
 from trimtab.prices.thresholds import Thresholds
@@ -136,13 +136,13 @@ class Comparison:
         for row in sorted(self.rows, key=lambda row: row.projections):
             if row.budget is not None:
                 lines.setdefault(row.name, []).append((row.projections, row.mean(first).mean))
-        drawing = show.draw(lines, "projections per sample", first)
-        return show.panel("Comparison", show.table(self._cells(), self._head()) + f"<p>{self._note()}</p>", drawing)
+        drawing = html.draw(lines, "projections per sample", first)
+        return html.panel("Comparison", html.table(self._cells(), self._head()) + f"<p>{self._note()}</p>", drawing)
 
 
 def compare(
     source: Source,
-    schedules: Mapping[str, Price | Schedule | Callable[[Moment], Tensor]],
+    schedules: Mapping[str, Price | Schedule | Callable[[StepView], Tensor]],
     budgets: Iterable[int | float] = (0.25,),
     *,
     quality: Quality | Callable[..., Any] | None = None,
@@ -150,8 +150,8 @@ def compare(
     distance: Distance | None = None,
     closing: Closing = "paid",
     check: bool = True,
-    engine: Engine | Workshop | str | None = None,
-    say: Callable[[str], None] | None = None,
+    engine: Engine | BatchRunner | str | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> Comparison:
     """Run schedules side by side on the same seeds, and measure their final samples.
 
@@ -161,7 +161,7 @@ def compare(
     Args:
         source: What is sampled, for seeds that calibrated nothing: a `Problem`, or a function `run(schedule)` as in
             `calibrate`.
-        schedules: By name: prices, which are run at every budget, and schedules or functions of a `Moment`, which have
+        schedules: By name: prices, which are run at every budget, and schedules or functions of a `StepView`, which have
             their own. The names of those that are always run are taken.
         budgets: Counts or fractions of T, the closing projection included; the same one twice is run once.
         quality: A measure of final samples beside the distance to full projection and the path error, whose names,
@@ -173,7 +173,7 @@ def compare(
         closing: How rollouts of a problem end; see `Corrector`. A loop of your own has its corrector's.
         check: Whether to run the first batch twice, to see that it repeats itself.
         engine: Where to run batches, as in `calibrate`.
-        say: Told what is being done; see `calibrate`.
+        progress: Told what is being done; see `calibrate`.
 
     Example:
         >>> import trimtab as tt
@@ -185,28 +185,28 @@ def compare(
     """
     if not isinstance(source, Problem) and not callable(source):
         raise TypeError(f"compare takes a Problem or a function run(schedule): got {type(source).__name__}")
-    judge, tell = as_quality(quality), progress_of("compare", say)
+    judge, tell = as_quality(quality), progress_of("compare", progress)
     problem = source if isinstance(source, Problem) else None
     apart = distance
     if apart is None:
         apart = euclidean if problem is None else problem.distance
-    yes_or_no(check, "check")
+    check_bool(check, "check")
     if not isinstance(schedules, Mapping):
         raise TypeError(f"schedules are given by name, as in {{'dp': price}}: got {schedules!r:.60}")
     for name in schedules:
-        if of_type(name, str, "the name of a schedule") in _ALWAYS:
+        if check_type(name, str, "the name of a schedule") in _ALWAYS:
             raise ValueError(f"{', '.join(_ALWAYS)} are always compared: give your schedule another name than {name!r}")
     if not isinstance(budgets, Iterable):
         raise TypeError(f"budgets are counts or fractions of T, in a list: got {budgets!r:.60}")
     options: dict[str, Any] = {"closing": closing, "measure_defects": True}
 
-    def batches(of: Source, shop: Workshop | None) -> RunBatch:
+    def batches(of: Source, shop: BatchRunner | None) -> RunBatch:
         settings = options if isinstance(of, Problem) else {}
         if shop is not None:
             return shop.runs(of, **settings)
         return partial(of.rollout, **settings) if isinstance(of, Problem) else of
 
-    with tell, workshop(engine, tell, source) as shop:
+    with tell, open_runner(engine, tell, source) as shop:
         run = batches(source, shop)
         other = batches(reference, shop) if isinstance(reference, Problem) or callable(reference) else None
         ahead(run, [Watched(Stepwise())])
@@ -226,7 +226,7 @@ def compare(
         ahead(run, [schedule for _, _, schedule in wanted])
         tell("stepwise")
         full = as_record(run(Watched(Stepwise())))
-        refuse_unheeded(terminal, full)
+        check_schedule_is_used(terminal, full)
         tell.batch()
         against = reference
         if other is not None:
@@ -282,7 +282,9 @@ def _means(values: Tensor, groups: Groups) -> Tensor:
 
 
 def _wanted(
-    schedules: Mapping[str, Price | Schedule | Callable[[Moment], Tensor]], budgets: Iterable[int | float], n_steps: int
+    schedules: Mapping[str, Price | Schedule | Callable[[StepView], Tensor]],
+    budgets: Iterable[int | float],
+    n_steps: int,
 ) -> list[tuple[str, int | None, Schedule]]:
     """What is run beside the two ends: name, budget, schedule; all of them have their defects measured."""
     counts = list(dict.fromkeys(int(corrections(budget, n_steps)) for budget in budgets))
@@ -291,10 +293,10 @@ def _wanted(
         wanted += [("periodic", b, Periodic(b)), ("window", b, Window(n_steps - b))]
     for name, one in schedules.items():
         if isinstance(one, Thresholds | Plan | Raced):
-            refuse_iterations(one.unit, f"the price {name!r}")
+            check_iterations(one.unit, f"the price {name!r}")
             wanted += [(name, b, one.at(b)) for b in counts]
         else:
             schedule = as_schedule(one)
-            refuse_iterations(schedule.unit, f"the schedule {name!r}")
+            check_iterations(schedule.unit, f"the schedule {name!r}")
             wanted.append((name, None, schedule))
     return [(name, b, watched(one)) for name, b, one in wanted]

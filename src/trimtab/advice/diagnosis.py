@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trimtab.core.engine import RunBatch, ahead
 from trimtab.core.metrics import Distance, endpoint_distance
 from trimtab.core.record import Rollout
+from trimtab.core.runner import RunBatch, ahead
 from trimtab.core.schedule import Watched
 from trimtab.schedules import Fixed
 

@@ -14,9 +14,9 @@ from functools import partial
 from trimtab.advice.changed import changed
 from trimtab.advice.diagnosis import Interval
 from trimtab.advice.trials import TrialRuns
-from trimtab.core.engine import ahead
 from trimtab.core.problem import Problem
 from trimtab.core.record import Rollout
+from trimtab.core.runner import ahead
 from trimtab.prices.graded import graded_prices
 from trimtab.schedules import Stepwise
 
@@ -55,16 +55,16 @@ def effort_trials(trials: TrialRuns) -> tuple[Effort, ...]:
 def _tried(trials: TrialRuns, measuring: Problem) -> Iterator[Effort]:
     closing = trials.reference.closing_rule
     for how in measuring.constraint.cheaper():
-        trials.say(f"projecting with {how}")
+        trials.progress(f"projecting with {how}")
         _, run = changed(trials, partial(_cheaper, how=how), closing=closing, measure_defects=True)
         yield _judged(trials, how, True, run(Stepwise()))
     full = trials.reference.all_iterations.double().mean().item()
     if not measuring.constraint.improves or full <= trials.n_steps:
         return  # a projection that is one iteration cannot be had in parts
-    trials.say("one iteration at every step")
+    trials.progress("one iteration at every step")
     _, run = changed(trials, _same, closing=closing, unit="iteration", measure_defects=True)
     yield _judged(trials, "one iteration at every step", False, run(Stepwise()))
-    trials.say("iterations by price")
+    trials.progress("iterations by price")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a constant defect is among the findings
         try:
@@ -72,7 +72,7 @@ def _tried(trials: TrialRuns, measuring: Problem) -> Iterator[Effort]:
         except ValueError:  # too few steps or iterations to price; what was tried so far stands
             return
     _, run = changed(trials, _same, closing=closing)
-    schedules = {share: prices.at(max(prices.kept_back, int(share * full))) for share in _SHARES}
+    schedules = {share: prices.at(max(prices.closing_reserve, int(share * full))) for share in _SHARES}
     ahead(run, list(schedules.values()))
     for share, schedule in schedules.items():
         yield _judged(trials, f"iterations by price, {share:.0%} of them", False, run(schedule))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trimtab.advice.diagnosis import Effects, Interval
 from trimtab.advice.effort import Effort
-from trimtab.advice.soundness import Stability
+from trimtab.advice.projection_checks import Stability
 from trimtab.advice.trial import Cost, Kind, Trial
 from trimtab.core.distributions import Fidelity
 from trimtab.core.schedule import Schedule

@@ -12,15 +12,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from trimtab.advice.asked import refuse_foreign_price, refuse_misused, tolerance_of, two_batches
 from trimtab.advice.changed import changed
 from trimtab.advice.choice import WORTHWHILE, choice, nothing_saved
 from trimtab.advice.diagnosis import Effects, Interval, correction_effects
 from trimtab.advice.effort import Effort, effort_trials
 from trimtab.advice.findings import findings_of
 from trimtab.advice.measured import Measured
-from trimtab.advice.result import Advice
-from trimtab.advice.soundness import (
+from trimtab.advice.projection_checks import (
     Stability,
     divergence,
     final_stability,
@@ -30,16 +28,18 @@ from trimtab.advice.soundness import (
     projection_stability,
     recorded_stability,
 )
+from trimtab.advice.result import Advice
 from trimtab.advice.trial import KINDS, Cost, Trial
 from trimtab.advice.trials import TrialRuns
+from trimtab.advice.validate import check_arguments, check_price_fits, tolerance_of, two_batches
 from trimtab.core.constraint import Constraint
 from trimtab.core.distributions import compare_samples
-from trimtab.core.engine import Engine, Workshop, workshop
 from trimtab.core.errors import unknown
 from trimtab.core.metrics import Distance, euclidean, top_mass
 from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Rollout
+from trimtab.core.runner import BatchRunner, Engine, open_runner
 from trimtab.core.schedule import Schedule, Watched
 from trimtab.prices.batches import Source
 from trimtab.prices.calibration import Price, price_of_a_look
@@ -66,8 +66,8 @@ def advise(
     look: float = 0.0,
     constraint: Constraint | None = None,
     nudge: Callable[[Schedule, float], Rollout] | None = None,
-    engine: Engine | Workshop | str | None = None,
-    say: Callable[[str], None] | None = None,
+    engine: Engine | BatchRunner | str | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> Advice:
     """Find out whether correcting on schedule is worth it for a sampler, and recommend a schedule and a budget.
 
@@ -98,7 +98,7 @@ def advise(
             whether rollouts that begin a hair apart stay together.
         engine: Where to run batches, as in `calibrate`. Seconds are then those of one thread, with other batches
             running beside on the same machine; `cost="projections"` gives the same advice whatever the engine.
-        say: Told what is being done; see `calibrate`.
+        progress: Told what is being done; see `calibrate`.
 
     Example:
         >>> import trimtab as tt
@@ -108,14 +108,14 @@ def advise(
         ('adaptive', True)
     """
     tolerance = tolerance_of(tolerance, seconds, cost)
-    refuse_misused(source, constraint, nudge)
+    check_arguments(source, constraint, nudge)
     if objective not in ("endpoint", "path"):
         raise unknown("objective", str(objective), ("endpoint", "path"))
     today = None if window is None else Window(window)
-    tell = progress_of("advise", say)
-    with tell, workshop(engine, tell, source) as shop:
+    tell = progress_of("advise", progress)
+    with tell, open_runner(engine, tell, source) as shop:
         calibrating, measuring, problems, n_steps = two_batches(source, held_out, shop)
-        refuse_foreign_price(price, n_steps)
+        check_price_fits(price, n_steps)
         if today is not None:
             today.steps(n_steps)  # refuses one that does not fit, before anything is run for it
         if problems[0] is not None and distance is None:
@@ -135,7 +135,7 @@ def advise(
         trials.ran(int(held_out is not None))  # it was run once to see what it is
         needed, effects = _try_out(trials, tolerance, seconds)
         yours = None if today is None else trials.your_window(today)
-        trials.say("how sound the projection is")
+        trials.progress("how sound the projection is")
         stability = _soundness(trials, constraint, nudge)
         efforts = effort_trials(trials)
         chosen = _choose(trials, needed, tolerance, seconds, cost, _unreliable(trials, stability))
@@ -169,7 +169,7 @@ def _try_out(
             needed[kind] = found
     if trials.degenerate >= 0.5:
         return needed, None
-    trials.say("single corrections at random steps")
+    trials.progress("single corrections at random steps")
     return needed, correction_effects(trials.run, trials.alone, trials.reference, trials.distance)
 
 
@@ -187,7 +187,7 @@ def _choose(
     share = 1 - trial.projections / stepwise.projections
     saving = Interval(share, share, share)
     if unit == "seconds":
-        trials.say("timing")
+        trials.progress("timing")
         timed, stepwise, saving = trials.timed_again(trial)
     if unit == "seconds" and trial.kind not in ("terminal", "stepwise") and saving.mean < WORTHWHILE and limit is None:
         # the first timing was lucky: side by side there is nothing to gain
@@ -287,5 +287,5 @@ def _fidelity(trials: TrialRuns, trial: Trial) -> Any:
     """How the recommended schedule's final samples compare with those of full projection on the other seeds."""
     if trials.groups or trial.kind == "stepwise":
         return None
-    trials.say("final samples as distributions")
+    trials.progress("final samples as distributions")
     return compare_samples(trials.finals[trial.kind, trial.budget], trials.calibrating(Watched(Stepwise())))

@@ -9,8 +9,8 @@ from typing import Any
 
 from trimtab.advice.figure import advice_figure
 from trimtab.advice.measured import Recommendation
-from trimtab.advice.words import words_of
-from trimtab.core import show
+from trimtab.advice.text import words_of
+from trimtab.core import html
 
 __all__ = ["Advice"]
 
@@ -45,9 +45,9 @@ class Advice(Recommendation):
         lines: dict[str, list[tuple[float, float]]] = {
             kind: [(float(trial.budget), trial.loss.mean) for trial in m.of(kind)] for kind in kinds
         }
-        drawing = show.draw(lines, "corrections", "loss")
+        drawing = html.draw(lines, "corrections", "loss")
         reasons = f"<details><summary>In words</summary><pre>{escape(str(self))}</pre></details>"
-        return show.panel(f"Advice: {self.reason}", show.table(facts), drawing, reasons)
+        return html.panel(f"Advice: {self.reason}", html.table(facts), drawing, reasons)
 
     def facts(self) -> dict[str, Any]:
         """As JSON."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trimtab.core.engine import Foreseen, RunBatch, ahead
-from trimtab.core.fingerprint import full_fingerprint
+from trimtab.core.identity import full_fingerprint
 from trimtab.core.record import Rollout
 from trimtab.core.repeatable import as_record
+from trimtab.core.runner import Foreseen, RunBatch, ahead
 from trimtab.core.schedule import Schedule, Watched
-from trimtab.prices.objective import Skip
+from trimtab.prices.objective import SkipWindow
 from trimtab.schedules import Stepwise, Terminal
 
 __all__ = ["Shared"]
@@ -52,4 +52,4 @@ class Shared(Foreseen):
 def _name(schedule: Schedule) -> str:
     """Of a batch that is kept; "" for all others."""
     decides = schedule.schedule if isinstance(schedule, Watched) else schedule
-    return str(full_fingerprint(schedule)) if isinstance(decides, Terminal | Stepwise | Skip) else ""
+    return str(full_fingerprint(schedule)) if isinstance(decides, Terminal | Stepwise | SkipWindow) else ""

@@ -15,19 +15,19 @@ from trimtab.advice.diagnosis import Interval, bootstrap, mean, ratio_interval
 from trimtab.advice.shared import Shared
 from trimtab.advice.trial import Kind, Trial
 from trimtab.core.budget import Budget, Unit
-from trimtab.core.engine import RunBatch, Runs, ahead
-from trimtab.core.fingerprint import fingerprint
+from trimtab.core.identity import fingerprint
 from trimtab.core.metrics import Distance, measured_distance, nepe, path_error
 from trimtab.core.problem import Problem
 from trimtab.core.progress import Progress
 from trimtab.core.quality import Quality
 from trimtab.core.record import Rollout
 from trimtab.core.repeatable import Twice, check_same, twice
+from trimtab.core.runner import RunBatch, Runs, ahead
 from trimtab.core.schedule import Schedule, Watched
-from trimtab.prices.batches import Batches, refuse_repeated
+from trimtab.prices.batches import Batches, check_distinct_seeds
 from trimtab.prices.calibration import batches_of
 from trimtab.prices.candidates import by_race
-from trimtab.prices.heeded import refuse_unheeded, same_batch
+from trimtab.prices.check_runs import check_schedule_is_used, same_batch
 from trimtab.prices.methods import by_dp, by_plan
 from trimtab.prices.objective import Objective, describe, finite
 from trimtab.prices.plan import Plan
@@ -51,7 +51,7 @@ class TrialRuns:
         n_steps: int,
         distance: Distance,
         price: Price | None,
-        say: Progress,
+        progress: Progress,
         quality: Quality | None = None,
         problems: tuple[Problem | None, Problem | None] = (None, None),
         objective: Objective = "endpoint",
@@ -59,19 +59,19 @@ class TrialRuns:
     ) -> None:
         """Run the ends that everything is measured between; both runs use the same seeds each time, and not others'."""
         self.calibrating, self.measuring, self.problems = calibrating, measuring, problems
-        self.distance, self.say = distance, say
+        self.distance, self.progress = distance, progress
         self.quality, self.objective, self.look = quality, objective, look
         self.n_steps, self._measured = n_steps, 0
 
-        say("terminal and stepwise rollouts")
-        say.expect(_TRIAL_RUNS + (0 if price is not None else batches_of("race", objective)))
+        progress("terminal and stepwise rollouts")
+        progress.expect(_TRIAL_RUNS + (0 if price is not None else batches_of("race", objective)))
         ahead(measuring, [Watched(Stepwise())])
         first_of_all, self.alone, moved = self.twice(Watched(Terminal()))
         check_same(Twice(first_of_all, self.alone, moved))
         if self.alone.n_steps != n_steps:
             raise ValueError(f"n_steps is {n_steps}, but the run came back with {self.alone.n_steps} steps")
         self.reference = self.run(Watched(Stepwise()))
-        refuse_unheeded(self.alone, self.reference)
+        check_schedule_is_used(self.alone, self.reference)
         # updates are the same work whatever the schedule, so differences between runs are noise
         self.update = sorted(run.seconds["update"] for run in (first_of_all, self.alone, self.reference))[1]
         self.n = self.alone.defects.shape[1]
@@ -124,7 +124,7 @@ class TrialRuns:
     def your_window(self, schedule: Window) -> Trial:
         """What is done today: every step from some step on, measured like the rest."""
         budget = len(schedule.steps(self.n_steps))
-        self.say(f"your window, the last {budget} of {self.n_steps} steps")
+        self.progress(f"your window, the last {budget} of {self.n_steps} steps")
         return self.judge("window", budget, schedule, self.run(Watched(schedule)))
 
     @property
@@ -162,7 +162,7 @@ class TrialRuns:
     def ran(self, batches: int = 1) -> None:
         """Count batches of the half that measures, whatever ran them."""
         self._measured += batches
-        self.say.batch(batches)
+        self.progress.batch(batches)
 
     def run(self, schedule: Schedule) -> Rollout:
         """The batch that measures, under a schedule."""
@@ -185,7 +185,7 @@ class TrialRuns:
     def price(self, kind: str) -> Price:
         """Of a kind that needs one, calibrated on the other batch when first asked for."""
         if kind not in self.prices:
-            self.say(f"calibrating {kind} correction")
+            self.progress(f"calibrating {kind} correction")
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # a constant defect is among the findings
                 batches = self.calibration_batches(1.0)
@@ -201,9 +201,9 @@ class TrialRuns:
         """Of the half that calibrates; what was run there before is not run again."""
         problem, known = self.problems[0], ""
         if problem is not None:
-            refuse_repeated(problem)
+            check_distinct_seeds(problem)
             known = fingerprint(problem.sampler, problem.constraint)
-        return Batches(self.calibrating, budget, self.objective, self.distance, known, False, self.say, unit)
+        return Batches(self.calibrating, budget, self.objective, self.distance, known, False, self.progress, unit)
 
     def judge(self, kind: Kind, budget: int, schedule: Schedule, run: Rollout) -> Trial:
         """What a run, whose defects were measured, lost and cost.
@@ -221,8 +221,8 @@ class TrialRuns:
             loss=self.share_lost(measured),
             measured=measured,
             nepe=float(nepe(path_error(run).double(), *self.ends).nanmean()),
-            seconds=self.seconds(run, kind, schedule.looks_at_defects),
-            projections=float(run.paid.double().mean()) + self.look * self.n_steps * schedule.looks_at_defects,
+            seconds=self.seconds(run, kind, schedule.uses_defects),
+            projections=float(run.paid.double().mean()) + self.look * self.n_steps * schedule.uses_defects,
             endpoint=float(apart.double().mean()),
             schedule=schedule,
         )
@@ -252,7 +252,7 @@ class TrialRuns:
             return self.stepwise
         if (kind, budget) not in self.trials:
             schedule = self.schedule(kind, budget)
-            self.say(f"{kind} correction with {budget} of {self.n_steps}")
+            self.progress(f"{kind} correction with {budget} of {self.n_steps}")
             self.trials[kind, budget] = self.judge(kind, budget, schedule, self.run(Watched(schedule)))
         return self.trials[kind, budget]
 

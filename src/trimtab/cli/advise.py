@@ -12,7 +12,7 @@ from trimtab.cli.calibrate import parse_budget
 from trimtab.cli.command import Command
 from trimtab.cli.quality import add_quality, quality_from
 from trimtab.cli.running import add_engine, engine_from, stopped
-from trimtab.cli.source import add_seeds, add_source, asked_for, refuse_existing
+from trimtab.cli.source import add_seeds, add_source, asked_for, check_absent
 
 if TYPE_CHECKING:
     from trimtab.advice.result import Advice
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     for path in (arguments.plot, arguments.save):
         if path is not None:
-            refuse_existing(path, arguments.overwrite)
+            check_absent(path, arguments.overwrite)
     if arguments.plot is not None:
         format_of(arguments.plot)
     price = None if arguments.price is None else load(arguments.price)
@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
             window=window,
             look=arguments.look,
             engine=engine,
-            say=lambda text: print(f"… {text}", file=sys.stderr),
+            progress=lambda text: print(f"… {text}", file=sys.stderr),
         )
     except KeyboardInterrupt:
         if arguments.out is None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from trimtab.cli.command import Command
 from trimtab.cli.quality import add_quality, quality_from
 from trimtab.cli.running import add_engine, engine_from, remove_batches, stopped
-from trimtab.cli.source import add_seeds, add_source, asked_for, refuse_existing
+from trimtab.cli.source import add_seeds, add_source, asked_for, check_absent
 
 if TYPE_CHECKING:
     from trimtab.prices.calibration import Price
@@ -56,9 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
     from trimtab.core.errors import unknown
+    from trimtab.evaluation.studies.config import CALIBRATION_SEED
     from trimtab.prices.calibration import METHODS, calibrate
     from trimtab.prices.objective import OBJECTIVES
-    from trimtab.studies.config import CALIBRATION_SEED
 
     if arguments.method is not None and arguments.method not in METHODS:
         raise unknown("method", arguments.method, METHODS)
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     budget = parse_budget(arguments.budget)
     domain, source, seeds = asked_for(arguments, CALIBRATION_SEED, arguments.seeds)
     out: Path = arguments.out or Path(f"{source.name}.safetensors")
-    refuse_existing(out, arguments.overwrite)
+    check_absent(out, arguments.overwrite)
     quality = quality_from(arguments.quality, arguments.higher_is_better, domain)
     work = out.with_name(f"{out.name}.work")
     engine = engine_from(arguments, work, source, seeds)
@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
             unit=arguments.unit,
             distance=domain.distance,
             engine=engine,
-            say=lambda text: print(f"… {text}", file=sys.stderr),
+            progress=lambda text: print(f"… {text}", file=sys.stderr),
         )
     except KeyboardInterrupt:
         if engine is None:

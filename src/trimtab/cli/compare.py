@@ -11,10 +11,10 @@ from trimtab.cli.running import add_running, run_and_report
 from trimtab.cli.source import add_seeds, add_source, asked_for
 
 if TYPE_CHECKING:
-    from trimtab.domains import Domain
-    from trimtab.studies.config import Study
-    from trimtab.studies.run_files import RunFiles
-    from trimtab.studies.usercode import Source
+    from trimtab.evaluation.domains import Domain
+    from trimtab.evaluation.studies.config import Study
+    from trimtab.evaluation.studies.run_files import RunFiles
+    from trimtab.evaluation.studies.usercode import Source
 
 __all__ = ["COMMAND", "table_of"]
 
@@ -49,9 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
-    from trimtab.studies.config import CALIBRATION_SEED
-    from trimtab.studies.probe import probe_side_by_side
-    from trimtab.studies.schedules import study_schedule
+    from trimtab.evaluation.studies.config import CALIBRATION_SEED
+    from trimtab.evaluation.studies.probe import probe_side_by_side
+    from trimtab.evaluation.studies.schedules import study_schedule
 
     for key in arguments.schedules:
         study_schedule(key)
@@ -74,13 +74,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _study(arguments: argparse.Namespace, domain: Domain, source: Source, calibration: range) -> Study:
     """What the options ask for, refused where it could not be run to its end."""
+    from trimtab.evaluation.studies.config import REFERENCE_SEED, Study
+    from trimtab.evaluation.studies.explored import n_deciders
+    from trimtab.evaluation.studies.usercode import record_of
+    from trimtab.evaluation.studies.whole_groups import seed_ranges
     from trimtab.prices.methods import FEWEST
-    from trimtab.studies.config import REFERENCE_SEED, Study
-    from trimtab.studies.explored import units_of
-    from trimtab.studies.usercode import record_of
-    from trimtab.studies.whole_groups import said_of_seeds
 
-    rollouts, units = len(calibration), units_of(domain.problem(calibration))
+    rollouts, units = len(calibration), n_deciders(domain.problem(calibration))
     if units < FEWEST:
         many = (
             f"{units} calibration rollouts"
@@ -90,7 +90,7 @@ def _study(arguments: argparse.Namespace, domain: Domain, source: Source, calibr
         raise ValueError(f"{many} are too few: give --calibration-seeds for {FEWEST} of those at least, better for 64")
     budgets = tuple(sorted({0.0, 1.0, *arguments.budgets}))
     between = [budget for budget in budgets if 0 < budget < 1] or [1.0]
-    seeds = said_of_seeds(domain, calibration, arguments.seeds, REFERENCE_SEED, Study.block)
+    seeds = seed_ranges(domain, calibration, arguments.seeds, REFERENCE_SEED, Study.block)
     return Study(
         "compare",
         domains=(source.name,),
@@ -108,7 +108,7 @@ def _study(arguments: argparse.Namespace, domain: Domain, source: Source, calibr
 
 def show(files: RunFiles) -> None:
     """Write the report of a run directory, and print what matters."""
-    from trimtab.report import write_report
+    from trimtab.evaluation.report import write_report
 
     written = write_report(files)
     print(table_of(files.read_json("summary.json")))

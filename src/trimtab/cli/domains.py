@@ -19,7 +19,7 @@ def run(arguments: argparse.Namespace) -> int:
     del arguments
     from importlib.util import find_spec
 
-    from trimtab.domains import DOMAINS, domain
+    from trimtab.evaluation.domains import DOMAINS, domain
 
     width = max(map(len, DOMAINS))
     for name, module in DOMAINS.items():

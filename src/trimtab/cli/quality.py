@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from trimtab.core.quality import Quality
-    from trimtab.domains.base import Domain
+    from trimtab.evaluation.domains.base import Domain
 
 __all__ = ["add_quality", "quality_from"]
 
@@ -38,7 +38,7 @@ def quality_from(spec: str | None, higher_is_better: bool, domain: Domain) -> Qu
     """
     from trimtab.core.errors import unknown
     from trimtab.core.quality import Quality
-    from trimtab.studies.usercode import load_function
+    from trimtab.evaluation.studies.usercode import load_function
 
     if spec is None:
         if higher_is_better:

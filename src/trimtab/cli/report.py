@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trimtab.cli.command import Command
-from trimtab.cli.running import say
+from trimtab.cli.running import progress
 
 if TYPE_CHECKING:
-    from trimtab.studies.run_files import RunFiles
+    from trimtab.evaluation.studies.run_files import RunFiles
 
 __all__ = ["COMMAND", "write_and_show"]
 
@@ -22,16 +22,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
-    from trimtab.studies.store import open_run
+    from trimtab.evaluation.studies.store import open_run
 
-    with open_run(arguments.directory, say) as files:
+    with open_run(arguments.directory, progress) as files:
         write_and_show(files)
     return 0
 
 
 def write_and_show(files: RunFiles) -> None:
     """Write the report of a run directory, and print its main tables."""
-    from trimtab.report import write_report
+    from trimtab.evaluation.report import write_report
 
     written = write_report(files)
     for name in ("table1", "table2", "table3"):

@@ -14,7 +14,7 @@ from trimtab.cli.running import add_running, run_and_report
 from trimtab.core.errors import unknown
 
 if TYPE_CHECKING:
-    from trimtab.studies.config import Study
+    from trimtab.evaluation.studies.config import Study
 
 __all__ = ["COMMAND"]
 
@@ -60,13 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
-    from trimtab.studies.config import preset
-    from trimtab.studies.store import RUN, study_of
+    from trimtab.evaluation.studies.config import preset
+    from trimtab.evaluation.studies.store import RUN, study_of
 
     directory: Path = arguments.out or Path("runs") / (arguments.preset or "quick")
     if arguments.resume and arguments.preset is None and (directory / RUN).is_file():
         study = study_of(directory)
-        _refuse_code(directory, study)
+        _check_code(directory, study)
     else:
         study = preset(arguments.preset or "quick")
     if arguments.unit == "iteration" and study.unit == "projection":
@@ -77,9 +77,9 @@ def run(arguments: argparse.Namespace) -> int:
     return run_and_report(directory, _with_pdm_settings(study, arguments), arguments, write_and_show)
 
 
-def _refuse_code(directory: Path, study: Study) -> None:
+def _check_code(directory: Path, study: Study) -> None:
     """A run of the user's own sampler goes on only where that is named: what a file says is never run."""
-    from trimtab.domains import DOMAINS
+    from trimtab.evaluation.domains import DOMAINS
 
     for name in study.domains:
         if name not in DOMAINS:
@@ -108,14 +108,14 @@ def _with_pdm_settings(study: Study, arguments: argparse.Namespace) -> Study:
     if "pdm" not in study.domains:
         given = ", ".join(f"--{name.replace('_', '-')}" for name in settings)
         raise UsageError(f"{given}: only the domain pdm has such settings, and it is not run; add --only pdm")
-    from trimtab.studies.usercode import Source, record_of
+    from trimtab.evaluation.studies.usercode import Source, record_of
 
     source = Source.built_in("pdm", settings)
     return replace(study, samplers={**study.samplers, "pdm": record_of(source)})
 
 
 def _known_domains(names: Sequence[str]) -> tuple[str, ...]:
-    from trimtab.domains import DOMAINS
+    from trimtab.evaluation.domains import DOMAINS
 
     for name in names:
         if name not in DOMAINS:

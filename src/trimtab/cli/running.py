@@ -14,12 +14,12 @@ from trimtab.cli.command import INTERRUPTED, UsageError
 from trimtab.core.errors import unknown
 
 if TYPE_CHECKING:
-    from trimtab.core.engine import Engine
-    from trimtab.studies.config import Study
-    from trimtab.studies.run_files import RunFiles
-    from trimtab.studies.usercode import Source
+    from trimtab.core.runner import Engine
+    from trimtab.evaluation.studies.config import Study
+    from trimtab.evaluation.studies.run_files import RunFiles
+    from trimtab.evaluation.studies.usercode import Source
 
-__all__ = ["add_engine", "add_running", "engine_from", "remove_batches", "run_and_report", "say", "stopped"]
+__all__ = ["add_engine", "add_running", "engine_from", "progress", "remove_batches", "run_and_report", "stopped"]
 
 
 def add_running(parser: argparse.ArgumentParser) -> None:
@@ -65,10 +65,10 @@ def engine_from(arguments: argparse.Namespace, keep: Path | None, source: Source
         source: The code, as this command line names it.
         seeds: Of all samples.
     """
-    from trimtab.core.engine import Engine
-    from trimtab.core.kept import is_kept
+    from trimtab.core.batch_cache import is_cache_file
     from trimtab.core.pools import check_engine
-    from trimtab.studies.usercode import ProblemOf
+    from trimtab.core.runner import Engine
+    from trimtab.evaluation.studies.usercode import ProblemOf
 
     if arguments.engine is None:
         if arguments.workers is not None:
@@ -83,7 +83,7 @@ def engine_from(arguments: argparse.Namespace, keep: Path | None, source: Source
         this = "a file" if keep.exists() else "a link that leads nowhere"
         raise UsageError(f"{keep}: finished batches are kept in a folder, and this is {this}; choose another name")
     if keep is not None and keep.exists() and not arguments.resume:
-        if not arguments.overwrite and any(is_kept(path.name) for path in keep.iterdir()):
+        if not arguments.overwrite and any(is_cache_file(path.name) for path in keep.iterdir()):
             raise UsageError(f"{keep} holds batches of an earlier run: go on with --resume, or --overwrite them")
         remove_batches(keep)
     return Engine(engine, arguments.workers, keep, ProblemOf(source, seeds))
@@ -91,14 +91,14 @@ def engine_from(arguments: argparse.Namespace, keep: Path | None, source: Source
 
 def remove_batches(folder: Path) -> None:
     """Remove what an engine kept in a folder."""
-    from trimtab.core.kept import is_kept
+    from trimtab.core.batch_cache import is_cache_file
 
     for path in folder.iterdir():
-        if is_kept(path.name):
+        if is_cache_file(path.name):
             path.unlink()
 
 
-def say(line: str) -> None:
+def progress(line: str) -> None:
     """Tell the person at the terminal, apart from the results."""
     print(f"trimtab: {line}", file=sys.stderr)
 
@@ -110,7 +110,7 @@ def run_and_report(
     report: Callable[[RunFiles], None],
     factories: Mapping[str, str] | None = None,
 ) -> int:
-    """Run what a study still lacks and report on it; engine, workers, resume and overwrite are as the options say.
+    """Run what a study still lacks and report on it; engine, workers, resume and overwrite are as the options progress.
 
     Args:
         directory: Of the run.
@@ -119,18 +119,18 @@ def run_and_report(
         report: Writes the report of a finished run.
         factories: The user's own code by domain, as this command line names it.
     """
-    from trimtab.studies.engine import ENGINES, refuse_unrunnable, run_study
-    from trimtab.studies.rows import write_rows
-    from trimtab.studies.store import Store
+    from trimtab.evaluation.studies.engine import ENGINES, check_runnable, run_study
+    from trimtab.evaluation.studies.rows import write_rows
+    from trimtab.evaluation.studies.store import Store
 
     if arguments.engine not in ENGINES:
         raise unknown("engine", arguments.engine, ENGINES)
     if arguments.workers is not None and arguments.workers < 1:
         raise UsageError(f"--workers must be at least 1: got {arguments.workers}")
-    refuse_unrunnable(study, factories)
+    check_runnable(study, factories)
     mode = "resume" if arguments.resume else "overwrite" if arguments.overwrite else "new"
     try:
-        with Store(directory, study, mode, mix_machines=arguments.mix_machines, say=say) as store:  # type: ignore[arg-type]
+        with Store(directory, study, mode, mix_machines=arguments.mix_machines, progress=progress) as store:  # type: ignore[arg-type]
             run_study(store, arguments.engine, arguments.workers, sys.stderr, factories)
             write_rows(store)
             print("writing tables, figures and the page …", file=sys.stderr)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from trimtab.cli.command import UsageError
 
 if TYPE_CHECKING:
-    from trimtab.domains import Domain
-    from trimtab.studies.usercode import Source
+    from trimtab.evaluation.domains import Domain
+    from trimtab.evaluation.studies.usercode import Source
 
-__all__ = ["add_seeds", "add_source", "asked_for", "refuse_existing"]
+__all__ = ["add_seeds", "add_source", "asked_for", "check_absent"]
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:
@@ -53,9 +53,9 @@ def asked_for(
         number: How many of them.
         flag: The option that says how many.
     """
-    from trimtab.studies.probe import probe
-    from trimtab.studies.usercode import Source, domain_from, read_settings
-    from trimtab.studies.whole_groups import whole_groups
+    from trimtab.evaluation.studies.probe import probe
+    from trimtab.evaluation.studies.usercode import Source, domain_from, read_settings
+    from trimtab.evaluation.studies.whole_groups import whole_groups
 
     if arguments.name is not None and arguments.sampler is None:
         raise UsageError("--name is what to call a sampler of your own, and goes with --sampler: leave it out")
@@ -74,7 +74,7 @@ def asked_for(
     return domain, source, seeds
 
 
-def refuse_existing(path: Path, overwrite: bool) -> None:
+def check_absent(path: Path, overwrite: bool) -> None:
     """A file that is there is replaced only on request, a folder never; and there must be a folder to put it into."""
     if path.exists() and not path.is_file():
         raise ValueError(f"{path} is a folder, or no ordinary file, and is not replaced: choose another name")

@@ -51,10 +51,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _stages(arguments: argparse.Namespace) -> None:
-    from trimtab.domains.pdm.checkpoint import load_model
-    from trimtab.domains.pdm.data import DataConfig, load_data, make_data
-    from trimtab.domains.pdm.quality import figure, validate
-    from trimtab.domains.pdm.train import TrainConfig, train
+    from trimtab.evaluation.domains.pdm.checkpoint import load_model
+    from trimtab.evaluation.domains.pdm.data import DataConfig, load_data, make_data
+    from trimtab.evaluation.domains.pdm.quality import figure, validate
+    from trimtab.evaluation.domains.pdm.train import TrainConfig, train
 
     def tell(line: str) -> None:
         print(line, flush=True)

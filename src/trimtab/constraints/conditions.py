@@ -37,7 +37,7 @@ class SampleFunction:
 
     @cached_property
     def by_batch(self) -> Callable[..., Any]:
-        """The function of a batch; what is no tensor is handed on as it came."""
+        """The function of a batch; what is no tensor is handed on as it got."""
         if self.batched:
             return self.function
         if self.vectorised:
@@ -147,8 +147,8 @@ class Conditions(NamedTuple):
         shape = tuple(values.shape) if isinstance(values, Tensor) else None
         if not isinstance(values, Tensor) or values.ndim != 2 or len(values) != len(x):
             wanted = "(n, m) values for a batch" if self.function.batched else "(m,) values for one sample"
-            came = type(values).__name__ if shape is None else shape if self.function.batched else shape[1:]
-            return ValueError(f"{what} {wanted}: for states {tuple(x.shape)} it returned {came}")
+            got = type(values).__name__ if shape is None else shape if self.function.batched else shape[1:]
+            return ValueError(f"{what} {wanted}: for states {tuple(x.shape)} it returned {got}")
         return ValueError(
             f"{what} values in the dtype of the states: for states in {x.dtype} it returned {values.dtype}"
         )

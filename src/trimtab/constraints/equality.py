@@ -16,9 +16,9 @@ from trimtab.constraints.gauss_newton import Equations, Iterate, advance, begin,
 from trimtab.constraints.linearised import Factor, Linear, factored, find_linear, step_matrix
 from trimtab.constraints.rows import row_norm
 from trimtab.constraints.states import check_states, no_improvement, no_projection
-from trimtab.core.checks import float_tensor, positive_number, yes_or_no
+from trimtab.core.checks import check_bool, check_floats, check_positive
 from trimtab.core.constraint import Constraint, Improvement, Projection
-from trimtab.core.errors import real_number, whole_number
+from trimtab.core.errors import check_integer, check_number
 
 __all__ = ["NonlinearEquality"]
 
@@ -40,9 +40,9 @@ def check_solver(data: object, tolerance: float | None, max_iterations: int, nea
     if len({len(d) for d in data}) > 1:
         raise ValueError(f"data has one row per sample: got tensors of {[len(d) for d in data]} rows")
     if tolerance is not None:
-        positive_number(tolerance, "tolerance (or None for what the dtype allows)")
-    whole_number(max_iterations, "max_iterations")
-    real_number(nearness, "nearness", 0, 1e6)
+        check_positive(tolerance, "tolerance (or None for what the dtype allows)")
+    check_integer(max_iterations, "max_iterations")
+    check_number(nearness, "nearness", 0, 1e6)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,9 +100,9 @@ class NonlinearEquality(Constraint):
         if not callable(self.function):
             raise ValueError(f"the function of NonlinearEquality is called with states: got {self.function!r}")
         check_solver(self.data, self.tolerance, self.max_iterations, self.nearness)
-        whole_number(self.refinements, "refinements", 0)
-        yes_or_no(self.vectorised, "vectorised")
-        yes_or_no(self.batched, "batched")
+        check_integer(self.refinements, "refinements", 0)
+        check_bool(self.vectorised, "vectorised")
+        check_bool(self.batched, "batched")
         if self.jacobian not in get_args(Jacobian):
             raise ValueError(f"jacobian must be one of {get_args(Jacobian)}: got {self.jacobian!r}")
         if self.reference is not None and self.jacobian != "frozen":
@@ -124,7 +124,7 @@ class NonlinearEquality(Constraint):
             if given:
                 raise ValueError("reference_data belongs to a reference: give that too, and jacobian='frozen'")
             return
-        float_tensor(self.reference, "the reference of NonlinearEquality")
+        check_floats(self.reference, "the reference of NonlinearEquality")
         wanted = [tuple(d.shape[1:]) for d in self.data]
         if [tuple(d.shape) for d in given] != wanted:
             raise ValueError(

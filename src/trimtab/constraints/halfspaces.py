@@ -15,9 +15,9 @@ from trimtab.constraints.daqp import NearestByDaqp, daqp_is_there
 from trimtab.constraints.dual_active_set import nearest_points
 from trimtab.constraints.rows import apply_matrix
 from trimtab.constraints.states import check_states, host_array, plain_array
-from trimtab.core.checks import positive_number
+from trimtab.core.checks import check_positive
 from trimtab.core.constraint import Constraint, Improvement, Projection
-from trimtab.core.errors import of_type, whole_number
+from trimtab.core.errors import check_integer, check_type
 
 __all__ = ["HalfSpaces"]
 
@@ -54,7 +54,7 @@ class HalfSpaces(Constraint):
     def __post_init__(self) -> None:
         """Refuse shapes that are no planes."""
         for name, value in (("A", self.A), ("b", self.b)):
-            of_type(value, Tensor, f"HalfSpaces's {name}")
+            check_type(value, Tensor, f"HalfSpaces's {name}")
         if self.A.ndim != 2 or not self.A.numel() or self.b.ndim not in (1, 2) or self.b.shape[-1] != len(self.A):
             raise ValueError(
                 "HalfSpaces needs A of shape (m, d) and b of shape (m,) or (n, m): got "
@@ -66,8 +66,8 @@ class HalfSpaces(Constraint):
             raise ValueError("HalfSpaces needs a finite A and a b without NaN: got others; remove those planes")
         if bool((self.b == -torch.inf).any()):
             raise ValueError("a plane with b = -inf leaves nothing; with b = inf it is infinitely far away")
-        positive_number(self.tolerance, "the tolerance of HalfSpaces")
-        whole_number(self.max_iterations, "the max_iterations of HalfSpaces")
+        check_positive(self.tolerance, "the tolerance of HalfSpaces")
+        check_integer(self.max_iterations, "the max_iterations of HalfSpaces")
 
     @cached_property
     def _planes(self) -> tuple[Tensor, Tensor, Tensor]:

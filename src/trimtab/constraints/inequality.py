@@ -15,7 +15,7 @@ from trimtab.constraints.derived import changed
 from trimtab.constraints.equality import check_solver
 from trimtab.constraints.rows import row_norm, row_product
 from trimtab.constraints.states import check_states, no_improvement, no_projection
-from trimtab.core.checks import yes_or_no
+from trimtab.core.checks import check_bool
 from trimtab.core.constraint import Constraint, Improvement, Projection
 
 __all__ = ["NonlinearInequality"]
@@ -69,7 +69,7 @@ class NonlinearInequality(Constraint):
             if not callable(function) and (name == "inequalities" or function is not None):
                 raise ValueError(f"{name} must be a function of a state: got {function!r}")
         check_solver(self.data, self.tolerance, self.max_iterations, self.nearness)
-        yes_or_no(self.batched, "batched")
+        check_bool(self.batched, "batched")
 
     @torch.no_grad()
     def project(self, x: Tensor) -> Projection:

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from trimtab.constraints.rows import apply_matrix, row_length
 from trimtab.constraints.states import check_states
-from trimtab.core.checks import positive_number
+from trimtab.core.checks import check_positive
 from trimtab.core.constraint import Constraint
-from trimtab.core.errors import of_type
-from trimtab.core.steady import sum_rows
+from trimtab.core.errors import check_type
+from trimtab.core.exact_math import sum_rows
 
 __all__ = ["AffineEquality", "Box", "Simplex"]
 
@@ -41,7 +41,7 @@ class AffineEquality(Constraint):
     def __post_init__(self) -> None:
         """Refuse equations that fit together in no way."""
         for name, value in (("A", self.A), ("b", self.b)):
-            of_type(value, Tensor, f"AffineEquality's {name}")
+            check_type(value, Tensor, f"AffineEquality's {name}")
         if self.A.ndim != 2 or not self.A.numel() or self.b.ndim not in (1, 2) or self.b.shape[-1] != len(self.A):
             raise ValueError(
                 "AffineEquality needs A of shape (m, d) and b of shape (m,) or (n, m): got "
@@ -49,9 +49,9 @@ class AffineEquality(Constraint):
             )
         if not bool(self.A.isfinite().all() & self.b.isfinite().all()):
             raise ValueError("AffineEquality needs finite A and b: got NaN or inf")
-        self._refuse_contradictions()
+        self._check_contradictions()
 
-    def _refuse_contradictions(self) -> None:
+    def _check_contradictions(self) -> None:
         """Refuse equations without a solution, sample by sample: what one asks for says nothing about another."""
         b = self.b.double().reshape(-1, len(self.A))
         left = (b - b @ (self.A.double() @ self._pseudo_inverse).T).abs().amax(dim=1)
@@ -174,7 +174,7 @@ class Simplex(Constraint):
 
     def __post_init__(self) -> None:
         """Refuse a total that no shares have."""
-        positive_number(self.total, "the total of a simplex")
+        check_positive(self.total, "the total of a simplex")
 
     def project(self, x: Tensor) -> Tensor:
         r"""The nearest points of the simplex, (n, \*event), exactly, by sorting."""

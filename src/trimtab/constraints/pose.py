@@ -12,8 +12,8 @@ from torch import Tensor
 from trimtab.constraints.derived import changed
 from trimtab.constraints.rotation import improved_rotation, nearest_rotation, rotation_angle, rotation_defect
 from trimtab.constraints.states import check_states, checked_answer
-from trimtab.core.constraint import Constraint, Improvement, Projection, checked_constraint
-from trimtab.core.errors import real_number
+from trimtab.core.constraint import Constraint, Improvement, Projection, check_constraint
+from trimtab.core.errors import check_number
 
 __all__ = ["SE3", "pose_distance"]
 
@@ -40,10 +40,10 @@ class SE3(Constraint):
 
     def __post_init__(self) -> None:
         """Refuse a weight that is none."""
-        if not math.isfinite(real_number(self.alpha, "alpha, a weight,", 0)):
+        if not math.isfinite(check_number(self.alpha, "alpha, a weight,", 0)):
             raise ValueError(f"alpha is a finite weight of at least 0: got {self.alpha!r}")
         if self.translation is not None:
-            checked_constraint(self.translation, "the constraint on translations")
+            check_constraint(self.translation, "the constraint on translations")
 
     @property
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from trimtab.constraints.derived import changed
 from trimtab.constraints.states import check_states, checked_answer
-from trimtab.core.constraint import Constraint, Projection, checked_constraint
-from trimtab.core.errors import of_type, real_number, whole_number
+from trimtab.core.constraint import Constraint, Projection, check_constraint
+from trimtab.core.errors import check_integer, check_number, check_type
 
 __all__ = ["Part", "Product"]
 
@@ -38,16 +38,16 @@ class Part:
 
     def __post_init__(self) -> None:
         """Refuse what is no run of coordinates."""
-        start, stop = whole_number(self.start, "start", 0), whole_number(self.stop, "stop")
+        start, stop = check_integer(self.start, "start", 0), check_integer(self.stop, "stop")
         if start >= stop:
             raise ValueError(f"a part needs 0 <= start < stop: got {start} to {stop}")
-        if not math.isfinite(real_number(self.weight, "the weight of a part", 0)):
+        if not math.isfinite(check_number(self.weight, "the weight of a part", 0)):
             raise ValueError(f"the weight of a part is a finite number of at least 0: got {self.weight!r}")
-        checked_constraint(self.constraint, "the constraint of a part")
+        check_constraint(self.constraint, "the constraint of a part")
         if self.shape is not None:
             if not isinstance(self.shape, tuple | list):
                 raise TypeError(f"the shape of a part is a tuple of whole numbers: got {self.shape!r:.60}")
-            if math.prod(whole_number(length, "each length in the shape of a part") for length in self.shape) != (
+            if math.prod(check_integer(length, "each length in the shape of a part") for length in self.shape) != (
                 stop - start
             ):
                 raise ValueError(f"a part of {stop - start} coordinates cannot have shape {tuple(self.shape)}")
@@ -75,7 +75,7 @@ class Product(Constraint):
         if not isinstance(self.parts, tuple | list) or not self.parts:
             raise TypeError(f"a product is of parts, as in Product((Part(0, 2, Ball()),)): got {self.parts!r:.60}")
         for part in self.parts:
-            of_type(part, Part, "each part of a product", "as in Product((Part(0, 2, Ball()),))")
+            check_type(part, Part, "each part of a product", "as in Product((Part(0, 2, Ball()),))")
         for one, other in pairwise(sorted(self.parts, key=lambda part: part.start)):
             if one.stop > other.start:
                 raise ValueError(

@@ -15,9 +15,9 @@ from torch import Tensor
 from trimtab.constraints.derived import changed
 from trimtab.constraints.ipopt import Workers, casadi, ipopt_options
 from trimtab.constraints.states import check_states, host_array, no_improvement, no_projection
-from trimtab.core.checks import float_tensor, positive_number
+from trimtab.core.checks import check_floats, check_positive
 from trimtab.core.constraint import Constraint, Improvement, Projection
-from trimtab.core.errors import callable_thing, whole_number
+from trimtab.core.errors import check_callable, check_integer
 
 __all__ = ["NonlinearProgram"]
 
@@ -58,12 +58,12 @@ class NonlinearProgram(Constraint):
     def __post_init__(self) -> None:
         """Refuse settings no solver could use; say so if CasADi is not there."""
         casadi("NonlinearProgram")
-        callable_thing(self.conditions, "conditions", "conditions(y, p)")
-        whole_number(self.workers, "workers (0 is one a core)", 0)
-        positive_number(self.tolerance, "tolerance")
-        whole_number(self.max_iterations, "max_iterations")
+        check_callable(self.conditions, "conditions", "conditions(y, p)")
+        check_integer(self.workers, "workers (0 is one a core)", 0)
+        check_positive(self.tolerance, "tolerance")
+        check_integer(self.max_iterations, "max_iterations")
         if self.parameters is not None:
-            float_tensor(self.parameters, "parameters, one row a sample,", ("n", "k"))
+            check_floats(self.parameters, "parameters, one row a sample,", ("n", "k"))
         if self.bounds is not None:
             if not isinstance(self.bounds, tuple | list) or [type(bound) for bound in self.bounds] != [Tensor, Tensor]:
                 raise TypeError(f"bounds are two tensors, (lower, upper): got {self.bounds!r:.60}")

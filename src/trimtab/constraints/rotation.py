@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trimtab.constraints.rows import brought_near, frame_defect, measured_again, schulz_factor
+from trimtab.constraints.rows import brought_near, frame_defect, remeasured, schulz_factor
 from trimtab.constraints.states import check_states
 from trimtab.core.constraint import Constraint, Improvement
-from trimtab.core.errors import of_type
-from trimtab.core.steady import arctan2, product
+from trimtab.core.errors import check_type
+from trimtab.core.exact_math import arctan2, product
 
 __all__ = [
     "SO3",
@@ -52,7 +52,7 @@ def nearest_rotation(a: Tensor) -> Tensor:
                 [0., 1., 0.],
                 [0., 0., 1.]])
     """
-    of_type(a, Tensor, "nearest_rotation's matrices")
+    check_type(a, Tensor, "nearest_rotation's matrices")
     if a.shape[-2:] != (3, 3) or not a.is_floating_point():
         raise ValueError(f"nearest_rotation needs floats of shape (…, 3, 3): got {tuple(a.shape)} of {a.dtype}")
     f = a.detach().resolve_neg().reshape(-1, 9)
@@ -258,7 +258,7 @@ def rotation_defect(a: Tensor) -> Tensor:
     squares = xx + yy + zz + 2 * (xy + xz + yz)
     cyclic = torch.cat([rows, rows[:2]])
     volume = (cyclic[1:4, 0] * cyclic[2:5, 1] - cyclic[2:5, 0] * cyclic[1:4, 1]) * z
-    return measured_again(squares.sqrt() + (volume[0] + volume[1] + volume[2] - 1).abs(), a, _large_defect)
+    return remeasured(squares.sqrt() + (volume[0] + volume[1] + volume[2] - 1).abs(), a, _large_defect)
 
 
 def _large_defect(a: Tensor, scale: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from trimtab.core.steady import sum_rows
+from trimtab.core.exact_math import sum_rows
 
 __all__ = [
     "apply_matrix",
@@ -16,7 +16,7 @@ __all__ = [
     "combine_columns",
     "combine_rows",
     "frame_defect",
-    "measured_again",
+    "remeasured",
     "row_dot",
     "row_length",
     "row_norm",
@@ -70,7 +70,7 @@ def brought_near(matrices: Tensor) -> tuple[Tensor, Tensor]:
 _NEAR = {torch.float64: 2.0**240, torch.float32: 2.0**25}
 
 
-def measured_again(defect: Tensor, matrices: Tensor, measure: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+def remeasured(defect: Tensor, matrices: Tensor, measure: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     """Defects, (n,), of which those that overflowed though their matrices are finite are measured another way.
 
     Args:

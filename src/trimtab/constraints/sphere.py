@@ -9,7 +9,7 @@ from torch import Tensor
 
 from trimtab.constraints.rows import row_length, row_norm, scaled
 from trimtab.constraints.states import check_states
-from trimtab.core.checks import float_tensor, positive_number
+from trimtab.core.checks import check_floats, check_positive
 from trimtab.core.constraint import Constraint
 from trimtab.core.states import rowwise
 
@@ -96,8 +96,8 @@ def _to_state(away: Tensor, x: Tensor, centre: Tensor | None) -> Tensor:
 
 
 def _check(radius: float, centre: Tensor | None) -> None:
-    positive_number(radius, "a radius")
-    if centre is not None and not float_tensor(centre, "a centre").ndim:
+    check_positive(radius, "a radius")
+    if centre is not None and not check_floats(centre, "a centre").ndim:
         raise ValueError(
             f"a centre has the shape of one state, such as (3,): got a tensor of no dimension, {centre.item():g}; "
             "leave it out for the origin"

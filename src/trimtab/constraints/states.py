@@ -33,7 +33,7 @@ def check_states(
     r"""Refuse what is no batch of states, (n, \*event) in float32 or float64, or does not fit the constraint.
 
     Args:
-        x: What came.
+        x: What got.
         of: The constraint's name, for the message.
         event: The shape of one state; a letter stands for any length. None for any shape.
         numbers: How many numbers one state has, flattened; None for any.
@@ -56,7 +56,7 @@ def check_states(
         )
     if x.layout != torch.strided or x.is_meta or (type(x) is Tensor and x._is_zerotensor()):
         raise ValueError(f"{of} takes states with memory of their own: got {_kind(x)}")
-    came, *lengths = x.shape or (0,)
+    got, *lengths = x.shape or (0,)
     if event is None:
         fits = bool(lengths)
     else:
@@ -69,9 +69,9 @@ def check_states(
         wanted = "*event" if event is None else ", ".join(map(str, event))
         more = "" if numbers is None else f" with {numbers} numbers each"
         raise ValueError(f"{of} takes states of shape (n, {wanted}){more}, one row per sample: got {tuple(x.shape)}")
-    if samples is not None and came != samples:
+    if samples is not None and got != samples:
         raise ValueError(
-            f"{of} has data for {samples} samples but was given {came} states; data has one row per sample, and "
+            f"{of} has data for {samples} samples but was given {got} states; data has one row per sample, and "
             "take(rows) selects some"
         )
 
@@ -80,15 +80,15 @@ def checked_answer(answer: Any, part: Tensor, whose: str) -> Projection:
     """What a constraint on a part of states, (n, …), returned for it; refused where that is not the part projected.
 
     Args:
-        answer: What came.
+        answer: What got.
         part: What it was given.
         whose: The constraint's place, for the message.
     """
     projection = answer if isinstance(answer, Projection) else Projection(answer)
     x = projection.x
     if not isinstance(x, Tensor) or x.shape != part.shape:
-        came = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-        raise ValueError(f"{whose} must return states of the shape it was given, {tuple(part.shape)}: got {came}")
+        got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        raise ValueError(f"{whose} must return states of the shape it was given, {tuple(part.shape)}: got {got}")
     return projection
 
 
@@ -117,13 +117,13 @@ def host_array(x: Tensor) -> NDArray[np.float64]:
 
 
 def plain_array(x: Any, shape: tuple[int | None, int]) -> NDArray[np.float64] | None:
-    """The memory of x where x is nothing but (n, d) float64 numbers of the host; None for whatever else came.
+    """The memory of x where x is nothing but (n, d) float64 numbers of the host; None for whatever else got.
 
     What most calls bring is known by a few looks at it: where a whole projection takes ten microseconds, `check_states`
     and `host_array`, which know all the rest, take three of them.
 
     Args:
-        x: What came.
+        x: What got.
         shape: How many samples, or None for any, and how many numbers each has.
     """
     if type(x) is not Tensor:

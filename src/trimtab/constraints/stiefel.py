@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.constraints.rows import brought_near, frame_defect, measured_again, row_norm, row_product, schulz_factor
+from trimtab.constraints.rows import brought_near, frame_defect, remeasured, row_norm, row_product, schulz_factor
 from trimtab.constraints.states import check_states
 from trimtab.core.constraint import Constraint, Improvement
 from trimtab.core.states import rowwise
@@ -42,7 +42,7 @@ class Stiefel(Constraint):
         _check(x)
         gram = row_product(x.transpose(1, 2), x)
         defect = row_norm((gram - torch.eye(x.shape[2], dtype=x.dtype, device=x.device)).flatten(1))
-        return measured_again(defect, x, frame_defect)
+        return remeasured(defect, x, frame_defect)
 
     def improve(self, x: Tensor, state: tuple[Tensor, ...] | None = None, **context: Any) -> Improvement:
         """One step of Newton and Schulz towards the polar factor, X (3 I - XᵀX) / 2; carries nothing."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trimtab.constraints.states import check_states
 from trimtab.core.constraint import Constraint
-from trimtab.core.errors import callable_thing
+from trimtab.core.errors import check_callable
 
 __all__ = ["Surface"]
 
@@ -32,7 +32,7 @@ class Surface(Constraint):
 
     def __post_init__(self) -> None:
         """Refuse what is no height field."""
-        callable_thing(self.height, "height", "height(u, v)")
+        check_callable(self.height, "height", "height(u, v)")
 
     def project(self, x: Tensor) -> Tensor:
         """Straight up or down to the surface, (n, 3) to (n, 3)."""
@@ -49,6 +49,6 @@ class Surface(Constraint):
     def _height(self, u: Tensor, v: Tensor) -> Tensor:
         z = self.height(u, v)
         if not isinstance(z, Tensor) or z.shape != u.shape or z.dtype != u.dtype:
-            came = f"{z.dtype} of shape {tuple(z.shape)}" if isinstance(z, Tensor) else f"{type(z).__name__}"
-            raise ValueError(f"height(u, v) must give one {u.dtype} per sample, shape {tuple(u.shape)}: got {came}")
+            got = f"{z.dtype} of shape {tuple(z.shape)}" if isinstance(z, Tensor) else f"{type(z).__name__}"
+            raise ValueError(f"height(u, v) must give one {u.dtype} per sample, shape {tuple(u.shape)}: got {got}")
         return z

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from trimtab.constraints.derived import changed
 from trimtab.core.constraint import Constraint, Projection
-from trimtab.core.errors import of_type, real_number
+from trimtab.core.errors import check_number, check_type
 from trimtab.core.states import Form, map_leaves
 
 __all__ = ["TimeLimit"]
@@ -53,8 +53,8 @@ class TimeLimit(Constraint):
 
     def __post_init__(self) -> None:
         """Refuse what cannot be sent to another process, or is no limit."""
-        of_type(self.constraint, Constraint, "the constraint of a TimeLimit")
-        if not 0 < real_number(self.seconds, "the seconds of a TimeLimit") < math.inf:
+        check_type(self.constraint, Constraint, "the constraint of a TimeLimit")
+        if not 0 < check_number(self.seconds, "the seconds of a TimeLimit") < math.inf:
             raise ValueError(f"the seconds of a TimeLimit are a finite number above 0: got {self.seconds!r}")
         try:
             pickle.dumps(self.constraint)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trimtab.core.errors import unknown, whole_number
+from trimtab.core.errors import check_integer, unknown
 
 __all__ = ["Budget", "Unit", "corrections", "most_corrections", "units"]
 
@@ -28,7 +28,7 @@ def corrections(budget: Budget | None, n_steps: int) -> int | Tensor:
         >>> corrections(0.25, 100), corrections(7, 100), corrections(1.0, 100)
         (25, 7, 100)
     """
-    whole_number(n_steps, "n_steps")
+    check_integer(n_steps, "n_steps")
     if budget is None:
         return n_steps
     if isinstance(budget, Tensor):
@@ -66,7 +66,7 @@ def units(budget: Budget | None, n_steps: int, unit: Unit = "projection") -> int
         >>> units(2.5, 100, "iteration"), units(7, 100, "iteration")
         (250, 7)
     """
-    whole_number(n_steps, "n_steps")
+    check_integer(n_steps, "n_steps")
     if unit not in get_args(Unit):
         raise unknown("unit", unit, get_args(Unit))
     if unit == "projection":

@@ -1,4 +1,4 @@
-"""Checks of arguments: tensors, numbers above 0, and switches. What came, what was expected, and no guessing."""
+"""Checks of arguments: tensors, numbers above 0, and switches. What got, what was expected, and no guessing."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.core.errors import real_number
+from trimtab.core.errors import check_number
 
-__all__ = ["float_tensor", "positive_number", "whole_tensor", "yes_or_no"]
+__all__ = ["check_bool", "check_floats", "check_integers", "check_positive"]
 
 
-def positive_number(value: object, what: str) -> float:
+def check_positive(value: object, what: str) -> float:
     """The value as a float, if it is a finite number above 0.
 
     Example:
-        >>> positive_number(0, "a tolerance")
+        >>> check_positive(0, "a tolerance")
         Traceback (most recent call last):
         ValueError: a tolerance must be a finite number above 0: got 0
     """
-    number = real_number(value, what)
+    number = check_number(value, what)
     if not 0 < number < math.inf:
         raise ValueError(f"{what} must be a finite number above 0: got {value!r}")
     return number
 
 
-def yes_or_no(value: object, what: str) -> bool:
+def check_bool(value: object, what: str) -> bool:
     """The value, if it is True or False.
 
     Example:
-        >>> yes_or_no("no", "vectorised")
+        >>> check_bool("no", "vectorised")
         Traceback (most recent call last):
         TypeError: vectorised must be True or False: got 'no' of type str
     """
@@ -40,20 +40,20 @@ def yes_or_no(value: object, what: str) -> bool:
     return value
 
 
-def float_tensor(
+def check_floats(
     value: object, what: str, shape: tuple[int | str, ...] | None = None, *, finite: bool = True
 ) -> Tensor:
     """The value, if it is a floating-point tensor of a shape.
 
     Args:
-        value: What came.
+        value: What got.
         what: It is, for the message.
         shape: A letter stands for any length; None for any shape.
         finite: Whether NaN and infinities are refused.
 
     Example:
         >>> import torch
-        >>> float_tensor(torch.zeros(3), "circles", ("m", 3))
+        >>> check_floats(torch.zeros(3), "circles", ("m", 3))
         Traceback (most recent call last):
         ValueError: circles must have shape (m, 3): got (3,)
     """
@@ -61,17 +61,17 @@ def float_tensor(
     if not tensor.is_floating_point():
         raise ValueError(f"{what} must be floating-point numbers: got {tensor.dtype}; convert them with .float()")
     if tensor.is_meta or (finite and not bool(tensor.isfinite().all())):
-        came = "a tensor without numbers" if tensor.is_meta else "NaN or an infinity"
-        raise ValueError(f"{what} must be finite numbers: got {came}")
+        got = "a tensor without numbers" if tensor.is_meta else "NaN or an infinity"
+        raise ValueError(f"{what} must be finite numbers: got {got}")
     return tensor
 
 
-def whole_tensor(value: object, what: str, shape: tuple[int | str, ...]) -> Tensor:
+def check_integers(value: object, what: str, shape: tuple[int | str, ...]) -> Tensor:
     """The value, if it is an integer tensor of a shape.
 
     Example:
         >>> import torch
-        >>> whole_tensor(torch.rand(3), "rows", ("n",))
+        >>> check_integers(torch.rand(3), "rows", ("n",))
         Traceback (most recent call last):
         ValueError: rows must be whole numbers: got torch.float32
     """
@@ -90,5 +90,5 @@ def _of_shape(value: object, what: str, shape: tuple[int | str, ...] | None) -> 
     return value
 
 
-def _fits(came: tuple[int, ...], wanted: tuple[Any, ...]) -> bool:
-    return len(came) == len(wanted) and all(isinstance(w, str) or w == c for w, c in zip(wanted, came, strict=True))
+def _fits(got: tuple[int, ...], wanted: tuple[Any, ...]) -> bool:
+    return len(got) == len(wanted) and all(isinstance(w, str) or w == c for w, c in zip(wanted, got, strict=True))

@@ -138,7 +138,7 @@ class _Functions(Constraint):
         return _Functions(self.project_function, self.defect_function, data, self.needs, self.is_projection)
 
 
-def checked_constraint(value: object, what: str = "a constraint") -> Constraint:
+def check_constraint(value: object, what: str = "a constraint") -> Constraint:
     """The value, if it is a constraint."""
     if not isinstance(value, Constraint):
         raise TypeError(
@@ -201,11 +201,11 @@ def as_constraint(
     if not isinstance(needs, tuple | list) or not all(isinstance(name, str) and name.isidentifier() for name in needs):
         raise TypeError(f"needs is a tuple of names, as in needs=('sigma',): got {needs!r}")
     for f in (project, defect):
-        _refuse_undeclared(f, 1 + len(data), needs)
+        _check_undeclared(f, 1 + len(data), needs)
     return _Functions(project, defect, tuple(data), tuple(needs), is_projection)
 
 
-def _refuse_undeclared(f: Callable[..., Any] | None, given: int, needs: Sequence[str]) -> None:
+def _check_undeclared(f: Callable[..., Any] | None, given: int, needs: Sequence[str]) -> None:
     """Refuse a function that wants more than states, data and what was declared."""
     try:
         wanted = [] if f is None else list(inspect.signature(f).parameters.values())

@@ -1,7 +1,7 @@
 """Algorithm 1: propose, look at the defect, decide, correct.
 
 Read `Corrector.__call__`: it is one pass of the paper's loop. The decision `s >= lambda[t, b]` is the schedule's
-(`trimtab.prices.thresholds.Adaptive.decide`), `b > 0` is the ledger's (`Ledger.decide`), and everything that steps a
+(`trimtab.prices.thresholds.Adaptive.decide`), `b > 0` is the ledger's (`RunState.decide`), and everything that steps a
 sampler comes through here. When a run begins, whose it is and when it is over is in `trimtab.core.life`.
 """
 
@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, is_autocast_enabled, is_grad_enabled
 
-from trimtab.core.applied import Applied, Outcome, recover
+from trimtab.core.bound_constraint import BoundConstraint, Outcome, recover
 from trimtab.core.effort import improve_while_it_pays
-from trimtab.core.ledger import Ledger
 from trimtab.core.life import RunLife
-from trimtab.core.looks import looked_at
+from trimtab.core.looks import is_measured_step
+from trimtab.core.state import RunState
 from trimtab.core.states import Leaves, all_finite, finite_rows, put_rows, rowwise, take_leaves, true_rows
 
 __all__ = ["Corrector"]
@@ -75,33 +75,33 @@ class Corrector(RunLife):
             x = self._close(ledger, constraint, x, ~ledger.finished_at(ledger.t))
         return self._finish(ledger, x)
 
-    def _look(self, ledger: Ledger, constraint: Applied, proposal: Any) -> Leaves:
+    def _look(self, ledger: RunState, constraint: BoundConstraint, proposal: Any) -> Leaves:
         """Measure the defects of the proposals; refuse what cannot be states of this run, or distances."""
         ledger.updates.count(ledger.returned_at, ledger.n)
         try:
             x = ledger.form.leaves(proposal)
             if not ledger.form.exact:
                 x = ledger.form.widened(x)
-            if not (self.measure_defects or (self.looks_every and looked_at(ledger.t, self.looks_every))):
+            if not (self.measure_defects or (self.measure_every and is_measured_step(ledger.t, self.measure_every))):
                 if not self.dense and not all_finite(x):
-                    ledger.refuse_rows(~finite_rows(x), "the sampler proposed NaN or inf")
+                    ledger.check_rows_ok(~finite_rows(x), "the sampler proposed NaN or inf")
                 return x
             try:
                 defect = constraint.defect(x) if constraint.looks.calls else self._first_look(constraint, x)
             except Exception:
-                ledger.refuse_rows(~finite_rows(x), "the sampler proposed NaN or inf")  # if so, it is the reason
+                ledger.check_rows_ok(~finite_rows(x), "the sampler proposed NaN or inf")  # if so, it is the reason
                 raise
             sound = ledger.look(defect, check=not self.dense)
             if not self.dense and not (sound and all_finite(x)):
-                ledger.refuse_rows(~finite_rows(x), "the sampler proposed NaN or inf")
+                ledger.check_rows_ok(~finite_rows(x), "the sampler proposed NaN or inf")
                 seen = ledger.defects[ledger.t]
-                ledger.refuse_rows(~((seen >= 0) & seen.isfinite()), "the defect is negative, NaN or inf")
+                ledger.check_rows_ok(~((seen >= 0) & seen.isfinite()), "the defect is negative, NaN or inf")
             return x
         except BaseException:
             ledger.returned_at = perf_counter()  # the step may be made again, and its update is counted from here
             raise
 
-    def _first_look(self, constraint: Applied, x: Leaves) -> Tensor:
+    def _first_look(self, constraint: BoundConstraint, x: Leaves) -> Tensor:
         """The defects of the first proposals, (n,); refuse a defect that works in place."""
         before = () if self.dense else tuple(leaf.clone() for leaf in x)
         defect = constraint.defect(x)
@@ -110,7 +110,7 @@ class Corrector(RunLife):
             raise ValueError("defect changed the states it was given; it must leave them as they are (copy them first)")
         return defect
 
-    def _correct(self, ledger: Ledger, constraint: Applied, x: Leaves, rows: Tensor) -> Leaves:
+    def _correct(self, ledger: RunState, constraint: BoundConstraint, x: Leaves, rows: Tensor) -> Leaves:
         """Project the chosen rows and write down what is left of their defects: the states to go on with."""
         everyone = rows.numel() == ledger.n
         those, some = (None, constraint) if everyone else (rows, constraint.take(rows))
@@ -122,9 +122,11 @@ class Corrector(RunLife):
             ledger.keep_outcome(answer, those)
             residual, told = self._residual(some, answer), self.measure_defects or answer.residual is not None
         if not ledger.keep(residual, check=told):
-            some.refuse_bad_answers(answer)
+            some.check_answers(answer)
             kept = torch.where(ledger.projected[ledger.t], ledger.residuals[ledger.t], 0.0)
-            ledger.refuse_rows(~((kept >= 0) & kept.isfinite()), "the defect after projecting is negative, NaN or inf")
+            ledger.check_rows_ok(
+                ~((kept >= 0) & kept.isfinite()), "the defect after projecting is negative, NaN or inf"
+            )
         if everyone:
             return answer.x
         begin = perf_counter()
@@ -132,7 +134,7 @@ class Corrector(RunLife):
         ledger.projections.seconds += perf_counter() - begin  # what projecting some rows costs
         return x
 
-    def _correct_all(self, ledger: Ledger, constraint: Applied, x: Leaves) -> Leaves:
+    def _correct_all(self, ledger: RunState, constraint: BoundConstraint, x: Leaves) -> Leaves:
         """Project the whole batch and keep the chosen rows, with no wait for the device."""
         chosen = ledger.projected[ledger.t]
         answer = constraint.project(x)
@@ -144,7 +146,7 @@ class Corrector(RunLife):
         ledger.keep(left, check=False)
         return tuple(torch.where(rowwise(chosen, a), a, b) for a, b in zip(answer.x, x, strict=True))
 
-    def _close(self, ledger: Ledger, constraint: Applied, x: Leaves, open_rows: Tensor) -> Leaves:
+    def _close(self, ledger: RunState, constraint: BoundConstraint, x: Leaves, open_rows: Tensor) -> Leaves:
         """The closing projection of the rows, in whole groups, that the last step left alone."""
         if ledger.groups is not None:
             open_rows = ledger.groups.touched(open_rows)
@@ -153,7 +155,7 @@ class Corrector(RunLife):
             return x
         some = constraint.take(rows)
         answer = self._accepted(ledger, some, x, some.project(x, rows), rows)
-        some.refuse_bad_answers(answer)  # nothing is measured any more
+        some.check_answers(answer)  # nothing is measured any more
         ledger.closed |= open_rows
         if answer.converged is not None:
             ledger.closing_failed[rows] = ~answer.converged
@@ -164,11 +166,11 @@ class Corrector(RunLife):
         return put_rows(x, rows, answer.x)
 
     def _accepted(
-        self, ledger: Ledger, constraint: Applied, x: Leaves, answer: Outcome, rows: Tensor | None = None
+        self, ledger: RunState, constraint: BoundConstraint, x: Leaves, answer: Outcome, rows: Tensor | None = None
     ) -> Outcome:
         """The answer of a projection of some rows (k,), or of all: bad numbers refused, failures dealt with."""
         if not self.dense and (answer.residual is not None or not self.measures_residuals):
-            constraint.refuse_bad_answers(answer)  # else the defect that is measured next tells
+            constraint.check_answers(answer)  # else the defect that is measured next tells
         if answer.converged is not None and not bool(answer.converged.all()):
             groups = ledger.groups
             if rows is not None:
@@ -176,7 +178,7 @@ class Corrector(RunLife):
             answer = recover(constraint, x, answer, self.tries, self.then, groups)
         return answer
 
-    def _residual(self, constraint: Applied, answer: Outcome) -> Tensor:
+    def _residual(self, constraint: BoundConstraint, answer: Outcome) -> Tensor:
         """The defect of projected states: what the solver reports, else measured.
 
         Where measuring is projecting, it is 0, as a projection of a projected state changes nothing; what a failed one
@@ -194,7 +196,7 @@ class Corrector(RunLife):
             return left
         return constraint.defect(answer.x)
 
-    def _finish(self, ledger: Ledger, x: Leaves) -> Any:
+    def _finish(self, ledger: RunState, x: Leaves) -> Any:
         """Close the books of the step; the states as the loop keeps them."""
         if not ledger.form.exact:
             x = ledger.form.narrowed(x)
@@ -202,7 +204,7 @@ class Corrector(RunLife):
             ledger.states.append(tuple(leaf.detach().clone() for leaf in x))
         t = ledger.t
         if t == self.n_steps - 1:
-            self._refuse_bad_end(ledger, x, self.n_steps)
+            self._check_bad_end(ledger, x, self.n_steps)
             ledger.final = tuple(leaf.detach().clone() for leaf in x)
         ledger.t, ledger.again, ledger.broken = t + 1, 0, False
         if "previous" in self.constraint.needs:
@@ -215,7 +217,7 @@ class Corrector(RunLife):
         ledger.returned_at = perf_counter()
         return ledger.form.state(x)
 
-    def _refuse_bad_end(self, ledger: Ledger, x: Leaves, made: int) -> None:
+    def _check_bad_end(self, ledger: RunState, x: Leaves, made: int) -> None:
         """Refuse final states with NaN or inf, of which no later look would tell, after so many steps."""
         if not self.dense and all_finite(x):
             return
@@ -223,10 +225,10 @@ class Corrector(RunLife):
         if self.dense:  # without synchronising at every step, bad numbers are found at the end
             if self.measure_defects:
                 bad |= ~(ledger.defects + ledger.residuals)[:made].isfinite().all(dim=0)
-            elif self.looks_every:
-                bad |= ~ledger.defects[self.looks_every - 1 : made : self.looks_every].isfinite().all(dim=0)
+            elif self.measure_every:
+                bad |= ~ledger.defects[self.measure_every - 1 : made : self.measure_every].isfinite().all(dim=0)
         half = "" if ledger.form.exact else ", or what half precision cannot hold"
-        ledger.refuse_rows(bad, f"the sampler proposed, or the projection returned, NaN or inf{half}")
+        ledger.check_rows_ok(bad, f"the sampler proposed, or the projection returned, NaN or inf{half}")
 
     def stop(self, x: Any, **context: Any) -> Any:
         """End the run here, before its `n_steps` calls, as a loop does that has converged or given up.
@@ -249,13 +251,13 @@ class Corrector(RunLife):
             with torch.autocast(ledger.device_type, enabled=False):
                 return self.stop(x, **context)
         leaves = ledger.form.leaves(x)
-        ledger.refuse_rows(~finite_rows(leaves), "the loop stopped with NaN or inf")
+        ledger.check_rows_ok(~finite_rows(leaves), "the loop stopped with NaN or inf")
         if self.closing != "none":
             with torch.no_grad():
                 constraint = self._applied(ledger, context)
                 wide = self._close(ledger, constraint, ledger.form.widened(leaves), ~ledger.finished_at(ledger.t - 1))
             leaves = ledger.form.narrowed(wide)
-        self._refuse_bad_end(ledger, leaves, ledger.t)
+        self._check_bad_end(ledger, leaves, ledger.t)
         ledger.stop(leaves)
         ledger.returned_at = perf_counter()  # the closing projection belongs to the time of the run
         return ledger.form.state(leaves)

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.core.errors import callable_thing, of_type, real_number, whole_number
+from trimtab.core.errors import check_callable, check_integer, check_number, check_type
 from trimtab.core.record import Rollout
 from trimtab.core.set_distances import SetDistance, Sliced, as_rows, pooled, set_distance
 
-__all__ = ["Fidelity", "Samples", "compare_samples", "smallest_shift"]
+__all__ = ["Fidelity", "Samples", "compare_samples", "minimum_detectable_shift"]
 
 Samples = Any
 """A set of samples: (n, *event), as an array or a tree of arrays, or a rollout, whose final states are meant."""
@@ -45,7 +45,7 @@ class Fidelity:
         floor_high: The 95% quantile of the same.
         p: The share of relabellings, the actual one included, at least as far apart as the actual one.
         shift: The smallest shift that would have been seen, in units of `spread`, inf where none would: see
-            `smallest_shift`.
+            `minimum_detectable_shift`.
         spread: Root mean square distance of the reference samples from their mean.
         n: Samples that were compared.
         n_reference: Samples they were compared with.
@@ -121,7 +121,7 @@ def compare_samples(
             entries of the state. Rotations as matrices need none; entries in unlike units do.
         relabellings: Ways of dealing the samples into two sets, the actual one included: p is at least 1 over it.
         seed: Of the relabellings, directions and simulated shifts.
-        shift: As `smallest_shift` found it earlier for this reference and these sizes, to save its time.
+        shift: As `minimum_detectable_shift` found it earlier for this reference and these sizes, to save its time.
         called: What the reference is, as words name it.
 
     Returns:
@@ -133,19 +133,19 @@ def compare_samples(
         >>> compare_samples(drawn[0], drawn[1]).told_apart, compare_samples(drawn[0] + 1, drawn[1]).told_apart
         (False, True)
     """
-    whole_number(relabellings, "relabellings, on which a p-value rests,", 20)
+    check_integer(relabellings, "relabellings, on which a p-value rests,", 20)
     _check_options(measure, embed, seed)
-    of_type(called, str, "called, what the reference is in words,")
+    check_type(called, str, "called, what the reference is in words,")
     if shift is not None:
-        real_number(shift, "shift, as smallest_shift found it,", 0)
-    _refuse_pairs(samples, reference)
+        check_number(shift, "shift, as minimum_detectable_shift found it,", 0)
+    _check_pairs(samples, reference)
     x, y = _rows(samples, embed), _rows(reference, embed)
     pool, _ = pooled(x, y)
     distance = set_distance(measure, pool, seed)
     found = distance.relabelled(pool, _relabelled(len(x), len(y), relabellings, seed).to(pool.device))
     quiet = found[1:]
     if floor is not None:
-        _refuse_pairs(floor, reference)
+        _check_pairs(floor, reference)
         again = _rows(floor, embed)
         if len(again) < len(x):
             raise ValueError(f"the floor needs at least as many samples as are compared, {len(x)}: got {len(again)}")
@@ -160,7 +160,7 @@ def compare_samples(
         floor=low,
         floor_high=high,
         p=float((found >= found[0] - slack).double().mean()),
-        shift=smallest_shift(y, len(x), measure=measure, seed=seed) if shift is None else float(shift),
+        shift=minimum_detectable_shift(y, len(x), measure=measure, seed=seed) if shift is None else float(shift),
         spread=_spread(y),
         n=len(x),
         n_reference=len(y),
@@ -169,7 +169,7 @@ def compare_samples(
     )
 
 
-def smallest_shift(
+def minimum_detectable_shift(
     reference: Samples,
     n: int,
     *,
@@ -200,10 +200,10 @@ def smallest_shift(
         The shift over the spread; 0 if the reference is a single point, which shows any shift; inf if there are so few
         samples that even the two sets farthest apart are no rare way of dealing them.
     """
-    whole_number(n, "n, the samples that are compared,", 2)
+    check_integer(n, "n, the samples that are compared,", 2)
     _check_options(measure, embed, seed)
     for name, value in (("level", level), ("power", power)):
-        if not 0 < real_number(value, name) < 1:
+        if not 0 < check_number(value, name) < 1:
             raise ValueError(f"{name} is between 0 and 1: got {value!r}")
     y = _rows(reference, embed)
     spread, m = _spread(y), len(y)
@@ -251,10 +251,10 @@ def _least_p(n: int, m: int) -> float:
 
 
 def _check_options(measure: str, embed: Embedding | None, seed: int) -> None:
-    of_type(measure, str, "measure", f"give one of {', '.join(_NAMES)}")
+    check_type(measure, str, "measure", f"give one of {', '.join(_NAMES)}")
     if embed is not None:
-        callable_thing(embed, "embed", "embed(states)")
-    whole_number(seed, "seed", 0)
+        check_callable(embed, "embed", "embed(states)")
+    check_integer(seed, "seed", 0)
 
 
 def _each(distance: SetDistance, x: Tensor, y: Tensor) -> Tensor:
@@ -288,7 +288,7 @@ def _spread(rows: Tensor) -> float:
     return float((rows - rows.mean(dim=0)).square().sum(dim=1).mean().sqrt())
 
 
-def _refuse_pairs(samples: Samples, reference: Samples) -> None:
+def _check_pairs(samples: Samples, reference: Samples) -> None:
     if not (isinstance(samples, Rollout) and isinstance(reference, Rollout)):
         return
     if samples.seeds is None or reference.seeds is None:

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.core.applied import Applied, ProjectionError
-from trimtab.core.ledger import Ledger
+from trimtab.core.bound_constraint import BoundConstraint, ProjectionError
+from trimtab.core.state import RunState
 from trimtab.core.states import Leaves, finite_rows, put_rows
 
 __all__ = ["improve_while_it_pays"]
@@ -23,7 +23,7 @@ _ENDLESS = 1000
 
 
 def improve_while_it_pays(
-    ledger: Ledger, constraint: Applied, x: Leaves, rows: Tensor, proposal: Any, context: Mapping[str, Any]
+    ledger: RunState, constraint: BoundConstraint, x: Leaves, rows: Tensor, proposal: Any, context: Mapping[str, Any]
 ) -> Leaves:
     """Iterate on the chosen rows, one unit each time, until the schedule wants no more: the states to go on with.
 

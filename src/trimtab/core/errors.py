@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import TypeVar
 
-__all__ = ["EngineError", "callable_thing", "missing_extra", "of_type", "real_number", "unknown", "whole_number"]
+__all__ = ["EngineError", "check_callable", "check_integer", "check_number", "check_type", "missing_extra", "unknown"]
 
 
 _MOST = 2**31 - 1
@@ -34,42 +34,42 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> ValueError:
 Kind = TypeVar("Kind")
 
 
-def of_type(value: object, kind: type[Kind], what: str, hint: str = "") -> Kind:
+def check_type(value: object, kind: type[Kind], what: str, hint: str = "") -> Kind:
     """The value itself if it is of that type.
 
     Example:
-        >>> of_type("x", int, "a seed", "give a whole number")
+        >>> check_type("x", int, "a seed", "give a whole number")
         Traceback (most recent call last):
         ...
         TypeError: a seed must be of type int: got 'x' of type str; give a whole number
     """
     if not isinstance(value, kind):
-        came = f"{value!r:.60} of type {type(value).__name__}"
-        raise TypeError(f"{what} must be of type {kind.__name__}: got {came}{'; ' if hint else ''}{hint}")
+        got = f"{value!r:.60} of type {type(value).__name__}"
+        raise TypeError(f"{what} must be of type {kind.__name__}: got {got}{'; ' if hint else ''}{hint}")
     return value
 
 
-def callable_thing(value: object, what: str, signature: str) -> None:
+def check_callable(value: object, what: str, signature: str) -> None:
     """Refuse what cannot be called.
 
     Example:
-        >>> callable_thing(3, "run", "run(schedule)")
+        >>> check_callable(3, "run", "run(schedule)")
         Traceback (most recent call last):
         ...
         TypeError: run must be a function, called as run(schedule): got 3 of type int
     """
     if not callable(value) or isinstance(value, type):
-        came = f"{value!r:.60} of type {type(value).__name__}"
-        raise TypeError(f"{what} must be a function, called as {signature}: got {came}")
+        got = f"{value!r:.60} of type {type(value).__name__}"
+        raise TypeError(f"{what} must be a function, called as {signature}: got {got}")
 
 
-def real_number(value: object, what: str, least: float = -math.inf, most: float = math.inf) -> float:
+def check_number(value: object, what: str, least: float = -math.inf, most: float = math.inf) -> float:
     """The value as a float, if it is a real number in a range; NaN is none.
 
     Example:
-        >>> real_number(1, "kappa", 0, 1)
+        >>> check_number(1, "kappa", 0, 1)
         1.0
-        >>> real_number("0.4", "kappa", 0, 1)
+        >>> check_number("0.4", "kappa", 0, 1)
         Traceback (most recent call last):
         ...
         TypeError: kappa must be a number: got '0.4' of type str
@@ -83,11 +83,11 @@ def real_number(value: object, what: str, least: float = -math.inf, most: float 
     return float(value)
 
 
-def whole_number(value: object, what: str, least: int = 1, most: int = _MOST) -> int:
+def check_integer(value: object, what: str, least: int = 1, most: int = _MOST) -> int:
     """The value as an int, if it is a whole number in a range.
 
     Example:
-        >>> whole_number(0, "n_steps")
+        >>> check_integer(0, "n_steps")
         Traceback (most recent call last):
         ...
         ValueError: n_steps must be a whole number of at least 1: got 0

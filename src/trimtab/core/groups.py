@@ -41,8 +41,8 @@ class Groups:
         """Refuse labels that are not one whole number per row."""
         labels = self.labels
         if not isinstance(labels, Tensor) or labels.ndim != 1 or labels.is_floating_point() or len(labels) == 0:
-            came = f"{tuple(labels.shape)} of {labels.dtype}" if isinstance(labels, Tensor) else type(labels).__name__
-            raise ValueError(f"groups are labels, one whole number per row in an (n,) tensor: got {came}")
+            got = f"{tuple(labels.shape)} of {labels.dtype}" if isinstance(labels, Tensor) else type(labels).__name__
+            raise ValueError(f"groups are labels, one whole number per row in an (n,) tensor: got {got}")
         if self.defect not in ("sum", "largest"):
             raise ValueError(f"the defect of a group is the 'sum' or the 'largest' of its rows': got {self.defect!r}")
 

@@ -11,17 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trimtab.core.applied import NOTHING, Applied, Context, OnFailure, tries_and_last_resort
+from trimtab.core.bound_constraint import NOTHING, BoundConstraint, Context, OnFailure, tries_and_last_resort
 from trimtab.core.budget import Unit, units
-from trimtab.core.constraint import Constraint, checked_constraint
-from trimtab.core.errors import callable_thing, whole_number
+from trimtab.core.constraint import Constraint, check_constraint
+from trimtab.core.errors import check_callable, check_integer
 from trimtab.core.groups import Groups, as_groups
-from trimtab.core.ledger import Ledger
-from trimtab.core.moment import Moment
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Closing, Rollout
-from trimtab.core.schedule import Schedule, as_schedule, refuse_overlap
+from trimtab.core.schedule import Schedule, as_schedule, check_seeds_unused
+from trimtab.core.state import RunState
 from trimtab.core.states import Form, Leaves, all_finite
+from trimtab.core.view import StepView
 
 __all__ = ["RunLife"]
 
@@ -32,7 +32,7 @@ class RunLife:
     def __init__(
         self,
         constraint: Constraint,
-        schedule: Schedule | Callable[[Moment], Tensor],
+        schedule: Schedule | Callable[[StepView], Tensor],
         n_steps: int,
         *,
         closing: Closing = "paid",
@@ -49,7 +49,7 @@ class RunLife:
 
         Args:
             constraint: Projects and measures defects; a `Constraint` or what `as_constraint` makes of functions.
-            schedule: Decides; a schedule value or any function of a `Moment`.
+            schedule: Decides; a schedule value or any function of a `StepView`.
             n_steps: T, how many times the loop calls.
             closing: How a run ends. "paid": the last step corrects every sample, and each budget keeps one correction
                 back for it. "free": a sample that the last step left alone is projected apart from its budget, as the
@@ -71,7 +71,7 @@ class RunLife:
         """
         if isinstance(n_steps, bool) or not isinstance(n_steps, int | np.integer) or not 1 <= n_steps < 2**31:
             raise ValueError(f"n_steps must be a whole number from 1 to 2^31 - 1: got {n_steps!r}")
-        checked_constraint(constraint)
+        check_constraint(constraint)
         if closing not in get_args(Closing):
             raise ValueError(f"closing must be 'paid', 'free' or 'none': got {closing!r}")
         self.constraint, self.schedule, self.n_steps = constraint, as_schedule(schedule), int(n_steps)
@@ -88,24 +88,24 @@ class RunLife:
             if not isinstance(value, bool) and (value is not None or name != "measure_defects"):
                 raise TypeError(f"{name} must be True or False: got {value!r:.60} of type {type(value).__name__}")
         if on_step is not None:
-            callable_thing(on_step, "on_step", "on_step(t, numbers)")
+            check_callable(on_step, "on_step", "on_step(t, numbers)")
         self.seeds = None if seeds is None else as_seeds(seeds)
         if self.seeds is not None:
-            refuse_overlap(self.schedule, self.seeds)
+            check_seeds_unused(self.schedule, self.seeds)
         self.groups = as_groups(groups)
         self.keep_states, self.dense, self.on_step = keep_states, dense, on_step
-        looks, every = self.schedule.looks_at_defects, whole_number(self.schedule.looks_every, "looks_every", 1)
+        looks, every = self.schedule.uses_defects, check_integer(self.schedule.measure_every, "measure_every", 1)
         self.measure_defects = looks and every == 1 if measure_defects is None else measure_defects
         known = constraint.defect_is_projection and constraint.is_projection  # 0: projecting twice changes nothing
         self.measures_residuals = self.measure_defects and not known
-        self.looks_every = every if looks and not self.measure_defects else 0  # 0: not before a decision
+        self.measure_every = every if looks and not self.measure_defects else 0  # 0: not before a decision
         if measure_defects is False and looks:
             raise ValueError(
                 f"{type(self.schedule).__name__} decides by defects, which measure_defects=False would not give it; "
                 "leave it on, or use a schedule that fixes its times beforehand (Periodic, Planned, Fixed)"
             )
         self.tries, self.then = tries_and_last_resort(on_failure)
-        self._ledger: Ledger | None = None
+        self._ledger: RunState | None = None
         self._strict = False
         self._beginning = Lock()
         self._previous: Leaves | None = None
@@ -125,7 +125,7 @@ class RunLife:
         """The record of the last run; an error while it is not complete."""
         return self._complete().record()
 
-    def _complete(self) -> Ledger:
+    def _complete(self) -> RunState:
         """The books of a run that is complete; refuse another one."""
         ledger = self._ledger
         if ledger is None or not ledger.complete:
@@ -187,7 +187,7 @@ class RunLife:
         with self._beginning:
             ledger = self._own()
             if ledger is not None and not ledger.broken:
-                self._refuse_unfinished(ledger)
+                self._check_unfinished(ledger)
             ledger = self._begin(x)
         leaves = ledger.form.leaves(x)
         if not all_finite(leaves):
@@ -197,18 +197,18 @@ class RunLife:
         if self.keep_states:
             ledger.states.append(self._previous)
 
-    def _begin(self, x: Any) -> Ledger:
+    def _begin(self, x: Any) -> RunState:
         if torch.is_inference_mode_enabled():  # books made there could not be written to outside, as by `stop`
             with torch.inference_mode(False), torch.no_grad():
                 return self._begin(x)
-        ledger = Ledger(Form(x), self.schedule, self.n_steps, self.closing, self.seeds, self.groups, self.unit)
+        ledger = RunState(Form(x), self.schedule, self.n_steps, self.closing, self.seeds, self.groups, self.unit)
         if not self.measure_defects:
             for books in (ledger.defects, ledger.residuals, ledger.seen):
                 books.fill_(torch.nan)
         self._ledger, self._previous = ledger, None
         return ledger
 
-    def _at(self, proposal: Any, t: int | None) -> Ledger:
+    def _at(self, proposal: Any, t: int | None) -> RunState:
         """The books of the run that this call belongs to; refuse a call that belongs to none."""
         ledger = self._ledger
         if ledger is not None:
@@ -223,7 +223,7 @@ class RunLife:
         with self._beginning:  # of two threads that begin at once, one is the owner
             return self._owned(proposal, t)
 
-    def _owned(self, proposal: Any, t: int | None) -> Ledger:
+    def _owned(self, proposal: Any, t: int | None) -> RunState:
         ledger = self._own()
         if ledger is not None and ledger.broken:
             if t != 0:
@@ -234,7 +234,7 @@ class RunLife:
             ledger = None
         if ledger is None or (ledger.complete and not self._strict) or (t == 0 and ledger.t != 0):
             if ledger is not None:
-                self._refuse_unfinished(ledger)
+                self._check_unfinished(ledger)
             if t not in (None, 0):  # before the record of the last run is given up
                 done = "" if ledger is None else "; the last run is complete (does your loop make more updates?)"
                 raise RuntimeError(f"the corrector expected step 0 of {self.n_steps} next: got t = {t}{done}")
@@ -253,7 +253,7 @@ class RunLife:
             raise RuntimeError(f"the corrector expected step {ledger.t} of {self.n_steps} next: got t = {t}")
         return ledger
 
-    def _own(self) -> Ledger | None:
+    def _own(self) -> RunState | None:
         """The books of the run, if there is one; refuse a thread that it does not belong to."""
         ledger = self._ledger
         if ledger is not None and ledger.thread == 0:  # a copy belongs to whichever thread calls it first
@@ -265,7 +265,7 @@ class RunLife:
             )
         return ledger
 
-    def _refuse_unfinished(self, ledger: Ledger) -> None:
+    def _check_unfinished(self, ledger: RunState) -> None:
         """Refuse to begin anew while a run has made some of its steps."""
         if 0 < ledger.t < ledger.n_steps:
             raise RuntimeError(
@@ -273,7 +273,7 @@ class RunLife:
                 "call reset() first if that was meant"
             )
 
-    def _applied(self, ledger: Ledger, context: dict[str, Any]) -> Applied:
+    def _applied(self, ledger: RunState, context: dict[str, Any]) -> BoundConstraint:
         """The constraint for this step, told what it needs to know."""
         # where the defect is the projection residual, looking at a state is projecting it
         looks = ledger.projections if self.constraint.defect_is_projection else ledger.looks
@@ -292,7 +292,7 @@ class RunLife:
                 )
                 raise ValueError(f"the constraint needs {', '.join(missing)} at step {ledger.t}: {hint}")
             told = Context({name: known[name] for name in needs}, ledger.n)
-        applied = Applied(self.constraint, ledger.form, ledger.projections, looks, told)
+        applied = BoundConstraint(self.constraint, ledger.form, ledger.projections, looks, told)
         if not needs:
             ledger.applied = applied
         return applied

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.core.checks import float_tensor
-from trimtab.core.errors import callable_thing, of_type, real_number
+from trimtab.core.checks import check_floats
+from trimtab.core.errors import check_callable, check_number, check_type
 from trimtab.core.record import Rollout
 from trimtab.core.states import Form, difference, pick
 
@@ -83,13 +83,13 @@ def endpoint_distance(run: Rollout, stepwise: Rollout, distance: Distance = eucl
 
 def measured_distance(distance: Distance, a: Any, b: Any) -> Tensor:
     """What a distance of the user's own says of states, (n,), if it says one number for each."""
-    callable_thing(distance, "distance", "distance(a, b)")
+    check_callable(distance, "distance", "distance(a, b)")
     apart, n = distance(a, b), Form(a, floats=False).n
     if not isinstance(apart, Tensor) or apart.shape != (n,) or bool(apart.isnan().any()):
-        came = str(tuple(apart.shape)) if isinstance(apart, Tensor) else type(apart).__name__
+        got = str(tuple(apart.shape)) if isinstance(apart, Tensor) else type(apart).__name__
         if isinstance(apart, Tensor) and apart.shape == (n,):
-            came = f"NaN for {int(apart.isnan().sum())} samples"
-        raise ValueError(f"distance(a, b) must give one number per sample, a tensor of shape ({n},): got {came}")
+            got = f"NaN for {int(apart.isnan().sum())} samples"
+        raise ValueError(f"distance(a, b) must give one number per sample, a tensor of shape ({n},): got {got}")
     return apart
 
 
@@ -119,7 +119,7 @@ def nepe(path: Tensor, stepwise: Tensor, terminal: Tensor, tolerance: float = 1e
             and counts the others.
     """
     check_paired(path=path, stepwise=stepwise, terminal=terminal)
-    real_number(tolerance, "tolerance", 0)
+    check_number(tolerance, "tolerance", 0)
     span = terminal - stepwise
     return torch.where(span < tolerance, torch.nan, (path - stepwise) / span)
 
@@ -150,8 +150,8 @@ def top_mass(defects: Tensor, q: float = 0.2) -> Tensor:
         defects: (T, n).
         q: The share of steps.
     """
-    float_tensor(defects, "defects", ("T", "n"), finite=False)
-    if not 0 < real_number(q, "q, a share of the steps,") <= 1 or len(defects) == 0:
+    check_floats(defects, "defects", ("T", "n"), finite=False)
+    if not 0 < check_number(q, "q, a share of the steps,") <= 1 or len(defects) == 0:
         raise ValueError(f"q is a share of the steps, in (0, 1], of which there are some: got {q} of {len(defects)}")
     k = math.ceil(q * len(defects) - 1e-9)  # 0.2 * 15 is a hair above 3 in floating point
     total = defects.sum(dim=0)
@@ -221,14 +221,14 @@ def _last_states(states: Any, count: int) -> Iterator[Any]:
 
 
 def _record(run: object, what: str) -> None:
-    of_type(run, Rollout, what, "give what `rollout` or a corrector's `rollout` returned")
+    check_type(run, Rollout, what, "give what `rollout` or a corrector's `rollout` returned")
 
 
 def _values(values: object, what: str) -> Tensor:
     """A tensor of real numbers."""
     if not isinstance(values, Tensor) or values.is_complex():
-        came = values.dtype if isinstance(values, Tensor) else f"{values!r:.60} of type {type(values).__name__}"
-        raise TypeError(f"{what} must be a tensor of real numbers: got {came}")
+        got = values.dtype if isinstance(values, Tensor) else f"{values!r:.60} of type {type(values).__name__}"
+        raise TypeError(f"{what} must be a tensor of real numbers: got {got}")
     return values
 
 

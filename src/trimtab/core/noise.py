@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trimtab.core.steady import normal_quantile
+from trimtab.core.exact_math import normal_quantile
 
 __all__ = ["Noise", "as_seeds"]
 

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.core.constraint import Constraint, checked_constraint
-from trimtab.core.errors import callable_thing
+from trimtab.core.constraint import Constraint, check_constraint
+from trimtab.core.errors import check_callable
 from trimtab.core.groups import as_groups
 from trimtab.core.metrics import Distance, euclidean
-from trimtab.core.moment import Moment
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Rollout
 from trimtab.core.rollout import Sampler, check_sampler, rollout, take_rows
 from trimtab.core.schedule import Schedule
+from trimtab.core.view import StepView
 
 __all__ = ["Problem"]
 
@@ -49,8 +49,8 @@ class Problem:
     def __post_init__(self) -> None:
         """Refuse what cannot be sampled; read seeds and groups."""
         check_sampler(self.sampler)
-        checked_constraint(self.constraint)
-        callable_thing(self.distance, "the distance of a problem", "distance(a, b)")
+        check_constraint(self.constraint)
+        check_callable(self.distance, "the distance of a problem", "distance(a, b)")
         object.__setattr__(self, "seeds", as_seeds(self.seeds))
         groups = as_groups(self.groups)
         if groups is not None and len(groups.labels) != len(self.seeds):
@@ -73,7 +73,7 @@ class Problem:
         """T."""
         return self.sampler.n_steps
 
-    def rollout(self, schedule: Schedule | Callable[[Moment], Tensor], **options: Any) -> Rollout:
+    def rollout(self, schedule: Schedule | Callable[[StepView], Tensor], **options: Any) -> Rollout:
         """Run it on a schedule; options are those of `Corrector`."""
         groups = {} if self.groups is None else {"groups": self.groups}
         return rollout(self.sampler, self.constraint, schedule, self.seeds, **groups, **options)

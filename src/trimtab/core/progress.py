@@ -13,7 +13,7 @@ from importlib import import_module
 from time import monotonic
 from typing import Any, Self
 
-from trimtab.core.errors import callable_thing
+from trimtab.core.errors import check_callable
 
 __all__ = ["Progress", "progress_of"]
 
@@ -26,26 +26,26 @@ _FEWEST = 3  # batches before a guess: the first two are not corrected, and chea
 class Progress:
     """Counts the batches of a call and says how long the rest will take.
 
-    It is called with what is being done, as `say=` of the caller's own would be; that one is told instead, if there
+    It is called with what is being done, as `progress=` of the caller's own would be; that one is told instead, if there
     is one, and nothing is printed. As a context it takes its bar away at the end of the outermost call.
     """
 
     def __init__(
-        self, call: str, say: Callable[[str], None] | None = None, clock: Callable[[], float] = monotonic
+        self, call: str, progress: Callable[[str], None] | None = None, clock: Callable[[], float] = monotonic
     ) -> None:
         """Begin to count time.
 
         Args:
             call: What lines begin with.
-            say: Of the caller's own.
+            progress: Of the caller's own.
             clock: Seconds.
         """
-        if say is not None:
-            callable_thing(say, "say", "say(text)")
-        self.call, self.say, self.clock = call, say, clock
+        if progress is not None:
+            check_callable(progress, "progress", "progress(text)")
+        self.call, self.progress, self.clock = call, progress, clock
         self.done, self.expected, self.doing = 0, 0, ""
         self.begin = clock()
-        self.bar = Bar() if say is None and in_notebook() else None
+        self.bar = Bar() if progress is None and in_notebook() else None
         self.next_line = self.begin + (_PATIENCE if self.bar is None else _BAR_PATIENCE)
         self._inside = 0
 
@@ -63,8 +63,8 @@ class Progress:
     def __call__(self, text: str) -> None:
         """What is being done now."""
         self.doing = text
-        if self.say is not None:
-            self.say(text)
+        if self.progress is not None:
+            self.progress(text)
 
     def expect(self, batches: int) -> None:
         """That many more batches, about."""
@@ -74,7 +74,7 @@ class Progress:
         """So many more are done."""
         self.done += count
         now = self.clock()
-        if self.say is None and now >= self.next_line and self.done >= _FEWEST:
+        if self.progress is None and now >= self.next_line and self.done >= _FEWEST:
             self.next_line = now + (_EVERY if self.bar is None else _BAR_EVERY)
             if self.bar is None:
                 print(self.line(now), file=sys.stderr, flush=True)
@@ -123,9 +123,9 @@ def in_notebook() -> bool:
     return shell is not None and hasattr(shell, "kernel")
 
 
-def progress_of(call: str, say: Callable[[str], None] | None) -> Progress:
+def progress_of(call: str, progress: Callable[[str], None] | None) -> Progress:
     """The progress of a call: the caller's own, if it is part of another call, or a new one."""
-    return say if isinstance(say, Progress) else Progress(call, say)
+    return progress if isinstance(progress, Progress) else Progress(call, progress)
 
 
 def _clock(seconds: float) -> str:

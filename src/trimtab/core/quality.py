@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.core.checks import yes_or_no
-from trimtab.core.errors import callable_thing, of_type
+from trimtab.core.checks import check_bool
+from trimtab.core.errors import check_callable, check_type
 from trimtab.core.states import Form
 
 __all__ = ["Quality", "as_quality"]
@@ -39,9 +39,9 @@ class Quality:
 
     def __post_init__(self) -> None:
         """Refuse what measures nothing."""
-        callable_thing(self.measure, "the measure of a quality", "measure(final)")
-        yes_or_no(self.higher_is_better, "higher_is_better")
-        of_type(self.name, str, "the name of a quality")
+        check_callable(self.measure, "the measure of a quality", "measure(final)")
+        check_bool(self.higher_is_better, "higher_is_better")
+        check_type(self.name, str, "the name of a quality")
 
     def values(self, final: Any, problem: Any = None) -> dict[str, Tensor]:
         """All numbers by name, (n,) each; a single one goes by the name of this quality."""
@@ -85,12 +85,12 @@ def _takes_problem(measure: Callable[..., Any]) -> bool:
 
 def _one_each(name: str, values: Any, n: int) -> Tensor:
     try:
-        came = torch.as_tensor(values).detach().cpu()
+        got = torch.as_tensor(values).detach().cpu()
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"{name} must be one number per sample, a tensor (n,): got {values!r:.60}") from error
-    if came.is_complex():
-        raise TypeError(f"{name} must be one real number per sample, which can be larger or smaller: got {came.dtype}")
-    found = came.double()
+    if got.is_complex():
+        raise TypeError(f"{name} must be one real number per sample, which can be larger or smaller: got {got.dtype}")
+    found = got.double()
     if found.shape != (n,):
         raise ValueError(f"{name} must be one number per sample, shape ({n},): got {tuple(found.shape)}")
     if bool(found.isnan().any()):

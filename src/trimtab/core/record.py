@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from trimtab.core import show
+from trimtab.core import html
 from trimtab.core.budget import Unit
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.groups import Groups
@@ -118,9 +118,9 @@ class Rollout:
         note = "<p>Mean over samples; bars: share of the samples that were projected.</p>"
         looked = not math.isnan(sum(mean["defects"]))
         drawing = (
-            show.draw(lines if looked else {}, "step", "defect" if looked else "share projected", bars) if n else ""
+            html.draw(lines if looked else {}, "step", "defect" if looked else "share projected", bars) if n else ""
         )
-        return show.panel("Rollout", show.table(facts), drawing + note if drawing else "")
+        return html.panel("Rollout", html.table(facts), drawing + note if drawing else "")
 
     @property
     def n_steps(self) -> int:

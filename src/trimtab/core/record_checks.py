@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from trimtab.core.errors import whole_number
+from trimtab.core.errors import check_integer
 
 __all__ = ["check_record"]
 
@@ -59,7 +59,7 @@ def _check_facts(facts: Mapping[str, Any], n_steps: int) -> None:
         if not all(isinstance(v, int | float) and not isinstance(v, bool) and 0 <= v < math.inf for v in numbers):
             raise ValueError(f"{name} must be numbers of at least 0 by kind: got {by_kind!r:.80}")
     if facts.get("planned_steps") is not None:
-        whole_number(facts["planned_steps"], "planned_steps", n_steps)
+        check_integer(facts["planned_steps"], "planned_steps", n_steps)
 
 
 def _whole(values: Tensor) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trimtab.core.errors import callable_thing
+from trimtab.core.errors import check_callable
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
 from trimtab.core.states import Form
@@ -28,7 +28,7 @@ class Twice(NamedTuple):
 
 def twice(run: Callable[[Schedule], Rollout], schedule: Schedule) -> Twice:
     """Run one batch twice in this process."""
-    callable_thing(run, "run", "run(schedule)")
+    check_callable(run, "run", "run(schedule)")
     before = _global_states()
     first = as_record(run(schedule))
     moved = tuple(name for name, state in _global_states().items() if state != before[name])
@@ -83,7 +83,7 @@ def check_same(pair: Twice) -> Rollout:
     steps = apart[:, sample].nonzero().flatten().tolist()
     where = f"sample {sample}, from step {steps[0]} on" if steps else f"sample {sample}, in its final state"
     raise ValueError(
-        f"run is not repeatable: called twice with one schedule, {int(differs.sum())} of {len(differs)} samples came "
+        f"run is not repeatable: called twice with one schedule, {int(differs.sum())} of {len(differs)} samples got "
         f"out differently (first: {where}). Schedules are compared on the same noise, so that each call must begin "
         f"with the same seeds. {_advice(moved)}"
     )
@@ -100,7 +100,7 @@ def as_record(
 
 def recorded(run: Callable[[Schedule], Rollout]) -> Callable[[Schedule], Rollout]:
     """The same `run`, whose answers are checked to be records."""
-    callable_thing(run, "run", "run(schedule)")
+    check_callable(run, "run", "run(schedule)")
     return lambda schedule: as_record(run(schedule))
 
 

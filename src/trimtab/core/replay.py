@@ -9,22 +9,22 @@ import torch
 from torch import Tensor
 
 from trimtab.core.budget import units
-from trimtab.core.errors import of_type
-from trimtab.core.moment import Moment
+from trimtab.core.errors import check_type
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule, as_schedule
+from trimtab.core.view import StepView
 
 __all__ = ["replay"]
 
 
-def replay(schedule: Schedule | Callable[[Moment], Tensor], record: Rollout) -> Tensor:
+def replay(schedule: Schedule | Callable[[StepView], Tensor], record: Rollout) -> Tensor:
     """What the schedule decides on the defects of a recorded run, (T, n) bool; where iterations were counted, how many.
 
     Equal to `record.projected`, or to `record.iterations`, exactly if that schedule is the one that ran (for schedules
     that look at states, which a record does not hold, this cannot be told). It shares nothing with the loop but the
     schedule: each moment is built from the record alone. A closing projection that was paid for takes what it took.
     """
-    of_type(record, Rollout, "the record to replay on", "rollout(…) returns one")
+    check_type(record, Rollout, "the record to replay on", "rollout(…) returns one")
     asked = as_schedule(schedule).to(record.defects.device)
     rows, record = record, record.grouped()
     made, n = record.defects.shape
@@ -34,7 +34,7 @@ def replay(schedule: Schedule | Callable[[Moment], Tensor], record: Rollout) -> 
     decided = torch.zeros(made, n, dtype=torch.bool, device=budget.device)
     times, taken = decided.long(), record.iterations.long()
     paid, memo = record.closing_rule == "paid", dict[Hashable, Any]()
-    kept_back = (asked.kept_back if counted else 1) if paid else 0
+    closing_reserve = (asked.closing_reserve if counted else 1) if paid else 0
     for t in range(made):
         if paid and t == T - 1:
             decided[t], times[t] = True, record.iterations[t]
@@ -44,7 +44,7 @@ def replay(schedule: Schedule | Callable[[Moment], Tensor], record: Rollout) -> 
         taken[t] = costs.sum(dim=0)
         for k, defect in enumerate([record.defects[t], *again]):
             spent = times.sum(dim=0)
-            now = Moment.of_record(
+            view = StepView.of_record(
                 t,
                 record.defects,
                 decided,
@@ -53,11 +53,11 @@ def replay(schedule: Schedule | Callable[[Moment], Tensor], record: Rollout) -> 
                 seeds=record.seeds,
                 spent=spent,
                 defect=defect,
-                kept_back=kept_back,
+                closing_reserve=closing_reserve,
                 memo=memo,
                 again=k,
             )
-            going &= torch.as_tensor(asked.decide(now)) & (spent < budget - kept_back)
+            going &= torch.as_tensor(asked.decide(view)) & (spent < budget - closing_reserve)
             if k:
                 going &= ~defect.isnan()
             decided[t] |= going

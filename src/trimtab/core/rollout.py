@@ -10,10 +10,10 @@ from torch import Tensor
 
 from trimtab.core.constraint import Constraint
 from trimtab.core.corrector import Corrector
-from trimtab.core.moment import Moment
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
+from trimtab.core.view import StepView
 
 __all__ = ["Sampler", "rollout"]
 
@@ -42,7 +42,7 @@ class Sampler(Protocol):
 def rollout(
     sampler: Sampler,
     constraint: Constraint,
-    schedule: Schedule | Callable[[Moment], Tensor],
+    schedule: Schedule | Callable[[StepView], Tensor],
     seeds: Iterable[int] | Tensor,
     *,
     device: torch.device | str | None = None,
@@ -53,7 +53,7 @@ def rollout(
     Args:
         sampler: Proposes; noise is float64 unless the sampler has a `dtype` of its own.
         constraint: Projects and measures defects.
-        schedule: Decides; a schedule value or any function of a `Moment`.
+        schedule: Decides; a schedule value or any function of a `StepView`.
         seeds: One per sample; its noise depends on nothing else.
         device: Where to run.
         **options: As in `Corrector`: `closing`, `groups`, `on_failure`, `keep_states`, `dense`, `unit`,

@@ -1,4 +1,4 @@
-"""What a schedule is: it looks at a `Moment` and says which samples of the batch to correct now.
+"""What a schedule is: it looks at a `StepView` and says which samples of the batch to correct now.
 
 It holds no running state: what has been spent, when the last correction was and which defects were seen is kept by the
 loop and shown to it. One schedule therefore serves any number of batches, seeds and processes, with nothing to reset.
@@ -13,33 +13,33 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from trimtab.core.errors import of_type
-from trimtab.core.moment import Moment
+from trimtab.core.errors import check_type
+from trimtab.core.view import StepView
 
 __all__ = ["Schedule", "as_schedule"]
 
 
 class Schedule:
-    """Which samples to correct now. Derive from it, or write a plain function of a `Moment`.
+    """Which samples to correct now. Derive from it, or write a plain function of a `StepView`.
 
     Attributes:
         budget: What each sample may spend; None for a schedule that spends at will.
-        looks_at_defects: Whether `decide` reads defects; a rollout does not measure them for one that does not.
-        looks_every: After how many updates it looks, if it does; 1 is at every step. In between no defect is measured,
-            `Moment.defect` is NaN, and what `decide` says there it says blindly.
+        uses_defects: Whether `decide` reads defects; a rollout does not measure them for one that does not.
+        measure_every: After how many updates it looks, if it does; 1 is at every step. In between no defect is measured,
+            `StepView.defect` is NaN, and what `decide` says there it says blindly.
         calibration_seeds: Seeds this schedule must not be evaluated on.
         closing: The accounting its prices were made for, "paid" or "free"; "" if it fits any.
         unit: What its prices count, "projection" or "iteration"; "" if it fits either.
         repeats: Whether it is asked again after each iteration of a step, where those are what is counted; otherwise a
             yes is worth one.
-        kept_back: How many iterations of a budget are kept for a closing projection that it pays for.
+        closing_reserve: How many iterations of a budget are kept for a closing projection that it pays for.
     """
 
     budget: Any = 1.0
-    looks_at_defects: ClassVar[bool] = True
+    uses_defects: ClassVar[bool] = True
 
     @property
-    def looks_every(self) -> int:
+    def measure_every(self) -> int:
         """Each."""
         return 1
 
@@ -54,7 +54,7 @@ class Schedule:
         return ""
 
     @property
-    def kept_back(self) -> int:
+    def closing_reserve(self) -> int:
         """One, if nothing is known."""
         return 1
 
@@ -68,9 +68,9 @@ class Schedule:
         """Any."""
         return ""
 
-    def decide(self, now: Moment) -> Any:
+    def decide(self, view: StepView) -> Any:
         """The samples to correct, (n,) bool; samples with no budget left are left out afterwards."""
-        raise NotImplementedError(f"{type(self).__name__} must say which samples to correct: def decide(self, now)")
+        raise NotImplementedError(f"{type(self).__name__} must say which samples to correct: def decide(self, view)")
 
     def to(self, device: torch.device) -> Self:
         """The same schedule with its tensors on `device`."""
@@ -91,8 +91,8 @@ class ByIteration(Schedule):
         return True
 
 
-def as_schedule(schedule: Schedule | Callable[[Moment], Tensor]) -> Schedule:
-    """The schedule itself, or a plain function of a `Moment` made into one that spends at will."""
+def as_schedule(schedule: Schedule | Callable[[StepView], Tensor]) -> Schedule:
+    """The schedule itself, or a plain function of a `StepView` made into one that spends at will."""
     if isinstance(schedule, Schedule):
         return schedule
     if isinstance(schedule, type) or not callable(schedule):
@@ -101,11 +101,11 @@ def as_schedule(schedule: Schedule | Callable[[Moment], Tensor]) -> Schedule:
             if isinstance(schedule, type)
             else "a class of your own derives from trimtab.Schedule"
         )
-        raise TypeError(f"a schedule is a trimtab.Schedule or a function of a Moment: got {schedule!r} ({hint})")
+        raise TypeError(f"a schedule is a trimtab.Schedule or a function of a StepView: got {schedule!r} ({hint})")
     return _Function(schedule)
 
 
-def refuse_overlap(schedule: Schedule, seeds: Tensor) -> None:
+def check_seeds_unused(schedule: Schedule, seeds: Tensor) -> None:
     """Calibration and evaluation never share a seed, (n,)."""
     used = schedule.calibration_seeds
     shared = sorted(set(used) & set(seeds.tolist())) if used else []
@@ -154,13 +154,13 @@ class Around(Schedule):
         return self.schedule.unit
 
     @property
-    def kept_back(self) -> int:
+    def closing_reserve(self) -> int:
         """As the other one's."""
-        return self.schedule.kept_back
+        return self.schedule.closing_reserve
 
-    def decide(self, now: Moment) -> Any:
+    def decide(self, view: StepView) -> Any:
         """As the other one does."""
-        return self.schedule.decide(now)
+        return self.schedule.decide(view)
 
     def to(self, device: torch.device) -> Self:
         """The same on `device`."""
@@ -177,23 +177,25 @@ class Watched(Around):
 
     def __post_init__(self) -> None:
         """Refuse what is no schedule."""
-        of_type(self.schedule, Schedule, "the schedule that is watched", "trimtab.core.schedule.as_schedule makes one")
+        check_type(
+            self.schedule, Schedule, "the schedule that is watched", "trimtab.core.schedule.as_schedule makes one"
+        )
         super().__post_init__()
 
 
 def watched(schedule: Schedule) -> Schedule:
     """The schedule itself if it looks at every step, else the same with all its steps measured."""
-    return schedule if schedule.looks_at_defects and schedule.looks_every == 1 else Watched(schedule)
+    return schedule if schedule.uses_defects and schedule.measure_every == 1 else Watched(schedule)
 
 
 @dataclass(frozen=True, eq=False)
 class _Function(Schedule):
-    function: Callable[[Moment], Tensor]
+    function: Callable[[StepView], Tensor]
     budget: Any = None
 
     @property
     def repeats(self) -> bool:
         return True
 
-    def decide(self, now: Moment) -> Tensor:
-        return self.function(now)
+    def decide(self, view: StepView) -> Tensor:
+        return self.function(view)

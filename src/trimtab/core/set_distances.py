@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from trimtab.core.checks import positive_number
-from trimtab.core.errors import unknown, whole_number
+from trimtab.core.checks import check_positive
+from trimtab.core.errors import check_integer, unknown
 from trimtab.core.states import Form, numbers_of
 
 __all__ = [
@@ -82,7 +82,7 @@ def sliced_wasserstein(x: Any, y: Any, directions: int = _DIRECTIONS, seed: int 
         >>> sliced_wasserstein(torch.zeros(5), torch.full((4,), 2.0))
         2.0
     """
-    whole_number(directions, "directions, along which samples are compared,")
+    check_integer(directions, "directions, along which samples are compared,")
     x, y = as_rows(x), as_rows(y)
     found = Sliced(_directions(x.shape[1], directions, seed).to(x.device))
     return float(found.relabelled(*pooled(x, y))[0])
@@ -103,7 +103,7 @@ def kernel_distance(x: Any, y: Any, bandwidth: float | None = None) -> float:
     """
     if bandwidth is None:
         return _of_two("kernel", x, y)
-    kernel = Kernel(positive_number(bandwidth, "the bandwidth of a kernel"))
+    kernel = Kernel(check_positive(bandwidth, "the bandwidth of a kernel"))
     return float(kernel.relabelled(*pooled(as_rows(x), as_rows(y)))[0])
 
 

@@ -107,8 +107,8 @@ class Form:
             parts: list[Any] = []
             tree = tree_of(state, parts)
             if tree != self.tree:
-                came, first = (f"{names_of(one)} of {', '.join(kinds_of(one))}" for one in (tree, self.tree))
-                raise TypeError(f"states must be the tree {first} arrays as at the first step: got {came} arrays")
+                got, first = (f"{names_of(one)} of {', '.join(kinds_of(one))}" for one in (tree, self.tree))
+                raise TypeError(f"states must be the tree {first} arrays as at the first step: got {got} arrays")
             found = tuple(map(as_tensor, parts))
         for leaf, shape, dtype, name in zip(
             found, self.shapes, self.wide if wide else self.dtypes, self.names, strict=True

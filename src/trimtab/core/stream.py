@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trimtab.core.applied import OnFailure
+from trimtab.core.bound_constraint import OnFailure
 from trimtab.core.constraint import Constraint
 from trimtab.core.corrector import Corrector
-from trimtab.core.errors import callable_thing, of_type
+from trimtab.core.errors import check_callable, check_type
 from trimtab.core.groups import Groups, as_groups
-from trimtab.core.moment import Moment
 from trimtab.core.schedule import Schedule, as_schedule
+from trimtab.core.view import StepView
 
 __all__ = ["Stream"]
 
@@ -32,7 +32,7 @@ class Stream:
     sample, whatever its defects do. Every step is a run of its own to a `Corrector`, so that constraints, context,
     trees, groups and failures are as there; there is no last step, and no closing projection.
 
-    The schedule decides on a `Moment` of one step. `now.context` also has "tokens" and "since", the steps since each
+    The schedule decides on a `StepView` of one step. `view.context` also has "tokens" and "since", the steps since each
     sample was last corrected (or began), (n,) each; `trimtab.prices.stationary` calibrates a price that reads them.
 
     Example:
@@ -40,7 +40,7 @@ class Stream:
         >>> from trimtab.core.stream import Stream
         >>> ball = tt.as_constraint(lambda x: x / x.norm(dim=1, keepdim=True).clamp(min=1),
         ...                         lambda x: (x.norm(dim=1) - 1).clamp(min=0))
-        >>> stream = Stream(ball, lambda now: now.defect > 0.05, rate=0.1, burst=2)
+        >>> stream = Stream(ball, lambda view: view.defect > 0.05, rate=0.1, burst=2)
         >>> x = torch.zeros(3, 2)
         >>> for _ in range(1000):
         ...     x = stream(x + 0.3)
@@ -51,7 +51,7 @@ class Stream:
     def __init__(
         self,
         constraint: Constraint,
-        schedule: Schedule | Callable[[Moment], Tensor],
+        schedule: Schedule | Callable[[StepView], Tensor],
         rate: float,
         burst: float = 1.0,
         *,
@@ -63,7 +63,7 @@ class Stream:
 
         Args:
             constraint: As in `Corrector`.
-            schedule: When a correction is worth a token; a schedule value or a function of a `Moment`.
+            schedule: When a correction is worth a token; a schedule value or a function of a `StepView`.
             rate: Corrections per step in the long run, above 0 and at most 1.
             burst: How many may be saved up, at least 1.
             groups: As in `Corrector`.
@@ -76,25 +76,25 @@ class Stream:
             raise ValueError(f"burst is how many corrections may be saved up, at least 1 and finite: got {burst!r}")
         if isinstance(rate, bool) or isinstance(burst, bool):
             raise TypeError(f"rate and burst are numbers: got rate={rate!r} and burst={burst!r}")
-        of_type(constraint, Constraint, "the constraint of a Stream", "as_constraint(…) makes one of functions")
+        check_type(constraint, Constraint, "the constraint of a Stream", "as_constraint(…) makes one of functions")
         if "t" in constraint.needs:
             raise ValueError(
                 "the constraint needs 't', the step of a run, and a stream has no runs; call it by another name and "
                 "pass it, as in stream(x, time=…)"
             )
         asked = as_schedule(schedule)
-        if not asked.looks_at_defects and not (isinstance(asked.budget, float) and asked.budget == 1.0):
+        if not asked.uses_defects and not (isinstance(asked.budget, float) and asked.budget == 1.0):
             raise ValueError(
                 f"{asked!r} goes by the steps of a run of known length, and a stream has none; give a function of a "
-                "Moment, FixedThreshold(value), what calibrate_rate returns, or Stepwise(), as often as the rate allows"
+                "StepView, FixedThreshold(value), what calibrate_rate returns, or Stepwise(), as often as the rate allows"
             )
-        if asked.looks_every != 1:
+        if asked.measure_every != 1:
             raise ValueError(
                 f"{asked!r} counts the steps of a run between its looks, and a step of a stream is a run of its own; "
                 "give the schedule that it is made of"
             )
         if on_step is not None:
-            callable_thing(on_step, "on_step", "on_step(t, numbers)")
+            check_callable(on_step, "on_step", "on_step(t, numbers)")
         self.rate, self.burst = float(rate), float(burst)
         self.steps = 0
         self._on_step = on_step
@@ -195,17 +195,17 @@ class _Bucket(Schedule):
     def budget(self) -> Any:
         return (self.books["tokens"] >= 1 - _ROUNDING).long() if self.books else 1
 
-    def decide(self, now: Moment) -> Tensor:
+    def decide(self, view: StepView) -> Tensor:
         if not self.books:
-            n, device = len(now), now.defect.device
+            n, device = len(view), view.defect.device
             self.books = {
                 "tokens": torch.full((n,), self.burst, dtype=torch.float64, device=device),
                 "since": torch.ones(n, dtype=torch.int64, device=device),
                 "spent": torch.zeros(n, dtype=torch.int64, device=device),
             }
         seen = {name: self.books[name].clone() for name in ("tokens", "since")}
-        now.context = {**now.context, **seen}
-        wanted: Tensor = self.schedule.decide(now)
+        view.context = {**view.context, **seen}
+        wanted: Tensor = self.schedule.decide(view)
         return wanted
 
     def settle(self, corrected: Tensor, rate: float) -> None:

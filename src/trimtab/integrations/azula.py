@@ -12,9 +12,9 @@ from torch import Tensor
 from trimtab.core.constraint import Constraint
 from trimtab.core.corrector import Corrector
 from trimtab.core.errors import missing_extra
-from trimtab.core.moment import Moment
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
+from trimtab.core.view import StepView
 from trimtab.integrations.options import check_options
 
 try:
@@ -27,7 +27,7 @@ __all__ = ["ProjectedSampler", "wrap"]
 
 
 def wrap(
-    sampler: Sampler, constraint: Constraint, schedule: Schedule | Callable[[Moment], Tensor], **options: Any
+    sampler: Sampler, constraint: Constraint, schedule: Schedule | Callable[[StepView], Tensor], **options: Any
 ) -> ProjectedSampler:
     """A sampler of azula that projects on schedule; the one given is left alone.
 
@@ -73,7 +73,7 @@ class ProjectedSampler(Sampler):  # type: ignore[misc]
     """What `wrap` returns: azula's own sampler, with a corrector at the ends of its steps."""
 
     def __init__(
-        self, plain: Sampler, constraint: Constraint, schedule: Schedule | Callable[[Moment], Tensor], **options: Any
+        self, plain: Sampler, constraint: Constraint, schedule: Schedule | Callable[[StepView], Tensor], **options: Any
     ) -> None:
         """Arguments as in `wrap`."""
         names = ("start", "stop", "steps", "silent", "dtype", "device")

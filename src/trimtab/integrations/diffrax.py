@@ -11,9 +11,9 @@ from torch import Tensor
 from trimtab.core.constraint import Constraint
 from trimtab.core.corrector import Corrector
 from trimtab.core.errors import missing_extra
-from trimtab.core.moment import Moment
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
+from trimtab.core.view import StepView
 from trimtab.integrations.options import check_options
 
 try:
@@ -33,7 +33,7 @@ def diffeqsolve(
     times: Any,
     y0: Any,
     constraint: Constraint,
-    schedule: Schedule | Callable[[Moment], Tensor],
+    schedule: Schedule | Callable[[StepView], Tensor],
     *,
     args: Any = None,
     **options: Any,
@@ -76,7 +76,7 @@ def diffeqsolve(
     leaves = jax.tree_util.tree_leaves(terms, is_leaf=lambda leaf: isinstance(leaf, diffrax.AbstractTerm))
     if not leaves or not all(isinstance(leaf, diffrax.AbstractTerm) for leaf in leaves):
         raise TypeError(f"terms are of diffrax, such as diffrax.ODETerm(f): got {type(terms).__name__}")
-    _refuse_unusable(solver, terms)
+    _check_unusable(solver, terms)
     y0 = jax.tree_util.tree_map(_as_jax, y0)
     corrector = Corrector(constraint, schedule, len(times) - 1, **options)
     advance = equinox.filter_jit(solver.step)
@@ -100,7 +100,7 @@ def diffeqsolve(
     return y, corrector.rollout
 
 
-def _refuse_unusable(solver: Any, terms: Any) -> None:
+def _check_unusable(solver: Any, terms: Any) -> None:
     """Say what is missing where diffrax would not, since it is not its own loop that asks."""
     name = type(solver).__name__
     if isinstance(solver, diffrax.LeapfrogMidpoint):

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from trimtab.core.constraint import Constraint
 from trimtab.core.corrector import Corrector
-from trimtab.core.errors import callable_thing, missing_extra, of_type
-from trimtab.core.moment import Moment
+from trimtab.core.errors import check_callable, check_type, missing_extra
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
+from trimtab.core.view import StepView
 from trimtab.integrations.options import check_options
 from trimtab.integrations.torchdiffeq import odeint
 
@@ -45,11 +45,11 @@ class ProjectedODESolver(ODESolver):  # type: ignore[misc]
         self,
         velocity_model: Callable[..., Tensor],
         constraint: Constraint,
-        schedule: Schedule | Callable[[Moment], Tensor],
+        schedule: Schedule | Callable[[StepView], Tensor],
         **options: Any,
     ) -> None:
         """The model as in `ODESolver`, called as `velocity_model(x=x, t=t)`; options are those of `Corrector`."""
-        callable_thing(velocity_model, "velocity_model", "velocity_model(x=x, t=t)")
+        check_callable(velocity_model, "velocity_model", "velocity_model(x=x, t=t)")
         check_options(options, "ProjectedODESolver")
         Corrector(constraint, schedule, 1 << 30, **options)  # refuses what cannot work now, not in mid-run
         super().__init__(velocity_model)
@@ -82,9 +82,9 @@ class ProjectedODESolver(ODESolver):  # type: ignore[misc]
         """
         if enable_grad:
             raise ValueError("enable_grad=True cannot be served: no gradient flows through a projection")
-        of_type(x_init, Tensor, "x_init", "give the initial states, (n, *event)")
+        check_type(x_init, Tensor, "x_init", "give the initial states, (n, *event)")
         times = torch.tensor([0.0, 1.0]) if time_grid is None else time_grid
-        of_type(times, Tensor, "time_grid", "give times in one direction, (k,)")
+        check_type(times, Tensor, "time_grid", "give times in one direction, (k,)")
         path, self._rollout = odeint(
             lambda t, x: self.velocity_model(x=x, t=t, **model_extras),
             x_init,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core.constraint import Constraint, Projection
-from trimtab.core.errors import callable_thing, of_type, unknown, whole_number
+from trimtab.core.errors import check_callable, check_integer, check_type, unknown
 from trimtab.core.noise import Noise
 from trimtab.core.rollout import Sampler
 
@@ -52,13 +52,13 @@ class _Flow:
 
     def __post_init__(self) -> None:
         """Settle the order of arguments and the times."""
-        callable_thing(self.velocity, "the velocity of a flow", "velocity(x, t) or velocity(t, x)")
-        whole_number(self.n_steps, "n_steps")
+        check_callable(self.velocity, "the velocity of a flow", "velocity(x, t) or velocity(t, x)")
+        check_integer(self.n_steps, "n_steps")
         if not isinstance(self.dtype, torch.dtype) or not self.dtype.is_floating_point:
             raise TypeError(f"the dtype of a flow is a floating-point one, such as torch.float32: got {self.dtype!r}")
-        of_type(self.batched_time, bool, "batched_time", "say whether the model takes one time for each sample")
+        check_type(self.batched_time, bool, "batched_time", "say whether the model takes one time for each sample")
         if self.start_from is not None:
-            callable_thing(self.start_from, "start_from", "start_from(noise)")
+            check_callable(self.start_from, "start_from", "start_from(noise)")
         if self.arguments is None:
             object.__setattr__(self, "arguments", argument_order(self.velocity))
         elif self.arguments not in get_args(Arguments):
@@ -66,7 +66,7 @@ class _Flow:
         if self.times is None:
             object.__setattr__(self, "times", torch.linspace(0, 1, self.n_steps + 1, dtype=self.dtype))
         else:
-            of_type(self.times, Tensor, "the times of a flow", f"give {self.n_steps + 1} increasing numbers")
+            check_type(self.times, Tensor, "the times of a flow", f"give {self.n_steps + 1} increasing numbers")
             usable = self.times.shape == (self.n_steps + 1,) and self.times.is_floating_point()
             if not usable or not bool((self.times.diff() > 0).all() & self.times.isfinite().all()):
                 raise ValueError(
@@ -85,9 +85,9 @@ class _Flow:
             time = time.expand(len(x))
         v = self.velocity(x, time) if self.arguments == "xt" else self.velocity(time, x)
         if not isinstance(v, Tensor) or v.shape != x.shape or not v.is_floating_point() or v.device != x.device:
-            came = f"{tuple(v.shape)} of {v.dtype} on {v.device}" if isinstance(v, Tensor) else type(v).__name__
+            got = f"{tuple(v.shape)} of {v.dtype} on {v.device}" if isinstance(v, Tensor) else type(v).__name__
             raise ValueError(
-                f"the velocity of states {tuple(x.shape)} must be floats of their shape: got {came}. It was called as "
+                f"the velocity of states {tuple(x.shape)} must be floats of their shape: got {got}. It was called as "
                 f"velocity({'x, t' if self.arguments == 'xt' else 't, x'}); is arguments={self.arguments!r} right?"
             )
         return v
@@ -278,8 +278,8 @@ def with_target(flow: FlowSampler, constraint: Constraint, target: Literal["stat
         >>> samples(run.final).shape, bool(samples(run.final).abs().max() <= 1)
         (torch.Size([4, 2]), True)
     """
-    of_type(flow, _Flow, "what with_target takes", "make a FlowSampler of the velocity model")
-    of_type(constraint, Constraint, "the constraint of with_target", "as_constraint(…) makes one of functions")
+    check_type(flow, _Flow, "what with_target takes", "make a FlowSampler of the velocity model")
+    check_type(constraint, Constraint, "the constraint of with_target", "as_constraint(…) makes one of functions")
     if target == "state":
         return Targeted(flow, constraint, lambda states: states)
     if target != "clean":

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.core.applied import Applied, outside_a_run
+from trimtab.core.bound_constraint import BoundConstraint, bind
 from trimtab.core.constraint import Constraint
-from trimtab.core.errors import of_type, real_number, whole_number
+from trimtab.core.errors import check_integer, check_number, check_type
 from trimtab.core.noise import as_seeds
 from trimtab.core.rollout import Sampler, noise_of, take_rows
 from trimtab.core.states import Form, Leaves, all_finite, take_leaves
@@ -62,9 +62,9 @@ def check_independence(
         Traceback (most recent call last):
         ValueError: sample 0 of 8 comes out differently alone than in the batch...
     """
-    whole_number(samples, "samples, how many are run alone,")
+    check_integer(samples, "samples, how many are run alone,")
     if tolerance is not None:
-        real_number(tolerance, "the tolerance", 0)
+        check_number(tolerance, "the tolerance", 0)
     inputs, run = _as_function(thing, batch)
     n = len(inputs)
     if n < 2:
@@ -110,10 +110,10 @@ def check_rows(constraint: Constraint, x: Any, *, tolerance: float | None = None
     Raises:
         ValueError: If rows cannot be selected, come out differently, or not finite.
     """
-    of_type(constraint, Constraint, "the constraint of check_rows", "as_constraint(…) makes one of functions")
+    check_type(constraint, Constraint, "the constraint of check_rows", "as_constraint(…) makes one of functions")
     if tolerance is not None:
-        real_number(tolerance, "the tolerance", 0)
-    applied, states = outside_a_run(constraint, x, **context)
+        check_number(tolerance, "the tolerance", 0)
+    applied, states = bind(constraint, x, **context)
     if not all_finite(states):
         raise ValueError("check_rows takes finite states, one row per sample: got NaN or inf among them")
     name, n = type(constraint).__name__, len(states[0])
@@ -139,11 +139,11 @@ def check_rows(constraint: Constraint, x: Any, *, tolerance: float | None = None
     return worst
 
 
-def _answers(applied: Applied, states: Leaves) -> Leaves:
+def _answers(applied: BoundConstraint, states: Leaves) -> Leaves:
     return (*applied.project(states).x, applied.defect(states))
 
 
-def _alone(applied: Applied, states: Leaves, i: int, name: str) -> Leaves:
+def _alone(applied: BoundConstraint, states: Leaves, i: int, name: str) -> Leaves:
     """What sample i is projected to by itself, and its defect."""
     rows = torch.tensor([i], device=states[0].device)
     try:

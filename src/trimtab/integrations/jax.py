@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
-from trimtab.core.errors import missing_extra, of_type
+from trimtab.core.errors import check_type, missing_extra
 from trimtab.core.record import Closing
 from trimtab.prices.plan import Planned
 from trimtab.prices.thresholds import Adaptive
@@ -111,7 +111,7 @@ def decision_function(schedule: Adaptive | Planned, closing: Closing | None = No
         return DecisionState(zero + budget, zero, jnp.full(shape, prior))
 
     def decide(state: DecisionState, defect: jax.Array, t: Any) -> tuple[jax.Array, DecisionState]:
-        of_type(state, DecisionState, "the state of decide", "start(shape) makes the first")
+        check_type(state, DecisionState, "the state of decide", "start(shape) makes the first")
         _check_moment(state, defect, t, n_steps)
         last_step = jnp.asarray(t) == n_steps - 1
         mask, total = wanted(state, defect, t)
@@ -147,13 +147,13 @@ def _priced(schedule: Adaptive) -> tuple[Wanted, int, float]:
     """Where the defect is at least lambda[t, b], times the sample's own scale if there is one."""
     price = schedule.thresholds
     table = _not_below(price.table.detach().cpu().numpy())
-    if price.own_scale is None:
+    if price.sample_scale is None:
 
         def plain(state: DecisionState, defect: jax.Array, t: Any) -> tuple[jax.Array, jax.Array]:
             return defect >= table[t, state.left], state.total
 
         return plain, price.n_steps, 0.0
-    typical, prior = jnp.asarray(price.own_scale.typical.detach().cpu().numpy()), float(price.own_scale.prior)
+    typical, prior = jnp.asarray(price.sample_scale.typical.detach().cpu().numpy()), float(price.sample_scale.prior)
 
     def scaled(state: DecisionState, defect: jax.Array, t: Any) -> tuple[jax.Array, jax.Array]:
         total = state.total + defect / typical[state.last, t]

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from trimtab.core.errors import of_type
+from trimtab.core.errors import check_type
 
 __all__ = ["to_mlflow", "to_tensorboard", "to_wandb"]
 
@@ -65,4 +65,4 @@ def _check_logger(logger: Any, method: str, usual: str, prefix: str) -> None:
     """Refuse what cannot log now, not in mid-run."""
     if isinstance(logger, Tensor) or not callable(getattr(logger, method, None)):  # a tensor has a log of its own
         raise TypeError(f"a logger with {method}(…) was expected, such as {usual}: got {type(logger).__name__}")
-    of_type(prefix, str, "the prefix of the names that are logged")
+    check_type(prefix, str, "the prefix of the names that are logged")

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.core.errors import callable_thing, whole_number
+from trimtab.core.errors import check_callable, check_integer
 from trimtab.core.noise import Noise
 from trimtab.core.states import Form
 
@@ -59,8 +59,8 @@ class LoopSampler:
 
     def __post_init__(self) -> None:
         """Refuse what is no loop, or no number of calls."""
-        callable_thing(self.loop, "the loop of a LoopSampler", "loop(correct, seeds)")
-        whole_number(self.n_steps, "n_steps")
+        check_callable(self.loop, "the loop of a LoopSampler", "loop(correct, seeds)")
+        check_integer(self.n_steps, "n_steps")
 
     def start(self, noise: Noise) -> Any:
         """Begin a run of the loop; its first proposals stand for the initial states, (n, *event)."""

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from trimtab.core.constraint import Constraint
 from trimtab.core.corrector import Corrector
-from trimtab.core.errors import callable_thing, missing_extra, of_type, real_number, unknown
-from trimtab.core.moment import Moment
+from trimtab.core.errors import check_callable, check_number, check_type, missing_extra, unknown
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
 from trimtab.core.states import Form
+from trimtab.core.view import StepView
 from trimtab.integrations.options import check_options
 
 try:
@@ -40,7 +40,7 @@ def odeint(
     y0: Tensor,
     t: Tensor,
     constraint: Constraint,
-    schedule: Schedule | Callable[[Moment], Tensor],
+    schedule: Schedule | Callable[[StepView], Tensor],
     *,
     rtol: float = 1e-7,
     atol: float = 1e-9,
@@ -82,7 +82,7 @@ def odeint(
     """
     _check_solve(func, y0, t, method, rtol, atol)
     if options is not None:
-        of_type(options, Mapping, "the options of odeint", "as in options={'step_size': 0.1}")  # type: ignore[type-abstract]
+        check_type(options, Mapping, "the options of odeint", "as in options={'step_size': 0.1}")  # type: ignore[type-abstract]
     check_options(corrector, "odeint")
     given = dict(options or {})
     func = _Checked(func, y0)
@@ -101,7 +101,7 @@ def odeint(
 
 def _check_solve(func: Any, y0: Any, t: Any, method: Any, rtol: Any, atol: Any) -> None:
     """Refuse what torchdiffeq could not use, in words of its own or in none."""
-    callable_thing(func, "func", "func(t, y)")
+    check_callable(func, "func", "func(t, y)")
     if isinstance(y0, tuple | list | dict):
         raise TypeError(
             f"y0 is one tensor, (n, *event): got a {type(y0).__name__}; stack its parts along an event dimension, or "
@@ -115,8 +115,8 @@ def _check_solve(func: Any, y0: Any, t: Any, method: Any, rtol: Any, atol: Any) 
 def check_times(t: Any, what: str) -> None:
     """Refuse what are no times of a solve."""
     if not isinstance(t, Tensor) or t.ndim != 1 or len(t) < 2 or not t.is_floating_point():
-        came = f"{tuple(t.shape)} of {t.dtype}" if isinstance(t, Tensor) else type(t).__name__
-        raise ValueError(f"{what} must be a tensor of at least two floats, (k,): got {came}")
+        got = f"{tuple(t.shape)} of {t.dtype}" if isinstance(t, Tensor) else type(t).__name__
+        raise ValueError(f"{what} must be a tensor of at least two floats, (k,): got {got}")
     steps = t.diff()
     if not bool(t.isfinite().all() & ((steps > 0).all() | (steps < 0).all())):
         raise ValueError(f"{what} must be finite and go in one direction: got {t.tolist()[:8]}")
@@ -127,7 +127,7 @@ def check_solver(method: Any, rtol: Any, atol: Any) -> None:
     if not isinstance(method, str) or method not in KNOWN:
         raise unknown("method of torchdiffeq", method, KNOWN)
     for name, value in (("rtol", rtol), ("atol", atol)):
-        if not isinstance(value, Tensor) and real_number(value, name, 0) == math.inf:
+        if not isinstance(value, Tensor) and check_number(value, name, 0) == math.inf:
             raise ValueError(f"{name} is a finite number of at least 0: got {value!r}")
 
 
@@ -140,10 +140,10 @@ class _Checked:
     def __call__(self, t: Tensor, y: Tensor) -> Tensor:
         v, y0 = self.func(t, y), self.y0
         if not isinstance(v, Tensor) or v.shape != y0.shape or v.dtype != y0.dtype or v.device != y0.device:
-            came = f"{tuple(v.shape)} of {v.dtype} on {v.device}" if isinstance(v, Tensor) else type(v).__name__
+            got = f"{tuple(v.shape)} of {v.dtype} on {v.device}" if isinstance(v, Tensor) else type(v).__name__
             raise ValueError(
                 f"func(t, y) must return a tensor as the states are, {tuple(y0.shape)} of {y0.dtype} on {y0.device}: "
-                f"got {came}"
+                f"got {got}"
             )
         return v
 
@@ -154,7 +154,7 @@ def _grid(func: Any, y0: Tensor, t: Tensor, options: dict[str, Any]) -> Tensor:
     if step_size is not None and construct is not None:
         raise ValueError("give step_size or grid_constructor, not both")
     if construct is not None:
-        callable_thing(construct, "grid_constructor", "grid_constructor(func, y0, t)")
+        check_callable(construct, "grid_constructor", "grid_constructor(func, y0, t)")
         built: Tensor = construct(func, y0, t)
         check_times(built, "what grid_constructor returns")
         if built[0] != t[0] or built[-1] != t[-1]:
@@ -165,7 +165,7 @@ def _grid(func: Any, y0: Tensor, t: Tensor, options: dict[str, Any]) -> Tensor:
         return built
     if step_size is None:
         return t
-    if not 0 < (step_size := real_number(step_size, "step_size")) < math.inf:
+    if not 0 < (step_size := check_number(step_size, "step_size")) < math.inf:
         raise ValueError(f"step_size is a finite number above 0: got {step_size!r}")
     count = math.ceil(float((t[-1] - t[0]).abs() / step_size + 1))
     grid: Tensor = t[0] + torch.sign(t[-1] - t[0]) * (torch.arange(count, dtype=t.dtype, device=t.device) * step_size)

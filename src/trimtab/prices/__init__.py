@@ -9,7 +9,7 @@ Every method is a function of calibration batches, which are run by a problem or
 - `quantile`: the paper's rule. `dynamic`: the dynamic program; `transitions` tells it what one step does.
 - `graded`: prices of single iterations. `mean`: prices that hold a budget on average, found by `mean_program`.
 - `planned`: the best fixed times. `seconds`: a budget of time instead of calls.
-- `batches` and `explore` run calibration batches, `heeded` refuses those that do not belong together, `own_scale` tells
+- `batches` and `explore` run calibration batches, `heeded` refuses those that do not belong together, `sample_scale` tells
   whether samples differ in scale, `objective` finds what a residual at each step adds to an error that is not path
   error, `resample` serves another number of steps.
 """

@@ -12,20 +12,20 @@ from typing import Any
 from torch import Tensor
 
 from trimtab.core.budget import Budget, Unit, units
-from trimtab.core.engine import RunBatch, ahead, checked
 from trimtab.core.metrics import Distance, euclidean
 from trimtab.core.problem import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.record import Rollout
 from trimtab.core.repeatable import as_record
+from trimtab.core.runner import RunBatch, ahead, checked
 from trimtab.core.schedule import Schedule, Watched, watched
+from trimtab.prices.check_runs import check_corrections_happen, check_uncorrected, same_batch
 from trimtab.prices.explore import Explore, spread_budgets
-from trimtab.prices.heeded import refuse_idle, refuse_touched, same_batch
-from trimtab.prices.objective import Objective, as_mix, describe, residual_weights, skips
+from trimtab.prices.objective import Objective, describe, objective_weights, residual_weights, window_schedules
 from trimtab.prices.thresholds import Thresholds, choices, with_closing
 from trimtab.schedules import Stepwise, Terminal
 
-__all__ = ["Batches", "Source", "largest", "refuse_repeated"]
+__all__ = ["Batches", "Source", "check_distinct_seeds", "largest"]
 
 Source = Problem | RunBatch
 """What is calibrated: a problem, or a function that runs a loop of the user's own on a schedule."""
@@ -47,18 +47,18 @@ class Batches:
         distance: Distance | None,
         fingerprint: str,
         check: bool,
-        say: Callable[[str], None],
+        progress: Callable[[str], None],
         unit: Unit = "projection",
     ) -> None:
         """Run the uncorrected batch, twice if it is to be checked that the two are the same."""
         self._run, self.objective, self.fingerprint = run, objective, fingerprint
-        self.say = progress_of("calibrate", say)
+        self.progress = progress_of("calibrate", progress)
         self.distance = euclidean if distance is None else distance
         self._ran, self._expected = [0], False  # shared by views of the same batches
         self._first: Rollout | None = None
         if check:
             self._ran[0] += 2
-            self.say("calibration batches 1 and 2, which must be the same")
+            self.progress("calibration batches 1 and 2, which must be the same")
             self.free = self._counted(checked(run, Watched(Terminal())), Terminal(), 2)
         else:
             self.free = self.run(Terminal())
@@ -66,9 +66,9 @@ class Batches:
         self.unit, self.budget = unit, largest(budget, self.n_steps, unit)
         self.closing = self.free.closing_rule
         self.n_choices, _ = choices(self.n_steps, self.budget, self.closing)
-        self.kept_back = self.n_steps - self.n_choices
-        self.hold(self.kept_back)
-        refuse_touched(self.cut(self.free))
+        self.closing_reserve = self.n_steps - self.n_choices
+        self.hold(self.closing_reserve)
+        check_uncorrected(self.cut(self.free))
         if bool(self.free.defects.isnan().any()):
             raise ValueError(
                 "the calibration rollouts hold no defects; run(schedule) must hand its schedule to a Corrector that "
@@ -89,7 +89,7 @@ class Batches:
         """The same batches where a budget counts whole projections; what it runs is counted here too."""
         view = copy(self)
         view.unit, view.budget = "projection", budget
-        view.hold(self.kept_back)
+        view.hold(self.closing_reserve)
         return view
 
     @property
@@ -100,7 +100,7 @@ class Batches:
     def run(self, schedule: Schedule) -> Rollout:
         """One batch of calibration rollouts; all of them are run, and counted, here."""
         self._ran[0] += 1
-        self.say(f"calibration batch {self.count}")
+        self.progress(f"calibration batch {self.count}")
         return self._counted(as_record(self._run(watched(schedule))), schedule)
 
     def ahead(self, schedules: Sequence[Schedule]) -> None:
@@ -124,7 +124,7 @@ class Batches:
             )
         # of all samples: a group has a column for its first row alone
         self.groups, self.seeds = record.groups, () if record.seeds is None else tuple(record.seeds.tolist())
-        self.say.batch(batches)
+        self.progress.batch(batches)
         return record.grouped()
 
     def per_decider(self, values: Tensor) -> Tensor:
@@ -144,11 +144,11 @@ class Batches:
     def explore(self, rounds: range, thresholds: Thresholds | None = None, share: float = 1.0) -> list[Rollout]:
         """Batches with budgets spread over all rates, at random times or near a table; cut."""
         budgets = {k: spread_budgets(self.n, self.n_choices, self.spendable, seed=k) for k in rounds}
-        schedules = [Explore(budgets[k] + self.kept_back, thresholds, share, seed=k) for k in rounds]
+        schedules = [Explore(budgets[k] + self.closing_reserve, thresholds, share, seed=k) for k in rounds]
         self.ahead(schedules)
         runs = [self.cut(self.run(schedule)) for schedule in schedules]
         if thresholds is None and any(bool(some.any()) for some in budgets.values()):
-            refuse_idle(runs)
+            check_corrections_happen(runs)
         return runs
 
     @property
@@ -160,7 +160,7 @@ class Batches:
     def trial_budgets(self) -> Tensor:
         """Budgets at which prices are tried out, spread over all rates, (n,), the closing projection included."""
         spread = spread_budgets(self.n, self.n_choices, self.spendable, seed=0).clamp(max=self.spendable)
-        return spread + self.kept_back
+        return spread + self.closing_reserve
 
     @cached_property
     def weights(self) -> Tensor | None:
@@ -173,13 +173,13 @@ class Batches:
 
     def expect_weights(self) -> None:
         """Begin the batches that `weights` looks at, once."""
-        if not self._expected and set(as_mix(self.objective)) != {"path"}:
+        if not self._expected and set(objective_weights(self.objective)) != {"path"}:
             self._expected = True
-            self.ahead([Stepwise(), *skips(self.n_steps, self.n)])
+            self.ahead([Stepwise(), *window_schedules(self.n_steps, self.n)])
 
     def keep_one_back(self, table: Tensor) -> Tensor:
         """A price table (T', B' + 1) of the choices as one of all steps and the whole budget, (T, B + 1)."""
-        return with_closing(table, self.kept_back)
+        return with_closing(table, self.closing_reserve)
 
     def facts(self, notes: dict[str, Any]) -> dict[str, Any]:
         """What every price keeps about how it was made."""
@@ -210,7 +210,7 @@ def largest(budget: Budget, n_steps: int, unit: Unit) -> int:
     return int(units(budget, n_steps, unit))
 
 
-def refuse_repeated(problem: Problem) -> None:
+def check_distinct_seeds(problem: Problem) -> None:
     """Refuse calibration seeds of which one is there twice."""
     seeds = problem.seeds.tolist()
     repeated = len(seeds) - len(set(seeds))

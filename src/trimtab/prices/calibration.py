@@ -14,22 +14,22 @@ from typing import Any, get_args, overload
 import numpy as np
 
 from trimtab.core.budget import Budget, Unit
-from trimtab.core.checks import yes_or_no
-from trimtab.core.engine import Engine, RunBatch, Workshop, workshop
-from trimtab.core.errors import callable_thing, unknown
-from trimtab.core.fingerprint import fingerprint
+from trimtab.core.checks import check_bool
+from trimtab.core.errors import check_callable, unknown
+from trimtab.core.identity import fingerprint
 from trimtab.core.metrics import Distance
 from trimtab.core.problem import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Closing
-from trimtab.prices.batches import Batches, Source, largest, refuse_repeated
-from trimtab.prices.candidates import by_iteration_race, by_race, raceable, refuse_misfits
+from trimtab.core.runner import BatchRunner, Engine, RunBatch, open_runner
+from trimtab.prices.batches import Batches, Source, check_distinct_seeds, largest
+from trimtab.prices.candidates import by_iteration_race, by_race, check_candidates, valid_candidates
 from trimtab.prices.graded import graded_prices
 from trimtab.prices.mean import Mean, MeanPrices
 from trimtab.prices.mean_program import mean_prices
 from trimtab.prices.methods import FEWEST, by_dp, by_on_policy, by_paper, by_plan
-from trimtab.prices.objective import Objective, as_mix, by_name
+from trimtab.prices.objective import Objective, objective_weights, simplify_objective
 from trimtab.prices.raced import Price
 
 __all__ = ["METHODS", "Price", "calibrate", "price_of_a_look"]
@@ -54,8 +54,8 @@ def calibrate(  # type: ignore[misc]  # the overloads stand for all its options
     closing: Closing = "paid",
     unit: Unit = "projection",
     check: bool = True,
-    engine: Engine | Workshop | str | None = None,
-    say: Callable[[str], None] | None = None,
+    engine: Engine | BatchRunner | str | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> Price | MeanPrices:
     """Find out when to correct, for all budgets up to `budget`.
 
@@ -90,7 +90,7 @@ def calibrate(  # type: ignore[misc]  # the overloads stand for all its options
         check: Whether to run the first batch twice, to see that it repeats itself.
         engine: Where to run batches: "processes", "ray", "serial", or an `Engine`, which can also keep finished batches
             in a folder; in this process, with all its threads, if not given. It changes no number.
-        say: Told what is being done. Without it, a call that takes longer than a few seconds prints on stderr how far
+        progress: Told what is being done. Without it, a call that takes longer than a few seconds prints on stderr how far
             it is.
 
     Example:
@@ -110,7 +110,7 @@ def calibrate(  # type: ignore[misc]  # the overloads stand for all its options
     if candidates is not None and not (isinstance(candidates, dict) and all(map(_is_candidate, candidates.items()))):
         raise TypeError(f"candidates are prices by name, as in {{'own': price}}: got {candidates!r:.60}")
     judge = as_quality(quality)
-    objective, mix = by_name(objective), as_mix(objective)
+    objective, mix = simplify_objective(objective), objective_weights(objective)
     method = _method_of(method, budget, objective, judge is not None or bool(candidates))
     if unit == "iteration" and method not in ("race", "dp"):
         raise ValueError(f"prices of iterations are made by method='dp' or 'race': got {method!r}")
@@ -128,25 +128,25 @@ def calibrate(  # type: ignore[misc]  # the overloads stand for all its options
         )
     known = fingerprint(source.sampler, source.constraint) if isinstance(source, Problem) else ""
     if distance is not None:
-        callable_thing(distance, "distance", "distance(a, b)")
+        check_callable(distance, "distance", "distance(a, b)")
     elif isinstance(source, Problem):
         distance = source.distance
-    yes_or_no(check, "check")
+    check_bool(check, "check")
     exact = 1.0 if isinstance(budget, Mean) else budget
-    more = raceable(candidates or {}, unit)
+    more = valid_candidates(candidates or {}, unit)
     if isinstance(source, Problem) and more:  # of a loop, the first batch tells
-        refuse_misfits(more, source.n_steps, largest(exact, source.n_steps, unit), closing)
-    tell = progress_of("calibrate", say)
-    if tell is not say:
+        check_candidates(more, source.n_steps, largest(exact, source.n_steps, unit), closing)
+    tell = progress_of("calibrate", progress)
+    if tell is not progress:
         tell.expect(batches_of(method, objective, unit))
-    with tell, workshop(engine, tell, source) as shop:
+    with tell, open_runner(engine, tell, source) as shop:
         run = _run_of(source, closing, "state" in mix, shop)
         batches = Batches(run, exact, objective, distance, known, check, tell, unit)
         if isinstance(budget, Mean):
             batches.enough(FEWEST)
             return mean_prices(batches, budget)
         if method == "race":
-            refuse_misfits(more, batches.n_steps, batches.budget, batches.closing)
+            check_candidates(more, batches.n_steps, batches.budget, batches.closing)
             problem = source if isinstance(source, Problem) else None
             race = by_iteration_race if unit == "iteration" else by_race
             return race(batches, judge, problem, more, look)
@@ -197,16 +197,16 @@ def _is_candidate(item: tuple[object, object]) -> bool:
 
 def batches_of(method: str, objective: Objective = "endpoint", unit: Unit = "projection") -> int:
     """About how many batches a calibration runs, to tell how long it will take."""
-    more = 0 if set(as_mix(objective)) == {"path"} else 4
+    more = 0 if set(objective_weights(objective)) == {"path"} else 4
     if unit == "iteration" and method == "race":
         return 24 + 3 * more // 2
     return {"race": 14 + 3 * more // 2, "dp": 9 + more, "planned": 5 + more, "on-policy": 8, "paper": 2}[method]
 
 
-def _run_of(source: Source, closing: Closing, keep_states: bool, shop: Workshop | None) -> RunBatch:
+def _run_of(source: Source, closing: Closing, keep_states: bool, shop: BatchRunner | None) -> RunBatch:
     if not isinstance(source, Problem):
         return source if shop is None else shop.runs(source)
-    refuse_repeated(source)
+    check_distinct_seeds(source)
     options: dict[str, Any] = {"closing": closing, "keep_states": keep_states, "measure_defects": True}
     return partial(source.rollout, **options) if shop is None else shop.runs(source, **options)
 

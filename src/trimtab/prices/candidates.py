@@ -17,20 +17,20 @@ from trimtab.prices.dynamic import solve
 from trimtab.prices.graded import explored_iterations, graded_prices
 from trimtab.prices.iteration_race import WholeProjections, iteration_candidates
 from trimtab.prices.methods import FEWEST, as_plan, as_thresholds, by_dp, explored
-from trimtab.prices.objective import as_mix
+from trimtab.prices.objective import objective_weights
 from trimtab.prices.planned import planned_masks
 from trimtab.prices.quantile import quantile_table
 from trimtab.prices.race import EVEN, Measure, fixed_plans, race
 from trimtab.prices.raced import Part, Price, Raced
 from trimtab.prices.thresholds import Thresholds
-from trimtab.prices.transitions import MEMORY, one_step
+from trimtab.prices.transitions import MEMORY, estimate_transitions
 
-__all__ = ["by_iteration_race", "by_race", "own_names", "raceable", "refuse_misfits"]
+__all__ = ["builtin_candidate_names", "by_iteration_race", "by_race", "check_candidates", "valid_candidates"]
 
 _GOALS = ("path", "influence")  # that prices in the race are made for
 
 
-def own_names(unit: Unit) -> set[str]:
+def builtin_candidate_names(unit: Unit) -> set[str]:
     """What the race calls its own candidates."""
     plans = fixed_plans(1, 0)
     if unit == "projection":
@@ -39,7 +39,7 @@ def own_names(unit: Unit) -> set[str]:
     return {EVEN, "until below one tau", *(f"whole projections, {name}" for name in plans), *priced}
 
 
-def raceable(candidates: Mapping[str, Price], unit: Unit) -> dict[str, Part]:
+def valid_candidates(candidates: Mapping[str, Price], unit: Unit) -> dict[str, Part]:
     """The prices that were handed in, if they can race whatever the runs are like."""
     found: dict[str, Part] = {}
     for name, one in candidates.items():
@@ -49,13 +49,13 @@ def raceable(candidates: Mapping[str, Price], unit: Unit) -> dict[str, Part]:
             )
         if one.unit != unit:
             raise ValueError(f"the candidate {name!r}: its prices count {one.unit}s, and this race {unit}s")
-        if name in own_names(unit):
+        if name in builtin_candidate_names(unit):
             raise ValueError(f"the candidate {name!r}: the race has one of that name already; call yours otherwise")
         found[name] = one
     return found
 
 
-def refuse_misfits(candidates: Mapping[str, Part], n_steps: int, budget: int, closing: str) -> None:
+def check_candidates(candidates: Mapping[str, Part], n_steps: int, budget: int, closing: str) -> None:
     """Refuse prices that were made for other runs than those of the race, or for less than its largest budget."""
     for name, one in candidates.items():
         if one.n_steps != n_steps:
@@ -82,11 +82,11 @@ def by_race(
     batches.enough(FEWEST)
     if not batches.has_choice:
         return by_dp(batches)
-    path_only = set(as_mix(batches.objective)) == {"path"}
+    path_only = set(objective_weights(batches.objective)) == {"path"}
     batches.expect_weights()
     free = batches.cut(batches.free)
-    runs, own_scale = explored(batches, None, near_rounds=1)
-    steps = one_step([*runs, free], own_scale).remembering(MEMORY)
+    runs, sample_scale = explored(batches, None, near_rounds=1)
+    steps = estimate_transitions([*runs, free], sample_scale).with_memory(MEMORY)
     weights = {"path": None} | ({} if path_only else {"influence": batches.weights})
     candidates: dict[str, Part] = {
         name: as_plan(batches, masks, name) for name, masks in fixed_plans(batches.n_choices, batches.spendable).items()
@@ -97,7 +97,7 @@ def by_race(
             batches, planned_masks([*runs, free], batches.spendable, weight), f"planned for {name}"
         )
         table = solve(steps, batches.spendable, weight, keep_cost=False).table
-        candidates[f"dp for {name}"] = as_thresholds(batches, table, f"dp for {name}", {}, own_scale=own_scale)
+        candidates[f"dp for {name}"] = as_thresholds(batches, table, f"dp for {name}", {}, sample_scale=sample_scale)
     return race(batches, {**candidates, **more}, _measure(batches, quality, problem), look)
 
 
@@ -108,19 +108,19 @@ def by_iteration_race(
     batches.enough(FEWEST)
     if not batches.has_choice:
         return graded_prices(batches)
-    path_only = set(as_mix(batches.objective)) == {"path"}
+    path_only = set(objective_weights(batches.objective)) == {"path"}
     batches.expect_weights()
     weights = {"path": None} | ({} if path_only else {"influence": batches.weights})
     runs = explored_iterations(batches, batches.weights)
     each = float(batches.stepwise.all_iterations.double().mean()) / batches.n_steps
     # one at the least beside the closing projection, even where the budget pays for none: all are explored
-    most = max(round(batches.spendable / max(each, 1.0)), batches.kept_back) + 1
+    most = max(round(batches.spendable / max(each, 1.0)), batches.closing_reserve) + 1
     whole = batches.in_projections(min(batches.n_steps, most))
-    random, own_scale = explored(whole, None, near_rounds=1)
-    steps = one_step([*random, whole.cut(whole.free)], own_scale).remembering(MEMORY)
+    random, sample_scale = explored(whole, None, near_rounds=1)
+    steps = estimate_transitions([*random, whole.cut(whole.free)], sample_scale).with_memory(MEMORY)
     tables = {name: solve(steps, whole.spendable, weight, keep_cost=False).table for name, weight in weights.items()}
     taken = torch.cat([run.iterations[run.projected] for run in random]).double()
-    projections = WholeProjections(tables, own_scale, max(1.0, float(taken.mean()) if len(taken) else each))
+    projections = WholeProjections(tables, sample_scale, max(1.0, float(taken.mean()) if len(taken) else each))
     candidates: dict[str, Part] = {**iteration_candidates(batches, runs, weights, projections), **more}
     # a few samples may end far away, and more often so by chance than by a candidate
     return race(batches, candidates, _measure(batches, quality, problem), look, bound_tails=quality is None)
@@ -131,7 +131,7 @@ def _measure(batches: Batches, quality: Quality | None, problem: Problem | None)
     if quality is not None:
         chosen = quality
         return Measure(chosen.name, lambda run: batches.per_decider(chosen.costs(run.final, problem)))
-    mix = as_mix(batches.objective)
+    mix = objective_weights(batches.objective)
 
     def cost(run: Rollout) -> Tensor:
         parts = {"path": lambda: run.residuals.double().sum(dim=0).cpu()}

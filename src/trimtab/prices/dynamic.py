@@ -56,7 +56,7 @@ def solve(steps: Steps, budget: int, weights: Tensor | None = None, *, keep_cost
     t the program has min(B, T - t) + 1 rows.
 
     Args:
-        steps: What one step does to a defect (see `one_step`).
+        steps: What one step does to a defect (see `estimate_transitions`).
         budget: The largest budget, B.
         weights: What a unit of residual costs at each step, (T,); 1 for path error.
         keep_cost: Whether to return the cost to go of every step, T (B + 1) k numbers; otherwise it is empty.

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from trimtab.core.budget import Budget, corrections
-from trimtab.core.moment import Moment, as_array
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.schedule import ByIteration, Schedule
+from trimtab.core.view import StepView, as_array
 from trimtab.prices.thresholds import Thresholds
 
 __all__ = ["Explore", "ExploreIterations", "spread_budgets"]
@@ -42,27 +42,27 @@ class Explore(Schedule):
     share: float = 1.0
     seed: int = 0
 
-    def decide(self, now: Moment) -> Any:
+    def decide(self, view: StepView) -> Any:
         """Two coins for each sample: whether to explore, and if so, whether to correct."""
-        seeds = now.seeds
-        first, second = self._coins(self._numbers(now) if seeds is None else seeds, now.t)
-        at_random = second * now.steps_to_go < as_array(now.spendable)
+        seeds = view.seeds
+        first, second = self._coins(self._numbers(view) if seeds is None else seeds, view.t)
+        at_random = second * view.steps_to_go < as_array(view.spendable)
         if self.thresholds is None:
             return at_random
-        s, b = now.arrays(self)
-        by_price = s >= self.thresholds.price(now, b.clip(max=self.thresholds.budget))  # may be beyond
+        s, b = view.arrays(self)
+        by_price = s >= self.thresholds.price(view, b.clip(max=self.thresholds.budget))  # may be beyond
         explores = first < self.share
         return (explores & at_random) | (~explores & by_price)
 
-    def _numbers(self, now: Moment) -> Tensor:
+    def _numbers(self, view: StepView) -> Tensor:
         """Those of samples that have no seeds, (n,): the same tensor at every step."""
         numbers = self._kept.get("numbers")
-        if numbers is None or len(numbers) != len(now):
-            numbers = self._kept["numbers"] = torch.arange(len(now), device=now.defect.device)
+        if numbers is None or len(numbers) != len(view):
+            numbers = self._kept["numbers"] = torch.arange(len(view), device=view.defect.device)
         return numbers
 
     def _coins(self, seeds: Tensor, t: int) -> Any:
-        """The coins of one step, (2, n), an array as in `Moment.arrays`.
+        """The coins of one step, (2, n), an array as in `StepView.arrays`.
 
         Those of many steps are thrown at once, as one by one they cost more.
         """
@@ -105,22 +105,22 @@ class ExploreIterations(ByIteration):
     held: int = 1
 
     @property
-    def kept_back(self) -> int:
+    def closing_reserve(self) -> int:
         """As calibration has found."""
         return self.held
 
-    def decide(self, now: Moment) -> Tensor:
+    def decide(self, view: StepView) -> Tensor:
         """Stop or go on with the odds that spend what is left by the last step."""
-        seeds = now.seeds if now.seeds is not None else torch.arange(len(now), device=now.defect.device)
-        tosses = uniform_numbers(seeds, range(now.t, now.t + 1), (2 * _TOSSES,), _TOSSED + self.seed)[0]
-        place = (now.spent % _TOSSES)[:, None]
+        seeds = view.seeds if view.seeds is not None else torch.arange(len(view), device=view.defect.device)
+        tosses = uniform_numbers(seeds, range(view.t, view.t + 1), (2 * _TOSSES,), _TOSSED + self.seed)[0]
+        place = (view.spent % _TOSSES)[:, None]
         coin, choice = tosses[:, :_TOSSES].gather(1, place)[:, 0], tosses[:, _TOSSES:].gather(1, place)[:, 0]
-        wanted = now.spendable.clamp(min=0) / max(now.steps_to_go, 1)  # iterations per step
+        wanted = view.spendable.clamp(min=0) / max(view.steps_to_go, 1)  # iterations per step
         at_random = coin < wanted / (1 + wanted)
         if self.thresholds is None:
             return at_random
-        s, b = now.arrays(self)
-        by_price = torch.as_tensor(s >= self.thresholds.price(now, b.clip(max=self.thresholds.budget)))
+        s, b = view.arrays(self)
+        by_price = torch.as_tensor(s >= self.thresholds.price(view, b.clip(max=self.thresholds.budget)))
         return torch.where(choice < self.share, at_random, by_price)
 
     def to(self, device: torch.device) -> ExploreIterations:

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 import torch
 
-from trimtab.core.moment import last_corrections
 from trimtab.core.record import Rollout
-from trimtab.prices.own_scale import OwnScale
+from trimtab.core.view import last_corrections
 from trimtab.prices.planned import mean_defects
+from trimtab.prices.sample_scale import SampleScale
 
-__all__ = ["fit_own_scale"]
+__all__ = ["fit_sample_scale"]
 
 _PRIORS = (3.0, 10.0, 30.0, 100.0)
 _WORTH = 0.9  # of the squared error that predicting by "all samples are alike" makes
 
 
-def fit_own_scale(runs: Sequence[Rollout]) -> OwnScale | None:
+def fit_sample_scale(runs: Sequence[Rollout]) -> SampleScale | None:
     """The own scale that predicts the rest of a rollout's defects best; None where samples are much alike.
 
     Args:
@@ -38,6 +38,6 @@ def fit_own_scale(runs: Sequence[Rollout]) -> OwnScale | None:
     def error(scale: torch.Tensor | float) -> float:
         return float((to_come - scale)[known].square().mean())
 
-    errors = {prior: error((prior + so_far) / (prior + steps)) for prior in _PRIORS}  # as `OwnScale.along` has it
+    errors = {prior: error((prior + so_far) / (prior + steps)) for prior in _PRIORS}  # as `SampleScale.along` has it
     best = min(errors, key=lambda prior: errors[prior])
-    return OwnScale(typical, best) if errors[best] < _WORTH * error(1.0) else None
+    return SampleScale(typical, best) if errors[best] < _WORTH * error(1.0) else None

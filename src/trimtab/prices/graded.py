@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trimtab.core.errors import of_type, whole_number
+from trimtab.core.errors import check_integer, check_type
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.record import Rollout
 from trimtab.prices.batches import Batches
@@ -27,7 +27,7 @@ from trimtab.prices.dynamic import break_even
 from trimtab.prices.explore import ExploreIterations
 from trimtab.prices.pools import Array, Pooled
 from trimtab.prices.thresholds import Thresholds, with_closing
-from trimtab.prices.transitions import NODES, levels_of, occupancy, transported
+from trimtab.prices.transitions import NODES, occupancy, quantile_nodes, shifted_neighbours
 
 __all__ = [
     "IterationSteps",
@@ -96,7 +96,7 @@ def iteration_steps(runs: Sequence[Rollout]) -> IterationSteps:
                 "more seeds or a larger budget"
             )
         seen = torch.cat([defects[near].flatten(), after]).sort().values
-        nodes.append(torch.from_numpy(levels_of(seen.numpy(), np.float32)))  # as every table so far was made
+        nodes.append(torch.from_numpy(quantile_nodes(seen.numpy(), np.float32)))  # as every table so far was made
         improved.append(occupancy(nodes[t], _moved(before, after, nodes[t])))
     following = []
     for t in range(T - 1):
@@ -128,7 +128,7 @@ def _moved(x: Tensor, y: Tensor, nodes: Tensor) -> Tensor:
     """What y is for an x at each node, (k, m)."""
     order = x.argsort()
     here, there = x[order].numpy(), y[order].numpy()
-    return torch.from_numpy(transported(Pooled(here, here, there), nodes.numpy()))
+    return torch.from_numpy(shifted_neighbours(Pooled(here, here, there), nodes.numpy()))
 
 
 def _iterated(runs: Sequence[Rollout], t: int) -> tuple[Tensor, Tensor]:
@@ -175,8 +175,8 @@ def solve_graded(steps: IterationSteps, budget: int, weights: Tensor | None = No
         budget: The largest number of iterations, B.
         weights: What a unit of residual costs at each step, (T,); 1 for path error.
     """
-    of_type(steps, IterationSteps, "what solve_graded solves", "iteration_steps(records) makes it")
-    T, B = len(steps.nodes), whole_number(budget, "the budget of solve_graded", 0)
+    check_type(steps, IterationSteps, "what solve_graded solves", "iteration_steps(records) makes it")
+    T, B = len(steps.nodes), check_integer(budget, "the budget of solve_graded", 0)
     if weights is not None:
         usable = isinstance(weights, Tensor) and weights.shape == (T,) and weights.is_floating_point()
         if not usable or not bool((weights.isfinite() & (weights >= 0)).all()):
@@ -245,7 +245,7 @@ def explored_iterations(batches: Batches, weights: Tensor | None) -> list[Rollou
 
 def _hold(batches: Batches, run: Rollout) -> None:
     """Hold back what closing takes; a budget that leaves nothing beside it is refused."""
-    if not batches.kept_back:
+    if not batches.closing_reserve:
         return
     held = _for_closing(run)
     if run is batches.free and batches.budget <= held:
@@ -261,7 +261,7 @@ def iteration_prices(batches: Batches, steps: IterationSteps, weights: Tensor | 
     held, solved = batches.held, solve_graded(steps, batches.spendable, weights)
     onward = None if solved.onward is None else with_closing(solved.onward, held)
     prices = Thresholds(
-        with_closing(solved.table, held), unit="iteration", kept_back=max(held, 1), onward=onward, method="dp"
+        with_closing(solved.table, held), unit="iteration", closing_reserve=max(held, 1), onward=onward, method="dp"
     )
     return prices, [float(solved.expected[0])] * held + solved.expected.tolist()
 

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from trimtab.core.record import Rollout
-from trimtab.prices.allowance import Allowance, counts_with_closing, even_counts, whole_counts
 from trimtab.prices.batches import Batches
+from trimtab.prices.counts import Allowance, counts_with_closing, even_counts, whole_counts
 from trimtab.prices.graded import iteration_costs, iteration_prices, iteration_steps
 from trimtab.prices.mean import AtPrice
 from trimtab.prices.mean_program import falling, shared_out
-from trimtab.prices.own_scale import OwnScale
 from trimtab.prices.pools import Array
 from trimtab.prices.race import EVEN, fixed_plans
+from trimtab.prices.sample_scale import SampleScale
 from trimtab.prices.thresholds import Thresholds, with_closing
 
 __all__ = ["WholeProjections", "iteration_candidates"]
@@ -38,12 +38,12 @@ class WholeProjections:
 
     Attributes:
         tables: By name, (T', B' + 1): for the steps at which there is a choice, and without the closing projection.
-        own_scale: Where samples differ in scale.
+        sample_scale: Where samples differ in scale.
         cost: Of a whole projection on average, in units.
     """
 
     tables: Mapping[str, Tensor]
-    own_scale: OwnScale | None
+    sample_scale: SampleScale | None
     cost: float
 
 
@@ -75,15 +75,15 @@ def iteration_candidates(
 
 
 def _priced(
-    batches: Batches, table: Tensor, onward: Tensor | None = None, own_scale: OwnScale | None = None
+    batches: Batches, table: Tensor, onward: Tensor | None = None, sample_scale: SampleScale | None = None
 ) -> Thresholds:
     held = batches.held
     return Thresholds(
         with_closing(table, held),
         unit="iteration",
-        kept_back=max(held, 1),
+        closing_reserve=max(held, 1),
         onward=None if onward is None else with_closing(onward, held),
-        own_scale=own_scale,
+        sample_scale=sample_scale,
     )
 
 
@@ -93,7 +93,7 @@ def _in_iterations(batches: Batches, table: Tensor, whole: WholeProjections) -> 
     begin = table[:, pays_for]
     onward = torch.full_like(begin, -torch.inf)
     onward[:, 0] = torch.inf
-    return _priced(batches, begin, onward, whole.own_scale)
+    return _priced(batches, begin, onward, whole.sample_scale)
 
 
 def _tau_table(batches: Batches) -> Tensor:

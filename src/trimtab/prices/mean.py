@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from trimtab.core.budget import Unit
-from trimtab.core.checks import float_tensor
-from trimtab.core.errors import of_type, real_number, unknown
+from trimtab.core.checks import check_floats
+from trimtab.core.errors import check_number, check_type, unknown
 from trimtab.core.files import save_tensors
-from trimtab.core.moment import Moment
 from trimtab.core.record import Closing
 from trimtab.core.schedule import Schedule
+from trimtab.core.view import StepView
 from trimtab.prices.provenance import Provenance, reading
 
 __all__ = ["AtPrice", "Mean", "MeanPrices", "within_reach"]
@@ -44,7 +44,7 @@ class Mean:
 
     def __post_init__(self) -> None:
         """Refuse what is no number of corrections."""
-        if real_number(self.value, "a mean budget", 0.0) == math.inf:
+        if check_number(self.value, "a mean budget", 0.0) == math.inf:
             raise ValueError("a mean budget is a finite number of corrections, or a share of the steps: got inf")
 
     def units(self, n_steps: int) -> float:
@@ -110,16 +110,18 @@ class AtPrice(Schedule):
         """Asked after each iteration."""
         return True
 
-    def decide(self, now: Moment) -> Tensor:
+    def decide(self, view: StepView) -> Tensor:
         """Where s >= tau[t]; within a step, the tau of going on."""
-        if now.n_steps != len(self.prices):
-            raise ValueError(f"the prices are of T = {len(self.prices)} steps and cannot be used for T = {now.n_steps}")
-        price = (self.prices if self.onward is None or not now.again else self.onward)[now.t]
-        if price.ndim and len(price) != len(now):
+        if view.n_steps != len(self.prices):
             raise ValueError(
-                f"there are prices for {len(price)} samples, and {len(now)} samples; give (T,) or one each"
+                f"the prices are of T = {len(self.prices)} steps and cannot be used for T = {view.n_steps}"
             )
-        return now.defect >= price
+        price = (self.prices if self.onward is None or not view.again else self.onward)[view.t]
+        if price.ndim and len(price) != len(view):
+            raise ValueError(
+                f"there are prices for {len(price)} samples, and {len(view)} samples; give (T,) or one each"
+            )
+        return view.defect >= price
 
     def to(self, device: torch.device) -> AtPrice:
         """The same on `device`."""
@@ -150,8 +152,8 @@ class MeanPrices(Provenance):
     def __post_init__(self) -> None:
         """Refuse a table no schedule could use."""
         super().__post_init__()
-        table = float_tensor(self.table, "the table of mean prices", finite=False)
-        costs = float_tensor(self.costs, "the costs of mean prices")
+        table = check_floats(self.table, "the table of mean prices", finite=False)
+        costs = check_floats(self.costs, "the costs of mean prices")
         if self.unit not in get_args(Unit):
             raise unknown("unit", self.unit, get_args(Unit))
         if table.ndim != 2 or costs.shape != table.shape[1:] or 0 in table.shape or not table.is_floating_point():
@@ -162,7 +164,7 @@ class MeanPrices(Provenance):
         if bool(table.isnan().any()) or not bool(costs.isfinite().all()) or bool((costs.diff() > 0).any()):
             raise ValueError("mean prices must not be NaN, and their costs must be finite and not rise")
         if self.onward is not None:
-            of_type(self.onward, Tensor, "the prices of going on")
+            check_type(self.onward, Tensor, "the prices of going on")
             if self.onward.shape != table.shape or self.unit != "iteration":
                 raise ValueError("prices of going on are of iterations, and as many as those of beginning")
             replace(self, table=self.onward, onward=None)  # which refuses what is no table

@@ -138,7 +138,7 @@ def _levels(prices: list[Tensor], batches: Batches) -> Tensor:
     """Side by side, (T, k); a last step that the budget pays for corrects all."""
     table = torch.stack(prices, dim=1)
     everyone = torch.full((1, len(prices)), -torch.inf, dtype=table.dtype)
-    return torch.cat([table, everyone]) if batches.kept_back else table
+    return torch.cat([table, everyone]) if batches.closing_reserve else table
 
 
 def _explored(batches: Batches, budget: Mean) -> list[Rollout]:

@@ -9,20 +9,20 @@ import torch
 from torch import Tensor
 
 from trimtab.core.budget import Budget
-from trimtab.core.engine import RunBatch
 from trimtab.core.metrics import summary
 from trimtab.core.progress import Progress
 from trimtab.core.record import Rollout
+from trimtab.core.runner import RunBatch
 from trimtab.prices.batches import Batches
+from trimtab.prices.check_runs import check_corrections_happen
 from trimtab.prices.dynamic import CostToGo, solve
-from trimtab.prices.fit_scale import fit_own_scale
-from trimtab.prices.heeded import refuse_idle
-from trimtab.prices.own_scale import OwnScale
+from trimtab.prices.fit_scale import fit_sample_scale
 from trimtab.prices.plan import Plan
 from trimtab.prices.planned import planned_masks
 from trimtab.prices.quantile import on_policy_table, quantile_table
+from trimtab.prices.sample_scale import SampleScale
 from trimtab.prices.thresholds import Adaptive, Thresholds
-from trimtab.prices.transitions import MEMORY, one_step
+from trimtab.prices.transitions import MEMORY, estimate_transitions
 from trimtab.schedules import Periodic
 
 __all__ = [
@@ -69,9 +69,9 @@ def by_on_policy(batches: Batches) -> Thresholds:
 
     def run(table: Tensor, budgets: Tensor) -> Rollout:
         by_table = Thresholds(batches.keep_one_back(table))
-        record = batches.cut(batches.run(Adaptive(by_table, budgets + batches.kept_back)))
+        record = batches.cut(batches.run(Adaptive(by_table, budgets + batches.closing_reserve)))
         if bool(budgets.any()):
-            refuse_idle([record])
+            check_corrections_happen([record])
         return record
 
     table, rounds = on_policy_table(run, batches.cut(batches.free), batches.spendable)
@@ -84,42 +84,42 @@ def by_dp(batches: Batches) -> Thresholds:
     if not batches.has_choice:
         return _by_quantiles(batches, "dp", {})
     weights = batches.weights
-    runs, own_scale = explored(batches, weights)
-    solution, memory, costs = _tried(batches, runs, weights, own_scale)
+    runs, sample_scale = explored(batches, weights)
+    solution, memory, costs = _tried(batches, runs, weights, sample_scale)
     expected = solution.expected.tolist()
-    notes = {"expected": [expected[0]] * batches.kept_back + expected, "memory": memory}
+    notes = {"expected": [expected[0]] * batches.closing_reserve + expected, "memory": memory}
     if weights is None:  # other objectives have taken their batches already
         notes["ahead_of_periodic"] = _ahead_of_periodic(batches, costs)
-    return as_thresholds(batches, solution.table, "dp", notes, own_scale=own_scale)
+    return as_thresholds(batches, solution.table, "dp", notes, sample_scale=sample_scale)
 
 
 def explored(
     batches: Batches, weights: Tensor | None, near_rounds: int = _NEAR_POLICY_ROUNDS
-) -> tuple[list[Rollout], OwnScale | None]:
+) -> tuple[list[Rollout], SampleScale | None]:
     """Batches at random times and then near the policy, and the own scale they show."""
     runs, free = batches.explore(range(_RANDOM_ROUNDS)), batches.cut(batches.free)
     for k in range(_RANDOM_ROUNDS, _RANDOM_ROUNDS + near_rounds):
-        own_scale = _own_scale(batches, [*runs, free])
-        steps = one_step([*runs, free], own_scale).remembering(MEMORY)
+        sample_scale = _own_scale(batches, [*runs, free])
+        steps = estimate_transitions([*runs, free], sample_scale).with_memory(MEMORY)
         table = batches.keep_one_back(solve(steps, batches.spendable, weights, keep_cost=False).table)
-        runs += batches.explore(range(k, k + 1), Thresholds(table, own_scale=own_scale), _SHARE)
+        runs += batches.explore(range(k, k + 1), Thresholds(table, sample_scale=sample_scale), _SHARE)
     return runs, _own_scale(batches, [*runs, free])
 
 
-def _own_scale(batches: Batches, runs: list[Rollout]) -> OwnScale | None:
+def _own_scale(batches: Batches, runs: list[Rollout]) -> SampleScale | None:
     """The own scale of cut records, with a last step that nobody reads where the closing is paid."""
-    found = fit_own_scale(runs)
-    if found is None or not batches.kept_back:
+    found = fit_sample_scale(runs)
+    if found is None or not batches.closing_reserve:
         return found
     typical = torch.cat([found.typical, found.typical[-1:]])
-    return OwnScale(torch.cat([typical, typical[:, -1:]], dim=1), found.prior)
+    return SampleScale(torch.cat([typical, typical[:, -1:]], dim=1), found.prior)
 
 
 def _tried(
     batches: Batches,
     runs: list[Rollout],
     weights: Tensor | None,
-    own_scale: OwnScale | None,
+    sample_scale: SampleScale | None,
     keep_cost: bool = False,
 ) -> tuple[CostToGo, float, Tensor]:
     """The solution, how much memory of a corrected defect it assumes, and what the calibration seeds cost by it, (n,).
@@ -127,11 +127,11 @@ def _tried(
     Whether what raised a defect outlasts the correction by more than a step does not show in single steps. It shows in
     what prices come to: those for a cause that stays are taken where they cost less by more than 1 SE when tried out.
     """
-    steps = one_step([*runs, batches.cut(batches.free)], own_scale)
+    steps = estimate_transitions([*runs, batches.cut(batches.free)], sample_scale)
     solved, schedules = [], []
     for memory in (MEMORY, 1.0):
-        solution = solve(steps.remembering(memory), batches.spendable, weights, keep_cost=keep_cost)
-        prices = Thresholds(batches.keep_one_back(solution.table), own_scale=own_scale)
+        solution = solve(steps.with_memory(memory), batches.spendable, weights, keep_cost=keep_cost)
+        prices = Thresholds(batches.keep_one_back(solution.table), sample_scale=sample_scale)
         schedules.append(Adaptive(prices, batches.trial_budgets))
         batches.ahead(schedules[-1:])
         solved.append((solution, memory))
@@ -169,7 +169,7 @@ def by_plan(batches: Batches) -> Plan:
 
 def as_plan(batches: Batches, masks: Tensor, method: str = "planned") -> Plan:
     """A plan of the choices (B' + 1, T') as one of all steps."""
-    if batches.kept_back:
+    if batches.closing_reserve:
         closed = torch.cat([masks, torch.ones(len(masks), 1, dtype=torch.bool)], dim=1)
         masks = torch.cat([torch.zeros_like(closed[:1]), closed])
     return Plan(masks, **batches.facts({}), method=method)
@@ -184,7 +184,7 @@ def cost_to_go(run: RunBatch, budget: Budget = 1.0) -> CostToGo:
         run: As in `calibrate`, with a corrector whose closing projection is free.
         budget: The largest budget wanted.
     """
-    batches = Batches(run, budget, "path", None, "", check=False, say=Progress("cost_to_go"))
+    batches = Batches(run, budget, "path", None, "", check=False, progress=Progress("cost_to_go"))
     batches.enough(FEWEST)
     if batches.closing == "paid":
         raise ValueError("the cost to go counts corrections as the paper does: run with closing='free', not 'paid'")

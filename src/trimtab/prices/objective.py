@@ -17,23 +17,23 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from trimtab.core.engine import RunBatch
-from trimtab.core.errors import real_number, unknown
+from trimtab.core.errors import check_number, unknown
 from trimtab.core.metrics import Distance, endpoint_distance, state_error
-from trimtab.core.moment import Moment
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.record import Rollout
+from trimtab.core.runner import RunBatch
 from trimtab.core.schedule import Schedule
+from trimtab.core.view import StepView
 
 __all__ = [
     "OBJECTIVES",
     "Objective",
-    "Skip",
-    "as_mix",
-    "by_name",
+    "SkipWindow",
     "describe",
     "finite",
+    "objective_weights",
     "residual_weights",
+    "simplify_objective",
     "smooth_ratio",
 ]
 
@@ -46,11 +46,11 @@ _BANDWIDTH = 0.12  # of the steps: over which weights are smoothed
 _PLACES = 1 << 34  # a stream of noise of its own
 
 
-def as_mix(objective: Objective) -> dict[str, float]:
+def objective_weights(objective: Objective) -> dict[str, float]:
     """The objective as a weighted mix; what has weight 0 is no part of it.
 
     Example:
-        >>> as_mix("path"), as_mix({"path": 1, "endpoint": 2}), as_mix({"path": 1, "endpoint": 0})
+        >>> objective_weights("path"), objective_weights({"path": 1, "endpoint": 2}), objective_weights({"path": 1, "endpoint": 0})
         ({'path': 1.0}, {'path': 1.0, 'endpoint': 2.0}, {'path': 1.0})
     """
     if not isinstance(objective, str | Mapping):
@@ -60,7 +60,7 @@ def as_mix(objective: Objective) -> dict[str, float]:
     for name, weight in given.items():
         if name not in OBJECTIVES:
             raise unknown("objective", name, OBJECTIVES)
-        mix[name] = real_number(weight, f"the weight of {name!r} in an objective")
+        mix[name] = check_number(weight, f"the weight of {name!r} in an objective")
         if not 0 <= mix[name] < float("inf"):
             raise ValueError(f"the weight of {name!r} in an objective must be finite and at least 0: got {weight}")
     if sum(mix.values()) <= 0:
@@ -68,14 +68,14 @@ def as_mix(objective: Objective) -> dict[str, float]:
     return {name: weight for name, weight in mix.items() if weight > 0}
 
 
-def by_name(objective: Objective) -> Objective:
+def simplify_objective(objective: Objective) -> Objective:
     """The objective by its name, if it is a single one, however that is weighted; else as it is.
 
     Example:
-        >>> by_name({"path": 2, "endpoint": 0}), by_name({"path": 1, "endpoint": 2})
+        >>> simplify_objective({"path": 2, "endpoint": 0}), simplify_objective({"path": 1, "endpoint": 2})
         ('path', {'path': 1, 'endpoint': 2})
     """
-    mix = as_mix(objective)
+    mix = objective_weights(objective)
     return next((name for name in OBJECTIVES if {name} == mix.keys()), objective)
 
 
@@ -86,14 +86,14 @@ def describe(objective: Objective) -> str:
         >>> describe({"path": 1, "endpoint": 2})
         '1 path + 2 endpoint'
     """
-    named = by_name(objective)
+    named = simplify_objective(objective)
     if isinstance(named, str):
         return named
-    return " + ".join(f"{weight:g} {name}" for name, weight in as_mix(objective).items())
+    return " + ".join(f"{weight:g} {name}" for name, weight in objective_weights(objective).items())
 
 
 @dataclass(frozen=True, eq=False)
-class Skip(Schedule):
+class SkipWindow(Schedule):
     """Project at every step but those of one window for each sample.
 
     Attributes:
@@ -105,21 +105,21 @@ class Skip(Schedule):
     length: int
     budget: float = 1.0
 
-    def decide(self, now: Moment) -> Tensor:
+    def decide(self, view: StepView) -> Tensor:
         """Everywhere but in the window."""
-        return (now.t < self.first) | (now.t >= self.first + self.length)
+        return (view.t < self.first) | (view.t >= self.first + self.length)
 
-    def to(self, device: torch.device) -> Skip:
+    def to(self, device: torch.device) -> SkipWindow:
         """The same schedule on `device`."""
-        return Skip(self.first.to(device), self.length)
+        return SkipWindow(self.first.to(device), self.length)
 
 
-def skips(n_steps: int, n: int, batches: int = 3) -> list[Skip]:
+def window_schedules(n_steps: int, n: int, batches: int = 3) -> list[SkipWindow]:
     """For each batch of n samples, a window in each n-th of the steps, at a place of its own there."""
     length = max(1, round(_WINDOW * n_steps))
     places = uniform_numbers(torch.arange(batches), range(1), (n,), _PLACES)[0]
     first = ((torch.arange(n) + places) / n * (n_steps - length + 1)).long()
-    return [Skip(some, length) for some in first]
+    return [SkipWindow(some, length) for some in first]
 
 
 def residual_weights(
@@ -140,12 +140,12 @@ def residual_weights(
         batches: With a window skipped, beside the stepwise one.
         per_decider: Makes values per sample, (n,), values per group where decisions are about groups.
     """
-    mix = as_mix(objective)
+    mix = objective_weights(objective)
     if set(mix) == {"path"}:
         return None
     reference = stepwise()
     T = reference.n_steps
-    schedules = skips(T, reference.defects.shape[1], batches)
+    schedules = window_schedules(T, reference.defects.shape[1], batches)
     runs = [run(schedule) for schedule in schedules]
     added = (
         torch.cat([skipped.residuals.sum(dim=0) - reference.residuals.sum(dim=0) for skipped in runs]).cpu().double()

@@ -9,11 +9,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from trimtab.core import show
+from trimtab.core import html
 from trimtab.core.budget import Budget, Unit
-from trimtab.core.errors import of_type
+from trimtab.core.errors import check_type
 from trimtab.core.files import save_tensors
-from trimtab.core.moment import Moment
+from trimtab.core.view import StepView
 from trimtab.prices.provenance import Priced, Provenance, budget_within, reading
 from trimtab.prices.resample import Keep, resampled_masks
 
@@ -34,12 +34,12 @@ class Plan(Provenance):
     method: str = field(default="planned", kw_only=True)
 
     unit: ClassVar[Unit] = "projection"
-    kept_back: ClassVar[int] = 1
+    closing_reserve: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         """Refuse masks that do not keep their budgets."""
         super().__post_init__()
-        masks = of_type(self.masks, Tensor, "the masks of a plan")
+        masks = check_type(self.masks, Tensor, "the masks of a plan")
         if masks.dtype != torch.bool or masks.ndim != 2 or 0 in masks.shape or len(masks) - 1 > masks.shape[1]:
             raise ValueError(f"a plan is (B + 1, T) bool with B <= T: got {tuple(masks.shape)} of {masks.dtype}")
         if not torch.equal(masks.sum(dim=1).cpu(), torch.arange(len(masks))):
@@ -58,7 +58,7 @@ class Plan(Provenance):
         times = {b: self.masks[b].nonzero().flatten().tolist() for b in budgets if b <= self.budget}
         rows = [(b, ", ".join(map(str, steps))) for b, steps in times.items()]
         facts = [("objective", self.objective), ("steps", self.n_steps), ("calibration seeds", len(self.seeds))]
-        return show.panel("Planned times", show.table(facts), show.table(rows, ("budget", "projects after steps")))
+        return html.panel("Planned times", html.table(facts), html.table(rows, ("budget", "projects after steps")))
 
     @property
     def n_steps(self) -> int:
@@ -96,11 +96,11 @@ class Planned(Priced):
 
     plan: Plan
     budget: Budget
-    looks_at_defects: ClassVar[bool] = False
+    uses_defects: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Check the budget against the plan."""
-        plan = of_type(self.plan, Plan, "the plan of planned times", "calibrate(..., method='planned') makes one")
+        plan = check_type(self.plan, Plan, "the plan of planned times", "calibrate(..., method='planned') makes one")
         object.__setattr__(self, "budget", budget_within(self.budget, plan.n_steps, plan.budget))
 
     @property
@@ -108,15 +108,15 @@ class Planned(Priced):
         """The plan."""
         return self.plan
 
-    def decide(self, now: Moment) -> Tensor:
+    def decide(self, view: StepView) -> Tensor:
         """The plan's step t."""
-        if now.n_steps != self.plan.n_steps:
+        if view.n_steps != self.plan.n_steps:
             raise ValueError(
-                f"the plan was made for T = {self.plan.n_steps} steps and cannot be used for T = {now.n_steps}; "
-                f"plan again, or use plan.resample({now.n_steps})"
+                f"the plan was made for T = {self.plan.n_steps} steps and cannot be used for T = {view.n_steps}; "
+                f"plan again, or use plan.resample({view.n_steps})"
             )
-        due = self.plan.masks[:, now.t]
-        return due[self.budget] if isinstance(self.budget, Tensor) else due[int(self.budget)].expand_as(now.defect)
+        due = self.plan.masks[:, view.t]
+        return due[self.budget] if isinstance(self.budget, Tensor) else due[int(self.budget)].expand_as(view.defect)
 
     def to(self, device: torch.device) -> Planned:
         """The same schedule on `device`."""

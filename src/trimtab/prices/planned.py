@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trimtab.core.moment import last_corrections
 from trimtab.core.record import Rollout
+from trimtab.core.view import last_corrections
 
 __all__ = ["cheapest_times", "gap_costs", "mean_defects", "planned_masks", "smoothed_means"]
 

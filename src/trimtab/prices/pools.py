@@ -11,9 +11,9 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from trimtab.core.moment import last_corrections
 from trimtab.core.record import Rollout
-from trimtab.prices.own_scale import OwnScale
+from trimtab.core.view import last_corrections
+from trimtab.prices.sample_scale import SampleScale
 
 __all__ = ["Array", "Pooled", "Pools", "Seen", "neighbours"]
 
@@ -59,13 +59,13 @@ class Seen:
         fresh_steps: After so many steps without a correction a sample has settled.
     """
 
-    def __init__(self, runs: Sequence[Rollout], own_scale: OwnScale | None) -> None:
+    def __init__(self, runs: Sequence[Rollout], sample_scale: SampleScale | None) -> None:
         """Put the records side by side."""
         defects = torch.cat([run.defects for run in runs], dim=1).cpu().double()
         residuals = torch.cat([run.residuals for run in runs], dim=1).cpu().double()
         projected = torch.cat([run.projected for run in runs], dim=1).cpu()
-        if own_scale is not None:
-            scale = own_scale.along(defects, projected)
+        if sample_scale is not None:
+            scale = sample_scale.along(defects, projected)
             defects, residuals = defects / scale, residuals / scale
         self.n_steps = T = len(defects)
         self.scale = np.maximum(_smooth(defects.mean(dim=1).numpy()), 1e-12)

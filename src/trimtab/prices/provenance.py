@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trimtab._version import __version__
 from trimtab.core.budget import Budget, Unit, units
-from trimtab.core.errors import of_type
+from trimtab.core.errors import check_type
 from trimtab.core.files import UNUSABLE, load_tensors
 from trimtab.core.record import Closing
 from trimtab.core.schedule import Schedule
@@ -29,7 +29,7 @@ class Provenance:
         seeds: The calibration seeds; evaluation on any of them is refused.
         objective: What the price is meant to lower.
         fingerprint: Of the sampler and the constraint it was calibrated on; "" if unknown. It is kept for whoever wants
-            to know (`trimtab.core.fingerprint`), and nothing is refused by it: it differs between two versions of one
+            to know (`trimtab.core.identity`), and nothing is refused by it: it differs between two versions of one
             class, and between two batches whose data is not marked as that of their samples.
         closing: The accounting it was made for, "paid", "free" or "none"; "" for any.
         version: Of the library that made it.
@@ -47,10 +47,10 @@ class Provenance:
     def __post_init__(self) -> None:
         """Refuse what a file could not keep, or a run not check."""
         for name in ("method", "objective", "fingerprint", "version", "closing"):
-            of_type(getattr(self, name), str, f"{name} of prices")
+            check_type(getattr(self, name), str, f"{name} of prices")
         if self.closing not in ("", *get_args(Closing)):
             raise ValueError(f"the closing of prices is 'paid', 'free', 'none' or '' for any: got {self.closing!r}")
-        of_type(self.notes, Mapping, "notes of prices")  # type: ignore[type-abstract]
+        check_type(self.notes, Mapping, "notes of prices")  # type: ignore[type-abstract]
 
     def told(self) -> dict[str, Any]:
         """What a file keeps of it, as JSON; the version is written by every file anyway."""

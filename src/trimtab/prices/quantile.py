@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trimtab.core.budget import Budget, most_corrections
-from trimtab.core.errors import of_type, whole_number
+from trimtab.core.errors import check_integer, check_type
 from trimtab.core.record import Rollout
 from trimtab.prices.explore import spread_budgets
 from trimtab.prices.thresholds import Thresholds, choices, with_closing
@@ -43,11 +43,11 @@ def quantile_table(defects: Tensor, budget: int) -> Tensor:
                 [inf, 2., -inf],
                 [inf, -inf, -inf]], dtype=torch.float64)
     """
-    of_type(defects, Tensor, "calibration defects")
+    check_type(defects, Tensor, "calibration defects")
     if defects.ndim != 2 or 0 in defects.shape:
         raise ValueError(f"calibration defects are (T, n) with T, n >= 1: got {tuple(defects.shape)}")
     T, n = defects.shape
-    whole_number(budget, f"a budget of corrections in T = {T} steps", 0, T)
+    check_integer(budget, f"a budget of corrections in T = {T} steps", 0, T)
     values = defects.detach().cpu().double().numpy().ravel()
     if np.isnan(values).any():
         raise ValueError("calibration defects have NaN; a rollout that produced NaN cannot calibrate anything")
@@ -182,7 +182,7 @@ def paper_prices(runs: Iterable[Rollout], budget: Budget = 1.0) -> Thresholds:
     """
     if not isinstance(runs, Iterable):
         raise TypeError(f"runs to calibrate from are a list of rollouts: got {runs!r:.60}")
-    runs = [of_type(run, Rollout, "a run to calibrate from", "rollout(…) returns one") for run in runs]
+    runs = [check_type(run, Rollout, "a run to calibrate from", "rollout(…) returns one") for run in runs]
     if not runs:
         raise ValueError("no runs to calibrate from: give the rollouts of at least one run with Terminal()")
     kinds = sorted({(run.n_steps, run.closing_rule) for run in runs})

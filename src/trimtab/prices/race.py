@@ -2,7 +2,7 @@
 
 All candidates run the same samples with the same noise at the same budgets, which are spread over all rates, so that
 every comparison is paired. A sample's cost is taken relative to what even spacing costs at budgets like its own, so
-that all budgets have their say. The few that do best together run a second time. In each range of budgets the one with
+that all budgets have their progress. The few that do best together run a second time. In each range of budgets the one with
 the least cost there wins, neighbouring ranges counting a little, if it is ahead of even spacing and something is so by
 more than noise: the winner of all budgets together, or this one here.
 """
@@ -83,9 +83,9 @@ def race(
     """
     looks = math.ceil(look * batches.n_steps)
     for name, one in candidates.items():
-        if one.kept_back != max(batches.held, 1):
+        if one.closing_reserve != max(batches.held, 1):
             raise ValueError(
-                f"the candidate {name!r} keeps {one.kept_back} of a budget for the closing projection, and this race "
+                f"the candidate {name!r} keeps {one.closing_reserve} of a budget for the closing projection, and this race "
                 f"{max(batches.held, 1)}: calibrate it on the same samples"
             )
     # on calibration seeds, which a schedule of theirs would refuse
@@ -102,7 +102,7 @@ def race(
         costs = {}
         batches.ahead(list(schedules.values()))
         for name, schedule in schedules.items():
-            batches.say(f"race, round {number + 1}: {name}")
+            batches.progress(f"race, round {number + 1}: {name}")
             costs[name] = finite(measure.cost(batches.run(schedule)).cpu().double(), measure.name)
         rounds.append(_Round(costs, place))
     standing = _Standing(rounds, bound_tails)

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.core import show
+from trimtab.core import html
 from trimtab.core.budget import Budget, Unit
-from trimtab.core.errors import of_type
+from trimtab.core.errors import check_type
 from trimtab.core.files import save_tensors
-from trimtab.core.moment import Moment
 from trimtab.core.schedule import Schedule
-from trimtab.prices.allowance import Allowance
+from trimtab.core.view import StepView
+from trimtab.prices.counts import Allowance
 from trimtab.prices.plan import Plan
 from trimtab.prices.provenance import Provenance, budget_within, reading
 from trimtab.prices.resample import Keep, old_budgets
@@ -54,10 +54,10 @@ class Raced(Provenance):
             raise TypeError(
                 f"the parts of a race are price tables, plans and allowances, in a tuple: got {self.parts!r:.60}"
             )
-        of_type(self.winner, Tensor, "winner")
+        check_type(self.winner, Tensor, "winner")
         if not self.parts or any(part.n_steps != self.parts[0].n_steps for part in self.parts):
             raise ValueError("a race has winners, all of the same number of steps")
-        if any((part.unit, part.kept_back) != (self.unit, self.kept_back) for part in self.parts):
+        if any((part.unit, part.closing_reserve) != (self.unit, self.closing_reserve) for part in self.parts):
             raise ValueError("the winners of a race count the same unit and keep the same for the closing projection")
         winner = self.winner
         if winner.ndim != 1 or winner.is_floating_point() or len(winner) - 1 > min(p.budget for p in self.parts):
@@ -77,8 +77,8 @@ class Raced(Provenance):
         for part in self.notes.get("ranges", ()):
             ahead, se = part["ahead_of_even_spacing"]
             rows.append((f"{part['from']} to {part['to']}", part["winner"], f"{ahead:.0%} ± {se:.0%}"))
-        told = show.table(rows, ("budgets", "winner", "ahead of even spacing")) if rows else ""
-        return show.panel("Prices by a race", show.table(facts), told)
+        told = html.table(rows, ("budgets", "winner", "ahead of even spacing")) if rows else ""
+        return html.panel("Prices by a race", html.table(facts), told)
 
     @property
     def n_steps(self) -> int:
@@ -96,9 +96,9 @@ class Raced(Provenance):
         return self.parts[0].unit
 
     @property
-    def kept_back(self) -> int:
+    def closing_reserve(self) -> int:
         """What is kept of a budget for a closing projection that it pays for."""
-        return self.parts[0].kept_back
+        return self.parts[0].closing_reserve
 
     def at(self, budget: Budget) -> Schedule:
         """The schedule for a budget: that of the winner there."""
@@ -133,7 +133,7 @@ class Raced(Provenance):
         blind = [i for i, part in enumerate(self.parts) if not isinstance(part, Thresholds)]
         if not looks or not blind:
             return winner
-        held = 0 if self.closing in ("free", "none") else self.kept_back
+        held = 0 if self.closing in ("free", "none") else self.closing_reserve
         so_far = int(self.winner[min(self.looks + held, self.budget)])  # what such budgets go by here
         looking = torch.tensor([isinstance(part, Thresholds) for part in self.parts])[winner.cpu()].to(winner.device)
         used_up = torch.arange(len(winner), device=winner.device) <= looks + held
@@ -148,7 +148,7 @@ class Raced(Provenance):
             if isinstance(part, Plan):
                 own = {"masks": part.masks}
             elif isinstance(part, Allowance):
-                own, told["kept_back"] = {"counts": part.counts}, part.kept_back
+                own, told["closing_reserve"] = {"counts": part.counts}, part.closing_reserve
             else:
                 own, told = part.written()
             tensors |= {f"{i}.{name}": tensor for name, tensor in own.items()}
@@ -165,7 +165,7 @@ class Raced(Provenance):
                 if "masks" in own:
                     parts.append(Plan(own["masks"], method=str(told["method"])))
                 elif "counts" in own:
-                    parts.append(Allowance(own["counts"], int(told["kept_back"]), method=str(told["method"])))
+                    parts.append(Allowance(own["counts"], int(told["closing_reserve"]), method=str(told["method"])))
                 else:
                     parts.append(Thresholds.read(own, told))
             return cls(tuple(parts), tensors["winner"], **facts)
@@ -210,13 +210,13 @@ class Mixed(Schedule):
         return any(schedule.repeats for schedule in self.schedules)
 
     @property
-    def kept_back(self) -> int:
+    def closing_reserve(self) -> int:
         """As the first one's."""
-        return self.schedules[0].kept_back
+        return self.schedules[0].closing_reserve
 
-    def decide(self, now: Moment) -> Tensor:
+    def decide(self, view: StepView) -> Tensor:
         """Each sample by its own."""
-        decided = torch.stack([torch.as_tensor(schedule.decide(now)) for schedule in self.schedules])
+        decided = torch.stack([torch.as_tensor(schedule.decide(view)) for schedule in self.schedules])
         return decided.gather(0, self.which[None].to(decided.device))[0]
 
     def to(self, device: torch.device) -> Mixed:

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from trimtab.core.errors import whole_number
+from trimtab.core.errors import check_integer
 from trimtab.schedules.basic import MOST_STEPS
 
 __all__ = ["Keep", "between", "old_budgets", "resampled_masks", "resampled_table", "resampled_typical"]
@@ -25,14 +25,14 @@ Keep = Literal["count", "share"]
 
 def ends_at(n_steps: int, old_steps: int) -> Tensor:
     """The step of `old_steps` that ends at the same share of the run, for each of `n_steps`, as a fraction (S,)."""
-    whole_number(n_steps, "n_steps", most=MOST_STEPS)
+    check_integer(n_steps, "n_steps", most=MOST_STEPS)
     ends = torch.arange(1, n_steps + 1, dtype=torch.float64) * old_steps / n_steps
     return (ends - 1).clamp(min=0)
 
 
 def old_budgets(n_steps: int, old_steps: int, most: int, keep: Keep) -> Tensor:
     """The budget of `old_steps` that each of 0, 1, … corrections of `n_steps` stands for, as a fraction."""
-    whole_number(n_steps, "n_steps", most=MOST_STEPS)
+    check_integer(n_steps, "n_steps", most=MOST_STEPS)
     if keep == "count":
         return torch.arange(min(most, n_steps) + 1, dtype=torch.float64)
     if keep == "share":
@@ -70,7 +70,7 @@ def resampled_table(table: Tensor, n_steps: int, keep: Keep) -> Tensor:
 
 
 def resampled_typical(typical: Tensor, n_steps: int) -> Tensor:
-    """Typical defects (T + 1, T), as `OwnScale` keeps them, for S steps."""
+    """Typical defects (T + 1, T), as `SampleScale` keeps them, for S steps."""
     at = ends_at(n_steps, typical.shape[1]).to(typical.device)
     by_step = between(typical.T, at).T
     return torch.cat([by_step[:1], between(by_step[1:], at)])
@@ -81,7 +81,7 @@ def resampled_masks(masks: Tensor, n_steps: int, keep: Keep) -> Tensor:
 
     Where that asks for more than one at a step, which one correction a step cannot give, the next steps take them.
     """
-    whole_number(n_steps, "n_steps", most=MOST_STEPS)
+    check_integer(n_steps, "n_steps", most=MOST_STEPS)
     old, most = masks.shape[1], len(masks) - 1
     counts = torch.nn.functional.pad(masks.double().cumsum(dim=1), (1, 0))  # by the end of each step, (B + 1, T + 1)
     ends = torch.arange(n_steps + 1, dtype=torch.float64, device=masks.device) * old / n_steps

@@ -16,19 +16,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.core.checks import float_tensor, positive_number
-from trimtab.core.engine import RunBatch
-from trimtab.core.errors import callable_thing, of_type, real_number, whole_number
+from trimtab.core.checks import check_floats, check_positive
+from trimtab.core.errors import check_callable, check_integer, check_number, check_type
 from trimtab.core.files import UNUSABLE, load_tensors, save_tensors
-from trimtab.core.moment import Moment
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.record import Rollout
 from trimtab.core.repeatable import as_record, recorded
+from trimtab.core.runner import RunBatch
 from trimtab.core.schedule import Schedule
+from trimtab.core.view import StepView
 from trimtab.prices.explore import Explore, spread_budgets
-from trimtab.prices.fit_scale import fit_own_scale
-from trimtab.prices.own_scale import OwnScale
-from trimtab.prices.transitions import MEMORY, NODES, one_step
+from trimtab.prices.fit_scale import fit_sample_scale
+from trimtab.prices.sample_scale import SampleScale
+from trimtab.prices.transitions import MEMORY, NODES, estimate_transitions
 from trimtab.schedules import Terminal
 
 __all__ = ["Cost", "Seconds", "SolverCost", "TimedPrices", "price_seconds", "solver_cost"]
@@ -61,12 +61,12 @@ class SolverCost:
 
     def __post_init__(self) -> None:
         """Refuse what tells no seconds."""
-        float_tensor(self.coefficients, "coefficients", (6,))
-        positive_number(self.seconds_per_iteration, "seconds_per_iteration")
-        whole_number(self.n_steps, "n_steps")
+        check_floats(self.coefficients, "coefficients", (6,))
+        check_positive(self.seconds_per_iteration, "seconds_per_iteration")
+        check_integer(self.n_steps, "n_steps")
         if not isinstance(self.limits, tuple | list) or len(self.limits) != 2:
             raise TypeError(f"limits are the smallest and the largest number of iterations: got {self.limits!r:.60}")
-        low, high = (real_number(limit, "a limit of iterations", 0) for limit in self.limits)
+        low, high = (check_number(limit, "a limit of iterations", 0) for limit in self.limits)
         if low > high:
             raise ValueError(f"limits are the smallest and the largest number of iterations: got {low} and {high}")
 
@@ -101,7 +101,7 @@ def solver_cost(runs: Iterable[Rollout], seconds_per_iteration: float | None = N
     if len({run.n_steps for run in runs}) > 1:
         raise ValueError(f"runs have one number of steps: got {sorted({run.n_steps for run in runs})}")
     if seconds_per_iteration is not None:
-        positive_number(seconds_per_iteration, "seconds_per_iteration")
+        check_positive(seconds_per_iteration, "seconds_per_iteration")
     if not any(bool(run.projected.any()) for run in runs):
         raise ValueError("no projections to learn a cost from: give runs with some, such as RandomTimes(0.25)")
     T = runs[0].n_steps
@@ -129,9 +129,9 @@ def _told(cost: Cost, steps: Tensor, defects: Tensor) -> Tensor:
     seconds = cost(steps, defects)
     wanted = torch.broadcast_shapes(steps.shape, defects.shape)  # type: ignore[no-untyped-call]
     if not isinstance(seconds, Tensor) or seconds.shape != wanted or not bool((seconds >= 0).all()):
-        came = f"shape {tuple(seconds.shape)}" if isinstance(seconds, Tensor) else type(seconds).__name__
+        got = f"shape {tuple(seconds.shape)}" if isinstance(seconds, Tensor) else type(seconds).__name__
         raise ValueError(
-            f"cost(steps, defects) must give seconds of at least 0 in a tensor of shape {tuple(wanted)}: got {came}"
+            f"cost(steps, defects) must give seconds of at least 0 in a tensor of shape {tuple(wanted)}: got {got}"
             + (" with NaN or less than 0 in it" if isinstance(seconds, Tensor) and seconds.shape == wanted else "")
         )
     return seconds
@@ -160,10 +160,10 @@ def price_seconds(run: RunBatch, n_steps: int, seconds: float, cost: Cost | None
         >>> tt.rollout(problem.sampler, problem.constraint, prices.at(30.0), range(4)).n_steps
         100
     """
-    positive_number(seconds, "a budget of seconds")
-    whole_number(n_steps, "n_steps")
+    check_positive(seconds, "a budget of seconds")
+    check_integer(n_steps, "n_steps")
     if cost is not None:
-        callable_thing(cost, "cost", "cost(steps, defects)")
+        check_callable(cost, "cost", "cost(steps, defects)")
     checked = recorded(run)
 
     def batch(schedule: Schedule) -> Rollout:
@@ -191,8 +191,8 @@ def _solved(runs: list[Rollout], seconds: float, cost: Cost) -> TimedPrices:
 
     Where samples differ in scale it is in units of their own; what a projection takes is then that of a typical sample.
     """
-    own_scale = fit_own_scale(runs)
-    steps = one_step(runs, own_scale).remembering(MEMORY)
+    sample_scale = fit_sample_scale(runs)
+    steps = estimate_transitions(runs, sample_scale).with_memory(MEMORY)
     n_steps = len(steps.scale)
     nodes = steps.nodes * steps.scale[:, None]
     gain = torch.empty(n_steps, _TICKS + 1, NODES, dtype=torch.float64)
@@ -209,7 +209,7 @@ def _solved(runs: list[Rollout], seconds: float, cost: Cost) -> TimedPrices:
         go = torch.lerp(go.gather(0, low), go.gather(0, low + 1), (then - low).clamp(0, 1))
         gain[t] = torch.where(then >= 0, stay - go, -torch.inf)
         to_go = torch.minimum(stay, torch.where(then >= 0, go, torch.inf))
-    return TimedPrices(nodes, gain, seconds, cost, own_scale=own_scale)
+    return TimedPrices(nodes, gain, seconds, cost, sample_scale=sample_scale)
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,7 +222,7 @@ class TimedPrices:
         seconds: The largest budget.
         cost: What a projection takes.
         seeds: The calibration seeds; evaluation on any of them is refused.
-        own_scale: Where samples differ in scale, how to tell; defects are then looked up in units of it.
+        sample_scale: Where samples differ in scale, how to tell; defects are then looked up in units of it.
     """
 
     nodes: Tensor
@@ -230,18 +230,18 @@ class TimedPrices:
     seconds: float
     cost: Cost
     seeds: tuple[int, ...] = ()
-    own_scale: OwnScale | None = None
+    sample_scale: SampleScale | None = None
 
     def __post_init__(self) -> None:
         """Refuse parts that do not belong together."""
-        T, k = float_tensor(self.nodes, "nodes", ("T", "k")).shape
-        float_tensor(self.gain, "gain", (T, "ticks + 1", k), finite=False)
+        T, k = check_floats(self.nodes, "nodes", ("T", "k")).shape
+        check_floats(self.gain, "gain", (T, "ticks + 1", k), finite=False)
         if bool(self.gain.isnan().any()):
             raise ValueError("gain must not be NaN; -inf stands for what cannot be paid for")
-        positive_number(self.seconds, "the largest budget of seconds")
-        callable_thing(self.cost, "cost", "cost(steps, defects)")
-        if self.own_scale is not None:
-            of_type(self.own_scale, OwnScale, "own_scale of prices").check_steps(T)
+        check_positive(self.seconds, "the largest budget of seconds")
+        check_callable(self.cost, "cost", "cost(steps, defects)")
+        if self.sample_scale is not None:
+            check_type(self.sample_scale, SampleScale, "sample_scale of prices").check_steps(T)
 
     def at(self, seconds: float | Tensor) -> Seconds:
         """The schedule for a budget of seconds, the same for all samples or each its own, (n,)."""
@@ -254,7 +254,7 @@ class TimedPrices:
         tensors = {"nodes": self.nodes, "gain": self.gain, "coefficients": self.cost.coefficients}
         facts: dict[str, Any] = {"seconds": self.seconds, "seeds": self.seeds, "limits": self.cost.limits}
         facts["seconds_per_iteration"] = self.cost.seconds_per_iteration
-        OwnScale.write(self.own_scale, tensors, facts)
+        SampleScale.write(self.sample_scale, tensors, facts)
         save_tensors(path, "seconds", tensors, facts)
 
     @classmethod
@@ -265,8 +265,8 @@ class TimedPrices:
             nodes, gain = tensors["nodes"], tensors["gain"]
             low, high = facts["limits"]
             cost = SolverCost(tensors["coefficients"], (low, high), facts["seconds_per_iteration"], len(nodes))
-            own_scale = OwnScale.read(tensors, facts)
-            return cls(nodes, gain, facts["seconds"], cost, tuple(facts["seeds"]), own_scale)
+            sample_scale = SampleScale.read(tensors, facts)
+            return cls(nodes, gain, facts["seconds"], cost, tuple(facts["seeds"]), sample_scale)
         except UNUSABLE as error:
             raise ValueError(f"{path}: not usable prices of seconds: {error}") from error
 
@@ -289,11 +289,11 @@ class Seconds(Schedule):
 
     def __post_init__(self) -> None:
         """Check the budget."""
-        of_type(self.prices, TimedPrices, "the prices of a budget of seconds", "price_seconds makes them")
+        check_type(self.prices, TimedPrices, "the prices of a budget of seconds", "price_seconds makes them")
         if isinstance(self.seconds, Tensor):
-            float_tensor(self.seconds, "seconds, one number per sample,", ("n",))
+            check_floats(self.seconds, "seconds, one number per sample,", ("n",))
         else:
-            real_number(self.seconds, "seconds")
+            check_number(self.seconds, "seconds")
         given = torch.as_tensor(self.seconds)
         if not bool(((given >= 0) & (given <= self.prices.seconds)).all()):
             raise ValueError(
@@ -311,41 +311,41 @@ class Seconds(Schedule):
         """Seeds this schedule must not be evaluated on."""
         return self.prices.seeds
 
-    def decide(self, now: Moment) -> Tensor:
+    def decide(self, view: StepView) -> Tensor:
         """Where correcting gains something at what it takes."""
         prices = self.prices
-        if now.n_steps != len(prices.nodes):
+        if view.n_steps != len(prices.nodes):
             raise ValueError(
-                f"the prices were made for T = {len(prices.nodes)} steps and cannot be used for T = {now.n_steps}"
+                f"the prices were made for T = {len(prices.nodes)} steps and cannot be used for T = {view.n_steps}"
             )
-        if isinstance(self.seconds, Tensor) and len(self.seconds) != len(now):
-            raise ValueError(f"there are {len(self.seconds)} budgets of seconds for {len(now)} samples; give one each")
-        left = self.seconds - self.spent(now)
-        takes = _told(prices.cost, torch.full_like(now.defect, now.t), now.defect)
-        nodes, gain = prices.nodes[now.t], prices.gain[now.t]
+        if isinstance(self.seconds, Tensor) and len(self.seconds) != len(view):
+            raise ValueError(f"there are {len(self.seconds)} budgets of seconds for {len(view)} samples; give one each")
+        left = self.seconds - self.spent(view)
+        takes = _told(prices.cost, torch.full_like(view.defect, view.t), view.defect)
+        nodes, gain = prices.nodes[view.t], prices.gain[view.t]
         row = (left / prices.seconds * (len(gain) - 1)).ceil().long().clamp(0, len(gain) - 1)
-        own = 1.0 if prices.own_scale is None else torch.as_tensor(prices.own_scale.now(now))
-        defect = (now.defect.double() / own).clamp(float(nodes[0]), float(nodes[-1]))
+        own = 1.0 if prices.sample_scale is None else torch.as_tensor(prices.sample_scale.now(view))
+        defect = (view.defect.double() / own).clamp(float(nodes[0]), float(nodes[-1]))
         right = torch.searchsorted(nodes, defect).clamp(1, len(nodes) - 1)
         share = (defect - nodes[right - 1]) / (nodes[right] - nodes[right - 1])
         worth = (1 - share) * gain[row, right - 1] + share * gain[row, right] > 0
         return worth & (takes <= left)
 
-    def spent(self, now: Moment) -> Tensor:
+    def spent(self, view: StepView) -> Tensor:
         """Seconds spent before now by each sample, (n,)."""
-        if now.t == 0:
-            return torch.zeros_like(now.defect, dtype=torch.float64)
-        at = now.projected  # only there is the defect sure to be known
-        steps = torch.arange(now.t, device=now.defect.device)[:, None].expand_as(at)
-        takes = torch.zeros(at.shape, dtype=torch.float64, device=now.defect.device)
-        takes[at] = _told(self.prices.cost, steps[at], now.defects[:-1][at]).double()
+        if view.t == 0:
+            return torch.zeros_like(view.defect, dtype=torch.float64)
+        at = view.projected  # only there is the defect sure to be known
+        steps = torch.arange(view.t, device=view.defect.device)[:, None].expand_as(at)
+        takes = torch.zeros(at.shape, dtype=torch.float64, device=view.defect.device)
+        takes[at] = _told(self.prices.cost, steps[at], view.defects[:-1][at]).double()
         return takes.cumsum(dim=0)[-1]  # one step after the other: a plain sum depends on the size of the batch
 
     def to(self, device: torch.device) -> Seconds:
         """The same schedule on `device`."""
-        own_scale = self.prices.own_scale and self.prices.own_scale.to(device)
+        sample_scale = self.prices.sample_scale and self.prices.sample_scale.to(device)
         prices = replace(
-            self.prices, nodes=self.prices.nodes.to(device), gain=self.prices.gain.to(device), own_scale=own_scale
+            self.prices, nodes=self.prices.nodes.to(device), gain=self.prices.gain.to(device), sample_scale=sample_scale
         )
         return Seconds(prices, self.seconds.to(device) if isinstance(self.seconds, Tensor) else self.seconds)
 
@@ -362,10 +362,10 @@ class _Near(Schedule):
     seed: int
     budget: float = 1.0
 
-    def decide(self, now: Moment) -> Tensor:
-        seeds = now.seeds if now.seeds is not None else torch.arange(len(now.defect), device=now.defect.device)
-        coins = uniform_numbers(seeds, range(now.t, now.t + 1), (2,), _COINS + self.seed)[0]
-        by_price = self.schedule.decide(now)
+    def decide(self, view: StepView) -> Tensor:
+        seeds = view.seeds if view.seeds is not None else torch.arange(len(view.defect), device=view.defect.device)
+        coins = uniform_numbers(seeds, range(view.t, view.t + 1), (2,), _COINS + self.seed)[0]
+        by_price = self.schedule.decide(view)
         return torch.where(coins[:, 0] < _SHARE, coins[:, 1] < 0.5, by_price)
 
     def to(self, device: torch.device) -> _Near:

@@ -16,14 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trimtab.core.checks import float_tensor
-from trimtab.core.errors import callable_thing, of_type, real_number, whole_number
+from trimtab.core.checks import check_floats
+from trimtab.core.errors import check_callable, check_integer, check_number, check_type
 from trimtab.core.files import UNUSABLE, load_tensors, save_tensors
-from trimtab.core.moment import Moment
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
+from trimtab.core.view import StepView
 from trimtab.prices.explore import Explore, spread_budgets
-from trimtab.prices.transitions import levels_of, occupancy
+from trimtab.prices.transitions import occupancy, quantile_nodes
 from trimtab.schedules.basic import MOST_STEPS
 
 __all__ = ["StationaryPrice", "calibrate_rate"]
@@ -52,8 +52,8 @@ class StationaryPrice(Schedule):
     def __post_init__(self) -> None:
         """Refuse what no bucket of tokens could go by."""
         _check_bucket(self.rate, self.burst)
-        levels = float_tensor(self.levels, "the levels of tokens", ("k",))
-        prices = float_tensor(self.prices, "prices at levels of tokens", tuple(levels.shape), finite=False)
+        levels = check_floats(self.levels, "the levels of tokens", ("k",))
+        prices = check_floats(self.prices, "prices at levels of tokens", tuple(levels.shape), finite=False)
         if len(levels) == 0 or float(levels[0]) != 0 or bool((levels.diff() <= 0).any()):
             raise ValueError(f"the levels of tokens rise from 0: got {levels.tolist()[:8]}")
         if bool(prices.isnan().any()):
@@ -63,12 +63,12 @@ class StationaryPrice(Schedule):
         """One line."""
         return f"StationaryPrice(rate={self.rate:g}, burst={self.burst:g}, {len(self.levels)} levels)"
 
-    def decide(self, now: Moment) -> Tensor:
+    def decide(self, view: StepView) -> Tensor:
         """Where the defect is at least the price at the sample's tokens."""
-        if "tokens" not in now.context:
+        if "tokens" not in view.context:
             raise ValueError("a stationary price is for trimtab.core.stream.Stream; for a run of T steps use calibrate")
-        level = torch.searchsorted(self.levels, now.context["tokens"] + 1e-9, right=True) - 1
-        return now.defect >= self.prices[level.clamp(min=0)]
+        level = torch.searchsorted(self.levels, view.context["tokens"] + 1e-9, right=True) - 1
+        return view.defect >= self.prices[level.clamp(min=0)]
 
     def to(self, device: torch.device) -> StationaryPrice:
         """The same on `device`."""
@@ -114,9 +114,9 @@ def calibrate_rate(
         >>> bool(price.prices[-1] < price.prices[price.levels >= 1][0])  # cheaper with a full bucket
         True
     """
-    callable_thing(run, "run", "run(schedule)")
-    whole_number(n_steps, "n_steps", most=MOST_STEPS)
-    whole_number(batches, "batches")
+    check_callable(run, "run", "run(schedule)")
+    check_integer(n_steps, "n_steps", most=MOST_STEPS)
+    check_integer(batches, "batches")
     _check_bucket(rate, burst)
     if burst / rate > _MOST_LEVELS:
         raise ValueError(
@@ -126,7 +126,7 @@ def calibrate_rate(
         )
 
     def stretch(schedule: Schedule) -> Rollout:
-        record = of_type(run(schedule), Rollout, "what run returns", "run(schedule) returns corrector.rollout")
+        record = check_type(run(schedule), Rollout, "what run returns", "run(schedule) returns corrector.rollout")
         if record.n_steps != n_steps:
             raise ValueError(f"run must make n_steps = {n_steps} steps: the record it returned has {record.n_steps}")
         return record.grouped()
@@ -140,7 +140,7 @@ def calibrate_rate(
 
 
 def _check_bucket(rate: float, burst: float) -> None:
-    if not (0 < real_number(rate, "rate") <= 1 and 1 <= real_number(burst, "burst") < math.inf):
+    if not (0 < check_number(rate, "rate") <= 1 and 1 <= check_number(burst, "burst") < math.inf):
         raise ValueError(f"rate is in (0, 1] and burst at least 1: got {rate} and {burst}")
 
 
@@ -165,7 +165,7 @@ class _Model:
                 "more samples or steps"
             )
         # in the precision in which every price so far was made
-        nodes = torch.from_numpy(levels_of(now.sort().values.numpy(), np.float32))
+        nodes = torch.from_numpy(quantile_nodes(now.sort().values.numpy(), np.float32))
         s, following = now[~chosen], after[~chosen]
         order = s.argsort()
         s, following = s[order], following[order]

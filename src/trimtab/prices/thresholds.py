@@ -11,14 +11,14 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from trimtab.core import show
+from trimtab.core import html
 from trimtab.core.budget import Budget, Unit
-from trimtab.core.errors import of_type, whole_number
+from trimtab.core.errors import check_integer, check_type
 from trimtab.core.files import save_tensors
-from trimtab.core.moment import Moment, as_array
-from trimtab.prices.own_scale import OwnScale
+from trimtab.core.view import StepView, as_array
 from trimtab.prices.provenance import Priced, Provenance, budget_within, reading
 from trimtab.prices.resample import Keep, resampled_table
+from trimtab.prices.sample_scale import SampleScale
 from trimtab.schedules.basic import brief_repr
 
 __all__ = ["Adaptive", "Thresholds", "choices", "with_closing"]
@@ -30,9 +30,9 @@ class Thresholds(Provenance):
 
     Attributes:
         table: (T, B + 1); +inf in column 0, no NaN.
-        own_scale: Where samples differ in scale, how to tell; prices are multiplied by it.
+        sample_scale: Where samples differ in scale, how to tell; prices are multiplied by it.
         unit: What is bought at this price: a whole "projection", or one "iteration" of the solver at a time.
-        kept_back: How many of a budget are kept for a closing projection that it pays for; 1 where projections count.
+        closing_reserve: How many of a budget are kept for a closing projection that it pays for; 1 where projections count.
         onward: The prices of going on within a step, after its first iteration, (T, B + 1), where those are others than
             the prices of beginning: a solver that is set up at a cost is bought more of once it runs.
 
@@ -46,9 +46,9 @@ class Thresholds(Provenance):
     """
 
     table: Tensor
-    own_scale: OwnScale | None = None
+    sample_scale: SampleScale | None = None
     unit: Unit = "projection"
-    kept_back: int = 1
+    closing_reserve: int = 1
     onward: Tensor | None = None
 
     def __post_init__(self) -> None:
@@ -63,7 +63,7 @@ class Thresholds(Provenance):
             )
         if self.unit not in get_args(Unit):
             raise ValueError(f"the unit of prices is 'projection' or 'iteration': got {self.unit!r}")
-        whole_number(self.kept_back, "what is kept back for the closing projection", 1)
+        check_integer(self.closing_reserve, "what is kept back for the closing projection", 1)
         if self.unit == "projection" and table.shape[1] - 1 > len(table):
             raise ValueError(f"a table for B = {table.shape[1] - 1} corrections does not fit T = {len(table)} steps")
         if bool(table.isnan().any()):
@@ -71,13 +71,16 @@ class Thresholds(Provenance):
             raise ValueError(f"the threshold table has NaN, first at t = {t}, b = {b}; use inf for 'never'")
         if bool((table[:, 0] != torch.inf).any()):
             raise ValueError("column 0 of a threshold table must be +inf: with no budget left nothing can be spent")
-        if self.own_scale is not None:
+        if self.sample_scale is not None:
             hint = "how prices were made is given by name, as in method='dp'"
-            of_type(self.own_scale, OwnScale, "own_scale of prices", hint).check_steps(len(table))
+            check_type(self.sample_scale, SampleScale, "sample_scale of prices", hint).check_steps(len(table))
         if self.onward is not None:
-            if of_type(self.onward, Tensor, "the prices of going on").shape != table.shape or self.unit != "iteration":
+            if (
+                check_type(self.onward, Tensor, "the prices of going on").shape != table.shape
+                or self.unit != "iteration"
+            ):
                 raise ValueError("prices of going on are of iterations, and as many as those of beginning")
-            replace(self, table=self.onward, onward=None, own_scale=None)  # which refuses what is no table
+            replace(self, table=self.onward, onward=None, sample_scale=None)  # which refuses what is no table
 
     def __repr__(self) -> str:
         """One line."""
@@ -93,8 +96,8 @@ class Thresholds(Provenance):
         lefts = dict.fromkeys(max(1, round(share * self.budget)) for share in (0.0, 0.05, 0.1, 0.25))
         lines = {f"{b} left": list(enumerate(self.table[:, b].tolist())) for b in lefts if b <= self.budget}
         note = "<p>Project where the defect is at least the price; no line: always, or never.</p>"
-        drawing = show.draw(lines, "step", "price")
-        return show.panel("Prices of a correction", show.table(facts), drawing + note if drawing else "")
+        drawing = html.draw(lines, "step", "price")
+        return html.panel("Prices of a correction", html.table(facts), drawing + note if drawing else "")
 
     @cached_property
     def n_steps(self) -> int:
@@ -120,10 +123,10 @@ class Thresholds(Provenance):
         """The schedule for a budget, at most the table's own."""
         return Adaptive(self, budget)
 
-    def price(self, now: Moment, left: Any) -> Any:
-        """What a correction costs each sample now with so many left, (n,) int64 to (n,): arrays as in `Moment`."""
-        price = (self._onward if now.again else self._prices)[now.t][left]
-        return price if self.own_scale is None else price * self.own_scale.now(now)
+    def price(self, view: StepView, left: Any) -> Any:
+        """What a correction costs each sample now with so many left, (n,) int64 to (n,): arrays as in `StepView`."""
+        price = (self._onward if view.again else self._prices)[view.t][left]
+        return price if self.sample_scale is None else price * self.sample_scale.now(view)
 
     def resample(self, n_steps: int, keep: Keep = "count") -> Thresholds:
         """The same prices for another number of steps; what that loses is in docs/prices.md.
@@ -145,7 +148,7 @@ class Thresholds(Provenance):
         return replace(
             self,
             table=resampled_table(self.table, n_steps, keep),
-            own_scale=self.own_scale and self.own_scale.resample(n_steps),
+            sample_scale=self.sample_scale and self.sample_scale.resample(n_steps),
             fingerprint="",  # of a sampler with another number of steps
             notes={**self.notes, "resampled_from": self.n_steps},
         )
@@ -155,8 +158,8 @@ class Thresholds(Provenance):
         if self.table.device == device:
             return self
         onward = None if self.onward is None else self.onward.to(device)
-        own_scale = self.own_scale and self.own_scale.to(device)
-        return replace(self, table=self.table.to(device), own_scale=own_scale, onward=onward)
+        sample_scale = self.sample_scale and self.sample_scale.to(device)
+        return replace(self, table=self.table.to(device), sample_scale=sample_scale, onward=onward)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file."""
@@ -166,16 +169,16 @@ class Thresholds(Provenance):
     def written(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """What a file keeps of the prices themselves: tensors, and JSON."""
         tensors = {"table": self.table} | ({} if self.onward is None else {"onward": self.onward})
-        told: dict[str, Any] = {name: getattr(self, name) for name in ("method", "unit", "kept_back")}
-        OwnScale.write(self.own_scale, tensors, told)
+        told: dict[str, Any] = {name: getattr(self, name) for name in ("method", "unit", "closing_reserve")}
+        SampleScale.write(self.sample_scale, tensors, told)
         return tensors, told
 
     @classmethod
     def read(cls, tensors: Mapping[str, Tensor], told: Mapping[str, Any]) -> Thresholds:
         """What `written` wrote."""
         facts = dict(told)
-        own_scale = OwnScale.read(tensors, facts)
-        return cls(tensors["table"], **facts, own_scale=own_scale, onward=tensors.get("onward"))
+        sample_scale = SampleScale.read(tensors, facts)
+        return cls(tensors["table"], **facts, sample_scale=sample_scale, onward=tensors.get("onward"))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Thresholds:
@@ -199,7 +202,7 @@ class Adaptive(Priced):
 
     def __post_init__(self) -> None:
         """Check the budget against the table."""
-        prices = of_type(self.thresholds, Thresholds, "the prices of Adaptive", "calibrate(…) makes them")
+        prices = check_type(self.thresholds, Thresholds, "the prices of Adaptive", "calibrate(…) makes them")
         wanted = prices.budget if self.budget is None else self.budget
         object.__setattr__(self, "budget", budget_within(wanted, prices.n_steps, prices.budget, prices.unit))
 
@@ -219,19 +222,19 @@ class Adaptive(Priced):
         return True
 
     @property
-    def kept_back(self) -> int:
-        """As the prices say."""
-        return self.thresholds.kept_back
+    def closing_reserve(self) -> int:
+        """As the prices progress."""
+        return self.thresholds.closing_reserve
 
-    def decide(self, now: Moment) -> Any:
+    def decide(self, view: StepView) -> Any:
         """Where b > 0 and s >= lambda[t, b], with b what is left of this schedule's own budget."""
-        if now.n_steps != self.thresholds.n_steps:
+        if view.n_steps != self.thresholds.n_steps:
             raise ValueError(
                 f"the thresholds were calibrated for T = {self.thresholds.n_steps} steps and cannot be used for "
-                f"T = {now.n_steps}; calibrate again, or use price.resample({now.n_steps})"
+                f"T = {view.n_steps}; calibrate again, or use price.resample({view.n_steps})"
             )
-        s, b = now.arrays(self)
-        return s >= self.thresholds.price(now, b)  # where b is 0 the price is inf
+        s, b = view.arrays(self)
+        return s >= self.thresholds.price(view, b)  # where b is 0 the price is inf
 
     def to(self, device: torch.device) -> Adaptive:
         """The same schedule with its table on `device`."""
@@ -248,32 +251,32 @@ def choices(n_steps: int, budget: int, closing: str) -> tuple[int, int]:
         >>> choices(12, 3, "paid"), choices(12, 3, "free")
         ((11, 2), (12, 3))
     """
-    kept_back = int(closing == "paid")
-    if n_steps == kept_back:
+    closing_reserve = int(closing == "paid")
+    if n_steps == closing_reserve:
         raise ValueError(
             "there is one step, which the closing projection corrects: there is nothing to choose, and Terminal() does "
             "all that can be done"
         )
-    if budget < kept_back:
+    if budget < closing_reserve:
         raise ValueError(
             f"a budget of {budget} leaves nothing for the closing projection, which is one; give at least 1"
         )
-    return n_steps - kept_back, budget - kept_back
+    return n_steps - closing_reserve, budget - closing_reserve
 
 
-def with_closing(table: Tensor, kept_back: int) -> Tensor:
+def with_closing(table: Tensor, closing_reserve: int) -> Tensor:
     """The prices of T steps and B corrections as those of one step more, which corrects all, and what is kept for it.
 
     Args:
         table: (T, B + 1).
-        kept_back: k, what a closing projection that is paid for takes, 1 in projections; 0 leaves the table as it is.
+        closing_reserve: k, what a closing projection that is paid for takes, 1 in projections; 0 leaves the table as it is.
 
     Returns:
         (T + 1, B + k + 1): column b has the prices with b - k to spend on the way; the last step is always corrected.
     """
-    if not kept_back:
+    if not closing_reserve:
         return table
-    whole = torch.full((table.shape[0] + 1, table.shape[1] + kept_back), torch.inf, dtype=table.dtype)
-    whole[:-1, kept_back:] = table
+    whole = torch.full((table.shape[0] + 1, table.shape[1] + closing_reserve), torch.inf, dtype=table.dtype)
+    whole[:-1, closing_reserve:] = table
     whole[-1, 1:] = -torch.inf
     return whole

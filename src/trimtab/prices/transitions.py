@@ -10,7 +10,7 @@ noise on top.
 
 One thing a single step cannot show. Where the next defect of a corrected sample depends on the one it was corrected of,
 the cause may stay (a trajectory that is caught behind an obstacle) or pass (a burst of noise). Chained from step to
-step, the dependence stands for a cause that stays. How much of it to take is for the caller to try (`remembering`).
+step, the dependence stands for a cause that stays. How much of it to take is for the caller to try (`with_memory`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trimtab.core.record import Rollout
-from trimtab.prices.own_scale import OwnScale
 from trimtab.prices.pools import Array, Pooled, Seen, neighbours
+from trimtab.prices.sample_scale import SampleScale
 
-__all__ = ["MEMORY", "NODES", "Steps", "levels_of", "occupancy", "one_step", "transported"]
+__all__ = ["MEMORY", "NODES", "Steps", "estimate_transitions", "occupancy", "quantile_nodes", "shifted_neighbours"]
 
 NODES = 24
 """Defect levels at which everything is known."""
@@ -72,20 +72,20 @@ class Steps:
     trust: Tensor
     fresh_steps: int
 
-    def remembering(self, memory: float) -> Steps:
+    def with_memory(self, memory: float) -> Steps:
         """The same with a share `memory` of a corrected sample's dependence on the defect it had."""
         return replace(self, corrected=torch.lerp(self.alike.expand_as(self.corrected), self.corrected, memory))
 
 
-def one_step(runs: Sequence[Rollout], own_scale: OwnScale | None = None) -> Steps:
+def estimate_transitions(runs: Sequence[Rollout], sample_scale: SampleScale | None = None) -> Steps:
     """Estimate the transitions of all steps.
 
     Args:
         runs: Records of rollouts in which corrections happened at random (see `Explore`), all of the same T and with
             the same noise.
-        own_scale: If given, everything is in units of each sample's own scale.
+        sample_scale: If given, everything is in units of each sample's own scale.
     """
-    seen = Seen(runs, own_scale)
+    seen = Seen(runs, sample_scale)
     T = seen.n_steps
     nodes, residual = np.empty((2, T, NODES))
     settled, alone, corrected = np.empty((3, T - 1, NODES, NODES))
@@ -98,7 +98,7 @@ def one_step(runs: Sequence[Rollout], own_scale: OwnScale | None = None) -> Step
         these = slice(begin, begin + block)
         centre = min(begin + block // 2, max(begin, T - 2))
         pool = seen.around(centre)
-        levels = levels_of(pool.defects)
+        levels = quantile_nodes(pool.defects)
         first, count = neighbours(pool.corrected.defect, levels, _NEIGHBOURS)
         nodes[these] = levels
         residual[these] = pool.corrected.residual[first[:, None] + np.arange(count)].mean(axis=1)
@@ -106,7 +106,7 @@ def one_step(runs: Sequence[Rollout], own_scale: OwnScale | None = None) -> Step
             for found, weights in zip((alike, corrected, alone, settled), _occupancy(levels, estimates), strict=True):
                 found[begin - 1] = weights
         if centre < T - 1:
-            finer = [transported(some, levels) for some in (pool.corrected, pool.alone, pool.settled)]
+            finer = [shifted_neighbours(some, levels) for some in (pool.corrected, pool.alone, pool.settled)]
             estimates = [pool.corrected.following[None], *finer]
             reached[these] = pool.settled.reaches(levels)
             differ, by_chance = _differences(estimates, reached[begin])
@@ -148,7 +148,7 @@ def _trusted(
     return Steps(scale, levels, left, alone, settled, corrected, alike, start, trust, seen.fresh_steps)
 
 
-def levels_of(values: Array, precision: type[np.floating[Any]] = np.float64) -> Array:
+def quantile_nodes(values: Array, precision: type[np.floating[Any]] = np.float64) -> Array:
     """Nodes among values in rising order, (m,) to (k,), with ties kept apart.
 
     Args:
@@ -201,7 +201,7 @@ def _intervals(nodes: Array, x: Array) -> NDArray[np.intp]:
     return below.astype(np.intp)
 
 
-def transported(pool: Pooled, nodes: Array) -> Array:
+def shifted_neighbours(pool: Pooled, nodes: Array) -> Array:
     """The next defects of a sample at each node, (k, neighbours).
 
     They are those of the node's neighbours, each moved by how far the neighbour is from the node times the slope of

@@ -1,7 +1,7 @@
 """Schedules that need no calibration, and how schedules are drawn."""
 
 from trimtab.schedules.basic import Fixed, FixedThreshold, Inexact, Periodic, RandomTimes, Stepwise, Terminal
-from trimtab.schedules.looks import LookEvery
+from trimtab.schedules.measure_every import MeasureEvery
 from trimtab.schedules.triggers import AboveNoise, AccumulatedDefect, Trigger, UntilBelow
 from trimtab.schedules.windows import Geometric, RandomRamp, Window, windows
 
@@ -12,7 +12,7 @@ __all__ = [
     "FixedThreshold",
     "Geometric",
     "Inexact",
-    "LookEvery",
+    "MeasureEvery",
     "Periodic",
     "RandomRamp",
     "RandomTimes",

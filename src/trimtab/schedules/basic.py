@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from trimtab.core.budget import Budget, corrections
-from trimtab.core.errors import real_number, whole_number
-from trimtab.core.moment import Moment
+from trimtab.core.errors import check_integer, check_number
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.schedule import ByIteration, Schedule
+from trimtab.core.view import StepView
 
 __all__ = ["Fixed", "FixedThreshold", "Inexact", "Periodic", "RandomTimes", "Stepwise", "Terminal"]
 
@@ -53,11 +53,11 @@ class Terminal(Schedule):
     """Never project during the rollout; only the closing projection makes the result feasible."""
 
     budget: int = field(default=1, init=False, repr=False)
-    looks_at_defects: ClassVar[bool] = False
+    uses_defects: ClassVar[bool] = False
 
-    def decide(self, now: Moment) -> Tensor:
+    def decide(self, view: StepView) -> Tensor:
         """No sample."""
-        return torch.zeros_like(now.defect, dtype=torch.bool)
+        return torch.zeros_like(view.defect, dtype=torch.bool)
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,11 @@ class Stepwise(Schedule):
     """Project every sample after every update."""
 
     budget: float = field(default=1.0, init=False, repr=False)
-    looks_at_defects: ClassVar[bool] = False
+    uses_defects: ClassVar[bool] = False
 
-    def decide(self, now: Moment) -> Tensor:
+    def decide(self, view: StepView) -> Tensor:
         """Every sample."""
-        return torch.ones_like(now.defect, dtype=torch.bool)
+        return torch.ones_like(view.defect, dtype=torch.bool)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,18 +77,18 @@ class Periodic(Schedule):
     """Project at evenly spread steps, exactly `budget` of them, the last at the last step."""
 
     budget: Budget
-    looks_at_defects: ClassVar[bool] = False
+    uses_defects: ClassVar[bool] = False
     __repr__ = brief_repr
 
     def __post_init__(self) -> None:
         """Refuse to be without a budget."""
         needs_budget("Periodic", self.budget)
 
-    def decide(self, now: Moment) -> Tensor:
+    def decide(self, view: StepView) -> Tensor:
         """All samples at the steps where the even share of the budget reaches the next whole number."""
-        b = corrections(self.budget, now.n_steps)
-        due = ((now.t + 1) * b) // now.n_steps > (now.t * b) // now.n_steps
-        return due if isinstance(due, Tensor) else torch.full_like(now.defect, due, dtype=torch.bool)
+        b = corrections(self.budget, view.n_steps)
+        due = ((view.t + 1) * b) // view.n_steps > (view.t * b) // view.n_steps
+        return due if isinstance(due, Tensor) else torch.full_like(view.defect, due, dtype=torch.bool)
 
     def to(self, device: torch.device) -> Periodic:
         """The same schedule with a budget per sample on `device`."""
@@ -111,16 +111,16 @@ class Inexact(ByIteration):
 
     per_step: float
     budget: None = field(default=None, init=False, repr=False)
-    looks_at_defects: ClassVar[bool] = False
+    uses_defects: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Refuse what is no number of iterations."""
-        real_number(self.per_step, "the iterations per step of Inexact", 0.0, 1e6)
+        check_number(self.per_step, "the iterations per step of Inexact", 0.0, 1e6)
 
-    def decide(self, now: Moment) -> Tensor:
+    def decide(self, view: StepView) -> Tensor:
         """Every sample while the step has had fewer than its share."""
-        due = math.floor((now.t + 1) * self.per_step) - math.floor(now.t * self.per_step)
-        return torch.full_like(now.defect, now.again < due, dtype=torch.bool)
+        due = math.floor((view.t + 1) * self.per_step) - math.floor(view.t * self.per_step)
+        return torch.full_like(view.defect, view.again < due, dtype=torch.bool)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +139,7 @@ class Fixed(Schedule):
     """
 
     mask: Tensor | Sequence[int]
-    looks_at_defects: ClassVar[bool] = False
+    uses_defects: ClassVar[bool] = False
     __repr__ = brief_repr
 
     def __post_init__(self) -> None:
@@ -149,10 +149,10 @@ class Fixed(Schedule):
             return
         steps = _listed(mask)
         if not isinstance(steps, list | tuple | range) or not all(map(_is_step, steps)):
-            came = f"{tuple(mask.shape)} of {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
+            got = f"{tuple(mask.shape)} of {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
             raise ValueError(
                 "Fixed takes steps, as in Fixed([3, 7]), or a (T,) or (T, n) mask, a tensor of bool, as in "
-                f"Fixed(torch.tensor([False, True])): got {came}"
+                f"Fixed(torch.tensor([False, True])): got {got}"
             )
         if len(steps) > 2 and set(steps) <= {0, 1}:
             raise ValueError(
@@ -173,14 +173,14 @@ class Fixed(Schedule):
             >>> Fixed.at([3, -1], n_steps=5).mask
             tensor([False, False, False,  True,  True])
         """
-        whole_number(n_steps, "n_steps", most=MOST_STEPS)
+        check_integer(n_steps, "n_steps", most=MOST_STEPS)
         if not isinstance(steps, Iterable):
             raise TypeError(f"Fixed.at takes a list of steps: got {steps!r}")
         listed = list(_listed(steps))
         wrong = [step for step in listed if not _is_step(step)]
         if wrong:
             raise ValueError(f"Fixed.at takes steps, whole numbers: got {wrong[0]!r}")
-        _refuse_outside(listed, n_steps)
+        _check_outside(listed, n_steps)
         mask = torch.zeros(n_steps, dtype=torch.bool)
         mask[torch.tensor(listed, dtype=torch.int64)] = True
         return cls(mask)
@@ -196,19 +196,19 @@ class Fixed(Schedule):
         spent = self.mask.sum(dim=0) + ~self.mask[-1]
         return int(spent) if self.mask.ndim == 1 else spent
 
-    def decide(self, now: Moment) -> Tensor:
+    def decide(self, view: StepView) -> Tensor:
         """Row t of the mask."""
         mask = self.mask
         if not isinstance(mask, Tensor):
-            _refuse_outside(mask, now.n_steps)
-            due = now.t in mask or now.t - now.n_steps in mask
-            return torch.full_like(now.defect, due, dtype=torch.bool)
-        if len(mask) != now.n_steps or (mask.ndim == 2 and mask.shape[1] != len(now.defect)):
+            _check_outside(mask, view.n_steps)
+            due = view.t in mask or view.t - view.n_steps in mask
+            return torch.full_like(view.defect, due, dtype=torch.bool)
+        if len(mask) != view.n_steps or (mask.ndim == 2 and mask.shape[1] != len(view.defect)):
             raise ValueError(
-                f"the mask is {tuple(mask.shape)}, but this rollout has T = {now.n_steps} steps and "
-                f"{len(now.defect)} samples"
+                f"the mask is {tuple(mask.shape)}, but this rollout has T = {view.n_steps} steps and "
+                f"{len(view.defect)} samples"
             )
-        return mask[now.t].expand_as(now.defect)
+        return mask[view.t].expand_as(view.defect)
 
     def to(self, device: torch.device) -> Fixed:
         """The same schedule with its mask on `device`."""
@@ -226,7 +226,7 @@ def _is_step(value: object) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def _refuse_outside(steps: Sequence[int], n_steps: int) -> None:
+def _check_outside(steps: Sequence[int], n_steps: int) -> None:
     outside = [step for step in steps if not -n_steps <= step < n_steps]
     if outside:
         raise ValueError(f"Fixed: step {outside[0]} is not one of T = {n_steps}, 0 to {n_steps - 1}")
@@ -242,11 +242,11 @@ class FixedThreshold(Schedule):
 
     def __post_init__(self) -> None:
         """Refuse a threshold that is not a number."""
-        real_number(self.value, "the value of FixedThreshold")
+        check_number(self.value, "the value of FixedThreshold")
 
-    def decide(self, now: Moment) -> Tensor:
+    def decide(self, view: StepView) -> Tensor:
         """Where the defect is at least the value."""
-        return now.defect >= self.value
+        return view.defect >= self.value
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,19 +259,19 @@ class RandomTimes(Schedule):
 
     budget: Budget
     seed: int = 0
-    looks_at_defects: ClassVar[bool] = False
+    uses_defects: ClassVar[bool] = False
     __repr__ = brief_repr
 
     def __post_init__(self) -> None:
         """Refuse a seed that is none, and to be without a budget."""
         needs_budget("RandomTimes", self.budget)
-        whole_number(self.seed, "the seed of RandomTimes", 0)
+        check_integer(self.seed, "the seed of RandomTimes", 0)
 
-    def decide(self, now: Moment) -> Tensor:
+    def decide(self, view: StepView) -> Tensor:
         """A coin for each sample, from its seed, this schedule's seed and the step."""
-        seeds = now.seeds if now.seeds is not None else torch.zeros_like(now.budget_left)
-        coin = uniform_numbers(seeds, range(now.t, now.t + 1), (), _RANDOM_TIMES + self.seed)[0]
-        return coin * now.steps_to_go < now.spendable
+        seeds = view.seeds if view.seeds is not None else torch.zeros_like(view.budget_left)
+        coin = uniform_numbers(seeds, range(view.t, view.t + 1), (), _RANDOM_TIMES + self.seed)[0]
+        return coin * view.steps_to_go < view.spendable
 
 
 _RANDOM_TIMES = 1 << 32  # a stream far from those the samplers use

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trimtab.core.applied import outside_a_run
+from trimtab.core.bound_constraint import bind
 from trimtab.core.budget import Budget
 from trimtab.core.constraint import Constraint
-from trimtab.core.errors import callable_thing, of_type, real_number, whole_number
-from trimtab.core.moment import Moment
+from trimtab.core.errors import check_callable, check_integer, check_number, check_type
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
 from trimtab.core.states import all_finite
+from trimtab.core.view import StepView
 from trimtab.schedules.basic import MOST_STEPS, brief_repr
 
 __all__ = ["AboveNoise", "AccumulatedDefect", "Trigger", "UntilBelow"]
@@ -43,12 +43,12 @@ class AccumulatedDefect(Schedule):
         """Refuse a value that no sum could be held against."""
         _at_least_zero("AccumulatedDefect", "value", self.value)
 
-    def decide(self, now: Moment) -> Tensor:
+    def decide(self, view: StepView) -> Tensor:
         """Where the sum has reached the value."""
-        steps = torch.arange(now.t + 1, device=now.defect.device)
-        since = torch.where(steps[:, None] >= now.last, now.defects, 0.0).nan_to_num(0.0, torch.inf)  # NaN: no look
+        steps = torch.arange(view.t + 1, device=view.defect.device)
+        since = torch.where(steps[:, None] >= view.last, view.defects, 0.0).nan_to_num(0.0, torch.inf)  # NaN: no look
         # one after the other: a plain sum groups its terms by the batch size, to other last bits
-        return since.cumsum(dim=0)[-1] >= _fitting("AccumulatedDefect", self.value, now)
+        return since.cumsum(dim=0)[-1] >= _fitting("AccumulatedDefect", self.value, view)
 
     def to(self, device: torch.device) -> AccumulatedDefect:
         """The same schedule with its values on `device`."""
@@ -85,9 +85,9 @@ class Trigger(Schedule):
         if isinstance(self.gap, bool) or not isinstance(self.gap, int | np.integer) or self.gap < 1:
             raise ValueError(f"Trigger: gap is a whole number of steps, at least 1: got {self.gap!r}")
 
-    def decide(self, now: Moment) -> Tensor:
+    def decide(self, view: StepView) -> Tensor:
         """Where the defect is large enough and the last correction long enough ago."""
-        return (now.defect >= _fitting("Trigger", self.value, now)) & ((now.last == 0) | (now.since >= self.gap))
+        return (view.defect >= _fitting("Trigger", self.value, view)) & ((view.last == 0) | (view.since >= self.gap))
 
     def to(self, device: torch.device) -> Trigger:
         """The same schedule with its values on `device`."""
@@ -111,9 +111,9 @@ class UntilBelow(Schedule):
         """Refuse a tolerance that cannot be."""
         _at_least_zero("UntilBelow", "tolerance", self.tolerance)
 
-    def decide(self, now: Moment) -> Tensor:
+    def decide(self, view: StepView) -> Tensor:
         """Where no defect has been below the tolerance yet."""
-        return ~(now.defects < _fitting("UntilBelow", self.tolerance, now)).any(dim=0)
+        return ~(view.defects < _fitting("UntilBelow", self.tolerance, view)).any(dim=0)
 
     def to(self, device: torch.device) -> UntilBelow:
         """The same schedule with its tolerances on `device`."""
@@ -143,8 +143,8 @@ class AboveNoise(Schedule):
         """Refuse thresholds that are none."""
         h = self.thresholds
         if not isinstance(h, Tensor) or h.ndim not in (1, 2) or not h.is_floating_point():
-            came = f"{tuple(h.shape)} of {h.dtype}" if isinstance(h, Tensor) else type(h).__name__
-            raise ValueError(f"AboveNoise: thresholds are a (T,) or (T, n) tensor of floats: got {came}")
+            got = f"{tuple(h.shape)} of {h.dtype}" if isinstance(h, Tensor) else type(h).__name__
+            raise ValueError(f"AboveNoise: thresholds are a (T,) or (T, n) tensor of floats: got {got}")
         if not bool((h >= 0).all()):  # NaN is not
             raise ValueError("AboveNoise: thresholds are at least 0")
 
@@ -176,9 +176,9 @@ class AboveNoise(Schedule):
             >>> [round(value) for value in found.thresholds.tolist()]
             [4, 2, 0]
         """
-        of_type(constraint, Constraint, "the constraint of AboveNoise", "as_constraint(…) makes one of functions")
-        callable_thing(noised, "noised", "noised(t), feasible data with the noise of step t")
-        whole_number(n_steps, "n_steps", most=MOST_STEPS)
+        check_type(constraint, Constraint, "the constraint of AboveNoise", "as_constraint(…) makes one of functions")
+        check_callable(noised, "noised", "noised(t), feasible data with the noise of step t")
+        check_integer(n_steps, "n_steps", most=MOST_STEPS)
         _check_quantile(quantile)
         if constraint.needs:
             raise ValueError(
@@ -198,19 +198,21 @@ class AboveNoise(Schedule):
             quantile: The share of those that is left alone at each step.
             budget: As above.
         """
-        of_type(run, Rollout, "the run of AboveNoise.from_stepwise", "give corrector.rollout of a run with Stepwise()")
+        check_type(
+            run, Rollout, "the run of AboveNoise.from_stepwise", "give corrector.rollout of a run with Stepwise()"
+        )
         if not bool(run.projected.all()):
             raise ValueError("AboveNoise: every step of the rollout has to be corrected; give one of Stepwise()")
         seeds = () if run.seeds is None else tuple(run.seeds.tolist())
         return cls(_quantiles(list(run.grouped().defects), quantile), budget, seeds)
 
-    def decide(self, now: Moment) -> Tensor:
+    def decide(self, view: StepView) -> Tensor:
         """Where the defect is above the threshold of the step."""
-        if len(self.thresholds) != now.n_steps:
+        if len(self.thresholds) != view.n_steps:
             raise ValueError(
-                f"AboveNoise has thresholds for {len(self.thresholds)} steps, but this rollout has {now.n_steps}"
+                f"AboveNoise has thresholds for {len(self.thresholds)} steps, but this rollout has {view.n_steps}"
             )
-        return now.defect > _fitting("AboveNoise", self.thresholds[now.t], now)
+        return view.defect > _fitting("AboveNoise", self.thresholds[view.t], view)
 
     def to(self, device: torch.device) -> AboveNoise:
         """The same schedule with its thresholds on `device`."""
@@ -226,13 +228,13 @@ def _quantiles(defects: Sequence[Tensor], quantile: float) -> Tensor:
 
 
 def _check_quantile(quantile: float) -> None:
-    real_number(quantile, "AboveNoise: the quantile, a share of the samples,", 0, 1)
+    check_number(quantile, "AboveNoise: the quantile, a share of the samples,", 0, 1)
 
 
 def _defects_of(constraint: Constraint, x: Any, t: int) -> Tensor:
     """Of feasible data with noise, (n,); refused where it can be no states."""
     try:
-        applied, leaves = outside_a_run(constraint, x)
+        applied, leaves = bind(constraint, x)
     except (TypeError, ValueError) as error:
         raise ValueError(f"AboveNoise: noised({t}) must be states, one row per sample: {error}") from error
     if not all_finite(leaves):
@@ -244,10 +246,10 @@ def _on(value: float | Tensor, device: torch.device) -> float | Tensor:
     return value.to(device) if isinstance(value, Tensor) else value
 
 
-def _fitting(schedule: str, value: float | Tensor, now: Moment) -> float | Tensor:
+def _fitting(schedule: str, value: float | Tensor, view: StepView) -> float | Tensor:
     """The value for all samples or for each, refused where it is for another number of them."""
-    if isinstance(value, Tensor) and value.ndim and len(value) != len(now):
-        raise ValueError(f"{schedule} has values for {len(value)} samples, but this rollout has {len(now)}")
+    if isinstance(value, Tensor) and value.ndim and len(value) != len(view):
+        raise ValueError(f"{schedule} has values for {len(value)} samples, but this rollout has {len(view)}")
     return value
 
 

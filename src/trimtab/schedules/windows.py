@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from trimtab.core.budget import Budget, corrections
-from trimtab.core.errors import of_type, real_number, whole_number
-from trimtab.core.moment import Moment
+from trimtab.core.errors import check_integer, check_number, check_type
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.schedule import Schedule
+from trimtab.core.view import StepView
 from trimtab.schedules.basic import MOST_STEPS, brief_repr, needs_budget
 
 __all__ = ["Geometric", "RandomRamp", "Window", "windows"]
@@ -41,7 +41,7 @@ class Window(Schedule):
 
     start: int | float
     stop: int | float = 1.0
-    looks_at_defects: ClassVar[bool] = False
+    uses_defects: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Refuse what no number of steps could make a stretch of."""
@@ -60,15 +60,15 @@ class Window(Schedule):
 
     def steps(self, n_steps: int) -> range:
         """The steps that are corrected, of a rollout of `n_steps`; fractions are rounded to the nearest step."""
-        whole_number(n_steps, "n_steps")
+        check_integer(n_steps, "n_steps")
         ends = [end if isinstance(end, int) else int(end * n_steps + 0.5) for end in (self.start, self.stop)]
         if ends[1] > n_steps or ends[0] > ends[1]:
             raise ValueError(f"{self} is steps {ends[0]} to {ends[1]}, which do not fit a rollout of {n_steps} steps")
         return range(*ends)
 
-    def decide(self, now: Moment) -> Tensor:
+    def decide(self, view: StepView) -> Tensor:
         """All samples, inside the stretch."""
-        return torch.full_like(now.defect, now.t in self.steps(now.n_steps), dtype=torch.bool)
+        return torch.full_like(view.defect, view.t in self.steps(view.n_steps), dtype=torch.bool)
 
 
 def windows(budget: Budget, n_steps: int, closing: Literal["paid", "free"] = "paid") -> list[Window]:
@@ -91,11 +91,11 @@ def windows(budget: Budget, n_steps: int, closing: Literal["paid", "free"] = "pa
     """
     if closing not in ("paid", "free"):
         raise ValueError(f"closing is 'paid' or 'free': got {closing!r}")
-    whole_number(n_steps, "n_steps", most=MOST_STEPS)
+    check_integer(n_steps, "n_steps", most=MOST_STEPS)
     b = corrections(budget, n_steps)
     if isinstance(b, Tensor) or budget is None:
-        came = "None" if budget is None else "a tensor"
-        raise ValueError(f"windows: one budget for all samples is needed, a count or a fraction: got {came}")
+        got = "None" if budget is None else "a tensor"
+        raise ValueError(f"windows: one budget for all samples is needed, a count or a fraction: got {got}")
     latest = n_steps - b
     length = b - 1 if closing == "paid" else b
     early = [Window(start, start + length) for start in range(latest)] if length > 0 else []
@@ -117,20 +117,20 @@ class Geometric(Schedule):
     """
 
     budget: Budget
-    looks_at_defects: ClassVar[bool] = False
+    uses_defects: ClassVar[bool] = False
     __repr__ = brief_repr
 
     def __post_init__(self) -> None:
         """Refuse to be without a budget."""
         needs_budget("Geometric", self.budget)
 
-    def decide(self, now: Moment) -> Tensor:
+    def decide(self, view: StepView) -> Tensor:
         """All samples at those steps; samples with budgets of their own each at theirs."""
-        b = corrections(self.budget, now.n_steps)
+        b = corrections(self.budget, view.n_steps)
         if isinstance(b, Tensor):
-            due = [now.t in _geometric_steps(int(count), now.n_steps) for count in b]
-            return torch.tensor(due, device=now.defect.device)
-        return torch.full_like(now.defect, now.t in _geometric_steps(b, now.n_steps), dtype=torch.bool)
+            due = [view.t in _geometric_steps(int(count), view.n_steps) for count in b]
+            return torch.tensor(due, device=view.defect.device)
+        return torch.full_like(view.defect, view.t in _geometric_steps(b, view.n_steps), dtype=torch.bool)
 
 
 @lru_cache(maxsize=4096)
@@ -162,19 +162,19 @@ class RandomRamp(Schedule):
     budget: Budget
     weights: Tensor | None = None
     seed: int = 0
-    looks_at_defects: ClassVar[bool] = False
+    uses_defects: ClassVar[bool] = False
     __repr__ = brief_repr
 
     def __post_init__(self) -> None:
         """Refuse weights that are none."""
-        whole_number(self.seed, "the seed of RandomRamp", 0)
+        check_integer(self.seed, "the seed of RandomRamp", 0)
         needs_budget("RandomRamp", self.budget)
         w = self.weights
         if w is None:
             return
         if not isinstance(w, Tensor) or w.ndim != 1 or not w.is_floating_point():
-            came = f"{tuple(w.shape)} of {w.dtype}" if isinstance(w, Tensor) else type(w).__name__
-            raise ValueError(f"RandomRamp: weights are a (T,) tensor of floats: got {came}")
+            got = f"{tuple(w.shape)} of {w.dtype}" if isinstance(w, Tensor) else type(w).__name__
+            raise ValueError(f"RandomRamp: weights are a (T,) tensor of floats: got {got}")
         if not bool((w.isfinite() & (w >= 0)).all()):
             raise ValueError("RandomRamp: weights are finite and at least 0")
 
@@ -194,27 +194,27 @@ class RandomRamp(Schedule):
             >>> RandomRamp.over(torch.tensor([80.0, 0.3, 0.2, 0.1, 0.0]), low=0.1, high=0.3, budget=2).weights
             tensor([0.0000, 0.0000, 0.5000, 1.0000, 1.0000])
         """
-        of_type(levels, Tensor, "the levels of RandomRamp.over", "give the noise level after each step, (T,)")
+        check_type(levels, Tensor, "the levels of RandomRamp.over", "give the noise level after each step, (T,)")
         if not bool(levels.isfinite().all()):
             raise ValueError("RandomRamp: noise levels are finite: got NaN or inf among them")
-        real_number(low, "the low level of RandomRamp")
-        real_number(high, "the high level of RandomRamp")
+        check_number(low, "the low level of RandomRamp")
+        check_number(high, "the high level of RandomRamp")
         if not -math.inf < low < high < math.inf:
             raise ValueError(f"RandomRamp: the low level is below the high one: got {low} and {high}")
         return cls(budget, ((high - levels) / (high - low)).clamp(0, 1), seed)
 
-    def decide(self, now: Moment) -> Tensor:
+    def decide(self, view: StepView) -> Tensor:
         """A coin for each sample, from its seed, this schedule's seed and the step."""
         weights = self.weights
         if weights is None:
-            weights = torch.arange(1.0, now.n_steps + 1, device=now.defect.device)
-        elif len(weights) != now.n_steps:
-            raise ValueError(f"RandomRamp has weights for {len(weights)} steps, but this rollout has {now.n_steps}")
-        left, to_go = now.spendable, now.steps_to_go
-        seeds = now.seeds if now.seeds is not None else torch.zeros_like(left)
-        coin = uniform_numbers(seeds, range(now.t, now.t + 1), (), _RANDOM_RAMP + self.seed)[0]
-        ahead = weights[now.t : now.t + to_go].double().sum()
-        return (coin * ahead < left * weights[now.t].double()) | (left >= to_go)
+            weights = torch.arange(1.0, view.n_steps + 1, device=view.defect.device)
+        elif len(weights) != view.n_steps:
+            raise ValueError(f"RandomRamp has weights for {len(weights)} steps, but this rollout has {view.n_steps}")
+        left, to_go = view.spendable, view.steps_to_go
+        seeds = view.seeds if view.seeds is not None else torch.zeros_like(left)
+        coin = uniform_numbers(seeds, range(view.t, view.t + 1), (), _RANDOM_RAMP + self.seed)[0]
+        ahead = weights[view.t : view.t + to_go].double().sum()
+        return (coin * ahead < left * weights[view.t].double()) | (left >= to_go)
 
     def to(self, device: torch.device) -> RandomRamp:
         """The same schedule with its weights on `device`."""

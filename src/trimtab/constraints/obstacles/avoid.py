@@ -21,10 +21,10 @@ from trimtab.constraints.obstacles.batched import improve_paths, project_paths, 
 from trimtab.constraints.obstacles.effort import Effort
 from trimtab.constraints.obstacles.geometry import Obstacles, gaps, penetration, scattered_circles
 from trimtab.constraints.states import check_states
-from trimtab.core.checks import positive_number, yes_or_no
+from trimtab.core.checks import check_bool, check_positive
 from trimtab.core.constraint import Constraint, Improvement, Projection
-from trimtab.core.errors import of_type, unknown, whole_number
-from trimtab.core.steady import sum_rows
+from trimtab.core.errors import check_integer, check_type, unknown
+from trimtab.core.exact_math import sum_rows
 
 if TYPE_CHECKING:
     from trimtab.constraints.obstacles.ipopt import IpoptPaths
@@ -47,7 +47,7 @@ class AvoidObstacles(Constraint):
     """Trajectories whose segments keep out of obstacles, with the first and last waypoint fixed.
 
     States are (n, C, W) with C at least 2: channels 0 and 1 are the positions x and y of W waypoints; other channels
-    (velocities) are returned as they came. The projection keeps positions in [-1, 1].
+    (velocities) are returned as they got. The projection keeps positions in [-1, 1].
 
     The defect is the penetration depth summed over segments and obstacles. Leaving the square costs nothing in it
     unless `defect_counts_outside` is set, since a sampler at high noise is outside almost everywhere and that would
@@ -93,13 +93,13 @@ class AvoidObstacles(Constraint):
         """Refuse starts and goals that no trajectory can have, and backends that are not there."""
         if self.backend not in get_args(Backend):
             raise unknown("backend", self.backend, get_args(Backend))
-        of_type(self.obstacles, Obstacles, "obstacles", "as in Obstacles(torch.tensor([[x, y, r]]))")
-        of_type(self.effort, Effort, "effort")
-        positive_number(self.tolerance, "tolerance")
-        yes_or_no(self.defect_counts_outside, "defect_counts_outside")
-        whole_number(self.workers, "workers", 0)
+        check_type(self.obstacles, Obstacles, "obstacles", "as in Obstacles(torch.tensor([[x, y, r]]))")
+        check_type(self.effort, Effort, "effort")
+        check_positive(self.tolerance, "tolerance")
+        check_bool(self.defect_counts_outside, "defect_counts_outside")
+        check_integer(self.workers, "workers", 0)
         for name in ("start", "goal"):
-            of_type(getattr(self, name), Tensor, name, "give x and y, as in torch.tensor([-0.9, 0.0])")
+            check_type(getattr(self, name), Tensor, name, "give x and y, as in torch.tensor([-0.9, 0.0])")
         if self.start.shape != self.goal.shape:
             raise ValueError(
                 f"start and goal must have one shape, got {tuple(self.start.shape)} and {tuple(self.goal.shape)}"

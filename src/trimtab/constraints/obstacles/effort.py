@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trimtab.core.checks import positive_number
-from trimtab.core.errors import real_number, whole_number
+from trimtab.core.checks import check_positive
+from trimtab.core.errors import check_integer, check_number
 
 __all__ = ["Effort"]
 
@@ -47,9 +47,9 @@ class Effort:
     def __post_init__(self) -> None:
         """Refuse what is no limit of a search; the numbers reach compiled code."""
         for name in ("rounds", "sweeps", "stale", "patience"):
-            whole_number(getattr(self, name), f"{name} of an Effort", 0)
+            check_integer(getattr(self, name), f"{name} of an Effort", 0)
         for name in ("step", "stiffening"):
-            positive_number(getattr(self, name), f"{name} of an Effort")
+            check_positive(getattr(self, name), f"{name} of an Effort")
         for name in ("reach", "damping", "settled", "hopeless", "overhang"):
-            real_number(getattr(self, name), f"{name} of an Effort", 0, 1e6)
-        real_number(self.leap, "leap of an Effort", 0)
+            check_number(getattr(self, name), f"{name} of an Effort", 0, 1e6)
+        check_number(self.leap, "leap of an Effort", 0)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from trimtab.core.errors import whole_number
+from trimtab.core.errors import check_integer
 
 __all__ = ["Contacts", "Obstacles", "contacts", "from_segment", "gaps", "penetration", "scattered_circles"]
 
@@ -228,7 +228,7 @@ def scattered_circles(
     Returns:
         The obstacles, float32.
     """
-    whole_number(count, "the count of circles", 0)
+    check_integer(count, "the count of circles", 0)
     generator = torch.Generator().manual_seed(seed)
     corners = torch.tensor([[-0.9, -0.9], [-0.9, 0.9], [0.9, -0.9], [0.9, 0.9]], dtype=torch.float64)
     kept = torch.zeros(0, 3, dtype=torch.float64)

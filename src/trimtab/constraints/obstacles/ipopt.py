@@ -18,7 +18,7 @@ from torch import Tensor
 
 from trimtab.constraints.ipopt import Workers, casadi, ipopt_options
 from trimtab.constraints.obstacles.geometry import Obstacles
-from trimtab.core.errors import whole_number
+from trimtab.core.errors import check_integer
 
 __all__ = ["IpoptPaths", "build_program", "solve_one"]
 
@@ -139,7 +139,7 @@ class IpoptPaths:
         self.boxes: Rows = tuple(map(tuple, obstacles.boxes.tolist()))
         self.tolerance = tolerance
         self.tries = tries
-        self.workers = whole_number(workers, "workers (0 is every core)", 0)
+        self.workers = check_integer(workers, "workers (0 is every core)", 0)
         self._obstacles = obstacles
         self._pool = Workers()
 

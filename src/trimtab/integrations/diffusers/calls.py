@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-__all__ = ["first_call", "refuse_unusable", "step_ends"]
+__all__ = ["check_scheduler", "first_call", "step_ends"]
 
 
-def refuse_unusable(scheduler: Any) -> None:
+def check_scheduler(scheduler: Any) -> None:
     """Explain why a scheduler cannot be gated, if so."""
     name = type(scheduler).__name__
     for method in ("step", "set_timesteps"):

@@ -15,7 +15,7 @@ from trimtab.core.corrector import Corrector
 from trimtab.core.record import Rollout
 from trimtab.integrations.diffusers.history import remembers, undoes
 
-__all__ = ["Gate", "HandedSettings", "History", "Settings", "Target"]
+__all__ = ["ExternalSettings", "History", "Settings", "StepHook", "Target"]
 
 Target = Literal["state", "clean"]
 History = Literal["keep", "restart"]
@@ -77,7 +77,7 @@ class Handed:
         return y
 
 
-class HandedSettings(Settings):
+class ExternalSettings(Settings):
     """Settings of a pipeline whose states are corrected elsewhere: `correct` is set before each run."""
 
     correct: Callable[[Tensor], Tensor]
@@ -94,7 +94,7 @@ class HandedSettings(Settings):
 _ELSEWHERE = as_constraint(lambda x: x)
 
 
-class Gate:
+class StepHook:
     """Where one scheduler is in its run."""
 
     def __init__(self, settings: Settings) -> None:
@@ -106,12 +106,12 @@ class Gate:
         self.has_history = False
         self.stale: Tensor | None = None  # rows projected since the last call, (n,) bool
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Gate:
+    def __deepcopy__(self, memo: dict[int, Any]) -> StepHook:
         """A copy goes on by itself from here; constraint and schedule are shared (a solver pool cannot be copied)."""
         asked = self.settings
         for shared in (asked, asked.constraint, asked.schedule, *asked.options.values()):
             memo[id(shared)] = shared
-        twin = Gate(asked)
+        twin = StepHook(asked)
         twin.__dict__.update(copy.deepcopy(self.__dict__, memo))
         return twin
 
@@ -186,7 +186,7 @@ class Gate:
             self.corrector = None
 
     def close(self) -> None:
-        """Before a new run: nothing to say if the last one is complete."""
+        """Before a new run: nothing to do if the last one is complete."""
         if self.running:
             warnings.warn(
                 f"the last run stopped after {self.call} of {len(self.ends)} calls of the scheduler, so that its "

@@ -20,13 +20,13 @@ from torch import Tensor
 
 from trimtab.core.constraint import Constraint
 from trimtab.core.corrector import Corrector
-from trimtab.core.errors import callable_thing, missing_extra, whole_number
-from trimtab.core.moment import Moment
+from trimtab.core.errors import check_callable, check_integer, missing_extra
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
-from trimtab.integrations.diffusers.calls import first_call, refuse_unusable, step_ends
+from trimtab.core.view import StepView
+from trimtab.integrations.diffusers.calls import check_scheduler, first_call, step_ends
 from trimtab.integrations.diffusers.clean import clean_prediction
-from trimtab.integrations.diffusers.gate import Gate, HandedSettings, History, Settings, Target
+from trimtab.integrations.diffusers.gate import ExternalSettings, History, Settings, StepHook, Target
 from trimtab.integrations.diffusers.history import UNDOING, forget_rows
 from trimtab.integrations.loops import Correct, LoopSampler
 from trimtab.integrations.options import check_options
@@ -44,7 +44,7 @@ Thing = TypeVar("Thing")
 def wrap(
     thing: Thing,
     constraint: Constraint,
-    schedule: Schedule | Callable[[Moment], Tensor],
+    schedule: Schedule | Callable[[StepView], Tensor],
     *,
     target: Target = "state",
     history: History = "keep",
@@ -86,8 +86,8 @@ def wrap(
         >>> scheduler.rollout.spent.tolist(), float(x.abs().max())
         ([5, 5], 1.0)
     """
-    _refuse_unknown("target", target, get_args(Target))
-    _refuse_unknown("history", history, get_args(History))
+    _check_unknown("target", target, get_args(Target))
+    _check_unknown("history", history, get_args(History))
     check_options(options, "wrap")
     Corrector(constraint, schedule, 1 << 30, **options)  # refuses what cannot work now, not in mid-run
     settings = Settings(constraint, schedule, target, history, options)
@@ -130,13 +130,13 @@ def pipeline_sampler(
         n_steps: T, the number of steps it makes.
         history: As in `wrap`.
     """
-    _refuse_unknown("history", history, get_args(History))
-    callable_thing(call, "call", "call(pipe, generators)")
-    whole_number(n_steps, "n_steps")
+    _check_unknown("history", history, get_args(History))
+    check_callable(call, "call", "call(pipe, generators)")
+    check_integer(n_steps, "n_steps")
     if getattr(pipe, "scheduler", None) is None:
         raise TypeError(f"a pipeline with a scheduler was expected: got {type(pipe).__name__}")
-    plain, settings = unwrap(pipe.scheduler), HandedSettings(history)
-    refuse_unusable(plain)
+    plain, settings = unwrap(pipe.scheduler), ExternalSettings(history)
+    check_scheduler(plain)
 
     def loop(correct: Correct, seeds: Tensor) -> None:
         settings.correct = correct
@@ -157,12 +157,14 @@ class ProjectionCallback(PipelineCallback):
     projected here, and a multistep scheduler keeps its history.
     """
 
-    def __init__(self, constraint: Constraint, schedule: Schedule | Callable[[Moment], Tensor], **options: Any) -> None:
+    def __init__(
+        self, constraint: Constraint, schedule: Schedule | Callable[[StepView], Tensor], **options: Any
+    ) -> None:
         """Arguments as in `wrap`."""
         super().__init__()
         check_options(options, "ProjectionCallback")
         Corrector(constraint, schedule, 1 << 30, **options)
-        self._gate = Gate(Settings(constraint, schedule, "state", "keep", options))
+        self._gate = StepHook(Settings(constraint, schedule, "state", "keep", options))
 
     @property
     def tensor_inputs(self) -> list[str]:
@@ -186,7 +188,7 @@ class ProjectionCallback(PipelineCallback):
         if step_index == 0:
             self._gate.close()
             scheduler = pipeline.scheduler
-            refuse_unusable(scheduler)
+            check_scheduler(scheduler)
             first = (
                 scheduler.step_index - 1 if hasattr(scheduler, "_init_step_index") else first_call(scheduler, timestep)
             )
@@ -214,7 +216,7 @@ class ProjectionCallback(PipelineCallback):
 
 def _projecting(scheduler: Any, settings: Settings) -> Any:
     """A copy of the scheduler that projects in `step`."""
-    refuse_unusable(scheduler)
+    check_scheduler(scheduler)
     twin = unwrap(scheduler)
     twin.__class__ = _projecting_class(type(twin), settings)
     return twin
@@ -270,11 +272,11 @@ def _projecting_class(plain: type, settings: Settings) -> type:
     return type(plain.__name__, (plain,), members)
 
 
-def _gate_of(scheduler: Any) -> Gate:
+def _gate_of(scheduler: Any) -> StepHook:
     gate = scheduler.__dict__.get("_trimtab_gate")
     if gate is None:  # new, or rebuilt from its config
-        gate = scheduler.__dict__["_trimtab_gate"] = Gate(type(scheduler)._trimtab_settings)
-    assert isinstance(gate, Gate)
+        gate = scheduler.__dict__["_trimtab_gate"] = StepHook(type(scheduler)._trimtab_settings)
+    assert isinstance(gate, StepHook)
     return gate
 
 
@@ -303,7 +305,7 @@ class _Given:
             self.kwargs = self.kwargs | {name: value}
 
 
-def _rewritten(scheduler: Any, gate: Gate, given: _Given) -> Tensor:
+def _rewritten(scheduler: Any, gate: StepHook, given: _Given) -> Tensor:
     """The model output after the correction of the clean sample it predicts, (n, *event)."""
     if "s_churn" in given and given["s_churn"] > 0:
         raise ValueError("target='clean' cannot follow the extra noise of s_churn > 0; use target='state'")
@@ -351,6 +353,6 @@ def _replace_state(answer: Any, correct: Callable[[Tensor], Tensor]) -> Any:
     return answer
 
 
-def _refuse_unknown(name: str, value: object, known: tuple[str, ...]) -> None:
+def _check_unknown(name: str, value: object, known: tuple[str, ...]) -> None:
     if value not in known:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}: got {value!r}")

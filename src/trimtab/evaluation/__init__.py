@@ -1,0 +1,1 @@
+"""The paper's evaluation: domains, studies, reports and limits. Nothing in the library imports it."""

@@ -1,0 +1,329 @@
+"""A sampler of the user's own as a domain, from "package.module:factory".
+
+The factory returns a sampler and a constraint. It may take `seeds`, and is then called for every batch, so that data
+that differs from sample to sample can depend on the sample's seed; its other parameters are settings. What can go
+wrong with code that is not ours is explained; `trimtab.evaluation.studies.probe` tries it out before anything long is run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import json
+import pkgutil
+import sys
+import tomllib
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from trimtab.core.constraint import Constraint
+from trimtab.core.errors import unknown
+from trimtab.core.files import parse_json, plain_name, read_bytes
+from trimtab.core.identity import fingerprint
+from trimtab.core.metrics import Distance, euclidean
+from trimtab.core.noise import as_seeds
+from trimtab.core.rollout import Sampler
+from trimtab.evaluation.domains import DOMAINS, domain
+from trimtab.evaluation.domains.base import Domain, Problem
+
+__all__ = ["Source", "domain_from", "load_factory", "load_function", "read_settings", "record_of", "version_of"]
+
+_EXPECTED = (
+    "expected (sampler, constraint), (sampler, constraint, distance), a trimtab.evaluation.domains.Problem or a "
+    "trimtab.evaluation.domains.Domain"
+)
+
+
+_LARGEST_SETTINGS = 2**20  # bytes
+MOST_STEPS = 1_000_000
+"""Of a sampler; records are kept for every step, so more would not fit in memory."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a domain comes from; a value that can be written down and sent to another process.
+
+    Attributes:
+        name: The domain's name, also in file names.
+        factory: "package.module:factory"; "" for a built-in domain.
+        settings: Keyword arguments of the factory, as JSON text.
+    """
+
+    name: str
+    factory: str
+    settings: str = "{}"
+
+    def __post_init__(self) -> None:
+        """Refuse a name that files could not have."""
+        plain_name(self.name, "a sampler's name")
+
+    @classmethod
+    def built_in(cls, name: str, settings: Mapping[str, Any]) -> Source:
+        """One of the library's own domains."""
+        if name not in DOMAINS:
+            raise unknown("domain", name, DOMAINS)
+        return cls(name, "", json.dumps(settings, sort_keys=True))
+
+    @classmethod
+    def of_user(cls, factory: str, settings: Mapping[str, Any], name: str | None = None) -> Source:
+        """The user's own; named after its module unless told otherwise."""
+        module, _ = split(factory)
+        name = name or module.rpartition(".")[2]
+        if name in DOMAINS:
+            raise ValueError(f"{name!r} is the name of a built-in domain; call your sampler otherwise with --name")
+        return cls(name, factory, json.dumps(settings, sort_keys=True))
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Keyword arguments for a factory from a JSON or TOML file."""
+    if path.suffix not in (".json", ".toml"):
+        raise ValueError(f"{path}: settings are read from a .json or .toml file")
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file; expected the factory's keyword arguments as JSON or TOML")
+    try:
+        text = read_bytes(path, _LARGEST_SETTINGS).decode("utf-8")
+        settings = parse_json(text) if path.suffix == ".json" else tomllib.loads(text)
+        if not isinstance(settings, dict):
+            raise ValueError(f"expected keyword arguments, got {type(settings).__name__}")
+        json.dumps(settings)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path}: not usable as settings: {error}") from error
+    return settings
+
+
+# ------------------------------------------------------------------ finding the factory
+
+
+def split(spec: str, what: str = "a sampler") -> tuple[str, str]:
+    """Module and function of "package.module:function"; `what` is what the function is to make or to be.
+
+    Example:
+        >>> split("examples.my_sampler:make")
+        ('examples.my_sampler', 'make')
+    """
+    module, colon, function = spec.partition(":")
+    dotted, part = module.removesuffix(".py").replace("/", ".").strip("."), _part(what)
+    words = f"{dotted or 'package.module'}:{function or part}"
+    if not colon or not all(name.isidentifier() for name in [*module.split("."), function]) or module.endswith(".py"):
+        raise ValueError(
+            f"{what} is given as package.module:{part}, the dotted name of a module and a function in it: got "
+            f"{spec!r} (perhaps {words}?)"
+        )
+    return module, function
+
+
+def _part(what: str) -> str:
+    return "factory" if what == "a sampler" else "function"
+
+
+def load_factory(spec: str) -> Callable[..., Any]:
+    """Import the factory that "package.module:factory" names; the working directory is on the path."""
+    return load_function(spec, "a sampler")
+
+
+def load_function(spec: str, what: str) -> Callable[..., Any]:
+    """Import the function that "package.module:function" names; the working directory is on the path.
+
+    Args:
+        spec: As typed.
+        what: What the function is to make or to be, as errors call it: "a sampler", "a quality".
+    """
+    module_name, name = split(spec, what)
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise ValueError(f"{module_name} cannot be imported: {short_error(error)}") from error
+        raise _no_module(module_name, error.name) from error
+    except Exception as error:
+        raise ValueError(f"{module_name} cannot be imported: {short_error(error)}") from error
+    function = getattr(module, name, None)
+    if function is None:
+        known = [n for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module_name]
+        public = [n for n in known if not n.startswith("_")]
+        if not public:
+            raise ValueError(f"{module_name} has no {name!r}, and no function of its own at all")
+        raise unknown(f"{_part(what)} of {module_name}", name, public)
+    if not callable(function):
+        expected = _factory_words() if what == "a sampler" else f"{what} is a function of the final states"
+        raise ValueError(f"{spec} is not a function but {type(function).__name__}; {expected}")
+    return function  # type: ignore[no-any-return]
+
+
+def _no_module(wanted: str, missing: str) -> ValueError:
+    parent = missing.rpartition(".")[0]
+    places = list(importlib.import_module(parent).__path__) if parent else sys.path
+    siblings = [module.name for module in pkgutil.iter_modules(places)]
+    if not parent:
+        siblings += [path.name for path in Path.cwd().iterdir() if path.is_dir() and path.name.isidentifier()]
+    near = unknown("module", missing.rpartition(".")[2], siblings).args[0].partition(" Known:")[0].rstrip(".")
+    return ValueError(f"{wanted}: {near}; it is looked for in the working directory and on Python's path")
+
+
+def short_error(error: BaseException) -> str:
+    """What went wrong in code that is not ours, and where."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
+    at = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{at}"
+
+
+def _factory_words() -> str:
+    return f"a factory is a function of settings, and of seeds if its data differ from sample to sample; {_EXPECTED}"
+
+
+# ------------------------------------------------------------------ making the domain
+
+
+@lru_cache(maxsize=8)
+def domain_from(source: Source) -> Domain:
+    """Make the domain; once a process, since a factory may load a model."""
+    settings = json.loads(source.settings)
+    if source.name in DOMAINS:
+        try:
+            made = domain(source.name, **settings)
+        except (TypeError, RuntimeError, OverflowError, MemoryError) as error:
+            raise ValueError(
+                f"{source.name}: cannot be made with the settings {source.settings}: {short_error(error)}"
+            ) from error
+        return _of_usable_length(made)
+    factory = load_factory(source.factory)
+    takes_seeds = _check_settings(source.factory, factory, settings)
+    if not takes_seeds:
+        made = _call(source.factory, factory, settings)
+        if isinstance(made, Domain):
+            return _of_usable_length(made)
+        sampler, constraint, distance = _parts(source.factory, made)
+        if isinstance(made, Problem) and made.groups is not None:
+            raise ValueError(
+                f"{source.factory} returned a Problem with groups; groups depend on the samples, so let it take seeds, "
+                "as in make(seeds): … Problem(…, groups=seeds // 4)"
+            )
+
+        def same_for_all(seeds: Iterable[int] | Tensor) -> Problem:
+            return Problem(sampler, constraint, seeds, distance)
+
+        return Domain(source.name, _summary(factory), same_for_all, distance, settings)
+
+    def problem_for(seeds: Iterable[int] | Tensor) -> Problem:
+        answer = _call(source.factory, factory, settings | {"seeds": as_seeds(seeds)})
+        groups = answer.groups if isinstance(answer, Problem) else None
+        return Problem(*_parts(source.factory, answer)[:2], seeds, distance, groups)
+
+    _, _, distance = _parts(source.factory, _call(source.factory, factory, settings | {"seeds": as_seeds([0])}))
+    return Domain(source.name, _summary(factory), problem_for, distance, settings)
+
+
+@dataclass(frozen=True)
+class ProblemOf:
+    """Makes a domain's problem for some seeds, in whichever process it is called: a worker imports the code itself.
+
+    Attributes:
+        source: Where the domain comes from.
+        seeds: Of the samples.
+    """
+
+    source: Source
+    seeds: range
+
+    def __call__(self) -> Problem:
+        """The problem."""
+        return domain_from(self.source).problem(self.seeds)
+
+
+def _of_usable_length(made: Domain) -> Domain:
+    check_steps(made.name, made.problem(as_seeds([0])).sampler.n_steps)
+    return made
+
+
+def check_steps(name: str, n_steps: object) -> None:
+    """Refuse a number of steps that is none, or more than can be recorded."""
+    if isinstance(n_steps, bool) or not isinstance(n_steps, int) or not 1 <= n_steps <= MOST_STEPS:
+        raise ValueError(f"{name}: n_steps must be a whole number from 1 to {MOST_STEPS}: got {n_steps!r}")
+
+
+def version_of(source: Source) -> str:
+    """A hash of the factory's module and of what it makes, so that results of other code are told apart.
+
+    Modules that the factory's own imports are not looked at; settings and weights of sampler and constraint are.
+    """
+    problem = domain_from(source).problem(as_seeds([0]))
+    digest = hashlib.sha256(fingerprint(problem.sampler, problem.constraint).encode())
+    file = inspect.getsourcefile(inspect.unwrap(load_factory(source.factory))) if source.factory else None
+    if file is not None:  # a built-in domain's source is part of the version of the package
+        digest.update(Path(file).read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def record_of(source: Source) -> dict[str, Any]:
+    """What the record of a run says of a domain with settings or code of its own; data to compare with, no more."""
+    code = {"factory": source.factory} if source.factory else {}
+    return code | {"settings": json.loads(source.settings), "code": version_of(source)}
+
+
+def _check_settings(spec: str, factory: Callable[..., Any], settings: Mapping[str, Any]) -> bool:
+    """Whether the factory takes seeds; settings it does not know, or lacks, are refused."""
+    parameters = inspect.signature(factory).parameters
+    names = [name for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    own = [name for name in names if name != "seeds"]
+    anything = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    for name in settings:
+        if name not in own and not anything:
+            if not own:
+                raise ValueError(f"{spec} takes no settings: got {name!r}")
+            raise unknown(f"setting of {spec}", name, own)
+    lacking = [name for name in own if parameters[name].default is inspect.Parameter.empty and name not in settings]
+    if lacking:
+        raise ValueError(f"{spec} needs {', '.join(lacking)}: give values in a file, with --config settings.json")
+    return "seeds" in names
+
+
+def _call(spec: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    try:
+        return factory(**arguments)
+    except Exception as error:
+        raise ValueError(f"{spec} failed: {short_error(error)}") from error
+
+
+def _summary(factory: Callable[..., Any]) -> str:
+    """The first sentence of the factory's docstring."""
+    text = (inspect.getdoc(factory) or "a sampler of your own").strip().splitlines()[0]
+    return text.rstrip(".")
+
+
+def _parts(spec: str, made: Any) -> tuple[Sampler, Constraint, Distance]:
+    if isinstance(made, Problem):
+        made = (made.sampler, made.constraint, made.distance)
+    if isinstance(made, Domain):
+        raise ValueError(f"{spec} takes seeds and returned a Domain; a Domain makes its problems from seeds itself")
+    if not isinstance(made, tuple | list) or len(made) not in (2, 3):
+        count = f" of {len(made)}" if isinstance(made, tuple | list) else ""
+        raise ValueError(f"{spec} returned {type(made).__name__}{count}; {_EXPECTED}")
+    sampler, constraint = made[:2]
+    if hasattr(sampler, "project") and hasattr(constraint, "step"):
+        raise ValueError(f"{spec} returned the constraint first; {_EXPECTED}, in this order")
+    for name, meaning in (("n_steps", "a whole number"), ("start", "start(noise)"), ("step", "step(x, t, noise)")):
+        if not hasattr(sampler, name):
+            raise ValueError(
+                f"the sampler that {spec} returned, {type(sampler).__name__}, has no {name} ({meaning}); a sampler has "
+                "n_steps, start(noise) and step(x, t, noise)"
+            )
+    check_steps(spec, sampler.n_steps)
+    if not isinstance(constraint, Constraint):
+        raise ValueError(
+            f"the constraint that {spec} returned, {type(constraint).__name__}, does not derive from "
+            "trimtab.Constraint; plain functions can be wrapped: trimtab.as_constraint(project, defect)"
+        )
+    distance = made[2] if len(made) == 3 else euclidean
+    if not callable(distance):
+        raise ValueError(f"{spec}: the distance must be a function of two batches of states: got {distance!r}")
+    return sampler, constraint, distance

@@ -1,0 +1,383 @@
+"""Where batches are run changes no number, and what was finished is not run again."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import sys
+from concurrent.futures import wait
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import engine_cases
+import trimtab as tt
+from engine_cases import Loop, make_another, make_problem, problem, returns_states, tree_loop, unseeded
+from trimtab.constraints import SO3
+from trimtab.core import batch_work, pools
+from trimtab.core.batch_cache import BatchCache, CachedBatch
+from trimtab.core.errors import EngineError
+from trimtab.core.runner import BatchRunner, Engine
+
+SOURCES = {"problem": (problem, ()), "loop": (lambda: Loop(1), (Loop(2),))}
+
+
+def price_bytes(source, path, **options) -> bytes:
+    tt.calibrate(source, **options).save(path)
+    return path.read_bytes()
+
+
+def advice_facts(source, held_out, engine) -> str:
+    facts = tt.advise(source, *held_out, cost="projections", tolerance=0.3, engine=engine).facts()
+
+    def numbers(thing):  # seconds differ from run to run
+        if isinstance(thing, dict):
+            return {key: numbers(value) for key, value in thing.items() if "second" not in key and "share" not in key}
+        return [numbers(one) for one in thing] if isinstance(thing, list) else thing
+
+    return json.dumps({key: value for key, value in numbers(facts).items() if key not in ("findings", "reason")})
+
+
+def table(source, engine):
+    found = tt.compare(source, {"threshold": lambda view: view.defect > 0.3}, [4], engine=engine)
+    return [(row.name, row.projections, {name: v.tolist() for name, v in row.values.items()}) for row in found.rows]
+
+
+def engines():
+    return ["serial", Engine("processes", 2), pytest.param("ray", marks=pytest.mark.filterwarnings("ignore"))]
+
+
+@pytest.mark.parametrize("what", SOURCES)
+@pytest.mark.parametrize("engine", engines(), ids=["serial", "processes", "ray"])
+def test_the_engine_changes_no_number(engine, what, tmp_path):
+    if engine == "ray":
+        pytest.importorskip("ray", reason="ray is not installed: pip install 'trimtab[ray]'")
+        engine = Engine("ray", 1)
+    make, held_out = SOURCES[what]
+    here = price_bytes(make(), tmp_path / "here"), advice_facts(make(), held_out, None), table(make(), None)
+    started = Engine(engine) if isinstance(engine, str) else engine
+    with BatchRunner(started) as shop:
+        there = (
+            price_bytes(make(), tmp_path / "there", engine=shop),
+            advice_facts(make(), held_out, shop),
+            table(make(), shop),
+        )
+    assert there[0] == here[0]
+    assert there[1] == here[1]
+    for (name, spent, values), (name_there, spent_there, values_there) in zip(here[2], there[2], strict=True):
+        assert (name, spent) == (name_there, spent_there)
+        for measure in values:  # NaN where timing makes no difference
+            np.testing.assert_array_equal(values[measure], values_there[measure])
+    assert not multiprocessing.active_children()
+
+
+# ------------------------------------------------------------------ going on
+
+
+class StoppedError(Exception):
+    pass
+
+
+def stopping_after(batches: int):
+    """Told what is being done, it stops before a batch."""
+
+    def progress(text: str) -> None:
+        if text == f"calibration batch {batches}":
+            raise StoppedError
+
+    return progress
+
+
+@pytest.mark.parametrize("after", [3, 9, 16])
+def test_what_was_stopped_goes_on_and_ends_with_the_same_price(after, tmp_path, monkeypatch):
+    whole = price_bytes(problem(), tmp_path / "whole")
+    engine = Engine("serial", keep=tmp_path / "kept")
+    with pytest.raises(StoppedError):
+        tt.calibrate(problem(), engine=engine, progress=stopping_after(after))
+    kept = len(list((tmp_path / "kept").glob("*.json")))
+    assert kept >= after - 2  # the first two are one piece of work
+    ran = counted(monkeypatch)
+    assert price_bytes(problem(), tmp_path / "resumed", engine=engine) == whole
+    assert 0 < len(ran) == len(list((tmp_path / "kept").glob("*.json"))) - kept
+
+
+def counted(monkeypatch) -> list[object]:
+    """The schedules of the batches that are run from now on, in this process."""
+    ran = []
+
+    def run_here(work, shared):
+        ran.append(work.schedule)
+        return batch_work.run_here(work, shared)
+
+    monkeypatch.setattr("trimtab.core.runner.run_here", run_here)
+    return ran
+
+
+def test_a_finished_call_runs_nothing_again_whatever_the_engine(tmp_path, monkeypatch):
+    first = price_bytes(problem(), tmp_path / "first", engine=Engine("serial", keep=tmp_path / "kept"))
+    monkeypatch.setattr(pools, "ENGINES", dict.fromkeys(pools.ENGINES, lambda *_: pytest.fail("work was begun")))
+    for name in ("serial", "processes", "ray"):
+        engine = Engine(name, keep=tmp_path / "kept")
+        assert price_bytes(problem(), tmp_path / name, engine=engine) == first
+
+
+class Doubled(SO3):
+    def defect(self, x):
+        return 2 * super().defect(x)
+
+    def take(self, rows):
+        return self
+
+
+def test_batches_of_another_problem_schedule_or_version_are_not_reused(tmp_path, monkeypatch):
+    engine = Engine("serial", keep=tmp_path / "kept")
+    tt.calibrate(problem(), method="paper", engine=engine)
+    ran = counted(monkeypatch)
+    tt.calibrate(problem(), method="paper", engine=engine)
+    assert ran == []
+    for other in (problem(first=2000), problem(n=8), replace(problem(), constraint=Doubled())):
+        tt.calibrate(other, method="paper", engine=engine, check=True)
+    tt.calibrate(problem(), method="paper", engine=engine, closing="free")
+    assert len(ran) == 4
+    monkeypatch.setattr(batch_work, "_code", lambda: "another version")
+    tt.calibrate(problem(), method="paper", engine=engine)
+    assert len(ran) == 5
+
+
+def test_a_function_with_other_constants_is_another_one(tmp_path, monkeypatch):
+    engine = Engine("serial", keep=tmp_path / "kept")
+    ran = counted(monkeypatch)
+    for side in (0.5, 0.4):
+
+        def run(schedule, side=side):
+            corrector = tt.Corrector(
+                tt.as_constraint(lambda x: x.clamp(-side, side), lambda x: (x.abs() - side).clamp(min=0).amax(dim=1)),
+                schedule,
+                n_steps=3,
+            )
+            for t in range(3):
+                corrector(torch.full((2, 1), t - 1.0), t)
+            return corrector.rollout
+
+        tt.calibrate(run, method="paper", engine=engine)
+    assert len(ran) == 2
+
+
+def test_a_loop_with_another_generator_is_another_one(tmp_path):
+    engine = Engine("serial", keep=tmp_path / "kept")
+    finals = []
+    for seed in (1, 2, 1):
+        begun = torch.Generator().manual_seed(seed)
+
+        def run(schedule, begun=begun):
+            generator = torch.Generator()
+            generator.set_state(begun.get_state())  # a run draws from a copy, and repeats itself
+            corrector = tt.Corrector(tt.as_constraint(engine_cases.inside, engine_cases.outside), schedule, n_steps=3)
+            for t in range(3):
+                corrector(torch.randn(2, 1, generator=generator), t)
+            return corrector.rollout
+
+        with BatchRunner(engine) as shop:
+            finals.append(shop.runs(run)(tt.Periodic(1)).final)
+            assert shop.reused == (len(finals) == 3)
+    assert not torch.equal(finals[0], finals[1])
+    assert torch.equal(finals[0], finals[2])
+
+
+@pytest.mark.parametrize("damage", ["cut", "edited", "another's", "gone"])
+def test_a_damaged_batch_is_run_again(damage, tmp_path):
+    whole = price_bytes(problem(), tmp_path / "whole", engine=Engine("serial", keep=tmp_path / "kept"))
+    facts = sorted((tmp_path / "kept").glob("*.json"))
+    one, other = (path.with_name(f"{path.stem}.0.safetensors") for path in facts[:2])
+    if damage == "cut":
+        one.write_bytes(one.read_bytes()[:100])
+    elif damage == "edited":
+        facts[0].write_text(facts[1].read_text())
+    elif damage == "another's":
+        one.write_bytes(other.read_bytes())
+    else:
+        one.unlink()
+    said = []
+    engine = Engine("serial", keep=tmp_path / "kept")
+    assert price_bytes(problem(), tmp_path / "again", engine=engine, progress=said.append) == whole
+    assert len([text for text in said if "damaged and is run again" in text]) == 1
+
+
+@pytest.mark.parametrize("kind", ["dict", "numpy"])
+def test_states_that_are_trees_come_back_as_they_were(kind, tmp_path):
+    engine = Engine("serial", keep=tmp_path)
+    run = tree_loop(kind)
+    with BatchRunner(engine) as shop:
+        there = shop.runs(run)(tt.Periodic(2))
+    with BatchRunner(engine) as shop:
+        kept = shop.runs(run)(tt.Periodic(2))
+        assert shop.reused == 1
+    if kind == "numpy":
+        np.testing.assert_array_equal(kept.final, there.final)
+        return
+    assert list(kept.final) == ["x", "more"]
+    assert torch.equal(kept.final["x"], there.final["x"])
+    np.testing.assert_array_equal(kept.final["more"][0], there.final["more"][0])
+
+
+def test_states_in_types_of_ones_own_are_run_again_and_it_is_said(tmp_path):
+    said = []
+    for _ in range(2):
+        with BatchRunner(Engine("serial", keep=tmp_path), said.append) as shop:
+            assert isinstance(shop.runs(tree_loop("dataclass"))(tt.Periodic(2)).final, engine_cases.State)
+            assert shop.reused == 0
+    assert len(said) == 2
+    assert "types of your own" in said[0]
+
+
+# ------------------------------------------------------------------ what goes wrong
+
+
+@pytest.mark.parametrize("name", ["serial", "processes"])
+def test_a_run_that_does_not_repeat_itself_is_found_out_in_a_worker_too(name):
+    with pytest.raises(ValueError, match=r"not repeatable.*The global generator of torch was drawn from"):
+        tt.calibrate(unseeded, engine=Engine(name, 2))
+    with pytest.raises(TypeError, match=r"must return the record of its run, corrector.rollout: got Tensor"):
+        tt.calibrate(returns_states, engine=Engine(name, 1), check=False)
+
+
+@pytest.mark.parametrize("engine", [Engine("serial"), Engine("processes", 1)], ids=["serial", "processes"])
+def test_batches_go_on_after_one_that_failed(engine):
+    with BatchRunner(engine) as shop:
+        run = shop.runs(engine_cases.Picky(3))
+        for _ in range(3):
+            with pytest.raises(OSError, match="a budget of 2 is too small"):
+                run(tt.Periodic(2))
+        assert int(run(tt.Periodic(4)).spent[0]) == 4
+        run.ahead([tt.Periodic(1), tt.Periodic(5)])
+        with pytest.raises(OSError, match="a budget of 1 is too small"):
+            run(tt.Periodic(5))
+        assert int(run(tt.Periodic(5)).spent[0]) == 5
+        for _ in range(2):  # run again where it is asked for, so that it is told why it failed
+            with pytest.raises(OSError, match="a budget of 1 is too small"):
+                run(tt.Periodic(1))
+
+
+def test_a_batch_is_run_once_though_another_one_failed_while_it_was_waited_for():
+    ran: list[int] = []
+
+    def loop(schedule):
+        ran.append(schedule.budget)
+        return engine_cases.Picky(3)(schedule)
+
+    with BatchRunner(Engine("serial")) as shop:
+        run = shop.runs(loop)
+        run.ahead([tt.Periodic(1), tt.Periodic(5), tt.Periodic(5)])
+        with pytest.raises(OSError, match="a budget of 1 is too small"):
+            run(tt.Periodic(5))
+        for _ in range(2):
+            assert int(run(tt.Periodic(5)).spent[0]) == 5
+    assert ran == [1, 5, 5]
+
+
+def test_a_batch_that_was_dropped_is_run_where_it_is_asked_for():
+    with BatchRunner(Engine("serial")) as shop:
+        run = shop.runs(Loop(1))
+        run.ahead([tt.Periodic(5)])
+        shop.close()
+        assert int(run(tt.Periodic(5)).spent[0]) == 5
+
+
+def test_what_is_done_comes_in_the_order_it_was_submitted_in():
+    pool = pools.ProcessPool(1)
+    names = [f"work {k}" for k in range(8)]
+    for name in names:
+        pool.submit(name, engine_cases.wait, 0.0, {})
+    wait(pool.running)  # as if this process had been slow to ask
+    assert [pool.next()[0] for _ in names] == names
+    pool.close()
+
+
+def test_a_pool_ends_its_own_processes_alone():
+    one, other = pools.ProcessPool(1), pools.ProcessPool(1)
+    other.submit("other", engine_cases.wait, 1.0, {})
+    one.submit("one", engine_cases.wait, 600.0, {})
+    one.close()
+    assert other.next() == ("other", 1.0)
+    other.close()
+
+
+def test_what_cannot_be_sent_is_refused_with_what_to_do(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    mine = replace(problem(), constraint=tt.as_constraint(lambda x: x.clamp(-1, 1)))
+    with pytest.raises(ValueError, match=r"cannot be sent to other processes.*cloudpickle.*Engine\(make=…\)"):
+        tt.calibrate(mine, engine="processes")
+
+
+def test_functions_written_in_place_are_sent_with_cloudpickle(tmp_path):
+    pytest.importorskip("cloudpickle", reason="cloudpickle is not installed: pip install cloudpickle")
+    ball = tt.as_constraint(lambda x: x.clamp(-1, 1), lambda x: (x.abs() - 1).clamp(min=0).flatten(1).amax(dim=1))
+    mine = replace(problem(), constraint=ball)
+    here = price_bytes(mine, tmp_path / "here", method="paper")
+    assert price_bytes(mine, tmp_path / "there", method="paper", engine=Engine("processes", 1)) == here
+
+
+def test_a_function_makes_the_problem_in_the_workers_and_must_make_the_same(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    here = price_bytes(problem(), tmp_path / "here", method="paper")
+    engine = Engine("processes", 1, make=make_problem)
+    assert price_bytes(problem(), tmp_path / "there", method="paper", engine=engine) == here
+    assert tt.advise(problem(), cost="projections", engine=engine).measured.n_steps == engine_cases.STEPS
+    with pytest.raises(EngineError, match="another sampler than this process"):
+        tt.calibrate(problem(), engine=Engine("processes", 1, make=make_another))
+
+
+def test_a_worker_with_other_libraries_is_refused(monkeypatch):
+    def elsewhere(work, shared):
+        answer = batch_work.run_here(work, shared)
+        return answer._replace(place=answer.place | {"torch": "0.1"})
+
+    monkeypatch.setattr("trimtab.core.runner.run_here", elsewhere)
+    with pytest.raises(EngineError, match="a worker differs from this process in torch"):
+        tt.calibrate(problem(), engine="serial")
+
+
+def test_kept_jax_arrays_are_read_where_jax_is_not_imported_yet(tmp_path, monkeypatch):
+    jax = pytest.importorskip("jax", reason="needs the jax extra")
+    still = tt.as_constraint(lambda x: x, lambda x: jax.numpy.abs(x).max(axis=1))
+    corrector = tt.Corrector(still, tt.Stepwise(), 1)
+    corrector(jax.numpy.ones((2, 3)))
+    said: list[str] = []
+    kept, name = BatchCache(tmp_path, said.append), "0" * 32 + "-0"
+    assert kept.write(name, CachedBatch((corrector.rollout,)))
+    monkeypatch.delitem(sys.modules, "jax")
+    monkeypatch.setattr("trimtab.core.trees.import_module", {"jax": jax}.__getitem__)  # it cannot be imported twice
+    found = kept.read(name)
+    assert not said
+    assert found is not None
+    assert isinstance(found.records[0].final, jax.Array)
+
+
+def test_engines_that_are_none_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="did you mean 'processes'"):
+        Engine("process")
+    for workers in (0, 1.5, True):
+        with pytest.raises(ValueError, match="at least 1"):
+            Engine("processes", workers)
+    with pytest.raises(TypeError, match="engine is 'processes', 'ray', 'serial' or"):
+        tt.calibrate(problem(), engine=2)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="in a folder, and this is a file"):
+        BatchCache(tmp_path / "file")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for place in ("link", "link/within", "file/within"):
+        with pytest.raises(ValueError, match=f"{place}: .*none can be made here, since .* a link that leads nowhere"):
+            tt.calibrate(problem(), engine=Engine("serial", keep=tmp_path / place))
+
+
+def test_threads_and_number_formats_of_the_caller_are_left_alone_and_followed():
+    threads = torch.get_num_threads()
+    torch.set_default_dtype(torch.float64)
+    try:
+        price = tt.calibrate(problem(), method="paper", engine=Engine("processes", 1))
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert price.n_steps == engine_cases.STEPS

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+import free
+import trimtab as tt
+from cases import CONSTRAINTS, Walk
+from trimtab.evaluation.limits.hindsight import best_of_all, hindsight
+
+
+def path_errors(mask, sampler, seeds):
+    return free.rollout(sampler, CONSTRAINTS["ball"](seeds), tt.schedules.Fixed(mask), seeds).residuals.sum(dim=0)
+
+
+@pytest.fixture(params=[1, 3, 7])
+def small(request):
+    sampler, seeds = Walk(n_steps=8), torch.arange(12)
+    return sampler, seeds, request.param
+
+
+def test_hindsight_finds_nearly_the_best_of_all_masks(small):
+    sampler, seeds, budget = small
+    best = best_of_all(sampler, CONSTRAINTS["ball"](seeds), seeds, budget)
+    found = hindsight(sampler, CONSTRAINTS["ball"](seeds), seeds, budget)
+    limit, value = path_errors(best, sampler, seeds), path_errors(found, sampler, seeds)
+    assert (found.sum(dim=0) == budget).all()
+    assert (value >= limit - 1e-12).all()
+    assert value.mean() <= 1.02 * limit.mean()
+
+
+def test_a_start_counts_for_each_sample_that_it_spends_the_budget_on():
+    sampler, seeds = Walk(n_steps=8), torch.arange(12)
+    start = best_of_all(sampler, CONSTRAINTS["ball"](seeds), seeds, 3)
+    limit = path_errors(start, sampler, seeds)
+    start[:, 5] = True
+    found = hindsight(sampler, CONSTRAINTS["ball"](seeds), seeds, 3, [start], rounds=0, tries=0)
+    others = seeds != 5
+    assert torch.equal(path_errors(found, sampler, seeds)[others], limit[others])
+    assert (found.sum(dim=0) == 3).all()
+
+
+def test_all_masks_are_tried():
+    sampler, seeds = Walk(n_steps=6), torch.arange(5)
+    best = path_errors(best_of_all(sampler, CONSTRAINTS["ball"](seeds), seeds, 2), sampler, seeds)
+    for i in range(6):
+        for j in range(i):
+            mask = torch.zeros(6, 5, dtype=torch.bool)
+            mask[[i, j]] = True
+            assert (path_errors(mask, sampler, seeds) >= best - 1e-12).all()
+
+
+def test_hindsight_is_never_worse_than_what_it_starts_from():
+    sampler, seeds = Walk(), torch.arange(6)
+    for seed in range(3):
+        start = free.rollout(sampler, CONSTRAINTS["ball"](seeds), tt.schedules.RandomTimes(4, seed), seeds).projected
+        found = hindsight(sampler, CONSTRAINTS["ball"](seeds), seeds, 4, [start], rounds=0, tries=2)
+        assert (path_errors(found, sampler, seeds) <= path_errors(start, sampler, seeds)).all()
+
+
+def test_hindsight_does_not_depend_on_the_batch_size():
+    sampler, seeds = Walk(), torch.arange(6)
+    whole = hindsight(sampler, CONSTRAINTS["ball"](seeds), seeds, 4)
+    parts = hindsight(sampler, CONSTRAINTS["ball"](seeds), seeds, 4, batch=7)
+    assert torch.equal(whole, parts)
+
+
+@pytest.mark.parametrize("budget", [0, 12])
+def test_extreme_budgets_leave_no_choice(budget):
+    found = hindsight(Walk(), CONSTRAINTS["ball"](torch.arange(3)), torch.arange(3), budget)
+    assert torch.equal(found, torch.full((12, 3), budget > 0))
+
+
+def test_an_objective_that_is_nan_is_refused():
+    def unknown(run, rows):
+        return torch.where(rows == 1, torch.nan, run.residuals.sum(dim=0))
+
+    with pytest.raises(ValueError, match=r"objective\(run, rows\) must .*: got NaN for 1 of 3 samples"):
+        hindsight(Walk(), CONSTRAINTS["ball"](torch.arange(3)), torch.arange(3), 4, objective=unknown)
+
+
+def test_too_many_masks_are_refused():
+    with pytest.raises(ValueError, match="too many; use hindsight"):
+        best_of_all(Walk(n_steps=40), CONSTRAINTS["sphere"](torch.arange(3)), torch.arange(3), 20)
