@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -117,7 +116,7 @@ class Stream:
 
     def begin(self, x: Any) -> None:
         """Begin anew with the initial states `x`: full buckets. Needed by constraints that need "previous"."""
-        self._corrector._own()  # another thread's run is refused before anything is forgotten
+        self._corrector._owned_trace()  # another thread's run is refused before anything is forgotten
         self.steps = 0
         self._projected = None
         self._bucket.empty()
@@ -131,12 +130,12 @@ class Stream:
             **context: As in `Corrector`.
         """
         corrector = self._corrector
-        ledger, previous = corrector._ledger, corrector._previous
+        ledger, previous = corrector._trace, corrector._previous
         try:
             x = corrector(proposal, **context)
         except BaseException:
-            failed = corrector._ledger
-            if failed is not None and failed.thread == get_ident() and (failed.broken or failed.complete):
+            failed = corrector._trace
+            if failed is not None and  (failed.broken or failed.complete):
                 corrector.reset()  # the step can be made again, from where it was
                 if ledger is not None and previous is not None:
                     corrector.begin(ledger.form.state(previous))

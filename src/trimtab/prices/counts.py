@@ -96,7 +96,7 @@ class Allowed(Priced, ByIteration):
                 f"the allowance was made for T = {self.allowance.n_steps} steps and cannot be used for T = "
                 f"{view.n_steps}; calibrate again"
             )
-        due = self.allowance.counts[:, view.t] > view.again
+        due = self.allowance.counts[:, view.t] > view.iteration
         return due[self.budget] if isinstance(self.budget, Tensor) else due[int(self.budget)].expand_as(view.defect)
 
     def to(self, device: torch.device) -> Allowed:

@@ -116,7 +116,7 @@ class AtPrice(Schedule):
             raise ValueError(
                 f"the prices are of T = {len(self.prices)} steps and cannot be used for T = {view.n_steps}"
             )
-        price = (self.prices if self.onward is None or not view.again else self.onward)[view.t]
+        price = (self.prices if self.onward is None or not view.iteration else self.onward)[view.t]
         if price.ndim and len(price) != len(view):
             raise ValueError(
                 f"there are prices for {len(price)} samples, and {len(view)} samples; give (T,) or one each"

@@ -125,7 +125,7 @@ class Thresholds(Provenance):
 
     def price(self, view: StepView, left: Any) -> Any:
         """What a correction costs each sample now with so many left, (n,) int64 to (n,): arrays as in `StepView`."""
-        price = (self._onward if view.again else self._prices)[view.t][left]
+        price = (self._onward if view.iteration else self._prices)[view.t][left]
         return price if self.sample_scale is None else price * self.sample_scale.now(view)
 
     def resample(self, n_steps: int, keep: Keep = "count") -> Thresholds:

@@ -66,6 +66,7 @@ class Stepwise(Schedule):
 
     budget: float = field(default=1.0, init=False, repr=False)
     uses_defects: ClassVar[bool] = False
+    whole: ClassVar[bool] = True
 
     def decide(self, view: StepView) -> Tensor:
         """Every sample."""
@@ -120,7 +121,7 @@ class Inexact(ByIteration):
     def decide(self, view: StepView) -> Tensor:
         """Every sample while the step has had fewer than its share."""
         due = math.floor((view.t + 1) * self.per_step) - math.floor(view.t * self.per_step)
-        return torch.full_like(view.defect, view.again < due, dtype=torch.bool)
+        return torch.full_like(view.defect, view.iteration < due, dtype=torch.bool)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from torch import Tensor
 import trimtab as tt
 from cases import Sphere, Walk
 from trimtab.core.groups import Groups
-from trimtab.core.looks import SparseView, is_measured_step
+from trimtab.core.view import SparseView, is_measured_step
 from trimtab.core.replay import replay
 from trimtab.core.schedule import Watched, watched
 from trimtab.core.stream import Stream
@@ -73,9 +73,9 @@ def run(schedule, constraint=None, **options) -> tt.Rollout:
     st.sampled_from(["paid", "free", "none"]),
     st.booleans(),
 )
-def test_no_defect_is_measured_where_the_schedule_does_not_look(every, blindly, budget, closing, dense):
+def test_no_defect_is_measured_where_the_schedule_does_not_look(every, blindly, budget, closing):
     constraint, schedule = Counting(), Seldom(every, tuple(blindly), budget)
-    record = run(schedule, constraint, closing=closing, dense=dense)
+    record = run(schedule, constraint, closing=closing)
     looked = torch.tensor([is_measured_step(t, every) for t in range(T)])
     assert constraint.looks == [len(SEEDS)] * int(looked.sum())
     assert record.calls["defect"] == len(constraint.looks)
@@ -119,12 +119,10 @@ def test_groups_are_seen_together_where_the_schedule_looks(how):
     assert torch.equal(run(Seldom(), groups=groups, measure_defects=True).projected, record.projected)
 
 
-def test_a_bad_defect_is_refused_at_the_first_look_and_in_a_dense_run_at_the_end():
+def test_a_bad_defect_is_refused_at_the_first_measured_step():
     bad = tt.as_constraint(Sphere().project, lambda x: torch.full((len(x),), torch.nan))
     with pytest.raises(ValueError, match="at step 2 of 12"):
         run(Seldom(), bad)
-    with pytest.raises(ValueError, match="NaN or inf"):
-        run(Seldom(), bad, dense=True)
 
 
 def test_a_defect_that_changes_states_is_found_at_the_first_look():
