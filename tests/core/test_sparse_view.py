@@ -71,7 +71,6 @@ def run(schedule, constraint=None, **options) -> tt.Rollout:
     st.sets(st.integers(0, T - 1), max_size=4),
     st.integers(1, T),
     st.sampled_from(["paid", "free", "none"]),
-    st.booleans(),
 )
 def test_no_defect_is_measured_where_the_schedule_does_not_look(every, blindly, budget, closing):
     constraint, schedule = Counting(), Seldom(every, tuple(blindly), budget)

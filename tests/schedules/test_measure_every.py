@@ -89,7 +89,7 @@ def test_it_keeps_what_the_other_one_is_and_moves_with_it():
 def test_what_cannot_look_less_often_is_refused():
     with pytest.raises(ValueError, match="looks at no defect at all"):
         MeasureEvery(tt.Periodic(3), 2)
-    with pytest.raises(TypeError, match=r"trimtab\.Schedule or a function"):
+    with pytest.raises(TypeError, match=r"trimtab\.Schedule, a function"):
         MeasureEvery(3, 2)
     with pytest.raises(ValueError, match="must be a whole number of at least 1: got 0"):
         MeasureEvery(FixedThreshold(0.1), 0)

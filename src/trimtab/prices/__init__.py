@@ -16,6 +16,7 @@ Every method is a function of calibration batches, which are run by a problem or
 
 from trimtab.prices.calibration import Price, calibrate
 from trimtab.prices.mean import Mean, MeanPrices
+from trimtab.prices.online import Learned, Learner
 from trimtab.prices.plan import Plan, Planned
 from trimtab.prices.price_file import load
 from trimtab.prices.quantile import paper_prices, quantile_table
@@ -24,6 +25,8 @@ from trimtab.prices.thresholds import Adaptive, Thresholds
 
 __all__ = [
     "Adaptive",
+    "Learned",
+    "Learner",
     "Mean",
     "MeanPrices",
     "Plan",

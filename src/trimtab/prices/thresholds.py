@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core import html
-from trimtab.core.budget import Budget, Unit
+from trimtab.core.budget import Budget, PerBatch, Unit
 from trimtab.core.errors import check_integer, check_type
 from trimtab.core.files import save_tensors
 from trimtab.core.view import StepView, as_array
@@ -125,7 +125,8 @@ class Thresholds(Provenance):
 
     def price(self, view: StepView, left: Any) -> Any:
         """What a correction costs each sample now with so many left, (n,) int64 to (n,): arrays as in `StepView`."""
-        price = (self._onward if view.iteration else self._prices)[view.t][left]
+        row = (self._onward if view.iteration else self._prices)[view.t]
+        price = interpolated(row, left) if isinstance(left, float) else row[left]
         return price if self.sample_scale is None else price * self.sample_scale.now(view)
 
     def resample(self, n_steps: int, keep: Keep = "count") -> Thresholds:
@@ -204,7 +205,8 @@ class Adaptive(Priced):
         """Check the budget against the table."""
         prices = check_type(self.thresholds, Thresholds, "the prices of Adaptive", "calibrate(…) makes them")
         wanted = prices.budget if self.budget is None else self.budget
-        object.__setattr__(self, "budget", budget_within(wanted, prices.n_steps, prices.budget, prices.unit))
+        within = budget_within(wanted, prices.n_steps, prices.budget, prices.unit)
+        object.__setattr__(self, "budget", PerBatch(within) if isinstance(wanted, PerBatch) else within)
 
     @property
     def made_from(self) -> Thresholds:
@@ -242,6 +244,18 @@ class Adaptive(Priced):
         budget = self.budget.to(device) if isinstance(self.budget, Tensor) else self.budget
         there = thresholds is self.thresholds and budget is self.budget
         return self if there else replace(self, thresholds=thresholds, budget=budget)
+
+
+def interpolated(row, left):
+    """Return the price at a fractional budget."""
+    low = int(left)
+    if low + 1 >= len(row):
+        return row[-1]
+    if not torch.isfinite(row[low]) and row[low] > 0:
+        return row[low + 1] / max(left - low, 1e-9)
+    if not (torch.isfinite(row[low]) and torch.isfinite(row[low + 1])):
+        return row[low] if left - low < 0.5 else row[low + 1]
+    return torch.lerp(row[low], row[low + 1], left - low)
 
 
 def choices(n_steps: int, budget: int, closing: str) -> tuple[int, int]:
