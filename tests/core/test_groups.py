@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +12,6 @@ from cases import Sphere, Walk
 from trimtab.core.constraint import Improvement
 from trimtab.core.groups import Groups, as_groups
 from trimtab.core.replay import replay
-from trimtab.core.trace import Trace
 from trimtab.prices import Adaptive, Thresholds
 
 LABELS = torch.tensor([7, 3, 7, 3, 9, 9])
@@ -96,9 +94,7 @@ def test_a_problem_has_one_label_for_each_of_its_seeds():
 
 
 def test_what_a_run_was_given_follows_its_states_to_their_device():
-    form = SimpleNamespace(n=6, device=ELSEWHERE, dtype=torch.float32)
-    run = Trace(form, tt.Periodic(torch.full((6,), 3)), 12, "none", "projection", torch.arange(6))
-    assert run.seeds.device == run.schedule.budget.device == ELSEWHERE
+    assert tt.Periodic(torch.full((6,), 3)).to(ELSEWHERE).budget.device == ELSEWHERE
     groups = Groups(LABELS, "largest")
     assert (groups.to(ELSEWHERE).labels.device, groups.to(ELSEWHERE).defect) == (ELSEWHERE, "largest")
     assert groups.to(LABELS.device) is groups

@@ -8,6 +8,7 @@ functions in `trimtab.core.state`.
 from __future__ import annotations
 
 import asyncio
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from threading import Lock, get_ident
@@ -115,6 +116,7 @@ class Corrector:
         self._strict = False
         self._starting = Lock()
         self._previous: Leaves | None = None
+        _break_compiled_graphs()
 
     # -------------------------------------------------------------- one step
 
@@ -131,8 +133,6 @@ class Corrector:
             with torch.no_grad(), torch.autocast(run.device.type, enabled=False):
                 return self._step(run, proposal, context)
         return self._step(run, proposal, context)
-
-    __call__._torchdynamo_disable = True  # type: ignore[attr-defined]  # torch.compile breaks the graph here
 
     def _step(self, run: Trace, proposal: Any, context: dict[str, Any]) -> Any:
         """Measure, decide and correct."""
@@ -532,6 +532,12 @@ class Corrector:
             raise ValueError(f"the constraint needs {', '.join(missing)} at step {run.t}: {hint}")
         passed = Context({name: known[name] for name in needs}, run.n)
         return BoundConstraint(self.constraint, run.form, run.projection_meter, run.defect_meter, passed)
+
+
+def _break_compiled_graphs() -> None:
+    """Keep torch.compile out of a corrector, once torch.compile is there: importing it takes as long as torch."""
+    if "torch._dynamo" in sys.modules and not hasattr(Corrector.__call__, "_torchdynamo_disable"):
+        Corrector.__call__ = torch.compiler.disable(Corrector.__call__)  # type: ignore[method-assign]
 
 
 def _detached(leaves: Leaves) -> Leaves:
