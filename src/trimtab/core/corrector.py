@@ -29,7 +29,7 @@ from trimtab.core.noise import as_seeds
 from trimtab.core.record import Closing, InfeasibleWarning, Rollout
 from trimtab.core.schedule import Schedule, as_schedule, check_seeds_unused
 from trimtab.core.states import Form, Leaves, all_finite, finite_rows, put_rows, take_leaves
-from trimtab.core.trace import Trace
+from trimtab.core.trace import Trace, are_distances
 from trimtab.core.view import StepView, is_measured_step
 
 __all__ = ["Corrector"]
@@ -172,7 +172,7 @@ class Corrector:
         some = constraint.take(rows)
         answer = self._recovered(run, some, x, some.project(x, rows), rows)
         residual = self._residual(some, answer)
-        if residual is not None and not bool(residual.isfinite().all()):
+        if residual is not None and not are_distances(residual):
             some.check_answers(answer)  # bad states are the reason
         run.record_projection(rows, answer, residual)
         return put_rows(x, rows, answer.x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from time import perf_counter
 from typing import Any
@@ -118,7 +119,8 @@ class Trace:
     def observe(self, defect: Tensor) -> None:
         """Record the defects of the proposals, (n,); raise if one is negative, NaN or inf."""
         self.defects[self.t] = defect.detach()
-        self.check(_is_distance(self.defects[self.t]), "the defect is negative, NaN or inf")
+        if not are_distances(self.defects[self.t]):
+            self.check(_is_distance(self.defects[self.t]), "the defect is negative, NaN or inf")
         if self.groups is not None:
             self.seen[self.t] = self.groups.together(self.defects[self.t])
 
@@ -179,9 +181,11 @@ class Trace:
         if self.unit == "iteration":  # one was paid when it was decided
             self._pay_more(self.iterations[t] - self.projected[t].int())
         if residual is not None:
-            self.residuals[t, rows] = residual.detach().to(self.residuals.dtype)
-            good = torch.ones_like(self.done).index_copy(0, rows, _is_distance(self.residuals[t, rows]))
-            self.check(good, "the defect after projecting is negative, NaN or inf")
+            residual = residual.detach().to(self.residuals.dtype)
+            self.residuals[t, rows] = residual
+            if not are_distances(residual):
+                good = torch.ones_like(self.done).index_copy(0, rows, _is_distance(residual))
+                self.check(good, "the defect after projecting is negative, NaN or inf")
 
     def record_iteration(self, rows: Tensor, answer: Improvement) -> None:
         """Record one iteration of some rows, (k,): its cost, what is left of the defects, which rows are done."""
@@ -193,7 +197,7 @@ class Trace:
             self._pay_more(cost - 1)
         self.done[rows] = answer.done
         self.residuals[t, rows] = answer.defect.detach().to(self.residuals.dtype)
-        if not bool(_is_distance(self.residuals[t, rows]).all()):
+        if not are_distances(self.residuals[t, rows]):
             raise ProjectionError(f"improve returned a defect that is negative, NaN or inf at step {t}")
         if self.schedule.repeats:
             going = torch.zeros_like(self.done).index_fill_(0, rows, True) & ~self.done
@@ -296,6 +300,12 @@ class Trace:
         steps, defects, asked, costs = zip(*self.passes, strict=True)
         measured = torch.where(torch.stack(asked), torch.stack(defects), torch.nan)
         return Passes(torch.tensor(steps), measured, torch.stack(costs))
+
+
+def are_distances(values: Tensor) -> bool:
+    """Return whether all values are finite and at least 0."""
+    least, largest = values.aminmax()  # NaN is both
+    return float(least) >= 0 and float(largest) < math.inf
 
 
 def _is_distance(values: Tensor) -> Tensor:
