@@ -70,7 +70,7 @@ class ByIteration(Schedule):
     repeats = True
 
 
-def as_schedule(schedule: Schedule | Callable[[StepView], Tensor]) -> Schedule:
+def as_schedule(schedule: Any) -> Schedule:
     """Return the schedule itself, or a plain function of a `StepView` as a schedule without a limit."""
     if isinstance(schedule, Schedule):
         return schedule

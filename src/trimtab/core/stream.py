@@ -135,7 +135,7 @@ class Stream:
             x = corrector(proposal, **context)
         except BaseException:
             failed = corrector._trace
-            if failed is not None and  (failed.broken or failed.complete):
+            if failed is not None and (failed.broken or failed.complete):
                 corrector.reset()  # the step can be made again, from where it was
                 if ledger is not None and previous is not None:
                     corrector.begin(ledger.form.state(previous))

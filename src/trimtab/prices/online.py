@@ -71,11 +71,11 @@ class Learned(Schedule):
     def decide(self, view: StepView) -> Tensor:
         """Return the samples whose even spacing is due, or whose defect reaches the price."""
         n_choices = view.t + view.steps_to_go
-        count = corrections(self.budget, view.n_steps) - (view.n_steps - n_choices)
+        count = int(corrections(self.budget, view.n_steps)) - (view.n_steps - n_choices)
         pace = count / max(n_choices, 1)
         even = torch.floor((view.t + 1) * pace + self.phase) > torch.floor(view.t * pace + self.phase)
         if self.last_steps:
-            return torch.where(self.control, even, torch.full_like(even, view.t >= n_choices - count))
+            return torch.where(self.control, even, torch.full_like(even, bool(view.t >= n_choices - count)))
         if self.price is None:
             return even
         s, left = view.arrays(self)
@@ -252,7 +252,11 @@ class Learner:
             raise ValueError("a budget as schedule counts projections: leave unit='iteration' out, or calibrate prices")
         loop = {"constraint": type(constraint).__name__, "n_steps": n_steps, "closing": closing}
         self.made_for = self.made_for or loop
-        wrong = [f"{name}={loop[name]!r} (learned with {self.made_for[name]!r})" for name in loop if loop[name] != self.made_for[name]]
+        wrong = [
+            f"{name}={loop[name]!r} (learned with {self.made_for[name]!r})"
+            for name in loop
+            if loop[name] != self.made_for[name]
+        ]
         if wrong:
             raise ValueError(f"this learner has learned on another problem: got {', '.join(wrong)}; make a new one")
         count = corrections(self.budget, n_steps)
