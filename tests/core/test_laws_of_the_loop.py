@@ -8,7 +8,6 @@ import torch
 import free
 import trimtab as tt
 from cases import CONSTRAINTS, SCHEDULES, Solver, Sphere, Walk
-from trimtab.core.bound_constraint import Retry
 from trimtab.core.budget import corrections
 from trimtab.core.noise import Noise
 from trimtab.core.replay import replay

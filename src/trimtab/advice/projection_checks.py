@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab.core.arrays import Form, Leaves, map_leaves, pick, rowwise
 from trimtab.core.bound_constraint import BoundConstraint, bind
 from trimtab.core.constraint import Constraint
 from trimtab.core.metrics import Distance, measured_distance
@@ -20,7 +21,6 @@ from trimtab.core.repeatable import as_record
 from trimtab.core.rollout import Sampler, noise_of
 from trimtab.core.runner import RunBatch
 from trimtab.core.schedule import Schedule, Watched
-from trimtab.core.states import Form, Leaves, map_leaves, pick, rowwise
 from trimtab.schedules import Periodic, Stepwise
 
 __all__ = [

@@ -8,6 +8,7 @@ from functools import partial
 import torch
 
 from trimtab.advice.shared import Shared
+from trimtab.core.arrays import Form
 from trimtab.core.checks import check_positive
 from trimtab.core.constraint import check_constraint
 from trimtab.core.errors import check_callable, unknown
@@ -17,7 +18,6 @@ from trimtab.core.record import Rollout
 from trimtab.core.repeatable import as_record
 from trimtab.core.runner import BatchRunner, RunBatch, ahead
 from trimtab.core.schedule import Watched
-from trimtab.core.states import Form
 from trimtab.prices.batches import Source
 from trimtab.prices.plan import Plan
 from trimtab.prices.raced import Price, Raced

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from trimtab.constraints.rows import row_length, row_norm, scaled
 from trimtab.constraints.states import check_states
+from trimtab.core.arrays import rowwise
 from trimtab.core.checks import check_floats, check_positive
 from trimtab.core.constraint import Constraint
-from trimtab.core.states import rowwise
 
 __all__ = ["Ball", "Sphere"]
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from trimtab.constraints.rows import brought_near, frame_defect, remeasured, row_norm, row_product, schulz_factor
 from trimtab.constraints.states import check_states
+from trimtab.core.arrays import rowwise
 from trimtab.core.constraint import Constraint, Improvement
-from trimtab.core.states import rowwise
 
 __all__ = ["Stiefel", "newton_schulz"]
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from trimtab.constraints.derived import changed
+from trimtab.core.arrays import Form, map_leaves
 from trimtab.core.constraint import Constraint, Projection
 from trimtab.core.errors import check_number, check_type
-from trimtab.core.states import Form, map_leaves
 
 __all__ = ["TimeLimit"]
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from trimtab.core.states import Form, difference
+from trimtab.core.arrays import Form, difference
 
 __all__ = ["Constraint", "Improvement", "Projection", "as_constraint", "residual_norm"]
 

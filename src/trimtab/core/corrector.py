@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, is_autocast_enabled, is_grad_enabled
 
+from trimtab.core.arrays import Form, Leaves, all_finite, finite_rows, put_rows, take_leaves
 from trimtab.core.bound_constraint import (
     BoundConstraint,
     Context,
@@ -36,7 +37,6 @@ from trimtab.core.groups import Groups, as_groups
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Closing, InfeasibleWarning, Rollout
 from trimtab.core.schedule import Schedule, as_schedule, check_seeds_unused
-from trimtab.core.states import Form, Leaves, all_finite, finite_rows, put_rows, take_leaves
 from trimtab.core.trace import Trace, are_distances
 from trimtab.core.view import StepView, is_measured_step
 

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab.core.arrays import Form, difference, pick
 from trimtab.core.checks import check_floats
 from trimtab.core.errors import check_callable, check_number, check_type
 from trimtab.core.record import Rollout
-from trimtab.core.states import Form, difference, pick
 
 __all__ = [
     "Summary",

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab.core.arrays import Form
 from trimtab.core.checks import check_bool
 from trimtab.core.errors import check_callable, check_type
-from trimtab.core.states import Form
 
 __all__ = ["Quality", "as_quality"]
 

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from trimtab.core.arrays import Form, numbers_of
 from trimtab.core.checks import check_positive
 from trimtab.core.errors import check_integer, unknown
-from trimtab.core.states import Form, numbers_of
 
 __all__ = [
     "MEASURES",

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core import state as accounts
+from trimtab.core.arrays import Form, Leaves
 from trimtab.core.bound_constraint import Meter, Outcome, ProjectionError
 from trimtab.core.budget import Unit, units
 from trimtab.core.constraint import Improvement
@@ -18,7 +19,6 @@ from trimtab.core.groups import Groups
 from trimtab.core.record import Closing, Passes, Rollout
 from trimtab.core.schedule import Schedule
 from trimtab.core.state import RunState, Terms
-from trimtab.core.states import Form, Leaves
 from trimtab.core.view import History, StepView
 
 __all__ = ["Trace", "run_terms"]

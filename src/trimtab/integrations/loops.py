@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab.core.arrays import Form
 from trimtab.core.errors import check_callable, check_integer
 from trimtab.core.noise import Noise
-from trimtab.core.states import Form
 
 __all__ = ["Correct", "LoopSampler"]
 

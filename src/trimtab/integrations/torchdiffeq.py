@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab.core.arrays import Form
 from trimtab.core.constraint import Constraint
 from trimtab.core.corrector import Corrector
 from trimtab.core.errors import check_callable, check_number, check_type, missing_extra, unknown
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
-from trimtab.core.states import Form
 from trimtab.core.view import StepView
 from trimtab.integrations.options import check_options
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from torch import Tensor
 
+from trimtab.core.arrays import numbers_of
 from trimtab.core.errors import check_callable, check_type
 from trimtab.core.files import plain_name
 from trimtab.core.metrics import Distance
 from trimtab.core.problem import Problem
-from trimtab.core.states import numbers_of
 
 __all__ = ["Domain", "Graph", "Problem", "View", "renamed"]
 

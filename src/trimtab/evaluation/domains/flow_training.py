@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trimtab.core.arrays import rowwise
 from trimtab.core.files import load_tensors, save_tensors
-from trimtab.core.states import rowwise
 
 __all__ = ["Fit", "flow_pair", "flow_times"]
 

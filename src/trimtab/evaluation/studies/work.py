@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trimtab.core.arrays import Form, map_leaves, numbers_of
 from trimtab.core.budget import corrections
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.machine import THREADS, machine_facts
@@ -25,7 +26,6 @@ from trimtab.core.noise import as_seeds
 from trimtab.core.record import Rollout
 from trimtab.core.replay import replay
 from trimtab.core.schedule import Schedule
-from trimtab.core.states import Form, map_leaves, numbers_of
 from trimtab.evaluation.domains.base import Domain
 from trimtab.evaluation.studies.domain_info import about
 from trimtab.evaluation.studies.errors import StudyError

@@ -10,10 +10,9 @@ import pytest
 import torch
 
 import trimtab as tt
+from trimtab.core.arrays import Form, all_finite, as_tensor, numbers_of
 from trimtab.core.constraint import residual_norm
 from trimtab.core.metrics import euclidean
-from trimtab.core.states import Form, all_finite, numbers_of
-from trimtab.core.trees import as_tensor
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
