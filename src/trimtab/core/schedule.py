@@ -81,7 +81,7 @@ def as_schedule(schedule: Any) -> Schedule:
         elif hasattr(schedule, "at"):
             hint = "a price becomes a schedule by its budget, as in price.at(0.25)"
         raise TypeError(
-            f"a schedule must be a trimtab.Schedule, a function of a StepView or a budget: got {schedule!r:.200} ({hint})"
+            f"a schedule must be a trimtab.Schedule, a function of a StepView or a budget: got {schedule!r:.99} ({hint})"
         )
     return _Function(schedule)
 
