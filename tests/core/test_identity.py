@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import trimtab as tt
-from trimtab.core.identity import Unidentified, fingerprint, identity, user_modules
+from trimtab.core.identity import UnidentifiedError, fingerprint, identity, user_modules
 
 LAYOUTS = {
     "empty, from numpy": (torch.from_numpy(np.empty((0, 3)).T), torch.empty(3, 0, dtype=torch.float64)),
@@ -451,7 +451,7 @@ def nested(depth: int) -> list:
     ids=["lock", "generator of the system", "generator function", "too deep"],
 )
 def test_what_cannot_be_hashed_whole_has_no_identity(part) -> None:
-    with pytest.raises(Unidentified, match="hashed"):
+    with pytest.raises(UnidentifiedError, match="hashed"):
         identity(Parts(part))
     assert fingerprint(Parts(part)) == fingerprint(Parts(part))
 

@@ -29,13 +29,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["THREADS", "Unidentified", "environment", "fingerprint", "identity", "machine_facts", "user_modules"]
+__all__ = ["THREADS", "UnidentifiedError", "environment", "fingerprint", "identity", "machine_facts", "user_modules"]
 
 THREADS = 1
 """Threads of a batch or task: sums may be split, and so rounded, differently with more."""
 
 
-class Unidentified(TypeError):
+class UnidentifiedError(TypeError):
     """Raised for an object that cannot be hashed whole; the message names the part."""
 
 
@@ -45,7 +45,7 @@ def identity(*things: Any) -> str:
     Two calls agree if, and only if, the same would be sent to a worker. The state of random generators counts.
 
     Raises:
-        Unidentified: If a part cannot be hashed, such as an open file or a lock.
+        UnidentifiedError: If a part cannot be hashed, such as an open file or a lock.
 
     Example:
         >>> identity([1, 2]) == identity([1, 2]), identity([[1], 2]) == identity([[1, 2]])
@@ -188,7 +188,7 @@ class _Walk:
             self.feed(things)
         except RecursionError:
             if self.whole:
-                raise Unidentified("it is nested too deeply to be hashed") from None
+                raise UnidentifiedError("it is nested too deeply to be hashed") from None
         return self.digest.hexdigest()
 
     def put(self, text: str, data: bytes = b"") -> None:
@@ -266,7 +266,7 @@ class _Walk:
         except Exception as error:
             if self.whole:
                 what = f"{type(thing).__module__}.{type(thing).__qualname__}"
-                raise Unidentified(f"an object of type {what} cannot be hashed ({error})") from error
+                raise UnidentifiedError(f"an object of type {what} cannot be hashed ({error})") from error
             yield vars(thing) if hasattr(thing, "__dict__") else getattr(thing, "__qualname__", "")
             return
         if isinstance(made, str):  # the name of something that there is once
@@ -296,7 +296,7 @@ class _Walk:
                 yield dense.reshape(-1).view(torch.uint8).numpy().tobytes()
             except (RuntimeError, TypeError) as error:  # such as a quantised or a nested one
                 if self.whole:
-                    raise Unidentified(f"a tensor of {tensor.dtype} and {tensor.layout} cannot be hashed") from error
+                    raise UnidentifiedError(f"a tensor of {tensor.dtype} and {tensor.layout} cannot be hashed") from error
 
     def _code(self, thing: Any) -> Iterator[Any]:
         """Yield a function or a class: the user's by value, installed ones by name, if they have one."""

@@ -23,7 +23,7 @@ from trimtab.core.batch_cache import BatchCache, CachedBatch, folder_of
 from trimtab.core.checks import EngineError, check_callable
 from trimtab.core.executors import check_engine, mapped, open_executor
 from trimtab.core.files import sha256
-from trimtab.core.identity import Unidentified, environment, identity, user_modules
+from trimtab.core.identity import UnidentifiedError, environment, identity, user_modules
 from trimtab.core.problem import Problem
 from trimtab.core.record import Rollout
 from trimtab.core.repeatable import Twice, as_record, check_same, differing, twice
@@ -241,7 +241,7 @@ class Runs(Foreseen):
             work = work._replace(identity=identity(self.source))
             parts = (self.runner.maker_of(self.source), *work, sorted(environment().items()))
             return work, identity(*parts)[:32]
-        except Unidentified as error:
+        except UnidentifiedError as error:
             if self.runner.cache is not None:
                 self.runner.notice(f"batches of this problem are not kept, and will run again: {error}")
             if self.runner.engine.name == "serial":
@@ -292,7 +292,7 @@ def _received(payload: bytes) -> tuple[Any, str]:
     kind, thing = pickle.loads(payload)
     source, known = thing() if kind == "make" else thing, ""
     if kind != "value":
-        with suppress(Unidentified):
+        with suppress(UnidentifiedError):
             known = identity(source)
     return source, known
 
