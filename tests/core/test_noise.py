@@ -31,7 +31,9 @@ def test_the_noise_of_the_start_has_a_name():
 def test_the_numbers_are_those_of_earlier_versions():
     noise = Noise(as_seeds([0, 7, -3]))
     known = [-0.41582463924986274, 0.06206109144672322, 0.5219110551281001]
-    torch.testing.assert_close(noise.normal(2, (2,), 1)[:, 1], torch.tensor(known, dtype=torch.float64), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        noise.normal(2, (2,), 1)[:, 1], torch.tensor(known, dtype=torch.float64), rtol=1e-12, atol=1e-12
+    )
 
 
 def test_noise_does_not_depend_on_the_order_of_the_calls():
