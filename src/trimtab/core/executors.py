@@ -165,8 +165,8 @@ def _without_worker(error: BaseException) -> BaseException:
     if not isinstance(error, BrokenProcessPool):
         return error
     return EngineError(
-        "a worker process died, perhaps because memory ran out; finished work is kept (try fewer workers; a script that "
-        "starts processes must do its work under `if __name__ == '__main__':`)"
+        "a worker process died, perhaps because memory ran out; finished work is kept (try fewer workers; a script "
+        "that starts processes must do its work under `if __name__ == '__main__':`)"
     )
 
 

@@ -1,7 +1,7 @@
 """Identify code and data by a hash of everything they are made of: what would be sent to a worker.
 
-`identity` is the proof by which finished batches are reused, so it walks through an object as pickle would and raises if
-a part cannot be hashed. Code of the user (scripts, notebooks, modules that are not installed) is hashed by value with
+`identity` is the proof by which finished batches are reused: it walks through an object as pickle would, and raises if a
+part cannot be hashed. Code of the user (scripts, notebooks, modules that are not installed) is hashed by value with
 the globals that it reads, as they are now; installed code by its name and the version of its package.
 """
 
@@ -210,7 +210,7 @@ class _Walk:
             self.feed(part)
         self.put(")")
 
-    def _parts(self, thing: Any) -> Iterator[Any]:  # noqa: C901  (one case per kind of object)
+    def _parts(self, thing: Any) -> Iterator[Any]:
         kind = type(thing)
         if kind in (list, dict, types.MappingProxyType):
             yield kind.__name__
@@ -242,7 +242,8 @@ class _Walk:
             owner = thing.__self__
             yield from (thing.__module__, thing.__qualname__, None if isinstance(owner, types.ModuleType) else owner)
         elif isinstance(thing, types.CellType):
-            yield from _cell(thing)
+            with suppress(ValueError):  # a name that is not bound yet
+                yield thing.cell_contents
         elif isinstance(thing, property):
             yield from (thing.fget, thing.fset, thing.fdel)
         elif isinstance(thing, staticmethod | classmethod | functools._lru_cache_wrapper):
@@ -281,22 +282,11 @@ class _Walk:
 
     def _tensor(self, tensor: Tensor) -> Iterator[Any]:
         yield from (type(tensor), str(tensor.dtype), tuple(tensor.shape), tensor.device.type, vars(tensor) or None)
-        plain = tensor.detach()
-        if plain.layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc):
-            rows = plain.layout in (torch.sparse_csr, torch.sparse_bsr)
-            yield from (
-                (plain.crow_indices(), plain.col_indices()) if rows else (plain.ccol_indices(), plain.row_indices())
-            )
-            yield plain.values()
-        elif plain.layout == torch.sparse_coo:
-            yield from (plain.coalesce().indices(), plain.coalesce().values())
-        elif not plain.is_meta:
-            try:
-                dense = plain.resolve_conj().resolve_neg().cpu().clone(memory_format=torch.contiguous_format)
-                yield dense.reshape(-1).view(torch.uint8).numpy().tobytes()
-            except (RuntimeError, TypeError) as error:  # such as a quantised or a nested one
-                if self.whole:
-                    raise UnidentifiedError(f"a tensor of {tensor.dtype} and {tensor.layout} cannot be hashed") from error
+        if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
+            yield from self._reduced(tensor)
+        elif not tensor.is_meta:
+            plain = tensor.detach().resolve_conj().resolve_neg().cpu().clone(memory_format=torch.contiguous_format)
+            yield plain.reshape(-1).view(torch.uint8).numpy().tobytes()
 
     def _code(self, thing: Any) -> Iterator[Any]:
         """Yield a function or a class: the user's by value, installed ones by name, if they have one."""
@@ -388,11 +378,6 @@ def _is_derived(kind: type, name: object) -> bool:
     """
     found = getattr(kind, name, None) if isinstance(name, str) else None
     return isinstance(found, functools.cached_property) and not _is_users(found.func.__module__)
-
-
-def _cell(cell: types.CellType) -> Iterator[Any]:
-    with suppress(ValueError):  # a name that is not bound yet
-        yield cell.cell_contents
 
 
 def _jax_numbers(thing: Any) -> np.ndarray | None:

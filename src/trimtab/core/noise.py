@@ -140,7 +140,8 @@ def uniform_numbers(seeds: Tensor, steps: range, event: tuple[int, ...], stream:
 
 
 def _normal_numbers(seeds: Tensor, steps: range, event: tuple[int, ...], stream: int) -> Tensor:
-    return torch.special.ndtri(uniform_numbers(seeds, steps, event, stream))
+    normal: Tensor = torch.special.ndtri(uniform_numbers(seeds, steps, event, stream))
+    return normal
 
 
 def _mix(z: Tensor) -> Tensor:

@@ -15,6 +15,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from importlib import import_module
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -87,8 +89,7 @@ class BatchRunner:
         self._makers: dict[int, tuple[Problem, Callable[[], Problem]]] = {}
         self._written: set[str] = set()
         self._compared = False
-        self._notices: list[str] = []  # batches may finish in another thread, and progress is for this one
-        self._noticed: set[str] = set()
+        self._notices: dict[str, bool] = {}  # and whether they were reported
 
     def runs(self, source: Problem | RunBatch, **options: Any) -> Runs:
         """Return the batches of a problem, with options of `rollout`, or of a function run(schedule)."""
@@ -150,15 +151,14 @@ class BatchRunner:
         return batch  # type: ignore[no-any-return]
 
     def notice(self, text: str) -> None:
-        """Report something once, when a batch is next asked for."""
-        if text not in self._noticed:
-            self._noticed.add(text)
-            self._notices.append(text)
+        """Remember something to report; batches may finish in another thread, where progress cannot be called."""
+        self._notices.setdefault(text, False)
 
     def say_notices(self) -> None:
-        """Report what was noticed."""
-        while self._notices:
-            self.progress(self._notices.pop(0))
+        """Report each notice once."""
+        for text in [text for text, said in self._notices.items() if not said]:
+            self._notices[text] = True
+            self.progress(text)
 
     def close(self) -> None:
         """End the workers; batches that are not finished are dropped."""
@@ -178,7 +178,10 @@ class BatchRunner:
 
 
 class Foreseen:
-    """A `run(schedule)` with a method `ahead(schedules)`, which starts batches that will be asked for."""
+    """A `run(schedule)` that can start batches ahead."""
+
+    def ahead(self, schedules: Sequence[Schedule]) -> None:
+        """Start batches that will be asked for."""
 
 
 class Runs(Foreseen):
@@ -198,20 +201,21 @@ class Runs(Foreseen):
     def twice(self, schedule: Schedule) -> Twice:
         """Run one batch twice in one worker, which shows if a loop carries something from run to run."""
         both = self._wait(schedule, 2)
-        return Twice(*both.records, both.moved)
+        first, second = both.records
+        return Twice(first, second, both.moved)
 
     def submit(self, schedule: Schedule) -> Future[Rollout]:
         """Start one batch, or return the one that was started ahead."""
         return mapped(self._take(schedule, 1), lambda batch: batch.records[0])
 
-    def prefetch(self, schedules: Sequence[Schedule]) -> None:
+    def ahead(self, schedules: Sequence[Schedule]) -> None:
         """Start batches that will be asked for; a serial engine runs each when it is asked for."""
         if self.runner.engine.name != "serial":
             for schedule in schedules:
                 work, key = self._work(schedule, 1)
                 self._started[key].append(self._start(work, key))
 
-    ahead = prefetch
+    prefetch = ahead
 
     def forget(self) -> None:
         """Drop what was started and not asked for."""
@@ -234,21 +238,17 @@ class Runs(Foreseen):
 
     def _work(self, schedule: Schedule, times: int) -> tuple[Work, str]:
         """Return what to run, and a hash of everything that it depends on now."""
-        work = Work(schedule, self.options, times, torch.get_default_dtype())
-        if self.runner.engine.name == "serial" and self.runner.cache is None:
+        runner, serial = self.runner, self.runner.engine.name == "serial"
+        work, make = Work(schedule, self.options, times, torch.get_default_dtype()), runner.maker_of(self.source)
+        if serial and runner.cache is None:
             return work, ""
         try:
-            work = work._replace(identity=identity(self.source))
-            parts = (self.runner.maker_of(self.source), *work, sorted(environment().items()))
-            return work, identity(*parts)[:32]
+            known = work._replace(identity=identity(self.source))
+            return known, identity(known, make, environment())[:32]
         except UnidentifiedError as error:
-            if self.runner.cache is not None:
-                self.runner.notice(f"batches of this problem are not kept, and will run again: {error}")
-            if self.runner.engine.name == "serial":
-                return work._replace(identity=""), ""
-            return work._replace(identity=""), sha256(
-                b"".join(_sent(work, self.source, self.runner.maker_of(self.source)))
-            )
+            if runner.cache is not None:
+                runner.notice(f"batches of this problem are not kept, and will run again: {error}")
+            return work, "" if serial else sha256(b"".join(_sent(work, self.source, make)))
 
 
 # ------------------------------------------------------------------ in a worker
@@ -266,7 +266,7 @@ class Work(NamedTuple):
 
 def _run_here(work: Work, source: Any) -> tuple[CachedBatch, dict[str, Any]]:
     """Run a batch in this process; return it with what its numbers depend on besides."""
-    run = partial(source.rollout, **work.options) if isinstance(source, Problem) else source
+    run: RunBatch = partial(source.rollout, **work.options) if isinstance(source, Problem) else source
     if work.times == 1:
         return CachedBatch((as_record(run(work.schedule)),)), environment()
     first, second, moved = twice(run, work.schedule)
@@ -301,30 +301,21 @@ def _sent(work: Work, source: Any, make: Callable[[], Problem] | None) -> tuple[
     """Return a batch and what is sampled as they are sent to a worker, as they are now."""
     if make is not None:
         return _pickled(work), _pickled(("make", make))
-    with suppress(Exception):  # code by value may hold what cannot be sent, and then goes by its name
-        modules = user_modules(source, work.schedule)
-        return _pickled(work, modules), _pickled(("value", source), modules)
+    if _by_value() is not None:
+        with suppress(ValueError):  # the user's modules may hold what cannot be sent, and then go by their names
+            modules = user_modules(source, work.schedule)
+            return _pickled(work, modules), _pickled(("value", source), modules)
     return _pickled(work), _pickled(("name", source))
 
 
-def _pickled(thing: object, modules: Sequence[Any] | None = None) -> bytes:
-    """Pickle for another process: code of scripts and of these modules by value, all other code by its name.
-
-    Raises:
-        ImportError: If modules are given and cloudpickle is not installed.
-    """
-    by_value: Any = pickle
-    if modules is not None:
-        import cloudpickle as by_value  # type: ignore[import-untyped]
-    else:
-        with suppress(ImportError):
-            import cloudpickle as by_value
-    new = [one for one in modules or () if one.__name__ not in by_value.list_registry_pickle_by_value()]
+def _pickled(thing: object, modules: Sequence[ModuleType] = ()) -> bytes:
+    """Pickle for another process: code of scripts and of these modules by value, all other code by its name."""
+    by_value = _by_value()
+    new = [one for one in modules if one.__name__ not in by_value.list_registry_pickle_by_value()]
     try:
         for module in new:
             by_value.register_pickle_by_value(module)
-        data: bytes = by_value.dumps(thing)
-        return data
+        return (by_value or pickle).dumps(thing)  # type: ignore[no-any-return]
     except Exception as error:  # objects that cannot be sent raise what they like
         raise ValueError(
             f"this cannot be sent to other processes ({type(error).__name__}: {error}); define its functions and "
@@ -334,6 +325,13 @@ def _pickled(thing: object, modules: Sequence[Any] | None = None) -> bytes:
     finally:
         for module in new:
             by_value.unregister_pickle_by_value(module)
+
+
+def _by_value() -> Any:
+    """Return cloudpickle, or None if it is not installed."""
+    with suppress(ImportError):
+        return import_module("cloudpickle")
+    return None
 
 
 # ------------------------------------------------------------------ what callers use
@@ -364,7 +362,7 @@ def open_runner(
 def prefetch(run: RunBatch, schedules: Sequence[Schedule]) -> None:
     """Start batches that `run` will be asked for; without an engine this does nothing."""
     if isinstance(run, Foreseen):
-        run.ahead(schedules)  # type: ignore[attr-defined]
+        run.ahead(schedules)
 
 
 ahead = prefetch
