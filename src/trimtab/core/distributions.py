@@ -1,9 +1,9 @@
 """Compare sets of samples: can the final samples of a schedule be distinguished from those of full projection?
 
 A distance of paired samples punishes a sample for being another good sample. Here two *sets* are compared, which must
-not share seeds. A permutation test needs the distance of the same samples under hundreds of labellings, so each distance
-does the expensive part once: energy and kernel distance visit each pair of samples once, in blocks, and the sliced
-Wasserstein distance sorts once along each direction.
+not share seeds. A permutation test needs the distance of the same samples under hundreds of labellings, so each
+distance does the expensive part once: energy and kernel distance compute the distances of all pairs once, in blocks,
+and the sliced Wasserstein distance sorts once along each direction.
 """
 
 from __future__ import annotations
@@ -466,9 +466,9 @@ def minimum_detectable_shift(
     r"""Return the smallest shift that a comparison of n samples with the reference would detect, by simulation.
 
     Two sets are drawn from the reference and one is moved by a vector; the result is the length of the vector at which
-    the test finds a difference in 80% of the draws. The vector is drawn with the covariance of the samples, so it points
-    where they vary. Sets of more than 128 are simulated with 128, and the result is scaled by the root of the sizes. It
-    is an estimate from few draws: only its first digit counts.
+    the test finds a difference in 80% of the draws. The vector is drawn with the covariance of the samples, so it
+    points where they vary. Sets of more than 128 are simulated with 128, and the result is scaled by the root of the
+    sizes. It is an estimate from few draws: only its first digit counts.
 
     Args:
         reference: (m, \*event).

@@ -1,7 +1,7 @@
 """Identify code and data by a hash of everything they are made of: what would be sent to a worker.
 
-`identity` is the proof by which finished batches are reused: it walks through an object as pickle would, and raises if a
-part cannot be hashed. Code of the user (scripts, notebooks, modules that are not installed) is hashed by value with
+`identity` is the proof by which finished batches are reused: it walks through an object as pickle would, and raises if
+a part cannot be hashed. Code of the user (scripts, notebooks, modules that are not installed) is hashed by value with
 the globals that it reads, as they are now; installed code by its name and the version of its package.
 """
 

@@ -1,4 +1,4 @@
-"""The paper's metrics (appendix C), as pure functions of records, on paired rollouts: the same seeds in every schedule."""
+"""The paper's metrics (appendix C): pure functions of paired rollouts, which have the same seeds in every schedule."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 Two schedules, two batch sizes or two numbers of workers therefore see the same noise, which makes comparisons paired.
 There is no generator state to carry or restore, and the global generators are never touched.
 
-The numbers come from the SplitMix64 finaliser, used as a counter-based generator: seed, step and stream are mixed into a
-key for each sample, and the i-th number of a draw is the mix of the key plus i times the golden gamma. Normal numbers
+The numbers come from the SplitMix64 finaliser, used as a counter-based generator: seed, step and stream are mixed into
+a key for each sample, and the i-th number of a draw is the mix of the key plus i times the golden gamma. Normal numbers
 are the inverse normal distribution function of these uniform numbers, in float64.
 """
 

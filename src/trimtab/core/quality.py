@@ -21,7 +21,7 @@ class Quality:
     """A measure of final samples.
 
     Attributes:
-        measure: `measure(final)` or `measure(final, problem)` returns one number per sample, (n,), or a dict of several.
+        measure: `measure(final)` or `measure(final, problem)` returns one number per sample, (n,), or several by name.
         higher_is_better: False for a cost or a distance.
         name: The name of the quality, and the key of the number that decides if there are several.
 

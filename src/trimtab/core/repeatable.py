@@ -101,8 +101,8 @@ def differing(first: Rollout, second: Rollout, tolerance: float | None = None) -
     steps = apart[:, sample].nonzero().flatten().tolist()
     place = f"from step {steps[0]} on" if steps else "in its final state"
     return (
-        f"{int(differs.sum())} of {len(differs)} samples differ between two calls with the same schedule (first: sample "
-        f"{sample}, {place})"
+        f"{int(differs.sum())} of {len(differs)} samples differ between two calls with the same schedule (first: "
+        f"sample {sample}, {place})"
     )
 
 

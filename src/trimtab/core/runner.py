@@ -231,7 +231,7 @@ class Runs(Foreseen):
         return self._started[key].popleft() if self._started[key] else self._start(work, key)
 
     def _start(self, work: Work, key: str) -> Future[CachedBatch]:
-        """Start a batch; the same batch again runs again, to be timed or compared, and is kept under the next number."""
+        """Start a batch; the same batch again runs again, to be timed or compared, and has the next number."""
         number = self._numbers[key]
         self._numbers[key] += 1
         return self.runner.submit(f"{key}-{number}" if work.identity else None, work, self.source)

@@ -26,9 +26,10 @@ _ROUNDING = 1e-9  # ten tenths of a token are one
 class Stream:
     """Corrects the states of a loop with no known end: at most `rate` corrections per step in the long run.
 
-    Each sample has a bucket of at most `burst` tokens, which starts full. Every step adds `rate` tokens, and a correction
-    takes one: k steps make at most `burst + rate * k` corrections of a sample. Every step is a run of one step of a
-    `Corrector`, so constraints, context, trees, groups and failures work as there; there is no closing projection.
+    Each sample has a bucket of at most `burst` tokens, which starts full. Every step adds `rate` tokens, and a
+    correction takes one: k steps make at most `burst + rate * k` corrections of a sample. Every step is a run of one
+    step of a `Corrector`, so constraints, context, trees, groups and failures work as there; there is no closing
+    projection.
 
     The schedule decides on a `StepView` of one step. `view.context` also has "tokens" and "since", the steps since each
     sample was last corrected (or started), (n,) each; `trimtab.prices.stationary` calibrates a price that reads them.
