@@ -71,15 +71,13 @@ class Stream:
         """
         if not 0 < check_number(rate, "rate, corrections per step,") <= 1:
             raise ValueError(f"rate, corrections per step, must be above 0 and at most 1: got {rate!r}")
-        if not 1 <= check_number(burst, "burst, the corrections that may be saved up,") < math.inf:
-            raise ValueError(
-                f"burst, the corrections that may be saved up, must be at least 1 and finite: got {burst!r}"
-            )
+        if not 1 <= check_number(burst, "burst, corrections to save up,") < math.inf:
+            raise ValueError(f"burst, corrections to save up, must be at least 1 and finite: got {burst!r}")
         check_type(constraint, Constraint, "the constraint of a Stream", "as_constraint(…) makes one of functions")
         if "t" in constraint.needs:
             raise ValueError(
-                "the constraint needs 't', the step of a run, and a stream has no runs; use another name and pass it, as "
-                "in stream(x, time=…)"
+                "the constraint needs 't', the step of a run, and a stream has no runs; use another name and pass it, "
+                "as in stream(x, time=…)"
             )
         asked = as_schedule(schedule)
         if not asked.uses_defects and not (isinstance(asked.budget, float) and asked.budget == 1.0):
