@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from _compare import compare, skipped
-from trimtab.core.distributions import compare_samples
-from trimtab.core.set_distances import set_distance
+from trimtab.core.distributions import compare_samples, set_distance
 
 CDIST, POT = "scipy cdist, parts of the table", "POT sliced_wasserstein_distance"
 RELABELLINGS = 20

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from trimtab.core.distributions import compare_samples
-from trimtab.core.excess import energy_excess
+from trimtab.core.distributions import compare_samples, energy_excess
 from trimtab.core.metrics import Summary
 from trimtab.evaluation.domains.grid.model import shipped_model
 from trimtab.evaluation.domains.grid.power import loadings

@@ -261,7 +261,7 @@ def _cut_checkpoint(folder: Path) -> None:
     ("make", "words", "message"),
     [
         ('{"kappa": "0.4"}', ["advise", "--domain", "so3", "--config"], "cannot be made with the settings"),
-        ('{"kappa": [' + "[" * 100_000, ["advise", "--domain", "so3", "--config"], "nested more than 64 deep"),
+        ('{"kappa": [' + "[" * 100_000, ["advise", "--domain", "so3", "--config"], "nested too deeply"),
         ('{"kappa": 1e400}', ["advise", "--domain", "so3", "--config"], "kappa"),
         ('{"n_steps": 2147483648}', ["advise", "--domain", "so3", "--config"], "n_steps"),
         ('{"n_steps": 1e9}', ["advise", "--domain", "so3", "--config"], "n_steps"),

@@ -77,14 +77,14 @@ def run():
 
 
 def test_a_rollout_shows_what_was_spent_and_when(run):
-    page = run._repr_html_()
-    body = parsed(page)
+    shown = run._repr_html_()
+    body = parsed(shown)
     cells = [cell.text for cell in body.iter("td")]
     assert cells[cells.index("steps") + 1] == "20"
     assert cells[cells.index("samples") + 1] == "8"
     assert cells[cells.index("projections per sample") + 1] == html.figure_of(float(run.paid.double().mean()))
     assert len(list(body.iter("rect"))) == int(run.projected.any(dim=1).sum())
-    assert "script" not in page
+    assert "script" not in shown
     assert "iterations per sample" in replace(run, unit="iteration")._repr_html_()
 
 

@@ -31,7 +31,7 @@ from torture.values import (
     word,
 )
 from trimtab.core import budget as budgets
-from trimtab.core import distributions, excess, metrics, moment, quality, repeatable, schedule
+from trimtab.core import distributions, metrics, moment, quality, repeatable, schedule
 from trimtab.core.constraint import residual_norm
 from trimtab.core.noise import as_seeds
 from trimtab.core.runner import Engine
@@ -186,7 +186,7 @@ DISTRIBUTIONS: Targets = {
             answer=one_of("x", None, 3, [], Thing(), torch.rand(()), torch.full((32, 2), math.nan))),
     **spoil("compare_samples paired", lambda samples: distributions.compare_samples(samples, record("stepwise")),
             samples=one_of(record(), record("stepwise"))),
-    **spoil("energy_excess", excess.energy_excess, lambda: {"x": torch.rand(32, 3), "y": torch.rand(32, 3)}, x=samples, y=samples,
+    **spoil("energy_excess", distributions.energy_excess, lambda: {"x": torch.rand(32, 3), "y": torch.rand(32, 3)}, x=samples, y=samples,
             less=lambda r: r.choice([torch.rand(31, 3), but_none(samples(r))])),
     **spoil("minimum_detectable_shift", distributions.minimum_detectable_shift, lambda: {"reference": torch.rand(32, 3), "n": 32}, reference=samples,
             n=lambda r: r.choice([1, whole(r)]), measure=word, embed=lambda r: but_none(function(r)),

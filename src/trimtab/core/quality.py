@@ -1,4 +1,4 @@
-"""What final samples are worth to their user: one number per sample."""
+"""The quality of final samples: a number per sample that the user cares about."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab.core.checks import check_bool, check_callable, check_type
 from trimtab.core.arrays import Form
-from trimtab.core.checks import check_bool
-from trimtab.core.errors import check_callable, check_type
 
 __all__ = ["Quality", "as_quality"]
 
@@ -22,9 +21,9 @@ class Quality:
     """A measure of final samples.
 
     Attributes:
-        measure: `measure(final)` or `measure(final, problem)` gives one number per sample, (n,), or several by name.
-        higher_is_better: Whether more is better; a cost or a distance is better if lower.
-        name: Which of several numbers decides, and how words call it.
+        measure: `measure(final)` or `measure(final, problem)` returns one number per sample, (n,), or several by name.
+        higher_is_better: False for a cost or a distance.
+        name: The name of the quality, and the key of the number that decides if there are several.
 
     Example:
         >>> import torch
@@ -38,33 +37,33 @@ class Quality:
     name: str = "quality"
 
     def __post_init__(self) -> None:
-        """Refuse what measures nothing."""
+        """Check the fields."""
         check_callable(self.measure, "the measure of a quality", "measure(final)")
         check_bool(self.higher_is_better, "higher_is_better")
         check_type(self.name, str, "the name of a quality")
 
     def values(self, final: Any, problem: Any = None) -> dict[str, Tensor]:
-        """All numbers by name, (n,) each; a single one goes by the name of this quality."""
+        """Return all numbers by name, (n,) each; a single one has the name of this quality."""
         found = self.measure(final, problem) if _takes_problem(self.measure) else self.measure(final)
         named = dict(found) if isinstance(found, Mapping) else {self.name: found}
         if not named:
-            raise ValueError("the measure of a quality returned no numbers at all; return one per sample, (n,)")
+            raise ValueError("the measure of a quality returned an empty dict; return one number per sample, (n,)")
         n = Form(final, floats=False).n
         return {name: _one_each(name, values, n) for name, values in named.items()}
 
     def costs(self, final: Any, problem: Any = None) -> Tensor:
-        """The number that decides, turned so that lower is better, (n,) float64."""
+        """Return the number that decides, with its sign such that lower is better, (n,) float64."""
         found = self.values(final, problem)
         if self.name not in found:
             one = next(iter(found))
             raise ValueError(
-                f"the quality gives {', '.join(found)}; say which of them decides: Quality(measure, name={one!r})"
+                f"the quality has {', '.join(found)}; choose the one that decides: Quality(measure, name={one!r})"
             )
         return -found[self.name] if self.higher_is_better else found[self.name]
 
 
 def as_quality(quality: Quality | Callable[..., Any] | None) -> Quality | None:
-    """A plain function as a quality that is better if lower."""
+    """Return a function as a quality that is better if lower; a Quality and None as they are."""
     if quality is None or isinstance(quality, Quality):
         return quality
     if not callable(quality):
