@@ -111,17 +111,8 @@ def solve(
 ) -> tuple[Tensor, Tensor]:
     """Find solutions near x, (k, d), for the samples `rows`, (k,), from the states y, (k, d).
 
-    Args:
-        method: How to solve.
-        y: Where to start.
-        rows: Which samples.
-        kept: Their factored Jacobians to start with, or None.
-        limit: Iterations per sample at most.
-        spent: Iterations of all samples, (n,); counted on in place.
-        x: The states to be near to.
-
-    Returns:
-        States, (k, d), and norms of g, (k,).
+    Starts with the factored Jacobians `kept`, if there are any, makes at most `limit` iterations per sample, and adds
+    them to `spent`, (n,). Returns states, (k, d), and norms of g, (k,).
     """
     now = start(method, y, rows, kept)
     y, size = now.y.clone(), now.size
@@ -142,6 +133,8 @@ def solve(
 
 def iterate(method: Method, now: Iterate, rows: Tensor, x: Tensor) -> Iterate:
     """Make one step of every sample; a step with a new Jacobian leads towards the solution nearest to x, (k, d)."""
+    if not now.g.shape[1]:  # there are no equations
+        return now
     if method.matrix_free:
         accuracy = 1e-2 if now.y.dtype == torch.float32 else 1e-4
         return _line_search(method, now, _matrix_free_steps(method, now.y, now.g, rows, accuracy), rows)
@@ -182,8 +175,7 @@ def _newton(method: Method, now: Iterate, rows: Tensor, x: Tensor) -> Iterate:
     That is the shortest step plus one along the set. If norm(g) does not fall, only the shortest step is made, halved
     until it does.
     """
-    none = now.g[:, :, None] * now.y[:, None]  # (k, 0, d) if there are no equations, which have no Jacobian in torch
-    factor = factorise(method.conditions.jacobian(now.y, rows) if now.g.shape[1] else none)
+    factor = factorise(method.conditions.jacobian(now.y, rows))
     y = x - factor.steps(now.g + factor.pushed(x - now.y))
     g = method.conditions.values(y, rows)
     fell = _norm(g) < (1 - 1e-4) * now.size  # False for NaN
@@ -215,20 +207,10 @@ def _line_search(method: Method, now: Iterate, step: Tensor, rows: Tensor) -> It
 def closer(
     method: Method, y: Tensor, size: Tensor, x: Tensor, rows: Tensor, nearness: float, limit: int, spent: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Make one step along the set towards x, and return to the set; the result is kept if it is nearer and feasible.
+    """Make one step along the set from solutions y towards x, (k, d) both, and return to the set.
 
-    Args:
-        method: How to solve.
-        y: Solutions, (k, d).
-        size: Their norms of g, (k,).
-        x: The states to be near to, (k, d).
-        rows: Which samples, (k,).
-        nearness: A step along the set that is shorter than this share of the distance is not made.
-        limit: Iterations to return to the set at most.
-        spent: Iterations of all samples, (n,); counted on in place.
-
-    Returns:
-        States, norms of g, and whether another step may shorten the distance.
+    The result is kept if it is nearer to x and feasible. A step shorter than the share `nearness` of the distance is
+    not made. Returns states, norms of g, (k,), and whether another step may shorten the distance, (k,) bool.
     """
     back, factor = x - y, None
     if method.matrix_free:

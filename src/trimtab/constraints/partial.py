@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from trimtab.constraints.states import check_states, with_settings
+from trimtab.constraints.states import Wrapper, check_states, with_settings
 from trimtab.core.checks import check_positive
 from trimtab.core.constraint import Constraint, Improvement, Projection, check_constraint
 from trimtab.core.errors import check_callable, check_integer, check_number
@@ -19,7 +19,7 @@ __all__ = ["EnergyDescent", "FewIterations"]
 
 
 @dataclass(frozen=True, eq=False)
-class FewIterations(Constraint):
+class FewIterations(Wrapper):
     """Another constraint whose `project` stops after a few iterations of its solver.
 
     The result is nearer to the feasible set, but in general not on it; `is_projection` is therefore False, and no
@@ -49,15 +49,8 @@ class FewIterations(Constraint):
         if not check_constraint(self.constraint, "the constraint of FewIterations").improves:
             raise ValueError(f"{type(self.constraint).__name__} has no iterations: its improves is False")
 
-    @property
-    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The context that the constraint needs."""
-        return self.constraint.needs
-
-    @property
-    def defect_is_projection(self) -> bool:  # type: ignore[override]
-        """Whether measuring a defect of the constraint projects."""
-        return self.constraint.defect_is_projection
+    def _parts(self) -> tuple[Constraint, ...]:
+        return (self.constraint,)
 
     def project(self, x: Any, **context: Any) -> Projection:
         r"""Return the states after a few iterations, (n, \*event); rows that are done earlier stop earlier."""

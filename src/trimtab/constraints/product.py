@@ -10,7 +10,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from trimtab.constraints.states import check_states, check_sub_answer, with_settings
+from trimtab.constraints.states import Wrapper, check_states, check_sub_answer, with_settings
 from trimtab.core.constraint import Constraint, Projection, check_constraint
 from trimtab.core.errors import check_integer, check_number, check_type
 
@@ -53,7 +53,7 @@ class Part:
 
 
 @dataclass(frozen=True, eq=False)
-class Product(Constraint):
+class Product(Wrapper):
     """A constraint for each of several parts of the state; coordinates in no part are free.
 
     Attributes:
@@ -82,20 +82,8 @@ class Product(Constraint):
                     "use one constraint for the coordinates that they share"
                 )
 
-    @property
-    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The context that any of the parts needs."""
-        return tuple(dict.fromkeys(name for part in self.parts for name in part.constraint.needs))
-
-    @property
-    def defect_is_projection(self) -> bool:  # type: ignore[override]
-        """Whether measuring a defect projects any of the parts."""
-        return any(part.constraint.defect_is_projection for part in self.parts)
-
-    @property
-    def is_projection(self) -> bool:  # type: ignore[override]
-        """Whether every part ends on its set."""
-        return all(part.constraint.is_projection for part in self.parts)
+    def _parts(self) -> tuple[Constraint, ...]:
+        return tuple(part.constraint for part in self.parts)
 
     def project(self, x: Tensor, **context: Any) -> Projection:
         r"""Return states with each part projected, (n, \*event); a sample has converged if all its parts have."""

@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from trimtab.constraints.states import check_states, check_sub_answer, row_norm, with_settings
+from trimtab.constraints.states import Wrapper, check_states, check_sub_answer, row_norm, with_settings
 from trimtab.core.constraint import Constraint, Improvement, Projection, check_constraint
 from trimtab.core.errors import check_number, check_type
 
@@ -140,7 +140,7 @@ class SO3(Constraint):
 
 
 @dataclass(frozen=True, eq=False)
-class SE3(Constraint):
+class SE3(Wrapper):
     """Poses [A | p]: states (n, 3, 4), A a rotation and p free or in another set.
 
     Attributes:
@@ -165,20 +165,8 @@ class SE3(Constraint):
         if self.translation is not None:
             check_constraint(self.translation, "the constraint on translations")
 
-    @property
-    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The context that the constraint on translations needs."""
-        return () if self.translation is None else self.translation.needs
-
-    @property
-    def defect_is_projection(self) -> bool:  # type: ignore[override]
-        """Whether measuring a defect projects the translation."""
-        return self.translation is not None and self.translation.defect_is_projection
-
-    @property
-    def is_projection(self) -> bool:  # type: ignore[override]
-        """Whether the constraint on translations ends on its set."""
-        return self.translation is None or self.translation.is_projection
+    def _parts(self) -> tuple[Constraint, ...]:
+        return () if self.translation is None else (self.translation,)
 
     def project(self, x: Tensor, **context: Any) -> Tensor | Projection:
         """Return the nearest rotation and the projected translation, (n, 3, 4)."""

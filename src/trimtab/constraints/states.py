@@ -14,6 +14,7 @@ from torch import Tensor
 from trimtab.core.constraint import Constraint, Improvement, Projection
 
 __all__ = [
+    "Wrapper",
     "check_states",
     "check_sub_answer",
     "host_array",
@@ -25,6 +26,29 @@ __all__ = [
 ]
 
 Kind = TypeVar("Kind", bound=Constraint)
+
+
+class Wrapper(Constraint):
+    """A constraint made of others: it needs what they need, and is a projection if they are."""
+
+    def _parts(self) -> tuple[Constraint, ...]:
+        """Return the constraints that it is made of."""
+        raise NotImplementedError
+
+    @property
+    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The context that any of the parts needs."""
+        return tuple(dict.fromkeys(name for part in self._parts() for name in part.needs))
+
+    @property
+    def defect_is_projection(self) -> bool:  # type: ignore[override]
+        """Whether measuring a defect projects any of the parts."""
+        return any(part.defect_is_projection for part in self._parts())
+
+    @property
+    def is_projection(self) -> bool:  # type: ignore[override]
+        """Whether every part ends on its set."""
+        return all(part.is_projection for part in self._parts())
 
 
 def check_states(

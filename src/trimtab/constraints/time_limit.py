@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from trimtab.constraints.processes import Workers
-from trimtab.constraints.states import with_settings
+from trimtab.constraints.states import Wrapper, with_settings
 from trimtab.core.constraint import Constraint, Projection
 from trimtab.core.errors import check_integer, check_number, check_type
 from trimtab.core.states import Form, map_leaves
@@ -21,7 +21,7 @@ __all__ = ["TimeLimit"]
 
 
 @dataclass(frozen=True, eq=False)
-class TimeLimit(Constraint):
+class TimeLimit(Wrapper):
     """Another constraint, with a time limit for its projections.
 
     A projection runs in a worker process. If the call takes too long, raises or ends its process, then each of its
@@ -63,20 +63,8 @@ class TimeLimit(Constraint):
                 "functions that are defined at the top of a module"
             ) from error
 
-    @property
-    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The context that the constraint needs."""
-        return self.constraint.needs
-
-    @property
-    def defect_is_projection(self) -> bool:  # type: ignore[override]
-        """Whether measuring a defect of the constraint projects."""
-        return self.constraint.defect_is_projection
-
-    @property
-    def is_projection(self) -> bool:  # type: ignore[override]
-        """Whether the constraint ends on its set."""
-        return self.constraint.is_projection
+    def _parts(self) -> tuple[Constraint, ...]:
+        return (self.constraint,)
 
     def defect(self, x: Any, **context: Any) -> Tensor:
         """Return the defect of the constraint, measured in this process unless that is projecting."""
