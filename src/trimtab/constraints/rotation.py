@@ -56,14 +56,15 @@ def _frame_defect(a: Tensor) -> Tensor:
     a, scale = a / scale, scale[..., 0, 0]
     identity = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
     gram = a.mT @ a - identity / scale[..., None, None] ** 2
-    return torch.linalg.matrix_norm(gram) * scale * scale
+    norm: Tensor = torch.linalg.matrix_norm(gram)
+    return norm * scale * scale
 
 
 def rotation_defect(a: Tensor) -> Tensor:
     """Return norm(AᵀA - I) + abs(det A - 1) with the Frobenius norm, (…, 3, 3) to (…)."""
     scale = a.detach().abs().amax(dim=(-2, -1)).clamp(min=1)  # the determinant of large matrices could overflow
     x, y, z = (a / scale[..., None, None]).unbind(-1)
-    det = (torch.linalg.cross(x, y) * z).sum(dim=-1) * scale * scale * scale
+    det: Tensor = (torch.linalg.cross(x, y) * z).sum(dim=-1) * scale * scale * scale
     return _frame_defect(a) + (det - 1).abs()
 
 
@@ -78,15 +79,13 @@ def rotation_angle(a: Tensor, b: Tensor) -> Tensor:
 def pose_distance(a: Tensor, b: Tensor, alpha: float = 1.0) -> Tensor:
     """Return the angle plus alpha times the distance of poses, (…, 3, 4) to (…); rotations are projected first."""
     angle = rotation_angle(nearest_rotation(a[..., :3]), nearest_rotation(b[..., :3]))
-    return angle + alpha * torch.linalg.vector_norm(a[..., 3] - b[..., 3], dim=-1)
+    return angle + alpha * (a[..., 3] - b[..., 3]).square().sum(dim=-1).sqrt()
 
 
 def _newton_schulz(x: Tensor, far: Tensor) -> Tensor:
-    """Make one step towards the polar factor, X (3 I - XᵀX) / 2, (n, p, q).
+    """Make one step towards the polar factor, X (3 I - XᵀX) / 2, (n, p, q); matrices that are `far`, (n,), are scaled.
 
-    Args:
-        x: Matrices.
-        far: Which are too large or too small to converge as they are, (n,) bool; they are scaled first.
+    Only singular values below √3 converge.
     """
     tiny = torch.finfo(x.dtype).tiny
     largest = torch.where(far, x.abs().amax(dim=(1, 2)), 1.0).clamp(min=tiny)

@@ -23,12 +23,7 @@ _FAR = 1e3  # totals: beyond this, a simplex works with differences to the large
 
 @dataclass(frozen=True, eq=False)
 class _Round(Constraint):
-    r"""A radius and a centre.
-
-    Attributes:
-        radius: Above 0.
-        centre: (\*event), one for all samples; None is the origin.
-    """
+    """A radius and a centre."""
 
     radius: float = 1.0
     centre: Tensor | None = None
@@ -50,8 +45,8 @@ class _Round(Constraint):
     def _on_border(self, x: Tensor, away: Tensor) -> Tensor:
         r"""Return the points of the border in the directions `away` (n, d), (n, \*event)."""
         away = away / row_scale(away)[:, None]
-        norm = torch.linalg.vector_norm(away, dim=1, keepdim=True)
-        point = (away * (self.radius / norm.masked_fill(norm == 0, 1.0))).reshape(x.shape)
+        norm = away.norm(dim=1, keepdim=True)
+        point: Tensor = (away * (self.radius / norm.masked_fill(norm == 0, 1.0))).reshape(x.shape)
         return point if self.centre is None else point + self.centre.to(x)
 
 

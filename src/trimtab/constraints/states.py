@@ -142,7 +142,8 @@ def row_scale(x: Tensor) -> Tensor:
 def row_norm(x: Tensor) -> Tensor:
     """Return the Euclidean norm of each row, (n, d) to (n,), also of rows whose squares overflow or underflow."""
     scale = row_scale(x)
-    return torch.linalg.vector_norm(x / scale[:, None], dim=1) * scale
+    norm: Tensor = torch.linalg.vector_norm(x / scale[:, None], dim=1)
+    return norm * scale
 
 
 def no_projection(x: Tensor) -> Projection:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -71,7 +70,7 @@ class TimeLimit(Wrapper):
         if not self.defect_is_projection:
             measured: Tensor = self.constraint.defect(x, **context)
             return measured
-        [answer] = self._run(_defect, [(self.constraint, x, context)])
+        answer: Tensor | Exception = self._run("defect", [(self.constraint, x, context)])[0]
         if isinstance(answer, Exception):
             raise RuntimeError(
                 f"a defect could not be measured within {self.seconds:g} s, or measuring it failed: without a defect "
@@ -81,13 +80,13 @@ class TimeLimit(Wrapper):
 
     def project(self, x: Any, **context: Any) -> Projection:
         """Return the constraint's projection; samples that take too long, or fail otherwise, are returned as failed."""
-        [answer] = self._run(_project, [(self.constraint, x, context)])
+        [answer] = self._run("project", [(self.constraint, x, context)])
         if isinstance(answer, Projection):
             return answer
         n = len(x) if isinstance(x, Tensor) else Form(x).n
         alone: list[Projection | Exception] = [answer]
         if n > 1:  # one sample must not fail the others
-            alone = self._run(_project, [self._one(x, context, i) for i in range(n)])
+            alone = self._run("project", [self._one(x, context, i) for i in range(n)])
         return _gather(x, alone)
 
     def end(self) -> None:
@@ -98,14 +97,11 @@ class TimeLimit(Wrapper):
         """Return the same for some samples, with the same processes."""
         return with_settings(self, constraint=self.constraint.take(rows))
 
-    def _run(self, function: Any, tasks: list[tuple[Constraint, Any, Mapping[str, Any]]]) -> list[Any]:
-        ready = [
-            (constraint, _detached(x), {name: _detached(value) for name, value in context.items()})
-            for constraint, x, context in tasks
-        ]
-        return self._workers.run(function, ready, self.workers, self.seconds)
+    def _run(self, method: str, tasks: list[tuple[Constraint, Any, dict[str, Any]]]) -> list[Any]:
+        ready = [(constraint, method, _detached(x), _detached(context)) for constraint, x, context in tasks]
+        return self._workers.run(_call, ready, self.workers, self.seconds)
 
-    def _one(self, x: Any, context: Mapping[str, Any], i: int) -> tuple[Constraint, Any, dict[str, Any]]:
+    def _one(self, x: Any, context: dict[str, Any], i: int) -> tuple[Constraint, Any, dict[str, Any]]:
         """Return the task of projecting sample i alone."""
 
         def row(value: Any) -> Any:
@@ -117,38 +113,32 @@ class TimeLimit(Wrapper):
         return constraint, row(x), {name: row(value) for name, value in context.items()}
 
 
-def _project(constraint: Constraint, x: Any, context: Mapping[str, Any]) -> Projection:
-    answer = constraint.project(x, **context)
-    return answer if isinstance(answer, Projection) else Projection(answer)
-
-
-def _defect(constraint: Constraint, x: Any, context: Mapping[str, Any]) -> Any:
-    return constraint.defect(x, **context)
+def _call(constraint: Constraint, method: str, x: Any, context: dict[str, Any]) -> Any:
+    answer = getattr(constraint, method)(x, **context)
+    return Projection(answer) if method == "project" and not isinstance(answer, Projection) else answer
 
 
 def _gather(x: Any, alone: list[Projection | Exception]) -> Projection:
     """Combine the answers of samples that were projected alone; failed ones keep their states."""
     form = Form(x)
-    found = {i: answer for i, answer in enumerate(alone) if not isinstance(answer, Exception)}
+    leaves = [leaf.detach().clone() for leaf in form.leaves(x)]
     converged = torch.zeros(form.n, dtype=torch.bool, device=form.device)
+    found = {i: answer for i, answer in enumerate(alone) if not isinstance(answer, Exception)}
     for i, answer in found.items():
         converged[i] = answer.converged is None or bool(answer.converged.all())
-    if not found:
-        return Projection(x, converged)
-    leaves = [leaf.detach().clone() for leaf in form.leaves(x)]
-    for i, answer in found.items():
         for leaf, row in zip(leaves, form.leaves(answer.x, 1), strict=True):
             leaf[i] = row[0]
+    counts = [0 if isinstance(answer, Exception) else answer.iterations for answer in alone]
     iterations = None
-    if all(answer.iterations is not None for answer in found.values()):
-        iterations = torch.zeros(form.n, dtype=torch.int64, device=form.device)
-        for i, answer in found.items():
-            iterations[i] = answer.iterations
-    return Projection(form.state(tuple(leaves)), converged, iterations)
+    if all(count is not None for count in counts):
+        iterations = torch.tensor([int(count) for count in counts if count is not None], device=form.device)
+    return Projection(form.state(tuple(leaves)) if found else x, converged, iterations)
 
 
 def _detached(value: Any) -> Any:
-    """Return states without their gradients, which cannot be sent."""
-    if isinstance(value, Tensor):
-        return value.detach()
-    return map_leaves(Tensor.detach, value) if isinstance(value, dict | list | tuple) else value
+    """Return states or a context without gradients, which cannot be sent."""
+    if isinstance(value, dict):
+        return {name: _detached(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return map_leaves(Tensor.detach, value)
+    return value.detach() if isinstance(value, Tensor) else value

@@ -120,16 +120,10 @@ def violations(obstacles: Obstacles, path: Tensor) -> Tensor:
 
 
 def project_paths(obstacles: Obstacles, proposal: Tensor, aim: float, effort: Effort) -> Solution:
-    """Find the nearest collision-free paths: by a local search, and if that fails by one from a roadmap's path.
+    """Find the nearest collision-free paths in [-1, 1]²: by a local search, and if that fails from a roadmap's path.
 
-    Args:
-        obstacles: The obstacles.
-        proposal: Paths, (2, n, W), with free first and last waypoints, which stay where they are.
-        aim: Violation that counts as none.
-        effort: Limits of each search.
-
-    Returns:
-        Paths in [-1, 1]². A violation above `aim` means that no free path was found; the least bad one is returned.
+    The first and last waypoints of the proposals, (2, n, W), are free and stay where they are. A violation above `aim`
+    means that no free path was found; the least bad one is returned.
     """
     inside = proposal.clamp(-1, 1)
     if not len(obstacles) or not len(proposal[0]):
@@ -203,16 +197,9 @@ def nearest_paths(
 ) -> Solution:
     """Find collision-free paths near the proposals by a local search.
 
-    Of the paths that a search passes through, it keeps the one nearest to its proposal among those that violate
-    nothing by more than `aim`; without such a path, the one with the smallest violation.
-
-    Args:
-        obstacles: The obstacles.
-        proposal: The paths to be near to, (2, n, W); the first and the last waypoint stay where they are.
-        start: Where the search starts, (2, n, W), in [-1, 1].
-        aim: Violation that counts as none.
-        damping: Damping of the first round; later ones have that of `effort`.
-        effort: Limits of the search.
+    Of the paths that a search passes through, it keeps the one nearest to its proposal, (2, n, W), among those that
+    violate nothing by more than `aim`; without such a path, the one with the smallest violation. It starts from
+    `start`, (2, n, W) in [-1, 1], with `damping` in the first round and that of `effort` later.
     """
     _, n, W = proposal.shape
     m, rows = len(obstacles), torch.arange(n, device=start.device)
@@ -251,18 +238,10 @@ def nearest_paths(
 def improve_paths(
     obstacles: Obstacles, path: Tensor, state: tuple[Tensor, ...] | None, aim: float, effort: Effort
 ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """Make one round of the local search, without the roadmap.
+    """Make one round of the local search on paths (2, n, W) in [-1, 1], without the roadmap.
 
-    Args:
-        obstacles: The obstacles.
-        path: (2, n, W), in [-1, 1].
-        state: What the last round carried, None at the first: proposal (n, 2, W), damping, violation and move (n,), and
-            multipliers (n, 2 m, W - 1).
-        aim: Violation that counts as none.
-        effort: Limits of the search.
-
-    Returns:
-        The paths, which of them are final, (n,), and what to carry.
+    Returns the paths, which of them are final, (n,), and the state to carry: proposal (n, 2, W), damping, violation and
+    move (n,), and multipliers (n, 2 m, W - 1); it is None at the first round.
     """
     _, n, W = path.shape
     m = len(obstacles)

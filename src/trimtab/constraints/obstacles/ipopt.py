@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,24 +32,12 @@ _MAX_ITERATIONS = 150
 _START_NEAR: dict[str, Any] = {"ipopt.mu_init": 1e-6}
 
 
-class Program(NamedTuple):
-    """A built nonlinear program and the number of waypoints it is for."""
-
-    solver: Any
-    waypoints: int
-
-
 def build_program(
     circles: Rows, boxes: Rows, waypoints: int, tolerance: float, options: dict[str, Any] | None = None
-) -> Program:
-    """Build the projection of one path as a nonlinear program.
+) -> Any:
+    """Build CasADi's solver for the projection of one path, with circles (x, y, r) and boxes (xmin, ymin, xmax, ymax).
 
-    Args:
-        circles: x, y, r of each.
-        boxes: xmin, ymin, xmax, ymax of each.
-        waypoints: Waypoints of a path, start and goal included.
-        tolerance: IPOPT's tolerance.
-        options: IPOPT options; None for those that start near the given path.
+    The path has `waypoints` waypoints, start and goal included. The default options start near the given path.
     """
     ca = casadi(_PURPOSE)
     inner, proposal = ca.SX.sym("p", 2, waypoints - 2), ca.SX.sym("q", 2, waypoints - 2)
@@ -67,7 +55,7 @@ def build_program(
         "g": ca.vertcat(*gap),
     }
     settings = ipopt_options(_MAX_ITERATIONS, tolerance) | (_START_NEAR if options is None else options)
-    return Program(ca.nlpsol("nearest_path", "ipopt", problem, settings), waypoints)
+    return ca.nlpsol("nearest_path", "ipopt", problem, settings)
 
 
 def _circle_gap(ca: Any, circle: tuple[float, ...], a: Any, b: Any) -> Any:
@@ -89,34 +77,31 @@ def _box_gap(ca: Any, box: tuple[float, ...], a: Any, b: Any) -> Any:
     return ca.fmax(oblique, ca.fmax(along_x, along_y))
 
 
-def solve_one(program: Program, proposal: Array, start: Array) -> Answer:
+def solve_one(solver: Any, proposal: Array, start: Array) -> Answer:
     """Solve for one path: proposal and starting point (2, W) to the path, whether IPOPT succeeded, and iterations."""
     parameters = np.concatenate([proposal[:, 1:-1].T.ravel(), proposal[:, 0], proposal[:, -1]])
     try:
-        answer = program.solver(x0=start[:, 1:-1].T.ravel(), p=parameters, lbx=-1, ubx=1, lbg=0, ubg=math.inf)
+        answer = solver(x0=start[:, 1:-1].T.ravel(), p=parameters, lbx=-1, ubx=1, lbg=0, ubg=math.inf)
     except RuntimeError:  # CasADi raises if a function is not finite; one bad sample must not end the batch
         return start, False, 0
-    stats = program.solver.stats()
+    stats = solver.stats()
     path = proposal.copy()
     path[:, 1:-1] = np.asarray(answer["x"]).reshape(-1, 2).T
     finite = bool(np.isfinite(path).all())
     return (path if finite else start), finite and bool(stats["success"]), int(stats["iter_count"])
 
 
-@lru_cache(maxsize=4)
-def _program(circles: Rows, boxes: Rows, waypoints: int, tolerance: float) -> Program:
-    """Build the program once per process."""
-    return build_program(circles, boxes, waypoints, tolerance)
+_solver = lru_cache(maxsize=4)(build_program)  # once per process
 
 
 def _solve(circles: Rows, boxes: Rows, tolerance: float, tries: int, proposal: Array, start: Array) -> Answer:
     """Solve for one sample: from the given path, then from the proposal, moved off any symmetry."""
-    program = _program(circles, boxes, proposal.shape[1], tolerance)
+    solver = _solver(circles, boxes, proposal.shape[1], tolerance)
     spent = 0
     for attempt in range(tries):
         shift = 1e-3 * np.sin(np.arange(start.size)).reshape(start.shape)
         at = start if attempt == 0 else np.clip(proposal + shift, -1, 1)
-        found, ok, iterations = solve_one(program, proposal, at)
+        found, ok, iterations = solve_one(solver, proposal, at)
         spent += iterations
         if ok:
             return found, True, spent
