@@ -276,4 +276,5 @@ def _transposed(product: Callable[[Tensor], Tensor], like: Tensor) -> Callable[[
 
 
 def _norm(rows: Tensor) -> Tensor:
-    return rows.norm(dim=1)
+    norm: Tensor = torch.linalg.vector_norm(rows, dim=1)
+    return norm
