@@ -19,7 +19,6 @@ from torch import Tensor
 
 from _compare import compare, skipped
 from trimtab.constraints import HalfSpaces
-from trimtab.constraints.daqp import daqp_is_there
 
 CLAIM = "projecting onto half-spaces"
 SIZES = (
@@ -67,7 +66,7 @@ PEERS = {"DAQP": with_daqp, "quadprog": with_quadprog}
 
 def run(quick: bool) -> list[dict[str, Any]]:
     rows = []
-    how = "by DAQP" if daqp_is_there() else "in torch"
+    how = "in torch"
     missing = [peer for peer in PEERS if find_spec(peer.lower()) is None]
     for n, m, d in SIZES[: 2 if quick else None]:
         generator = torch.Generator().manual_seed(0)

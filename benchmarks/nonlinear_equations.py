@@ -83,9 +83,7 @@ def sides(n: int, dtype: torch.dtype) -> dict[str, Callable[[], Any]]:
         NonlinearEquality,
         data=data,
         refinements=0,
-        jacobian="frozen",
-        reference=typical,
-        reference_data=tuple(each.mean(dim=0) for each in data),
+        jacobian=torch.func.jacrev(equations)(typical, *(each.mean(dim=0) for each in data)).flatten(1),
     )
     chord, batched = frozen(equations), frozen(of_a_batch, batched=True)
     found = {

@@ -24,7 +24,7 @@ from torch import Tensor
 from _compare import Ratio, compare, median_interval, skipped
 from _pdm_projection import project_as_pdm
 from trimtab.constraints.obstacles import AvoidObstacles, Obstacles, scattered_circles
-from trimtab.constraints.obstacles.compiled import compiled_search
+from trimtab.constraints.obstacles.batched import compiled_search
 from trimtab.constraints.obstacles.geometry import gaps
 
 N, WAYPOINTS, CIRCLES = 64, 64, 24

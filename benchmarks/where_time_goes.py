@@ -16,7 +16,7 @@ import trimtab as tt
 from _compare import median_interval, skipped
 from trimtab.constraints.obstacles import AvoidObstacles, Obstacles
 from trimtab.constraints.obstacles import batched as obstacles_batched
-from trimtab.constraints.obstacles.compiled import compiled_search
+from trimtab.constraints.obstacles.batched import compiled_search
 from trimtab.evaluation.domains.pdm import AnnealedLangevin, load_model, shipped_map, start_goal_pairs
 
 KINDS = ("update", "defect", "projection", "scheduling")

@@ -22,7 +22,7 @@ def advice():
 def test_cheaper_projections_come_before_less_of_them(advice):
     efforts = advice.measured.efforts
     assert [effort.cheaper for effort in efforts] == sorted((effort.cheaper for effort in efforts), reverse=True)
-    assert {effort.how for effort in efforts} >= {"a frozen Jacobian", "one iteration at every step"}
+    assert {effort.how for effort in efforts} >= {"frozen Jacobian", "one iteration at every step"}
 
 
 def test_a_looser_tolerance_takes_fewer_iterations_and_loses_little(advice):
@@ -39,7 +39,7 @@ def test_iterations_by_price_cost_what_they_may(advice):
 
 def test_the_words_and_the_facts_tell_of_it(advice):
     assert "Make it cheaper" in str(advice)
-    assert "Do less of it" in str(advice)
+    assert "Do less of it" in " ".join(str(advice).split())
     assert "Do it less often" in str(advice)
     facts = json.loads(json.dumps(advice.facts(), allow_nan=False))
     assert len(facts["efforts"]) == len(advice.measured.efforts)
@@ -64,7 +64,7 @@ def test_the_words_name_what_there_is():
 def test_cheaper_equations_still_hold_to_their_tolerance():
     circle = NonlinearEquality(lambda x: (x @ x - 1)[None])
     x = torch.randn(16, 3, dtype=torch.float64, generator=torch.manual_seed(0))
-    for constraint in circle.cheaper().values():
+    for constraint in filter(lambda cheaper: cheaper.is_projection, circle.cheaper().values()):
         answer = constraint.project(x)
         assert float(circle.defect(answer.x).max()) <= 1e-4
 
@@ -105,7 +105,7 @@ def test_a_cheaper_projection_takes_no_more_iterations_and_ends_nearly_feasible(
     case = CASES[name]
     x, constraint = states(case), case.make()
     whole = constraint.project(x)
-    for other in constraint.cheaper().values():
+    for other in filter(lambda cheaper: cheaper.is_projection, constraint.cheaper().values()):
         answer = other.project(x)
         assert answer.iterations.sum() <= whole.iterations.sum() or "frozen" in str(other)
         assert constraint.defect(answer.x).max() <= 0.1 * constraint.defect(x).max()

@@ -115,7 +115,7 @@ class Hanging(tt.Constraint):
         return x / x.norm(dim=1, keepdim=True).clamp(min=1)
 
 
-def hanging(count: int, progress: Callable[[str], None], n: int = 20, seconds: float = 0.5) -> dict[str, Any]:
+def hanging(count: int, progress: Callable[[str], None], n: int = 4, seconds: float = 0.5) -> dict[str, Any]:
     """`count` runs of each policy in which one call of ten never returns, with a limit of time."""
     outcomes: dict[str, Counter[str]] = {}
     lost = uncounted = unclear = 0

@@ -156,7 +156,7 @@ TARGETS: Targets = {
             x=lambda r: r.choice([torch.rand(N, 1, 8), torch.rand(N, 2, 1), torch.rand(N, 2), "x", None, 3, torch.ones(N, 2, 8).long()])),
     **spoil("NonlinearEquality", lambda **c: solved(sets.NonlinearEquality, **c), function=function, data=data,
             tolerance=positive_or_none, max_iterations=whole, refinements=lambda r: whole(r) or -1, nearness=lambda r: r.choice([math.inf, level(r)]),
-            jacobian=word, reference=one_of("x", 3, torch.rand(2), [1.0], Thing()), vectorised=one_of("x", 3, None, Thing()), batched=one_of("x", 3, None, Thing())),
+            jacobian=word, vectorised=one_of("x", 3, None, Thing()), batched=one_of("x", 3, None, Thing())),
     **spoil("NonlinearEquality's", lambda answer: solved(sets.NonlinearEquality, function=lambda y: answer), answer=values),
     **spoil("NonlinearEquality.project", lambda x: sets.NonlinearEquality(lambda y: y[:1]).project(x), x=lambda r: r.choice(["x", None, 3, torch.rand(3), torch.ones(N, 3).long()])),
     **spoil("NonlinearInequality", lambda **c: solved(sets.NonlinearInequality, **c), inequalities=function,

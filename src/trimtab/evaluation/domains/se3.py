@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.constraints.pose import SE3, pose_distance
-from trimtab.constraints.rotation import nearest_rotation
-from trimtab.constraints.sphere import Sphere
+from trimtab.constraints.rotation import SE3, nearest_rotation, pose_distance
+from trimtab.constraints.sets import Sphere
 from trimtab.core.exact_math import batch_first, batch_last, product, sqrt, stack
 from trimtab.core.noise import Noise
 from trimtab.evaluation.domains.base import Domain, Problem, View

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from trimtab.constraints.pose import SE3, pose_distance
-from trimtab.constraints.sphere import Sphere
+from trimtab.constraints.rotation import SE3, pose_distance
+from trimtab.constraints.sets import Sphere
 from trimtab.core.exact_math import batch_first, batch_last, product
 from trimtab.core.noise import Noise
 from trimtab.evaluation.domains.base import Domain, Problem

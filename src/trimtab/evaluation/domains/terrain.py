@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.constraints.surface import Surface
+from trimtab.constraints.sets import Surface
 from trimtab.core.exact_math import Array, batch_first, batch_last, exp, logistic, sin_cos, sqrt, stack
 from trimtab.core.noise import Noise
 from trimtab.evaluation.domains.base import Domain, Problem, View

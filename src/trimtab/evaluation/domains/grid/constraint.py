@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.constraints.ipopt import casadi
-from trimtab.constraints.program import NonlinearProgram
+from trimtab.constraints.program import NonlinearProgram, casadi
 from trimtab.constraints.states import check_states
 from trimtab.core.constraint import Constraint, Projection
 from trimtab.evaluation.domains.grid.case import Grid

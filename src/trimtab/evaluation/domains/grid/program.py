@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trimtab.constraints.ipopt import casadi, ipopt_options
+from trimtab.constraints.program import casadi, ipopt_options
 from trimtab.core.constraint import Projection
 from trimtab.evaluation.domains.grid.case import Grid, Parts
 

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from trimtab.constraints.derived import changed
-from trimtab.constraints.states import check_states
+from trimtab.constraints.states import check_states, with_settings
 from trimtab.core.checks import check_positive
 from trimtab.core.constraint import Constraint, Improvement, Projection
 from trimtab.core.errors import check_integer
@@ -96,11 +95,11 @@ class MassBalance(Constraint):
     def cheaper(self) -> dict[str, Self]:  # type: ignore[override]  # read, never written
         """A looser tolerance."""
         looser = 100 * self.tolerance
-        return {f"a tolerance of {looser:.0e}": changed(self, tolerance=looser)}
+        return {f"a tolerance of {looser:.0e}": with_settings(self, tolerance=looser)}
 
     def take(self, rows: Tensor) -> Self:
         """The set of the samples `rows`."""
-        return changed(self, conditions=self.conditions.take(rows))
+        return with_settings(self, conditions=self.conditions.take(rows))
 
     def _check(self, u: Tensor) -> None:
         check_states(u, "MassBalance", (TIMES, CELLS), samples=len(self.conditions.inflow))
