@@ -25,8 +25,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Do it."""
     import torch
 
-    from trimtab.evaluation.domains.grid.rated import load_grid
-    from trimtab.evaluation.domains.grid.train import TrainConfig, train
+    from trimtab.evaluation.domains.grid.power import load_grid
+    from trimtab.evaluation.domains.grid.model import TrainConfig, train
 
     if arguments.threads < 1:
         raise ValueError(f"--threads must be at least 1: got {arguments.threads}")

@@ -15,14 +15,20 @@ pytest.importorskip("casadi", reason="the grid domain needs casadi: pip install 
 import trimtab as tt
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.evaluation.domains import domain
-from trimtab.evaluation.domains.flow_training import flow_pair
-from trimtab.evaluation.domains.grid.data import operating_points, solved_points, standard
-from trimtab.evaluation.domains.grid.model import Model, fresh_flow, load_model, save_model
-from trimtab.evaluation.domains.grid.power import parts, violations
-from trimtab.evaluation.domains.grid.quality import cost_gap
-from trimtab.evaluation.domains.grid.rated import load_grid
-from trimtab.evaluation.domains.grid.train import TrainConfig, train
-from trimtab.evaluation.domains.grid.view import line_profile
+from trimtab.evaluation.domains.grid.domain import cost_gap, line_profile
+from trimtab.evaluation.domains.grid.model import (
+    Flow,
+    Model,
+    TrainConfig,
+    load_model,
+    operating_points,
+    save_model,
+    solved_points,
+    standard,
+    train,
+)
+from trimtab.evaluation.domains.grid.power import load_grid, parts, violations
+from trimtab.evaluation.domains.learned import flow_pair
 
 
 @pytest.mark.parametrize("case", ["case14", "case30"])
@@ -142,7 +148,7 @@ def test_solving_points_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
 
 def test_weights_of_another_case_and_files_of_another_kind_are_refused(tmp_path: Path) -> None:
-    flow = fresh_flow(59)
+    flow = Flow(59)
     save_model(
         tmp_path / "own.safetensors", Model("case14", flow, torch.zeros(59).double(), torch.ones(59).double(), {})
     )

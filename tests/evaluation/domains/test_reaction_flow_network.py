@@ -7,7 +7,6 @@ from trimtab.core.files import save_tensors
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.evaluation.domains.learned import flow_pair, fresh
 from trimtab.evaluation.domains.reaction_flow import train as training
-from trimtab.evaluation.domains.reaction_flow.equation import CELLS, TIMES
 from trimtab.evaluation.domains.reaction_flow.domain import (
     FlowNetwork,
     StateFlow,
@@ -17,6 +16,7 @@ from trimtab.evaluation.domains.reaction_flow.domain import (
     save_network,
     shipped_network,
 )
+from trimtab.evaluation.domains.reaction_flow.equation import CELLS, TIMES
 
 
 def fields(seeds):

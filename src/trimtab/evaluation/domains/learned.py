@@ -41,7 +41,7 @@ def flow_pair(noise: Tensor, data: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]
 
 
 def velocity(raw: Callable[[Tensor, Tensor], Tensor], x: Tensor, tau: Tensor) -> Tensor:
-    r"""Return the velocity of the flow, (n, \*event), from the output `raw(x, tau)` of a network fitted to `flow_pair`."""
+    r"""Return the velocity of the flow, (n, \*event), from the output `raw(x, tau)` of a network for `flow_pair`."""
     times = rowwise(tau, x)
     power = times**2 + (1 - times) ** 2
     return (2 * times - 1) / power * x + raw(x, tau) / power.sqrt()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +60,7 @@ def train(
     rate: float = 2e-3,
     seed: int = 0,
     checkpoint_every: int = 100,
-    progress: Callable[[str], None] = partial(print, flush=True),
+    progress: Callable[[str], None] = print,
 ) -> None:
     """Train from scratch, or continue from the checkpoint next to `out`, and write the averaged weights to `out`.
 
