@@ -1,26 +1,30 @@
-"""`trimtab train-pdm`: make the trajectory model anew."""
+"""`trimtab train MODEL`: train the model of a learned domain; `train-pdm` and `train-grid` are older names."""
 
 from __future__ import annotations
 
 import argparse
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from trimtab.cli.command import Command
+from trimtab.core.errors import check_integer
 
-__all__ = ["COMMAND"]
+__all__ = ["COMMAND", "GRID", "PDM"]
+
+_say = partial(print, flush=True)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the command."""
+def _add_pdm(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
         choices=["data", "train", "validate", "figure", "all"],
-        help="data: plan trajectories. train: learn them; goes on where it stopped. validate: print the quality of "
-        "samples beside planned trajectories. figure: draw both. all: one after the other.",
+        help="data: plan trajectories. train: learn them. validate: print the quality of samples and of planned "
+        "trajectories. figure: draw both. all: one after the other.",
     )
-    parser.add_argument("--folder", type=Path, default=Path("pdm-training"), help="where everything is kept")
+    parser.add_argument("--folder", type=Path, default=Path("pdm-training"), help="the folder of all files")
     parser.add_argument("--model", type=Path, help="validate or draw this model instead of the folder's")
     parser.add_argument("--shipped", action="store_true", help="validate or draw the model shipped with trimtab")
     parser.add_argument("--threads", type=int, default=2, help="processor threads (default 2)")
@@ -28,62 +32,121 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pairs", type=int, default=64, help="starts and goals per map in validation (default 64)")
     parser.add_argument("--maps", type=int, help="training maps")
     parser.add_argument("--per-map", type=int, help="planning problems per map")
-    parser.add_argument("--seed", type=int, default=0, help="of data and training (default 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of data and training (default 0)")
     parser.add_argument("--steps", type=int, help="optimiser steps")
     parser.add_argument("--batch", type=int, help="trajectories per step")
+    parser.set_defaults(train=_train_pdm)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Do it."""
-    import torch
+def _train_pdm(arguments: argparse.Namespace) -> None:
+    from trimtab.evaluation.domains.pdm.model import load_model
+    from trimtab.evaluation.domains.pdm.train import (
+        DataConfig,
+        TrainConfig,
+        figure,
+        load_data,
+        make_data,
+        train,
+        validate,
+    )
 
-    for name in ("threads", "pairs"):
-        if getattr(arguments, name) < 1:
-            raise ValueError(f"--{name} must be at least 1: got {getattr(arguments, name)}")
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(arguments.threads)
-    try:
-        _stages(arguments)
-    finally:
-        torch.set_num_threads(threads)
-    return 0
-
-
-def _stages(arguments: argparse.Namespace) -> None:
-    from trimtab.evaluation.domains.pdm.checkpoint import load_model
-    from trimtab.evaluation.domains.pdm.data import DataConfig, load_data, make_data
-    from trimtab.evaluation.domains.pdm.quality import figure, validate
-    from trimtab.evaluation.domains.pdm.train import TrainConfig, train
-
-    def tell(line: str) -> None:
-        print(line, flush=True)
-
-    def given(*names: str) -> dict[str, int]:
-        return {name: value for name in names if (value := getattr(arguments, name)) is not None}
-
+    check_integer(arguments.pairs, "--pairs")
     wanted = ["data", "train", "validate", "figure"] if arguments.what == "all" else [arguments.what]
     folder: Path = arguments.folder
     if "data" in wanted:
-        make_data(replace(DataConfig(), **given("maps", "per_map", "seed")), folder / "data.safetensors", tell)
+        config = replace(DataConfig(), **_given(arguments, "maps", "per_map", "seed"))
+        make_data(config, folder / "data.safetensors", _say)
     if "train" in wanted:
-        config = replace(TrainConfig(), **given("steps", "batch", "seed"))
-        train(load_data(folder / "data.safetensors"), folder, config, progress=tell)
+        settings = replace(TrainConfig(), **_given(arguments, "steps", "batch", "seed"))
+        train(load_data(folder / "data.safetensors"), folder, settings, progress=_say)
     path = None if arguments.shipped else arguments.model or folder / "model.safetensors"
     if "validate" in wanted:
-        tell(json.dumps(validate(load_model(path), arguments.pairs, arguments.inner_steps), indent=1))
+        _say(json.dumps(validate(load_model(path), arguments.pairs, arguments.inner_steps), indent=1))
     if "figure" in wanted:
         folder.mkdir(parents=True, exist_ok=True)
         figure(load_model(path), folder / "samples.png", min(24, arguments.pairs), arguments.inner_steps)
-        tell(f"drew {folder / 'samples.png'}")
+        _say(f"drew {folder / 'samples.png'}")
 
+
+def _add_grid(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--case", default="case14", help="the IEEE grid: case14 (the default) or case30")
+    parser.add_argument("--folder", type=Path, default=Path("grid-training"), help="the folder of all files")
+    parser.add_argument("--points", type=int, help="operating points to solve and learn from (default 2500)")
+    parser.add_argument("--steps", type=int, help="optimiser steps (default 4000)")
+    parser.add_argument("--batch", type=int, help="operating points per step (default 256)")
+    parser.add_argument("--seed", type=int, help="seed of initial weights and batches (default 0)")
+    parser.add_argument("--threads", type=int, default=1, help="processor threads (default 1)")
+    parser.set_defaults(train=_train_grid)
+
+
+def _train_grid(arguments: argparse.Namespace) -> None:
+    from trimtab.evaluation.domains.grid.model import TrainConfig, train
+    from trimtab.evaluation.domains.grid.power import load_grid
+
+    config = TrainConfig(**_given(arguments, "points", "steps", "batch", "seed"))
+    train(load_grid(arguments.case), arguments.folder, config, _say)
+
+
+def _add_reaction_flow(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", choices=["train", "validate"], help="validate: compare samples and schedules")
+    parser.add_argument("--out", type=Path, default=Path("reaction_flow.safetensors"), help="the file of the weights")
+    parser.add_argument("--steps", type=int, help="optimiser steps (default 6000)")
+    parser.add_argument("--batch", type=int, help="solutions per step (default 32)")
+    parser.add_argument("--data", type=int, help="solutions in the training set (default 8192)")
+    parser.add_argument("--seed", type=int, help="seed of initial weights and batches (default 0)")
+    parser.add_argument("--seeds", type=int, default=32, help="samples in validation (default 32)")
+    parser.add_argument("--figure", type=Path, help="draw fields and defects of the validation to this file")
+    parser.add_argument("--threads", type=int, default=1, help="processor threads (default 1)")
+    parser.set_defaults(train=_train_reaction_flow)
+
+
+def _train_reaction_flow(arguments: argparse.Namespace) -> None:
+    from trimtab.evaluation.domains.reaction_flow.train import train, validate
+
+    if arguments.what == "validate":
+        validate(arguments.seeds, arguments.figure, _say)
+    else:
+        train(arguments.out, progress=_say, **_given(arguments, "steps", "batch", "data", "seed"))
+
+
+def _given(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
+    return {name: value for name in names if (value := getattr(arguments, name)) is not None}
+
+
+def _add_all(parser: argparse.ArgumentParser) -> None:
+    models = parser.add_subparsers(dest="model_name", metavar="MODEL", required=True)
+    _add_pdm(models.add_parser("pdm", help="trajectories among obstacles"))
+    _add_grid(models.add_parser("grid", help="operating points of a power grid"))
+    _add_reaction_flow(models.add_parser("reaction-flow", help="fields of a reaction-diffusion equation"))
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(check_integer(arguments.threads, "--threads"))
+    try:
+        arguments.train(arguments)
+    finally:
+        torch.set_num_threads(before)
+    return 0
+
+
+_EXAMPLES = (
+    "examples:\n"
+    "  trimtab train pdm all --folder run              the shipped weights are run/model.safetensors\n"
+    "  trimtab train pdm validate --shipped            the quality of samples and of planned trajectories\n"
+    "  trimtab train grid --case case30 --folder run   run/case30.safetensors\n"
+    "  trimtab train reaction-flow train --out FILE\n"
+)
+_CONTINUES = "A run that was stopped continues where it was."
 
 COMMAND = Command(
-    "make the trajectory model anew: plan data, train, validate, draw",
-    "Make the trajectory model that ships with trimtab. Training that was stopped goes on where it was.",
-    "examples:\n"
-    "  trimtab train-pdm all --folder run         the shipped weights are run/model.safetensors\n"
-    "  trimtab train-pdm validate --shipped       samples beside planned trajectories\n",
-    add_arguments,
-    run,
+    "train the models of the learned domains again",
+    f"Train the model of a learned domain: pdm, grid or reaction-flow. {_CONTINUES}",
+    _EXAMPLES,
+    _add_all,
+    _run,
 )
+PDM = Command("the same as `train pdm`", f"Train the trajectory model. {_CONTINUES}", _EXAMPLES, _add_pdm, _run)
+GRID = Command("the same as `train grid`", f"Train the power grid model. {_CONTINUES}", _EXAMPLES, _add_grid, _run)

@@ -168,13 +168,13 @@ class StateFlow:
 
     def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
         """Return x + v / n_steps."""
-        return x + self.speed(x, t) / self.n_steps
+        return x + SPREAD / self.n_steps * self.speed(x, t)
 
     def speed(self, x: Tensor, t: int) -> Tensor:
-        """Return the velocity of fields at step t, (n, TIMES, CELLS)."""
+        """Return the velocity of fields at step t, (n, TIMES, CELLS), in units of SPREAD."""
         tau = torch.full((len(x),), t / self.n_steps, dtype=x.dtype, device=x.device)
         scaled: Tensor = self.network((x - MEAN) / SPREAD, tau)
-        return SPREAD * scaled
+        return scaled
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,7 +191,7 @@ class CleanFlow(StateFlow):
         tau = t / self.n_steps
         clean, first = x.unbind(dim=1)
         between = torch.lerp(first, clean, tau)
-        return pair_step(between, self.speed(between, t), tau)
+        return pair_step(between, SPREAD * self.speed(between, t), tau)
 
 
 @dataclass(frozen=True, eq=False)
