@@ -19,7 +19,6 @@ from trimtab.evaluation.domains.grid.domain import cost_gap, line_profile
 from trimtab.evaluation.domains.grid.model import (
     Flow,
     Model,
-    TrainConfig,
     load_model,
     operating_points,
     save_model,
@@ -115,8 +114,8 @@ def test_target_and_point_of_the_flow_belong_together() -> None:
 
 
 def test_training_that_was_stopped_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
-    grid, config = load_grid("case14"), TrainConfig(points=6, held_out=2, steps=4, batch=4)
-    whole = load_model(train(grid, tmp_path / "whole", config, _say_nothing))
+    grid, config = load_grid("case14"), {"points": 6, "held_out": 2, "steps": 4, "batch": 4}
+    whole = load_model(train(grid, tmp_path / "whole", **config, progress=_say_nothing))
 
     def stop(line: str) -> None:
         if line.startswith("step"):
@@ -125,9 +124,9 @@ def test_training_that_was_stopped_ends_as_if_it_had_not_been(tmp_path: Path) ->
     (tmp_path / "parts").mkdir()
     (tmp_path / "whole" / "case14.points.safetensors").rename(tmp_path / "parts" / "case14.points.safetensors")
     with pytest.raises(KeyboardInterrupt):
-        train(grid, tmp_path / "parts", config, stop, checkpoint_every=2)
+        train(grid, tmp_path / "parts", **config, progress=stop, checkpoint_every=2)
     assert (tmp_path / "parts" / "case14.training.safetensors").exists()
-    again = load_model(train(grid, tmp_path / "parts", config, _say_nothing, checkpoint_every=2))
+    again = load_model(train(grid, tmp_path / "parts", **config, progress=_say_nothing, checkpoint_every=2))
     for name, value in whole.flow.state_dict().items():
         torch.testing.assert_close(again.flow.state_dict()[name], value, rtol=1e-3, atol=1e-5)
     assert not (tmp_path / "parts" / "case14.training.safetensors").exists()

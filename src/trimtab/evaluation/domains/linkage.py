@@ -139,7 +139,8 @@ class LinkageChain(Bursts, Chain):
         wish = self.drift * ((2 * share - 1) * arch.sin() * q.cos() - arch.cos() * q.sin())
         # the shortest change of the joints that takes back kappa of the gap and what the wish would add to it
         back = beyond @ wish[..., None] + self.kappa * gap[..., None]
-        return wish - (beyond.mT @ torch.linalg.solve(beyond @ beyond.mT, back))[..., 0]
+        solved: Tensor = torch.linalg.solve(beyond @ beyond.mT, back)
+        return wish - (beyond.mT @ solved)[..., 0]
 
 
 def joint_places(x: Tensor) -> Tensor:

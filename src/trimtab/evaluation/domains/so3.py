@@ -85,7 +85,7 @@ class RotationFlow(Flow):
 
     def start(self, noise: Noise) -> Tensor:
         """Draw rotations with normal rotation vectors, (n, 3, 3)."""
-        return torch.linalg.matrix_exp(hat(self.spread * noise.normal(-1, (3,))))
+        return torch.matrix_exp(hat(self.spread * noise.normal(-1, (3,))))
 
     def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
         """Return proposals, (n, 3, 3)."""

@@ -231,7 +231,7 @@ class DomeFlow(WalkFlow):
 
 def euclidean_distance(a: Tensor, b: Tensor) -> Tensor:
     """Return the distance between points a and b, (n, 3) each, as (n,)."""
-    return (a - b).norm(dim=1)
+    return (a - b).square().sum(dim=1).sqrt()
 
 
 def _point(x: Tensor) -> Tensor:

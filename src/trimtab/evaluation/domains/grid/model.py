@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -26,16 +26,7 @@ from trimtab.evaluation.domains.grid.case import Grid
 from trimtab.evaluation.domains.grid.power import cheapest
 from trimtab.evaluation.domains.learned import clock, fit, flow_loss, fresh, velocity, warmup_cosine
 
-__all__ = [
-    "Model",
-    "TrainConfig",
-    "given_demand",
-    "load_model",
-    "operating_points",
-    "save_model",
-    "shipped_model",
-    "train",
-]
+__all__ = ["Model", "given_demand", "load_model", "operating_points", "shipped_model", "train", "true_points"]
 
 WIDTH, BLOCKS, OCTAVES = 384, 3, 8
 _KIND = "grid flow"
@@ -219,71 +210,65 @@ def standard(points: Tensor) -> tuple[Tensor, Tensor]:
 # ------------------------------------------------------------------ training
 
 
-@dataclass(frozen=True)
-class TrainConfig:
-    """The settings of a training.
+def train(
+    grid: Grid,
+    folder: Path,
+    *,
+    points: int = 2500,
+    held_out: int = 300,
+    steps: int = 4000,
+    batch: int = 256,
+    rate: float = 1e-3,
+    seed: int = 0,
+    checkpoint_every: int = 250,
+    progress: Callable[[str], None] = print,
+) -> Path:
+    """Solve operating points, train on them, and write `CASE.safetensors` into `folder`; return its path.
 
-    Attributes:
+    A run that was stopped continues where it was.
+
+    Args:
+        grid: The grid.
+        folder: The folder of all files.
         points: The number of operating points to learn from.
         held_out: The number of further points that only measure the loss.
         steps: The number of optimiser steps.
         batch: The number of points in a step.
         rate: The largest learning rate; it rises for 3% of the steps and falls along a cosine.
         seed: The seed of initial weights and batches.
+        checkpoint_every: The number of steps between checkpoints.
+        progress: Called with a line of text.
     """
-
-    points: int = 2500
-    held_out: int = 300
-    steps: int = 4000
-    batch: int = 256
-    rate: float = 1e-3
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Check the settings."""
-        for name in ("points", "held_out", "steps", "batch"):
-            check_integer(getattr(self, name), name, 2 if name == "points" else 1)
-        check_positive(self.rate, "rate")
-
-
-def train(
-    grid: Grid,
-    folder: Path,
-    config: TrainConfig | None = None,
-    progress: Callable[[str], None] = print,
-    checkpoint_every: int = 250,
-) -> Path:
-    """Solve the points, train on them, and write `CASE.safetensors` into `folder`; return its path.
-
-    A run that was stopped continues where it was.
-    """
-    config = config or TrainConfig()
+    recipe = {"points": points, "held_out": held_out, "steps": steps, "batch": batch, "rate": rate, "seed": seed}
+    for name, least in {"points": 2, "held_out": 1, "steps": 1, "batch": 1}.items():
+        check_integer(recipe[name], name, least)
+    check_positive(rate, "rate")
     folder.mkdir(parents=True, exist_ok=True)
     out, checkpoint, kept = (folder / f"{grid.case}{end}.safetensors" for end in ("", ".training", ".points"))
-    points = solved_points(grid, config.points + config.held_out, kept, progress)
-    mean, scale = standard(points[: config.points])
-    data, held_out = ((points - mean) / scale).float().split([config.points, config.held_out])
-    network, averaged = (fresh(lambda: Flow(grid.dimension), config.seed) for _ in range(2))
+    solved = solved_points(grid, points + held_out, kept, progress)
+    mean, scale = standard(solved[:points])
+    scaled = ((solved - mean) / scale).float()
+    network, averaged = (fresh(lambda: Flow(grid.dimension), seed) for _ in range(2))
 
     def held_out_loss() -> float:
         with torch.no_grad():
-            return float(torch.stack([flow_loss(averaged, held_out, 512, -1 - i) for i in range(4)]).mean())
+            return float(torch.stack([flow_loss(averaged, scaled[points:], 512, -1 - i) for i in range(4)]).mean())
 
     fit(
         network,
         averaged,
-        lambda step: flow_loss(network, data, config.batch, config.seed * 1_000_003 + step),
-        lambda step: config.rate * warmup_cosine(step, config.steps),
+        lambda step: flow_loss(network, scaled[:points], batch, seed * 1_000_003 + step),
+        lambda step: rate * warmup_cosine(step, steps),
         checkpoint,
-        asdict(config),
-        steps=config.steps,
+        recipe,
+        steps=steps,
         average=0.998,
         weight_decay=1e-2,
         every=checkpoint_every,
         progress=progress,
         also=lambda: f"held out {held_out_loss():.4f}  ",
     )
-    save_model(out, Model(grid.case, averaged, mean, scale, {**asdict(config), "held_out_loss": held_out_loss()}))
+    save_model(out, Model(grid.case, averaged, mean, scale, recipe | {"held_out_loss": held_out_loss()}))
     checkpoint.unlink(missing_ok=True)
     progress(f"wrote {out}")
     return out

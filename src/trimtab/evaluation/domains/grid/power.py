@@ -90,7 +90,8 @@ def mismatch(grid: Grid, x: Tensor) -> Tensor:
     generated = torch.complex(cut.generation @ m.generators, cut.generation_reactive @ m.generators)
     taken = torch.complex(cut.load @ m.loads, cut.load_reactive @ m.loads)
     sent = flows(grid, x).flatten(1) @ m.incidence
-    return generated - taken - sent - cut.voltage.square() * m.shunts.conj()
+    missing: Tensor = generated - taken - sent - cut.voltage.square() * m.shunts.conj()
+    return missing
 
 
 def violations(grid: Grid, x: Tensor, demand: Tensor) -> Tensor:

@@ -61,7 +61,7 @@ class Architecture:
 
 
 PDM_ARCHITECTURE = Architecture()
-"""The network of the public trajectory checkpoints of Projected Diffusion Models: 64 waypoints as an image of 8 by 8."""
+"""The network of the public trajectory checkpoints of PDM: 64 waypoints as an image of 8 by 8."""
 
 
 class _Kernels(NamedTuple):

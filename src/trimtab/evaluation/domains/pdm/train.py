@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from trimtab.core.checks import check_positive
-from trimtab.core.errors import check_integer, check_number, missing_extra
+from trimtab.core.errors import check_integer, missing_extra
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.evaluation.domains.learned import fit
@@ -21,7 +22,7 @@ from .model import Model, Prior, Settings, conditioned_architecture, denoised, f
 from .network import RefineNet
 from .planner import plan, random_map, shipped_maps, start_goal_pairs, states_from_positions
 
-__all__ = ["OUR_SETTINGS", "DataConfig", "TrainConfig", "figure", "load_data", "make_data", "train", "validate"]
+__all__ = ["OUR_SETTINGS", "Trajectories", "figure", "load_data", "make_data", "train", "validate"]
 
 OUR_SETTINGS = Settings(sigma_max=1.0, sigma_min=0.0005, eps=0.6 * 0.0005**2)
 """Sampler defaults of our model: PDM's ten levels of 25 updates, its ratio of largest to smallest noise (2000) and its
@@ -41,61 +42,51 @@ def _silent(line: str) -> None:
 # ------------------------------------------------------------------ data
 
 
-@dataclass(frozen=True)
-class DataConfig:
-    """The amount of training data.
+class Trajectories(NamedTuple):
+    """Planned positions (n, w, 2), the map of each trajectory (n,), the maps (maps, m, 3), and how they were made."""
 
-    Attributes:
+    positions: Tensor
+    map_index: Tensor
+    circles: Tensor
+    recipe: dict[str, int]
+
+
+def make_data(
+    path: Path | None = None,
+    progress: Progress = _silent,
+    *,
+    maps: int = 64,
+    per_map: int = 256,
+    waypoints: int = 64,
+    seed: int = 0,
+) -> Trajectories:
+    """Plan trajectories between random starts and goals on random maps, and write them to `path` if there is one.
+
+    Args:
+        path: The file.
+        progress: Called with a line of text.
         maps: The number of maps.
         per_map: The planning problems of each map; the few without a smooth, free answer are left out.
         waypoints: The waypoints of every trajectory.
         seed: Another seed gives other maps and other problems.
     """
-
-    maps: int = 64
-    per_map: int = 256
-    waypoints: int = 64
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Check the settings."""
-        for name, least in (("maps", 1), ("per_map", 1), ("waypoints", 4), ("seed", 0)):
-            check_integer(getattr(self, name), name, least)
-
-
-@dataclass(frozen=True, eq=False)
-class Trajectories:
-    """Planned trajectories.
-
-    Attributes:
-        positions: (n, w, 2) float32.
-        map_index: The map of each trajectory, (n,).
-        circles: The maps, (maps, m, 3) float32.
-        config: How they were made.
-    """
-
-    positions: Tensor
-    map_index: Tensor
-    circles: Tensor
-    config: DataConfig
-
-
-def make_data(config: DataConfig, path: Path | None = None, progress: Progress = _silent) -> Trajectories:
-    """Plan trajectories between random starts and goals on random maps, and write them to `path` if there is one."""
-    maps = torch.stack([random_map(_FIRST_MAP + config.seed * 100_000 + i) for i in range(config.maps)])
+    recipe = {"maps": maps, "per_map": per_map, "waypoints": waypoints, "seed": seed}
+    for name, least in {"maps": 1, "per_map": 1, "waypoints": 4, "seed": 0}.items():
+        check_integer(recipe[name], name, least)
+    circles = torch.stack([random_map(_FIRST_MAP + seed * 100_000 + i) for i in range(maps)])
     positions, index = [], []
-    for i, circles in enumerate(maps):
-        seeds = torch.arange(config.per_map) + (config.seed * config.maps + i) * config.per_map
-        planned = plan(Noise(seeds), *start_goal_pairs(seeds, circles), circles, config.waypoints)
+    for i in range(maps):
+        seeds = torch.arange(per_map) + (seed * maps + i) * per_map
+        planned = plan(Noise(seeds), *start_goal_pairs(seeds, circles[i]), circles[i], waypoints)
         positions.append(planned.points[planned.solved].float())
         index.append(torch.full((len(positions[-1]),), i))
         found = sum(len(p) for p in positions)
-        progress(f"map {i + 1}/{config.maps}: {found} trajectories of {(i + 1) * config.per_map} problems")
-    data = Trajectories(torch.cat(positions), torch.cat(index), maps.float(), config)
+        progress(f"map {i + 1}/{maps}: {found} trajectories of {(i + 1) * per_map} problems")
+    data = Trajectories(torch.cat(positions), torch.cat(index), circles.float(), recipe)
     if path is not None:
         tensors = {"positions": data.positions, "map_index": data.map_index, "circles": data.circles}
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_tensors(path, _KIND, tensors, {"config": asdict(config)})
+        save_tensors(path, _KIND, tensors, {"config": recipe})
         progress(f"wrote {path}")
     return data
 
@@ -105,45 +96,10 @@ def load_data(path: Path) -> Trajectories:
     if not path.is_file():
         raise FileNotFoundError(f"no trajectories at {path}: make them with `trimtab train pdm data`")
     tensors, facts = load_tensors(path, _KIND)
-    return Trajectories(**tensors, config=DataConfig(**facts["config"]))
+    return Trajectories(**tensors, recipe=facts["config"])
 
 
 # ------------------------------------------------------------------ training
-
-
-@dataclass(frozen=True)
-class TrainConfig:
-    """The settings of a training.
-
-    Attributes:
-        steps: The number of optimiser steps.
-        batch: The number of trajectories in a step, each at a random noise level.
-        rate: The largest learning rate; it rises over the first steps, then falls to 0 along a cosine.
-        ema: How slowly the averaged weights, which are the ones kept, follow the trained ones.
-        features: The channels of the network's finest stage.
-        seed: The seed of initial weights, batches and noise.
-        save_every: The number of steps between checkpoints.
-    """
-
-    steps: int = 3000
-    batch: int = 96
-    rate: float = 2e-3
-    ema: float = 0.999
-    features: int = 16
-    seed: int = 0
-    save_every: int = 250
-
-    def __post_init__(self) -> None:
-        """Check the settings."""
-        for name in ("steps", "batch", "features", "save_every"):
-            check_integer(getattr(self, name), name)
-        check_positive(self.rate, "rate")
-        check_number(self.ema, "ema", 0, 1)
-
-    def rate_at(self, step: int) -> float:
-        """Return the learning rate at a step."""
-        rise = min(200, max(1, self.steps // 10))
-        return self.rate * min(1.0, (step + 1) / rise) * 0.5 * (1 + math.cos(math.pi * step / self.steps))
 
 
 def draw_batch(data: Trajectories, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -177,37 +133,65 @@ def denoising_loss(
 def train(
     data: Trajectories,
     folder: Path,
-    config: TrainConfig,
-    settings: Settings = OUR_SETTINGS,
     progress: Progress = _silent,
+    *,
+    settings: Settings = OUR_SETTINGS,
+    steps: int = 3000,
+    batch: int = 96,
+    rate: float = 2e-3,
+    ema: float = 0.999,
+    features: int = 16,
+    seed: int = 0,
+    save_every: int = 250,
 ) -> Model:
     """Train a model, or continue the training in the folder, and return the model with averaged weights.
 
-    The folder gets `state.safetensors`, the checkpoint, and in the end `model.safetensors`.
+    Args:
+        data: The trajectories.
+        folder: Gets `state.safetensors`, the checkpoint, and in the end `model.safetensors`.
+        progress: Called with a line of text.
+        settings: Noise levels and sampler defaults of the model.
+        steps: The number of optimiser steps.
+        batch: The number of trajectories in a step, each at a random noise level.
+        rate: The largest learning rate; it rises over the first steps, then falls to 0 along a cosine.
+        ema: How slowly the averaged weights, which are the ones kept, follow the trained ones.
+        features: The channels of the network's finest stage.
+        seed: The seed of initial weights, batches and noise.
+        save_every: The number of steps between checkpoints.
     """
-    shape = conditioned_architecture(config.features, settings.levels, data.positions.shape[1])
-    network, averaged = RefineNet(shape, config.seed), RefineNet(shape, config.seed)
+    sizes = {"steps": steps, "batch": batch, "features": features, "save_every": save_every}
+    for name, value in sizes.items():
+        check_integer(value, name)
+    check_positive(rate, "rate")
+    chosen = sizes | {"rate": rate, "ema": ema, "seed": seed}
+    recipe: dict[str, Any] = {"train": chosen, "settings": asdict(settings), "data": data.recipe}
+    shape = conditioned_architecture(features, settings.levels, data.positions.shape[1])
+    network, averaged = RefineNet(shape, seed), RefineNet(shape, seed)
     prior = fit_prior(states_from_positions(data.positions))
-    recipe = {"train": asdict(config), "settings": asdict(settings), "data": asdict(data.config)}
     folder.mkdir(parents=True, exist_ok=True)
 
     def loss(step: int) -> Tensor:
-        generator = torch.Generator().manual_seed((config.seed << 32) + step)
-        return denoising_loss(network, prior, settings, data, config.batch, generator)
+        generator = torch.Generator().manual_seed((seed << 32) + step)
+        return denoising_loss(network, prior, settings, data, batch, generator)
 
+    def rate_at(step: int) -> float:
+        rise = min(200, max(1, steps // 10))
+        return rate * min(1.0, (step + 1) / rise) * 0.5 * (1 + math.cos(math.pi * step / steps))
+
+    checkpoint = folder / "state.safetensors"
     fit(
         network,
         averaged,
         loss,
-        config.rate_at,
-        folder / "state.safetensors",
+        rate_at,
+        checkpoint,
         recipe,
-        steps=config.steps,
-        average=config.ema,
-        every=config.save_every,
+        steps=steps,
+        average=ema,
+        every=save_every,
         progress=progress,
     )
-    model = Model(averaged.eval(), settings, {**recipe, "steps_done": config.steps}, prior)
+    model = Model(averaged.eval(), settings, {**recipe, "steps_done": steps}, prior)
     save_model(folder / "model.safetensors", model)
     return model
 

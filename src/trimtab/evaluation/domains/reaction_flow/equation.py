@@ -223,8 +223,8 @@ class MassBalance(Constraint):
     def _conditions(self, u: Tensor, dtype: torch.dtype | None = None) -> Conditions:
         """Check the states, and return the conditions on their device and in their dtype."""
         check_states(u, "MassBalance", (TIMES, CELLS), samples=len(self.conditions.inflow))
-        options = {"device": u.device, "dtype": dtype or u.dtype}
-        return Conditions(self.conditions.initial.to(**options), self.conditions.inflow.to(**options))
+        like = u.new_empty(0, dtype=dtype or u.dtype)
+        return Conditions(self.conditions.initial.to(like), self.conditions.inflow.to(like))
 
     def _iterate(
         self, x: Tensor, target: Tensor, multiplier: Tensor, conditions: Conditions
