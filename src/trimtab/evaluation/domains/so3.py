@@ -103,26 +103,26 @@ class RotationFlow(Flow):
         return a + a @ (self.speed(t) * hat(rate) + self.kappa * rotation_pull(a))
 
 
+class _Impulses(Bursts):
+    """Adds bursts of noise to every entry of the proposals of another sampler."""
+
+    def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
+        """Return proposals, (n, 3, 3)."""
+        return super().step(x, t, noise) + self.burst(t, noise, (3, 3))  # type: ignore[misc,no-any-return]
+
+
 @dataclass(frozen=True)
-class ImpulseChain(Bursts, RotationChain):
-    """The chain of `so3` with bursts of noise on every entry."""
+class ImpulseChain(_Impulses, RotationChain):
+    """The chain of `so3` with bursts of noise."""
 
     summary: ClassVar[str] = "so3 with short bursts of extra noise at random times"
 
-    def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
-        """Return proposals, (n, 3, 3)."""
-        return super().step(x, t, noise) + self.burst(t, noise, (3, 3))
-
 
 @dataclass(frozen=True)
-class ImpulseFlow(Bursts, RotationFlow):
-    """The flow of `so3` with bursts of noise on every entry."""
+class ImpulseFlow(_Impulses, RotationFlow):
+    """The flow of `so3` with bursts of noise."""
 
     summary: ClassVar[str] = "the turning body of so3 with short bursts of noise at random times"
-
-    def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
-        """Return proposals, (n, 3, 3)."""
-        return super().step(x, t, noise) + self.burst(t, noise, (3, 3))
 
 
 def rotation_distance(a: Tensor, b: Tensor) -> Tensor:

@@ -23,20 +23,11 @@ from trimtab.core.constraint import Constraint, Projection
 from trimtab.core.errors import check_integer, check_type
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.evaluation.domains.base import Domain, Graph, Problem, View, renamed
-from trimtab.evaluation.domains.grid.case import CASES, Grid
-from trimtab.evaluation.domains.grid.model import Model, given_demand, load_model, shipped_model
-from trimtab.evaluation.domains.grid.power import (
-    PURPOSE,
-    cheapest,
-    conditions,
-    cost,
-    cut_column,
-    load_grid,
-    loadings,
-    parts,
-    violations,
-)
 from trimtab.evaluation.domains.learned import pair_step
+
+from .case import CASES, Grid
+from .model import Model, given_demand, load_model, shipped_model
+from .power import PURPOSE, cheapest, conditions, cost, cut_column, load_grid, loadings, parts, violations
 
 __all__ = ["GridFlow", "OperatingLimits", "cost_gap", "draw_grid", "features", "judge", "make"]
 

@@ -22,9 +22,10 @@ from trimtab.core.checks import check_positive
 from trimtab.core.errors import check_integer
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.noise import Noise, as_seeds
-from trimtab.evaluation.domains.grid.case import Grid
-from trimtab.evaluation.domains.grid.power import cheapest
 from trimtab.evaluation.domains.learned import clock, fit, flow_loss, fresh, velocity, warmup_cosine
+
+from .case import Grid
+from .power import cheapest
 
 __all__ = ["Model", "given_demand", "load_model", "operating_points", "shipped_model", "train", "true_points"]
 

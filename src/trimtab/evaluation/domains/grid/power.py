@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from functools import cache, lru_cache, partial
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +14,8 @@ from torch import Tensor
 from trimtab.constraints.ipopt import casadi, ipopt_options
 from trimtab.core.constraint import Projection
 from trimtab.core.errors import unknown
-from trimtab.evaluation.domains.grid.case import CASES, Grid, Parts, from_pandapower
+
+from .case import CASES, Grid, Parts, from_pandapower
 
 __all__ = ["cheapest", "conditions", "cost", "flows", "load_grid", "loadings", "mismatch", "parts", "violations"]
 
@@ -24,43 +26,26 @@ _UNRATED = 50.0  # per unit; a line with a larger rating counts as unrated: case
 # ------------------------------------------------------------------ in torch
 
 
-class _Matrices(NamedTuple):
-    """The numbers of a grid as tensors."""
-
-    begin: Tensor  # (branches,)
-    end: Tensor
-    own: Tensor  # (2, branches) complex
-    across: Tensor
-    rating: Tensor  # (branches,)
-    shunts: Tensor  # (buses,) complex
-    incidence: Tensor  # (2 branches, buses): the bus of every branch end
-    loads: Tensor  # (loads, buses)
-    generators: Tensor  # (generators, buses)
-    lower: Tensor
-    upper: Tensor
-    costs: Tensor  # (3, generators)
-
-
 @lru_cache(maxsize=8)
-def _matrices(grid: Grid, device: torch.device) -> _Matrices:
-    def tensor(values: Any, dtype: torch.dtype = torch.float64) -> Tensor:
-        return torch.tensor(values, dtype=dtype, device=device)
-
-    eye = torch.eye(grid.buses, dtype=torch.float64, device=device)
+def _matrices(grid: Grid, device: torch.device) -> Any:
+    """Return the numbers of a grid as tensors."""
+    real = partial(torch.tensor, dtype=torch.float64, device=device)
+    complexes = partial(torch.tensor, dtype=torch.complex128, device=device)
+    at_bus = torch.eye(grid.buses, dtype=torch.float64, device=device)
     begin, end = torch.tensor([branch.ends for branch in grid.branches], device=device).T
-    return _Matrices(
-        begin,
-        end,
-        tensor([branch.own for branch in grid.branches], torch.complex128).T,
-        tensor([branch.across for branch in grid.branches], torch.complex128).T,
-        tensor([branch.rating for branch in grid.branches]),
-        tensor(grid.shunts, torch.complex128),
-        eye[torch.cat([begin, end])].to(torch.complex128),
-        eye[list(grid.load_buses)],
-        eye[list(grid.generator_buses)],
-        tensor(grid.lower),
-        tensor(grid.upper),
-        tensor(grid.costs).T,
+    return SimpleNamespace(
+        begin=begin,  # (branches,)
+        end=end,
+        own=complexes([branch.own for branch in grid.branches]).T,  # (2, branches)
+        across=complexes([branch.across for branch in grid.branches]).T,
+        rating=real([branch.rating for branch in grid.branches]),
+        shunts=complexes(grid.shunts),  # (buses,)
+        incidence=at_bus[torch.cat([begin, end])].to(torch.complex128),  # (2 branches, buses)
+        loads=at_bus[list(grid.load_buses)],  # (loads, buses)
+        generators=at_bus[list(grid.generator_buses)],
+        lower=real(grid.lower),
+        upper=real(grid.upper),
+        costs=real(grid.costs).T,  # (3, generators)
     )
 
 
@@ -76,12 +61,14 @@ def flows(grid: Grid, x: Tensor) -> Tensor:
     angle = torch.cat([cut.angle[:, : grid.slack], slack, cut.angle[:, grid.slack :]], dim=1)
     voltages = torch.complex(cut.voltage * angle.cos(), cut.voltage * angle.sin())
     at = torch.stack([voltages[:, m.begin], voltages[:, m.end]], dim=1)
-    return at * (m.own * at + m.across * at.flip(1)).conj()
+    sent: Tensor = at * (m.own * at + m.across * at.flip(1)).conj()
+    return sent
 
 
 def loadings(grid: Grid, x: Tensor) -> Tensor:
     """Return the apparent power of each branch at its fuller end, as a share of its rating, (n, branches)."""
-    return flows(grid, x).abs().amax(dim=1) / _matrices(grid, x.device).rating
+    share: Tensor = flows(grid, x).abs().amax(dim=1) / _matrices(grid, x.device).rating
+    return share
 
 
 def mismatch(grid: Grid, x: Tensor) -> Tensor:

@@ -38,13 +38,9 @@ __all__ = [
     "AnnealedLangevin",
     "Quality",
     "ScoredPaths",
-    "judge",
-    "load_map",
     "make",
-    "path_distance",
     "path_errors",
     "sample",
-    "score",
     "trajectory_quality",
 ]
 
@@ -72,14 +68,6 @@ class AnnealedLangevin:
         eps: The step size at the last level; by default the model's.
         eligible_from: The first level whose updates can be corrected. The levels before it run inside `start`, with
             the noise they would have had as steps.
-
-    Example:
-        >>> from trimtab.core.noise import as_seeds
-        >>> from trimtab.evaluation.domains.pdm import load_model, shipped_map, start_goal_pairs
-        >>> starts, goals = start_goal_pairs(range(2), shipped_map())
-        >>> sampler = AnnealedLangevin(load_model(), starts, goals, shipped_map(), inner_steps=1)
-        >>> sample(sampler, range(2)).shape
-        torch.Size([2, 4, 64])
     """
 
     model: Model
@@ -373,15 +361,8 @@ def make(
             constraint = ScoredPaths(constraint, defect, first)
         return Problem(sampler, constraint, seeds, path_distance)
 
-    settings: dict[str, Any] = {
-        "checkpoint": checkpoint,
-        "circles": circles,
-        "eligible_from": eligible_from,
-        "inner_steps": inner_steps,
-        "defect": defect,
-        "effective_from": effective_from,
-        "backend": backend,
-    }
+    settings = {"checkpoint": checkpoint, "circles": circles, "eligible_from": eligible_from, "backend": backend}
+    settings |= {"inner_steps": inner_steps, "defect": defect, "effective_from": effective_from}
     return Domain(
         name="pdm",
         summary="trajectories among obstacles, sampled by a learned score (projected diffusion)",

@@ -16,21 +16,7 @@ from torch import Tensor
 from trimtab.constraints.obstacles.geometry import from_segment
 from trimtab.core.noise import Noise, as_seeds
 
-__all__ = [
-    "Paths",
-    "clearance",
-    "extra_circles",
-    "hits",
-    "plan",
-    "random_map",
-    "resample",
-    "rrt_connect",
-    "shipped_map",
-    "shipped_maps",
-    "start_goal_pairs",
-    "states_from_positions",
-    "timing",
-]
+__all__ = ["plan", "random_map", "rrt_connect", "shipped_map", "shipped_maps", "start_goal_pairs"]
 
 SHIPPED_SEEDS = (0, 1, 2, 3)
 """Seeds of the maps of the experiments; the shipped model never saw them in training."""

@@ -30,7 +30,8 @@ from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.evaluation.domains.base import Domain, Problem, View, renamed
 from trimtab.evaluation.domains.learned import clock, fresh, pair_step, velocity
-from trimtab.evaluation.domains.reaction_flow.equation import CELLS, TIMES, Conditions, MassBalance, draw_conditions
+
+from .equation import CELLS, TIMES, Conditions, MassBalance, draw_conditions
 
 __all__ = ["CleanBalance", "CleanFlow", "FlowNetwork", "StateFlow", "given_conditions", "load_network", "make"]
 
