@@ -37,15 +37,10 @@ def _first_two(x: Any) -> Tensor:
 
 @dataclass(frozen=True)
 class Graph:
-    """A network that states are drawn on.
+    """A network that states are drawn on."""
 
-    Attributes:
-        places: The x and y of each node in the drawing.
-        edges: The two nodes of each edge.
-    """
-
-    places: tuple[tuple[float, float], ...]
-    edges: tuple[tuple[int, int], ...]
+    places: tuple[tuple[float, float], ...]  # x and y of each node in the drawing
+    edges: tuple[tuple[int, int], ...]  # two nodes of each edge
 
 
 @dataclass(frozen=True)

@@ -27,17 +27,12 @@ _ABOVE_ZERO = ("noise_start", "noise_end", "ridge_width", "frame", "tolerance")
 
 @dataclass(frozen=True)
 class Dynamics:
-    """The settings of every synthetic sampler.
-
-    Attributes:
-        n_steps: The number of steps, T.
-        kappa: The share of its distance to the set that a step pulls the state back, in [0, 1].
-    """
+    """The settings of every synthetic sampler."""
 
     summary: ClassVar[str]
 
-    n_steps: int = 100
-    kappa: float = 0.3
+    n_steps: int = 100  # number of steps, T
+    kappa: float = 0.3  # share of its distance to the set that a step pulls the state back, in [0, 1]
 
     def __post_init__(self) -> None:
         """Check the type and the range of every setting."""
@@ -58,17 +53,11 @@ class Dynamics:
 
 @dataclass(frozen=True)
 class Chain(Dynamics):
-    """An annealed Langevin chain in ambient space: drift along the set, pull towards it, noise.
+    """An annealed Langevin chain in ambient space: drift along the set, pull towards it, noise."""
 
-    Attributes:
-        drift: The length of one step of the drift along the set.
-        noise_start: The standard deviation of the noise of each coordinate at the first step.
-        noise_end: The same at the last step; in between it falls geometrically.
-    """
-
-    drift: float = 0.05
-    noise_start: float = 0.03
-    noise_end: float = 0.01
+    drift: float = 0.05  # length of one step of the drift along the set
+    noise_start: float = 0.03  # standard deviation of the noise of each coordinate at the first step
+    noise_end: float = 0.01  # the same at the last step; in between it falls geometrically
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -93,16 +82,11 @@ class Flow(Dynamics):
 
     F is evaluated at the state as it is, on the set or off it. Unlike the drift of a Langevin chain it has no
     attracting modes, so the rollout forgets nothing that happened on the way.
-
-    Attributes:
-        arc: The sum of all speeds: the length of the path for a field of length 1.
-        ramp: p of the speed profile arc / T (1 + p) u^p with u = (t + 1/2) / T; 0 is a constant speed.
-        noise: The standard deviation of the noise of each coordinate.
     """
 
-    arc: float = 2 * math.pi
-    ramp: float = 0.0
-    noise: float = 0.003
+    arc: float = 2 * math.pi  # sum of all speeds: the length of the path for a field of length 1
+    ramp: float = 0.0  # p of the speed profile arc / T (1 + p) u^p with u = (t + 1/2) / T; 0 is a constant speed
+    noise: float = 0.003  # standard deviation of the noise of each coordinate
 
     def speed(self, t: int) -> float:
         """Return the length of step t."""
@@ -115,17 +99,11 @@ class Flow(Dynamics):
 
 @dataclass(frozen=True)
 class Bursts(Dynamics):
-    """Short bursts of extra noise, at random times that differ from sample to sample.
+    """Short bursts of extra noise, at random times that differ from sample to sample."""
 
-    Attributes:
-        bursts: The number of bursts in a rollout.
-        width: The number of steps that a burst lasts.
-        strength: The standard deviation of the extra noise of each coordinate.
-    """
-
-    bursts: int = 4
-    width: int = 2
-    strength: float = 0.15
+    bursts: int = 4  # number of bursts in a rollout
+    width: int = 2  # number of steps that a burst lasts
+    strength: float = 0.15  # standard deviation of the extra noise of each coordinate
 
     def burst(self, t: int, noise: Noise, event: tuple[int, ...]) -> Tensor:
         r"""Return the extra noise of step t, (n, \*event); it is 0 outside the bursts of a sample."""

@@ -33,14 +33,10 @@ class Bars:
 
     The equations lose rank only at closed postures with all bars in a line. There are none unless the frame is a sum
     of as many ones and minus ones as there are bars: six bars and a frame of 3 have none.
-
-    Attributes:
-        count: The number of bars; the loop can move in count - 2 ways.
-        frame: The distance of the pins.
     """
 
-    count: int = 6
-    frame: float = 3.0
+    count: int = 6  # number of bars; the loop can move in count - 2 ways
+    frame: float = 3.0  # distance of the pins
 
     def gap(self, joints: Tensor) -> Tensor:
         """Return the vector from the second pin to the end of the chain of one sample, (count,) to (2,)."""
@@ -78,20 +74,15 @@ class LinkageChain(Bursts, Chain):
 
     The log density is that of two postures, each a product of von Mises densities. The drift is its gradient without
     the part that would open the loop. The pull is the share kappa of a Gauss-Newton step.
-
-    Attributes:
-        bars: The number of bars.
-        frame: The distance of the pins.
-        tolerance: The gap at which a projection has converged.
     """
 
     summary: ClassVar[str] = "joint angles of a chain of bars pinned at both ends, closed by Gauss-Newton"
 
     width: int = 1
     strength: float = 0.3
-    bars: int = 6
-    frame: float = 3.0
-    tolerance: float = 1e-8
+    bars: int = 6  # number of bars
+    frame: float = 3.0  # distance of the pins
+    tolerance: float = 1e-8  # gap at which a projection has converged
 
     def __post_init__(self) -> None:
         """Check that the bars can close a loop that moves."""

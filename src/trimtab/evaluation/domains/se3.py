@@ -75,15 +75,11 @@ class PoseChain(Chain):
 
 @dataclass(frozen=True)
 class LeverChain(PoseChain):
-    """The chain of `se3`, whose position is the tip of a lever along the third axis of the body.
-
-    Attributes:
-        lever: The length of the lever: each step displaces the position by `lever` (A - Π(A)) e₃.
-    """
+    """The chain of `se3`, whose position is the tip of a lever along the third axis of the body."""
 
     summary: ClassVar[str] = "se3 where errors of the rotation displace the position, amplified"
 
-    lever: float = 1.0
+    lever: float = 1.0  # length of the lever: each step displaces the position by `lever` (A - Π(A)) e₃
 
     def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
         """Return proposals, (n, 3, 4)."""
@@ -136,14 +132,11 @@ class LeverFlow(Bursts, PoseFlow):
 
     A burst strains A, and from the next step on the strain displaces the position until it is corrected. The endpoint
     therefore depends on rotation errors that are small themselves.
-
-    Attributes:
-        lever: The length of the lever: each step displaces the position by `lever` (A - Π(A)) e₃.
     """
 
     summary: ClassVar[str] = "the body of se3 at the end of a lever, pushed at random times"
 
-    lever: float = 1.0
+    lever: float = 1.0  # length of the lever: each step displaces the position by `lever` (A - Π(A)) e₃
 
     def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
         """Return proposals, (n, 3, 4)."""

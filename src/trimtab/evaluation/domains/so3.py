@@ -71,17 +71,12 @@ class RotationChain(Chain):
 
 @dataclass(frozen=True)
 class RotationFlow(Flow):
-    """A body that turns about its own axis e₃ and about the fixed axis e₁: A' = A + speed A hat(e₃ + c Aᵀe₁) + ….
-
-    Attributes:
-        swing: c, the rate of the turn about the fixed axis; the rate about the own axis is 1.
-        spread: The standard deviation of the rotation vector at the start.
-    """
+    """A body that turns about its own axis e₃ and about the fixed axis e₁: A' = A + speed A hat(e₃ + c Aᵀe₁) + …."""
 
     summary: ClassVar[str] = "a body that turns about its own axis and about a fixed one"
 
-    swing: float = 1.0
-    spread: float = 0.5
+    swing: float = 1.0  # C, the rate of the turn about the fixed axis; the rate about the own axis is 1
+    spread: float = 0.5  # standard deviation of the rotation vector at the start
 
     def start(self, noise: Noise) -> Tensor:
         """Draw rotations with normal rotation vectors, (n, 3, 3)."""

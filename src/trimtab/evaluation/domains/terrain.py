@@ -25,36 +25,22 @@ _CONCENTRATION = 2.0
 
 
 class Ridge(NamedTuple):
-    """A straight crest with a Gaussian profile.
+    """A straight crest with a Gaussian profile."""
 
-    Attributes:
-        normal: The unit vector across the crest, as u, v.
-        offset: The distance of the crest from the origin along `normal`.
-        height: The height of the crest.
-        width: The standard deviation of the profile.
-    """
-
-    normal: tuple[float, float]
-    offset: float
-    height: float = 0.25
-    width: float = 0.05
+    normal: tuple[float, float]  # unit vector across the crest, as u, v
+    offset: float  # distance of the crest from the origin along `normal`
+    height: float = 0.25  # height of the crest
+    width: float = 0.05  # standard deviation of the profile
 
 
 @dataclass(frozen=True)
 class Terrain:
-    """Smooth hills, with ridges or a dome if there are any.
+    """Smooth hills, with ridges or a dome if there are any."""
 
-    Attributes:
-        ridges: The crests.
-        hill: A factor on the height of the hills.
-        wave: A factor on the number of hills in a unit of length.
-        dome: The curvature of a dome -(u² + v²) / 2 on which everything stands.
-    """
-
-    ridges: tuple[Ridge, ...] = ()
-    hill: float = 1.0
-    wave: float = 1.0
-    dome: float = 0.0
+    ridges: tuple[Ridge, ...] = ()  # the crests
+    hill: float = 1.0  # a factor on the height of the hills
+    wave: float = 1.0  # a factor on the number of hills in a unit of length
+    dome: float = 0.0  # curvature of a dome -(u² + v²) / 2 on which everything stands
 
     def height(self, u: Tensor, v: Tensor) -> Tensor:
         """Return the height above each point of the map, (n,)."""
@@ -120,17 +106,12 @@ class WalkChain(Chain):
 
 @dataclass(frozen=True)
 class RidgeChain(WalkChain):
-    """The chain of `terrain` over two narrow ridges.
-
-    Attributes:
-        ridge_height: The height of the crests.
-        ridge_width: The standard deviation of their profiles.
-    """
+    """The chain of `terrain` over two narrow ridges."""
 
     summary: ClassVar[str] = "terrain with two narrow ridges across the way"
 
-    ridge_height: float = 0.25
-    ridge_width: float = 0.05
+    ridge_height: float = 0.25  # height of the crests
+    ridge_width: float = 0.05  # standard deviation of their profiles
 
     @cached_property
     def terrain(self) -> Terrain:
@@ -144,21 +125,15 @@ class WalkFlow(Flow):
     """A walk across the terrain at velocity (1, c z + e v) on the map, along the tangent plane in space.
 
     Off the surface z is wrong and so is the way. The pull is vertical, as the projection is.
-
-    Attributes:
-        deflection: c, the rate at which the height turns the walk aside.
-        fan: e, the rate at which walks move apart; below 0 they move together.
-        hill: A factor on the height of the hills.
-        wave: A factor on the number of hills in a unit of length.
     """
 
     summary: ClassVar[str] = "points that cross smooth hills and are deflected by them"
 
     arc: float = 3.0
-    deflection: float = 1.0
-    fan: float = 0.0
-    hill: float = 1.0
-    wave: float = 1.0
+    deflection: float = 1.0  # c, the rate at which the height turns the walk aside
+    fan: float = 0.0  # e, the rate at which walks move apart; below 0 they move together
+    hill: float = 1.0  # a factor on the height of the hills
+    wave: float = 1.0  # a factor on the number of hills in a unit of length
 
     @cached_property
     def terrain(self) -> Terrain:
@@ -183,19 +158,13 @@ class WalkFlow(Flow):
 
 @dataclass(frozen=True)
 class RidgeFlow(WalkFlow):
-    """The walk of `terrain` over straight crests across the way, evenly spaced along it.
-
-    Attributes:
-        crests: The number of crests.
-        ridge_height: Their height.
-        ridge_width: The standard deviation of their profiles.
-    """
+    """The walk of `terrain` over straight crests across the way, evenly spaced along it."""
 
     summary: ClassVar[str] = "points that cross hills with narrow ridges and are deflected by them"
 
-    crests: int = 2
-    ridge_height: float = 0.25
-    ridge_width: float = 0.05
+    crests: int = 2  # number of crests
+    ridge_height: float = 0.25  # their height
+    ridge_width: float = 0.05  # standard deviation of their profiles
 
     @cached_property
     def terrain(self) -> Terrain:
@@ -211,9 +180,6 @@ class DomeFlow(WalkFlow):
 
     The curvature is the same everywhere, so a step along the tangent misses the surface by dome (du² + dv²) / 2. The
     noise is small next to that.
-
-    Attributes:
-        dome: The curvature.
     """
 
     summary: ClassVar[str] = "points that cross a round hill, where every step makes the same defect"
@@ -221,7 +187,7 @@ class DomeFlow(WalkFlow):
     noise: float = 2e-5
     deflection: float = 0.3
     hill: float = 0.0
-    dome: float = 1.0
+    dome: float = 1.0  # the curvature
 
     @cached_property
     def terrain(self) -> Terrain:

@@ -19,19 +19,12 @@ CASES = ("case14", "case30")
 
 
 class Branch(NamedTuple):
-    """A line or a transformer as a two-port: the currents at its ends are y times the voltages at its ends.
+    """A line or a transformer as a two-port: the currents at its ends are y times the voltages at its ends."""
 
-    Attributes:
-        ends: The two buses.
-        own: The complex admittance of each end on itself.
-        across: The complex admittance from the other end, for each end.
-        rating: The largest apparent power at either end, per unit.
-    """
-
-    ends: tuple[int, int]
-    own: tuple[complex, complex]
-    across: tuple[complex, complex]
-    rating: float
+    ends: tuple[int, int]  # two buses
+    own: tuple[complex, complex]  # complex admittance of each end on itself
+    across: tuple[complex, complex]  # complex admittance from the other end, for each end
+    rating: float  # largest apparent power at either end, per unit
 
 
 class Parts(NamedTuple):
@@ -51,32 +44,19 @@ class Grid:
 
     A state is the row (loads, reactive loads, generation, reactive generation, voltages, angles). The angle of the bus
     of the first generator is 0 and not part of the state.
-
-    Attributes:
-        case: The name of the grid.
-        base: The MVA of one per unit.
-        shunts: The complex admittance to earth at every bus.
-        branches: Lines first, then transformers.
-        load_buses: The buses with demand.
-        loads: The complex demand of the case at these buses.
-        generator_buses: The buses with a generator.
-        costs: The quadratic, linear and constant cost of each generator.
-        lower: The smallest value of every number of a state; -inf for none.
-        upper: The largest value.
-        places: The x and y of each bus in a drawing.
     """
 
-    case: str
-    base: float
-    shunts: tuple[complex, ...]
-    branches: tuple[Branch, ...]
-    load_buses: tuple[int, ...]
-    loads: tuple[complex, ...]
-    generator_buses: tuple[int, ...]
-    costs: tuple[tuple[float, float, float], ...]
-    lower: tuple[float, ...]
-    upper: tuple[float, ...]
-    places: tuple[tuple[float, float], ...]
+    case: str  # name of the grid
+    base: float  # MVA of one per unit
+    shunts: tuple[complex, ...]  # complex admittance to earth at every bus
+    branches: tuple[Branch, ...]  # lines first, then transformers
+    load_buses: tuple[int, ...]  # buses with demand
+    loads: tuple[complex, ...]  # complex demand of the case at these buses
+    generator_buses: tuple[int, ...]  # buses with a generator
+    costs: tuple[tuple[float, float, float], ...]  # quadratic, linear and constant cost of each generator
+    lower: tuple[float, ...]  # smallest value of every number of a state; -inf for none
+    upper: tuple[float, ...]  # largest value
+    places: tuple[tuple[float, float], ...]  # x and y of each bus in a drawing
 
     @property
     def buses(self) -> int:

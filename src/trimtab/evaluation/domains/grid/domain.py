@@ -82,20 +82,13 @@ class OperatingLimits(Constraint):
     `project` moves the operating point to the nearest feasible one with the given demand, where each number counts in
     units of its standard deviation among operating points. `defect` is the root of the summed squares of power
     mismatch, missing demand, overload and violated bounds, in per unit; it needs no solver.
-
-    Attributes:
-        grid: The grid.
-        program: The program of standardised states; its parameter is the total demand, (n, 1).
-        mean: The mean of states, (d,).
-        scale: The scale of states, (d,).
-        demand: The total demand that each sample is given, (n,).
     """
 
     grid: Grid
-    program: NonlinearProgram
-    mean: Tensor
-    scale: Tensor
-    demand: Tensor = field(metadata={"per_sample": True})
+    program: NonlinearProgram  # program of standardised states; its parameter is the total demand, (n, 1)
+    mean: Tensor  # mean of states, (d,)
+    scale: Tensor  # scale of states, (d,)
+    demand: Tensor = field(metadata={"per_sample": True})  # total demand that each sample is given, (n,)
 
     def project(self, x: Tensor) -> Projection:
         """Project the clean points of (n, 2, d), with the outcome of IPOPT for each sample."""

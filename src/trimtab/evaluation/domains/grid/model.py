@@ -62,21 +62,13 @@ class Flow(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A flow, and how states are standardised for it.
+    """A flow, and how states are standardised for it."""
 
-    Attributes:
-        case: The grid it was trained for.
-        flow: The flow of standardised states.
-        mean: The mean of every number of a state, (d,) float64.
-        scale: Its standard deviation, at least a tenth of the median one, (d,) float64.
-        facts: How it was trained.
-    """
-
-    case: str
-    flow: Flow
-    mean: Tensor
-    scale: Tensor
-    facts: dict[str, Any]
+    case: str  # grid it was trained for
+    flow: Flow  # flow of standardised states
+    mean: Tensor  # mean of every number of a state, (d,) float64
+    scale: Tensor  # its standard deviation, at least a tenth of the median one, (d,) float64
+    facts: dict[str, Any]  # how it was trained
 
     def standardise(self, x: Tensor) -> Tensor:
         """Convert states (…, d) from per unit to standard units."""
@@ -212,33 +204,21 @@ def standard(points: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def train(
-    grid: Grid,
-    folder: Path,
+    grid: Grid,  # grid
+    folder: Path,  # folder of all files
     *,
-    points: int = 2500,
-    held_out: int = 300,
-    steps: int = 4000,
-    batch: int = 256,
-    rate: float = 1e-3,
-    seed: int = 0,
-    checkpoint_every: int = 250,
-    progress: Callable[[str], None] = print,
+    points: int = 2500,  # number of operating points to learn from
+    held_out: int = 300,  # number of further points that only measure the loss
+    steps: int = 4000,  # number of optimiser steps
+    batch: int = 256,  # number of points in a step
+    rate: float = 1e-3,  # largest learning rate; it rises for 3% of the steps and falls along a cosine
+    seed: int = 0,  # seed of initial weights and batches
+    checkpoint_every: int = 250,  # number of steps between checkpoints
+    progress: Callable[[str], None] = print,  # called with a line of text
 ) -> Path:
     """Solve operating points, train on them, and write `CASE.safetensors` into `folder`; return its path.
 
     A run that was stopped continues where it was.
-
-    Args:
-        grid: The grid.
-        folder: The folder of all files.
-        points: The number of operating points to learn from.
-        held_out: The number of further points that only measure the loss.
-        steps: The number of optimiser steps.
-        batch: The number of points in a step.
-        rate: The largest learning rate; it rises for 3% of the steps and falls along a cosine.
-        seed: The seed of initial weights and batches.
-        checkpoint_every: The number of steps between checkpoints.
-        progress: Called with a line of text.
     """
     recipe = {"points": points, "held_out": held_out, "steps": steps, "batch": batch, "rate": rate, "seed": seed}
     for name, least in {"points": 2, "held_out": 1, "steps": 1, "batch": 1}.items():

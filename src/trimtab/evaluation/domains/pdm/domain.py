@@ -58,24 +58,18 @@ class AnnealedLangevin:
         x + a/2 · score(x, k) + sqrt(a) · normal
 
     after which the first and the last waypoint are set to the start and the goal, at rest.
-
-    Attributes:
-        model: The score, and the settings it was made for.
-        starts: (n, 2).
-        goals: (n, 2).
-        circles: The obstacles that the model sees, (m, 3) or (n, m, 3); only for a conditioned model.
-        inner_steps: The number of Langevin updates at each level, L; by default the model's.
-        eps: The step size at the last level; by default the model's.
-        eligible_from: The first level whose updates can be corrected. The levels before it run inside `start`, with
-            the noise they would have had as steps.
     """
 
-    model: Model
-    starts: Tensor = field(metadata={"per_sample": True})
-    goals: Tensor = field(metadata={"per_sample": True})
-    circles: Tensor | None = None
+    model: Model  # score, and the settings it was made for
+    starts: Tensor = field(metadata={"per_sample": True})  # (n, 2)
+    goals: Tensor = field(metadata={"per_sample": True})  # (n, 2)
+    circles: Tensor | None = None  # obstacles that the model sees, (m, 3) or (n, m, 3); only for a conditioned model
+    # number of Langevin updates at each level, L; by default the model's
     inner_steps: int = None  # type: ignore[assignment]  # filled in by __post_init__
+    # step size at the last level; by default the model's
     eps: float = None  # type: ignore[assignment]
+    # first level whose updates can be corrected. The levels before it run inside `start`, with the noise they would
+    # have had as steps
     eligible_from: int = 0
 
     dtype = torch.float32  # the weights are float32, and so are the states
@@ -178,17 +172,11 @@ def score(name: str, x: Tensor, constraint: AvoidObstacles) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class ScoredPaths(Constraint):
-    """Trajectories free of collisions, with one of the four scores as the defect.
+    """Trajectories free of collisions, with one of the four scores as the defect."""
 
-    Attributes:
-        avoid: The obstacles, starts and goals, and the projection.
-        by: One of `SCORES`.
-        effective_from: The first step at which a projection does anything; before it one is counted all the same.
-    """
-
-    avoid: AvoidObstacles
-    by: str = "segment-depth"
-    effective_from: int = 0
+    avoid: AvoidObstacles  # obstacles, starts and goals, and the projection
+    by: str = "segment-depth"  # one of `SCORES`
+    effective_from: int = 0  # first step at which a projection does anything; before it one is counted all the same
 
     needs = ("t",)
 
@@ -232,21 +220,13 @@ def path_errors(
 
 
 class Quality(NamedTuple):
-    """The quality of trajectories, (n,) each.
+    """The quality of trajectories, (n,) each."""
 
-    Attributes:
-        collides: 1 if some segment enters an obstacle, else 0.
-        hit_share: The share of segments that enter an obstacle.
-        length: The length of the path.
-        roughness: The mean turn between successive segments in radians, weighted by their length; 0 is straight.
-        jump: The longer of the first and last segment; near 0 if a trajectory starts and ends at rest.
-    """
-
-    collides: Tensor
-    hit_share: Tensor
-    length: Tensor
-    roughness: Tensor
-    jump: Tensor
+    collides: Tensor  # 1 if some segment enters an obstacle, else 0
+    hit_share: Tensor  # share of segments that enter an obstacle
+    length: Tensor  # length of the path
+    roughness: Tensor  # mean turn between successive segments in radians, weighted by their length; 0 is straight
+    jump: Tensor  # longer of the first and last segment; near 0 if a trajectory starts and ends at rest
 
     def means(self) -> dict[str, float]:
         """Return the means over the trajectories by name."""

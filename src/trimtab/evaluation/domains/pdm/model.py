@@ -34,21 +34,13 @@ _KIND = "trajectory model"
 
 @dataclass(frozen=True)
 class Settings:
-    """How a model is sampled.
+    """How a model is sampled."""
 
-    Attributes:
-        levels: The number of noise levels, K; geometric from `sigma_max` down to `sigma_min`.
-        inner_steps: The number of Langevin updates at each level, L.
-        sigma_max: The largest noise.
-        sigma_min: The smallest noise.
-        eps: The step size at the smallest noise; at level k it is eps (sigma_k / sigma_min)².
-    """
-
-    levels: int = 10
-    inner_steps: int = 25
-    sigma_max: float = 10.0
-    sigma_min: float = 0.005
-    eps: float = 1.5e-5
+    levels: int = 10  # number of noise levels, K; geometric from `sigma_max` down to `sigma_min`
+    inner_steps: int = 25  # number of Langevin updates at each level, L
+    sigma_max: float = 10.0  # largest noise
+    sigma_min: float = 0.005  # smallest noise
+    eps: float = 1.5e-5  # step size at the smallest noise; at level k it is eps (sigma_k / sigma_min)²
 
     def __post_init__(self) -> None:
         """Check the settings, which may come from a file."""
@@ -89,15 +81,10 @@ def obstacle_field(points: Tensor, circles: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Prior:
-    """A Gaussian prior of the offsets of trajectories from the straight run, the same for both axes.
+    """A Gaussian prior of the offsets of trajectories from the straight run, the same for both axes."""
 
-    Attributes:
-        modes: Orthonormal shapes of position and velocity over time, (2w, r).
-        variances: The variances of their amplitudes in the data, (r,).
-    """
-
-    modes: Tensor
-    variances: Tensor
+    modes: Tensor  # orthonormal shapes of position and velocity over time, (2w, r)
+    variances: Tensor  # variances of their amplitudes in the data, (r,)
 
     def amplitudes(self, offset: Tensor) -> Tensor:
         """Return the amplitudes of offsets from the straight run, (n, 4, w) to (n, 2, r), one row for each axis."""
@@ -124,19 +111,12 @@ def fit_prior(states: Tensor, least: float = 1e-3) -> Prior:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A score model of trajectories.
-
-    Attributes:
-        network: The score network.
-        settings: Noise levels and sampler defaults.
-        about: Where the weights come from, as JSON values.
-        prior: The prior of a conditioned model; None for a plain one.
-    """
+    """A score model of trajectories."""
 
     network: RefineNet
-    settings: Settings
-    about: dict[str, object]
-    prior: Prior | None = None
+    settings: Settings  # noise levels and sampler defaults
+    about: dict[str, object]  # where the weights come from, as JSON values
+    prior: Prior | None = None  # prior of a conditioned model; None for a plain one
 
     def __post_init__(self) -> None:
         """Check that network, settings and prior belong together."""

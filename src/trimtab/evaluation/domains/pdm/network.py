@@ -25,27 +25,17 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"elu": functional.elu, "s
 
 @dataclass(frozen=True)
 class Architecture:
-    """The shape of a `RefineNet`.
+    """The shape of a `RefineNet`."""
 
-    Attributes:
-        inputs: Input channels.
-        outputs: Output channels.
-        features: Channels of the finest stage; the coarse ones have twice as many.
-        levels: Noise levels.
-        rows: Rows of the image into which the waypoints are folded; with one row all convolutions run along the path.
-        columns: Columns of that image.
-        patch: Successive waypoints in one pixel; there are rows × columns × patch waypoints.
-        activation: "elu", or "silu", which costs a third.
-    """
-
-    inputs: int = 4
-    outputs: int = 4
-    features: int = 8
-    levels: int = 10
+    inputs: int = 4  # input channels
+    outputs: int = 4  # output channels
+    features: int = 8  # channels of the finest stage; the coarse ones have twice as many
+    levels: int = 10  # noise levels
+    # rows of the image into which the waypoints are folded; with one row all convolutions run along the path
     rows: int = 8
-    columns: int = 8
-    patch: int = 1
-    activation: str = "elu"
+    columns: int = 8  # columns of that image
+    patch: int = 1  # successive waypoints in one pixel; there are rows × columns × patch waypoints
+    activation: str = "elu"  # "elu", or "silu", which costs a third
 
     def __post_init__(self) -> None:
         """Check the sizes, which may come from a file."""

@@ -167,24 +167,15 @@ def hits(positions: Tensor, circles: Tensor, margin: float = 0.0) -> Tensor:
 
 
 def rrt_connect(
-    noise: Noise,
-    starts: Tensor,
-    goals: Tensor,
-    circles: Tensor,
-    margin: float | Tensor = 0.0,
-    reach: float = 0.4,
-    iterations: int = 250,
+    noise: Noise,  # noise of n problems
+    starts: Tensor,  # (n, 2)
+    goals: Tensor,  # (n, 2)
+    circles: Tensor,  # (n, m, 3)
+    margin: float | Tensor = 0.0,  # room kept from every circle, a number or (n,)
+    reach: float = 0.4,  # longest branch
+    iterations: int = 250,  # number of branches after which a problem counts as unsolved
 ) -> Paths:
     """Find free polylines by RRT-connect: a tree from the start and one from the goal grow in turn until they meet.
-
-    Args:
-        noise: The noise of n problems.
-        starts: (n, 2).
-        goals: (n, 2).
-        circles: (n, m, 3).
-        margin: The room kept from every circle, a number or (n,).
-        reach: The longest branch.
-        iterations: The number of branches after which a problem counts as unsolved.
 
     Returns:
         Polylines from start to goal, padded by repeating their ends.

@@ -53,23 +53,14 @@ class Trajectories(NamedTuple):
 
 def make_data(
     path: Path | None = None,
-    progress: Progress = _silent,
+    progress: Progress = _silent,  # called with a line of text
     *,
-    maps: int = 64,
-    per_map: int = 256,
-    waypoints: int = 64,
-    seed: int = 0,
+    maps: int = 64,  # number of maps
+    per_map: int = 256,  # planning problems of each map; the few without a smooth, free answer are left out
+    waypoints: int = 64,  # waypoints of every trajectory
+    seed: int = 0,  # another seed gives other maps and other problems
 ) -> Trajectories:
-    """Plan trajectories between random starts and goals on random maps, and write them to `path` if there is one.
-
-    Args:
-        path: The file.
-        progress: Called with a line of text.
-        maps: The number of maps.
-        per_map: The planning problems of each map; the few without a smooth, free answer are left out.
-        waypoints: The waypoints of every trajectory.
-        seed: Another seed gives other maps and other problems.
-    """
+    """Plan trajectories between random starts and goals on random maps, and write them to `path` if there is one."""
     recipe = {"maps": maps, "per_map": per_map, "waypoints": waypoints, "seed": seed}
     for name, least in {"maps": 1, "per_map": 1, "waypoints": 4, "seed": 0}.items():
         check_integer(recipe[name], name, least)
@@ -132,33 +123,19 @@ def denoising_loss(
 
 def train(
     data: Trajectories,
-    folder: Path,
-    progress: Progress = _silent,
+    folder: Path,  # gets `state.safetensors`, the checkpoint, and in the end `model.safetensors`
+    progress: Progress = _silent,  # called with a line of text
     *,
-    settings: Settings = OUR_SETTINGS,
-    steps: int = 3000,
-    batch: int = 96,
-    rate: float = 2e-3,
-    ema: float = 0.999,
-    features: int = 16,
-    seed: int = 0,
-    save_every: int = 250,
+    settings: Settings = OUR_SETTINGS,  # noise levels and sampler defaults of the model
+    steps: int = 3000,  # number of optimiser steps
+    batch: int = 96,  # number of trajectories in a step, each at a random noise level
+    rate: float = 2e-3,  # largest learning rate; it rises over the first steps, then falls to 0 along a cosine
+    ema: float = 0.999,  # how slowly the averaged weights, which are the ones kept, follow the trained ones
+    features: int = 16,  # channels of the network's finest stage
+    seed: int = 0,  # seed of initial weights, batches and noise
+    save_every: int = 250,  # number of steps between checkpoints
 ) -> Model:
-    """Train a model, or continue the training in the folder, and return the model with averaged weights.
-
-    Args:
-        data: The trajectories.
-        folder: Gets `state.safetensors`, the checkpoint, and in the end `model.safetensors`.
-        progress: Called with a line of text.
-        settings: Noise levels and sampler defaults of the model.
-        steps: The number of optimiser steps.
-        batch: The number of trajectories in a step, each at a random noise level.
-        rate: The largest learning rate; it rises over the first steps, then falls to 0 along a cosine.
-        ema: How slowly the averaged weights, which are the ones kept, follow the trained ones.
-        features: The channels of the network's finest stage.
-        seed: The seed of initial weights, batches and noise.
-        save_every: The number of steps between checkpoints.
-    """
+    """Train a model, or continue the training in the folder, and return the model with averaged weights."""
     sizes = {"steps": steps, "batch": batch, "features": features, "save_every": save_every}
     for name, value in sizes.items():
         check_integer(value, name)

@@ -50,15 +50,10 @@ _LEAST_CURVATURE = 0.05  # of the Lagrangian; less would let a step run away
 
 @dataclass(frozen=True, eq=False)
 class Conditions:
-    """What is given of each solution.
+    """What is given of each solution."""
 
-    Attributes:
-        initial: The profile at t = 0, (n, CELLS).
-        inflow: The inflow through the left end, (n,).
-    """
-
-    initial: Tensor = field(metadata={"per_sample": True})
-    inflow: Tensor = field(metadata={"per_sample": True})
+    initial: Tensor = field(metadata={"per_sample": True})  # profile at t = 0, (n, CELLS)
+    inflow: Tensor = field(metadata={"per_sample": True})  # inflow through the left end, (n,)
 
     def take(self, rows: Tensor) -> Conditions:
         """Return the conditions of some samples, a (k,) index tensor."""
@@ -154,19 +149,14 @@ class MassBalance(Constraint):
     The projection is a batched Gauss-Newton iteration on the conditions for a nearest point. The balance is quadratic
     in the field and its Hessian is one number for each time, so the iteration can use the curvature as well. Each
     iteration solves one system of TIMES - 1 equations for each sample.
-
-    Attributes:
-        conditions: The profile and the inflow of each sample.
-        tolerance: A projection has converged when the defect and the last change of the field (root mean square) are
-            at most this.
-        max_iterations: The number of iterations after which a projection has failed.
     """
 
     improves = True
 
-    conditions: Conditions
+    conditions: Conditions  # profile and the inflow of each sample
+    # A projection has converged when the defect and the last change of the field (root mean square) are at most this
     tolerance: float = 1e-6
-    max_iterations: int = 50
+    max_iterations: int = 50  # number of iterations after which a projection has failed
 
     def __post_init__(self) -> None:
         """Check the settings."""

@@ -41,28 +41,17 @@ def solutions(count: int, first: int = _FIRST_DATA_SEED) -> Tensor:
 
 
 def train(
-    out: Path,
+    out: Path,  # file of the weights. The checkpoint adds `.training` to its name and is removed at the end
     *,
-    steps: int = 6000,
-    batch: int = 32,
-    data: int = 8192,
-    rate: float = 2e-3,
-    seed: int = 0,
-    checkpoint_every: int = 100,
-    progress: Callable[[str], None] = print,
+    steps: int = 6000,  # number of optimiser steps
+    batch: int = 32,  # number of solutions in a step
+    data: int = 8192,  # number of solutions in the training set
+    rate: float = 2e-3,  # largest learning rate; it rises for 3% of the steps and falls along a cosine
+    seed: int = 0,  # seed of initial weights and batches
+    checkpoint_every: int = 100,  # number of steps between checkpoints
+    progress: Callable[[str], None] = print,  # called with a line of text
 ) -> None:
-    """Train from scratch, or continue from the checkpoint next to `out`, and write the averaged weights to `out`.
-
-    Args:
-        out: The file of the weights. The checkpoint adds `.training` to its name and is removed at the end.
-        steps: The number of optimiser steps.
-        batch: The number of solutions in a step.
-        data: The number of solutions in the training set.
-        rate: The largest learning rate; it rises for 3% of the steps and falls along a cosine.
-        seed: The seed of initial weights and batches.
-        checkpoint_every: The number of steps between checkpoints.
-        progress: Called with a line of text.
-    """
+    """Train from scratch, or continue from the checkpoint next to `out`, and write the averaged weights to `out`."""
     checkpoint = out.with_name(out.name + ".training")
     recipe = {"steps": steps, "batch": batch, "data": data, "rate": rate, "seed": seed}
     network, averaged = fresh(FlowNetwork, seed), fresh(FlowNetwork, seed)
