@@ -75,7 +75,7 @@ class RotationFlow(Flow):
 
     summary: ClassVar[str] = "a body that turns about its own axis and about a fixed one"
 
-    swing: float = 1.0  # C, the rate of the turn about the fixed axis; the rate about the own axis is 1
+    swing: float = 1.0  # c, the rate of the turn about the fixed axis; the rate about the own axis is 1
     spread: float = 0.5  # standard deviation of the rotation vector at the start
 
     def start(self, noise: Noise) -> Tensor:

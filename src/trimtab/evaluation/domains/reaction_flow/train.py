@@ -36,8 +36,9 @@ BUDGETS = (0.1, 0.25, 0.5)
 
 def solutions(count: int, first: int = _FIRST_DATA_SEED) -> Tensor:
     """Return solutions for random conditions and diffusivities, (count, TIMES, CELLS) float32, from seed `first` on."""
-    seeds = torch.arange(first, first + count)
-    return torch.cat([solve(*draw_conditions(Noise(as_seeds(part)))).float() for part in seeds.split(1024)])
+    starts = range(first, first + count, 1024)
+    batches = [Noise(as_seeds(range(start, min(start + 1024, first + count)))) for start in starts]
+    return torch.cat([solve(*draw_conditions(noise)).float() for noise in batches])
 
 
 def train(
@@ -107,9 +108,9 @@ def validate(seeds: int = 32, figure: Path | None = None, progress: Callable[[st
     progress(f"distance of a free sample to a solution that starts like it: median {error.median():.4f}")
     conditions = given_conditions(range(seeds))[0]
     for target in ("clean", "state"):
-        domain = make(target=target)  # type: ignore[arg-type]
+        domain = make(target=target)
         held_out = domain.problem(range(_FIRST_CALIBRATION_SEED, _FIRST_CALIBRATION_SEED + seeds))
-        prices = {key: calibrate(held_out, max(BUDGETS), key, objective="path") for key in ("paper", "dp")}  # type: ignore[arg-type]
+        prices = {key: calibrate(held_out, max(BUDGETS), key, objective="path") for key in ("paper", "dp")}
         found = compare(
             domain.problem(range(seeds)),
             prices,
