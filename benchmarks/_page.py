@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from _runner import Row, table, write_text
-from trimtab.core.errors import missing_extra
+from trimtab.core.checks import missing_extra
 
 __all__ = ["BEGIN", "END", "growth_figure", "renew_page", "renewed"]
 

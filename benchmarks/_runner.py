@@ -27,7 +27,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from trimtab.core.errors import unknown
+from trimtab.core.checks import unknown
 
 __all__ = ["add_arguments", "bench_command", "find_benchmarks", "met", "run_benchmark", "table"]
 

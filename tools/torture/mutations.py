@@ -23,8 +23,8 @@ from torture.targets_schedules import iterated, priced
 from torture.things import prices, whole_run
 from trimtab.core.files import kind_of, load_tensors, tensor_bytes
 from trimtab.core.replay import replay
-from trimtab.evaluation.domains.pdm.checkpoint import load_model
 from trimtab.evaluation.domains.pdm.domain import load_map
+from trimtab.evaluation.domains.pdm.model import load_model
 from trimtab.evaluation.studies.domain_info import read_about
 from trimtab.evaluation.studies.rows import read_rows, rows_in
 from trimtab.evaluation.studies.run_files import RunFiles

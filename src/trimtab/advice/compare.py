@@ -16,7 +16,7 @@ from trimtab.core import html
 from trimtab.core.budget import corrections
 from trimtab.core.checks import check_bool
 from trimtab.core.distributions import Fidelity, compare_samples
-from trimtab.core.errors import check_type
+from trimtab.core.checks import check_type
 from trimtab.core.groups import Groups
 from trimtab.core.metrics import Distance, Summary, endpoint_distance, euclidean, nepe, path_error, summary
 from trimtab.core.problem import Problem

@@ -34,7 +34,7 @@ from trimtab.advice.trials import TrialRuns
 from trimtab.advice.validate import check_arguments, check_price_fits, tolerance_of, two_batches
 from trimtab.core.constraint import Constraint
 from trimtab.core.distributions import compare_samples
-from trimtab.core.errors import unknown
+from trimtab.core.checks import unknown
 from trimtab.core.metrics import Distance, euclidean, top_mass
 from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality

@@ -11,7 +11,7 @@ from trimtab.advice.shared import Shared
 from trimtab.core.arrays import Form
 from trimtab.core.checks import check_positive
 from trimtab.core.constraint import check_constraint
-from trimtab.core.errors import check_callable, unknown
+from trimtab.core.checks import check_callable, unknown
 from trimtab.core.groups import Groups
 from trimtab.core.problem import Problem
 from trimtab.core.record import Rollout

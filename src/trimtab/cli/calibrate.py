@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
-    from trimtab.core.errors import unknown
+    from trimtab.core.checks import unknown
     from trimtab.evaluation.studies.config import CALIBRATION_SEED
     from trimtab.prices.calibration import METHODS, calibrate
     from trimtab.prices.objective import OBJECTIVES

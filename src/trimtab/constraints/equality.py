@@ -15,7 +15,7 @@ from trimtab.constraints.partial import FewIterations
 from trimtab.constraints.states import check_states, no_improvement, no_projection, with_settings
 from trimtab.core.checks import check_bool, check_floats
 from trimtab.core.constraint import Constraint, Improvement, Projection
-from trimtab.core.errors import check_integer
+from trimtab.core.checks import check_integer
 
 __all__ = ["NonlinearEquality"]
 

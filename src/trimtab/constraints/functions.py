@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core.checks import check_positive
-from trimtab.core.errors import check_integer, check_number
+from trimtab.core.checks import check_integer, check_number
 
 __all__ = ["Conditions", "check_solver"]
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from trimtab.constraints.states import Wrapper, check_states, with_settings
 from trimtab.core.checks import check_positive
 from trimtab.core.constraint import Constraint, Improvement, Projection, check_constraint
-from trimtab.core.errors import check_callable, check_integer, check_number
-from trimtab.core.states import rowwise
+from trimtab.core.checks import check_callable, check_integer, check_number
+from trimtab.core.arrays import rowwise
 
 __all__ = ["EnergyDescent", "FewIterations"]
 

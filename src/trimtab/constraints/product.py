@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trimtab.constraints.states import Wrapper, check_states, check_sub_answer, with_settings
 from trimtab.core.constraint import Constraint, Projection, check_constraint
-from trimtab.core.errors import check_integer, check_number, check_type
+from trimtab.core.checks import check_integer, check_number, check_type
 
 __all__ = ["Part", "Product"]
 

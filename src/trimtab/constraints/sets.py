@@ -13,8 +13,8 @@ from torch import Tensor
 from trimtab.constraints.states import check_states, row_norm, row_scale
 from trimtab.core.checks import check_floats, check_positive
 from trimtab.core.constraint import Constraint
-from trimtab.core.errors import check_callable, check_type
-from trimtab.core.states import rowwise
+from trimtab.core.checks import check_callable, check_type
+from trimtab.core.arrays import rowwise
 
 __all__ = ["AffineEquality", "Ball", "Box", "Simplex", "Sphere", "Surface", "check_planes"]
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from trimtab.core.arrays import Form, Leaves, all_finite, take_leaves
 from trimtab.core.bound_constraint import BoundConstraint, bind
 from trimtab.core.constraint import Constraint
-from trimtab.core.errors import check_integer, check_number, check_type
+from trimtab.core.checks import check_integer, check_number, check_type
 from trimtab.core.noise import as_seeds
 from trimtab.core.rollout import Sampler, noise_of, take_rows
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
-from trimtab.core.errors import check_type, missing_extra
+from trimtab.core.checks import check_type, missing_extra
 from trimtab.core.record import Closing
 from trimtab.prices.plan import Planned
 from trimtab.prices.thresholds import Adaptive

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from trimtab.core.errors import check_type
+from trimtab.core.checks import check_type
 
 __all__ = ["to_mlflow", "to_tensorboard", "to_wandb"]
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core.arrays import Form
-from trimtab.core.errors import check_callable, check_integer
+from trimtab.core.checks import check_callable, check_integer
 from trimtab.core.noise import Noise
 
 __all__ = ["Correct", "LoopSampler"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trimtab.core.corrector import Corrector
-from trimtab.core.errors import unknown
+from trimtab.core.checks import unknown
 
 __all__ = ["check_options"]
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from trimtab.core.budget import Budget, Unit
 from trimtab.core.checks import check_bool
-from trimtab.core.errors import check_callable, unknown
+from trimtab.core.checks import check_callable, unknown
 from trimtab.core.identity import fingerprint
 from trimtab.core.metrics import Distance
 from trimtab.core.problem import Problem

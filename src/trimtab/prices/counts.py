@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core.budget import Budget, Unit
-from trimtab.core.errors import check_type
+from trimtab.core.checks import check_type
 from trimtab.core.schedule import ByIteration
 from trimtab.core.view import StepView
 from trimtab.prices.provenance import Priced, Provenance, budget_within

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trimtab.core.errors import check_integer, check_type
+from trimtab.core.checks import check_integer, check_type
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.record import Rollout
 from trimtab.prices.batches import Batches

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from trimtab.core.budget import Unit
 from trimtab.core.checks import check_floats
-from trimtab.core.errors import check_number, check_type, unknown
+from trimtab.core.checks import check_number, check_type, unknown
 from trimtab.core.files import save_tensors
 from trimtab.core.record import Closing
 from trimtab.core.schedule import Schedule

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from trimtab.core.budget import PerBatch, PerSample, Unit, corrections
 from trimtab.core.constraint import Constraint
-from trimtab.core.errors import check_number, check_type
+from trimtab.core.checks import check_number, check_type
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.record import Closing, Rollout
 from trimtab.core.schedule import Schedule

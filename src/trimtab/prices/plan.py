@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trimtab.core import html
 from trimtab.core.budget import Budget, Unit
-from trimtab.core.errors import check_type
+from trimtab.core.checks import check_type
 from trimtab.core.files import save_tensors
 from trimtab.core.view import StepView
 from trimtab.prices.provenance import Priced, Provenance, budget_within, reading

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trimtab._version import __version__
 from trimtab.core.budget import Budget, Unit, units
-from trimtab.core.errors import check_type
+from trimtab.core.checks import check_type
 from trimtab.core.files import UNUSABLE, load_tensors
 from trimtab.core.record import Closing
 from trimtab.core.schedule import Schedule

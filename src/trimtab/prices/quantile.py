@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trimtab.core.budget import Budget, most_corrections
-from trimtab.core.errors import check_integer, check_type
+from trimtab.core.checks import check_integer, check_type
 from trimtab.core.record import Rollout
 from trimtab.prices.explore import spread_budgets
 from trimtab.prices.thresholds import Thresholds, choices, with_closing

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trimtab.core import html
 from trimtab.core.budget import Budget, Unit
-from trimtab.core.errors import check_type
+from trimtab.core.checks import check_type
 from trimtab.core.files import save_tensors
 from trimtab.core.schedule import Schedule
 from trimtab.core.view import StepView

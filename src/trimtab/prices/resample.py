@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from trimtab.core.errors import check_integer
+from trimtab.core.checks import check_integer
 from trimtab.schedules.basic import MOST_STEPS
 
 __all__ = ["Keep", "between", "old_budgets", "resampled_masks", "resampled_table", "resampled_typical"]

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.core.errors import check_type
+from trimtab.core.checks import check_type
 from trimtab.core.view import StepView, as_array, last_corrections
 from trimtab.prices.resample import resampled_typical
 

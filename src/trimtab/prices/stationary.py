@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core.checks import check_floats
-from trimtab.core.errors import check_callable, check_integer, check_number, check_type
+from trimtab.core.checks import check_callable, check_integer, check_number, check_type
 from trimtab.core.files import UNUSABLE, load_tensors, save_tensors
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule

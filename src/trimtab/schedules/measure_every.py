@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from trimtab.core.errors import check_integer
+from trimtab.core.checks import check_integer
 from trimtab.core.schedule import Around, as_schedule
 from trimtab.core.view import SparseView, StepView, is_measured_step
 from trimtab.schedules.basic import brief_repr

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trimtab.core.errors import missing_extra
+from trimtab.core.checks import missing_extra
 
 __all__ = ["COLUMN", "FORMATS", "PAGE", "Drawing", "Look", "figure_style", "format_of", "label_of", "look_of"]
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core.budget import Budget, corrections
-from trimtab.core.errors import check_integer, check_number, check_type
+from trimtab.core.checks import check_integer, check_number, check_type
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.schedule import Schedule
 from trimtab.core.view import StepView

@@ -22,7 +22,7 @@ from trimtab.constraints.partial import FewIterations
 from trimtab.constraints.states import check_states, with_settings
 from trimtab.core.checks import check_bool, check_positive
 from trimtab.core.constraint import Constraint, Improvement, Projection
-from trimtab.core.errors import check_integer, check_type, unknown
+from trimtab.core.checks import check_integer, check_type, unknown
 
 if TYPE_CHECKING:
     from trimtab.constraints.obstacles.ipopt import IpoptPaths

@@ -25,7 +25,7 @@ from trimtab.constraints.obstacles.geometry import Obstacles, contacts, gaps
 from trimtab.constraints.obstacles.roadmap import route
 from trimtab.constraints.states import host_array
 from trimtab.core.checks import check_positive
-from trimtab.core.errors import check_integer, check_number
+from trimtab.core.checks import check_integer, check_number
 
 __all__ = [
     "Effort",

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from trimtab.core.errors import check_integer
+from trimtab.core.checks import check_integer
 
 __all__ = ["Contacts", "Obstacles", "contacts", "from_segment", "gaps", "penetration", "scattered_circles"]
 

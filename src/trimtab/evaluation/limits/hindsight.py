@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core.constraint import Constraint, check_constraint
-from trimtab.core.errors import check_callable, check_integer
+from trimtab.core.checks import check_callable, check_integer
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Rollout
 from trimtab.core.rollout import Sampler, check_sampler, rollout, take_rows

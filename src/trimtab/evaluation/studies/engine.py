@@ -12,7 +12,7 @@ from graphlib import TopologicalSorter
 from time import perf_counter
 from typing import TextIO
 
-from trimtab.core.errors import EngineError, check_type
+from trimtab.core.checks import EngineError, check_type
 from trimtab.core.pools import ENGINES, Pool, pool
 from trimtab.evaluation.studies.config import Study
 from trimtab.evaluation.studies.errors import StudyError

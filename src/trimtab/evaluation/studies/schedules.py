@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core.budget import Unit
-from trimtab.core.errors import check_callable, check_number, check_type, unknown
+from trimtab.core.checks import check_callable, check_number, check_type, unknown
 from trimtab.core.record import Closing
 from trimtab.core.rollout import take_rows
 from trimtab.core.schedule import Schedule

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from trimtab.core.constraint import Constraint
 from trimtab.core.corrector import Corrector
-from trimtab.core.errors import check_callable, check_integer, missing_extra
+from trimtab.core.checks import check_callable, check_integer, missing_extra
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
 from trimtab.core.view import StepView
