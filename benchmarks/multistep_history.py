@@ -46,7 +46,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
         import diffusers
 
         from trimtab.integrations.diffusers import wrap
-        from trimtab.integrations.diffusers.calls import step_ends
+        from trimtab.integrations.diffusers_schedulers import step_ends
     except ImportError as error:
         return [skipped(claim, "history='restart'", str(error))]
 

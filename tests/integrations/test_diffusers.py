@@ -231,9 +231,9 @@ def test_callbacks_compose(stable):
 
 def test_a_callback_without_latents_is_explained(stable):
     callback = ProjectionCallback(box(), tt.Stepwise())
-    with pytest.raises(ValueError, match="did not hand its latents"):
+    with pytest.raises(ValueError, match="did not pass its latents"):
         callback(stable, 0, torch.tensor(1), {})
-    with pytest.raises(RuntimeError, match="whose first step it did not show"):
+    with pytest.raises(RuntimeError, match="but not for step 0"):
         callback(stable, 3, torch.tensor(1), {"latents": LATENTS})
 
 

@@ -31,7 +31,7 @@ def test_class_identity(name, tmp_path):
     assert (tmp_path / "wrapped" / file).read_text() == (tmp_path / "plain" / file).read_text()
     assert type(cls.from_pretrained(tmp_path / "wrapped")) is cls
     assert type(unwrap(wrapped)) is cls
-    assert "_trimtab_gate" not in vars(plain)
+    assert "_trimtab_hook" not in vars(plain)
 
 
 def test_a_wrapped_pipeline_saves_and_loads_as_the_plain_one(stable, tmp_path):
@@ -48,7 +48,7 @@ def test_a_copy_made_in_mid_run_goes_on_by_itself():
     scheduler = wrap(SCHEDULERS["Euler"](), constraint, tt.Periodic(2))
     x = run_alone(scheduler, calls=3)
     twin = copy.deepcopy(scheduler)
-    assert twin._trimtab_gate.corrector.constraint is constraint
+    assert twin._trimtab_hook.corrector.constraint is constraint
     final = run_alone(twin, x)
     assert torch.equal(twin.rollout.final, final)
     assert torch.equal(run_alone(scheduler, x), final)
