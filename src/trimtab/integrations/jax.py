@@ -89,9 +89,9 @@ def decision_function(schedule: Adaptive | Planned, closing: Closing | None = No
             "decision_function decides about whole projections, but these prices are for single iterations; calibrate "
             "without unit='iteration'"
         )
-    rule = closing or schedule.closing or "paid"
-    if rule not in get_args(Closing):
+    if closing is not None and closing not in get_args(Closing):
         raise ValueError(f"closing must be 'paid', 'free' or 'none': got {closing!r}")
+    rule = closing or schedule.closing or "paid"
     if schedule.closing not in ("", rule):
         raise ValueError(
             f"the schedule's prices were made for closing={schedule.closing!r}: got closing={rule!r}; calibrate with "
