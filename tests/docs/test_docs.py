@@ -61,7 +61,7 @@ def test_every_domain_integration_and_example_is_in_the_gallery():
     homes = {path.removeprefix("trimtab.").replace(".", "/") + ".py" for path in DOMAINS.values()}
     assert homes - shown == set()
     assert {f"examples/{p.name}" for p in (ROOT / "examples").glob("*.py")} - shown == set()
-    helpers = {"__init__", "independence", "loggers", "options"}  # these help with a sampler, and are none
+    helpers = {"__init__", "diffusers_schedulers", "independence", "loggers"}  # these help with a sampler, and are none
     wanted = {p for p in (ROOT / "src" / "trimtab" / "integrations").glob("*.py") if p.stem not in helpers}
     assert {f"integrations/{p.name}" for p in wanted} - shown == set()
     pictures = {p.name for p in (ROOT / "docs" / "images" / "gallery").iterdir()}

@@ -47,7 +47,7 @@ def test_no_sample_is_lost_and_every_failure_is_counted(fault, policy):
             for _ in range(T):
                 x = corrector(x + 0.3)
         except RuntimeError:
-            assert fault != "fails" or policy == "raise"  # noqa: PT017
+            assert fault != "fails" or policy == "raise"
             continue
         run = corrector.rollout
         assert bool(run.final.isfinite().all())
