@@ -90,7 +90,7 @@ def against_ipopt(obstacles: Obstacles, x: Tensor, avoid: AvoidObstacles, quick:
     nearer: list[float] = []
     rebuilt, once, pooled = PEERS
     solved = rebuilt_solved = 0
-    rounds = 3 if quick else 20
+    rounds = 1 if quick else 20
     for k in range(rounds):
         times["ours"].append(statistics.median(seconds(partial(avoid.project, x)) for _ in range(3)) / N)
         q = x[k].double().numpy()
@@ -125,11 +125,11 @@ def share_solved(obstacles: Obstacles, quick: bool) -> dict[str, Any]:
     """Return the share of proposals that end with a violation of at most 1e-3, at the worst noise level."""
     shares, worst = [], 0.0
     for level in range(len(SIGMAS)):
-        x, avoid = proposals(obstacles, [level] * (128 if quick else 1024), seed=level)
+        x, avoid = proposals(obstacles, [level] * (8 if quick else 1024), seed=level)
         violation = avoid.violation(avoid.project(x).x)
         shares.append(float((violation <= 1e-3).double().mean()))
         worst = max(worst, float(violation.max()))
-    note = f"{128 if quick else 1024} proposals at each of {len(SIGMAS)} levels, largest violation {worst:.1e}"
+    note = f"{8 if quick else 1024} proposals at each of {len(SIGMAS)} levels, largest violation {worst:.1e}"
     found = Ratio(min(shares), min(shares), max(shares))
     return row("share solved to 1e-3 at the worst noise level", "all proposals", found, "≥ 0.999", note)
 
@@ -143,8 +143,6 @@ def against_score_step(quick: bool) -> dict[str, Any]:
     network = RefineNet(PDM_ARCHITECTURE)
     x = torch.rand(N, 4, WAYPOINTS, generator=torch.Generator().manual_seed(0)) * 2 - 1
     with torch.no_grad():
-        timing = compare(
-            {"ours": partial(avoid.defect, x), "a score step": partial(network, x, 5)}, 15 if quick else 60
-        )
+        timing = compare({"ours": partial(avoid.defect, x), "a score step": partial(network, x, 5)}, 2 if quick else 60)
     claim = f"defect of {N} trajectories, {CIRCLES} circles, as a share of a step"
     return timing.row(claim, of="ours", over="a score step", target="≤ 0.02")

@@ -18,6 +18,7 @@ CODE = re.compile(r"^```.*?^```|`[^`]*`", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_snippets_run(page, tmp_path, monkeypatch):
     blocks = BLOCK.findall(page.read_text())
@@ -39,6 +40,7 @@ def test_links_lead_somewhere(page):
 SCRIPTS = ["site", "fit_replica.py", *(f"make_{what}.py" for what in ("choose", "domains", "gallery", "resample"))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", [*SCRIPTS, "make_setup_cost.py"])
 def test_a_script_refuses_what_it_does_not_know(script, tmp_path):
     """It took such a word for a folder to build in, ran nothing without a word, or ended in a traceback."""

@@ -30,7 +30,10 @@ from diffusers_cases import (
 )
 from trimtab.integrations.diffusers import ProjectionCallback, pipeline_sampler, wrap
 
-pytestmark = pytest.mark.filterwarnings("ignore:__array:DeprecationWarning")  # diffusers with numpy 2
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:__array:DeprecationWarning"),
+]  # diffusers with numpy 2
 
 
 def by_hand(pipe, scheduler, project, every_step):

@@ -12,7 +12,10 @@ import trimtab as tt
 from diffusers_cases import SCHEDULERS, box, diffusers, generate, quiet, run_alone, unet
 from trimtab.integrations.diffusers import unwrap, wrap
 
-pytestmark = pytest.mark.filterwarnings("ignore:__array:DeprecationWarning")  # diffusers with numpy 2
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:__array:DeprecationWarning"),
+]  # diffusers with numpy 2
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)

@@ -18,6 +18,8 @@ import unittest
 import torch
 from diffusers import DDIMScheduler, VQDiffusionScheduler
 
+pytestmark = pytest.mark.slow
+
 
 class Tests(unittest.TestCase):
     def test_a_loop(self):

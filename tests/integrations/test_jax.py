@@ -16,6 +16,8 @@ import jax.numpy as jnp  # noqa: E402
 
 from trimtab.integrations.jax import decision_function  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 T, N = 12, 7
 SPHERE = tt.as_constraint(
     jax.jit(lambda x: x / jnp.linalg.norm(x, axis=1, keepdims=True)),

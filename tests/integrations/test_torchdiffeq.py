@@ -42,6 +42,7 @@ def needs(method):
         pytest.importorskip("scipy", reason="a method of torchdiffeq that needs scipy")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backwards", [False, True])
 @pytest.mark.parametrize("method", METHODS)
 def test_a_constraint_that_changes_nothing_changes_nothing(method, backwards):
