@@ -17,8 +17,9 @@ from torch import Tensor
 
 import trimtab as tt
 from _compare import compare
-from trimtab.prices.dynamic import solve
-from trimtab.prices.planned import cheapest_times, gap_costs, smoothed_means
+from trimtab.prices.plan import cheapest_times, gap_costs
+from trimtab.prices.program import solve
+from trimtab.prices.sample_scale import smoothed_means
 from trimtab.prices.transitions import NODES, Steps
 
 

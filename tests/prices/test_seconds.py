@@ -13,7 +13,7 @@ import free
 import trimtab as tt
 from trimtab.core.metrics import summary
 from trimtab.core.noise import Noise
-from trimtab.prices.seconds import SolverCost, TimedPrices, price_seconds, solver_cost
+from trimtab.prices.rates import SolverCost, TimedPrices, price_seconds, solver_cost
 
 CALIBRATION, EVALUATION, T = range(1000, 1048), range(256), 24
 
@@ -209,7 +209,7 @@ def test_samples_that_differ_in_scale_spend_their_seconds_in_their_own():
 
 def price_seconds_alike(run):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trimtab.prices.seconds.fit_sample_scale", lambda runs: None)
+        patch.setattr("trimtab.prices.rates.fit_sample_scale", lambda runs: None)
         return price_seconds(run, T, float(T), cost=lambda steps, defects: torch.ones_like(defects).double())
 
 

@@ -50,9 +50,9 @@ def test_foreign_truncated_and_other_files_are_refused(prices, tmp_path):
     with pytest.raises(ValueError, match="not one written by trimtab"):
         tt.prices.Thresholds.load(path)
     free.rollout(Walk(), Sphere(), tt.Terminal(), [1]).save(path)
-    with pytest.raises(ValueError, match="'rollout', expected 'thresholds'"):
+    with pytest.raises(ValueError, match="holds the record of a run"):
         tt.prices.Thresholds.load(path)
-    with pytest.raises(FileNotFoundError, match="expected a trimtab thresholds file"):
+    with pytest.raises(FileNotFoundError, match="expected a trimtab price file"):
         tt.prices.Thresholds.load(tmp_path / "nothing")
 
 
@@ -72,6 +72,7 @@ def test_a_failed_write_leaves_the_old_file(prices, tmp_path, monkeypatch):
 
 
 INF, NAN = torch.inf, torch.nan
+FACTS = {"is": "Thresholds", "method": "dp", "seeds": [], "objective": "path", "fingerprint": "", "notes": {}}
 
 
 @pytest.mark.parametrize(
@@ -110,9 +111,9 @@ def test_scales_no_price_could_use_are_refused_also_in_files(typical, prior, mes
     with pytest.raises(ValueError, match=message):
         tt.prices.Thresholds(table, sample_scale=SampleScale(typical, prior))
     path = tmp_path / "prices.safetensors"
-    facts = {"method": "dp", "seeds": [], "objective": "path", "fingerprint": "", "notes": {}, "prior": prior}
-    save_tensors(path, "thresholds", {"table": table, "typical": typical}, facts)
-    with pytest.raises(ValueError, match=f"not a usable threshold table: .*{message}"):
+    scale = {"is": "SampleScale", "prior": prior}
+    save_tensors(path, "price", {"table": table, "sample_scale.typical": typical}, FACTS | {"sample_scale": scale})
+    with pytest.raises(ValueError, match=f"not a usable price: .*{message}"):
         tt.prices.Thresholds.load(path)
 
 
@@ -163,7 +164,6 @@ def test_a_place_that_no_file_can_have_is_named(prices, tmp_path):
 @pytest.mark.parametrize("seeds", ["x", [1, "a"], None])
 def test_seeds_that_are_none_are_refused_in_files(seeds, tmp_path):
     table = torch.tensor([[INF, 1.0], [INF, 1.0]])
-    facts = {"method": "dp", "seeds": seeds, "objective": "path", "fingerprint": "", "notes": {}}
-    save_tensors(tmp_path / "prices.safetensors", "thresholds", {"table": table}, facts)
-    with pytest.raises(ValueError, match="not a usable threshold table"):
+    save_tensors(tmp_path / "prices.safetensors", "price", {"table": table}, FACTS | {"seeds": seeds})
+    with pytest.raises(ValueError, match="not a usable price"):
         tt.prices.Thresholds.load(tmp_path / "prices.safetensors")

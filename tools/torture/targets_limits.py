@@ -38,8 +38,8 @@ from trimtab.constraints import Ball
 from trimtab.evaluation.limits import hindsight, online_bound
 from trimtab.experimental import dense, learn_value, lookahead, value
 from trimtab.prices import mean, seconds
-from trimtab.prices.dynamic import CostToGo
-from trimtab.prices.explore import Explore
+from trimtab.prices.program import Solution
+from trimtab.prices.collect import Explore
 from trimtab.prices.transitions import estimate_transitions
 from trimtab.schedules import RandomTimes
 
@@ -68,9 +68,9 @@ def some(r: random.Random) -> Any:
 
 
 @cache
-def to_go() -> CostToGo:
+def to_go() -> Solution:
     """The cost to go of the walk, for two corrections."""
-    from trimtab.prices.dynamic import solve
+    from trimtab.prices.program import solve
 
     run = lambda schedule: tt.rollout(Walk(), ball(), schedule, range(100, 132), closing="free")  # noqa: E731
     return solve(estimate_transitions([run(Explore(torch.arange(32) % 4, seed=k)) for k in range(3)]), 2)

@@ -34,8 +34,9 @@ from torture.values import (
 from trimtab import schedules
 from trimtab.core.constraint import Improvement
 from trimtab.core.stream import Stream
-from trimtab.prices.graded import iteration_steps, solve_graded
-from trimtab.prices.stationary import calibrate_rate
+from trimtab.prices.iterations import iteration_steps
+from trimtab.prices.program import solve_iterations
+from trimtab.prices.rates import calibrate_rate
 
 
 def numbers_by_step(r: random.Random) -> Any:
@@ -289,9 +290,9 @@ ITERATIONS: Targets = {
     "Thresholds closing_reserve": (lambda v: tt.prices.Thresholds(prices().table, closing_reserve=v), whole),
     "prices of iterations, budget": (lambda v: iterated(schedule=priced().at(v)), lambda r: but_none(iterations(r))),
     "iteration_steps": (iteration_steps, no_records),
-    "solve_graded steps": (lambda v: solve_graded(v, 3), function),
-    "solve_graded budget": (lambda v: solve_graded(iteration_steps([explored()]), v), lambda r: whole(r) or -3),
-    "solve_graded weights": (lambda v: solve_graded(iteration_steps([explored()]), 3, v), lambda r: but_none(numbers_by_step(r))),
+    "solve_iterations steps": (lambda v: solve_iterations(v, 3), function),
+    "solve_iterations budget": (lambda v: solve_iterations(iteration_steps([explored()]), v), lambda r: whole(r) or -3),
+    "solve_iterations weights": (lambda v: solve_iterations(iteration_steps([explored()]), 3, v), lambda r: but_none(numbers_by_step(r))),
 }  # fmt: skip
 """Corrections that are bought one iteration at a time."""
 

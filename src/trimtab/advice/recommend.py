@@ -41,9 +41,10 @@ from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Rollout
 from trimtab.core.runner import BatchRunner, Engine, open_runner
 from trimtab.core.schedule import Schedule, Watched
-from trimtab.prices.batches import Source
-from trimtab.prices.calibration import Price, price_of_a_look
+from trimtab.prices.calibration import price_of_a_look
+from trimtab.prices.collect import Source
 from trimtab.prices.objective import Objective
+from trimtab.prices.price import Price
 from trimtab.schedules import Stepwise, Window
 
 __all__ = ["advise"]

@@ -18,10 +18,9 @@ from trimtab.core.repeatable import as_record
 from trimtab.core.runner import BatchRunner, RunBatch, ahead
 from trimtab.core.schedule import Watched
 from trimtab.core.states import Form
-from trimtab.prices.batches import Source
+from trimtab.prices.collect import Source
 from trimtab.prices.plan import Plan
-from trimtab.prices.raced import Price, Raced
-from trimtab.prices.thresholds import Thresholds
+from trimtab.prices.price import Price, Raced, Thresholds
 from trimtab.schedules import Terminal
 
 __all__ = [

@@ -1,7 +1,7 @@
 """Algorithm 1: propose, look at the defect, decide, correct.
 
 Read `Corrector.__call__`: it is one pass of the paper's loop. The decision `s >= lambda[t, b]` is the schedule's
-(`trimtab.prices.thresholds.Adaptive.decide`), `b > 0` is the ledger's (`RunState.decide`), and everything that steps a
+(`trimtab.prices.schedule.PricedSchedule.decide`), `b > 0` is the ledger's (`RunState.decide`), and everything that steps a
 sampler comes through here. When a run begins, whose it is and when it is over is in `trimtab.core.life`.
 """
 

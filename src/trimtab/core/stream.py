@@ -33,7 +33,7 @@ class Stream:
     trees, groups and failures are as there; there is no last step, and no closing projection.
 
     The schedule decides on a `StepView` of one step. `view.context` also has "tokens" and "since", the steps since each
-    sample was last corrected (or began), (n,) each; `trimtab.prices.stationary` calibrates a price that reads them.
+    sample was last corrected (or began), (n,) each; `trimtab.prices.rates` calibrates a price that reads them.
 
     Example:
         >>> import torch, trimtab as tt

@@ -18,7 +18,7 @@ from trimtab.core.errors import check_callable, check_integer
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Rollout
 from trimtab.core.rollout import Sampler, check_sampler, rollout, take_rows
-from trimtab.prices.planned import cheapest_times, gap_costs
+from trimtab.prices.plan import cheapest_times, gap_costs
 from trimtab.schedules import Fixed
 
 __all__ = ["best_of_all", "hindsight"]

@@ -1,0 +1,176 @@
+"""The schedules of prices. `PricedSchedule.decide` is the comparison of Algorithm 1 in the paper."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from trimtab.core.errors import check_type
+from trimtab.core.schedule import Schedule
+from trimtab.core.view import StepView
+from trimtab.prices.price import Allowance, Plan, Price, Thresholds, budget_within
+from trimtab.schedules.basic import brief_repr
+
+__all__ = ["Adaptive", "Mixed", "Planned", "PricedSchedule"]
+
+
+@dataclass(frozen=True, eq=False)
+class PricedSchedule(Schedule):
+    """Algorithm 1 of the paper: correct where the defect reaches the price of a correction.
+
+    Attributes:
+        price: Usually from `calibrate`.
+        budget: At most the largest budget of the price, which is the default.
+    """
+
+    price: Any
+    budget: Any = None
+    rules: ClassVar[tuple[type[Price], ...]] = (Thresholds,)
+    __repr__ = brief_repr
+
+    def __post_init__(self) -> None:
+        """Check the budget against the price."""
+        if not isinstance(self.price, self.rules):
+            wanted = " or ".join(rule.__name__ for rule in self.rules)
+            hint = "; calibrate(…) makes a price, and price.at(budget) its schedule"
+            check_type(self.price, Price, f"the price of {type(self).__name__}", f"give {wanted}{hint}")
+            raise TypeError(f"{type(self).__name__} takes {wanted}: got {self.price!r:.80}{hint}")
+        price = self.price
+        wanted = price.budget if self.budget is None else self.budget
+        object.__setattr__(self, "budget", budget_within(wanted, price.n_steps, price.budget, price.unit))
+
+    def decide(self, view: StepView) -> Any:
+        """Return which samples to correct now, (n,) bool."""
+        self._check_steps(view)
+        s, b = view.arrays(self)  # the defects, and what is left of the budget
+        return s >= self.price.threshold(view, b)  # lambda[t, b], which is +inf for b = 0
+
+    def _check_steps(self, view: StepView) -> None:
+        T = self.price.n_steps
+        if view.n_steps != T:
+            raise ValueError(
+                f"the price was calibrated for T = {T} steps and cannot be used for T = {view.n_steps}; calibrate "
+                f"again, or use price.resample({view.n_steps})"
+            )
+
+    @property
+    def thresholds(self) -> Any:
+        """The price."""
+        return self.price
+
+    @property
+    def calibration_seeds(self) -> tuple[int, ...]:
+        """Seeds that this schedule must not be evaluated on."""
+        seeds: tuple[int, ...] = self.price.seeds
+        return seeds
+
+    @property
+    def closing(self) -> str:
+        """The accounting that the price was made for."""
+        return str(self.price.closing)
+
+    @property
+    def unit(self) -> str:
+        """What the price counts; "" for a plan, which fits either."""
+        return "" if isinstance(self.price, Plan) else str(self.price.unit)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether it is asked again after each iteration, if iterations are counted."""
+        return not isinstance(self.price, Plan)
+
+    @property
+    def closing_reserve(self) -> int:
+        """Units of the budget that are kept for a closing projection."""
+        return int(self.price.closing_reserve)
+
+    def check_fits(self, event: tuple[int, ...] | None = None, constraint: str = "", defect: float = 0.0) -> None:
+        """Raise if the price was made for another problem; see `Price.check_fits`."""
+        self.price.check_fits(event, constraint, defect)
+
+    def to(self, device: torch.device) -> Self:
+        """Return the same schedule with its tensors on `device`."""
+        budget = self.budget.to(device) if isinstance(self.budget, Tensor) else self.budget
+        price = self.price.to(device)
+        return self if price is self.price and budget is self.budget else replace(self, price=price, budget=budget)
+
+
+Adaptive = PricedSchedule
+"""The name of the schedule of a threshold table."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Planned(PricedSchedule):
+    """Project all samples at the steps of a `Plan`, or iterate as often as an `Allowance` says."""
+
+    uses_defects: ClassVar[bool] = False
+    rules: ClassVar[tuple[type[Price], ...]] = (Plan, Allowance)
+
+    def decide(self, view: StepView) -> Tensor:
+        """Return which samples to correct now, (n,) bool."""
+        self._check_steps(view)
+        due = self.price.due(view)
+        return due[self.budget] if isinstance(self.budget, Tensor) else due[int(self.budget)].expand(len(view))
+
+    @property
+    def plan(self) -> Any:
+        """The price."""
+        return self.price
+
+
+@dataclass(frozen=True, eq=False)
+class Mixed(Schedule):
+    """Several schedules, each for some of the samples.
+
+    Attributes:
+        schedules: Each for all samples, of the same unit, closing and closing_reserve.
+        which: The index of the schedule that decides for each sample, (n,).
+        budget: Of each sample, (n,).
+    """
+
+    schedules: tuple[PricedSchedule, ...]
+    which: Tensor
+    budget: Any
+    __repr__ = brief_repr
+
+    @property
+    def calibration_seeds(self) -> tuple[int, ...]:
+        """The seeds of all of them."""
+        return tuple(sorted({seed for schedule in self.schedules for seed in schedule.calibration_seeds}))
+
+    @property
+    def closing(self) -> str:
+        """The accounting that the prices were made for."""
+        return self.schedules[0].closing
+
+    @property
+    def unit(self) -> str:
+        """What the prices count."""
+        return self.schedules[0].unit
+
+    @property
+    def repeats(self) -> bool:
+        """Whether any of them is asked again after each iteration."""
+        return any(schedule.repeats for schedule in self.schedules)
+
+    @property
+    def closing_reserve(self) -> int:
+        """Units of the budget that are kept for a closing projection."""
+        return self.schedules[0].closing_reserve
+
+    def check_fits(self, event: tuple[int, ...] | None = None, constraint: str = "", defect: float = 0.0) -> None:
+        """Raise if the prices were made for another problem; see `Price.check_fits`."""
+        self.schedules[0].check_fits(event, constraint, defect)
+
+    def decide(self, view: StepView) -> Tensor:
+        """Return the decision of each sample's schedule, (n,) bool."""
+        decided = torch.stack([torch.as_tensor(schedule.decide(view)) for schedule in self.schedules])
+        return decided.gather(0, self.which[None].to(decided.device))[0]
+
+    def to(self, device: torch.device) -> Self:
+        """Return the same schedules on `device`."""
+        schedules = tuple(schedule.to(device) for schedule in self.schedules)
+        return replace(self, schedules=schedules, which=self.which.to(device), budget=self.budget.to(device))
