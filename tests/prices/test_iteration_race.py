@@ -100,7 +100,7 @@ def test_every_kind_of_part_comes_back_from_its_file(tmp_path):
 
 def test_what_counts_something_else_does_not_race():
     plan = tt.calibrate(DOMAIN.problem(KNOWN), 5, "planned")
-    with pytest.raises(ValueError, match="its prices count projections, and this race iterations"):
+    with pytest.raises(ValueError, match="counts projections, and this race iterations"):
         tt.calibrate(DOMAIN.problem(KNOWN), 30, unit="iteration", candidates={"planned": plan})
     with pytest.raises(ValueError, match="the same number of steps, unit"):
         Raced((plan, Allowance(even_counts(30, 5))), torch.zeros(6, dtype=torch.int64))

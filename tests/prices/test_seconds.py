@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -177,8 +177,6 @@ def test_prices_of_seconds_survive_their_file(tmp_path):
     assert torch.equal(before.projected, after.projected)
     with pytest.raises(ValueError, match="calibrate"):
         free.rollout(Drift(), Slow(), loaded.at(30.0), CALIBRATION)
-    with pytest.raises(TypeError, match="sample_scale of prices must be of type SampleScale: got 3"):
-        replace(learned, sample_scale=3)
 
 
 def test_a_cost_that_is_a_function_cannot_be_saved(prices, tmp_path):

@@ -7,7 +7,6 @@ import torch
 
 import free
 import trimtab as tt
-from trimtab.core.files import save_tensors
 from trimtab.core.stream import Stream
 from trimtab.prices.rates import StationaryPrice, calibrate_rate
 
@@ -70,31 +69,6 @@ def test_a_file_holds_it(tmp_path):
     again = StationaryPrice.load(tmp_path / "price.safetensors")
     assert torch.equal(again.prices, found.prices)
     assert (again.rate, again.burst) == (0.25, 2.0)
-
-
-@pytest.mark.parametrize(
-    ("parts", "said"),
-    [
-        ((0.0, 1.0, [0.0, 1.0], [torch.inf, 0.5]), "rate is in"),
-        (
-            (0.5, 1.0, [0.0, 0.5, 1.0], [torch.inf, 0.5]),
-            r"prices at levels of tokens must have shape \(3,\): got \(2,\)",
-        ),
-        ((0.5, 1.0, [], []), "rise from 0"),
-        ((0.5, 1.0, [0.0, 1.0, 0.5], [torch.inf, 0.5, 0.4]), "rise from 0"),
-        ((0.5, 1.0, [0.0, 1.0], [torch.inf, torch.nan]), "must not be NaN"),
-    ],
-)
-def test_what_no_bucket_could_go_by_is_refused_also_in_a_file(tmp_path, parts, said):
-    rate, burst, levels, prices = parts
-    tensors = {"levels": torch.tensor(levels), "prices": torch.tensor(prices)}
-    with pytest.raises(ValueError, match=said):
-        StationaryPrice(rate, burst, *tensors.values())
-    save_tensors(
-        tmp_path / "price.safetensors", "price", tensors, {"is": "StationaryPrice", "rate": rate, "burst": burst}
-    )
-    with pytest.raises(ValueError, match=f"not a usable price: .*{said}"):
-        StationaryPrice.load(tmp_path / "price.safetensors")
 
 
 def test_a_run_of_known_length_is_not_its_place():

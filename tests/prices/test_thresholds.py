@@ -92,38 +92,13 @@ def test_tables_no_schedule_could_use_are_refused(table, message):
         tt.prices.Thresholds(table)
 
 
-@pytest.mark.parametrize(
-    ("typical", "prior", "message"),
-    [
-        (torch.ones(4, 3), 1.0, "of T = 3 steps, the prices of 2"),
-        (torch.ones(2, 3), 1.0, r"\(T \+ 1, T\) floats: got \(2, 3\)"),
-        (torch.ones(3), 1.0, r"\(T \+ 1, T\) floats: got \(3,\)"),
-        (torch.ones(3, 2, dtype=torch.int64), 1.0, "floats"),
-        (torch.tensor([[1.0, 1.0], [0.0, 1.0], [1.0, 1.0]]), 1.0, "above 0"),
-        (torch.full((3, 2), NAN), 1.0, "finite"),
-        (torch.ones(3, 2), NAN, "prior .* got nan"),
-        (torch.ones(3, 2), -1.0, "prior .* got -1.0"),
-        (torch.ones(3, 2), "much", "prior .* got 'much'"),
-    ],
-)
-def test_scales_no_price_could_use_are_refused_also_in_files(typical, prior, message, tmp_path):
-    table = torch.tensor([[INF, 1.0], [INF, 1.0]])
-    with pytest.raises(ValueError, match=message):
-        tt.prices.Thresholds(table, sample_scale=SampleScale(typical, prior))
-    path = tmp_path / "prices.safetensors"
-    scale = {"is": "SampleScale", "prior": prior}
-    save_tensors(path, "price", {"table": table, "sample_scale.typical": typical}, FACTS | {"sample_scale": scale})
-    with pytest.raises(ValueError, match=f"not a usable price: .*{message}"):
-        tt.prices.Thresholds.load(path)
-
-
 def test_what_is_no_table_and_no_scale_is_told_so():
     with pytest.raises(ValueError, match="tensor of floats: got list"):
         tt.prices.Thresholds([[1.0]], unit="iteration", onward=torch.zeros(1, 1))
     with pytest.raises(TypeError, match="sample_scale of prices must be of type SampleScale: got 3"):
         tt.prices.Thresholds(torch.tensor([[INF, 1.0]]), sample_scale=3)
-    with pytest.raises(TypeError, match="typical defects must be of type Tensor: got 3"):
-        SampleScale(3, 1.0)
+    with pytest.raises(ValueError, match="of T = 3 steps, the prices of 1"):
+        tt.prices.Thresholds(torch.tensor([[INF, 1.0]]), sample_scale=SampleScale(torch.ones(4, 3), 1.0))
 
 
 def test_a_table_for_another_number_of_steps_or_a_smaller_budget_is_refused(prices):

@@ -29,21 +29,20 @@ from trimtab.prices.collect import (
     FEWEST,
     Batches,
     Source,
-    budget_in_units,
     check_corrections_happen,
     check_distinct_seeds,
 )
 from trimtab.prices.iterations import by_iteration_race, graded_prices
-from trimtab.prices.objective import Objective, objective_weights, simplify_objective
+from trimtab.prices.objective import Objective, describe, objective_weights
 from trimtab.prices.plan import planned_masks
 from trimtab.prices.price import Plan, Price, Thresholds
 from trimtab.prices.program import solve
 from trimtab.prices.quantile import on_policy_table, quantile_table
-from trimtab.prices.race import by_race, check_candidates, valid_candidates
+from trimtab.prices.race import by_race, check_candidates
 from trimtab.prices.transitions import estimate_transitions
 from trimtab.schedules import Periodic
 
-__all__ = ["FEWEST", "METHODS", "Price", "by_dp", "by_plan", "calibrate", "price_of_a_look"]
+__all__ = ["FEWEST", "METHODS", "Price", "batches_of", "by_dp", "by_plan", "calibrate", "price_of_a_look"]
 
 
 def calibrate(
@@ -119,20 +118,19 @@ def calibrate(
     ):
         raise TypeError(f"candidates are prices by name, as in {{'own': price}}: got {candidates!r:.60}")
     judge = as_quality(quality)
-    objective, mix = simplify_objective(objective), objective_weights(objective)
-    method, objective = _checked_method(method, objective, mix, unit, judge is not None, bool(candidates), look)
+    mix = objective_weights(objective)
+    method = _checked_method(method, mix, unit, judge is not None, bool(candidates), look)
+    if method in ("paper", "on-policy"):
+        objective = "path"
     if distance is not None:
         check_callable(distance, "distance", "distance(a, b)")
     elif problem is not None:
         distance = problem.distance
     check_bool(check, "check")
-    more = valid_candidates(candidates or {}, unit)
     known, constraint = "", ""
     if problem is not None:
         check_distinct_seeds(problem)
         known, constraint = fingerprint(problem.sampler, problem.constraint), type(problem.constraint).__name__
-        if more:  # a function shows these with its first batch
-            check_candidates(more, problem.n_steps, budget_in_units(budget, problem.n_steps, unit), closing)
     tell = progress_of("calibrate", progress)
     if tell is not progress:
         tell.expect(batches_of(method, objective, unit))
@@ -140,24 +138,18 @@ def calibrate(
         run = _run_of(source, runner, closing=closing, keep_states="state" in mix, measure_defects=True)
         batches = Batches(run, budget, objective, distance, known, check, tell, unit, constraint)
         if method == "race":
-            check_candidates(more, batches.n_steps, batches.budget, batches.closing)
             race = by_iteration_race if unit == "iteration" else by_race
-            return race(batches, judge, problem, more, look)
+            return race(batches, judge, problem, check_candidates(candidates or {}, batches), look)
         return graded_prices(batches) if unit == "iteration" else _MAKERS[method](batches)
 
 
 def _checked_method(
-    method: str | None,
-    objective: Objective,
-    mix: dict[str, float],
-    unit: Unit,
-    quality: bool,
-    candidates: bool,
-    look: float,
-) -> tuple[str, Objective]:
-    """Return the method, by default the one for the objective, and the objective that it prices."""
+    method: str | None, mix: dict[str, float], unit: Unit, quality: bool, candidates: bool, look: float
+) -> str:
+    """Return the method, by default the one for the objective; raise if it does not use what was given."""
+    path = set(mix) == {"path"}
     if method is None:
-        method = "dp" if objective == "path" and not (quality or candidates) else "race"
+        method = "dp" if path and not (quality or candidates) else "race"
     if not isinstance(method, str) or method not in METHODS:
         raise unknown("method", method, METHODS)
     if (quality or candidates) and method != "race":
@@ -169,17 +161,13 @@ def _checked_method(
         raise ValueError(f"prices of iterations are made by method='dp' or 'race': got {method!r}")
     if price_of_a_look(look) and method != "race":
         raise ValueError(f"look= is for the race; method {method!r} assumes that defects cost nothing")
-    if set(mix) != {"path"} and method in ("paper", "on-policy"):
-        if objective != "endpoint":
-            raise ValueError(
-                f"method {method!r} prices path error only; for the objective {objective!r} use 'dp' or 'planned'"
-            )
-        return method, "path"
-    if method == "race" and not quality and "state" in mix:
+    if method in ("paper", "on-policy") and not path and set(mix) != {"endpoint"}:
         raise ValueError(
-            "a race compares 'endpoint', 'path' or a quality; for state error use method='dp' or 'planned'"
+            f"method {method!r} prices path error only; for the objective {describe(mix)!r} use 'dp' or 'planned'"
         )
-    return method, objective
+    if method == "race" and not quality and "state" in mix:
+        raise ValueError("a race compares 'endpoint', 'path' or a quality; for state error use 'dp' or 'planned'")
+    return method
 
 
 def price_of_a_look(look: float) -> float:

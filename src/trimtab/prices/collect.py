@@ -29,21 +29,6 @@ from trimtab.prices.sample_scale import SampleScale, fit_sample_scale
 from trimtab.prices.transitions import estimate_transitions
 from trimtab.schedules import Stepwise, Terminal
 
-__all__ = [
-    "FEWEST",
-    "RANDOM_SHARE",
-    "Batches",
-    "Explore",
-    "ExploreIterations",
-    "Source",
-    "budget_in_units",
-    "check_corrections_happen",
-    "check_distinct_seeds",
-    "check_schedule_is_used",
-    "same_batch",
-    "spread_budgets",
-]
-
 Source = Problem | RunBatch
 """What is calibrated: a problem, or a function that runs the user's loop on a schedule."""
 
@@ -93,7 +78,7 @@ class Batches:
             self.uncorrected = self.run(Terminal())
         defects = self.uncorrected.defects
         self.n_steps, self.n = defects.shape
-        self.unit, self.budget = unit, budget_in_units(budget, self.n_steps, unit)
+        self.unit, self.budget = unit, _largest(budget, self.n_steps, unit)
         self.closing = self.uncorrected.closing_rule
         self.n_choices, _ = inner_size(self.n_steps, self.budget, self.closing)
         self.closing_reserve = self.n_steps - self.n_choices
@@ -107,8 +92,8 @@ class Batches:
             )
         if float(defects.max()) == float(defects.min()):
             warnings.warn(
-                f"the defect is {float(defects.max()):g} at every step of every calibration rollout: it cannot tell one "
-                "step from another; a defect that measures distance, or Periodic, will serve better",
+                f"the defect is {float(defects.max()):g} at every step of every calibration rollout: it cannot tell "
+                "one step from another; a defect that measures distance, or Periodic, will serve better",
                 stacklevel=3,
             )
         shape = getattr(self.uncorrected.final, "shape", None)
@@ -280,7 +265,7 @@ class Batches:
         return Plan(masks, **{"method": method, **self.facts({}), **more})
 
 
-def budget_in_units(budget: Budget, n_steps: int, unit: Unit) -> int:
+def _largest(budget: Budget, n_steps: int, unit: Unit) -> int:
     """Return the largest budget in units."""
     if isinstance(budget, Tensor) and budget.ndim:
         raise ValueError(f"calibrate takes the largest budget wanted, one number: got {tuple(budget.shape)} of them")

@@ -36,19 +36,6 @@ from trimtab.prices.transitions import (
     shifted_neighbours,
 )
 
-__all__ = [
-    "WHOLE",
-    "Allowance",
-    "by_iteration_race",
-    "counts_with_closing",
-    "even_counts",
-    "graded_prices",
-    "isotonic_decreasing",
-    "iteration_costs",
-    "iteration_steps",
-    "whole_counts",
-]
-
 WHOLE = 10_000
 """More iterations than any step needs: the solver converges before."""
 
@@ -195,16 +182,9 @@ def _iterated(runs: Sequence[Rollout], t: int) -> Array:
 
 
 def even_counts(n_steps: int, budget: int, start: int = 1, onward: int = 1) -> Tensor:
-    """Return one iteration at evenly spaced steps, and more at every step for budgets that pay for them.
+    """Return one iteration at evenly spaced steps, and more for budgets that pay for them, (B + 1, T) int16.
 
-    Args:
-        n_steps: T.
-        budget: B.
-        start: What the first iteration of a step costs.
-        onward: What each further one costs.
-
-    Returns:
-        (B + 1, T) int16.
+    The first iteration of a step costs `start`, and each further one `onward`.
 
     Example:
         >>> even_counts(4, 6)[[2, 4, 6]].tolist()
@@ -221,10 +201,7 @@ def even_counts(n_steps: int, budget: int, start: int = 1, onward: int = 1) -> T
 def whole_counts(masks: Tensor, budget: int, cost: float) -> Tensor:
     """Return whole projections at planned steps, as many as a budget pays for, (B + 1, T) int16.
 
-    Args:
-        masks: Row m holds the steps of m projections, (M + 1, T) bool.
-        budget: B.
-        cost: Mean cost of a whole projection, in units.
+    Row m of `masks`, (M + 1, T) bool, holds the steps of m projections, and `cost` is the mean cost of one.
     """
     times = (torch.arange(budget + 1) / cost).round().long().clamp(max=len(masks) - 1)
     return WHOLE * masks[times].to(torch.int16)

@@ -24,19 +24,6 @@ from trimtab.core.runner import RunBatch
 from trimtab.core.schedule import Schedule
 from trimtab.core.view import StepView
 
-__all__ = [
-    "OBJECTIVES",
-    "Objective",
-    "SkipWindow",
-    "describe",
-    "finite",
-    "objective_weights",
-    "residual_weights",
-    "simplify_objective",
-    "smooth_ratio",
-    "window_schedules",
-]
-
 Name = Literal["path", "state", "endpoint"]
 Objective = Name | Mapping[str, float]
 OBJECTIVES: tuple[Name, ...] = get_args(Name)
@@ -68,28 +55,10 @@ def objective_weights(objective: Objective) -> dict[str, float]:
     return {name: weight for name, weight in mix.items() if weight > 0}
 
 
-def simplify_objective(objective: Objective) -> Objective:
-    """Return the name of an objective that has a single part, whatever its weight; else the objective.
-
-    Example:
-        >>> simplify_objective({"path": 2, "endpoint": 0}), simplify_objective({"path": 1, "endpoint": 2})
-        ('path', {'path': 1, 'endpoint': 2})
-    """
-    mix = objective_weights(objective)
-    return next((name for name in OBJECTIVES if {name} == mix.keys()), objective)
-
-
 def describe(objective: Objective) -> str:
-    """Return the objective as text.
-
-    Example:
-        >>> describe({"path": 1, "endpoint": 2})
-        '1 path + 2 endpoint'
-    """
-    named = simplify_objective(objective)
-    if isinstance(named, str):
-        return named
-    return " + ".join(f"{weight:g} {name}" for name, weight in objective_weights(objective).items())
+    """Return the objective as text: its name if it has a single part, or a sum such as "1 path + 2 endpoint"."""
+    mix = objective_weights(objective)
+    return next(iter(mix)) if len(mix) == 1 else " + ".join(f"{weight:g} {name}" for name, weight in mix.items())
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,13 +101,8 @@ def residual_weights(
 ) -> Tensor | None:
     """Return what a unit of residual at each step adds to the objective, (T,); None for path error, where it is 1.
 
-    Args:
-        objective: What is to be lowered.
-        run: Runs a calibration batch under a schedule; keeps states if state error is in the objective.
-        distance: Between states, (n, *event) twice to (n,).
-        stepwise: Returns the same batch corrected at every step.
-        batches: Number of batches with a window skipped.
-        per_decider: Turns values per sample, (n,), into values per group if decisions are about groups.
+    `run` runs a batch under a schedule, `stepwise` returns the batch corrected at every step, and `batches` is how many
+    are run with a window skipped. `per_decider` turns values per sample, (n,), into values per group.
     """
     mix = objective_weights(objective)
     if set(mix) == {"path"}:
@@ -175,13 +139,7 @@ def smooth_ratio(steps: Tensor, causes: Tensor, effects: Tensor, n_steps: int) -
 
     Rare large effects can make a ratio look as if it varied over the steps. The part of its variation that its standard
     error explains is removed, which leaves a constant if nothing is known. The ratio is 1 if there is no cause, for
-    example if the sampler is feasible without corrections.
-
-    Args:
-        steps: Where, (m,).
-        causes: At least 0 up to rounding, (m,).
-        effects: At least 0, (m,).
-        n_steps: T.
+    example if the sampler is feasible without corrections. `steps`, `causes` and `effects` are (m,).
     """
     at = torch.arange(n_steps, dtype=torch.float64)
     kernel = (-0.5 * ((at[:, None] - steps) / (_BANDWIDTH * n_steps)) ** 2).exp()

@@ -21,12 +21,9 @@ __all__ = ["Plan", "Planned", "cheapest_times", "gap_costs", "planned_masks"]
 
 
 def planned_masks(runs: Sequence[Rollout], budget: int, weights: Tensor | None = None) -> Tensor:
-    """Return the best mask for every budget from 0 to B, (B + 1, T) bool.
+    """Return the best mask for every budget from 0 to B, (B + 1, T) bool, from rollouts corrected at random times.
 
-    Args:
-        runs: Rollouts in which corrections happened at random times, all of the same T.
-        budget: The largest budget, B.
-        weights: What a unit of residual costs at each step, (T,); 1 for path error.
+    `weights` are what a unit of residual costs at each step, (T,); 1 for path error.
     """
     costs = gap_costs(mean_defects(runs), weights)
     return cheapest_times(costs[None], budget)[:, :, 0]

@@ -32,22 +32,7 @@ from trimtab.prices.sample_scale import SampleScale
 from trimtab.schedules.basic import MOST_STEPS
 
 if TYPE_CHECKING:
-    from trimtab.prices.schedule import Mixed, Planned, PricedSchedule
-
-__all__ = [
-    "Allowance",
-    "Keep",
-    "Plan",
-    "Price",
-    "Raced",
-    "Thresholds",
-    "budget_within",
-    "inner_size",
-    "load",
-    "load_value",
-    "save_value",
-    "with_closing",
-]
+    from trimtab.prices.schedule import PricedSchedule
 
 Keep = Literal["count", "share"]
 """What part of a budget stays the same when the number of steps changes."""
@@ -110,18 +95,24 @@ class Price:
         return type(self).__name__, ""
 
     @property
+    def _size(self) -> tuple[int, int]:
+        raise NotImplementedError
+
+    @property
     def n_steps(self) -> int:
         """T."""
-        raise NotImplementedError
+        return self._size[0]
 
     @property
     def budget(self) -> int:
         """The largest budget that it serves."""
-        raise NotImplementedError
+        return self._size[1]
 
-    def at(self, budget: Budget) -> Any:
-        """Return the schedule for a budget."""
-        raise NotImplementedError
+    def at(self, budget: Budget) -> PricedSchedule:
+        """Return the schedule for a budget, at most the largest."""
+        from trimtab.prices.schedule import Planned, PricedSchedule
+
+        return PricedSchedule(self, budget) if isinstance(self, Thresholds) else Planned(self, budget)
 
     def resample(self, n_steps: int, keep: Keep = "count") -> Self:
         """Return the same price for another number of steps; docs/prices.md shows what that loses.
@@ -238,20 +229,8 @@ class Thresholds(Price):
                 )
 
     @property
-    def n_steps(self) -> int:
-        """T."""
-        return self.table.shape[0]
-
-    @property
-    def budget(self) -> int:
-        """The largest budget that the table serves."""
-        return self.table.shape[1] - 1
-
-    def at(self, budget: Budget) -> PricedSchedule:
-        """Return the schedule for a budget, at most the table's largest."""
-        from trimtab.prices.schedule import PricedSchedule
-
-        return PricedSchedule(self, budget)
+    def _size(self) -> tuple[int, int]:
+        return self.table.shape[0], self.table.shape[1] - 1
 
     def threshold(self, view: StepView, left: Any) -> Any:
         """Return the defect from which on a correction pays now, lambda[t, b] times the scale of the sample, (n,).
@@ -309,20 +288,8 @@ class Plan(Price):
             raise ValueError("row b of a plan must hold exactly b steps")
 
     @property
-    def n_steps(self) -> int:
-        """T."""
-        return self.masks.shape[1]
-
-    @property
-    def budget(self) -> int:
-        """The largest budget that is planned for."""
-        return len(self.masks) - 1
-
-    def at(self, budget: Budget) -> Planned:
-        """Return the schedule for a budget."""
-        from trimtab.prices.schedule import Planned
-
-        return Planned(self, budget)
+    def _size(self) -> tuple[int, int]:
+        return self.masks.shape[1], len(self.masks) - 1
 
     def due(self, view: StepView) -> Tensor:
         """Return which budgets correct now, (B + 1,) bool."""
@@ -353,30 +320,9 @@ class Allowance(Price):
 
     unit: ClassVar[Unit] = "iteration"
 
-    def __post_init__(self) -> None:
-        """Check the counts."""
-        super().__post_init__()
-        counts = check_type(self.counts, Tensor, "the counts of an allowance")
-        if counts.dtype is not torch.int16 or counts.ndim != 2 or 0 in counts.shape or bool((counts < 0).any()):
-            raise ValueError(
-                f"an allowance is (B + 1, T) int16 of at least 0: got {tuple(counts.shape)} of {counts.dtype}"
-            )
-
     @property
-    def n_steps(self) -> int:
-        """T."""
-        return self.counts.shape[1]
-
-    @property
-    def budget(self) -> int:
-        """The largest budget that it serves."""
-        return len(self.counts) - 1
-
-    def at(self, budget: Budget) -> Planned:
-        """Return the schedule for a budget."""
-        from trimtab.prices.schedule import Planned
-
-        return Planned(self, budget)
+    def _size(self) -> tuple[int, int]:
+        return self.counts.shape[1], len(self.counts) - 1
 
     def due(self, view: StepView) -> Tensor:
         """Return which budgets buy one more iteration now, (B + 1,) bool."""
@@ -405,8 +351,6 @@ class Raced(Price):
     def __post_init__(self) -> None:
         """Check that the parts belong together."""
         super().__post_init__()
-        if not isinstance(self.parts, tuple) or not all(isinstance(part, Price) for part in self.parts):
-            raise TypeError(f"the parts of a race are prices, in a tuple: got {self.parts!r:.60}")
         winner = check_type(self.winner, Tensor, "winner")
         kinds = {(part.n_steps, part.unit, part.closing_reserve) for part in self.parts}
         if len(kinds) != 1:
@@ -414,10 +358,9 @@ class Raced(Price):
                 "a race has at least one winner, all of the same number of steps, unit and closing_reserve: got "
                 f"{sorted(kinds)}"
             )
-        if winner.ndim != 1 or winner.is_floating_point() or len(winner) - 1 > min(p.budget for p in self.parts):
-            raise ValueError(f"winner names a part for every budget from 0 to B: got {tuple(winner.shape)}")
-        if len(winner) == 0 or int(winner.min()) < 0 or int(winner.max()) >= len(self.parts):
-            raise ValueError(f"winner must name one of {len(self.parts)} parts for every budget")
+        known, served = set(range(len(self.parts))), min(part.budget for part in self.parts)
+        if len(winner) - 1 > served or not set(winner.tolist()) <= known:
+            raise ValueError(f"winner must name one of {len(self.parts)} parts for every budget up to {served} at most")
 
     def __repr__(self) -> str:
         """Return one line."""
@@ -432,14 +375,8 @@ class Raced(Price):
         return "Prices by a race", html.table(rows, ("budgets", "winner", "ahead of even spacing")) if rows else ""
 
     @property
-    def n_steps(self) -> int:
-        """T."""
-        return self.parts[0].n_steps
-
-    @property
-    def budget(self) -> int:
-        """The largest budget that it serves."""
-        return len(self.winner) - 1
+    def _size(self) -> tuple[int, int]:
+        return self.parts[0].n_steps, len(self.winner) - 1
 
     @property
     def unit(self) -> Unit:
@@ -451,21 +388,18 @@ class Raced(Price):
         """Units of a budget that are kept for a closing projection."""
         return self.parts[0].closing_reserve
 
-    def at(self, budget: Budget) -> PricedSchedule | Mixed:
+    def at(self, budget: Budget) -> PricedSchedule:
         """Return the schedule of the winner for a budget; samples with different budgets may have different winners."""
         from trimtab.prices.schedule import Mixed
 
         b = budget_within(budget, self.n_steps, self.budget, self.unit)
-        known = {"seeds": self.seeds, "closing": self.closing, "made_for": self.made_for}
-        parts = [replace(part, **known) for part in self.parts]
-        looks = torch.tensor([self.looks if isinstance(part, Thresholds) else 0 for part in parts])
-        if isinstance(b, Tensor):
-            which = self.winner.to(b.device)[b]
-            left = (b - looks.to(b.device)[:, None]).clamp(min=0)
-            made = tuple(part.at(some) for part, some in zip(parts, left, strict=True))
-            return Mixed(made, which, left.gather(0, which[None])[0])
-        won = int(self.winner[b])
-        return parts[won].at(max(0, b - int(looks[won])))
+        return Mixed(self, b) if isinstance(b, Tensor) else self.part_at(int(self.winner[b]), b)
+
+    def part_at(self, i: int, budget: int | Tensor) -> PricedSchedule:
+        """Return the schedule of one part for a budget; looking at defects is paid from it."""
+        part = replace(self.parts[i], seeds=self.seeds, closing=self.closing, made_for=self.made_for)
+        less = self.looks if isinstance(part, Thresholds) else 0
+        return part.at((budget - less).clamp(min=0) if isinstance(budget, Tensor) else max(0, budget - less))
 
     def to(self, device: torch.device) -> Self:
         """Return the same price on `device`."""
@@ -496,12 +430,7 @@ class Raced(Price):
 
 
 def budget_within(budget: Budget, n_steps: int, largest: int, unit: Unit = "projection") -> int | Tensor:
-    """Return the budget in units; raise if it is above the largest that a price serves.
-
-    Example:
-        >>> budget_within(0.25, 100, 50)
-        25
-    """
+    """Return the budget in units; raise if it is above the largest that a price serves."""
     b = units(budget, n_steps, unit)
     if (int(b.max()) if isinstance(b, Tensor) else b) > largest:
         what = ("correction" if unit == "projection" else "iteration") + "s" * (largest != 1)
@@ -512,12 +441,7 @@ def budget_within(budget: Budget, n_steps: int, largest: int, unit: Unit = "proj
 
 
 def inner_size(n_steps: int, budget: int, closing: str) -> tuple[int, int]:
-    """Return the number of steps with a free decision and the budget for them, after a paid closing projection.
-
-    Example:
-        >>> inner_size(12, 3, "paid"), inner_size(12, 3, "free")
-        ((11, 2), (12, 3))
-    """
+    """Return the number of steps with a free decision and the budget for them, after a paid closing projection."""
     reserve = int(closing == "paid")
     if n_steps == reserve:
         raise ValueError(
@@ -625,13 +549,7 @@ def resample_masks(masks: Tensor, n_steps: int, keep: Keep) -> Tensor:
 
 
 def interpolate_rows(rows: Tensor, at: Tensor) -> Tensor:
-    """Return the rows (m, k) at fractional positions (s,), (s, k); the nearest row if a neighbour is infinite.
-
-    Example:
-        >>> interpolate_rows(torch.tensor([[0.0, 1.0], [2.0, torch.inf]]), torch.tensor([0.25, 1.0]))
-        tensor([[0.5000, 1.0000],
-                [2.0000,    inf]])
-    """
+    """Return the rows (m, k) at fractional positions (s,), (s, k); the nearest row if a neighbour is infinite."""
     low, high = at.floor().long(), at.ceil().long().clamp(max=len(rows) - 1)
     share = (at - low)[:, None].to(rows)
     a, b = rows[low], rows[high]
@@ -689,9 +607,8 @@ def load_value(path: str | os.PathLike[str], kind: type[Kind]) -> Kind:
     if holds == "rollout":
         raise ValueError(f"{path}: holds the record of a run; read it with trimtab.Rollout.load")
     tensors, facts = load_tensors(path, _KIND)
-    version = facts.pop("version")
     try:
-        value = _unpacked(facts | ({"version": version} if "seeds" in facts and "method" in facts else {}), "", tensors)
+        value = _unpacked(facts, "", tensors)
     except UNUSABLE as error:
         raise ValueError(f"{path}: not a usable price: {error}") from error
     if not isinstance(value, kind):

@@ -21,8 +21,6 @@ from torch import Tensor
 
 from trimtab.prices.transitions import Array, Steps
 
-__all__ = ["IterationSteps", "Solution", "solve", "solve_iterations"]
-
 
 class Solution(NamedTuple):
     """The prices, and what they are expected to achieve.
@@ -88,11 +86,7 @@ def _break_even(defects: Array, gain: Array) -> Array:
     """Return the defect from which on correcting pays, (B,): -inf if it always does, +inf if it never does.
 
     The gain is an estimate and may change its sign more than once. The cut that loses least is taken, interpolated
-    between two nodes.
-
-    Args:
-        defects: The nodes, (k,).
-        gain: What correcting gains at each node, (B, k).
+    between two nodes. `defects` are the nodes, (k,), and `gain` is what correcting gains there, (B, k).
     """
     above = gain[:, ::-1].cumsum(axis=1)[:, ::-1]  # correcting from each node up
     cut, rows = above.argmax(axis=1), np.arange(len(gain))

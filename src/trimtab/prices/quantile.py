@@ -14,7 +14,8 @@ from trimtab.core.record import Rollout
 from trimtab.prices.collect import spread_budgets
 from trimtab.prices.price import Thresholds, inner_size, with_closing
 
-__all__ = ["on_policy_table", "paper_prices", "quantile_table"]
+_ROUNDS, _POOLED = 6, 3  # of the rule on the policy's own rollouts
+_SETTLED = 0.01  # the largest change of the spending profile at which it stops
 
 
 def quantile_table(defects: Tensor, budget: int) -> Tensor:
@@ -60,9 +61,6 @@ def on_policy_table(
     run: Callable[[Tensor, Tensor], Rollout],
     uncorrected: Rollout,
     budget: int,
-    rounds: int = 6,
-    pooled: int = 3,
-    tolerance: float = 0.01,
 ) -> tuple[Tensor, list[dict[str, float]]]:
     """Return the paper's table, calibrated under the policy that it makes.
 
@@ -71,33 +69,25 @@ def on_policy_table(
     read off the defects of samples whose rate was near b / (T - t). A pool of the last few rounds damps the oscillation
     between spending too early and too late. It stops when the share of the budget spent by each step has settled.
 
-    Args:
-        run: Runs a calibration batch by a table (T, B + 1) at budgets (n,).
-        uncorrected: The uncorrected batch, which makes the first table.
-        budget: The largest budget, B.
-        rounds: The largest number of rounds.
-        pooled: How many of the last rounds make up the pool.
-        tolerance: The largest change of the spending profile that counts as settled.
-
-    Returns:
-        The table (T, B + 1), and a record of each round.
+    `run(table, budgets)` runs a calibration batch by a table (T, B + 1) at budgets (n,), and `uncorrected` makes the
+    first table. Returns the table, and a record of each round.
     """
     T, n = uncorrected.defects.shape
     table = quantile_table(uncorrected.defects, budget)
     record: list[dict[str, float]] = []
     traces: list[tuple[Tensor, Tensor]] = []
     profile = torch.zeros(T, dtype=torch.float64)
-    for number in range(rounds):
+    for number in range(_ROUNDS):
         budgets = spread_budgets(n, T, budget, seed=number).clamp(max=budget)
         rollout = run(table, budgets)
-        traces = [*traces, (budgets / T, rollout.defects)][-pooled:]
+        traces = [*traces, (budgets / T, rollout.defects)][-_POOLED:]
         table = _by_rate(traces, uncorrected.defects, budget)
         spent = rollout.projected.double().cumsum(dim=0) / budgets.clamp(min=1)
         before, profile = profile, spent[:, budgets > 0].mean(dim=1)
         change = float((profile - before).abs().max())
         path_error = float(rollout.residuals.sum(dim=0).mean())
         record.append({"round": number, "path_error": path_error, "profile_change": change})
-        if change < tolerance:
+        if change < _SETTLED:
             break
     return table, record
 

@@ -1,4 +1,4 @@
-"""A race of prices on calibration seeds: the candidate that is best by the measure wins, and even spacing is the baseline.
+"""A race of prices on calibration seeds: the best candidate by the measure wins, and even spacing is the baseline.
 
 All candidates run the same samples on the same noise at the same budgets, which are spread over all rates, so every
 comparison is paired. The cost of a sample is divided by what even spacing costs at similar budgets, so that all budgets
@@ -30,20 +30,6 @@ from trimtab.prices.price import Allowance, Plan, Price, Raced, Thresholds
 from trimtab.prices.program import solve
 from trimtab.prices.quantile import quantile_table
 from trimtab.prices.transitions import estimate_transitions
-
-__all__ = [
-    "EVEN",
-    "GOALS",
-    "Measure",
-    "Part",
-    "builtin_candidate_names",
-    "by_race",
-    "check_candidates",
-    "fixed_plans",
-    "measure_of",
-    "race",
-    "valid_candidates",
-]
 
 Part = Thresholds | Plan | Allowance
 """What can race."""
@@ -142,38 +128,28 @@ def builtin_candidate_names(unit: Unit) -> set[str]:
     return {EVEN, "until below one tau", *(f"whole projections, {name}" for name in plans), *priced}
 
 
-def valid_candidates(candidates: Mapping[str, Price], unit: Unit) -> dict[str, Part]:
-    """Return the user's candidates; raise if one cannot race whatever the runs are."""
+def check_candidates(candidates: Mapping[str, Price], batches: Batches) -> dict[str, Part]:
+    """Return the user's candidates; raise if one was made for other runs, or has the name of a built-in one."""
     found: dict[str, Part] = {}
+    T, most, closing, unit = batches.n_steps, batches.budget, batches.closing, batches.unit
     for name, one in candidates.items():
-        if not isinstance(one, Part):
-            raise ValueError(f"the candidate {name!r}: the winner of another race cannot be raced; give its parts")
-        if one.unit != unit:
-            raise ValueError(f"the candidate {name!r}: its prices count {one.unit}s, and this race {unit}s")
         if name in builtin_candidate_names(unit):
             raise ValueError(f"{name!r} is a built-in candidate; choose another name")
+        words = ""
+        if not isinstance(one, Part):
+            words = "is the winner of another race, which cannot be raced; give its parts"
+        elif one.unit != unit:
+            words = f"counts {one.unit}s, and this race {unit}s"
+        elif one.n_steps != T:
+            words = f"is for T = {one.n_steps} steps, and these runs have {T}: calibrate, or use price.resample({T})"
+        elif one.closing not in ("", closing):
+            words = f"was made for closing={one.closing!r}, and these runs have closing={closing!r}: calibrate for that"
+        elif one.budget < most:
+            words = f"goes up to a budget of {one.budget}, and this race up to {most}: race up to its own"
+        if words:
+            raise ValueError(f"the candidate {name!r} {words}")
         found[name] = one
     return found
-
-
-def check_candidates(candidates: Mapping[str, Part], n_steps: int, budget: int, closing: str) -> None:
-    """Raise if a candidate was made for other runs, or for less than the largest budget."""
-    for name, one in candidates.items():
-        if one.n_steps != n_steps:
-            raise ValueError(
-                f"the candidate {name!r} is for T = {one.n_steps} steps, and these runs have {n_steps}: calibrate it "
-                f"for those, or use price.resample({n_steps})"
-            )
-        if one.closing not in ("", closing):
-            raise ValueError(
-                f"the candidate {name!r} was made for closing={one.closing!r}, and these runs have "
-                f"closing={closing!r}: calibrate it with the one that is used"
-            )
-        if one.budget < budget:
-            raise ValueError(
-                f"the candidate {name!r} goes up to a budget of {one.budget}, and this race up to {budget}: calibrate "
-                "it with that budget, or race up to its own"
-            )
 
 
 # ------------------------------------------------------------------ the race
@@ -336,7 +312,7 @@ def _is_ahead(scores: _Scores, name: str) -> bool:
     """Return whether a candidate is ahead of even spacing by more than noise.
 
     A few rollouts that end far away can make up most of the mean and of its standard error, and hide what all others
-    show. So the lead must exceed one standard error of the mean or of the signed ranks, which no single rollout decides.
+    show. So the lead must exceed one standard error of the mean or of the signed ranks.
     """
     mean, se = scores.gap(name, EVEN)
     if mean >= 0:

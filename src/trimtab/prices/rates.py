@@ -1,10 +1,9 @@
 """Budgets of another kind: seconds of predicted solver time, and a rate of corrections in a loop without an end.
 
-A solver that starts far from the constraint set may take several times as long as one that starts close to it.
-`price_seconds` learns what a projection takes from its defect and its step, and solves the program over the seconds left.
-A correction is then made if its benefit is worth its seconds, which need not be where defects are largest.
+`price_seconds` learns what a projection takes from its defect and its step, and solves the program over the seconds
+left. A correction is then made if its benefit is worth its seconds, which need not be where defects are largest.
 
-In a loop with no known end, corrections come in at a rate and may be saved up to a burst (`trimtab.core.stream.Stream`).
+In a loop without a known end, corrections come in at a rate and may be saved up to a burst (see `Stream`).
 `calibrate_rate` solves the program for the mean residual per step, over the defect and the tokens saved up.
 """
 
@@ -19,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trimtab.core.checks import check_floats, check_positive
+from trimtab.core.checks import check_positive
 from trimtab.core.errors import check_callable, check_integer, check_number, check_type
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.record import Rollout
@@ -34,17 +33,6 @@ from trimtab.prices.sample_scale import SampleScale, fit_sample_scale
 from trimtab.prices.transitions import Array, estimate_transitions, interpolation_weights, neighbours, quantile_nodes
 from trimtab.schedules import Terminal
 from trimtab.schedules.basic import MOST_STEPS
-
-__all__ = [
-    "Cost",
-    "Seconds",
-    "SolverCost",
-    "StationaryPrice",
-    "TimedPrices",
-    "calibrate_rate",
-    "price_seconds",
-    "solver_cost",
-]
 
 # ------------------------------------------------------------------ seconds
 
@@ -72,17 +60,6 @@ class SolverCost:
     seconds_per_iteration: float
     n_steps: int
 
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        check_floats(self.coefficients, "coefficients", (6,))
-        check_positive(self.seconds_per_iteration, "seconds_per_iteration")
-        check_integer(self.n_steps, "n_steps")
-        if not isinstance(self.limits, tuple | list) or len(self.limits) != 2:
-            raise TypeError(f"limits are the smallest and the largest number of iterations: got {self.limits!r:.60}")
-        low, high = (check_number(limit, "a limit of iterations", 0) for limit in self.limits)
-        if low > high:
-            raise ValueError(f"limits are the smallest and the largest number of iterations: got {low} and {high}")
-
     def __call__(self, steps: Tensor, defects: Tensor) -> Tensor:
         """Return the seconds of projecting a sample with this defect at this step; the shapes are broadcast."""
         terms = torch.stack(_terms(steps / self.n_steps, defects), dim=-1)
@@ -107,8 +84,6 @@ def solver_cost(runs: Iterable[Rollout], seconds_per_iteration: float | None = N
         >>> solver_cost([run], seconds_per_iteration=1.0).limits[0] >= 1.0
         True
     """
-    if not isinstance(runs, Iterable):
-        raise TypeError(f"runs are records, in a list: got {type(runs).__name__}")
     runs = [as_record(run, "each of runs must be a record of a run") for run in runs]
     if len({run.n_steps for run in runs}) > 1:
         raise ValueError(f"runs have one number of steps: got {sorted({run.n_steps for run in runs})}")
@@ -221,19 +196,6 @@ class TimedPrices:
     seeds: tuple[int, ...] = ()
     sample_scale: SampleScale | None = None
 
-    def __post_init__(self) -> None:
-        """Check the shapes."""
-        T, k = check_floats(self.nodes, "nodes", ("T", "k")).shape
-        check_floats(self.gain, "gain", (T, "ticks + 1", k), finite=False)
-        if bool(self.gain.isnan().any()):
-            raise ValueError("gain must not be NaN; -inf stands for what cannot be paid for")
-        check_positive(self.seconds, "the largest budget of seconds")
-        check_callable(self.cost, "cost", "cost(steps, defects)")
-        if self.sample_scale is not None:
-            known = check_type(self.sample_scale, SampleScale, "sample_scale of prices").typical.shape[1]
-            if known != T:
-                raise ValueError(f"the typical defects are of T = {known} steps, the prices of {T}")
-
     def at(self, seconds: float | Tensor) -> Seconds:
         """Return the schedule for a budget of seconds, the same for all samples or one each, (n,)."""
         return Seconds(self, seconds)
@@ -269,12 +231,8 @@ class Seconds(Schedule):
     def __post_init__(self) -> None:
         """Check the budget."""
         check_type(self.prices, TimedPrices, "the prices of a budget of seconds", "price_seconds makes them")
-        if isinstance(self.seconds, Tensor):
-            check_floats(self.seconds, "seconds, one number per sample,", ("n",))
-        else:
-            check_number(self.seconds, "seconds")
         given = torch.as_tensor(self.seconds)
-        if not bool(((given >= 0) & (given <= self.prices.seconds)).all()):
+        if given.ndim > 1 or not bool(((given >= 0) & (given <= self.prices.seconds)).all()):
             raise ValueError(
                 f"these prices serve budgets from 0 to {self.prices.seconds:g} seconds: got {self.seconds} (price a "
                 "larger one)"
@@ -297,8 +255,8 @@ class Seconds(Schedule):
             raise ValueError(
                 f"the prices were made for T = {len(prices.nodes)} steps and cannot be used for T = {view.n_steps}"
             )
-        if isinstance(self.seconds, Tensor) and len(self.seconds) != len(view):
-            raise ValueError(f"there are {len(self.seconds)} budgets of seconds for {len(view)} samples; give one each")
+        if isinstance(self.seconds, Tensor) and self.seconds.shape != (len(view),):
+            raise ValueError(f"got {len(self.seconds)} budgets of seconds for {len(view)} samples; give one each")
         left = self.seconds - self.spent(view)
         takes = _seconds_of(prices.cost, torch.full_like(view.defect, view.t), view.defect)
         nodes, gain = prices.nodes[view.t], prices.gain[view.t]
@@ -368,16 +326,6 @@ class StationaryPrice(Schedule):
     levels: Tensor
     prices: Tensor
 
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        _check_bucket(self.rate, self.burst)
-        levels = check_floats(self.levels, "the levels of tokens", ("k",))
-        prices = check_floats(self.prices, "prices at levels of tokens", tuple(levels.shape), finite=False)
-        if len(levels) == 0 or float(levels[0]) != 0 or bool((levels.diff() <= 0).any()):
-            raise ValueError(f"the levels of tokens rise from 0: got {levels.tolist()[:8]}")
-        if bool(prices.isnan().any()):
-            raise ValueError("prices at levels of tokens must not be NaN; use inf for 'never'")
-
     def __repr__(self) -> str:
         """Return one line."""
         return f"StationaryPrice(rate={self.rate:g}, burst={self.burst:g}, {len(self.levels)} levels)"
@@ -428,10 +376,10 @@ def calibrate_rate(
         >>> bool(price.prices[-1] < price.prices[price.levels >= 1][0])  # cheaper with a full bucket
         True
     """
-    check_callable(run, "run", "run(schedule)")
     check_integer(n_steps, "n_steps", most=MOST_STEPS)
     check_integer(batches, "batches")
-    _check_bucket(rate, burst)
+    if not (0 < check_number(rate, "rate") <= 1 and 1 <= check_number(burst, "burst") < math.inf):
+        raise ValueError(f"rate is in (0, 1] and burst at least 1: got {rate} and {burst}")
     if burst / rate > _MOST_LEVELS:
         raise ValueError(
             f"a bucket of {burst:g} fills at a rate of {rate:g} in {burst / rate:.3g} steps, each with its own price, "
@@ -439,8 +387,10 @@ def calibrate_rate(
             "rate, or count several updates as one step"
         )
 
+    checked = recorded(run)
+
     def trial(schedule: Schedule) -> Rollout:
-        record = check_type(run(schedule), Rollout, "what run returns", "run(schedule) returns corrector.rollout")
+        record = checked(schedule)
         if record.n_steps != n_steps:
             raise ValueError(f"run must make n_steps = {n_steps} steps: the record it returned has {record.n_steps}")
         return record.grouped()
@@ -451,11 +401,6 @@ def calibrate_rate(
         budgets = spread_budgets(n, n_steps, rate, seed).clamp(min=1)  # one may pay for the closing
         records.append(trial(Explore(budgets, seed=seed)))
     return _stationary_price(records, float(rate), float(burst))
-
-
-def _check_bucket(rate: float, burst: float) -> None:
-    if not (0 < check_number(rate, "rate") <= 1 and 1 <= check_number(burst, "burst") < math.inf):
-        raise ValueError(f"rate is in (0, 1] and burst at least 1: got {rate} and {burst}")
 
 
 def _stationary_price(records: list[Rollout], rate: float, burst: float) -> StationaryPrice:

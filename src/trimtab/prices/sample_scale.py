@@ -7,7 +7,6 @@ the sample's scale, which is estimated from its defects so far.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,11 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.core.errors import check_type
 from trimtab.core.record import Rollout
 from trimtab.core.view import StepView, as_array, last_corrections
-
-__all__ = ["SampleScale", "fit_sample_scale", "mean_defects", "smoothed_means"]
 
 _PRIORS = (3.0, 10.0, 30.0, 100.0)
 _WORTH = 0.9  # a scale is used if its squared error is below this share of that of "all samples are alike"
@@ -38,16 +34,6 @@ class SampleScale:
 
     typical: Tensor
     prior: float
-
-    def __post_init__(self) -> None:
-        """Check the shape and the numbers."""
-        typical, prior = check_type(self.typical, Tensor, "typical defects"), self.prior
-        if typical.ndim != 2 or len(typical) != typical.shape[1] + 1 or not typical.is_floating_point():
-            raise ValueError(f"typical defects are (T + 1, T) floats: got {tuple(typical.shape)} of {typical.dtype}")
-        if not bool(((typical > 0) & (typical < math.inf)).all()):
-            raise ValueError("typical defects must be finite and above 0")
-        if not (isinstance(prior, int | float) and 0 <= prior < math.inf):
-            raise ValueError(f"the prior of a scale is a number of steps, finite and at least 0: got {prior!r}")
 
     def along(self, defects: Tensor, projected: Tensor) -> Tensor:
         """Return the scale at every step of recorded rollouts, (T, n), as `now` gave it at that step."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import torch
@@ -11,10 +12,8 @@ from torch import Tensor
 from trimtab.core.errors import check_type
 from trimtab.core.schedule import Schedule
 from trimtab.core.view import StepView
-from trimtab.prices.price import Allowance, Plan, Price, Thresholds, budget_within
+from trimtab.prices.price import Allowance, Plan, Price, Raced, Thresholds, budget_within
 from trimtab.schedules.basic import brief_repr
-
-__all__ = ["Adaptive", "Mixed", "Planned", "PricedSchedule"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,10 +55,7 @@ class PricedSchedule(Schedule):
                 f"again, or use price.resample({view.n_steps})"
             )
 
-    @property
-    def thresholds(self) -> Any:
-        """The price."""
-        return self.price
+    thresholds = plan = property(lambda self: self.price)  # names of the price in version 0.2
 
     @property
     def calibration_seeds(self) -> tuple[int, ...]:
@@ -115,62 +111,19 @@ class Planned(PricedSchedule):
         due = self.price.due(view)
         return due[self.budget] if isinstance(self.budget, Tensor) else due[int(self.budget)].expand(len(view))
 
-    @property
-    def plan(self) -> Any:
-        """The price."""
-        return self.price
 
+@dataclass(frozen=True, eq=False, repr=False)
+class Mixed(PricedSchedule):
+    """The schedule of a `Raced` price for samples with different budgets: each goes by the winner at its budget."""
 
-@dataclass(frozen=True, eq=False)
-class Mixed(Schedule):
-    """Several schedules, each for some of the samples.
+    rules: ClassVar[tuple[type[Price], ...]] = (Raced,)
 
-    Attributes:
-        schedules: Each for all samples, of the same unit, closing and closing_reserve.
-        which: The index of the schedule that decides for each sample, (n,).
-        budget: Of each sample, (n,).
-    """
-
-    schedules: tuple[PricedSchedule, ...]
-    which: Tensor
-    budget: Any
-    __repr__ = brief_repr
-
-    @property
-    def calibration_seeds(self) -> tuple[int, ...]:
-        """The seeds of all of them."""
-        return tuple(sorted({seed for schedule in self.schedules for seed in schedule.calibration_seeds}))
-
-    @property
-    def closing(self) -> str:
-        """The accounting that the prices were made for."""
-        return self.schedules[0].closing
-
-    @property
-    def unit(self) -> str:
-        """What the prices count."""
-        return self.schedules[0].unit
-
-    @property
-    def repeats(self) -> bool:
-        """Whether any of them is asked again after each iteration."""
-        return any(schedule.repeats for schedule in self.schedules)
-
-    @property
-    def closing_reserve(self) -> int:
-        """Units of the budget that are kept for a closing projection."""
-        return self.schedules[0].closing_reserve
-
-    def check_fits(self, event: tuple[int, ...] | None = None, constraint: str = "", defect: float = 0.0) -> None:
-        """Raise if the prices were made for another problem; see `Price.check_fits`."""
-        self.schedules[0].check_fits(event, constraint, defect)
+    @cached_property
+    def schedules(self) -> list[PricedSchedule]:
+        """The schedule of every part, for all samples."""
+        return [self.price.part_at(i, self.budget) for i in range(len(self.price.parts))]
 
     def decide(self, view: StepView) -> Tensor:
-        """Return the decision of each sample's schedule, (n,) bool."""
+        """Return which samples to correct now, (n,) bool."""
         decided = torch.stack([torch.as_tensor(schedule.decide(view)) for schedule in self.schedules])
-        return decided.gather(0, self.which[None].to(decided.device))[0]
-
-    def to(self, device: torch.device) -> Self:
-        """Return the same schedules on `device`."""
-        schedules = tuple(schedule.to(device) for schedule in self.schedules)
-        return replace(self, schedules=schedules, which=self.which.to(device), budget=self.budget.to(device))
+        return decided.gather(0, self.price.winner[self.budget][None])[0]

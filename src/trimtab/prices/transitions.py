@@ -3,9 +3,9 @@
 The next defect of a sample is described at a few levels of the present one (nodes), as weights of the nodes of the next
 step. The mean of anything that is known at the nodes is then a product with a small matrix.
 
-The estimates form a chain from coarse to fine: all corrected samples alike, corrected given the defect, left alone given
-the defect. Each is shrunk towards the one before it by how far their difference exceeds its standard error. If defects
-do not last, what remains is the assumption of the paper's rule, that a correction is worth the height of the defect.
+The estimates form a chain from coarse to fine: all corrected samples alike, corrected given the defect, left alone
+given the defect. Each is shrunk towards the one before it by how far their difference exceeds its standard error. If
+defects do not last, what remains is the assumption of the paper's rule: a correction is worth the height of the defect.
 """
 
 from __future__ import annotations
@@ -22,19 +22,6 @@ from torch import Tensor
 
 from trimtab.core.record import Rollout
 from trimtab.prices.sample_scale import SampleScale
-
-__all__ = [
-    "NODES",
-    "Array",
-    "Pool",
-    "Pools",
-    "Steps",
-    "estimate_transitions",
-    "interpolation_weights",
-    "neighbours",
-    "quantile_nodes",
-    "shifted_neighbours",
-]
 
 Array = NDArray[np.float64]
 
@@ -210,7 +197,7 @@ class Pools:
         self.scale = np.maximum(_smooth(defects.mean(dim=1).numpy()), 1e-12)
         relative = defects.numpy() / self.scale[:, None]
         self.first_defects: Array = relative[0]
-        self.widest = max(5, self.n_steps // 10)
+        self.widest = max(2, self.n_steps // 10)  # wider pools would blur defects that depend on the step
         self.width = min(self.widest, -(-_POOL // (2 * relative.shape[1])))
         following = np.concatenate([relative[1:], relative[-1:]])  # the last row is never asked for
         columns = relative, residuals.numpy() / self.scale[:, None], following, projected.numpy()
@@ -236,7 +223,8 @@ class Pools:
         return PoolsOfStep(alone, corrected, defect)
 
 
-def _smooth(x: Array, half_width: int = 5) -> Array:
-    """Return a moving average of (T,) whose ends are padded with the first and the last value."""
+def _smooth(x: Array) -> Array:
+    """Return a moving average of (T,) over a tenth of the steps, padded with the first and the last value."""
+    half_width = max(1, min(5, len(x) // 20))
     smoothed: Array = sliding_window_view(np.pad(x, half_width, mode="edge"), 2 * half_width + 1).mean(axis=1)
     return smoothed

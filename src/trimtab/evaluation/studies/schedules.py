@@ -20,9 +20,9 @@ from trimtab.core.schedule import Schedule
 from trimtab.evaluation.domains.base import Problem
 from trimtab.evaluation.limits.hindsight import hindsight
 from trimtab.evaluation.studies.rules import Rule
-from trimtab.prices.iterations import Allowance, even_counts, whole_counts
+from trimtab.prices.iterations import even_counts, whole_counts
 from trimtab.prices.plan import Plan
-from trimtab.prices.price import Price, Raced, Thresholds
+from trimtab.prices.price import Allowance, Price, Raced, Thresholds
 from trimtab.prices.race import EVEN, fixed_plans
 from trimtab.schedules import Fixed, Geometric, Periodic, RandomRamp, Stepwise, Terminal
 
