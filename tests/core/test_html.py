@@ -16,8 +16,7 @@ import free
 import trimtab as tt
 from trimtab.core import html
 from trimtab.prices.plan import Plan
-from trimtab.prices.raced import Raced
-from trimtab.prices.thresholds import Thresholds
+from trimtab.prices.price import Raced, Thresholds
 
 points = st.lists(st.tuples(st.floats(-1e9, 1e9), st.floats()), max_size=30)
 

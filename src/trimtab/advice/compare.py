@@ -14,9 +14,8 @@ from torch import Tensor
 from trimtab.advice.validate import check_iterations
 from trimtab.core import html
 from trimtab.core.budget import corrections
-from trimtab.core.checks import check_bool
+from trimtab.core.checks import check_bool, check_type
 from trimtab.core.distributions import Fidelity, compare_samples
-from trimtab.core.checks import check_type
 from trimtab.core.groups import Groups
 from trimtab.core.metrics import Distance, Summary, endpoint_distance, euclidean, nepe, path_error, summary
 from trimtab.core.problem import Problem
@@ -27,12 +26,9 @@ from trimtab.core.repeatable import as_record
 from trimtab.core.runner import BatchRunner, Engine, RunBatch, ahead, checked, open_runner
 from trimtab.core.schedule import Schedule, Watched, as_schedule, watched
 from trimtab.core.view import StepView
-from trimtab.prices.batches import Source
-from trimtab.prices.calibration import Price
-from trimtab.prices.check_runs import check_schedule_is_used
+from trimtab.prices.collect import Source, check_schedule_is_used
 from trimtab.prices.plan import Plan
-from trimtab.prices.raced import Raced
-from trimtab.prices.thresholds import Thresholds
+from trimtab.prices.price import Price, Raced, Thresholds
 from trimtab.schedules import Periodic, Stepwise, Terminal, Window
 
 __all__ = ["Compared", "Comparison", "compare"]

@@ -17,7 +17,7 @@ from trimtab.advice.trials import TrialRuns
 from trimtab.core.problem import Problem
 from trimtab.core.record import Rollout
 from trimtab.core.runner import ahead
-from trimtab.prices.graded import graded_prices
+from trimtab.prices.iterations import graded_prices
 from trimtab.schedules import Stepwise
 
 __all__ = ["Effort", "effort_trials", "effort_words"]

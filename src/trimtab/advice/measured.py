@@ -11,7 +11,7 @@ from trimtab.advice.projection_checks import Stability
 from trimtab.advice.trial import Cost, Kind, Trial
 from trimtab.core.distributions import Fidelity
 from trimtab.core.schedule import Schedule
-from trimtab.prices.calibration import Price
+from trimtab.prices.price import Price
 
 __all__ = ["Finding", "Measured", "Recommendation"]
 

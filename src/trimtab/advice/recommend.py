@@ -32,18 +32,19 @@ from trimtab.advice.result import Advice
 from trimtab.advice.trial import KINDS, Cost, Trial
 from trimtab.advice.trials import TrialRuns
 from trimtab.advice.validate import check_arguments, check_price_fits, tolerance_of, two_batches
+from trimtab.core.checks import unknown
 from trimtab.core.constraint import Constraint
 from trimtab.core.distributions import compare_samples
-from trimtab.core.checks import unknown
 from trimtab.core.metrics import Distance, euclidean, top_mass
 from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Rollout
 from trimtab.core.runner import BatchRunner, Engine, open_runner
 from trimtab.core.schedule import Schedule, Watched
-from trimtab.prices.batches import Source
-from trimtab.prices.calibration import Price, price_of_a_look
+from trimtab.prices.calibration import price_of_a_look
+from trimtab.prices.collect import Source
 from trimtab.prices.objective import Objective
+from trimtab.prices.price import Price
 from trimtab.schedules import Stepwise, Window
 
 __all__ = ["advise"]

@@ -24,14 +24,12 @@ from trimtab.core.record import Rollout
 from trimtab.core.repeatable import Twice, check_same, twice
 from trimtab.core.runner import RunBatch, Runs, ahead
 from trimtab.core.schedule import Schedule, Watched
-from trimtab.prices.batches import Batches, check_distinct_seeds
-from trimtab.prices.calibration import batches_of
-from trimtab.prices.candidates import by_race
-from trimtab.prices.check_runs import check_schedule_is_used, same_batch
-from trimtab.prices.methods import by_dp, by_plan
+from trimtab.prices.calibration import batches_of, by_dp, by_plan
+from trimtab.prices.collect import Batches, check_distinct_seeds, check_schedule_is_used, same_batch
 from trimtab.prices.objective import Objective, describe, finite
 from trimtab.prices.plan import Plan
-from trimtab.prices.raced import Price
+from trimtab.prices.price import Price
+from trimtab.prices.race import by_race
 from trimtab.schedules import Periodic, Stepwise, Terminal, Window
 
 __all__ = ["TrialRuns"]

@@ -9,19 +9,17 @@ import torch
 
 from trimtab.advice.shared import Shared
 from trimtab.core.arrays import Form
-from trimtab.core.checks import check_positive
+from trimtab.core.checks import check_callable, check_positive, unknown
 from trimtab.core.constraint import check_constraint
-from trimtab.core.checks import check_callable, unknown
 from trimtab.core.groups import Groups
 from trimtab.core.problem import Problem
 from trimtab.core.record import Rollout
 from trimtab.core.repeatable import as_record
 from trimtab.core.runner import BatchRunner, RunBatch, ahead
 from trimtab.core.schedule import Watched
-from trimtab.prices.batches import Source
+from trimtab.prices.collect import Source
 from trimtab.prices.plan import Plan
-from trimtab.prices.raced import Price, Raced
-from trimtab.prices.thresholds import Thresholds
+from trimtab.prices.price import Price, Raced, Thresholds
 from trimtab.schedules import Terminal
 
 __all__ = [

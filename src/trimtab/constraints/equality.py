@@ -13,9 +13,8 @@ from trimtab.constraints.functions import Conditions, check_solver
 from trimtab.constraints.gauss_newton import Factor, Iterate, Method, closer, iterate, solve, start
 from trimtab.constraints.partial import FewIterations
 from trimtab.constraints.states import check_states, no_improvement, no_projection, with_settings
-from trimtab.core.checks import check_bool, check_floats
+from trimtab.core.checks import check_bool, check_floats, check_integer
 from trimtab.core.constraint import Constraint, Improvement, Projection
-from trimtab.core.checks import check_integer
 
 __all__ = ["NonlinearEquality"]
 

@@ -10,8 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from trimtab.core.checks import check_positive
-from trimtab.core.checks import check_integer, check_number
+from trimtab.core.checks import check_integer, check_number, check_positive
 
 __all__ = ["Conditions", "check_solver"]
 

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from trimtab.constraints.sets import check_planes
 from trimtab.constraints.states import check_states, host_array, with_settings
-from trimtab.core.checks import check_positive
+from trimtab.core.checks import check_integer, check_positive
 from trimtab.core.constraint import Constraint, Improvement, Projection
-from trimtab.core.checks import check_integer
 
 __all__ = ["HalfSpaces"]
 

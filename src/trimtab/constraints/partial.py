@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from trimtab.constraints.states import Wrapper, check_states, with_settings
-from trimtab.core.checks import check_positive
-from trimtab.core.constraint import Constraint, Improvement, Projection, check_constraint
-from trimtab.core.checks import check_callable, check_integer, check_number
 from trimtab.core.arrays import rowwise
+from trimtab.core.checks import check_callable, check_integer, check_number, check_positive
+from trimtab.core.constraint import Constraint, Improvement, Projection, check_constraint
 
 __all__ = ["EnergyDescent", "FewIterations"]
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from trimtab.constraints.states import Wrapper, check_states, check_sub_answer, with_settings
-from trimtab.core.constraint import Constraint, Projection, check_constraint
 from trimtab.core.checks import check_integer, check_number, check_type
+from trimtab.core.constraint import Constraint, Projection, check_constraint
 
 __all__ = ["Part", "Product"]
 

@@ -15,9 +15,8 @@ from torch import Tensor
 from trimtab.constraints.partial import FewIterations
 from trimtab.constraints.processes import WorkerDiedError, Workers
 from trimtab.constraints.states import check_states, host_array, no_improvement, no_projection, with_settings
-from trimtab.core.checks import check_floats, check_positive
+from trimtab.core.checks import check_callable, check_floats, check_integer, check_positive, missing_extra
 from trimtab.core.constraint import Constraint, Improvement, Projection
-from trimtab.core.checks import check_callable, check_integer, missing_extra
 
 __all__ = ["NonlinearProgram", "casadi", "ipopt_options"]
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from trimtab.constraints.states import Wrapper, check_states, check_sub_answer, row_norm, with_settings
-from trimtab.core.constraint import Constraint, Improvement, Projection, check_constraint
 from trimtab.core.checks import check_number, check_type
+from trimtab.core.constraint import Constraint, Improvement, Projection, check_constraint
 
 __all__ = ["SE3", "SO3", "Stiefel", "nearest_rotation", "pose_distance", "rotation_angle", "rotation_defect"]
 

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from trimtab.constraints.states import check_states, row_norm, row_scale
-from trimtab.core.checks import check_floats, check_positive
-from trimtab.core.constraint import Constraint
-from trimtab.core.checks import check_callable, check_type
 from trimtab.core.arrays import rowwise
+from trimtab.core.checks import check_callable, check_floats, check_positive, check_type
+from trimtab.core.constraint import Constraint
 
 __all__ = ["AffineEquality", "Ball", "Box", "Simplex", "Sphere", "Surface", "check_planes"]
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from trimtab.constraints.processes import Workers
 from trimtab.constraints.states import Wrapper, with_settings
-from trimtab.core.constraint import Constraint, Projection
-from trimtab.core.checks import check_integer, check_number, check_type
 from trimtab.core.arrays import Form, map_leaves
+from trimtab.core.checks import check_integer, check_number, check_type
+from trimtab.core.constraint import Constraint, Projection
 
 __all__ = ["TimeLimit"]
 

@@ -31,8 +31,8 @@ from trimtab.core.bound_constraint import (
     recover,
 )
 from trimtab.core.budget import Budget, PerBatch, PerSample, Unit, units
-from trimtab.core.constraint import Constraint, check_constraint
 from trimtab.core.checks import check_callable, check_integer
+from trimtab.core.constraint import Constraint, check_constraint
 from trimtab.core.groups import Groups, as_groups
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Closing, InfeasibleWarning, Rollout

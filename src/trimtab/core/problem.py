@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.core.constraint import Constraint, check_constraint
 from trimtab.core.checks import check_callable
+from trimtab.core.constraint import Constraint, check_constraint
 from trimtab.core.groups import as_groups
 from trimtab.core.metrics import Distance, euclidean
 from trimtab.core.noise import as_seeds

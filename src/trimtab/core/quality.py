@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.core.checks import check_bool, check_callable, check_type
 from trimtab.core.arrays import Form
+from trimtab.core.checks import check_bool, check_callable, check_type
 
 __all__ = ["Quality", "as_quality"]
 

@@ -312,8 +312,3 @@ def last_corrections(projected: Tensor) -> Tensor:
     steps = torch.arange(1, len(projected) + 1, device=projected.device)
     at = torch.where(projected, steps[:, None], 0).cummax(dim=0).values
     return torch.cat([torch.zeros_like(at[:1]), at[:-1]])
-
-
-def as_array(x: Tensor) -> Any:
-    """Return the tensor itself."""
-    return x

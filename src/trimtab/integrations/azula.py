@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab.core.checks import missing_extra
 from trimtab.core.constraint import Constraint
 from trimtab.core.corrector import Corrector
-from trimtab.core.checks import missing_extra
 from trimtab.core.record import Rollout
 from trimtab.integrations.loops import check_options
 

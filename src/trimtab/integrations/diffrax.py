@@ -6,9 +6,9 @@ from typing import Any, get_origin
 
 import numpy as np
 
+from trimtab.core.checks import missing_extra
 from trimtab.core.constraint import Constraint
 from trimtab.core.corrector import Corrector
-from trimtab.core.checks import missing_extra
 from trimtab.core.record import Rollout
 from trimtab.integrations.loops import check_options
 

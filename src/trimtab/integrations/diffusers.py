@@ -19,9 +19,9 @@ from typing import Any, Literal, TypeVar, get_args
 import torch
 from torch import Tensor
 
+from trimtab.core.checks import check_callable, check_integer, missing_extra
 from trimtab.core.constraint import Constraint
 from trimtab.core.corrector import Corrector
-from trimtab.core.checks import check_callable, check_integer, missing_extra
 from trimtab.core.record import Rollout
 from trimtab.integrations.diffusers_schedulers import (
     UNDOING,

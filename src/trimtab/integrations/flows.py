@@ -13,8 +13,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from trimtab.core.constraint import Constraint, Projection
 from trimtab.core.checks import check_callable, check_integer, check_type, unknown
+from trimtab.core.constraint import Constraint, Projection
 from trimtab.core.noise import Noise
 from trimtab.core.rollout import Sampler
 

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab.core.arrays import Form, Leaves, all_finite, take_leaves
 from trimtab.core.bound_constraint import bind
-from trimtab.core.constraint import Constraint
 from trimtab.core.checks import check_integer, check_number, check_type
+from trimtab.core.constraint import Constraint
 from trimtab.core.noise import as_seeds
 from trimtab.core.rollout import Sampler, noise_of, take_rows
-from trimtab.core.arrays import Form, Leaves, all_finite, take_leaves
 
 __all__ = ["check_independence", "check_rows"]
 

@@ -19,7 +19,7 @@ import numpy as np
 from trimtab.core.checks import check_type, missing_extra
 from trimtab.core.record import Closing
 from trimtab.prices.plan import Planned
-from trimtab.prices.thresholds import Adaptive
+from trimtab.prices.schedule import Adaptive
 
 try:
     import jax

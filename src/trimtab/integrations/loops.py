@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.core.corrector import Corrector
-from trimtab.core.checks import check_callable, check_integer, unknown
-from trimtab.core.noise import Noise
 from trimtab.core.arrays import Form
+from trimtab.core.checks import check_callable, check_integer, unknown
+from trimtab.core.corrector import Corrector
+from trimtab.core.noise import Noise
 
 __all__ = ["Correct", "LoopSampler", "check_options"]
 

@@ -25,16 +25,15 @@ import torch
 from torch import Tensor
 
 from trimtab.core.budget import PerBatch, PerSample, Unit, corrections
-from trimtab.core.constraint import Constraint
 from trimtab.core.checks import check_number, check_type
+from trimtab.core.constraint import Constraint
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.record import Closing, Rollout
 from trimtab.core.schedule import Schedule
 from trimtab.core.view import StepView
-from trimtab.prices.dynamic import solve
-from trimtab.prices.fit_scale import fit_sample_scale
-from trimtab.prices.sample_scale import SampleScale
-from trimtab.prices.thresholds import Thresholds, with_closing
+from trimtab.prices.price import Thresholds, with_closing
+from trimtab.prices.program import solve
+from trimtab.prices.sample_scale import SampleScale, fit_sample_scale
 from trimtab.prices.transitions import estimate_transitions
 
 __all__ = ["Learned", "Learner", "Report"]
@@ -88,7 +87,7 @@ class Learned(Schedule):
         if self.price is None:
             return even
         s, left = view.arrays(self)
-        return torch.where(self.control, even, s >= self.price.price(view, left))
+        return torch.where(self.control, even, s >= self.price.threshold(view, left))
 
     def priority(self, view: StepView) -> Tensor:
         """Return the defects in units of each sample's scale, (n,)."""
@@ -382,7 +381,7 @@ class Learner:
             steps = estimate_transitions([memory], scale)
         except ValueError:  # around some step only one of the two actions was seen
             return
-        solution = solve(steps, spend, keep_cost=False)
+        solution = solve(steps, spend)
         table = solution.table if n_choices == n_steps else with_closing(solution.table, reserve)
         named: Any = unit
         extended = _extended(scale, n_steps)

@@ -14,8 +14,8 @@ from torch import Tensor
 from trimtab.core.arrays import all_finite
 from trimtab.core.bound_constraint import bind
 from trimtab.core.budget import Budget
-from trimtab.core.constraint import Constraint
 from trimtab.core.checks import check_callable, check_integer, check_number, check_type
+from trimtab.core.constraint import Constraint
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
 from trimtab.core.view import StepView

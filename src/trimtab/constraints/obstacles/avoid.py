@@ -20,9 +20,8 @@ from trimtab.constraints.obstacles.batched import Effort, improve_paths, project
 from trimtab.constraints.obstacles.geometry import Obstacles, gaps, penetration, scattered_circles
 from trimtab.constraints.partial import FewIterations
 from trimtab.constraints.states import check_states, with_settings
-from trimtab.core.checks import check_bool, check_positive
+from trimtab.core.checks import check_bool, check_integer, check_positive, check_type, unknown
 from trimtab.core.constraint import Constraint, Improvement, Projection
-from trimtab.core.checks import check_integer, check_type, unknown
 
 if TYPE_CHECKING:
     from trimtab.constraints.obstacles.ipopt import IpoptPaths

@@ -24,8 +24,7 @@ from torch import Tensor
 from trimtab.constraints.obstacles.geometry import Obstacles, contacts, gaps
 from trimtab.constraints.obstacles.roadmap import route
 from trimtab.constraints.states import host_array
-from trimtab.core.checks import check_positive
-from trimtab.core.checks import check_integer, check_number
+from trimtab.core.checks import check_integer, check_number, check_positive
 
 __all__ = [
     "Effort",

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.arrays import rowwise
+from trimtab.core.files import load_tensors, save_tensors
 
 __all__ = ["clock", "fit", "flow_loss", "flow_pair", "fresh", "pair_step", "velocity", "warmup_cosine"]
 

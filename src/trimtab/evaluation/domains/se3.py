@@ -14,9 +14,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from trimtab.constraints.pose import SE3, pose_distance
-from trimtab.constraints.rotation import nearest_rotation
-from trimtab.constraints.sphere import Sphere
+from trimtab.constraints.rotation import SE3, nearest_rotation, pose_distance
+from trimtab.constraints.sets import Sphere
 from trimtab.core.noise import Noise
 from trimtab.evaluation.domains.base import Domain, View, synthetic
 from trimtab.evaluation.domains.dynamics import Bursts, Chain

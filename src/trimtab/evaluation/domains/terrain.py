@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from trimtab.constraints.surface import Surface
+from trimtab.constraints.sets import Surface
 from trimtab.core.noise import Noise
 from trimtab.evaluation.domains.base import Domain, View, synthetic
 from trimtab.evaluation.domains.dynamics import Chain, Flow

@@ -17,7 +17,7 @@ from trimtab.core.runner import RunBatch
 from trimtab.core.schedule import Schedule, Watched
 from trimtab.core.view import StepView
 from trimtab.evaluation.domains.base import Problem
-from trimtab.prices.explore import Explore, spread_budgets
+from trimtab.prices.collect import Explore, spread_budgets
 from trimtab.schedules import Terminal
 
 __all__ = ["counting", "explore", "first_of", "n_deciders", "part_of", "replicate_problem", "runs_from"]

@@ -36,9 +36,9 @@ from trimtab.evaluation.studies.tasks import Task, code_version, domain_of
 from trimtab.evaluation.studies.traces import Trace
 from trimtab.evaluation.studies.whole_groups import check_whole_groups
 from trimtab.evaluation.studies.windows import BEST_WINDOW, best_windows
-from trimtab.prices.calibration import Price, calibrate
+from trimtab.prices.calibration import calibrate
 from trimtab.prices.objective import finite
-from trimtab.prices.price_file import load
+from trimtab.prices.price import Price, load
 from trimtab.schedules import Stepwise
 
 __all__ = ["GROUP", "QUALITY", "Result", "finals_in", "run_task"]

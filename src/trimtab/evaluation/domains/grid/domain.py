@@ -16,11 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.constraints.ipopt import casadi
-from trimtab.constraints.program import NonlinearProgram
+from trimtab.constraints.program import NonlinearProgram, casadi
 from trimtab.constraints.states import check_states
-from trimtab.core.constraint import Constraint, Projection
 from trimtab.core.checks import check_integer, check_type
+from trimtab.core.constraint import Constraint, Projection
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.evaluation.domains.base import Domain, Graph, Problem, View, renamed
 from trimtab.evaluation.domains.learned import pair_step

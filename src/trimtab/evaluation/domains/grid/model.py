@@ -18,8 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trimtab.core.checks import check_positive
-from trimtab.core.checks import check_integer
+from trimtab.core.checks import check_integer, check_positive
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.evaluation.domains.learned import clock, fit, flow_loss, fresh, velocity, warmup_cosine

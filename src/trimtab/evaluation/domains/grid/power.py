@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trimtab.constraints.ipopt import casadi, ipopt_options
-from trimtab.core.constraint import Projection
+from trimtab.constraints.program import casadi, ipopt_options
 from trimtab.core.checks import unknown
+from trimtab.core.constraint import Projection
 
 from .case import CASES, Grid, Parts, from_pandapower
 

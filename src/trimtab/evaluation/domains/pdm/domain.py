@@ -22,9 +22,8 @@ from trimtab.constraints.obstacles import AvoidObstacles, Obstacles
 from trimtab.constraints.obstacles.avoid import Backend
 from trimtab.constraints.obstacles.batched import segments
 from trimtab.constraints.obstacles.geometry import penetration
-from trimtab.core.checks import check_positive
+from trimtab.core.checks import check_integer, check_positive, unknown
 from trimtab.core.constraint import Constraint, Projection
-from trimtab.core.checks import check_integer, unknown
 from trimtab.core.files import read_json
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.core.record import Rollout

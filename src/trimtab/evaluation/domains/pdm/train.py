@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from trimtab.core.checks import check_positive
-from trimtab.core.checks import check_integer, missing_extra
+from trimtab.core.checks import check_integer, check_positive, missing_extra
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.evaluation.domains.learned import fit

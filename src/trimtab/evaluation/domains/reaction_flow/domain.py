@@ -23,9 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.constraints.states import check_states
-from trimtab.core.checks import check_positive
+from trimtab.core.checks import check_integer, check_positive, unknown
 from trimtab.core.constraint import Constraint, Improvement, Projection
-from trimtab.core.checks import check_integer, unknown
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.evaluation.domains.base import Domain, Problem, View, renamed

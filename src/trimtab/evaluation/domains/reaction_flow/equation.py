@@ -20,11 +20,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from trimtab.constraints.derived import changed
-from trimtab.constraints.states import check_states
-from trimtab.core.checks import check_positive
+from trimtab.constraints.states import check_states, with_settings
+from trimtab.core.checks import check_integer, check_positive
 from trimtab.core.constraint import Constraint, Improvement, Projection
-from trimtab.core.checks import check_integer
 from trimtab.core.noise import Noise
 
 __all__ = [
@@ -204,11 +202,11 @@ class MassBalance(Constraint):
     def cheaper(self) -> dict[str, Self]:  # type: ignore[override]  # read, never written
         """Offer a looser tolerance."""
         looser = 100 * self.tolerance
-        return {f"a tolerance of {looser:.0e}": changed(self, tolerance=looser)}
+        return {f"a tolerance of {looser:.0e}": with_settings(self, tolerance=looser)}
 
     def take(self, rows: Tensor) -> Self:
         """Return the constraint of some samples, a (k,) index tensor."""
-        return changed(self, conditions=self.conditions.take(rows))
+        return with_settings(self, conditions=self.conditions.take(rows))
 
     def _conditions(self, u: Tensor, dtype: torch.dtype | None = None) -> Conditions:
         """Check the states, and return the conditions on their device and in their dtype."""
