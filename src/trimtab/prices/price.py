@@ -16,7 +16,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -99,6 +99,16 @@ class Price:
         raise NotImplementedError
 
     @property
+    def unit(self) -> Unit:
+        """What its budgets count."""
+        return "projection"
+
+    @property
+    def closing_reserve(self) -> int:
+        """Units of a budget that are kept for a closing projection."""
+        return 1
+
+    @property
     def n_steps(self) -> int:
         """T."""
         return self._size[0]
@@ -134,7 +144,7 @@ class Price:
         check_integer(n_steps, "n_steps", most=MOST_STEPS)
         if keep not in get_args(Keep):
             raise ValueError(f"resample keeps the 'count' or the 'share' of a budget: got {keep!r}")
-        if getattr(self, "unit", "projection") == "iteration":
+        if self.unit == "iteration":
             raise ValueError(f"prices of iterations serve the steps they were calibrated for; calibrate for {n_steps}")
         notes = {**self.notes, "resampled_from": self.n_steps}
         return replace(self, fingerprint="", notes=notes, **self._resampled(n_steps, keep))
@@ -144,10 +154,12 @@ class Price:
 
     def to(self, device: torch.device) -> Self:
         """Return the same price on `device`."""
-        parts = {each.name: getattr(self, each.name) for each in fields(self)}
+        parts: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
         if all(part.device == device for part in parts.values() if isinstance(part, Tensor)):
             return self
-        moved = {name: part.to(device) for name, part in parts.items() if isinstance(part, Tensor | SampleScale)}
+        moved: dict[str, Any] = {
+            name: part.to(device) for name, part in parts.items() if isinstance(part, Tensor | SampleScale)
+        }
         return replace(self, **moved)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -275,9 +287,6 @@ class Plan(Price):
     masks: Tensor
     method: str = field(default="planned", kw_only=True)
 
-    unit: ClassVar[Unit] = "projection"
-    closing_reserve: ClassVar[int] = 1
-
     def __post_init__(self) -> None:
         """Check that every row keeps its budget."""
         super().__post_init__()
@@ -318,7 +327,10 @@ class Allowance(Price):
     closing_reserve: int = 1
     method: str = field(default="evenly", kw_only=True)
 
-    unit: ClassVar[Unit] = "iteration"
+    @property
+    def unit(self) -> Unit:
+        """What its budgets count."""
+        return "iteration"
 
     @property
     def _size(self) -> tuple[int, int]:

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from trimtab.core.errors import check_type
 from trimtab.core.schedule import Schedule
 from trimtab.core.view import StepView
 from trimtab.prices.price import Allowance, Plan, Price, Raced, Thresholds, budget_within
@@ -33,11 +32,12 @@ class PricedSchedule(Schedule):
     def __post_init__(self) -> None:
         """Check the budget against the price."""
         if not isinstance(self.price, self.rules):
-            wanted = " or ".join(rule.__name__ for rule in self.rules)
-            hint = "; calibrate(…) makes a price, and price.at(budget) its schedule"
-            check_type(self.price, Price, f"the price of {type(self).__name__}", f"give {wanted}{hint}")
-            raise TypeError(f"{type(self).__name__} takes {wanted}: got {self.price!r:.80}{hint}")
-        price = self.price
+            rules = " or ".join(rule.__name__ for rule in self.rules)
+            raise TypeError(
+                f"{type(self).__name__} takes {rules}: got {self.price!r:.80} of type {type(self.price).__name__}; "
+                "calibrate(…) makes a price, and price.at(budget) its schedule"
+            )
+        price: Any = self.price
         wanted = price.budget if self.budget is None else self.budget
         object.__setattr__(self, "budget", budget_within(wanted, price.n_steps, price.budget, price.unit))
 
@@ -108,7 +108,7 @@ class Planned(PricedSchedule):
     def decide(self, view: StepView) -> Tensor:
         """Return which samples to correct now, (n,) bool."""
         self._check_steps(view)
-        due = self.price.due(view)
+        due: Tensor = self.price.due(view)
         return due[self.budget] if isinstance(self.budget, Tensor) else due[int(self.budget)].expand(len(view))
 
 
