@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import trimtab as tt
 from trimtab.prices.iterations import Allowance, even_counts
 from trimtab.prices.plan import Plan
 from trimtab.prices.price import Raced, Thresholds
@@ -77,3 +78,30 @@ def test_how_a_table_was_made_is_given_by_name():
         Thresholds(TABLE, "dp")
     with pytest.raises(ValueError, match="more than the 1 correction that these prices"):
         Thresholds(TABLE[:, :2]).at(2)
+
+
+@pytest.mark.parametrize("kind", PRICES)
+def test_a_price_knows_the_problem_that_it_was_made_for(kind):
+    schedule = PRICES[kind](**TOLD).at(torch.tensor([1, 2]))
+    schedule.check_fits()
+    schedule.check_fits((3,), "Ball", 5.0)
+    PRICES[kind]().at(1).check_fits((7,), "Box", 1e9)  # which does not know
+    with pytest.raises(ValueError, match=r"states of shape \(3,\), and these have \(4,\)"):
+        schedule.check_fits((4,))
+    with pytest.raises(ValueError, match="the constraint Ball, and this one is Box"):
+        schedule.check_fits((3,), "Box")
+    for defect in (0.5e4, 0.5e-4):
+        with pytest.raises(ValueError, match=r"defects of about 0\.5 at the first step, and these are"):
+            schedule.check_fits((3,), "Ball", defect)
+
+
+def test_calibration_keeps_the_problem_and_the_race_what_each_part_was_made_for():
+    problem = tt.domain("so3", n_steps=12).problem(range(1000, 1016))
+    with pytest.warns(DeprecationWarning, match="progress="):
+        price = tt.calibrate(problem, 6, check=False, say=lambda text: None)
+    assert (price.made_for["event"], price.made_for["constraint"]) == ([3, 3], "SO3")
+    assert price.made_for["defect"] > 0
+    for part in price.parts:
+        wanted = "path" if part.method == "paper" or part.method.endswith("for path") else "endpoint"
+        assert part.objective == wanted
+        assert f"method={part.method!r}, objective={wanted!r}" in repr(part)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,6 +13,7 @@ from cases import Ball, Sphere, Walk, radii
 from trimtab.core import files
 from trimtab.core.files import save_tensors
 from trimtab.core.identity import fingerprint
+from trimtab.core.view import StepView
 from trimtab.prices.sample_scale import SampleScale
 
 
@@ -142,3 +144,29 @@ def test_seeds_that_are_none_are_refused_in_files(seeds, tmp_path):
     save_tensors(tmp_path / "prices.safetensors", "price", {"table": table}, FACTS | {"seeds": seeds})
     with pytest.raises(ValueError, match="not a usable price"):
         tt.prices.Thresholds.load(tmp_path / "prices.safetensors")
+
+
+def test_the_mean_budget_of_a_batch_is_read_between_columns():
+    table = torch.tensor([[INF, 4.0, 2.0, 1.0], [INF, 3.0, INF, -INF], [INF, 3.0, -INF, -INF], [INF, 3.0, 2.0, 1.0]])
+    price = tt.prices.Thresholds(table.double())
+    defects, projected = torch.ones(4, 2, dtype=torch.float64), torch.zeros(4, 2, dtype=torch.bool)
+    rows = [StepView.of_record(t, defects, projected, 3) for t in range(3)]
+    for left, expected in {1.0: 4.0, 1.25: 3.5, 2.0: 2.0, 2.5: 1.5, 3.0: 1.0, 9.5: 1.0}.items():
+        assert float(price.threshold(rows[0], left)) == expected
+        assert price.threshold(rows[0], np.full(2, min(int(left), 3))).shape == (2,)
+    # dear, but not closed, until there is nothing
+    assert [float(price.threshold(rows[0], left)) for left in (0.5, 0.25, 0.0)] == [8.0, 16.0, INF]
+    # infinite entries are not mixed
+    assert [float(price.threshold(rows[1], left)) for left in (1.25, 1.75, 2.25, 2.75)] == [3.0, INF, INF, -INF]
+    typical = torch.ones(5, 4, dtype=torch.float64)
+    scaled = tt.prices.Thresholds(table.double(), sample_scale=SampleScale(typical, 0.0))
+    twice = StepView.of_record(0, torch.tensor([[1.0, 2.0]] * 4).double(), projected, 3)
+    assert scaled.threshold(twice, 1.5).tolist() == [3.0, 6.0]
+
+
+def test_a_schedule_takes_the_rule_that_it_is_for(prices):
+    for wrong in (3, tt.prices.Plan(torch.tensor([[False], [True]]))):
+        with pytest.raises(TypeError, match=r"Thresholds; calibrate\(…\) makes a price|takes Thresholds"):
+            tt.prices.Adaptive(wrong, 1)
+    with pytest.raises(TypeError, match="takes Plan or Allowance"):
+        tt.prices.Planned(prices, 1)

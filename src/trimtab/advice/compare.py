@@ -27,8 +27,7 @@ from trimtab.core.runner import BatchRunner, Engine, RunBatch, ahead, checked, o
 from trimtab.core.schedule import Schedule, Watched, as_schedule, watched
 from trimtab.core.view import StepView
 from trimtab.prices.collect import Source, check_schedule_is_used
-from trimtab.prices.plan import Plan
-from trimtab.prices.price import Price, Raced, Thresholds
+from trimtab.prices.price import Price
 from trimtab.schedules import Periodic, Stepwise, Terminal, Window
 
 __all__ = ["Compared", "Comparison", "compare"]
@@ -288,7 +287,7 @@ def _wanted(
     for b in counts:
         wanted += [("periodic", b, Periodic(b)), ("window", b, Window(n_steps - b))]
     for name, one in schedules.items():
-        if isinstance(one, Thresholds | Plan | Raced):
+        if isinstance(one, Price):
             check_iterations(one.unit, f"the price {name!r}")
             wanted += [(name, b, one.at(b)) for b in counts]
         else:

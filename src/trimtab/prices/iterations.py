@@ -138,7 +138,8 @@ def iteration_steps(runs: Sequence[Rollout]) -> IterationSteps:
         seen = _given(residuals[low:high].ravel(), defects[low + 1 : high + 1].ravel(), nodes[t])
         following[t] = interpolation_weights(nodes[t + 1], seen)
     first = interpolation_weights(nodes[0], defects[:1])[0]
-    return IterationSteps(*map(torch.from_numpy, (scale * nodes, improved, following, first)), *iteration_costs(runs))
+    levels, better, then, start = map(torch.from_numpy, (scale * nodes, improved, following, first))
+    return IterationSteps(levels, better, then, start, *iteration_costs(runs))
 
 
 def iteration_costs(runs: Sequence[Rollout]) -> tuple[int, int]:

@@ -15,18 +15,19 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, get_args
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args
 
 import torch
 from torch import Tensor
 
 from trimtab._version import __version__
 from trimtab.core import html
-from trimtab.core.budget import Budget, PerBatch, PerSample, Unit, units
+from trimtab.core.budget import Budget, Unit, units
 from trimtab.core.checks import check_integer, check_type
 from trimtab.core.files import UNUSABLE, as_path, kind_of, load_tensors, save_tensors
 from trimtab.core.record import Closing
-from trimtab.core.view import StepView
+from trimtab.core.view import StepView, as_array
 from trimtab.prices.sample_scale import SampleScale
 from trimtab.schedules.basic import MOST_STEPS
 
@@ -98,6 +99,16 @@ class Price:
         raise NotImplementedError
 
     @property
+    def unit(self) -> Unit:
+        """What its budgets count."""
+        return "projection"
+
+    @property
+    def closing_reserve(self) -> int:
+        """Units of a budget that are kept for a closing projection."""
+        return 1
+
+    @property
     def n_steps(self) -> int:
         """T."""
         return self._size[0]
@@ -107,8 +118,8 @@ class Price:
         """The largest budget that it serves."""
         return self._size[1]
 
-    def at(self, budget: Budget | PerBatch | PerSample) -> PricedSchedule:
-        """Return the schedule for a budget, at most the largest; `PerBatch(…)` is shared by the batch."""
+    def at(self, budget: Budget) -> PricedSchedule:
+        """Return the schedule for a budget, at most the largest."""
         from trimtab.prices.schedule import Planned, PricedSchedule
 
         return PricedSchedule(self, budget) if isinstance(self, Thresholds) else Planned(self, budget)
@@ -133,7 +144,7 @@ class Price:
         check_integer(n_steps, "n_steps", most=MOST_STEPS)
         if keep not in get_args(Keep):
             raise ValueError(f"resample keeps the 'count' or the 'share' of a budget: got {keep!r}")
-        if getattr(self, "unit", "projection") == "iteration":
+        if self.unit == "iteration":
             raise ValueError(f"prices of iterations serve the steps they were calibrated for; calibrate for {n_steps}")
         notes = {**self.notes, "resampled_from": self.n_steps}
         return replace(self, fingerprint="", notes=notes, **self._resampled(n_steps, keep))
@@ -143,10 +154,12 @@ class Price:
 
     def to(self, device: torch.device) -> Self:
         """Return the same price on `device`."""
-        parts = {each.name: getattr(self, each.name) for each in fields(self)}
+        parts: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
         if all(part.device == device for part in parts.values() if isinstance(part, Tensor)):
             return self
-        moved = {name: part.to(device) for name, part in parts.items() if isinstance(part, Tensor | SampleScale)}
+        moved: dict[str, Any] = {
+            name: part.to(device) for name, part in parts.items() if isinstance(part, Tensor | SampleScale)
+        }
         return replace(self, **moved)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -239,9 +252,17 @@ class Thresholds(Price):
             left: What each sample has left, (n,) int64, at most the table's budget; or the mean of what a batch has
                 left that shares its budget, one float.
         """
-        row = (self.table if self.onward is None or not view.iteration else self.onward)[view.t]
+        row = (self._onward if view.again else self._table)[view.t]
         price = _between_columns(row, left) if isinstance(left, float) else row[left]
         return price if self.sample_scale is None else price * self.sample_scale.now(view)
+
+    @cached_property
+    def _table(self) -> Any:
+        return as_array(self.table)
+
+    @cached_property
+    def _onward(self) -> Any:
+        return self._table if self.onward is None else as_array(self.onward)
 
     def _resampled(self, n_steps: int, keep: Keep) -> dict[str, Any]:
         scale = self.sample_scale and resample_scale(self.sample_scale, n_steps)
@@ -265,9 +286,6 @@ class Plan(Price):
 
     masks: Tensor
     method: str = field(default="planned", kw_only=True)
-
-    unit: ClassVar[Unit] = "projection"
-    closing_reserve: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         """Check that every row keeps its budget."""
@@ -309,7 +327,10 @@ class Allowance(Price):
     closing_reserve: int = 1
     method: str = field(default="evenly", kw_only=True)
 
-    unit: ClassVar[Unit] = "iteration"
+    @property
+    def unit(self) -> Unit:
+        """What its budgets count."""
+        return "iteration"
 
     @property
     def _size(self) -> tuple[int, int]:
@@ -317,7 +338,7 @@ class Allowance(Price):
 
     def due(self, view: StepView) -> Tensor:
         """Return which budgets buy one more iteration now, (B + 1,) bool."""
-        return self.counts[:, view.t] > view.iteration
+        return self.counts[:, view.t] > view.again
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -379,15 +400,12 @@ class Raced(Price):
         """Units of a budget that are kept for a closing projection."""
         return self.parts[0].closing_reserve
 
-    def at(self, budget: Budget | PerBatch | PerSample) -> PricedSchedule:
+    def at(self, budget: Budget) -> PricedSchedule:
         """Return the schedule of the winner for a budget; samples with different budgets may have different winners."""
         from trimtab.prices.schedule import Mixed
 
         b = budget_within(budget, self.n_steps, self.budget, self.unit)
-        if isinstance(b, Tensor):
-            return Mixed(self, b)
-        own = self.part_at(int(self.winner[b]), b)
-        return own.price.at(PerBatch(own.budget)) if isinstance(budget, PerBatch) else own
+        return Mixed(self, b) if isinstance(b, Tensor) else self.part_at(int(self.winner[b]), b)
 
     def part_at(self, i: int, budget: int | Tensor) -> PricedSchedule:
         """Return the schedule of one part for a budget; looking at defects is paid from it."""
@@ -423,9 +441,7 @@ class Raced(Price):
 # ------------------------------------------------------------------ budgets
 
 
-def budget_within(
-    budget: Budget | PerBatch | PerSample, n_steps: int, largest: int, unit: Unit = "projection"
-) -> int | Tensor:
+def budget_within(budget: Budget, n_steps: int, largest: int, unit: Unit = "projection") -> int | Tensor:
     """Return the budget in units; raise if it is above the largest that a price serves."""
     b = units(budget, n_steps, unit)
     if (int(b.max()) if isinstance(b, Tensor) else b) > largest:
@@ -483,15 +499,16 @@ def _check_table(table: object) -> None:
         raise ValueError("column 0 of a threshold table must be +inf: with no budget left nothing can be spent")
 
 
-def _between_columns(row: Tensor, left: float) -> float:
+def _between_columns(row: Any, left: float) -> Any:
     """Return the entry of a table's row, (B + 1,), at a budget between two columns.
 
-    Below one unit to spend it is the price of one unit divided by what is left: dear, but not closed.
+    Below one unit it is column 1 divided by what is left: dear, but not closed. Infinite entries are not mixed.
     """
     low = min(int(left), len(row) - 1)
-    a, b, share = float(row[low]), float(row[min(low + 1, len(row) - 1)]), left - low
-    if a == math.inf:
-        return b / share if share > 0 else a
+    high, share = min(low + 1, len(row) - 1), left - low
+    if low == 0:
+        return row[1] / share if share > 0 and len(row) > 1 else row[0]
+    a, b = row[low], row[high]
     if math.isinf(a) or math.isinf(b):
         return a if share <= 0.5 else b
     return a + share * (b - a)

@@ -146,7 +146,7 @@ def check_candidates(candidates: Mapping[str, Price], batches: Batches) -> dict[
             words = f"was made for closing={one.closing!r}, and these runs have closing={closing!r}: calibrate for that"
         elif one.budget < most:
             words = f"goes up to a budget of {one.budget}, and this race up to {most}: race up to its own"
-        if words:
+        if words or not isinstance(one, Part):
             raise ValueError(f"the candidate {name!r} {words}")
         found[name] = one
     return found

@@ -9,8 +9,6 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from trimtab.core.budget import PerBatch
-from trimtab.core.checks import check_type
 from trimtab.core.schedule import Schedule
 from trimtab.core.view import StepView
 from trimtab.prices.price import Allowance, Plan, Price, Raced, Thresholds, budget_within
@@ -34,14 +32,14 @@ class PricedSchedule(Schedule):
     def __post_init__(self) -> None:
         """Check the budget against the price."""
         if not isinstance(self.price, self.rules):
-            wanted = " or ".join(rule.__name__ for rule in self.rules)
-            hint = "; calibrate(…) makes a price, and price.at(budget) its schedule"
-            check_type(self.price, Price, f"the price of {type(self).__name__}", f"give {wanted}{hint}")
-            raise TypeError(f"{type(self).__name__} takes {wanted}: got {self.price!r:.80}{hint}")
-        price = self.price
+            rules = " or ".join(rule.__name__ for rule in self.rules)
+            raise TypeError(
+                f"{type(self).__name__} takes {rules}: got {self.price!r:.80} of type {type(self.price).__name__}; "
+                "calibrate(…) makes a price, and price.at(budget) its schedule"
+            )
+        price: Any = self.price
         wanted = price.budget if self.budget is None else self.budget
-        within = budget_within(wanted, price.n_steps, price.budget, price.unit)
-        object.__setattr__(self, "budget", PerBatch(int(within)) if isinstance(wanted, PerBatch) else within)
+        object.__setattr__(self, "budget", budget_within(wanted, price.n_steps, price.budget, price.unit))
 
     def decide(self, view: StepView) -> Any:
         """Return which samples to correct now, (n,) bool."""
@@ -85,11 +83,6 @@ class PricedSchedule(Schedule):
         """Units of the budget that are kept for a closing projection."""
         return int(self.price.closing_reserve)
 
-    def priority(self, view: StepView) -> Tensor:
-        """Return the defects in units of each sample's scale, (n,)."""
-        scale = getattr(self.price, "sample_scale", None)
-        return super().priority(view) if scale is None else view.defect / scale.now(view)
-
     def check_fits(self, event: tuple[int, ...] | None = None, constraint: str = "", defect: float = 0.0) -> None:
         """Raise if the price was made for another problem; see `Price.check_fits`."""
         self.price.check_fits(event, constraint, defect)
@@ -115,9 +108,8 @@ class Planned(PricedSchedule):
     def decide(self, view: StepView) -> Tensor:
         """Return which samples to correct now, (n,) bool."""
         self._check_steps(view)
-        due = self.price.due(view)
-        budget = self.budget.budget if isinstance(self.budget, PerBatch) else self.budget
-        return due[budget] if isinstance(budget, Tensor) else due[int(budget)].expand(len(view))
+        due: Tensor = self.price.due(view)
+        return due[self.budget] if isinstance(self.budget, Tensor) else due[int(self.budget)].expand(len(view))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

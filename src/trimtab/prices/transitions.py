@@ -124,7 +124,8 @@ def interpolation_weights(nodes: Array, x: Array) -> Array:
     right = np.bincount(cell.ravel(), share.ravel(), minlength=size).reshape(len(x), -1)
     weights = count - right
     weights[:, 1:] += right[:, :-1]
-    return weights / x.shape[1]
+    mean: Array = weights / x.shape[1]
+    return mean
 
 
 def neighbours(x: Array, at: Array, count: int) -> tuple[NDArray[np.intp], int]:
@@ -143,7 +144,8 @@ def shifted_neighbours(pool: Pool, nodes: Array) -> Array:
     first, count = neighbours(x, nodes, _NEIGHBOURS)
     near = first[:, None] + np.arange(count)
     slopes = _slopes(x, y, *neighbours(x, nodes, 3 * _NEIGHBOURS))
-    return np.maximum(y[near] + slopes[:, None] * (nodes[:, None] - x[near]), 0)
+    moved: Array = np.maximum(y[near] + slopes[:, None] * (nodes[:, None] - x[near]), 0)
+    return moved
 
 
 def _slopes(x: Array, y: Array, first: NDArray[np.intp], count: int) -> Array:
