@@ -42,16 +42,12 @@ def main(words: list[str], directory: Path = HERE) -> int:
     parser.add_argument("--only", metavar="NAME", action="append", help="run this one; may be repeated")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write rows to this file; with --only, replace some")
     parser.add_argument("--quick", action="store_true", help="small inputs and few rounds, to see that it runs")
-    parser.add_argument("--list", action="store_true", help="print the names and stop")
     parser.add_argument("--docs", metavar="PAGE", type=Path, help="write the table and plots into docs/performance.md")
     args = parser.parse_args(words)
     found = {path.stem: path for path in sorted(directory.glob("*.py")) if not path.stem.startswith("_")}
     for name in args.only or ():
         if name not in found:
             raise unknown("benchmark", name, found)
-    if args.list:
-        print("\n".join(found))
-        return 0
     if args.docs is not None and args.quick:
         raise ValueError("--docs needs full results: the numbers of --quick mean little")
     rows = _kept_rows(args.json, args.quick) if args.only and args.json is not None and args.json.is_file() else []
@@ -81,8 +77,7 @@ def main(words: list[str], directory: Path = HERE) -> int:
 def run_benchmark(path: Path, *, quick: bool) -> list[Row]:
     """Import one file, run it and return its rows, with the benchmark's name; an error becomes a row."""
     spec = spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
+    assert spec is not None and spec.loader is not None  # noqa: PT018
     module = module_from_spec(spec)
     sys.path.insert(0, str(path.parent))
     sys.modules[path.stem] = module  # dataclasses look their module up

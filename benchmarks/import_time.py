@@ -5,10 +5,9 @@ from __future__ import annotations
 import statistics
 import subprocess
 import sys
-from time import perf_counter
 from typing import Any
 
-from _compare import median_interval, row
+from _compare import compare, median_interval, row
 
 # Both in one process: the import of torch varies by more than that of trimtab takes.
 BOTH = """
@@ -27,19 +26,13 @@ def python(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
-def help_seconds() -> float:
-    begin = perf_counter()
-    python(HELP)
-    return perf_counter() - begin
-
-
 def run(quick: bool) -> list[dict[str, Any]]:
     repeats = 2 if quick else 15
     times = [tuple(map(float, python(BOTH).split())) for _ in range(repeats + 1)][1:]
     added = median_interval([1000 * ours for _, ours in times])
     inputs = f"new processes; torch {statistics.median(torch for torch, _ in times):.2f} s"
     claim = "importing trimtab, every public name used"
-    answers = median_interval([help_seconds() for _ in range(repeats)])
+    answers = median_interval(compare({"help": lambda: python(HELP)}, repeats).seconds["help"])
     return [
         row(claim, "importing torch", added, "<= 150", inputs, unit="ms more"),
         row("trimtab --help", "nothing", answers, "<= 0.5", "a new process, torch not imported", unit="s"),

@@ -24,11 +24,11 @@ class Walk:
     size: int
 
     def start(self, noise: tt.core.noise.Noise) -> Tensor:
-        """Normal numbers."""
+        """Draw normal numbers."""
         return noise.normal(-1, (self.size,))
 
     def step(self, x: Tensor, t: int, noise: tt.core.noise.Noise) -> Tensor:
-        """A normal step."""
+        """Add a normal step."""
         return x + 0.1 * noise.normal(t, (self.size,))
 
 

@@ -30,7 +30,7 @@ SCHEDULES = ("terminal", "stepwise", "periodic", "adaptive:paper")
 
 
 def plain_rollout(problem: Problem, seed: int, budget: int, prices: Tensor | None, every: float) -> tuple[Tensor, ...]:
-    """One seed, one step after the other: by prices where there are any, else evenly spread."""
+    """Run one seed step by step: by prices if there are any, else evenly spread."""
     sampler, constraint = problem.sampler, problem.constraint
     noise = Noise(as_seeds([seed]))
     x = sampler.start(noise)
@@ -55,7 +55,7 @@ def as_tensor(answer: Any) -> Tensor:
 
 
 def plain_study(study: Study) -> None:
-    """The paper's four schedules and all that the study's rows say of them, one seed at a time."""
+    """Compute what the rows of the study say about the paper's four schedules, one seed at a time."""
     with torch.no_grad():
         for made, budgets, n_seeds in problems(study):
             held_out = range(CALIBRATION_SEED, CALIBRATION_SEED + study.calibration_seeds)
@@ -77,7 +77,7 @@ def plain_study(study: Study) -> None:
 
 
 def plain_prices(defects: Tensor) -> Tensor:
-    """A quantile for each step and budget."""
+    """Return a quantile for each step and budget, (T, T + 1)."""
     T, n = defects.shape
     table = torch.full((T, T + 1), -torch.inf, dtype=torch.float64)
     table[:, 0] = torch.inf
