@@ -8,8 +8,6 @@ import torch
 
 import trimtab as tt
 from constraint_cases import CASES, Case, N, states
-from trimtab.advice.diagnosis import Interval
-from trimtab.advice.effort import Effort, effort_words
 from trimtab.constraints import NonlinearEquality
 
 

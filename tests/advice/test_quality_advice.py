@@ -11,12 +11,11 @@ import pytest
 import torch
 
 import trimtab as tt
-from trimtab.advice.diagnosis import Interval
-from trimtab.advice.findings import findings_of
-from trimtab.advice.trials import TrialRuns
+from trimtab.advice.text import findings_of
 from trimtab.core.quality import Quality
+from trimtab.core.statistics import Summary
 
-SEEDS = range(100, 132)
+SEEDS = range(100, 164)
 T = 16
 FIRST_ZERO = tt.as_constraint(lambda x: x * torch.tensor([0.0, 1.0], dtype=x.dtype), lambda x: x[:, 0].abs())
 
