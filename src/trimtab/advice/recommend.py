@@ -134,7 +134,7 @@ def advise(
     _check_loop(source, held_out, fresh, constraint, nudge)
     if distance is None:
         distance = source.distance if isinstance(source, Problem) else euclidean
-    check_number(look, "look, the cost of measuring a defect in projections,", 0, 1e9)
+    check_number(look, "look, the cost of measuring a defect in projections,", 0)
     goal = Goal(distance, judged, objective, tolerance, tolerance_unit == "absolute", seconds, cost, float(look))
     today = None if window is None else Window(window)
     tell = progress_of("advise", progress)
