@@ -20,7 +20,7 @@ from trimtab.core.repeatable import as_record
 from trimtab.core.rollout import Sampler, noise_of
 from trimtab.core.runner import RunBatch
 from trimtab.core.schedule import Schedule, Watched
-from trimtab.core.states import Form, Leaves, map_leaves, pick, rowwise
+from trimtab.core.states import Form, Leaves, map_leaves, pick
 from trimtab.core.statistics import Summary, bootstrap, rank_correlation
 from trimtab.schedules import Fixed, Periodic, Stepwise
 
@@ -103,7 +103,7 @@ def loop_stability(constraint: Constraint | None, stepwise: Rollout, samples: in
     rows = torch.arange(min(samples, stepwise.projected.shape[1]))
     generator = torch.Generator().manual_seed(0)
     bound, x = bind(constraint.take(rows), pick(stepwise.final, slice(len(rows))))
-    factor, again = _perturbed(bound, _add(x, _random_step(x, off, generator)), generator)
+    factor, again = _perturbed(bound, _moved(x, off * _unit(_flat(x), generator)), generator)
     return replace(found, amplification=factor, again=again)
 
 
@@ -124,9 +124,10 @@ def nudged(problem: Problem) -> Problem:
 def problem_divergence(moved: Problem, run: RunBatch, stepwise: Rollout, distance: Distance) -> float:
     """Return the median factor by which the distance of a nudged rollout grows; NaN if nothing was moved."""
     apart = measured_distance(distance, stepwise.final, run(Stepwise()).final).double().cpu()
+    assert isinstance(moved.sampler, _Nudged)
     with torch.no_grad():
-        noise = noise_of(moved.sampler, moved.seeds)
-        start = _Nudged.difference(moved.sampler, noise)  # type: ignore[arg-type]
+        x = moved.sampler.sampler.start(noise_of(moved.sampler, moved.seeds))
+        start = _Nudged.hair(Form(x).leaves(x)).norm(dim=1).cpu()
     changed = start > 0
     return float((apart[changed] / start[changed]).median()) if bool(changed.any()) else math.nan
 
@@ -150,7 +151,7 @@ def loop_divergence(nudge: Callable[[Schedule, float], Rollout] | None, stepwise
     if bool((apart == 0).all()):
         raise ValueError("nudge(schedule, size) ended where the loop itself did: it must move the initial states")
     usual = float(distance(final, map_leaves(lambda leaf: leaf.roll(1, dims=0), final)).double().median())
-    usual = usual or float(torch.cat([leaf.abs().double().flatten() for leaf in Form(final).leaves(final)]).mean())
+    usual = usual or float(_flat(Form(final).leaves(final)).abs().mean())
     return float(apart.median()) / (_NUDGE * usual) if usual > 0 else math.nan
 
 
@@ -171,32 +172,27 @@ class _Nudged:
     def start(self, noise: Noise) -> Any:
         x = self.sampler.start(noise)
         form = Form(x)
-        return form.state(_add(form.leaves(x), self._hair(form.leaves(x))))
+        return form.state(_moved(form.leaves(x), self.hair(form.leaves(x))))
 
     def step(self, x: Any, t: int, noise: Noise) -> Any:
         return self.sampler.step(x, t, noise)
 
-    def difference(self, noise: Noise) -> Tensor:
-        """Return the distance between original and moved initial states, (n,)."""
-        x = self.sampler.start(noise)
-        return _norm(self._hair(Form(x).leaves(x))).double().cpu()
-
     @staticmethod
-    def _hair(leaves: Leaves) -> Leaves:
-        sizes = [_NUDGE * float(leaf.abs().double().mean()) for leaf in leaves]
-        parts = _random(leaves, torch.Generator().manual_seed(1))
-        return tuple(size * part for size, part in zip(sizes, parts, strict=True))
+    def hair(leaves: Leaves) -> Tensor:
+        """Return by how much the initial states are moved, (n, d)."""
+        flat = _flat(leaves)
+        return _NUDGE * flat.abs().mean() * _normal(flat, torch.Generator().manual_seed(1))
 
 
 def _perturbed(bound: BoundConstraint, x: Leaves, generator: torch.Generator) -> tuple[float, float]:
     """Return the largest factor on a small change of a state, and the largest share of a second projection."""
     with torch.no_grad():
         there = _projected(bound, x)
-        way = _norm(_difference(there, x))
-        change = _random_step(x, 0.01 * way, generator)
-        moved = _norm(_difference(_projected(bound, _add(x, change)), there)) / _norm(change)
-        again = _norm(_difference(_projected(bound, there), there)) / way
-    off = way > 1e-6 * (1 + _norm(x))  # a feasible state has nowhere to go
+        way = (_flat(there) - _flat(x)).norm(dim=1)
+        change = _unit(_flat(x), generator) * (0.01 * way)[:, None]
+        moved = (_flat(_projected(bound, _moved(x, change))) - _flat(there)).norm(dim=1) / change.norm(dim=1)
+        again = (_flat(_projected(bound, there)) - _flat(there)).norm(dim=1) / way
+    off = way > 1e-6 * (1 + _flat(x).norm(dim=1))  # a feasible state has nowhere to go
     return (float(moved[off].max()), float(again[off].max())) if bool(off.any()) else (math.nan, math.nan)
 
 
@@ -206,36 +202,26 @@ def _projected(bound: BoundConstraint, x: Leaves) -> Leaves:
     return answer.x
 
 
-def _random(x: Leaves, generator: torch.Generator) -> Leaves:
-    """Return normal numbers for all floats of the states, and zeros for everything else."""
-    return tuple(
-        torch.randn(leaf.shape, generator=generator, dtype=torch.float64).to(leaf)
-        if leaf.is_floating_point()
-        else torch.zeros_like(leaf)
-        for leaf in x
-    )
+def _flat(x: Leaves) -> Tensor:
+    """Return all floats of the states, (n, d) float64."""
+    return torch.cat([leaf.double().reshape(len(leaf), -1) for leaf in x if leaf.is_floating_point()], dim=1)
 
 
-def _random_step(x: Leaves, length: float | Tensor, generator: torch.Generator) -> Leaves:
-    """Return a step in a random direction of a given length for each state."""
-    step = _random(x, generator)
-    scale = length / _norm(step)
-    return tuple(part * rowwise(scale, part).to(part.dtype) if part.is_floating_point() else part for part in step)
+def _moved(x: Leaves, step: Tensor) -> Leaves:
+    """Add a step, (n, d), to all floats of the states."""
+    floats = [leaf for leaf in x if leaf.is_floating_point()]
+    parts = iter(step.split([leaf[0].numel() for leaf in floats], dim=1))
+    return tuple(leaf + next(parts).reshape(leaf.shape).to(leaf) if leaf.is_floating_point() else leaf for leaf in x)
 
 
-def _add(a: Leaves, b: Leaves) -> Leaves:
-    return tuple(one + other if one.is_floating_point() else one for one, other in zip(a, b, strict=True))
+def _normal(like: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
 
 
-def _difference(a: Leaves, b: Leaves) -> Leaves:
-    return tuple(one.double() - other.double() for one, other in zip(a, b, strict=True))
-
-
-def _norm(x: Leaves) -> Tensor:
-    """Return the norm of each state over all of its arrays, (n,)."""
-    parts = [torch.linalg.vector_norm(leaf.double().reshape(len(leaf), -1), dim=1) for leaf in x]
-    norm: Tensor = torch.linalg.vector_norm(torch.stack(parts), dim=0)
-    return norm
+def _unit(like: Tensor, generator: torch.Generator) -> Tensor:
+    """Return random directions, (n, d), of length 1."""
+    step = _normal(like, generator)
+    return step / step.norm(dim=1, keepdim=True)
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,11 +27,9 @@ from trimtab.advice.checks import (
     problem_stability,
 )
 from trimtab.advice.result import Advice, Measured
-from trimtab.advice.text import findings_of
 from trimtab.advice.trials import KINDS, Cost, Evaluation, Goal, Search, Trial, cheaper_constraint
 from trimtab.core.checks import check_positive
 from trimtab.core.constraint import Constraint, check_constraint
-from trimtab.core.distributions import compare_samples
 from trimtab.core.errors import check_callable, check_number, unknown
 from trimtab.core.metrics import Distance, euclidean, top_mass
 from trimtab.core.problem import Problem
@@ -44,7 +42,7 @@ from trimtab.core.schedule import Schedule, Watched
 from trimtab.core.states import Form
 from trimtab.core.statistics import Summary
 from trimtab.prices import Plan, Price, Raced, Thresholds
-from trimtab.schedules import Stepwise, Terminal, Window
+from trimtab.schedules import Terminal, Window
 
 __all__ = ["FEWEST_FOR_ADVICE", "WORTHWHILE", "advise", "check_projection_unit"]
 
@@ -273,9 +271,9 @@ def _answer(
     shares = [0.0 if chosen is at.stepwise else 1 - chosen.cost(unit) / max(at.stepwise.cost(unit), 1e-300)]
     if confirmed is not None and again is not None:
         shares.append(1 - confirmed.cost(unit) / max(again.stepwise.cost(unit), 1e-300))
-    fidelity = None
+    samples = None
     if again is not None and at.alone.groups is None and chosen.name in search.finals:
-        fidelity = compare_samples(search.finals[chosen.name], again.reference)
+        samples = search.finals[chosen.name], again.reference.final
     priced = chosen.kind in search.prices and not chosen.how
     measured = Measured(
         goal=goal,
@@ -303,8 +301,11 @@ def _answer(
         iterates=at.iterates,
         effects=effects,
         stability=stability,
-        fidelity=fidelity,
-        batches=at.batches + (0 if again is None else again.batches) + parts.batches(search.calibration_batches),
+        samples=samples,
+        batches=at.batches
+        + (again.batches if again else 0)
+        + search.calibration_batches
+        + int(parts.first is not None),
         given=search.given is not None,
         broken=at.broken or ("" if again is None else again.broken),
     )
@@ -315,7 +316,6 @@ def _answer(
         schedule=chosen.schedule,
         constraint=constraint if parts.whole is None else cheaper_constraint(parts.whole.constraint, chosen.how),
         price=search.prices[chosen.kind] if priced else None,
-        findings=findings_of(measured, chosen),
         measured=measured,
         reason=reason,
     )
@@ -350,10 +350,6 @@ class _Parts:
         self.engine: BatchRunner | None = None
         self.first: Rollout | None = None  # of a loop that calibrates
 
-    def batches(self, calibration: int) -> int:
-        """Return the number of batches that calibrated, for a loop with the first one, which saw what it is."""
-        return self.calibrating.count if isinstance(self.calibrating, _Remembered) else calibration
-
     def check_distinct(self, alone: Rollout) -> None:
         """Check that the loop that chooses runs the same steps on other seeds than the one that calibrates."""
         if self.first is None:
@@ -369,25 +365,6 @@ class _Parts:
             if torch.equal(self.first.defects, alone.defects) and all(torch.equal(a, b) for a, b in finals):
                 raise ValueError("the two runs are the same rollouts; measuring needs other seeds than calibrating")
         _check_count(2 * min(_units(self.first), _units(alone)), alone.groups is not None, alone.n_steps)
-
-
-class _Remembered:
-    """A `run(schedule)` that counts its batches and keeps the terminal and stepwise ones."""
-
-    def __init__(self, run: RunBatch) -> None:
-        self.run, self.count = run, 0
-        self._kept: dict[str, Rollout] = {}
-
-    def __call__(self, schedule: Schedule) -> Rollout:
-        decides = schedule.schedule if isinstance(schedule, Watched) else schedule
-        name = repr(schedule) if isinstance(decides, Terminal | Stepwise) else ""
-        if name not in self._kept:
-            self.count += 1
-            record = as_record(self.run(schedule))
-            if not name:
-                return record
-            self._kept[name] = record
-        return self._kept[name]
 
 
 def _parts(
@@ -415,9 +392,9 @@ def _parts(
     assert not isinstance(fresh, Problem)
     assert held_out is not None
     each = [one if runner is None or one is None else runner.runs(one) for one in (source, held_out, fresh)]
-    calibrating = _Remembered(each[0])  # type: ignore[arg-type]
-    first = calibrating(Watched(Terminal()))
-    parts = _Parts([calibrating, each[1], each[2]], [None] * 3, first.n_steps)
+    assert each[0] is not None
+    first = as_record(each[0](Watched(Terminal())))
+    parts = _Parts(each, [None] * 3, first.n_steps)
     parts.first, parts.calibrated = first, _units(first)
     return parts
 

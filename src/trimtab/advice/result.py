@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ from trimtab.advice.checks import Effects, Stability
 from trimtab.advice.trials import Cost, Goal, Trial
 from trimtab.core import html
 from trimtab.core.constraint import Constraint
-from trimtab.core.distributions import Fidelity
 from trimtab.core.schedule import Schedule
 from trimtab.core.statistics import Summary
 from trimtab.prices import Price
@@ -65,7 +65,7 @@ class Measured:
         iterates: Whether the solver iterates.
         effects: What single corrections did; None if timing makes no difference.
         stability: Of the projection and the rollout.
-        fidelity: The recommended final samples as a distribution; None if they were not compared.
+        samples: The recommended final samples, and those of full projection on fresh seeds; None if there are none.
         batches: Number of batches that were run.
         given: Whether the price was made earlier.
         broken: The error of the quality, if it failed on the way.
@@ -96,7 +96,7 @@ class Measured:
     iterates: bool
     effects: Effects | None
     stability: Stability
-    fidelity: Fidelity | None
+    samples: tuple[Any, Any] | None
     batches: int
     given: bool = False
     broken: str = ""
@@ -136,7 +136,6 @@ class Advice:
         schedule: Ready to use; it raises an error on the seeds that calibrated it.
         constraint: Ready to use, a cheaper variant if one is recommended; None for a loop whose constraint is unknown.
         price: The price behind the schedule, to `save`; None if it needs none.
-        findings: Answers and failure modes.
         measured: All numbers.
         reason: One sentence on the choice.
     """
@@ -147,9 +146,15 @@ class Advice:
     schedule: Schedule
     constraint: Constraint | None
     price: Price | None
-    findings: tuple[Finding, ...]
     measured: Measured
     reason: str
+
+    @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        """Return answers and failure modes."""
+        from trimtab.advice.text import findings_of
+
+        return findings_of(self.measured, self.trial)
 
     @property
     def kind(self) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from trimtab.advice.result import Finding, Measured
 from trimtab.advice.trials import FAR, Trial
+from trimtab.core.distributions import compare_samples
 from trimtab.core.statistics import Summary, paired, ratio, tail_share, verdict
 
 if TYPE_CHECKING:
@@ -164,8 +165,9 @@ def _plain(value: Summary) -> str:
 def findings_of(m: Measured, chosen: Trial) -> tuple[Finding, ...]:
     """Return answers and failure modes, in the order a person would ask."""
     found = [_reference(m), _broken(m), _chaos(m), _landing(chosen, m)]
-    if m.fidelity is not None:
-        found.append(Finding("distribution", False, f"As a distribution, the final samples {m.fidelity.words()}."))
+    if m.samples is not None:
+        words = compare_samples(*m.samples).words()
+        found.append(Finding("distribution", False, f"As a distribution, the final samples {words}."))
     found += [_effort(m), _yours(m), _tails(m), _concentration(m), _lasting(m), _alignment(m), _stability(m)]
     found.append(_price_of_projection(m))
     if m.constant:
