@@ -37,7 +37,6 @@ def test_what_is_recommended_is_ready_to_use(advice):
 
 def test_the_words_and_the_facts_show_both_costs(advice):
     assert "solver iterations instead of" in str(advice)
-    assert "Before timing it: " in str(advice)
     facts = json.loads(json.dumps(advice.facts(), allow_nan=False))
     assert {trial["projection"] for trial in facts["trials"]} >= {"", "a frozen Jacobian"}
 
@@ -63,7 +62,6 @@ def test_nothing_is_said_of_a_projection_that_cannot_be_had_in_parts():
     advice = tt.advise(problem, objective="path", tolerance=0.3, cost="projections")
     assert advice.measured.efforts == ()
     assert advice.measured.unit == "projections"
-    assert "effort" not in {finding.name for finding in advice.findings}
 
 
 def test_cheaper_equations_still_hold_to_their_tolerance():

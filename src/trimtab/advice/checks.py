@@ -33,21 +33,15 @@ _ROUNDS = 1  # batches of single corrections
 
 @dataclass(frozen=True)
 class Stability:
-    """How far projection and rollout can be relied on.
+    """How far projection and rollout can be relied on."""
 
-    Attributes:
-        failed: Share of the projections of a stepwise rollout that did not converge.
-        left_over: Share of the defect that a projection leaves.
-        amplification: The largest factor by which a projection enlarges a small change of a state (1% of its distance
-            to feasible); about 1 for a well-behaved projection, NaN if not measured.
-        again: How far a second projection moves a state, as a share of the first; 0 for a projection.
-        divergence: By what factor two fully projected rollouts that start a hair apart end farther apart.
-    """
-
-    failed: float
-    left_over: float
+    failed: float  # share of the projections of a stepwise rollout that did not converge
+    left_over: float  # share of the defect that a projection leaves
+    # the largest factor by which a projection enlarges a small change of a state (1% of its distance to feasible);
+    # about 1 for a well-behaved projection, NaN if not measured
     amplification: float = math.nan
-    again: float = math.nan
+    again: float = math.nan  # how far a second projection moves a state, as a share of the first; 0 for a projection
+    # by what factor two fully projected rollouts that start a hair apart end farther apart
     divergence: float = math.nan
 
     @property
@@ -70,13 +64,7 @@ def recorded_stability(stepwise: Rollout) -> Stability:
 
 
 def problem_stability(some: Problem, run: RunBatch, stepwise: Rollout) -> Stability:
-    """Change states of a few samples a little at four steps, project them, and compare.
-
-    Args:
-        some: A few samples of the problem.
-        run: Runs them, and keeps states and defects.
-        stepwise: The stepwise rollout of all samples.
-    """
+    """Change states of `some` samples a little at four steps, project them, and compare; `run` keeps states."""
     T = some.n_steps
     record = run(Periodic(max(1, T // 4)))
     uncorrected = [t for t in range(T - 1) if not bool(record.projected[t].any())]
@@ -210,7 +198,7 @@ def _flat(x: Leaves) -> Tensor:
 def _moved(x: Leaves, step: Tensor) -> Leaves:
     """Add a step, (n, d), to all floats of the states."""
     floats = [leaf for leaf in x if leaf.is_floating_point()]
-    parts = iter(step.split([leaf[0].numel() for leaf in floats], dim=1))
+    parts = iter(torch.split(step, [leaf[0].numel() for leaf in floats], dim=1))
     return tuple(leaf + next(parts).reshape(leaf.shape).to(leaf) if leaf.is_floating_point() else leaf for leaf in x)
 
 
@@ -221,30 +209,22 @@ def _normal(like: Tensor, generator: torch.Generator) -> Tensor:
 def _unit(like: Tensor, generator: torch.Generator) -> Tensor:
     """Return random directions, (n, d), of length 1."""
     step = _normal(like, generator)
-    return step / step.norm(dim=1, keepdim=True)
+    unit: Tensor = step / step.norm(dim=1, keepdim=True)
+    return unit
 
 
 @dataclass(frozen=True, eq=False)
 class Effects:
-    """What m single corrections at random steps did, compared with the same samples left alone.
+    """What m single corrections at random steps did, compared with the same samples left alone."""
 
-    Attributes:
-        step: The step of each, (m,).
-        defect: The defect at that step, (m,).
-        value: How much the path error fell, (m,).
-        endpoint: How much the distance to the stepwise rollout's final state fell, (m,).
-        survival: The share of the first benefit that is left k steps later, k = 0, 1, …, (K,); NaN if unknown.
-        one_step: The share left after one step, for corrections in the first, second and last third of the rollout.
-        sample: The sample of each, (m,).
-    """
-
-    step: Tensor
-    defect: Tensor
-    value: Tensor
-    endpoint: Tensor
-    survival: Tensor
+    step: Tensor  # the step of each, (m,)
+    defect: Tensor  # the defect at that step, (m,)
+    value: Tensor  # how much the path error fell, (m,)
+    endpoint: Tensor  # how much the distance to the stepwise rollout's final state fell, (m,)
+    survival: Tensor  # the share of the first benefit that is left k steps later, k = 0, 1, …, (K,); NaN if unknown
+    # the share left after one step, for corrections in the first, second and last third of the rollout
     one_step: tuple[float, float, float]
-    sample: Tensor
+    sample: Tensor  # the sample of each, (m,)
 
     @property
     def half_life(self) -> float:
@@ -266,15 +246,7 @@ class Effects:
 def correction_effects(
     run: RunBatch, alone: Rollout, stepwise: Rollout, distance: Distance, rounds: int = _ROUNDS
 ) -> Effects:
-    """Correct every sample, or group, once at a random step, `rounds` times, and compare with `alone`.
-
-    Args:
-        run: Runs the batch of `alone` under a schedule.
-        alone: The terminal rollout.
-        stepwise: The paired stepwise rollout.
-        distance: Between states.
-        rounds: Number of batches.
-    """
+    """Correct every sample, or group, once at a random step, `rounds` times, and compare with the terminal rollout."""
     groups, alone, stepwise = alone.groups, alone.grouped(), stepwise.grouped()
 
     def to_go(record: Rollout) -> Tensor:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab.advice.figure import comparison_figure
 from trimtab.advice.recommend import Source, check_projection_unit
 from trimtab.advice.trials import FAR
 from trimtab.core import html
@@ -31,6 +32,7 @@ from trimtab.core.schedule import Schedule, Watched, as_schedule, watched
 from trimtab.core.statistics import Summary, summarize
 from trimtab.core.view import StepView
 from trimtab.prices import Plan, Price, Raced, Thresholds
+from trimtab.prices.check_runs import check_schedule_is_used
 from trimtab.schedules import Periodic, Stepwise, Terminal, Window
 
 __all__ = ["Compared", "Comparison", "compare"]
@@ -116,8 +118,6 @@ class Comparison:
         Returns:
             The matplotlib figure.
         """
-        from trimtab.advice.figure import comparison_figure
-
         if measure is not None and measure not in self.measures:
             raise ValueError(f"measure must be one of {', '.join(self.measures)}: got {measure!r}")
         return comparison_figure(self, measure or self.measures[0], None if path is None else Path(path))
@@ -262,11 +262,7 @@ def compare(
         ahead(run, [schedule for _, _, schedule in wanted])
         tell("stepwise")
         full = as_record(run(Watched(Stepwise())))
-        if T > 1 and torch.equal(terminal.projected, full.projected):
-            raise ValueError(
-                "run(schedule) made the same corrections under Stepwise() as under Terminal(): it must pass the "
-                "schedule that it is given to its Corrector"
-            )
+        check_schedule_is_used(terminal, full)
         tell.batch()
         against = reference
         if other is not None:

@@ -5,15 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trimtab.advice.trials import Trial
 from trimtab.core.files import write_atomically
 from trimtab.schedules.style import COLUMN, FORMATS, PAGE, figure_style, format_of, look_of
-
-if TYPE_CHECKING:
-    from trimtab.advice.compare import Comparison
-    from trimtab.advice.result import Advice
 
 __all__ = ["advice_figure", "comparison_figure"]
 
@@ -21,12 +17,12 @@ _DOTTED: dict[str, Any] = {"color": "#444444", "lw": 0.8, "ls": (0, (2, 2))}
 _KEYS = {"periodic": "periodic", "window": "window", "planned": "planned", "adaptive": "adaptive:dp"}
 
 
-def advice_figure(advice: Advice, path: Path | None = None) -> Any:
+def advice_figure(advice: Any, path: Path | None = None) -> Any:
     """Draw advice, and write it into a .png, .svg or .pdf file if there is a path."""
     return _drawn(lambda plt: _advice(plt, advice), path)
 
 
-def comparison_figure(comparison: Comparison, measure: str, path: Path | None = None) -> Any:
+def comparison_figure(comparison: Any, measure: str, path: Path | None = None) -> Any:
     """Draw a measure of every schedule against its cost, and write it if there is a path."""
     return _drawn(lambda plt: _frontier(plt, comparison, measure), path)
 
@@ -41,7 +37,7 @@ def _drawn(draw: Callable[[Any], Any], path: Path | None) -> Any:
     return figure
 
 
-def _advice(plt: Any, advice: Advice) -> Any:
+def _advice(plt: Any, advice: Any) -> Any:
     m = advice.measured
     timed = m.unit == "seconds"
     figure, axes = plt.subplots(1, 3 if timed else 2, figsize=(PAGE if timed else PAGE * 0.72, 2.5))
@@ -72,7 +68,7 @@ def _advice(plt: Any, advice: Advice) -> Any:
     return figure
 
 
-def _curves(axis: Any, advice: Advice, place: Callable[[Trial], float]) -> None:
+def _curves(axis: Any, advice: Any, place: Callable[[Trial], float]) -> None:
     m = advice.measured
     for kind, key in _KEYS.items():
         trials = m.of(kind)
@@ -85,7 +81,7 @@ def _curves(axis: Any, advice: Advice, place: Callable[[Trial], float]) -> None:
     axis.plot([place(advice.trial)], [advice.trial.loss.mean], label="recommended", zorder=5, **ring)
 
 
-def _frontier(plt: Any, comparison: Comparison, measure: str) -> Any:
+def _frontier(plt: Any, comparison: Any, measure: str) -> Any:
     figure, axis = plt.subplots(1, 1, figsize=(COLUMN * 1.4, 2.8))
     iterates = comparison.iterates
     lines: dict[str, list[tuple[float, float, float, float]]] = {}

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import math
 import textwrap
-from typing import TYPE_CHECKING
+from typing import Any
 
-from trimtab.advice.result import Finding, Measured
-from trimtab.advice.trials import FAR, Trial
+from trimtab.advice.trials import FAR, Finding, Measured, Trial
 from trimtab.core.distributions import compare_samples
 from trimtab.core.statistics import Summary, paired, ratio, tail_share, verdict
-
-if TYPE_CHECKING:
-    from trimtab.advice.result import Advice
 
 __all__ = ["FAILURE_MODES", "findings_of", "words_of"]
 
@@ -37,7 +33,7 @@ _GAIN = 0.1  # relative, over periodic
 _CHEAP = 0.1  # share of a stepwise rollout's time
 
 
-def words_of(advice: Advice) -> str:
+def words_of(advice: Any) -> str:
     """Return the whole advice as plain text."""
     m = advice.measured
     lines = [_headline(advice), f"  Why: {advice.reason}."]
@@ -52,7 +48,7 @@ def words_of(advice: Advice) -> str:
     return "\n".join([*lines, "", *textwrap.wrap(_measured_on(m, advice.trial), _WIDTH)])
 
 
-def _headline(advice: Advice) -> str:
+def _headline(advice: Any) -> str:
     m, trial = advice.measured, advice.trial
     if trial.kind == "terminal" and trial.never_projects:
         return "Use terminal correction: no projection on the way and, with closing='none', none at the end."
@@ -68,7 +64,7 @@ def _headline(advice: Advice) -> str:
     return f"Use {trial.kind} correction with {trial.budget} of {m.n_steps} projections ({share})."
 
 
-def _loss(advice: Advice) -> str:
+def _loss(advice: Any) -> str:
     m, goal = advice.measured, advice.measured.goal
     trial = m.confirmed or advice.trial
     lost, n = goal.lost(trial), m.fresh or m.held_out
@@ -98,7 +94,7 @@ def _cannot(lost: Summary, m: Measured) -> str:
     )
 
 
-def _cost(advice: Advice) -> str:
+def _cost(advice: Any) -> str:
     m, trial, saving = advice.measured, advice.trial, advice.saving
     parts = [f"{trial.projections:.1f} projections instead of {m.stepwise.projections:.1f}"]
     if m.iterates:
@@ -168,7 +164,7 @@ def findings_of(m: Measured, chosen: Trial) -> tuple[Finding, ...]:
     if m.samples is not None:
         words = compare_samples(*m.samples).words()
         found.append(Finding("distribution", False, f"As a distribution, the final samples {words}."))
-    found += [_effort(m), _yours(m), _tails(m), _concentration(m), _lasting(m), _alignment(m), _stability(m)]
+    found += [_yours(m), _tails(m), _concentration(m), _lasting(m), _alignment(m), _stability(m)]
     found.append(_price_of_projection(m))
     if m.constant:
         text = (
@@ -233,18 +229,6 @@ def _landing(chosen: Trial, m: Measured) -> Finding | None:
         "projection: draw them again, or spend more on them."
     )
     return Finding("landing", False, text)
-
-
-def _effort(m: Measured) -> Finding | None:
-    if not m.efforts:
-        return None
-    each = m.stepwise.iterations / max(m.stepwise.projections, 1e-300)
-    tried = [
-        f"{trial.name} takes {trial.iterations / max(m.stepwise.iterations, 1e-300):.0%} of the iterations and loses "
-        f"{m.goal.lost(trial)}"
-        for trial in m.efforts
-    ]
-    return Finding("effort", False, f"A projection takes {each:.1f} iterations. Before timing it: {'; '.join(tried)}.")
 
 
 def _yours(m: Measured) -> Finding | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from trimtab.advice.checks import Effects, Stability
 from trimtab.core.constraint import Constraint
 from trimtab.core.metrics import Distance, measured_distance, nepe, path_error
 from trimtab.core.problem import Problem
@@ -23,9 +24,10 @@ from trimtab.core.runner import RunBatch, Runs, checked
 from trimtab.core.schedule import Schedule, Watched
 from trimtab.core.statistics import Signs, Summary, count_signs, paired, ratio
 from trimtab.prices import Plan, Price, calibrate
+from trimtab.prices.check_runs import check_schedule_is_used, same_batch
 from trimtab.schedules import Inexact, Periodic, Stepwise, Terminal, Window
 
-__all__ = ["KINDS", "Cost", "Evaluation", "Goal", "Kind", "Search", "Trial"]
+__all__ = ["KINDS", "Cost", "Evaluation", "Finding", "Goal", "Kind", "Measured", "Search", "Trial"]
 
 Cost = Literal["seconds", "projections", "iterations"]
 Kind = Literal["terminal", "periodic", "window", "planned", "adaptive", "inexact", "stepwise"]
@@ -42,27 +44,16 @@ _SEARCHES = 2  # budgets per kind after that
 
 @dataclass(frozen=True, eq=False)
 class Goal:
-    """What was asked for.
+    """What was asked for."""
 
-    Attributes:
-        distance: Between states.
-        quality: The measure of final samples, if any.
-        objective: "endpoint" or "path", the measure without a quality.
-        tolerance: The loss that may be lost, if any.
-        absolute: Whether the tolerance is in the unit of the measure, not a share of full projection's gain.
-        limit: Seconds per sample, if any.
-        cost: What to save.
-        defect_cost: Cost of measuring a defect, in projections.
-    """
-
-    distance: Distance
-    quality: Quality | None = None
-    objective: str = "endpoint"
-    tolerance: float | None = 0.1
-    absolute: bool = False
-    limit: float | None = None
-    cost: Cost = "seconds"
-    defect_cost: float = 0.0
+    distance: Distance  # between states
+    quality: Quality | None = None  # the measure of final samples, if any
+    objective: str = "endpoint"  # "endpoint" or "path", the measure without a quality
+    tolerance: float | None = 0.1  # the loss that may be lost, if any
+    absolute: bool = False  # whether the tolerance is in the unit of the measure, not a share of full projection's gain
+    limit: float | None = None  # seconds per sample, if any
+    cost: Cost = "seconds"  # what to save
+    defect_cost: float = 0.0  # cost of measuring a defect, in projections
 
     @property
     def measure(self) -> str:
@@ -85,41 +76,23 @@ class Goal:
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """One way to correct, measured.
+    """One way to correct, measured."""
 
-    Attributes:
-        kind: Kind of schedule.
-        budget: Corrections per sample.
-        schedule: The schedule.
-        how: The name of a cheaper projection; "" for the constraint itself.
-        measured: The measure of each sample or group, (n,), lower is better.
-        loss: The share of full projection's gain that is lost: 0 is full projection, 1 is terminal projection.
-        excess: The mean of `measured` minus that of full projection, in the unit of the measure.
-        worse: In how many samples it is better and worse than full projection.
-        nepe: Mean normalised excess path error.
-        endpoint: Mean distance of final states to those of full projection.
-        seconds: Wall clock per sample.
-        projections: Per sample, with the closing projection, and defects at what one costs.
-        iterations: Solver iterations per sample; 0 if they are not counted.
-        far: Number of samples whose last proposal is ten times as far from feasible as usual.
-        missing: Number of samples without a measure.
-    """
-
-    kind: Kind
-    budget: int
-    schedule: Schedule
-    how: str
-    measured: Tensor
-    loss: Summary
-    excess: Summary
-    worse: Signs
-    nepe: float
-    endpoint: float
-    seconds: float
-    projections: float
-    iterations: float
-    far: int
-    missing: int
+    kind: Kind  # kind of schedule
+    budget: int  # corrections per sample
+    schedule: Schedule  # the schedule
+    how: str  # the name of a cheaper projection; "" for the constraint itself
+    measured: Tensor  # the measure of each sample or group, (n,), lower is better
+    loss: Summary  # the share of full projection's gain that is lost: 0 is full projection, 1 is terminal projection
+    excess: Summary  # the mean of `measured` minus that of full projection, in the unit of the measure
+    worse: Signs  # in how many samples it is better and worse than full projection
+    nepe: float  # mean normalised excess path error
+    endpoint: float  # mean distance of final states to those of full projection
+    seconds: float  # wall clock per sample
+    projections: float  # per sample, with the closing projection, and defects at what one costs
+    iterations: float  # solver iterations per sample; 0 if they are not counted
+    far: int  # number of samples whose last proposal is ten times as far from feasible as usual
+    missing: int  # number of samples without a measure
 
     @property
     def never_projects(self) -> bool:
@@ -156,11 +129,7 @@ class Evaluation:
             self.measure(self.alone)
         self._tried = True
         self.reference = self.run(Watched(Stepwise()))
-        if self.n_steps > 1 and torch.equal(self.alone.projected, self.reference.projected):
-            raise ValueError(
-                "run(schedule) made the same corrections under Stepwise() as under Terminal(): it must pass the "
-                "schedule that it is given to its Corrector"
-            )
+        check_schedule_is_used(self.alone, self.reference)
         self.n = self.alone.defects.shape[1]
         self.looks_project = self.alone.calls["defect"] == 0  # a defect that projects is counted as a projection
         seeds = self.alone.seeds if self.alone.groups is None else None
@@ -209,11 +178,7 @@ class Evaluation:
         if how or options:
             closing = {"closing": self.alone.closing_rule, "measure_defects": True}
             _, run = self.changed(partial(_with_cheaper, how=how), **closing | options)
-        record = as_record(run(schedule))
-        same = record.defects.shape == self.alone.defects.shape and record.closing_rule == self.alone.closing_rule
-        seeds = [one.seeds for one in (record, self.alone)]
-        if not same or (None not in seeds and not torch.equal(*seeds)):  # type: ignore[arg-type]
-            raise ValueError("run(schedule) must run the same batch each time: the same seeds, steps and closing")
+        record = same_batch(run(schedule), self.alone)
         self.count()
         return record
 
@@ -311,15 +276,7 @@ class Evaluation:
 
 
 class Search:
-    """Candidates tried on one evaluation, cheapest first.
-
-    Args:
-        at: The evaluation.
-        calibrating: What prices are calibrated on, a problem or a run function.
-        price: A price made earlier, which is judged instead of a new one.
-        thorough: Whether to calibrate by a race of all methods.
-        engine: Where calibration batches run.
-    """
+    """Candidates tried on one evaluation; prices are calibrated on `calibrating`, a problem or a run function."""
 
     def __init__(self, at: Evaluation, calibrating: Any, price: Price | None, thorough: bool, engine: Any) -> None:
         """Start with the two ends."""
@@ -499,3 +456,71 @@ def cheaper_constraint(constraint: Constraint, how: str) -> Constraint:
 def _made(make: Callable[[], Problem], change: Callable[[Problem], Problem]) -> Problem:
     """Make the modified problem in a worker."""
     return change(make())
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One answer."""
+
+    name: str  # the question, or the failure mode (a key of `FAILURE_MODES`)
+    warns: bool  # whether it is a failure mode that was seen
+    text: str  # one or two sentences
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Everything that was measured."""
+
+    goal: Goal  # what was asked for
+    unit: Cost  # the cost that decided: seconds, projections, or iterations if the solver iterates
+    n_steps: int  # T
+    calibrated: int  # number of seeds, or groups, that calibrated; 0 if a price was given or none was needed
+    held_out: int  # number of seeds, or groups, that chose
+    fresh: int  # number of seeds, or groups, that chose nothing and measured the recommendation; 0 if there were none
+    repeated: int  # number of samples left out because their seed was there already
+    batch: int  # number of samples in the batch that chose
+    grouped: bool  # whether samples are decided on in groups
+    gain: Summary  # by how much full projection is better than terminal projection
+    full: float  # mean of the measure with full projection
+    terminal: Trial  # the trial that projects once, at the end
+    stepwise: Trial  # the trial that projects at every step
+    trials: tuple[Trial, ...]  # schedules at budgets, in order of kind and budget
+    efforts: tuple[Trial, ...]  # cheaper projections, and fewer iterations, at every step
+    needed: Mapping[str, Trial]  # by kind, the cheapest trial that does what was asked
+    confirmed: Trial | None  # the recommendation on fresh seeds, if there were any
+    rejected: tuple[Trial, ...]  # candidates that met the tolerance at first, but not on fresh seeds; as measured there
+    yours: Trial | None  # the window that is used today, if it was given
+    concentration: float  # C_0.2 of the terminal rollouts
+    constant: bool  # whether the defect is the same number everywhere
+    looks_project: bool  # whether measuring the defect is a projection
+    iterates: bool  # whether the solver iterates
+    effects: Effects | None  # what single corrections did; None if timing makes no difference
+    stability: Stability  # of the projection and the rollout
+    # the recommended final samples, and those of full projection on fresh seeds; None if there are none
+    samples: tuple[Any, Any] | None
+    batches: int  # number of batches that were run
+    given: bool = False  # whether the price was made earlier
+    broken: str = ""  # the error of the quality, if it failed on the way
+
+    @property
+    def units(self) -> str:
+        """Return what is counted: rows of a group are not independent and count once."""
+        return "groups" if self.grouped else "rollouts"
+
+    @property
+    def everything(self) -> list[Trial]:
+        """Return all candidates, by cost."""
+        return sorted(
+            [self.terminal, *self.efforts, *self.trials, self.stepwise], key=lambda trial: trial.cost(self.unit)
+        )
+
+    @property
+    def best(self) -> Trial:
+        """Return the trial with the best final samples; full projection if none is better."""
+        known = [trial for trial in (self.stepwise, *self.everything) if not trial.missing]
+        return min(known or [self.stepwise], key=lambda trial: float(trial.measured.mean()))
+
+    def of(self, kind: str) -> list[Trial]:
+        """Return the trials of a kind by budget, between the terminal and the stepwise one."""
+        between = [trial for trial in self.trials if trial.kind == kind]
+        return [self.terminal, *sorted(between, key=lambda trial: trial.budget), self.stepwise]
