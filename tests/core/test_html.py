@@ -130,6 +130,6 @@ def test_a_comparison_shows_its_table_and_its_first_measure():
     rows = list(body.iter("tr"))[1:]
     assert [row[0].text for row in rows] == [row.name for row in found.rows]
     assert len({len(row) for row in rows}) == 1
-    assert len(rows[0]) == 2 + len(found.measures)  # nothing was compared as a distribution
+    assert len(rows[0]) == 3 + len(found.measures)  # nothing was compared as a distribution
     lines = [p.get("d", "") for p in body.iter("path") if p.get("stroke") in html.COLOURS]
     assert [line.count("L") for line in lines] == [1, 1]

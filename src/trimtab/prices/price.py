@@ -15,7 +15,6 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args
 
 import torch
@@ -23,11 +22,11 @@ from torch import Tensor
 
 from trimtab._version import __version__
 from trimtab.core import html
-from trimtab.core.budget import Budget, Unit, units
+from trimtab.core.budget import Budget, PerBatch, PerSample, Unit, units
 from trimtab.core.checks import check_integer, check_type
 from trimtab.core.files import UNUSABLE, as_path, kind_of, load_tensors, save_tensors
 from trimtab.core.record import Closing
-from trimtab.core.view import StepView, as_array
+from trimtab.core.view import StepView
 from trimtab.prices.sample_scale import SampleScale
 from trimtab.schedules.basic import MOST_STEPS
 
@@ -118,8 +117,8 @@ class Price:
         """The largest budget that it serves."""
         return self._size[1]
 
-    def at(self, budget: Budget) -> PricedSchedule:
-        """Return the schedule for a budget, at most the largest."""
+    def at(self, budget: Budget | PerBatch | PerSample) -> PricedSchedule:
+        """Return the schedule for a budget, at most the largest; `PerBatch(…)` is shared by the batch."""
         from trimtab.prices.schedule import Planned, PricedSchedule
 
         return PricedSchedule(self, budget) if isinstance(self, Thresholds) else Planned(self, budget)
@@ -252,17 +251,9 @@ class Thresholds(Price):
             left: What each sample has left, (n,) int64, at most the table's budget; or the mean of what a batch has
                 left that shares its budget, one float.
         """
-        row = (self._onward if view.again else self._table)[view.t]
+        row = (self.table if self.onward is None or not view.iteration else self.onward)[view.t]
         price = _between_columns(row, left) if isinstance(left, float) else row[left]
         return price if self.sample_scale is None else price * self.sample_scale.now(view)
-
-    @cached_property
-    def _table(self) -> Any:
-        return as_array(self.table)
-
-    @cached_property
-    def _onward(self) -> Any:
-        return self._table if self.onward is None else as_array(self.onward)
 
     def _resampled(self, n_steps: int, keep: Keep) -> dict[str, Any]:
         scale = self.sample_scale and resample_scale(self.sample_scale, n_steps)
@@ -338,7 +329,7 @@ class Allowance(Price):
 
     def due(self, view: StepView) -> Tensor:
         """Return which budgets buy one more iteration now, (B + 1,) bool."""
-        return self.counts[:, view.t] > view.again
+        return self.counts[:, view.t] > view.iteration
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -400,12 +391,15 @@ class Raced(Price):
         """Units of a budget that are kept for a closing projection."""
         return self.parts[0].closing_reserve
 
-    def at(self, budget: Budget) -> PricedSchedule:
+    def at(self, budget: Budget | PerBatch | PerSample) -> PricedSchedule:
         """Return the schedule of the winner for a budget; samples with different budgets may have different winners."""
         from trimtab.prices.schedule import Mixed
 
         b = budget_within(budget, self.n_steps, self.budget, self.unit)
-        return Mixed(self, b) if isinstance(b, Tensor) else self.part_at(int(self.winner[b]), b)
+        if isinstance(b, Tensor):
+            return Mixed(self, b)
+        own = self.part_at(int(self.winner[b]), b)
+        return own.price.at(PerBatch(own.budget)) if isinstance(budget, PerBatch) else own
 
     def part_at(self, i: int, budget: int | Tensor) -> PricedSchedule:
         """Return the schedule of one part for a budget; looking at defects is paid from it."""
@@ -441,7 +435,9 @@ class Raced(Price):
 # ------------------------------------------------------------------ budgets
 
 
-def budget_within(budget: Budget, n_steps: int, largest: int, unit: Unit = "projection") -> int | Tensor:
+def budget_within(
+    budget: Budget | PerBatch | PerSample, n_steps: int, largest: int, unit: Unit = "projection"
+) -> int | Tensor:
     """Return the budget in units; raise if it is above the largest that a price serves."""
     b = units(budget, n_steps, unit)
     if (int(b.max()) if isinstance(b, Tensor) else b) > largest:
@@ -499,16 +495,15 @@ def _check_table(table: object) -> None:
         raise ValueError("column 0 of a threshold table must be +inf: with no budget left nothing can be spent")
 
 
-def _between_columns(row: Any, left: float) -> Any:
+def _between_columns(row: Tensor, left: float) -> float:
     """Return the entry of a table's row, (B + 1,), at a budget between two columns.
 
-    Below one unit it is column 1 divided by what is left: dear, but not closed. Infinite entries are not mixed.
+    Below one unit to spend it is the price of one unit divided by what is left: dear, but not closed.
     """
     low = min(int(left), len(row) - 1)
-    high, share = min(low + 1, len(row) - 1), left - low
-    if low == 0:
-        return row[1] / share if share > 0 and len(row) > 1 else row[0]
-    a, b = row[low], row[high]
+    a, b, share = float(row[low]), float(row[min(low + 1, len(row) - 1)]), left - low
+    if a == math.inf:
+        return b / share if share > 0 else a
     if math.isinf(a) or math.isinf(b):
         return a if share <= 0.5 else b
     return a + share * (b - a)

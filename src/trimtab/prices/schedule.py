@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from trimtab.core.budget import PerBatch
 from trimtab.core.schedule import Schedule
 from trimtab.core.view import StepView
 from trimtab.prices.price import Allowance, Plan, Price, Raced, Thresholds, budget_within
@@ -39,7 +40,8 @@ class PricedSchedule(Schedule):
             )
         price: Any = self.price
         wanted = price.budget if self.budget is None else self.budget
-        object.__setattr__(self, "budget", budget_within(wanted, price.n_steps, price.budget, price.unit))
+        within = budget_within(wanted, price.n_steps, price.budget, price.unit)
+        object.__setattr__(self, "budget", PerBatch(int(within)) if isinstance(wanted, PerBatch) else within)
 
     def decide(self, view: StepView) -> Any:
         """Return which samples to correct now, (n,) bool."""
@@ -83,6 +85,11 @@ class PricedSchedule(Schedule):
         """Units of the budget that are kept for a closing projection."""
         return int(self.price.closing_reserve)
 
+    def priority(self, view: StepView) -> Tensor:
+        """Return the defects in units of each sample's scale, (n,)."""
+        scale = getattr(self.price, "sample_scale", None)
+        return super().priority(view) if scale is None else view.defect / scale.now(view)
+
     def check_fits(self, event: tuple[int, ...] | None = None, constraint: str = "", defect: float = 0.0) -> None:
         """Raise if the price was made for another problem; see `Price.check_fits`."""
         self.price.check_fits(event, constraint, defect)
@@ -109,7 +116,8 @@ class Planned(PricedSchedule):
         """Return which samples to correct now, (n,) bool."""
         self._check_steps(view)
         due: Tensor = self.price.due(view)
-        return due[self.budget] if isinstance(self.budget, Tensor) else due[int(self.budget)].expand(len(view))
+        budget = self.budget.budget if isinstance(self.budget, PerBatch) else self.budget
+        return due[budget] if isinstance(budget, Tensor) else due[int(budget)].expand(len(view))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
