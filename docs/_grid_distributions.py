@@ -8,10 +8,9 @@ from torch import Tensor
 
 from trimtab.core.distributions import compare_samples, energy_excess
 from trimtab.core.metrics import Summary
+from trimtab.evaluation.domains.grid.domain import features
 from trimtab.evaluation.domains.grid.model import shipped_model
-from trimtab.evaluation.domains.grid.power import loadings
-from trimtab.evaluation.domains.grid.quality import features
-from trimtab.evaluation.domains.grid.rated import load_grid
+from trimtab.evaluation.domains.grid.power import load_grid, loadings
 from trimtab.evaluation.report.formats import Cell, Table
 
 __all__ = ["distribution", "excess"]

@@ -32,11 +32,9 @@ from trimtab.core.schedule import Schedule
 from trimtab.evaluation.domains import domain
 from trimtab.evaluation.domains.base import Domain
 from trimtab.evaluation.domains.grid.case import Grid
-from trimtab.evaluation.domains.grid.data import given_demand, true_points
-from trimtab.evaluation.domains.grid.model import shipped_model
-from trimtab.evaluation.domains.grid.quality import features
-from trimtab.evaluation.domains.grid.rated import load_grid
-from trimtab.evaluation.domains.grid.view import draw_grid
+from trimtab.evaluation.domains.grid.domain import draw_grid, features
+from trimtab.evaluation.domains.grid.model import given_demand, shipped_model, true_points
+from trimtab.evaluation.domains.grid.power import load_grid
 from trimtab.evaluation.report.formats import Cell, Table
 from trimtab.schedules.style import figure_style, look_of
 

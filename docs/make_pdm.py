@@ -34,7 +34,7 @@ from trimtab.evaluation.studies.rows import read_timing
 from trimtab.evaluation.studies.schedules import STUDY_SCHEDULES, ScheduleInputs
 from trimtab.evaluation.studies.store import read_run
 from trimtab.evaluation.studies.tasks import made_domain
-from trimtab.prices.price_file import load
+from trimtab.prices.price import load
 from trimtab.schedules.style import label_of
 
 RUNS = {

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from _page import HERE, renew
 from trimtab.evaluation.domains import domain
-from trimtab.evaluation.domains.pdm import load_model
-from trimtab.evaluation.domains.pdm.quality import figure, sample, trajectory_quality, validate
+from trimtab.evaluation.domains.pdm import load_model, sample, trajectory_quality
+from trimtab.evaluation.domains.pdm.train import figure, validate
 from trimtab.evaluation.report.formats import Cell, Table
 
 INNER = (5, 25, 100)

@@ -10,7 +10,7 @@ import argparse
 import trimtab as tt
 from _page import renew
 from trimtab.core.metrics import nepe, path_error
-from trimtab.prices.thresholds import Thresholds
+from trimtab.prices.price import Thresholds
 
 DOMAINS = ("so3", "se3", "terrain", "so3-impulse", "terrain-ridge")
 OLD, NEW, BUDGET = 100, (25, 50, 200), 0.25

@@ -22,7 +22,7 @@ import trimtab as tt
 from _page import renew
 from trimtab.core.constraint import Improvement
 from trimtab.prices import Mean
-from trimtab.prices.counts import Allowance, counts_with_closing, even_counts, whole_counts
+from trimtab.prices.iterations import Allowance, counts_with_closing, even_counts, whole_counts
 from trimtab.prices.race import EVEN, fixed_plans
 
 SET_UP = 3

@@ -343,7 +343,7 @@ def test_what_is_not_permitted_says_what_to_do(tmp_path, monkeypatch, capsys):
     def forbidden(*_):
         raise PermissionError(errno.EACCES, "Permission denied", "price.safetensors")
 
-    monkeypatch.setattr("trimtab.prices.price_file.load", forbidden)
+    monkeypatch.setattr("trimtab.prices.price.load", forbidden)
     assert main(["advise", "--domain", "so3", "--price", "price.safetensors"]) == 2
     assert "'price.safetensors'; have it permitted, or choose another place" in capsys.readouterr().err
 

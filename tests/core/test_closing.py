@@ -11,7 +11,7 @@ import trimtab as tt
 from cases import SCHEDULES, Sphere, Walk
 from trimtab.core.budget import corrections
 from trimtab.core.replay import replay
-from trimtab.prices.thresholds import with_closing
+from trimtab.prices.price import with_closing
 from trimtab.schedules import Fixed, Geometric, RandomRamp, RandomTimes, Window
 
 CLOSINGS = ("paid", "free", "none")
@@ -106,7 +106,7 @@ def test_calibration_for_a_budget_that_leaves_nothing_is_refused():
 @pytest.mark.parametrize("method", ["paper", "planned"])
 def test_a_price_of_another_accounting_is_refused(made, used, method):
     price = tt.calibrate(tt.Problem(Walk(), Sphere(), range(100, 108)), 0.5, method=method, closing=made)
-    with pytest.raises(ValueError, match=f"made for closing='{made}', this run has closing='{used}'"):
+    with pytest.raises(ValueError, match=f"made for closing='{made}': got closing='{used}'"):
         run(price.at(4), closing=used)
     assert run(price.at(4), closing=made).spent.tolist() == [4] * 5
 

@@ -10,7 +10,7 @@ import torch
 import free
 import trimtab as tt
 from cases import Sphere, Walk, correct
-from trimtab.core import bound_constraint, state
+from trimtab.core import bound_constraint, trace
 from trimtab.core import corrector as corrector_module
 
 # ------------------------------------------------------------------ bad input
@@ -18,7 +18,7 @@ from trimtab.core import corrector as corrector_module
 
 @pytest.mark.parametrize("n_steps", [0, -1, 2.0, True])
 def test_impossible_step_counts_are_refused(n_steps):
-    with pytest.raises(ValueError, match="n_steps must be a whole number"):
+    with pytest.raises((TypeError, ValueError), match="n_steps must be a whole number"):
         free.Corrector(Sphere(), tt.Stepwise(), n_steps)
 
 
@@ -45,7 +45,7 @@ def test_a_schedule_class_is_not_a_schedule():
 
 
 def test_a_constraint_needs_its_methods():
-    with pytest.raises(TypeError, match=r"derives from trimtab\.Constraint: got Linear"):
+    with pytest.raises(TypeError, match=r"derive from trimtab\.Constraint: got Linear"):
         free.Corrector(torch.nn.Linear(1, 1), tt.Stepwise(), 3)
 
 
@@ -168,7 +168,7 @@ def test_a_copy_that_goes_on_by_another_clock_keeps_its_seconds(hours, monkeypat
     for t in range(2):
         x = corrector(2 * x, t)
     written = pickle.dumps(corrector)
-    for module in (ledger, applied, corrector_module):
+    for module in (bound_constraint, trace, corrector_module):
         monkeypatch.setattr(module, "perf_counter", lambda: time.perf_counter() + 3600 * hours)
     other = pickle.loads(written)
     for t in range(2, 4):
@@ -187,18 +187,16 @@ def test_proposals_are_not_modified():
 # ------------------------------------------------------------------ records
 
 
-@pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize("defect", [None, Sphere().defect])
-def test_schedules_that_do_not_look_can_do_without_defects(defect, dense):
+def test_schedules_that_do_not_look_can_do_without_defects(defect):
     sphere = tt.as_constraint(Sphere().project, defect)
     seen = free.rollout(Walk(), sphere, tt.Periodic(3), range(4))
-    blind = free.rollout(Walk(), sphere, tt.Periodic(3), range(4), measure_defects=False, dense=dense)
+    blind = free.rollout(Walk(), sphere, tt.Periodic(3), range(4), measure_defects=False)
     assert torch.equal(blind.final, seen.final)
     assert torch.equal(blind.projected, seen.projected)
     assert blind.defects.isnan().all()
     assert blind.residuals.isnan().all()
-    if not dense:
-        assert blind.rows == {"update": 48, "defect": 0, "projection": 12}
+    assert blind.rows == {"update": 48, "defect": 0, "projection": 12}
 
 
 def test_schedules_that_look_need_defects():

@@ -53,9 +53,7 @@ def test_a_closing_is_counted_as_it_would_have_been_at_the_last_step():
         assert torch.equal(run.paid, run.projected.sum(dim=0) + run.closing)
     assert torch.equal(paid.spent, paid.paid)
     assert (paid.spent <= 4).all()
-    assert " 0 apart from the budget" in repr(paid)
     assert torch.equal(apart.spent, apart.projected.sum(dim=0))
-    assert f" {float(apart.closing.double().mean()):.4g} apart from the budget" in repr(apart)
 
 
 @pytest.mark.parametrize("closing", ["paid", "free"])
@@ -107,7 +105,7 @@ def test_a_block_may_be_left_after_a_stop():
 def test_a_call_after_a_stop_is_none_of_the_same_block():
     with tt.Corrector(Ball(torch.ones(3)), tt.Periodic(4), 10) as corrector:
         x = corrector.stop(corrector(torch.full((3, 2), 2.0), 0))
-        with pytest.raises(RuntimeError, match="the run was stopped after 1 of 10 steps"):
+        with pytest.raises(RuntimeError, match="this run was stopped at step 1 of 10"):
             corrector(x, 1)
 
 
@@ -143,31 +141,21 @@ def test_the_schedule_that_ran_is_the_one_that_replays(schedule, steps, closing)
     assert torch.equal(replay(schedule, run), run.projected)
 
 
-@pytest.mark.parametrize("dense", [False, True])
-def test_a_run_that_is_stopped_does_not_end_with_nan(dense):
+def test_a_run_that_is_stopped_does_not_end_with_nan():
     broken = tt.as_constraint(lambda x: x * torch.nan, Sphere().defect)
     for closing in ("paid", "free"):
-        corrector = tt.Corrector(broken, tt.Periodic(1), 4, closing=closing, dense=dense, measure_defects=True)
+        corrector = tt.Corrector(broken, tt.Periodic(1), 4, closing=closing, measure_defects=True)
         x = corrector(torch.ones(2, 3), 0)
         with pytest.raises((ValueError, RuntimeError), match="NaN or inf for 2 of 2"):
             corrector.stop(x)
         assert corrector.t == 1  # nothing was written down: the loop may go on, or stop elsewhere
     for closing in ("paid", "free", "none"):
-        corrector = tt.Corrector(Sphere(), tt.Periodic(1), 4, closing=closing, dense=dense)
+        corrector = tt.Corrector(Sphere(), tt.Periodic(1), 4, closing=closing)
         x = corrector(torch.ones(2, 3), 0)
         with pytest.raises(ValueError, match="the loop stopped with NaN or inf for 2 of 2 samples at step 1 of 4"):
             corrector.stop(x * torch.nan)
         corrector.stop(x)
         assert corrector.rollout.n_steps == 1
-
-
-def test_a_dense_run_that_is_stopped_has_no_bad_defects():
-    blind = tt.as_constraint(Sphere().project, lambda x: torch.where(x[:, 0] > 2, torch.nan, Sphere().defect(x)))
-    corrector = tt.Corrector(blind, tt.Periodic(1), 4, closing="none", dense=True, measure_defects=True)
-    corrector(torch.full((2, 3), 3.0), 0)
-    x = corrector(torch.ones(2, 3), 1)
-    with pytest.raises(ValueError, match="NaN or inf for 2 of 2 samples"):
-        corrector.stop(x)
 
 
 def test_there_must_be_a_run_to_stop():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +12,6 @@ from cases import Sphere, Walk
 from trimtab.core.constraint import Improvement
 from trimtab.core.groups import Groups, as_groups
 from trimtab.core.replay import replay
-from trimtab.core.state import RunState
 from trimtab.prices import Adaptive, Thresholds
 
 LABELS = torch.tensor([7, 3, 7, 3, 9, 9])
@@ -96,9 +94,7 @@ def test_a_problem_has_one_label_for_each_of_its_seeds():
 
 
 def test_what_a_run_was_given_follows_its_states_to_their_device():
-    form = SimpleNamespace(n=6, device=ELSEWHERE, dtype=torch.float32)
-    ledger = RunState(form, tt.Periodic(torch.full((6,), 3)), 12, "none", torch.arange(6))
-    assert ledger.seeds.device == ledger.schedule.budget.device == ELSEWHERE
+    assert tt.Periodic(torch.full((6,), 3)).to(ELSEWHERE).budget.device == ELSEWHERE
     groups = Groups(LABELS, "largest")
     assert (groups.to(ELSEWHERE).labels.device, groups.to(ELSEWHERE).defect) == (ELSEWHERE, "largest")
     assert groups.to(LABELS.device) is groups
@@ -133,21 +129,20 @@ class Pairs(tt.Constraint):
         return Improvement((x + y) / 2, self.defect((x + y) / 2), done)
 
 
-@pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize("schedule", [tt.Stepwise(), tt.schedules.Fixed(torch.tensor([[True, False]]))])
-@pytest.mark.parametrize("policy", ["keep", "revert", tt.core.applied.Retry(1), tt.core.applied.Retry(2)])
-def test_a_group_whose_projection_fails_for_one_row_is_dealt_with_whole(policy, schedule, dense):
+@pytest.mark.parametrize(
+    "policy", ["keep", "revert", tt.core.bound_constraint.Retry(1), tt.core.bound_constraint.Retry(2)]
+)
+def test_a_group_whose_projection_fails_for_one_row_is_dealt_with_whole(policy, schedule):
     pairs = Pairs(failures=2)
-    corrector = tt.Corrector(
-        pairs, schedule, 1, groups=PAIRS, on_failure=policy, closing="none", measure_defects=True, dense=dense
-    )
+    corrector = tt.Corrector(pairs, schedule, 1, groups=PAIRS, on_failure=policy, closing="none", measure_defects=True)
     x = torch.tensor([[0.0], [5.0], [3.0], [9.0]])
     y = corrector(x, 0)
     chosen = corrector.projected
     corrected = policy != "revert"
     assert torch.equal(y, torch.where(chosen[:, None] & corrected, torch.tensor([[1.0], [6.5], [2.0], [7.5]]), x))
     assert all(size % 2 == 0 for size in pairs.sizes)
-    assert torch.equal(corrector.rollout.failed[0], chosen & (policy != tt.core.applied.Retry(2)))
+    assert torch.equal(corrector.rollout.failed[0], chosen & (policy != tt.core.bound_constraint.Retry(2)))
     assert torch.equal(corrector.rollout.grouped().failed[0], corrector.rollout.failed[0, :2])
 
 
@@ -162,7 +157,7 @@ def test_a_group_that_a_failed_projection_makes_worse_keeps_its_proposals():
 def test_a_group_of_which_one_row_is_done_is_closed_whole(stop):
     pairs = Pairs()
     corrector = tt.Corrector(
-        pairs, tt.Stepwise(), 1 + stop, groups=PAIRS, unit="iteration", closing="free", measure_defects=True
+        pairs, tt.Periodic(1.0), 1 + stop, groups=PAIRS, unit="iteration", closing="free", measure_defects=True
     )
     y = corrector(torch.tensor([[0.0], [5.0], [3.0], [9.0]]), 0)
     if stop:

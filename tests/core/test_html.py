@@ -16,8 +16,7 @@ import free
 import trimtab as tt
 from trimtab.core import html
 from trimtab.prices.plan import Plan
-from trimtab.prices.raced import Raced
-from trimtab.prices.thresholds import Thresholds
+from trimtab.prices.price import Raced, Thresholds
 
 points = st.lists(st.tuples(st.floats(-1e9, 1e9), st.floats()), max_size=30)
 
@@ -131,6 +130,6 @@ def test_a_comparison_shows_its_table_and_its_first_measure():
     rows = list(body.iter("tr"))[1:]
     assert [row[0].text for row in rows] == [row.name for row in found.rows]
     assert len({len(row) for row in rows}) == 1
-    assert len(rows[0]) == 2 + len(found.measures)  # nothing was compared as a distribution
+    assert len(rows[0]) == 3 + len(found.measures)  # nothing was compared as a distribution
     lines = [p.get("d", "") for p in body.iter("path") if p.get("stroke") in html.COLOURS]
     assert [line.count("L") for line in lines] == [1, 1]

@@ -8,7 +8,6 @@ import torch
 import free
 import trimtab as tt
 from cases import CONSTRAINTS, SCHEDULES, Solver, Sphere, Walk
-from trimtab.core.bound_constraint import Retry
 from trimtab.core.budget import corrections
 from trimtab.core.noise import Noise
 from trimtab.core.replay import replay
@@ -95,23 +94,11 @@ def test_a_loop_of_ones_own_gives_the_same_rollout(constraint, schedule):
         assert_same(corrector.rollout, record)
 
 
-@every_constraint
-@every_schedule
-def test_dense_projection_changes_nothing(constraint, schedule):
-    for policy in ("keep", "revert", Retry(2)):
-        dense, gathered = (run(constraint, schedule, dense=how, on_failure=policy) for how in (True, False))
-        for name in ("final", "defects", "residuals", "projected", "failed", "iterations"):
-            assert torch.equal(getattr(dense, name), getattr(gathered, name)), name
-
-
-def test_a_row_that_was_not_chosen_cannot_fail_a_dense_run():
+def test_a_row_that_was_not_chosen_cannot_fail():
     x = torch.tensor([[3.0, 0.0], [0.0, 3.0]])  # the solver fails on the first
-    for dense in (False, True):
-        corrector = tt.Corrector(
-            Solver(), lambda view: torch.tensor([False, True]), 1, closing="none", dense=dense, on_failure="raise"
-        )
-        torch.testing.assert_close(corrector(x), torch.tensor([[3.0, 0.0], [0.0, 1.0]]))
-        assert corrector.rollout.iterations.tolist() == [[0, 3]]
+    corrector = tt.Corrector(Solver(), lambda view: torch.tensor([False, True]), 1, closing="none", on_failure="raise")
+    torch.testing.assert_close(corrector(x), torch.tensor([[3.0, 0.0], [0.0, 1.0]]))
+    assert corrector.rollout.iterations.tolist() == [[0, 3]]
 
 
 @every_constraint

@@ -18,12 +18,12 @@ from trimtab.core.noise import Noise
 BAD = st.sampled_from([torch.nan, torch.inf, -torch.inf])
 
 
-@given(BAD, st.integers(0, 4), st.booleans())
-def test_bad_states_are_refused_by_name(bad, row, dense):
+@given(BAD, st.integers(0, 4))
+def test_bad_states_are_refused_by_name(bad, row):
     x = torch.ones(5, 3)
     x[row, 1] = bad
     with pytest.raises(ValueError, match=f"for 1 of 5 samples at step 0 of 1 \\(first: sample {row}, seed {row + 40}"):
-        correct(x, seeds=range(40, 45), dense=dense)
+        correct(x, seeds=range(40, 45))
 
 
 @given(st.sampled_from([torch.nan, torch.inf, -1e-9, -3.0]), st.integers(0, 4))
@@ -166,12 +166,11 @@ def in_place(x):
     return x
 
 
-@pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize("schedule", [tt.Periodic(0.4), tt.schedules.RandomTimes(0.4)])
 @pytest.mark.parametrize("defect", [None, Sphere().defect])
-def test_a_projection_may_work_in_place(defect, schedule, dense):
-    fresh = free.rollout(Walk(), tt.as_constraint(Sphere().project, defect), schedule, range(6), dense=dense)
-    reused = free.rollout(Walk(), tt.as_constraint(in_place, defect), schedule, range(6), dense=dense)
+def test_a_projection_may_work_in_place(defect, schedule):
+    fresh = free.rollout(Walk(), tt.as_constraint(Sphere().project, defect), schedule, range(6))
+    reused = free.rollout(Walk(), tt.as_constraint(in_place, defect), schedule, range(6))
     torch.testing.assert_close(reused.defects, fresh.defects)
     torch.testing.assert_close(reused.final, fresh.final)
     assert float(fresh.defects.max()) > 0.01

@@ -469,7 +469,7 @@ def test_kept_jax_arrays_are_read_where_jax_is_not_imported_yet(tmp_path, monkey
     kept, name = BatchCache(tmp_path, said.append), "0" * 32 + "-0"
     assert kept.write(name, CachedBatch((corrector.rollout,)))
     monkeypatch.delitem(sys.modules, "jax")
-    monkeypatch.setattr("trimtab.core.trees.import_module", {"jax": jax}.__getitem__)  # it cannot be imported twice
+    monkeypatch.setattr("trimtab.core.arrays.import_module", {"jax": jax}.__getitem__)  # it cannot be imported twice
     found = kept.read(name)
     assert not said
     assert found is not None

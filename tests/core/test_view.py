@@ -102,7 +102,7 @@ def test_a_run_belongs_to_the_thread_that_began_it():
     thread.start()
     thread.join()
     assert len(raised) == 3
-    assert all("begun by another thread" in str(error) for error in raised)
+    assert all("started by another thread" in str(error) for error in raised)
     for t in range(1, T):
         corrector(x, t)
     assert corrector.rollout.n_steps == T

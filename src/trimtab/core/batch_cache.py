@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from trimtab.core.arrays import plain_tree, state_of
 from trimtab.core.files import UNUSABLE, plain_name, read_bytes, read_json, sha256, write_atomically
 from trimtab.core.record import Rollout
-from trimtab.core.trees import plain_tree, state_of
 
 __all__ = ["BatchCache", "CachedBatch", "is_cache_file"]
 

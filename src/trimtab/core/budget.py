@@ -1,23 +1,49 @@
-"""What a budget is: how many corrections, of which kind, a sample may spend."""
+"""What a budget is: how many corrections, of which kind, a sample or a batch may spend."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from trimtab.core.errors import check_integer, unknown
+from trimtab.core.checks import check_integer, unknown
 
-__all__ = ["Budget", "Unit", "corrections", "most_corrections", "units"]
+__all__ = ["Budget", "PerBatch", "PerSample", "Unit", "corrections", "most_corrections", "units"]
 
 Budget = int | float | Tensor
 """A whole number counts corrections, a float is a fraction of T, an integer tensor (n,) is a count per sample."""
 
 
-def corrections(budget: Budget | None, n_steps: int) -> int | Tensor:
-    """The budget as a number of corrections, between 0 and `n_steps`.
+@dataclass(frozen=True)
+class PerSample:
+    """A budget that each sample has for itself, as in the paper: a sample never depends on its batch-mates."""
+
+    budget: int | float
+
+
+@dataclass(frozen=True)
+class PerBatch:
+    """A budget that the samples of a batch share: `budget` per sample on average, exact in total.
+
+    The samples that need corrections most get more of them, so a sample depends on its batch-mates.
+
+    Example:
+        >>> import trimtab as tt
+        >>> domain = tt.domain("so3", n_steps=20)
+        >>> price = tt.calibrate(domain.problem(range(1000, 1016)), method="dp", objective="path")
+        >>> run = domain.problem(range(8)).rollout(price.at(PerBatch(0.25)))
+        >>> int(run.spent.sum()), len(set(run.spent.tolist())) > 1
+        (40, True)
+    """
+
+    budget: int | float
+
+
+def corrections(budget: Budget | PerBatch | PerSample | None, n_steps: int) -> int | Tensor:
+    """Return the budget as a number of corrections, between 0 and `n_steps`.
 
     Args:
         budget: A count, a fraction of `n_steps` (rounded to the nearest count), or a count for each sample; None is no
@@ -29,6 +55,8 @@ def corrections(budget: Budget | None, n_steps: int) -> int | Tensor:
         (25, 7, 100)
     """
     check_integer(n_steps, "n_steps")
+    if isinstance(budget, PerBatch | PerSample):
+        budget = budget.budget
     if budget is None:
         return n_steps
     if isinstance(budget, Tensor):
@@ -59,8 +87,8 @@ Unit = Literal["projection", "iteration"]
 """What a budget counts."""
 
 
-def units(budget: Budget | None, n_steps: int, unit: Unit = "projection") -> int | Tensor:
-    """The budget as a number of units: as in `corrections`, or iterations, of which a step may take several.
+def units(budget: Budget | PerBatch | PerSample | None, n_steps: int, unit: Unit = "projection") -> int | Tensor:
+    """Return the budget as a number of units: as in `corrections`, or iterations, of which a step may take several.
 
     Example:
         >>> units(2.5, 100, "iteration"), units(7, 100, "iteration")
@@ -71,6 +99,8 @@ def units(budget: Budget | None, n_steps: int, unit: Unit = "projection") -> int
         raise unknown("unit", unit, get_args(Unit))
     if unit == "projection":
         return corrections(budget, n_steps)
+    if isinstance(budget, PerBatch | PerSample):
+        budget = budget.budget
     if budget is None:
         return 2**31 - 1
     if isinstance(budget, Tensor):
@@ -81,11 +111,11 @@ def units(budget: Budget | None, n_steps: int, unit: Unit = "projection") -> int
     count = budget if isinstance(budget, int | np.integer) else budget * n_steps + 0.5
     if not 0 <= count < 2**31:
         raise ValueError(
-            f"a budget of iterations comes to 0 to 2^31 - 1 of them over T = {n_steps} steps: got {budget!r}"
+            f"an iteration budget must be between 0 and 2^31 - 1 in total (T = {n_steps} steps): got {budget!r}"
         )
     return int(count)
 
 
 def most_corrections(budget: Budget, n_steps: int) -> int:
-    """The largest number of corrections that any sample may spend."""
+    """Return the largest number of corrections that any sample may spend."""
     return int(torch.as_tensor(corrections(budget, n_steps)).max())

@@ -1,37 +1,60 @@
-"""Algorithm 1: propose, look at the defect, decide, correct.
+"""Algorithm 1: propose, measure the defect, decide, correct.
 
-Read `Corrector.__call__`: it is one pass of the paper's loop. The decision `s >= lambda[t, b]` is the schedule's
-(`trimtab.prices.thresholds.Adaptive.decide`), `b > 0` is the ledger's (`RunState.decide`), and everything that steps a
-sampler comes through here. When a run begins, whose it is and when it is over is in `trimtab.core.life`.
+Read `Corrector.__call__`: it is one pass of the paper's loop, and everything that steps a sampler comes through it.
+The comparison `s >= lambda[t, b]` is the schedule's (`trimtab.prices.schedule`); `b > 0` and the accounts are pure
+functions in `trimtab.core.state`.
 """
 
 from __future__ import annotations
 
+import asyncio
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from threading import Lock, get_ident
 from time import perf_counter
-from typing import Any
+from types import TracebackType
+from typing import Any, Self, get_args
 
+import numpy as np
 import torch
 from torch import Tensor, is_autocast_enabled, is_grad_enabled
 
-from trimtab.core.bound_constraint import BoundConstraint, Outcome, recover
-from trimtab.core.effort import improve_while_it_pays
-from trimtab.core.life import RunLife
-from trimtab.core.looks import is_measured_step
-from trimtab.core.state import RunState
-from trimtab.core.states import Leaves, all_finite, finite_rows, put_rows, rowwise, take_leaves, true_rows
+from trimtab.core.arrays import Form, Leaves, all_finite, finite_rows, put_rows, take_leaves
+from trimtab.core.bound_constraint import (
+    BoundConstraint,
+    Context,
+    OnFailure,
+    Outcome,
+    ProjectionError,
+    as_retry,
+    recover,
+)
+from trimtab.core.budget import Budget, PerBatch, PerSample, Unit, units
+from trimtab.core.checks import check_callable, check_integer
+from trimtab.core.constraint import Constraint, check_constraint
+from trimtab.core.groups import Groups, as_groups
+from trimtab.core.noise import as_seeds
+from trimtab.core.record import Closing, InfeasibleWarning, Rollout
+from trimtab.core.schedule import Schedule, as_schedule, check_seeds_unused
+from trimtab.core.trace import Trace, are_distances
+from trimtab.core.view import StepView, is_measured_step
 
 __all__ = ["Corrector"]
 
+_MOST_ITERATIONS = 1000  # of one step
 
-class Corrector(RunLife):
+
+class Corrector:
     """Corrects proposals on schedule, one call per step, in any loop.
 
     After `n_steps` calls a run is complete: the last call has made the result feasible, `rollout` holds the record,
-    and the next call begins a new run. Used as a context manager, leaving the block early or calling once too often
-    is an error; passing `t` checks every call. Samples must not influence each other and keep their rows.
+    and the next call starts a new run. As a context manager it raises if the block ends early or calls once too often;
+    passing `t` checks every call. Samples must not influence each other and must keep their rows.
 
-    A run belongs to the thread that began it: a call from another one is refused. Give each thread a corrector.
-    float16 and bfloat16 states are measured and projected in float32. No gradient flows through a correction.
+    A number as the schedule is a budget: prices are learned from the corrector's own runs, and `learned` reports what
+    they save. A run belongs to the thread (and asyncio task) that started it. States in float16 and bfloat16 are
+    measured and projected in float32. No gradient flows through a correction.
 
     Example:
         >>> import torch, trimtab as tt
@@ -45,219 +68,505 @@ class Corrector(RunLife):
         [2, 2, 2]
     """
 
+    def __init__(
+        self,
+        constraint: Constraint,
+        schedule: Schedule | Callable[[StepView], Tensor] | Budget | PerBatch | PerSample | Any,
+        n_steps: int,
+        *,
+        closing: Closing = "paid",
+        seeds: Iterable[int] | Tensor | None = None,
+        groups: Groups | Tensor | Sequence[int] | None = None,
+        on_failure: OnFailure = "keep",
+        keep_states: bool = False,
+        unit: Unit | None = None,
+        measure_defects: bool | None = None,
+        on_step: Callable[[int, dict[str, float]], None] | None = None,
+    ) -> None:
+        """Make a corrector for a loop of `n_steps` updates.
+
+        Args:
+            constraint: Projects and measures defects; a `Constraint`, or functions wrapped by `as_constraint`.
+            schedule: Decides. A schedule, any function of a `StepView`, or a budget: a number, `PerBatch(0.25)` or
+                `PerSample(0.25)`, for which prices are learned from run to run (`trimtab.prices.Learner`).
+            n_steps: T, how many times the loop calls.
+            closing: How a run ends. "paid": the last step corrects every sample, and each budget reserves a correction
+                for it. "free": a sample that the last step left alone is projected outside its budget, as the paper
+                counts. "none": it ends as it is, for corrections that are not projections.
+            seeds: One per sample, if the loop knows them; seeds that calibrated the schedule raise.
+            groups: One label per row; rows with the same label are decided on and corrected together.
+            on_failure: What to do with a failed projection: "keep" the solver's state unless it is worse than the
+                proposal, "revert" to the proposal, "raise", "retry" or `Retry(n)`.
+            keep_states: Keep the states along the path. If off, memory is O(T n) numbers.
+            unit: What a budget counts: "projection", or "iteration" for a constraint that offers `improve`; the
+                schedule is then asked again after each iteration. The schedule's own unit by default.
+            measure_defects: Whether to measure the defects of all steps; by default if the schedule uses them. The
+                record holds NaN for defects that were not measured.
+            on_step: `on_step(t, numbers)` is called after each step, for logging, without gradients and autocast.
+        """
+        self.n_steps = check_integer(n_steps, "n_steps", 1, 2**31 - 1)
+        self.constraint = check_constraint(constraint)
+        if closing not in get_args(Closing):
+            raise ValueError(f"closing must be 'paid', 'free' or 'none': got {closing!r}")
+        for name, value in (("keep_states", keep_states), ("measure_defects", measure_defects)):
+            if not isinstance(value, bool) and (value is not None or name != "measure_defects"):
+                raise TypeError(f"{name} must be True or False: got {value!r:.60} of type {type(value).__name__}")
+        if on_step is not None:
+            check_callable(on_step, "on_step", "on_step(t, numbers)")
+        self.closing: Closing = closing
+        self.seeds = None if seeds is None else as_seeds(seeds)
+        self.groups, self.keep_states, self.on_step = as_groups(groups), keep_states, on_step
+        self.tries, self.then = as_retry(on_failure)
+        self._asked_unit, self._asked_measure = unit, measure_defects
+        self.learner = _as_learner(schedule, constraint, self.n_steps, closing, unit)
+        self._use(as_schedule(schedule) if self.learner is None else self.learner.schedule(1))
+        self._trace: Trace | None = None
+        self._strict = False
+        self._starting = Lock()
+        self._previous: Leaves | None = None
+        _break_compiled_graphs()
+
+    # -------------------------------------------------------------- one step
+
     def __call__(self, proposal: Any, t: int | None = None, **context: Any) -> Any:
-        """The state to go on with: corrected where the schedule says so, the proposal elsewhere.
+        """Return the next state: corrected where the schedule says so, else the proposal.
 
         Args:
             proposal: The state after the loop's own update, (n, *event), or a tree of such arrays. Not modified.
-            t: The step, if the loop wants the count checked; 0 begins a new run.
-            **context: What the constraint needs to know beside the state, such as `sigma=0.3`; see `Constraint.needs`.
+            t: The step, if the loop wants the count checked; 0 starts a new run.
+            **context: What the constraint needs besides the state, such as `sigma=0.3`; see `Constraint.needs`.
         """
-        if is_grad_enabled():
-            with torch.no_grad():
-                return self(proposal, t, **context)
-        ledger = self._at(proposal, t)
-        if is_autocast_enabled(ledger.device_type):  # it would round a projection to half precision
-            with torch.autocast(ledger.device_type, enabled=False):
-                return self(proposal, t, **context)
-        constraint = ledger.applied or self._applied(ledger, context)
-        x = self._look(ledger, constraint, proposal)
-        ledger.broken = True  # until the step is whole: nothing may be decided, and paid for, twice
-        chosen = ledger.decide(proposal, context)  # b > 0 and s >= lambda[t, b]
-        if self.dense:
-            x = self._correct_all(ledger, constraint, x)
-        elif (rows := true_rows(chosen)).numel():
-            if self.unit == "iteration" and not ledger.ends_paid:
-                x = improve_while_it_pays(ledger, constraint, x, rows, proposal, context)
-            else:
-                x = self._correct(ledger, constraint, x, rows)
-        if self.closing == "free" and ledger.t == self.n_steps - 1:
-            x = self._close(ledger, constraint, x, ~ledger.finished_at(ledger.t))
-        return self._finish(ledger, x)
+        run = self._trace_for(proposal, t)
+        if is_grad_enabled() or is_autocast_enabled(run.device.type):  # autocast would round projections
+            with torch.no_grad(), torch.autocast(run.device.type, enabled=False):
+                return self._step(run, proposal, context)
+        return self._step(run, proposal, context)
 
-    def _look(self, ledger: RunState, constraint: BoundConstraint, proposal: Any) -> Leaves:
-        """Measure the defects of the proposals; refuse what cannot be states of this run, or distances."""
-        ledger.updates.count(ledger.returned_at, ledger.n)
+    def _step(self, run: Trace, proposal: Any, context: dict[str, Any]) -> Any:
+        """Measure, decide and correct."""
+        constraint = self._bound(run, context)
+        x = self._measure(run, constraint, proposal)
+        run.broken = True  # until the step is whole: no decision may be paid for twice
+        chosen = run.decide(proposal, context)  # b > 0 and s >= lambda[t, b]
+        rows = chosen.nonzero().squeeze(1)
+        if len(rows) and self.unit == "iteration" and not (run.closes_now or run.schedule.whole):
+            x = self._iterate(run, constraint, x, rows, proposal, context)
+        elif len(rows):
+            x = self._project(run, constraint, x, rows)
+        if self.closing == "free" and run.t == self.n_steps - 1:
+            x = self._close(run, constraint, x, ~run.finished())
+        return self._finish(run, x)
+
+    def _measure(self, run: Trace, constraint: BoundConstraint, proposal: Any) -> Leaves:
+        """Measure the defects of the proposals; raise if states or defects are not finite."""
+        run.updates.count(run.returned_at, run.n)
         try:
-            x = ledger.form.leaves(proposal)
-            if not ledger.form.exact:
-                x = ledger.form.widened(x)
-            if not (self.measure_defects or (self.measure_every and is_measured_step(ledger.t, self.measure_every))):
-                if not self.dense and not all_finite(x):
-                    ledger.check_rows_ok(~finite_rows(x), "the sampler proposed NaN or inf")
-                return x
-            try:
-                defect = constraint.defect(x) if constraint.looks.calls else self._first_look(constraint, x)
-            except Exception:
-                ledger.check_rows_ok(~finite_rows(x), "the sampler proposed NaN or inf")  # if so, it is the reason
-                raise
-            sound = ledger.look(defect, check=not self.dense)
-            if not self.dense and not (sound and all_finite(x)):
-                ledger.check_rows_ok(~finite_rows(x), "the sampler proposed NaN or inf")
-                seen = ledger.defects[ledger.t]
-                ledger.check_rows_ok(~((seen >= 0) & seen.isfinite()), "the defect is negative, NaN or inf")
+            x = run.form.widened(run.form.leaves(proposal))
+            finite = all_finite(x)
+            if finite and (self.measure_defects or self._measures_at(run.t)):
+                before = None if run.defect_meter.calls else tuple(leaf.clone() for leaf in x)
+                defect = constraint.defect(x)
+                if before is not None and not all(torch.equal(a, b) for a, b in zip(before, x, strict=True)):
+                    raise ValueError("defect changed the states it was given; it must copy them first")
+                run.observe(defect)
+            run.check(finite_rows(x) if not finite else None, "the sampler proposed NaN or inf")
             return x
         except BaseException:
-            ledger.returned_at = perf_counter()  # the step may be made again, and its update is counted from here
+            run.returned_at = perf_counter()  # the loop may repeat the step, and its update is timed from here
             raise
 
-    def _first_look(self, constraint: BoundConstraint, x: Leaves) -> Tensor:
-        """The defects of the first proposals, (n,); refuse a defect that works in place."""
-        before = () if self.dense else tuple(leaf.clone() for leaf in x)
-        defect = constraint.defect(x)
-        changed = not all(torch.equal(a, b) for a, b in zip(before, x, strict=False))
-        if changed and all_finite(before):  # NaN differs from itself
-            raise ValueError("defect changed the states it was given; it must leave them as they are (copy them first)")
-        return defect
+    def _project(self, run: Trace, constraint: BoundConstraint, x: Leaves, rows: Tensor) -> Leaves:
+        """Project the chosen rows, record what is left of their defects, and return the states."""
+        some = constraint.take(rows)
+        answer = self._recovered(run, some, x, some.project(x, rows), rows)
+        residual = self._residual(some, answer)
+        if residual is not None and not are_distances(residual):
+            some.check_answers(answer)  # bad states are the reason
+        run.record_projection(rows, answer, residual)
+        return put_rows(x, rows, answer.x)
 
-    def _correct(self, ledger: RunState, constraint: BoundConstraint, x: Leaves, rows: Tensor) -> Leaves:
-        """Project the chosen rows and write down what is left of their defects: the states to go on with."""
-        everyone = rows.numel() == ledger.n
-        those, some = (None, constraint) if everyone else (rows, constraint.take(rows))
-        answer = some.project(x, those)
-        if answer[1:] == (None, None, None) and self.measures_residuals and self.unit == "projection":
-            residual, told = some.defect(answer.x), True
-        else:
-            answer = self._accepted(ledger, some, x, answer, those)
-            ledger.keep_outcome(answer, those)
-            residual, told = self._residual(some, answer), self.measure_defects or answer.residual is not None
-        if not ledger.keep(residual, check=told):
-            some.check_answers(answer)
-            kept = torch.where(ledger.projected[ledger.t], ledger.residuals[ledger.t], 0.0)
-            ledger.check_rows_ok(
-                ~((kept >= 0) & kept.isfinite()), "the defect after projecting is negative, NaN or inf"
-            )
-        if everyone:
-            return answer.x
-        begin = perf_counter()
-        x = put_rows(x, rows, answer.x)
-        ledger.projections.seconds += perf_counter() - begin  # what projecting some rows costs
-        return x
+    def _iterate(
+        self,
+        run: Trace,
+        constraint: BoundConstraint,
+        x: Leaves,
+        rows: Tensor,
+        proposal: Any,
+        context: dict[str, Any],
+    ) -> Leaves:
+        """Buy iterations of the solver for the chosen rows, one at a time, until the schedule wants no more.
 
-    def _correct_all(self, ledger: RunState, constraint: BoundConstraint, x: Leaves) -> Leaves:
-        """Project the whole batch and keep the chosen rows, with no wait for the device."""
-        chosen = ledger.projected[ledger.t]
-        answer = constraint.project(x)
-        if answer.converged is not None:  # the failures of the others do not count
-            answer = answer._replace(converged=answer.converged | ~chosen)
-        answer = self._accepted(ledger, constraint, x, answer)
-        ledger.keep_outcome(answer, None)
-        left = torch.where(chosen, self._residual(constraint, answer), ledger.defects[ledger.t])
-        ledger.keep(left, check=False)
-        return tuple(torch.where(rowwise(chosen, a), a, b) for a, b in zip(answer.x, x, strict=True))
+        A row that is left alone once is left alone for the rest of the step. What the solver carries from one
+        iteration to the next follows its rows, and is dropped at the end of the step.
+        """
+        carried: tuple[Tensor, ...] | None = None
+        for _ in range(_MOST_ITERATIONS):
+            answer = constraint.take(rows).improve(x, rows, carried)
+            run.record_iteration(rows, answer)
+            if not bool(finite_rows(answer.x).all()):
+                raise ProjectionError(
+                    f"improve returned NaN or inf at step {run.t}; it must return finite states and report done where "
+                    "it cannot continue"
+                )
+            x = put_rows(x, rows, answer.x)
+            if not run.schedule.repeats:
+                return x
+            going = torch.zeros_like(run.done).index_fill_(0, rows, True) & ~run.done
+            again = run.decide(proposal, context, among=going)[rows]
+            rows = rows[again]
+            carried = None if answer.state is None else tuple(part[again] for part in answer.state)
+            if len(rows) == 0:
+                return x
+        raise ProjectionError(
+            f"{len(rows)} samples were not done after {_MOST_ITERATIONS} iterations at step {run.t}; improve must "
+            "report done where it cannot continue, or the schedule must have a budget"
+        )
 
-    def _close(self, ledger: RunState, constraint: BoundConstraint, x: Leaves, open_rows: Tensor) -> Leaves:
-        """The closing projection of the rows, in whole groups, that the last step left alone."""
-        if ledger.groups is not None:
-            open_rows = ledger.groups.touched(open_rows)
+    def _close(self, run: Trace, constraint: BoundConstraint, x: Leaves, open_rows: Tensor) -> Leaves:
+        """Run the closing projection of the rows that the last step left alone, in whole groups."""
+        if run.groups is not None:
+            open_rows = run.groups.touched(open_rows)
         rows = open_rows.nonzero().squeeze(1)
         if len(rows) == 0:
             return x
         some = constraint.take(rows)
-        answer = self._accepted(ledger, some, x, some.project(x, rows), rows)
-        some.check_answers(answer)  # nothing is measured any more
-        ledger.closed |= open_rows
-        if answer.converged is not None:
-            ledger.closing_failed[rows] = ~answer.converged
-        if answer.iterations is not None:
-            ledger.closing_iterations[rows] = answer.iterations.to(torch.int32)
-        elif self.unit == "iteration":  # a solver that does not tell is paid for one
-            ledger.closing_iterations[rows] = 1
+        answer = self._recovered(run, some, x, some.project(x, rows), rows)
+        some.check_answers(answer)  # no defect is measured after it
+        run.record_closing(rows, answer)
         return put_rows(x, rows, answer.x)
 
-    def _accepted(
-        self, ledger: RunState, constraint: BoundConstraint, x: Leaves, answer: Outcome, rows: Tensor | None = None
-    ) -> Outcome:
-        """The answer of a projection of some rows (k,), or of all: bad numbers refused, failures dealt with."""
-        if not self.dense and (answer.residual is not None or not self.measures_residuals):
-            constraint.check_answers(answer)  # else the defect that is measured next tells
-        if answer.converged is not None and not bool(answer.converged.all()):
-            groups = ledger.groups
-            if rows is not None:
-                x, groups = take_leaves(x, rows), groups and groups.take(rows)
-            answer = recover(constraint, x, answer, self.tries, self.then, groups)
-        return answer
+    def _recovered(self, run: Trace, constraint: BoundConstraint, x: Leaves, answer: Outcome, rows: Tensor) -> Outcome:
+        """Check the answer of a projection of some rows, and handle failures by the policy."""
+        if answer.residual is not None or not self.measures_residuals:
+            constraint.check_answers(answer)  # else the defect that is measured next shows bad states
+        if answer.converged is None or bool(answer.converged.all()):
+            return answer
+        groups = None if run.groups is None else run.groups.take(rows)
+        recovered, retries = recover(constraint, take_leaves(x, rows), answer, self.tries, self.then, groups)
+        run.extra[rows] += retries
+        return recovered
 
-    def _residual(self, constraint: BoundConstraint, answer: Outcome) -> Tensor:
-        """The defect of projected states: what the solver reports, else measured.
+    def _residual(self, constraint: BoundConstraint, answer: Outcome) -> Tensor | None:
+        """Return the defect of projected states, (k,): the solver's own report, else measured; None if not asked to.
 
-        Where measuring is projecting, it is 0, as a projection of a projected state changes nothing; what a failed one
-        left is measured there too.
+        If measuring is projecting, it is 0, since projecting twice changes nothing; failed rows are measured.
         """
         if answer.residual is not None:
             return answer.residual
+        x = answer.x
         if not self.measure_defects:
-            return torch.full((len(answer.x[0]),), torch.nan, device=answer.x[0].device)
-        if not self.measures_residuals:
-            left = torch.zeros(len(answer.x[0]), dtype=constraint.form.dtype, device=answer.x[0].device)
-            if answer.converged is not None and not bool(answer.converged.all()):
-                rows = (~answer.converged).nonzero().squeeze(1)
-                left[rows] = constraint.take(rows).defect(take_leaves(answer.x, rows)).to(left)
-            return left
-        return constraint.defect(answer.x)
+            return None
+        if self.measures_residuals:
+            return constraint.defect(x)
+        residual = torch.zeros(len(x[0]), dtype=constraint.form.dtype, device=x[0].device)
+        if answer.converged is not None and not bool(answer.converged.all()):
+            rows = (~answer.converged).nonzero().squeeze(1)
+            residual[rows] = constraint.take(rows).defect(take_leaves(x, rows)).to(residual)
+        return residual
 
-    def _finish(self, ledger: RunState, x: Leaves) -> Any:
-        """Close the books of the step; the states as the loop keeps them."""
-        if not ledger.form.exact:
-            x = ledger.form.narrowed(x)
+    def _finish(self, run: Trace, x: Leaves) -> Any:
+        """End the step; return the states as the loop keeps them."""
+        x = run.form.narrowed(x)
         if self.keep_states:
-            ledger.states.append(tuple(leaf.detach().clone() for leaf in x))
-        t = ledger.t
+            run.states.append(_detached(x))
+        t = run.t
         if t == self.n_steps - 1:
-            self._check_bad_end(ledger, x, self.n_steps)
-            ledger.final = tuple(leaf.detach().clone() for leaf in x)
-        ledger.t, ledger.again, ledger.broken = t + 1, 0, False
+            self._check_end(run, x)
         if "previous" in self.constraint.needs:
-            self._previous = tuple(leaf.detach().clone() for leaf in x)
+            self._previous = _detached(x)
+        run.next_step()
         if self.on_step is not None:
-            defect, chosen = ledger.defects[t], ledger.projected[t]
-            residual = torch.where(chosen, ledger.residuals[t], defect)
-            numbers = {"defect": defect, "residual": residual, "projected": chosen}
-            self.on_step(t, {name: float(values.double().mean()) for name, values in numbers.items()})
-        ledger.returned_at = perf_counter()
-        return ledger.form.state(x)
+            self.on_step(t, run.means(t))
+        run.returned_at = perf_counter()
+        if run.complete:
+            self._complete_run(run, x)
+        return run.form.state(x)
 
-    def _check_bad_end(self, ledger: RunState, x: Leaves, made: int) -> None:
-        """Refuse final states with NaN or inf, of which no later look would tell, after so many steps."""
-        if not self.dense and all_finite(x):
-            return
-        bad = ~finite_rows(x)
-        if self.dense:  # without synchronising at every step, bad numbers are found at the end
-            if self.measure_defects:
-                bad |= ~(ledger.defects + ledger.residuals)[:made].isfinite().all(dim=0)
-            elif self.measure_every:
-                bad |= ~ledger.defects[self.measure_every - 1 : made : self.measure_every].isfinite().all(dim=0)
-        half = "" if ledger.form.exact else ", or what half precision cannot hold"
-        ledger.check_rows_ok(bad, f"the sampler proposed, or the projection returned, NaN or inf{half}")
+    def _check_end(self, run: Trace, x: Leaves) -> None:
+        """Raise if final states have NaN or inf, which no later defect would show."""
+        if not all_finite(x):
+            half = "" if run.form.exact else ", or what half precision cannot hold"
+            run.check(finite_rows(x), f"the sampler proposed, or the projection returned, NaN or inf{half}")
+
+    def _complete_run(self, run: Trace, x: Leaves) -> None:
+        """Record the run, warn about infeasible samples, and let the learner learn from it."""
+        run.rollout = run.record(_detached(x))
+        if self.closing != "none" and not bool(run.rollout.feasible.all()):
+            bad = ~run.rollout.feasible
+            warnings.warn(
+                f"{int(bad.sum())} of {run.n} final samples are not feasible: their last projection failed (first: "
+                f"sample {int(bad.nonzero()[0])}); see rollout.feasible, or set on_failure",
+                InfeasibleWarning,
+                stacklevel=4,
+            )
+        if self.learner is not None:
+            self.learner.observe(run.rollout, run.schedule)
+
+    # -------------------------------------------------------------- runs
+
+    def begin(self, x: Any) -> None:
+        """Start a run with the initial states `x`, (n, *event). Optional: the first call does it, too.
+
+        Like a call, it raises if an unfinished run would be lost; `reset` drops one.
+        """
+        with self._starting:
+            run = self._owned_trace()
+            if run is not None and not run.broken:
+                self._check_finished(run)
+            run = self._start(x)
+        leaves = run.form.leaves(x)
+        if not all_finite(leaves):
+            self.reset()
+            raise ValueError("the initial states have NaN or inf; start with finite ones")
+        self._previous = _detached(leaves)
+        if self.keep_states:
+            run.states.append(self._previous)
 
     def stop(self, x: Any, **context: Any) -> Any:
-        """End the run here, before its `n_steps` calls, as a loop does that has converged or given up.
+        """End the run before its `n_steps` calls, as a loop does that has converged or given up.
 
-        The run is closed as it would have been at its last step: what the last call left alone is projected, paid for
-        by the correction that was kept back, or apart from the budget, or not at all. `rollout` is then the record of
-        the steps made, and says that more were planned.
+        The run is closed as at its last step: what the last call left alone is projected, paid for by the reserved
+        correction, or outside the budget, or not at all. `rollout` is then the record of the steps made.
 
         Args:
             x: The state the loop ends with, usually what the last call returned.
-            **context: What the constraint needs to know, as in a call.
+            **context: What the constraint needs, as in a call.
 
         Returns:
             The final states.
         """
-        ledger = self._own()
-        if ledger is None or ledger.t == 0 or ledger.complete or ledger.broken:
-            raise RuntimeError("there is no run to stop: stop ends one that has begun and is not complete")
-        if is_autocast_enabled(ledger.device_type):
-            with torch.autocast(ledger.device_type, enabled=False):
-                return self.stop(x, **context)
-        leaves = ledger.form.leaves(x)
-        ledger.check_rows_ok(~finite_rows(leaves), "the loop stopped with NaN or inf")
-        if self.closing != "none":
-            with torch.no_grad():
-                constraint = self._applied(ledger, context)
-                wide = self._close(ledger, constraint, ledger.form.widened(leaves), ~ledger.finished_at(ledger.t - 1))
-            leaves = ledger.form.narrowed(wide)
-        self._check_bad_end(ledger, leaves, ledger.t)
-        ledger.stop(leaves)
-        ledger.returned_at = perf_counter()  # the closing projection belongs to the time of the run
-        return ledger.form.state(leaves)
+        run = self._owned_trace()
+        if run is None or run.t == 0 or run.complete or run.broken:
+            raise RuntimeError("there is no run to stop: stop ends a run that has started and is not complete")
+        with torch.no_grad(), torch.autocast(run.device.type, enabled=False):
+            leaves = run.form.leaves(x)
+            run.check(finite_rows(leaves), "the loop stopped with NaN or inf")
+            if self.closing != "none":
+                wide = run.form.widened(leaves)
+                leaves = run.form.narrowed(self._close(run, self._bound(run, context), wide, ~run.finished(run.t - 1)))
+            self._check_end(run, leaves)
+        run.stop()
+        run.returned_at = perf_counter()  # the closing projection belongs to the time of the run
+        if run.states:
+            run.states[-1] = _detached(leaves)
+        self._complete_run(run, leaves)
+        return run.form.state(leaves)
+
+    def reset(self) -> None:
+        """Drop an unfinished run, so that the next call starts a new one."""
+        self._trace = self._previous = None
+
+    @property
+    def t(self) -> int:
+        """The step that the next call corrects."""
+        return 0 if self._trace is None or self._trace.complete else self._trace.t
+
+    @property
+    def rollout(self) -> Rollout:
+        """The record of the last run; raises while the run is not complete."""
+        run = self._trace
+        if run is None or run.rollout is None:
+            done = 0 if run is None else run.t
+            raise RuntimeError(
+                f"the corrector was called {done} of {self.n_steps} times; a rollout is complete, and feasible, after "
+                f"all {self.n_steps} (is n_steps the number of updates of your loop?)"
+            )
+        return run.rollout
+
+    @property
+    def learned(self) -> Any:
+        """What has been learned so far, and what it saves against the control samples; needs a budget as schedule."""
+        if self.learner is None:
+            raise AttributeError("a corrector learns if its schedule is a budget: Corrector(constraint, 0.25, n_steps)")
+        return self.learner.report()
+
+    @property
+    def projected(self) -> Tensor:
+        """Which samples the last call projected, (n,) bool; a closing projection that is free is not among them."""
+        if self._trace is None or self._trace.t == 0:
+            raise RuntimeError("the corrector has not been called yet in this run")
+        return self._trace.projected[self._trace.t - 1].clone()
+
+    def __enter__(self) -> Self:
+        """Start a run that must be complete at the end of the block."""
+        self.reset()
+        self._strict = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Raise if calls are missing, unless something else went wrong already."""
+        self._strict = False
+        if error is None:
+            self.rollout  # noqa: B018  # raises if the run is not complete
+
+    def __repr__(self) -> str:
+        """Return one line."""
+        return f"Corrector({self.schedule!r}, n_steps={self.n_steps}, closing={self.closing!r}, next step {self.t})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return all but the lock, of which a copy makes its own."""
+        return {name: value for name, value in vars(self).items() if name != "_starting"}
+
+    def __setstate__(self, attributes: dict[str, Any]) -> None:
+        """Restore a copy; a run in progress belongs to whoever calls it first."""
+        vars(self).update(attributes)
+        self._starting = Lock()
+
+    def _use(self, schedule: Schedule) -> None:
+        """Check a schedule against the constraint and the options, and use it from the next run on."""
+        unit: Any = self._asked_unit or schedule.unit or "projection"
+        if unit not in get_args(Unit):
+            raise ValueError(f"unit must be 'projection' or 'iteration': got {unit!r}")
+        for name, value in (("closing", self.closing), ("unit", unit)):
+            made_for = getattr(schedule, name)
+            if made_for not in ("", value):
+                raise ValueError(
+                    f"the schedule's prices were made for {name}={made_for!r}: got {name}={value!r}; calibrate with "
+                    "the one that is used"
+                )
+        if unit == "iteration" and not self.constraint.improves:
+            raise ValueError(
+                "unit='iteration' needs a constraint that offers improve(x, state), one iteration at a time; "
+                f"{type(self.constraint).__name__} has only project: leave unit out"
+            )
+        if self.seeds is not None:
+            check_seeds_unused(schedule, self.seeds)
+        every = check_integer(schedule.measure_every, "measure_every", 1)
+        if self._asked_measure is False and schedule.uses_defects:
+            raise ValueError(
+                f"{type(schedule).__name__} decides by defects, which measure_defects=False would not give it; leave "
+                "it on, or use a schedule with fixed times (Periodic, Planned, Fixed)"
+            )
+        self.schedule, self.unit = schedule, unit
+        default = (schedule.uses_defects and every == 1) or self.learner is not None
+        self.measure_defects = default if self._asked_measure is None else self._asked_measure
+        known = self.constraint.defect_is_projection and self.constraint.is_projection
+        self.measures_residuals = self.measure_defects and not known  # else 0: projecting twice changes nothing
+        units(schedule.budget, self.n_steps, self.unit)  # an impossible budget raises at once
+
+    def _measures_at(self, t: int) -> bool:
+        """Return whether the schedule measures defects at step t, if not at all steps."""
+        return self.schedule.uses_defects and is_measured_step(t, self.schedule.measure_every)
+
+    def _start(self, x: Any) -> Trace:
+        """Start a run for states like x."""
+        if torch.is_inference_mode_enabled():  # tensors made there could not be written to outside
+            with torch.inference_mode(False), torch.no_grad():
+                return self._start(x)
+        form = Form(x)
+        if self.learner is not None:
+            self._use(self.learner.schedule(form.n if self.groups is None else self.groups.n))
+        run = Trace(form, self.schedule, self.n_steps, self.closing, self.unit, self.seeds, self.groups)
+        run.owner = _owner()
+        if self.constraint.defect_is_projection:
+            run.defect_meter = run.projection_meter
+        self._trace, self._previous = run, None
+        return run
+
+    def _trace_for(self, proposal: Any, t: int | None) -> Trace:
+        """Return the run that this call belongs to; raise if it belongs to none."""
+        run = self._trace
+        if run is not None and 0 < run.t < self.n_steps and t in (None, run.t) and run.continues(_owner()):
+            return run
+        with self._starting:  # of two threads that start at once, one is the owner
+            return self._next_trace(proposal, t)
+
+    def _next_trace(self, proposal: Any, t: int | None) -> Trace:
+        run = self._owned_trace()
+        if run is not None and run.broken:
+            if t != 0:
+                raise RuntimeError(
+                    f"step {run.t} of {self.n_steps} failed half-way, and the run cannot continue; start a new one "
+                    "with t = 0 or after reset()"
+                )
+            run = None
+        if run is None or (run.complete and not self._strict) or (t == 0 and run.t != 0):
+            if run is not None:
+                self._check_finished(run)
+            if t not in (None, 0):  # before the record of the last run is lost
+                done = "" if run is None else "; the last run is complete (does your loop make more updates?)"
+                raise RuntimeError(f"the corrector expected step 0 of {self.n_steps} next: got t = {t}{done}")
+            run = self._start(proposal)
+        if run.complete:
+            stopped = run.t < self.n_steps
+            raise RuntimeError(
+                f"this run was stopped at step {run.t} of {self.n_steps}; a `with` block covers one run, so start the "
+                "next one in a new block"
+                if stopped
+                else f"the corrector was called more than n_steps = {self.n_steps} times in one run; is n_steps the "
+                "number of updates of your loop?"
+            )
+        if t is not None and t != run.t:
+            raise RuntimeError(f"the corrector expected step {run.t} of {self.n_steps} next: got t = {t}")
+        return run
+
+    def _owned_trace(self) -> Trace | None:
+        """Return the current run, if there is one; raise if another thread or task started it."""
+        run = self._trace
+        if run is not None and not run.complete and not run.belongs_to(_owner()):
+            raise RuntimeError(
+                f"this corrector's run was started by another thread or asyncio task (it is at step {run.t} of "
+                f"{self.n_steps}); give each one its own corrector"
+            )
+        return run
+
+    def _check_finished(self, run: Trace) -> None:
+        """Raise if starting a new run would lose an unfinished one."""
+        if 0 < run.t < run.n_steps:
+            raise RuntimeError(
+                f"a new run starts at t = 0, but the last one was called only {run.t} of {self.n_steps} times; call "
+                "reset() first if that was meant"
+            )
+
+    def _bound(self, run: Trace, context: dict[str, Any]) -> BoundConstraint:
+        """Return the constraint for this step, with what it needs to know."""
+        needs = self.constraint.needs
+        if not needs:
+            return BoundConstraint(self.constraint, run.form, run.projection_meter, run.defect_meter)
+        known = {"t": run.t, **context}
+        if self._previous is not None:
+            known["previous"] = run.form.state(run.form.widened(self._previous))
+        missing = [name for name in needs if name not in known]
+        if missing:
+            hint = (
+                "call corrector.begin(x) with the initial state"
+                if missing == ["previous"]
+                else f"call corrector(x, t, {missing[0]}=…)"
+            )
+            raise ValueError(f"the constraint needs {', '.join(missing)} at step {run.t}: {hint}")
+        passed = Context({name: known[name] for name in needs}, run.n)
+        return BoundConstraint(self.constraint, run.form, run.projection_meter, run.defect_meter, passed)
+
+
+def _break_compiled_graphs() -> None:
+    """Keep torch.compile out of a corrector, once torch.compile is there: importing it takes as long as torch."""
+    if "torch._dynamo" in sys.modules and not hasattr(Corrector.__call__, "_torchdynamo_disable"):
+        disabled: Any = torch.compiler.disable(Corrector.__call__)  # type: ignore[no-untyped-call]
+        Corrector.__call__ = disabled  # type: ignore[method-assign]
+
+
+def _detached(leaves: Leaves) -> Leaves:
+    return tuple(leaf.detach().clone() for leaf in leaves)
+
+
+def _owner() -> tuple[int, int]:
+    """Return who is calling: the thread, and the asyncio task in it, if any."""
+    loop = asyncio._get_running_loop()
+    return get_ident(), 0 if loop is None else id(asyncio.current_task(loop))
+
+
+def _as_learner(schedule: Any, constraint: Constraint, n_steps: int, closing: Closing, unit: Unit | None) -> Any:
+    """Return what learns prices from run to run, if the schedule is a budget or a learner; None otherwise."""
+    is_number = isinstance(schedule, int | float | np.integer | np.floating | PerBatch | PerSample)
+    if hasattr(schedule, "observe") and hasattr(schedule, "schedule"):
+        learner = schedule
+    elif is_number and not isinstance(schedule, bool):
+        from trimtab.prices.online import Learner
+
+        learner = Learner(schedule)
+    else:
+        return None
+    learner.prepare(constraint, n_steps, closing, unit)
+    return learner

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab.core.arrays import Form, numbers_of
 from trimtab.core.checks import check_callable, check_integer, check_number, check_positive, check_type, unknown
 from trimtab.core.metrics import Summary, distinct_seeds
 from trimtab.core.record import Rollout
-from trimtab.core.states import Form, numbers_of
 
 __all__ = [
     "MEASURES",

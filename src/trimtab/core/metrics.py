@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab.core.arrays import Form, difference, pick
 from trimtab.core.checks import check_callable, check_floats, check_number, check_type
 from trimtab.core.record import Rollout
-from trimtab.core.states import Form, difference, pick
 
 __all__ = [
     "Summary",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -11,26 +12,30 @@ import torch
 from torch import Tensor
 
 from trimtab.core import html
+from trimtab.core.arrays import Form
 from trimtab.core.budget import Unit
+from trimtab.core.checks import check_integer, missing_extra
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.groups import Groups
-from trimtab.core.record_checks import check_record
-from trimtab.core.states import Form
 
-__all__ = ["Closing", "Passes", "Rollout"]
+__all__ = ["Closing", "InfeasibleWarning", "Passes", "Rollout"]
 
 Closing = Literal["paid", "free", "none"]
-"""How a run ends: with a projection that the budget pays for, one apart from it (as the paper counts), or none."""
+"""How a run ends: with a projection that the budget pays for, with one outside it (as the paper counts), or none."""
 
-_FACTS = ("seconds", "calls", "rows", "closing_rule")
+_FAR = 10.0  # times the usual landing
+
+
+class InfeasibleWarning(UserWarning):
+    """Some final samples of a run are not feasible."""
 
 
 class Passes(NamedTuple):
-    """What a schedule looked at when it was asked again within a step, pass by pass.
+    """What a schedule saw when it was asked again within a step, pass by pass.
 
     Attributes:
         step: The step of each pass, (p,) int64.
-        defects: Of the deciders (samples, or groups) that it was asked about, (p, n); NaN for those that had finished.
+        defects: Of the samples (or groups) that it was asked about, (p, n); NaN for those that had finished.
         cost: Of the iteration before it, (p, n) int32; 0 for those that had none.
     """
 
@@ -41,32 +46,32 @@ class Passes(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Rollout:
-    """One recorded run of a batch of n samples over T steps.
+    """The record of one run of n samples over T steps.
 
     Attributes:
-        final: Final states, feasible, (n, *event).
-        defects: Of the proposals, before the decision, (T, n).
-        residuals: Of the states kept, after the decision, (T, n); what path error adds up. A closing projection beside
-            those of the steps is not credited here, so that no schedule gains by leaving the last step to it.
+        final: Final states, (n, *event); see `feasible`.
+        defects: Of the proposals, before the decision, (T, n); NaN if not measured.
+        residuals: Of the states kept, after the decision, (T, n); path error is their sum. A closing projection outside
+            the steps is not credited here, so that no schedule gains by leaving the last step to it.
         projected: Which samples were projected after which step, (T, n) bool.
-        closing: Which samples had a closing projection beside those of the steps, (n,) bool: apart from the budget, or
-            paid for by the correction that was kept back for it, where such a run was stopped early.
-        failed: Where a projection of the rollout failed, (T, n) bool.
-        closing_failed: Where the closing projection failed, (n,) bool.
-        iterations: Solver iterations, (T, n), 0 where nothing was projected or nothing was counted; where they are what
-            is counted, a projection that does not tell is one.
-        seeds: (n,), where known.
-        states: Kept states, (T + 1, n, *event) with the initial one first (T where the loop did not show it), or None.
+        closing: Which samples had a closing projection outside those of the steps, (n,) bool.
+        failed: Which projections of the steps failed, (T, n) bool.
+        closing_failed: Which closing projections failed, (n,) bool.
+        iterations: Solver iterations, (T, n), 0 if nothing was projected or the solver does not count.
+        seeds: (n,), if known.
+        states: States along the path, (T + 1, n, *event) with the initial one first (T if the loop did not call
+            `begin`), or None.
         seconds: Wall clock by kind: update, defect, projection, scheduling.
         calls: Calls by kind: update, defect, projection.
-        rows: Samples handled by kind; `rows["projection"]` is the true number of projections, closing, retries and
-            residual defects included.
+        rows: Samples handled by kind; `rows["projection"]` counts every row that was projected.
         closing_rule: How the run ended: "paid", "free" or "none"; see `Corrector`.
         groups: Which samples were decided on together, if any were.
-        planned_steps: How many steps there should have been, if the run was stopped before; None for a whole one.
-        unit: What was counted: "projection"s, or each "iteration" of the solver.
-        closing_iterations: Solver iterations of such a closing projection, (n,), where counted.
-        passes: What was looked at within steps, where iterations were counted; None otherwise.
+        planned_steps: How many steps were planned, if the run was stopped early; None otherwise.
+        unit: What a budget counted: "projection" or "iteration".
+        closing_iterations: Solver iterations of the closing projection, (n,), if counted.
+        passes: What was measured within steps, if iterations were counted; None otherwise.
+        extra: Projections of each sample that no decision asked for, (n,) int32: retries of failed ones, and defects
+            that cost a projection.
     """
 
     final: Any
@@ -88,24 +93,24 @@ class Rollout:
     unit: Unit = "projection"
     closing_iterations: Tensor | None = None
     passes: Passes | None = None
+    extra: Tensor | None = None
 
     def __repr__(self) -> str:
-        """One line."""
+        """Return one line."""
         T, n = self.projected.shape
-        spent = f"{self.spent.double().mean().item():.4g}"
-        unit = self.unit if spent == "1" else f"{self.unit}s"
         early = "" if self.planned_steps is None else f" of {self.planned_steps}"
-        apart = 0.0 if self.closing_rule == "paid" else self.closing.double().mean().item()
-        return (
-            f"Rollout(T={T}{early}, n={n}, {spent} {unit} per sample, {apart:.4g} apart from the budget, "
-            f"{sum(self.seconds.values()):.3g} s)"
-        )
+        paid = f"{self.paid.double().mean().item():.4g}"
+        unit = self.unit if paid == "1" else f"{self.unit}s"
+        bad = int((~self.feasible).sum()) if self.closing_rule != "none" else 0
+        infeasible = f", {bad} NOT FEASIBLE" if bad else ""
+        seconds = f"{sum(self.seconds.values()):.3g} s"
+        return f"Rollout(T={T}{early}, n={n}, {paid} {unit} per sample{infeasible}, {seconds})"
 
     def _repr_html_(self) -> str:
-        """What was spent and when, in a notebook."""
+        """Return what was spent and when, for a notebook."""
         T, n = self.projected.shape
         facts: list[tuple[str, object]] = [("steps", T), ("samples", n)]
-        facts += [(f"{self.unit}s per sample", self.paid.double().mean().item() if n else 0.0)]
+        facts += [(f"{self.unit}s per sample", self.paid.double().mean().item())]
         facts += [(f"{kind}, seconds", seconds) for kind, seconds in self.seconds.items()]
         failed = int(self.failed.sum() + self.closing_failed.sum())
         facts += [("failed projections", failed)] if failed else []
@@ -116,49 +121,92 @@ class Rollout:
         }
         bars = list(enumerate(self.projected.double().mean(dim=1).tolist()))
         note = "<p>Mean over samples; bars: share of the samples that were projected.</p>"
-        looked = not math.isnan(sum(mean["defects"]))
-        drawing = (
-            html.draw(lines if looked else {}, "step", "defect" if looked else "share projected", bars) if n else ""
-        )
-        return html.panel("Rollout", html.table(facts), drawing + note if drawing else "")
+        measured = not math.isnan(sum(mean["defects"]))
+        drawing = html.draw(lines if measured else {}, "step", "defect" if measured else "share projected", bars)
+        return html.panel("Rollout", html.table(facts), drawing + note)
 
     @property
     def n_steps(self) -> int:
         """T."""
         return len(self.projected)
 
+    # -------------------------------------------------------------- what it cost
+
     @property
     def spent(self) -> Tensor:
-        """Corrections spent by each sample, (n,) int64; `spent / n_steps` is the achieved budget.
-
-        They are projections, or iterations where those were counted. A closing projection is among them where the
-        budget pays for it, and not where it is apart from the budget.
-        """
+        """What each sample spent of its budget, (n,) int64, in projections, or iterations if those were counted."""
         on_the_way = self.iterations.sum(dim=0) if self.unit == "iteration" else self.projected.sum(dim=0)
         return on_the_way + self._closing_cost if self.closing_rule == "paid" else on_the_way
 
     @property
     def paid(self) -> Tensor:
-        """What each sample paid for, (n,) int64, in the units of `spent`, the closing projection always included."""
-        return self.spent if self.closing_rule == "paid" else self.spent + self._closing_cost
+        """What each sample cost in all, (n,) int64: `spent`, the closing projection, retries, defects that project."""
+        free_closing = 0 if self.closing_rule == "paid" else self._closing_cost
+        extra = 0 if self.extra is None or self.unit == "iteration" else self.extra
+        return self.spent + free_closing + extra
 
     @property
     def _closing_cost(self) -> Tensor:
-        """Of closing projections beside those of the steps, (n,), in the units of `spent`."""
+        """The cost of the closing projection outside the steps, (n,), in the units of `spent`."""
         if self.unit == "iteration" and self.closing_iterations is not None:
             return self.closing_iterations
-        return self.closing
+        return self.closing.long()
 
     @property
     def all_iterations(self) -> Tensor:
-        """Solver iterations of each sample, (n,) int64, those of the closing projection included."""
+        """Solver iterations of each sample, (n,) int64, the closing projection included."""
         closing = 0 if self.closing_iterations is None else self.closing_iterations
         return self.iterations.sum(dim=0) + closing
 
-    def grouped(self) -> Rollout:
-        """The record with one column per group, as decisions were made; itself where there are no groups.
+    # -------------------------------------------------------------- how it ended
 
-        A group takes as many iterations as the row of it that takes most, and has failed where any of its rows has.
+    @property
+    def feasible(self) -> Tensor:
+        """Which final samples come from a projection that did not fail, (n,) bool."""
+        projected = self.projected[-1] & ~self.failed[-1]
+        return projected | (self.closing & ~self.closing_failed)
+
+    @property
+    def landing(self) -> Tensor:
+        """The defect of the last proposal, (n,): how far the closing projection had to move each sample."""
+        return self.defects[-1]
+
+    @property
+    def redraw(self) -> Tensor:
+        """The rows to draw again, (k,) int64: infeasible, or landed ten times farther from feasible than usual."""
+        far = self.landing > _FAR * self.landing.median()
+        if self.closing_rule != "none":
+            far = far | ~self.feasible
+        return far.nonzero().squeeze(1)
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """Draw where the corrections went: samples by steps, with the mean defect above.
+
+        Args:
+            path: Where to write the figure; it is only returned if not given.
+        """
+        try:
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            raise missing_extra("matplotlib", "studies", "Rollout.plot") from error
+        figure = Figure(figsize=(7.0, 4.2), layout="constrained")
+        above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1, 2))
+        steps = range(self.n_steps)
+        above.plot(steps, self.defects.double().mean(dim=1).tolist(), color="0.6", label="proposed")
+        above.plot(steps, self.residuals.double().mean(dim=1).tolist(), color="tab:blue", label="kept")
+        above.set_ylabel("mean defect")
+        above.legend(frameon=False, fontsize="small")
+        order = self.projected.sum(dim=0).argsort(descending=True)
+        below.imshow(self.projected[:, order].T.tolist(), aspect="auto", cmap="Blues", interpolation="nearest")
+        below.set(xlabel="step", ylabel="sample, most corrected first")
+        if path is not None:
+            figure.savefig(path, dpi=150)
+        return figure
+
+    def grouped(self) -> Rollout:
+        """Return the record with one column per group, as decisions were made; itself if there are no groups.
+
+        A group takes as many iterations as the row of it that takes most, and has failed if any of its rows has.
         """
         if self.groups is None:
             return self
@@ -173,19 +221,19 @@ class Rollout:
             closing_failed=self.groups.any_row(self.closing_failed),
             iterations=largest(self.iterations),
             closing_iterations=None if self.closing_iterations is None else largest(self.closing_iterations),
+            extra=None if self.extra is None else largest(self.extra),
             seeds=None if self.seeds is None else self.seeds[first],
             groups=None,
         )
 
+    # -------------------------------------------------------------- the file
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file; the arrays of a tree of states are kept by name."""
         tensors = {name: getattr(self, name) for name in _TENSORS} | _named("final", self.final)
-        if self.seeds is not None:
-            tensors["seeds"] = self.seeds
-        if self.states is not None:
-            tensors |= _named("states", self.states)
-        if self.closing_iterations is not None:
-            tensors["closing_iterations"] = self.closing_iterations
+        tensors |= {} if self.states is None else _named("states", self.states)
+        optional = {name: getattr(self, name) for name in ("seeds", "closing_iterations", "extra")}
+        tensors |= {name: value for name, value in optional.items() if value is not None}
         if self.passes is not None:
             tensors["pass_step"], tensors["pass_defects"], tensors["pass_cost"] = self.passes
         facts: dict[str, Any] = {name: getattr(self, name) for name in _FACTS} | {"unit": self.unit}
@@ -197,7 +245,7 @@ class Rollout:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Rollout:
-        """Read what `save` wrote; a truncated, foreign or inconsistent file is refused.
+        """Read what `save` wrote; raise if the file is truncated, foreign or inconsistent.
 
         A tree of states comes back as a dictionary of its arrays by name.
         """
@@ -206,30 +254,90 @@ class Rollout:
         missing = {*_TENSORS} - set(tensors) | set(_FACTS) - set(facts) | (set() if final is not None else {"final"})
         if missing:
             raise ValueError(f"{path}: not a whole rollout, {sorted(missing)} missing")
-        if facts["closing_rule"] not in get_args(Closing):
-            raise ValueError(f"{path}: closing_rule must be one of {get_args(Closing)}: got {facts['closing_rule']!r}")
         try:
-            check_record(tensors, facts)
+            _check_record(tensors, facts)
+            groups = Groups(tensors["groups"], facts.get("group_defect", "sum")) if "groups" in tensors else None
         except (TypeError, ValueError) as error:
             raise ValueError(f"{path}: not a whole rollout, {error}") from error
-        for name, shape in _shapes(tensors["projected"].shape).items():
-            if name in tensors and tensors[name].shape[: len(shape)] != shape:
-                raise ValueError(f"{path}: not a whole rollout, {name} is {tuple(tensors[name].shape)} and not {shape}")
-        groups = Groups(tensors["groups"], facts.get("group_defect", "sum")) if "groups" in tensors else None
         known: dict[str, Any] = {name: tensors[name] for name in _TENSORS} | {name: facts[name] for name in _FACTS}
-        known["planned_steps"], known["unit"] = facts.get("planned_steps"), facts.get("unit", "projection")
-        if known["unit"] not in get_args(Unit):
-            raise ValueError(f"{path}: unit must be one of {get_args(Unit)}: got {known['unit']!r}")
-        known["closing_iterations"] = tensors.get("closing_iterations")
-        known["passes"] = _passes(path, tensors, *tensors["projected"].shape)
-        return cls(final=final, states=states, seeds=tensors.get("seeds"), groups=groups, **known)
+        known |= {name: tensors.get(name) for name in ("seeds", "closing_iterations", "extra")}
+        known |= {"planned_steps": facts.get("planned_steps"), "unit": facts.get("unit", "projection")}
+        passes = Passes(*(tensors[name] for name in _PASSES)) if _PASSES[0] in tensors else None
+        return cls(final=final, states=states, groups=groups, passes=passes, **known)
 
 
 _TENSORS = ("defects", "residuals", "projected", "closing", "failed", "closing_failed", "iterations")
+_FACTS = ("seconds", "calls", "rows", "closing_rule")
+_PASSES = ("pass_step", "pass_defects", "pass_cost")
+_BOOL, _INTEGER, _FLOAT = "bool", "integers of at least 0", "floats of at least 0 or NaN"
+_LAYOUT = {  # what a file holds: kind, and leading shape in terms of T steps, n samples and p passes
+    "defects": (_FLOAT, "Tn"),
+    "residuals": (_FLOAT, "Tn"),
+    "projected": (_BOOL, "Tn"),
+    "failed": (_BOOL, "Tn"),
+    "iterations": (_INTEGER, "Tn"),
+    "closing": (_BOOL, "n"),
+    "closing_failed": (_BOOL, "n"),
+    "closing_iterations": (_INTEGER, "n"),
+    "extra": (_INTEGER, "n"),
+    "seeds": ("integers", "n"),
+    "groups": ("integers", "n"),
+    "pass_step": (_INTEGER, "p"),
+    "pass_defects": (_FLOAT, "p"),
+    "pass_cost": (_INTEGER, "p"),
+}
+
+
+def _check_record(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    """Raise if no run could have written these tensors and facts."""
+    projected = tensors["projected"]
+    if projected.ndim != 2 or projected.numel() == 0:
+        raise ValueError(f"projected must be (T, n) with at least one of each: got {tuple(projected.shape)}")
+    sizes = {"T": projected.shape[0], "n": projected.shape[1], "p": len(tensors.get("pass_step", ()))}
+    for name, (kind, dimensions) in _LAYOUT.items():
+        if name in tensors:
+            shape = tuple(sizes[dimension] for dimension in dimensions)
+            if tuple(tensors[name].shape[: len(shape)]) != shape or not _is_kind(tensors[name], kind):
+                got = f"{tuple(tensors[name].shape)} of {tensors[name].dtype}"
+                raise ValueError(f"{name} must be {shape} {kind}: got {got}")
+    for name, values in tensors.items():
+        what, n = name.partition("/")[0], sizes["n"]
+        if what == "final" and values.shape[:1] != (n,):
+            raise ValueError(f"{name} must hold {n} samples: got {tuple(values.shape)}")
+        if what == "states" and (values.ndim < 2 or values.shape[0] - sizes["T"] not in (0, 1) or values.shape[1] != n):
+            raise ValueError(f"{name} must be ({sizes['T']} or {sizes['T'] + 1}, {n}, …): got {tuple(values.shape)}")
+    passes = [name in tensors for name in _PASSES]
+    if any(passes):
+        if not all(passes) or tensors["pass_defects"].shape != tensors["pass_cost"].shape:
+            raise ValueError("its passes within steps lack their step, defects or cost")
+        step = tensors["pass_step"]
+        if bool(((step >= sizes["T"]) | (step.diff(prepend=step[:1]) < 0)).any()):
+            raise ValueError(f"its passes must be in the order of steps 0 to {sizes['T'] - 1}")
+    for name in ("seconds", "calls", "rows"):
+        numbers = list(facts[name].values()) if isinstance(facts[name], Mapping) else [None]
+        if not all(isinstance(v, int | float) and not isinstance(v, bool) and 0 <= v < math.inf for v in numbers):
+            raise ValueError(f"{name} must be numbers of at least 0 by kind: got {facts[name]!r:.80}")
+    if facts.get("planned_steps") is not None:
+        check_integer(facts["planned_steps"], "planned_steps", sizes["T"])
+    for name, value, allowed in (
+        ("closing_rule", facts["closing_rule"], get_args(Closing)),
+        ("unit", facts.get("unit", "projection"), get_args(Unit)),
+    ):
+        if value not in allowed:
+            raise ValueError(f"{name} must be one of {allowed}: got {value!r}")
+
+
+def _is_kind(values: Tensor, kind: str) -> bool:
+    if kind == _BOOL:
+        return values.dtype == torch.bool
+    if kind == _FLOAT:
+        return values.is_floating_point() and not bool(((values < 0) | (values == math.inf)).any())
+    integer = not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)
+    return integer and (kind != _INTEGER or not bool((values < 0).any()))
 
 
 def _named(what: str, state: Any) -> dict[str, Tensor]:
-    """The arrays of a state by name, as a file keeps them."""
+    """Return the arrays of a state by name, as a file keeps them."""
     form = Form(state)
     if form.single:
         return {what: form.leaves(state)[0]}
@@ -237,37 +345,8 @@ def _named(what: str, state: Any) -> dict[str, Tensor]:
 
 
 def _unnamed(what: str, tensors: dict[str, Tensor]) -> Any:
-    """What `_named` kept; a tree as a dictionary."""
+    """Return what `_named` kept; a tree as a dictionary."""
     if what in tensors:
         return tensors[what]
     tree = {name.partition("/")[2]: leaf for name, leaf in tensors.items() if name.startswith(f"{what}/")}
     return tree or None
-
-
-def _passes(path: Any, tensors: dict[str, Tensor], n_steps: int, n: int) -> Passes | None:
-    """The passes within steps, checked; None where there are none."""
-    if "pass_step" not in tensors and "pass_defects" not in tensors:
-        return None
-    step, defects, cost = (tensors.get(f"pass_{name}") for name in Passes._fields)
-    if step is None or defects is None or cost is None:
-        raise ValueError(f"{path}: not a whole rollout, its passes within steps lack their step, defects or cost")
-    if step.ndim != 1 or defects.ndim != 2 or len(step) != len(defects) or defects.shape[1] > n:
-        raise ValueError(f"{path}: not a whole rollout, its passes within steps do not fit together")
-    if cost.dtype is not torch.int32 or cost.shape != defects.shape or bool((cost < 0).any()):
-        raise ValueError(f"{path}: the costs of passes within steps must be whole numbers of at least 0, one each")
-    if not defects.is_floating_point() or bool((defects < 0).any()):
-        raise ValueError(f"{path}: the defects of passes within steps must be floats of at least 0, or NaN")
-    if (
-        step.is_floating_point()
-        or step.dtype.itemsize < 4
-        or bool(((step < 0) | (step >= n_steps) | (step.diff(prepend=step[:1]) < 0)).any())
-    ):
-        raise ValueError(f"{path}: the passes within steps must be in the order of steps 0 to {n_steps - 1}")
-    return Passes(step, defects, cost)
-
-
-def _shapes(shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    """What tensors of a record of (T, n) decisions begin with."""
-    names = ("final", "closing", "closing_failed", "closing_iterations", "seeds", "groups")
-    per_sample = dict.fromkeys(names, tuple(shape[1:]))
-    return per_sample | dict.fromkeys(("defects", "residuals", "projected", "failed", "iterations"), tuple(shape[:2]))

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trimtab.core.arrays import Form
 from trimtab.core.checks import check_callable
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
-from trimtab.core.states import Form
 
 __all__ = ["check_repeatable"]
 

@@ -1,4 +1,4 @@
-"""What a schedule decides on the defects of a recorded run, worked out apart from the loop."""
+"""Recompute the decisions of a recorded run."""
 
 from __future__ import annotations
 
@@ -8,42 +8,40 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.core.budget import units
-from trimtab.core.errors import check_type
+from trimtab.core import state as accounts
+from trimtab.core.checks import check_type
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule, as_schedule
+from trimtab.core.trace import run_terms
 from trimtab.core.view import StepView
 
 __all__ = ["replay"]
 
 
 def replay(schedule: Schedule | Callable[[StepView], Tensor], record: Rollout) -> Tensor:
-    """What the schedule decides on the defects of a recorded run, (T, n) bool; where iterations were counted, how many.
+    """Return what the schedule decides on the defects of a recorded run, (T, n) bool; how many iterations if counted.
 
-    Equal to `record.projected`, or to `record.iterations`, exactly if that schedule is the one that ran (for schedules
-    that look at states, which a record does not hold, this cannot be told). It shares nothing with the loop but the
-    schedule: each moment is built from the record alone. A closing projection that was paid for takes what it took.
+    The answer equals `record.projected`, or `record.iterations`, exactly if that schedule is the one that ran. (For
+    schedules that look at states, which a record does not hold, this cannot be decided.) Each view is built from the
+    record alone. A closing projection that the budget paid for takes what it took.
     """
     check_type(record, Rollout, "the record to replay on", "rollout(…) returns one")
     asked = as_schedule(schedule).to(record.defects.device)
     rows, record = record, record.grouped()
     made, n = record.defects.shape
-    T = record.planned_steps or made
-    counted = record.unit == "iteration"
-    budget = torch.as_tensor(units(asked.budget, T, record.unit)).expand(n).to(record.defects.device)
+    T, counted = record.planned_steps or made, record.unit == "iteration"
+    terms, budget = run_terms(asked, T, record.closing_rule, record.unit, n, record.defects.device)
+    state = accounts.start(terms, budget)
     decided = torch.zeros(made, n, dtype=torch.bool, device=budget.device)
-    times, taken = decided.long(), record.iterations.long()
-    paid, memo = record.closing_rule == "paid", dict[Hashable, Any]()
-    closing_reserve = (asked.closing_reserve if counted else 1) if paid else 0
+    times, memo = decided.long(), dict[Hashable, Any]()
     for t in range(made):
-        if paid and t == T - 1:
+        if record.closing_rule == "paid" and t == T - 1:
             decided[t], times[t] = True, record.iterations[t]
             break
         going = torch.ones(n, dtype=torch.bool, device=budget.device)
-        again, costs = _looked_at_again(record, t)
-        taken[t] = costs.sum(dim=0)
+        again, costs = _passes_of(record, t)
         for k, defect in enumerate([record.defects[t], *again]):
-            spent = times.sum(dim=0)
+            mean_left = None if terms.shares is None else accounts.mean_left(terms, state)
             view = StepView.of_record(
                 t,
                 record.defects,
@@ -51,29 +49,37 @@ def replay(schedule: Schedule | Callable[[StepView], Tensor], record: Rollout) -
                 budget,
                 n_steps=T,
                 seeds=record.seeds,
-                spent=spent,
+                spent=None if terms.shares is not None else budget - state.left,
                 defect=defect,
-                closing_reserve=closing_reserve,
+                reserve=terms.reserve,
                 memo=memo,
-                again=k,
+                iteration=k,
+                mean_left=mean_left,
             )
-            going &= torch.as_tensor(asked.decide(view)) & (spent < budget - closing_reserve)
+            wanted = torch.as_tensor(asked.decide(view))
+            priority = None if mean_left is None else asked.priority(view)
+            going = going & accounts.decide(terms, state, wanted, priority)
             if k:
                 going &= ~defect.isnan()
             decided[t] |= going
-            times[t] += going * (costs[k].clamp(min=1) if counted and k < len(costs) else 1)
-    answer = times if counted else decided
+            spent = going * (costs[k].clamp(min=1) if counted and k < len(costs) else 1)
+            state = accounts.spend(terms, state, spent.long())
+            times[t] += spent
+        state = accounts.next_step(state)
     if rows.groups is None:
-        return answer
-    each = rows.groups.per_row(answer)
-    # where a group takes what it took, so does each of its rows, which may be less than the group pays
-    return torch.where(each == rows.groups.per_row(taken), rows.iterations.long(), each) if counted else each
+        return times if counted else decided
+    each = rows.groups.per_row(times if counted else decided)
+    if not counted:
+        return each
+    # a group pays for the row that takes most; its other rows took what they took
+    taken = rows.groups.largest(rows.iterations.long())
+    return torch.where(each == rows.groups.per_row(taken), rows.iterations.long(), each)
 
 
-def _looked_at_again(record: Rollout, t: int) -> tuple[Tensor, Tensor]:
-    """The defects at which a schedule was asked again within step t, (p, n), and what the iterations before cost.
+def _passes_of(record: Rollout, t: int) -> tuple[Tensor, Tensor]:
+    """Return the defects at which a schedule was asked again within step t, (p, n), and what iterations before cost.
 
-    Defects are NaN for samples that it was not about. Where it was asked once, what its one iteration cost.
+    Defects are NaN for samples that were not asked about. If it was asked once, the cost of its one iteration.
     """
     if record.passes is None:
         return record.defects[:0], record.iterations[t : t + 1]

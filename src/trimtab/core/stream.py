@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from threading import get_ident
 from typing import Any
 
 import torch
@@ -114,7 +113,7 @@ class Stream:
 
     def begin(self, x: Any) -> None:
         """Start again at the states `x` with full buckets. Constraints that need "previous" need this call."""
-        self._corrector._own()  # raises for another thread's run before anything is forgotten
+        self._corrector._owned_trace()  # raises for another thread's run before anything is forgotten
         self.steps = 0
         self._projected = None
         self._bucket.books = {}
@@ -128,15 +127,15 @@ class Stream:
             **context: As in `Corrector`.
         """
         corrector = self._corrector
-        ledger, previous = corrector._ledger, corrector._previous
+        trace, previous = corrector._trace, corrector._previous
         try:
             x = corrector(proposal, **context)
         except BaseException:
-            failed = corrector._ledger
-            if failed is not None and failed.thread == get_ident() and (failed.broken or failed.complete):
+            failed = corrector._trace
+            if failed is not None and (failed.broken or failed.complete):
                 corrector.reset()  # the same step can be made again
-                if ledger is not None and previous is not None:
-                    corrector.begin(ledger.form.state(previous))
+                if trace is not None and previous is not None:
+                    corrector.begin(trace.form.state(previous))
             raise
         self._projected = corrector.projected
         groups = corrector.groups

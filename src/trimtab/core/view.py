@@ -1,96 +1,85 @@
-"""What a schedule sees: a `StepView`, which shows what a run has written down so far and lets nobody change it."""
+"""What a schedule sees: a read-only `StepView` of the run so far."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from trimtab.core.errors import check_integer
+from trimtab.core.checks import check_integer
 
-__all__ = ["StepView"]
-
-
-class Budgeted(Protocol):
-    """Whoever decides by a `StepView` and has a budget to do so: a schedule."""
-
-    @property
-    def budget(self) -> Any:
-        """What each sample may spend."""
-        ...
+__all__ = ["SparseView", "StepView"]
 
 
-class Books(NamedTuple):
-    """What a run has written down so far, as arrays (numpy on the host, tensors elsewhere), and what it is.
+class History(NamedTuple):
+    """What a run has recorded for its schedule, one column per sample (or group).
 
     Attributes:
-        defects: Of all steps, (T, n), filled in up to now.
-        projected: Decisions of all steps, (T, n) bool, filled in up to the step before.
-        budget: What each sample began with, (n,) int64.
-        left: What each has left of it, (n,) int64.
-        seeds: (n,), if the loop knows them.
+        defects: (T, n), filled in up to the present step.
+        projected: Decisions, (T, n) bool, filled in up to the step before.
+        budget: What each sample started with, (n,) int64.
         n_steps: T.
-        beyond: Whether more may be spent than a budget has, as by an iteration that costs more than is left of it.
-        closing_reserve: How many corrections of each sample's budget belong to the closing projection.
-        asked: The schedule of the run, whose budget it is.
-        memo: Sums that go on from step to step, kept by the run.
+        reserve: Units of each budget that belong to the closing projection.
+        seeds: (n,), if the loop knows them.
+        memo: Running sums, kept from step to step.
     """
 
-    defects: Any
-    projected: Any
-    budget: Any
-    left: Any
-    seeds: Any
+    defects: Tensor
+    projected: Tensor
+    budget: Tensor
     n_steps: int
-    beyond: bool
-    closing_reserve: int
-    asked: Budgeted | None
+    reserve: int
+    seeds: Tensor | None
     memo: dict[Hashable, Any]
 
 
 class StepView:
     """What a schedule may look at when it decides.
 
-    It is for reading only: its tensors are copies, and nothing that is done to them changes the run. The proposal and
-    the context alone are the loop's own, and a schedule leaves them as they are.
+    The tensors are copies: changing them changes nothing in the run. The proposal and the context are the loop's own;
+    a schedule must not modify them.
 
     Attributes:
         t: The step, 0 to n_steps - 1.
         n_steps: T.
-        proposal: The states before the decision, as the loop keeps them; None when decisions are replayed from a
-            record.
+        proposal: The states before the decision, as the loop keeps them; None when decisions are replayed.
         context: What the loop passed with this step by name, such as a noise level.
-        again: How many iterations of this step were made already, where those are what is counted.
+        iteration: How many iterations of the solver this step has had, if a budget counts iterations.
+        mean_left: Units left per sample, (), if the batch shares its budget; None if each sample has its own.
     """
-
-    __slots__ = ("_books", "_defect", "again", "context", "n_steps", "proposal", "t")
 
     def __init__(
         self,
         t: int,
-        books: Books,
+        history: History,
+        left: Tensor,
         proposal: Any = None,
         context: Mapping[str, Any] = MappingProxyType({}),
-        defect: Any = None,
-        again: int = 0,
+        defect: Tensor | None = None,
+        iteration: int = 0,
+        mean_left: float | None = None,
     ) -> None:
-        """Made by the loop.
+        """Make the view of step t; the loop does this.
 
         Args:
             t: The step.
-            books: What was written down so far.
+            history: What was recorded so far.
+            left: Units that each sample may still spend, (n,).
             proposal: See the class.
             context: See the class.
-            defect: Of the present states, (n,), where that is no longer the proposal's.
-            again: See the class.
+            defect: Of the present states, (n,), if an iteration has changed them; the proposals' by default.
+            iteration: See the class.
+            mean_left: See the class.
         """
-        self.t, self.n_steps, self.proposal, self.context, self.again = t, books.n_steps, proposal, context, again
-        self._books = books
-        self._defect = books.defects[t] if defect is None else defect
+        self.t, self.n_steps, self.proposal, self.context = t, history.n_steps, proposal, context
+        self.iteration, self.mean_left = iteration, mean_left
+        self._history, self._left = history, left
+        self._defect = history.defects[t] if defect is None else defect
 
     @classmethod
     def of_record(
@@ -104,73 +93,68 @@ class StepView:
         seeds: Tensor | None = None,
         spent: Tensor | None = None,
         defect: Tensor | None = None,
-        closing_reserve: int = 0,
+        reserve: int = 0,
         memo: dict[Hashable, Any] | None = None,
-        again: int = 0,
+        iteration: int = 0,
+        mean_left: float | None = None,
     ) -> StepView:
-        """The moment of step t in a recorded run.
+        """Return the view of step t of a recorded run.
 
         Args:
             t: The step.
             defects: (T, n).
             projected: (T, n) bool, of which the first t rows are read.
             budget: A number, or one per sample, (n,).
-            n_steps: T, where more steps were planned than are in the record.
+            n_steps: T, if the record has fewer steps than were planned.
             seeds: (n,), if known.
-            spent: (n,), where that is not the number of decisions before.
-            defect: See `StepView`.
-            closing_reserve: See `Books`.
-            memo: See `Books`.
-            again: See `StepView`.
+            spent: (n,), if that is not the number of decisions before step t.
+            defect: As in `StepView`.
+            reserve: Units of each budget that belong to the closing projection.
+            memo: Running sums of the steps before.
+            iteration: As in `StepView`.
+            mean_left: As in `StepView`.
         """
         if not isinstance(defects, Tensor) or not isinstance(projected, Tensor) or defects.shape != projected.shape:
-            raise ValueError("defects and projected of a record are tensors of one shape, (T, n)")
+            raise ValueError("defects and projected of a record must be tensors of one shape, (T, n)")
         if not defects.is_floating_point() or defects.ndim != 2:
-            raise ValueError(f"defects are (T, n) floats: got {tuple(defects.shape)} of {defects.dtype}")
+            raise ValueError(f"defects must be (T, n) floats: got {tuple(defects.shape)} of {defects.dtype}")
         check_integer(t, "t, a step of the record,", 0, len(defects) - 1)
-        began = torch.as_tensor(budget, device=defects.device).expand(defects.shape[1])
+        start = torch.as_tensor(budget, device=defects.device).expand(defects.shape[1])
         already = projected[:t].sum(dim=0) if spent is None else spent
-        books = Books(
-            defects=as_array(defects),
-            projected=as_array(projected),
-            budget=as_array(began),
-            left=as_array(began - already),
-            seeds=None if seeds is None else as_array(seeds),
-            n_steps=n_steps or len(defects),
-            beyond=True,
-            closing_reserve=closing_reserve,
-            asked=None,
-            memo={} if memo is None else memo,
+        history = History(
+            defects, projected, start, n_steps or len(defects), reserve, seeds, {} if memo is None else memo
         )
-        return cls(t, books, defect=None if defect is None else as_array(defect), again=again)
+        return cls(t, history, start - already, defect=defect, iteration=iteration, mean_left=mean_left)
 
     def __repr__(self) -> str:
-        """One line."""
+        """Return one line."""
         return f"StepView(t={self.t} of {self.n_steps}, n={len(self)}, {', '.join(self.context) or 'no'} context)"
 
     def __len__(self) -> int:
-        """The number of samples."""
+        """Return the number of samples."""
         return len(self._defect)
 
     @property
     def defect(self) -> Tensor:
-        """Of the proposals, (n,)."""
-        return _copied(self._defect)
+        """The defects of the proposals, (n,)."""
+        return self._defect.clone()
 
     @property
     def budget_left(self) -> Tensor:
-        """Corrections each sample may still spend, (n,) int64."""
-        return _copied(self._left(0))
+        """Units that each sample may still spend, (n,) int64; of a shared budget, the mean as floats."""
+        if self.mean_left is not None:
+            return torch.full((len(self),), self.mean_left + self._history.reserve, device=self._defect.device)
+        return self._left.clamp(min=0)
 
     @property
     def spendable(self) -> Tensor:
-        """Corrections each sample may spend before the closing projection, (n,) int64."""
-        return _copied(self._left(self._books.closing_reserve))
+        """Units that each sample may spend before the closing projection, (n,); of a shared budget, the mean."""
+        return (self.budget_left - self._history.reserve).clamp(min=0)
 
     @property
     def steps_to_go(self) -> int:
-        """At how many steps, this one included, those can be spent."""
-        return self.n_steps - self.t - int(self._books.closing_reserve > 0)
+        """The number of steps, this one included, at which units can be spent."""
+        return self.n_steps - self.t - int(self._history.reserve > 0)
 
     @property
     def steps_measured(self) -> int:
@@ -179,123 +163,152 @@ class StepView:
 
     @property
     def spent(self) -> Tensor:
-        """Corrections each sample has spent so far, (n,) int64."""
-        return _copied(self._books.budget - self._books.left)
+        """Units that each sample has spent so far, (n,) int64."""
+        if self.mean_left is not None:
+            return self.projected.sum(dim=0)
+        return self._history.budget - self._left
 
     @property
     def last(self) -> Tensor:
-        """1 + the step after which each sample was last corrected, 0 for never, (n,) int64."""
-        return _copied(self._last())
+        """1 + the step of each sample's last correction, 0 for never, (n,) int64."""
+        return self._last().clone()
 
     @property
     def since(self) -> Tensor:
-        """Updates since each sample was last corrected (or began), (n,), at least 1."""
-        return _copied(self.t + 1 - self._last())
+        """Updates since each sample's last correction (or the start), (n,), at least 1."""
+        return self.t + 1 - self._last()
 
     @property
     def seeds(self) -> Tensor | None:
-        """Each sample's seed, (n,), where the loop knows it."""
-        return None if self._books.seeds is None else _copied(self._books.seeds)
+        """Each sample's seed, (n,), if the loop knows it."""
+        return None if self._history.seeds is None else self._history.seeds.clone()
 
     @property
     def defects(self) -> Tensor:
-        """All defects so far, the present one last, (t + 1, n)."""
-        return _copied(self._books.defects[: self.t + 1])
+        """All defects so far, the present ones last, (t + 1, n)."""
+        return self._history.defects[: self.t + 1].clone()
 
     @property
     def projected(self) -> Tensor:
         """All decisions so far, (t, n) bool."""
-        return _copied(self._books.projected[: self.t])
+        return self._history.projected[: self.t].clone()
 
-    def _left(self, closing_reserve: int) -> Any:
-        left = self._books.left - closing_reserve
-        return left.clip(min=0) if self._books.beyond else left
+    def arrays(self, schedule: Any) -> tuple[Tensor, Any]:
+        """Return the defects s, (n,), and what is left of the schedule's budget b, (n,); one float if it is shared.
 
-    def arrays(self, schedule: Budgeted) -> tuple[Any, Any]:
-        """The defects s and what is left of a schedule's own budget b, (n,) each, to be read at no cost.
-
-        They are numpy arrays on the host and tensors elsewhere, whose operators are the same. The budget is the
-        schedule's own, which is not the run's if it was asked by another schedule.
+        The budget is the schedule's own, which is not the run's if another schedule asks this one.
         """
-        books = self._books
-        if schedule is books.asked:
-            return self._defect, books.left.clip(min=0) if books.beyond else books.left
-        budget = as_array(schedule.budget) if isinstance(schedule.budget, Tensor) else schedule.budget
-        return self._defect, (budget - books.budget + books.left).clip(min=0)
+        if self.mean_left is not None:
+            return self._defect, self.mean_left + self._history.reserve
+        return self._defect, (self._left + (schedule.budget - self._history.budget)).clamp(min=0)
 
     def take(self, rows: slice) -> StepView:
-        """The same moment for some of the samples; the proposal is left out."""
-        books = self._books
-        some = books._replace(
-            defects=books.defects[:, rows],
-            projected=books.projected[:, rows],
-            budget=books.budget[rows],
-            left=books.left[rows],
-            seeds=None if books.seeds is None else books.seeds[rows],
-            asked=None,
-            memo=books.memo.setdefault((rows.start, rows.stop), {}),
+        """Return the view of some of the samples, without the proposal."""
+        history = self._history
+        some = history._replace(
+            defects=history.defects[:, rows],
+            projected=history.projected[:, rows],
+            budget=history.budget[rows],
+            seeds=None if history.seeds is None else history.seeds[rows],
+            memo=history.memo.setdefault((rows.start, rows.stop), {}),
         )
-        return StepView(self.t, some, context=self.context, defect=self._defect[rows], again=self.again)
+        return StepView(
+            self.t,
+            some,
+            self._left[rows],
+            context=self.context,
+            defect=self._defect[rows],
+            iteration=self.iteration,
+            mean_left=self.mean_left,
+        )
 
-    def _last(self) -> Any:
-        """1 + the step after which each was last corrected, 0 for never, (n,) int64, an array as in `arrays`.
-
-        Few schedules ask. It is worked out from the record when one does, and remembered by the run for the next step.
-        """
-        projected, t = self._books.projected, self.t
-        done, last = self._books.memo.get("last", (None, None))
+    def _last(self) -> Tensor:
+        """Return `last`, updated from the step before if the run has it."""
+        projected, t, memo = self._history.projected, self.t, self._history.memo
+        done, known = memo.get("last", (None, None))
         if done == t:
-            return last
-        if done == t - 1:
-            last = last + projected[done] * (t - last)  # a new one: what was remembered stays as it was
+            last: Tensor = known
+        elif done == t - 1:
+            last = torch.where(projected[done], t, known)
         else:
-            last = as_array(last_corrections(_copied(projected[: t + 1]))[t])
-        self._books.memo["last"] = (t, last)
+            last = last_corrections(projected[: t + 1])[t]
+        memo["last"] = (t, last)
         return last
 
-    def running_sum(self, term: Callable[[int, Any, Any], Any]) -> Any:
-        """The sum of `term(u, defect, last)` over all steps u up to now, (n,), an array as in `arrays`.
+    def running_sum(self, term: Callable[[int, Tensor, Tensor], Tensor]) -> Tensor:
+        """Return the sum of `term(u, defect, last)` over all steps u up to now, (n,).
 
-        It depends on the record alone. What was summed up to the step before is remembered by the run under the term
-        itself, so that two schedules with different terms do not disturb each other.
+        The run keeps the sum of the steps before under the term itself, so a step adds one term.
 
         Args:
-            term: `term(u, defect, last)` of step u, (n,), with the defects (n,) of that step and 1 + the step of the
-                last correction before it (n,).
+            term: A function of step u, its defects (n,) and 1 + the step of the last correction before it (n,).
         """
-        books, t = self._books, self.t
-        done, total = self._books.memo.get(term, (-1, None))
-        if done == t:
-            return total
-        if done != t - 1:  # nothing was summed before, or steps were left out
-            last = as_array(last_corrections(_copied(books.projected[: t + 1])))
-            total = None
-            for u in range(t):
-                earlier = term(u, books.defects[u], last[u])
-                total = earlier if total is None else total + earlier
-        now = term(t, books.defects[t], self._last())
-        total = now if total is None else total + now  # a new one: what was remembered stays as it was
-        self._books.memo[term] = (t, total)
+        history, t = self._history, self.t
+        done, known = history.memo.get(term, (-1, torch.zeros_like(history.defects[t])))
+        total: Tensor = known
+        if done != t:
+            if done != t - 1:
+                last = last_corrections(history.projected[: t + 1])
+                total = sum(
+                    (term(u, history.defects[u], last[u]) for u in range(t)), torch.zeros_like(history.defects[t])
+                )
+            total = total + term(t, history.defects[t], self._last())
+            history.memo[term] = (t, total)
         return total
 
 
-def as_array(x: Tensor) -> Any:
-    """The numbers where they lie: through numpy on the host, the tensor itself elsewhere."""
-    try:
-        return x.numpy() if x.is_cpu else x
-    except AttributeError as error:  # asked for at every step: what is a tensor is not looked at first
-        raise TypeError(f"a tensor is expected here: got {x!r:.60} of type {type(x).__name__}") from error
+def is_measured_step(t: int, every: int) -> bool:
+    """Return whether a schedule that measures defects every so many updates measures them at step t."""
+    return (t + 1) % every == 0
 
 
-def _copied(x: Any) -> Tensor:
-    return torch.from_numpy(x.copy()) if isinstance(x, np.ndarray) else x.clone()
+class SparseView(StepView):
+    """A view with the defects of every k-th step only; in a running sum each stands for the k steps up to it."""
+
+    def __init__(self, view: StepView, every: int) -> None:
+        """Make the view of a schedule that measures defects every so many updates."""
+        super().__init__(
+            view.t, view._history, view._left, view.proposal, view.context, view._defect, view.iteration, view.mean_left
+        )
+        self.every: int = math.lcm(every, view.every) if isinstance(view, SparseView) else every
+
+    @property
+    def steps_measured(self) -> int:
+        """How many steps the defects measured so far stand for."""
+        return self.every * ((self.t + 1) // self.every)
+
+    @property
+    def defects(self) -> Tensor:
+        """All defects so far, (t + 1, n); NaN at steps that were not measured."""
+        defects = super().defects
+        measured = [is_measured_step(t, self.every) for t in range(self.t + 1)]
+        return torch.where(torch.tensor(measured, device=defects.device)[:, None], defects, torch.nan)
+
+    def take(self, rows: slice) -> StepView:
+        """Return the view of some of the samples, without the proposal."""
+        return SparseView(super().take(rows), self.every)
+
+    def running_sum(self, term: Callable[[int, Tensor, Tensor], Tensor]) -> Tensor:
+        """Return the running sum of a term that is linear in the defect."""
+        return super().running_sum(_AtMeasuredSteps(term, self.every))
+
+
+@dataclass(frozen=True)
+class _AtMeasuredSteps:
+    """A term that counts each measured defect `every` times and the others as 0."""
+
+    term: Callable[[int, Tensor, Tensor], Tensor]
+    every: int
+
+    def __call__(self, t: int, defect: Tensor, last: Tensor) -> Tensor:
+        return self.term(t, self.every * defect if is_measured_step(t, self.every) else 0.0 * last, last)
 
 
 def last_corrections(projected: Tensor) -> Tensor:
-    """1 + the step after which each sample was last corrected before each step, 0 for never: (T, n) to (T, n)."""
+    """Return 1 + the step of each sample's last correction before each step, 0 for never: (T, n) bool to (T, n)."""
     if not isinstance(projected, Tensor) or projected.dtype != torch.bool or projected.ndim != 2:
         got = f"{projected.dtype} {tuple(projected.shape)}" if isinstance(projected, Tensor) else f"{projected!r:.60}"
-        raise ValueError(f"projected says where samples were corrected, (T, n) bool: got {got}")
+        raise ValueError(f"projected must be a mask of corrections, (T, n) bool: got {got}")
     steps = torch.arange(1, len(projected) + 1, device=projected.device)
     at = torch.where(projected, steps[:, None], 0).cummax(dim=0).values
     return torch.cat([torch.zeros_like(at[:1]), at[:-1]])

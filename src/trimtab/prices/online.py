@@ -1,0 +1,510 @@
+"""Learn prices from the runs they serve, and prove them against control samples.
+
+`Corrector(constraint, 0.25, n_steps)` makes a `Learner`. It needs no calibration: the first run corrects at evenly
+spaced steps, each sample with its own phase, so that both actions are seen at every step. After each run its traces
+join a bounded memory, the dynamic program is solved again, and the next run has the new prices. Learning happens
+between runs: the schedule of a run is a frozen value, and `replay` holds.
+
+One sample in eight stays on even spacing, as control. A guard falls back to even spacing as long as the other samples
+would make the total path error more than 5% worse than even spacing's.
+
+With a quality, prices have rivals: the last steps corrected, and single iterations if the constraint's solver iterates
+(at most one per sample and step, at equal work, with prices of their own). Path error must not choose between units:
+on the linkage it is twice as good with single iterations, whose final samples are many times farther off.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from trimtab.core.budget import PerBatch, PerSample, Unit, corrections
+from trimtab.core.checks import check_number, check_type
+from trimtab.core.constraint import Constraint
+from trimtab.core.files import load_tensors, save_tensors
+from trimtab.core.record import Closing, Rollout
+from trimtab.core.schedule import Schedule
+from trimtab.core.view import StepView
+from trimtab.prices.price import Thresholds, with_closing
+from trimtab.prices.program import solve
+from trimtab.prices.sample_scale import SampleScale, fit_sample_scale
+from trimtab.prices.transitions import estimate_transitions
+
+__all__ = ["Learned", "Learner", "Report"]
+
+_CONTROL = 8  # one sample in so many stays on even spacing; in smaller batches, one run in so many
+_FEWEST = 4  # samples to learn from
+_WINDOW = 512  # samples in memory
+_LEVEL = 0.05  # of the confidence sequences
+_DRIFT = 5.0  # standard errors
+
+
+class Traces(NamedTuple):
+    """What prices are learned from, one column per sample, at the T' steps with a choice: (T', m) each."""
+
+    defects: Tensor
+    residuals: Tensor
+    projected: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Learned(Schedule):
+    """The schedule of one run: control samples at evenly spaced steps, the others by the prices learned so far.
+
+    Attributes:
+        budget: Corrections per sample, or `PerBatch` of them.
+        control: Which samples stay on even spacing, (n,) bool.
+        phase: Where the even spacing of each sample starts, (n,) in [0, 1).
+        price: What has been learned; None while even spacing is used for all.
+        arm: What the samples that are not control follow: "control", "prices", "last" steps or "iterations".
+        spend: Units per sample to spend before the closing projection.
+        unit: "iteration" if single iterations are bought; "" otherwise.
+        closing_reserve: Units that the closing projection takes.
+    """
+
+    budget: Any = 1
+    control: Any = None
+    phase: Any = None
+    price: Thresholds | None = None
+    arm: str = "control"
+    spend: int = 0
+    unit: str = ""
+    closing_reserve: int = 1
+
+    def decide(self, view: StepView) -> Tensor:
+        """Return the samples whose even spacing is due, or whose defect reaches the price."""
+        n_choices = view.t + view.steps_to_go
+        pace = self.spend / max(n_choices, 1)
+        even = torch.floor((view.t + 1) * pace + self.phase) > torch.floor(view.t * pace + self.phase)
+        if self.arm == "last":
+            return torch.where(self.control, even, torch.full_like(even, view.t >= n_choices - self.spend))
+        if self.price is None:
+            return even
+        s, left = view.arrays(self)
+        return torch.where(self.control, even, s >= self.price.threshold(view, left))
+
+    def priority(self, view: StepView) -> Tensor:
+        """Return the defects in units of each sample's scale, (n,)."""
+        scale = None if self.price is None else self.price.sample_scale
+        return view.defect if scale is None else view.defect / scale.now(view)
+
+    def shares(self, n: int) -> Tensor | None:
+        """Return which samples share the budget, (n,) bool: all but the control, once there are prices."""
+        shared = isinstance(self.budget, PerBatch) and self.price is not None
+        return ~self.control if shared and not bool(self.control.all()) else None
+
+    def to(self, device: torch.device) -> Learned:
+        """Return the same schedule on `device`."""
+        price = None if self.price is None else self.price.to(device)
+        return replace(self, control=self.control.to(device), phase=self.phase.to(device), price=price)
+
+
+class Tally:
+    """Running moments of a cost, and a confidence sequence for its mean."""
+
+    def __init__(self, n: float = 0, total: float = 0.0, squares: float = 0.0, largest: float = 0.0) -> None:
+        """Start empty, or from saved moments."""
+        self.n, self.total, self.squares, self.largest = int(n), total, squares, largest
+
+    def add(self, values: Tensor) -> None:
+        """Count values, (k,)."""
+        values = values.double().cpu()
+        if len(values):
+            self.n += len(values)
+            self.total += float(values.sum())
+            self.squares += float(values.square().sum())
+            self.largest = max(self.largest, float(values.max()))
+
+    @property
+    def mean(self) -> float:
+        """The mean so far."""
+        return self.total / self.n if self.n else math.nan
+
+    @property
+    def variance(self) -> float:
+        """The variance so far."""
+        return max(self.squares - self.n * self.mean**2, 0.0) / (self.n - 1) if self.n > 1 else math.inf
+
+    @property
+    def error(self) -> float:
+        """The standard error of the mean."""
+        return math.sqrt(self.variance / self.n) if self.n else math.inf
+
+    @property
+    def radius(self) -> float:
+        """Half the width of an interval that holds the mean at all times at once, with probability 1 - level/2.
+
+        It is the asymptotic confidence sequence of Waudby-Smith et al. (2024), tightest at about 64 samples.
+        """
+        if self.n < 2:
+            return math.inf
+        rho = 2 * math.log(2 / _LEVEL) / 64
+        spread = self.n * rho + 1
+        return math.sqrt(2 * self.variance * spread / (self.n**2 * rho) * math.log(2 * math.sqrt(spread) / _LEVEL))
+
+    @property
+    def known(self) -> bool:
+        """Whether an interval can be kept: enough samples, of which no single one decides the sum."""
+        return self.n >= 16 and self.largest <= 0.25 * self.total
+
+    def merge(self, other: Tally) -> None:
+        """Count what another tally has counted."""
+        self.n, self.total = self.n + other.n, self.total + other.total
+        self.squares, self.largest = self.squares + other.squares, max(self.largest, other.largest)
+
+    def ratio_to(self, other: Tally) -> tuple[float, float, float]:
+        """Return the ratio of two means and an interval for it; NaN if the interval cannot be kept."""
+        ratio = self.mean / other.mean if other.n and other.mean > 0 else math.nan
+        low, high = self.mean - self.radius, other.mean - other.radius
+        if not (self.known and other.known and high > 0):
+            return ratio, math.nan, math.nan
+        return ratio, max(low, 0.0) / (other.mean + other.radius), (self.mean + self.radius) / high
+
+    def state(self) -> list[float]:
+        """Return the moments, to be saved."""
+        return [float(self.n), self.total, self.squares, self.largest]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a learner knows so far; print it.
+
+    Attributes:
+        samples: How many samples were seen, control samples included.
+        runs: In how many runs.
+        control: How many samples were corrected at evenly spaced steps.
+        path: Path error of priced samples as a share of the control's, with an interval that is valid at any time.
+        landing: The same for the defect of the last proposal.
+        quality: The same for the quality, if one was given.
+        in_use: What the next run uses: "prices", "even spacing", "last steps" or "single iterations".
+        drift: A sentence if the sampler seems to have changed; "" otherwise.
+        budget: What is spent, in words.
+    """
+
+    samples: int
+    runs: int
+    control: int
+    path: tuple[float, float, float]
+    landing: tuple[float, float, float]
+    quality: tuple[float, float, float] | None
+    in_use: str
+    drift: str
+    budget: str
+
+    def __repr__(self) -> str:
+        """Return a few lines."""
+        lines = [
+            f"Learned from {self.samples} samples in {self.runs} runs; {self.control} stayed on even spacing as control.",
+            f"Budget: {self.budget}. The next run uses {self.in_use}.",
+        ]
+        measures = [("path error", self.path), ("landing", self.landing)]
+        measures += [] if self.quality is None else [("quality", self.quality)]
+        lines += [f"{name}: {_share(*values)}" for name, values in measures]
+        return "\n".join(lines + ([self.drift] if self.drift else []))
+
+
+def _share(ratio: float, low: float, high: float) -> str:
+    """Return a ratio with its interval, in words."""
+    if math.isnan(ratio):
+        return "not known yet"
+    if math.isnan(low):
+        return f"{ratio:.2f} of the control's; too few samples, or too few of them decide, for an interval"
+    verdict = "better" if high < 1 else "worse" if low > 1 else "undecided"
+    return f"{ratio:.2f} of the control's ({low:.2f} to {high:.2f}, valid whenever you look): {verdict}"
+
+
+class Learner:
+    """Learns from run to run which corrections pay; use it as the schedule of a `Corrector` or of `rollout`.
+
+    Example:
+        >>> import trimtab as tt
+        >>> domain, learner = tt.domain("so3-impulse", n_steps=40), tt.prices.Learner(0.25)
+        >>> for batch in range(4):
+        ...     run = domain.problem(range(16 * batch, 16 * batch + 16)).rollout(learner)
+        >>> int(run.spent.sum()), learner.report().samples
+        (160, 64)
+    """
+
+    def __init__(
+        self,
+        budget: int | float | PerBatch | PerSample,
+        *,
+        quality: Callable[[Any], Any] | None = None,
+        tolerance: float = 0.05,
+        seed: int = 0,
+    ) -> None:
+        """Make a learner.
+
+        Args:
+            budget: What may be spent. A number is `PerBatch`: the batch shares it, and its total is exact.
+            quality: A function of final states, (n, *event) to (n,), lower is better. If given, it decides from run to
+                run between prices, even spacing, the last steps, and single iterations if the solver iterates.
+            tolerance: How much worse than even spacing's the total path error may ever be, as a share.
+            seed: Of the control's choice and phases.
+        """
+        check_number(tolerance, "tolerance", 0.0, 10.0)
+        self.budget = budget if isinstance(budget, PerBatch | PerSample) else PerBatch(budget)
+        self.quality, self.tolerance, self.seed = quality, float(tolerance), int(seed)
+        self.made_for: dict[str, Any] = {}
+        self.runs = self.samples = 0
+        self.memory: dict[str, Traces] = {}  # by unit
+        self.prices: dict[str, Thresholds] = {}
+        self.expected = math.inf  # path error per sample under the prices, as the program sees it
+        self.tallies = {f"{arm} {what}": Tally() for arm in _ARMS for what in _MEASURES}
+        self.work = Tally()  # solver iterations per projection
+        self.iterates = False
+        self._unused = {"projection": 0, "iteration": 0}  # samples since the prices were last learned
+        self._recent: list[float] = []  # mean path error of the control by run
+
+    def __repr__(self) -> str:
+        """Return one line."""
+        return f"Learner({self.budget!r}, {self.samples} samples in {self.runs} runs)"
+
+    def prepare(self, constraint: Constraint, n_steps: int, closing: Closing, unit: Unit | None) -> None:
+        """Check that what was learned fits a loop; a `Corrector` calls this."""
+        if unit == "iteration":
+            raise ValueError("a budget as schedule counts projections: leave unit='iteration' out, or calibrate prices")
+        loop = {"constraint": type(constraint).__name__, "n_steps": n_steps, "closing": closing}
+        self.made_for = self.made_for or loop
+        wrong = [
+            f"{name}={loop[name]!r} (learned with {self.made_for[name]!r})"
+            for name in loop
+            if loop[name] != self.made_for[name]
+        ]
+        if wrong:
+            raise ValueError(f"this learner has learned on another problem: got {', '.join(wrong)}; make a new one")
+        self.iterates = constraint.improves and unit is None
+        count = corrections(self.budget, n_steps)
+        if closing == "paid" and int(count) < 1:
+            raise ValueError(
+                f"a budget of {self.budget.budget} with T = {n_steps} leaves nothing for the closing projection, which "
+                "takes 1; give at least 1, or closing='free' to count as the paper does"
+            )
+
+    # -------------------------------------------------------------- a run
+
+    def schedule(self, n: int) -> Learned:
+        """Return the frozen schedule of the next run, for n samples."""
+        generator = torch.Generator().manual_seed(self.seed + 1_000_003 * self.runs)
+        phase = torch.rand(n, generator=generator, dtype=torch.float64)
+        arm = self._arm(n)
+        control = torch.ones(n, dtype=torch.bool)
+        if arm == "iterations":  # the control's even spacing is of whole projections, in other runs
+            control[:] = False
+        elif arm != "control":
+            control[:] = False
+            control[torch.randperm(n, generator=generator)[: n // _CONTROL]] = True
+        unit = "iteration" if arm == "iterations" else "projection"
+        spend, reserve = self._units(unit)
+        price = self.prices.get(unit) if arm in ("prices", "iterations") else None
+        total: Any = PerBatch(spend + reserve) if isinstance(self.budget, PerBatch) else spend + reserve
+        named = "iteration" if unit == "iteration" else ""
+        return Learned(total, control, phase, price, arm, spend, named, max(reserve, 1))
+
+    def _units(self, unit: str) -> tuple[int, int]:
+        """Return the units per sample before the closing projection, and those that it takes."""
+        n_steps, paid = self.made_for["n_steps"], int(self.made_for["closing"] == "paid")
+        spend = int(corrections(self.budget, n_steps)) - paid
+        if unit == "projection":
+            return spend, paid
+        each = self.work.mean  # equal work; at most one iteration a step
+        return min(round(spend * each), n_steps - paid), paid * max(1, round(each))
+
+    def _arm(self, n: int) -> str:
+        """Return what the next run's samples follow, but for the control; see `Learned`."""
+        if "projection" not in self.prices or (n < _CONTROL and self.runs % _CONTROL == _CONTROL - 1):
+            return "control"
+        if self.quality is not None:
+            arms = {arm: self.tallies[f"{arm} quality"] for arm in _ARMS if arm != "iterations" or self._splits}
+            for arm in [arm for arm in arms if arm != "control"]:
+                if arms[arm].n < 2 * _CONTROL:
+                    return arm
+            return min(arms, key=lambda arm: arms[arm].mean - min(arms[arm].radius, 1e300))
+        return "prices" if self._guard(n) else "control"
+
+    @property
+    def _splits(self) -> bool:
+        """Whether a projection can be bought by the iteration: the solver offers it, and takes more than one."""
+        return self.iterates and self.work.n > 0 and self.work.mean > 1
+
+    def _guard(self, n: int) -> bool:
+        """Return whether n more priced samples keep the total path error within tolerance of even spacing's."""
+        control, priced = self.tallies["control path"], self.tallies["prices path"]
+        expected = self.expected if priced.n < 2 * _CONTROL else priced.mean + priced.error
+        drawn = priced.n + n
+        return priced.total + n * expected <= control.mean * (drawn + self.tolerance * (drawn + control.n))
+
+    def observe(self, run: Rollout, schedule: Learned) -> None:
+        """Learn from a finished run; a `Corrector` calls this."""
+        run = run.grouped()
+        if run.planned_steps is not None or bool(run.defects.isnan().any()):
+            return  # a run that was stopped early shows no whole trace
+        n_choices = run.n_steps - int(run.closing_rule == "paid")
+        traces = Traces(*(part[:n_choices].detach().cpu() for part in (run.defects, run.residuals, run.projected)))
+        traces = Traces(traces.defects.double(), traces.residuals.double(), traces.projected)
+        control = schedule.control.cpu()
+        measures = {"path": traces.residuals.sum(dim=0), "landing": run.landing.detach().cpu().double()}
+        if self.quality is not None:
+            measures["quality"] = torch.as_tensor(self.quality(run.final)).detach().cpu().double()
+        for what, values in measures.items():
+            self.tallies[f"control {what}"].add(values[control])
+            self.tallies[f"{schedule.arm} {what}"].add(values[~control])
+        if bool(control.any()):
+            self._recent.append(float(measures["path"][control].mean()))
+        self.runs, self.samples = self.runs + 1, self.samples + len(control)
+        unit = run.unit
+        if unit == "projection" and bool(run.projected.any()):
+            self.work.add(run.iterations[run.projected].double())
+        known = [self.memory[unit]] if unit in self.memory else []
+        self.memory[unit] = _joined([*known, traces])
+        self._unused[unit] += len(control)
+        if self.samples >= _FEWEST and self._unused[unit] >= max(
+            1, (self.memory[unit].defects.shape[1] - len(control)) // 4
+        ):
+            self._learn(unit)
+
+    def _learn(self, unit: str = "projection") -> None:
+        """Solve for new prices from what is in memory; keep the old ones if it shows too little."""
+        memory = self.memory[unit]
+        n_choices, n_steps = len(memory.defects), self.made_for["n_steps"]
+        spend, reserve = self._units(unit)
+        if spend < 1 or n_choices < 2:
+            return
+        scale = fit_sample_scale([memory])
+        try:
+            steps = estimate_transitions([memory], scale)
+        except ValueError:  # around some step only one of the two actions was seen
+            return
+        solution = solve(steps, spend)
+        table = solution.table if n_choices == n_steps else with_closing(solution.table, reserve)
+        named: Any = unit
+        extended = _extended(scale, n_steps)
+        self.prices[unit] = Thresholds(table, extended, method="learned", unit=named, closing_reserve=max(reserve, 1))
+        self._unused[unit] = 0
+        if unit == "projection":
+            self.expected = float(solution.expected[-1])
+
+    # -------------------------------------------------------------- what came of it
+
+    def report(self) -> Report:
+        """Return what is known so far, with intervals that are valid at any time."""
+        tallies = self.tallies
+        arm = self._arm(_CONTROL) if self.prices else "control"
+        best = "prices" if arm == "control" else arm
+        ratios = {what: tallies[f"{best} {what}"].ratio_to(tallies[f"control {what}"]) for what in _MEASURES}
+        n_steps = self.made_for.get("n_steps")
+        of = "" if n_steps is None else f" of {n_steps}"
+        count = self.budget.budget if n_steps is None else int(corrections(self.budget, n_steps))
+        whose = "per sample, shared by the batch" if isinstance(self.budget, PerBatch) else "for each sample"
+        names = {"prices": "prices", "control": "even spacing", "last": "last steps", "iterations": "single iterations"}
+        return Report(
+            samples=self.samples,
+            runs=self.runs,
+            control=tallies["control path"].n,
+            path=ratios["path"],
+            landing=ratios["landing"],
+            quality=None if self.quality is None else ratios["quality"],
+            in_use=names[arm],
+            drift=self._drift(),
+            budget=f"{count}{of} projections {whose}",
+        )
+
+    def _drift(self) -> str:
+        """Return a sentence if the control's path error has changed lately."""
+        if len(self._recent) < 16:
+            return ""
+        values = torch.tensor(self._recent, dtype=torch.float64)
+        before, lately = values[: -len(values) // 4], values[-len(values) // 4 :]
+        error = math.sqrt(float(before.var()) / len(before) + float(before.var()) / len(lately))
+        shift = float(lately.mean() - before.mean())
+        if abs(shift) <= _DRIFT * max(error, 1e-300):
+            return ""
+        ratio = float(lately.mean() / before.mean())
+        return f"The sampler has drifted: the control's path error is lately {ratio:.2f} of what it was."
+
+    def merge(self, others: Sequence[Learner]) -> Learner:
+        """Return a learner that knows what this one and others have learned, for instance of several workers."""
+        merged = Learner(self.budget, quality=self.quality, tolerance=self.tolerance, seed=self.seed)
+        for one in (self, *others):
+            check_type(one, Learner, "what is merged")
+            if one.budget != self.budget or (one.made_for and self.made_for and one.made_for != self.made_for):
+                raise ValueError("learners of another budget or problem cannot be merged")
+            merged.made_for = merged.made_for or dict(one.made_for)
+            merged.runs, merged.samples = merged.runs + one.runs, merged.samples + one.samples
+            merged._recent += one._recent
+            merged.iterates = merged.iterates or one.iterates
+            merged.work.merge(one.work)
+            for name, tally in one.tallies.items():
+                merged.tallies[name].merge(tally)
+        for unit in ("projection", "iteration"):
+            known = [one.memory[unit] for one in (self, *others) if unit in one.memory]
+            if known:
+                merged.memory[unit] = _joined(known, interleave=True)
+                merged._learn(unit)
+        return merged
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one safetensors file: the memory, and what was counted."""
+        tensors = {
+            f"{unit}_{name}": part for unit, traces in self.memory.items() for name, part in traces._asdict().items()
+        }
+        facts = {
+            "budget": self.budget.budget,
+            "shared": isinstance(self.budget, PerBatch),
+            "tolerance": self.tolerance,
+            "seed": self.seed,
+            "made_for": self.made_for,
+            "runs": self.runs,
+            "samples": self.samples,
+            "work": self.work.state(),
+            "tallies": {name: tally.state() for name, tally in self.tallies.items()},
+            "recent": self._recent[-1024:],
+        }
+        save_tensors(path, "learner", tensors, facts)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], quality: Callable[[Any], Any] | None = None) -> Learner:
+        """Read what `save` wrote, and continue learning from there."""
+        tensors, facts = load_tensors(path, "learner")
+        try:
+            budget = (PerBatch if facts["shared"] else PerSample)(facts["budget"])
+            learner = cls(budget, quality=quality, tolerance=facts["tolerance"], seed=facts["seed"])
+            learner.made_for, learner._recent = dict(facts["made_for"]), [float(x) for x in facts["recent"]]
+            learner.runs, learner.samples = int(facts["runs"]), int(facts["samples"])
+            learner.tallies = {name: Tally(*facts["tallies"][name]) for name in learner.tallies}
+            learner.work = Tally(*facts["work"])
+            for unit in ("projection", "iteration"):
+                if f"{unit}_defects" in tensors:
+                    learner.memory[unit] = Traces(*(tensors[f"{unit}_{name}"] for name in Traces._fields))
+                    learner._learn(unit)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path}: not a whole learner: {error}") from error
+        return learner
+
+
+_ARMS = ("control", "prices", "last", "iterations")
+_MEASURES = ("path", "landing", "quality")
+
+
+def _joined(parts: Sequence[Traces], interleave: bool = False) -> Traces:
+    """Return traces side by side, the last `_WINDOW` samples of them."""
+    whole = Traces(*(torch.cat(columns, dim=1) for columns in zip(*parts, strict=True)))
+    m = whole.defects.shape[1]
+    if m <= _WINDOW:
+        return whole
+    keep = torch.linspace(0, m - 1, _WINDOW).long() if interleave else torch.arange(m - _WINDOW, m)
+    return Traces(*(part[:, keep] for part in whole))
+
+
+def _extended(scale: SampleScale | None, n_steps: int) -> SampleScale | None:
+    """Return a scale of T' steps as one of T steps, at the last of which every sample is corrected."""
+    if scale is None or scale.typical.shape[1] == n_steps:
+        return scale
+    typical = torch.nn.functional.pad(scale.typical[None], (0, 1, 0, 1), mode="replicate")[0]
+    return SampleScale(typical, scale.prior)

@@ -1,0 +1,174 @@
+"""Prices that are learned from the runs they serve."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+
+import trimtab as tt
+from cases import Sphere, Walk
+from trimtab.core.budget import PerBatch, PerSample
+from trimtab.core.replay import replay
+from trimtab.prices.online import Learner, Tally
+
+
+def runs(learner, batches, n=16, name="so3-impulse", n_steps=40, first=0):
+    domain = tt.domain(name, n_steps=n_steps)
+    return [domain.problem(range(first + n * k, first + n * k + n)).rollout(learner) for k in range(batches)]
+
+
+def test_a_number_as_schedule_learns_and_spends_exactly():
+    x, corrector = torch.zeros(8, 3), tt.Corrector(Sphere(), 0.25, n_steps=12)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(5):
+        for t in range(12):
+            x = corrector(x + 0.3 * torch.randn(8, 3, generator=generator), t)
+        assert int(corrector.rollout.spent.sum()) == 8 * 3
+    assert corrector.learned.samples == 40
+    assert "40 samples in 5 runs" in repr(corrector.learned)
+
+
+@pytest.mark.parametrize("budget", [PerBatch(0.25), PerSample(0.25), PerBatch(10)])
+@pytest.mark.parametrize("n", [1, 3, 16])
+def test_every_run_is_exact_and_is_replayed(budget, n):
+    learner = Learner(budget)
+    for run in runs(learner, 5, n):
+        assert int(run.spent.sum()) == 10 * n
+        if isinstance(budget, PerSample):
+            assert run.spent.tolist() == [10] * n
+    schedule = learner.schedule(n)
+    run = tt.domain("so3-impulse", n_steps=40).problem(range(900, 900 + n)).rollout(schedule)
+    assert torch.equal(replay(schedule, run), run.projected)
+
+
+@pytest.mark.parametrize("closing", ["paid", "free", "none"])
+def test_learning_fits_every_way_to_end(closing):
+    learner = Learner(0.25)
+    domain = tt.domain("so3-impulse", n_steps=40)
+    for k in range(3):
+        run = domain.problem(range(16 * k, 16 * k + 16)).rollout(learner, closing=closing)
+        assert int(run.spent.sum()) == 160
+
+
+def test_one_batch_teaches_prices_that_beat_even_spacing():
+    learner = Learner(0.25)
+    runs(learner, 4)
+    problem = tt.domain("so3-impulse", n_steps=40).problem(range(5000, 5064))
+    even, priced = problem.rollout(tt.Periodic(10), measure_defects=True), problem.rollout(learner.schedule(64))
+    assert float(priced.residuals.sum()) < 0.75 * float(even.residuals.sum())
+
+
+def test_control_samples_stay_on_even_spacing():
+    learner = Learner(0.25)
+    runs(learner, 2)
+    schedule = learner.schedule(32)
+    assert int(schedule.control.sum()) == 4
+    run = tt.domain("so3-impulse", n_steps=40).problem(range(700, 732)).rollout(schedule)
+    gaps = run.projected[:, schedule.control].T.nonzero()[:, 1].reshape(4, -1).diff(dim=1)
+    assert int(gaps[:, :-1].min()) >= 4
+    assert int(gaps.max()) <= 5
+
+
+class Noise(tt.Constraint):
+    """A defect that says nothing: each state is as far off as a hash of it says, corrected or not."""
+
+    def project(self, x):
+        return x.clone()
+
+    def defect(self, x):
+        return (x[:, 0] * 1e4).frac().abs()
+
+
+def test_a_defect_that_says_nothing_costs_at_most_the_tolerance():
+    learner, total, even = Learner(0.25), 0.0, 0.0
+    for k in range(8):
+        seeds = range(16 * k, 16 * k + 16)
+        total += float(tt.rollout(Walk(24), Noise(), learner, seeds).residuals[:-1].sum())
+        even += float(tt.rollout(Walk(24), Noise(), tt.Periodic(6), seeds, measure_defects=True).residuals[:-1].sum())
+        assert total <= 1.05 * even
+
+
+def test_prices_that_do_harm_are_dropped():
+    learner = Learner(0.25)
+    runs(learner, 2)
+    learner.tallies["prices path"] = Tally(64, 64 * 10 * learner.tallies["control path"].mean, 1e6, 10.0)
+    assert learner.schedule(16).price is None
+    assert learner.report().in_use == "even spacing"
+
+
+def test_a_quality_decides_between_prices_and_last_steps():
+    learner = Learner(0.25, quality=lambda final: final.flatten(1).norm(dim=1))
+    arms = set()
+    for _ in range(6):
+        schedule = learner.schedule(16) if learner.made_for else None
+        runs(learner, 1, first=1000 * learner.runs)
+        arms |= {"first"} if schedule is None else {schedule.arm}
+    assert {"prices", "last"} <= arms
+    assert learner.report().quality is not None
+
+
+def test_it_can_be_saved_loaded_and_continued(tmp_path):
+    learner = Learner(0.25, seed=3)
+    runs(learner, 3)
+    learner.save(tmp_path / "learner.safetensors")
+    again = Learner.load(tmp_path / "learner.safetensors")
+    assert repr(again.report()) == repr(learner.report())
+    [mine], [theirs] = runs(copy.deepcopy(learner), 1, first=400), runs(again, 1, first=400)
+    assert torch.equal(mine.projected, theirs.projected)
+    (tmp_path / "other").write_bytes(b"none")
+    with pytest.raises(ValueError, match="other"):
+        Learner.load(tmp_path / "other")
+
+
+def test_workers_learn_as_one():
+    workers = [Learner(0.25, seed=k) for k in range(4)]
+    for k, worker in enumerate(workers):
+        runs(worker, 1, first=100 * k)
+    merged = workers[0].merge(workers[1:])
+    assert (merged.samples, merged.runs) == (64, 4)
+    assert "projection" in merged.prices
+    with pytest.raises(ValueError, match="another budget"):
+        merged.merge([Learner(0.5)])
+
+
+def test_another_problem_is_noticed():
+    learner = Learner(0.25)
+    runs(learner, 1)
+    with pytest.raises(ValueError, match=r"another problem: got constraint='Sphere' .*n_steps=12"):
+        tt.rollout(Walk(12), Sphere(), learner, range(4))
+
+
+def test_a_drifting_sampler_is_reported():
+    learner = Learner(0.25)
+    runs(learner, 1)
+    learner._recent = [1.0, 1.1, 0.9] * 6 + [3.0] * 6
+    assert "drifted" in repr(learner.report())
+
+
+def test_a_confidence_sequence_holds_at_all_times_at_once():
+    generator = torch.Generator().manual_seed(0)
+    missed = 0
+    for _ in range(200):
+        tally = Tally()
+        for _ in range(12):
+            tally.add(torch.empty(16).exponential_(generator=generator))
+            missed += abs(tally.mean - 1) > tally.radius
+            if abs(tally.mean - 1) > tally.radius:
+                break
+    assert missed <= 12  # of 200, at a level of 2.5% each side
+    assert Tally().ratio_to(Tally())[0] != 0
+    assert math.isnan(Tally().ratio_to(Tally())[1])
+
+
+def test_single_iterations_are_tried_at_equal_work_if_a_quality_decides():
+    learner = Learner(0.25, quality=lambda final: final.flatten(1).norm(dim=1))
+    units, work = set(), {"projection": [], "iteration": []}
+    for run in runs(learner, 8, 16, "linkage", 24):
+        units.add(run.unit)
+        work[run.unit].append(float(run.all_iterations.double().mean()))
+    assert units == {"projection", "iteration"}
+    mean = {unit: sum(values) / len(values) for unit, values in work.items()}
+    assert mean["iteration"] <= 1.25 * mean["projection"]
