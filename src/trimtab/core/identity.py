@@ -54,9 +54,6 @@ def identity(*things: Any) -> str:
     return _Walk(True, set()).hash(things)
 
 
-full_fingerprint = identity  # the old name
-
-
 def fingerprint(*things: Any) -> str:
     """Return a short hash by which samplers and constraints can be named in files.
 
