@@ -24,7 +24,7 @@ from trimtab.core.runner import RunBatch, Runs, checked
 from trimtab.core.schedule import Schedule, Watched
 from trimtab.core.statistics import Signs, Summary, count_signs, paired, ratio
 from trimtab.prices import Plan, Price, calibrate
-from trimtab.prices.check_runs import check_schedule_is_used, same_batch
+from trimtab.prices.collect import check_schedule_is_used, same_batch
 from trimtab.schedules import Inexact, Periodic, Stepwise, Terminal, Window
 
 __all__ = ["KINDS", "Cost", "Evaluation", "Finding", "Goal", "Kind", "Measured", "Search", "Trial"]
@@ -222,7 +222,7 @@ class Evaluation:
     def judge(self, kind: Kind, budget: int, schedule: Schedule, run: Rollout, how: str = "") -> Trial:
         """Return what a run, whose defects were measured, lost and cost."""
         measured = self.measure(run)
-        landing = run.defects[-1]
+        landing = run.landing
         far = int((landing > FAR * landing.median()).sum()) if float(landing.median()) > 0 else 0
         looks = self.goal.defect_cost * self.n_steps * schedule.uses_defects
         return Trial(
