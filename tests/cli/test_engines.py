@@ -73,7 +73,7 @@ def test_advice_is_the_same_by_any_engine_and_goes_on_from_its_folder(folder, ca
         told.append((facts["recommended"]["schedule"], facts["recommended"]["budget"], facts["loss"]))
     assert told[0] == told[1] == told[2]
     before = len(list((folder / "kept").glob("*.json")))
-    assert before > 20
+    assert before > 12
     assert main([*advise, "--tolerance", "0.4", "--out", "kept", "--resume"]) == 0  # another question, the same batches
     assert len(list((folder / "kept").glob("*.json"))) < 1.5 * before
 
