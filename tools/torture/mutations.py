@@ -25,11 +25,9 @@ from trimtab.core.files import kind_of, load_tensors, tensor_bytes
 from trimtab.core.replay import replay
 from trimtab.evaluation.domains.pdm.checkpoint import load_model
 from trimtab.evaluation.domains.pdm.domain import load_map
-from trimtab.evaluation.studies.domain_info import read_about
 from trimtab.evaluation.studies.rows import read_rows, rows_in
-from trimtab.evaluation.studies.run_files import RunFiles
-from trimtab.evaluation.studies.store import study_of
-from trimtab.evaluation.studies.traces import Trace
+from trimtab.evaluation.studies.store import RunFiles, study_of
+from trimtab.evaluation.studies.traces import Trace, read_about
 from trimtab.evaluation.studies.usercode import read_settings
 
 Reader = Callable[[Path], Any]

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import trimtab
 from torture.kills import STUDY, contents
+from trimtab.evaluation.studies.config import StudyError
 from trimtab.evaluation.studies.engine import run_study
-from trimtab.evaluation.studies.errors import StudyError
 from trimtab.evaluation.studies.rows import write_rows
 from trimtab.evaluation.studies.store import Store
 
@@ -118,7 +118,7 @@ from time import monotonic
 import ray
 from torture.kills import STUDY
 from trimtab.evaluation.studies.engine import run_study
-from trimtab.evaluation.studies.errors import StudyError
+from trimtab.evaluation.studies.config import StudyError
 from trimtab.evaluation.studies.store import Store
 begin = monotonic()
 try:

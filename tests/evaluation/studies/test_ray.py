@@ -13,8 +13,8 @@ import pytest
 from study_runs import SHORT, finish, finished, row_hashes
 from trimtab.core.errors import EngineError
 from trimtab.core.ray_pool import check_reachable
+from trimtab.evaluation.studies.config import StudyError
 from trimtab.evaluation.studies.engine import run_study
-from trimtab.evaluation.studies.errors import StudyError
 from trimtab.evaluation.studies.rows import write_rows
 from trimtab.evaluation.studies.store import Store
 from trimtab.evaluation.studies.usercode import Source, record_of
@@ -57,7 +57,7 @@ def test_a_cluster_that_loses_a_node_half_way_ends_with_the_same_rows(cluster, t
 
 
 def test_a_sampler_of_ones_own_from_the_working_directory_gives_the_same_rows(tmp_path, monkeypatch):
-    example = Path(__file__).parents[2] / "examples" / "my_sampler.py"
+    example = Path(__file__).parents[3] / "examples" / "my_sampler.py"
     (tmp_path / "sampler_for_ray.py").write_text(example.read_text())
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])

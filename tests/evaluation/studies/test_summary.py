@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from study_runs import SMALL, SWEPT, finished
 from trimtab.core.metrics import Summary
 from trimtab.evaluation.studies.rows import COLUMNS, Rows, read_rows
-from trimtab.evaluation.studies.run_files import RunFiles
+from trimtab.evaluation.studies.store import RunFiles
 from trimtab.evaluation.studies.summary import (
     domain_summary,
     paired,
