@@ -191,8 +191,7 @@ def _lasting(m: Measured) -> Finding:
     survival, half = m.effects.survival, m.effects.half_life
     long = f"half of it is gone after {half:.1f} steps" if math.isfinite(half) else "half of it is left to the end"
     thirds = ", ".join(
-        f"{word} {share:.2f}"
-        for word, share in zip(("early", "middle", "late"), m.effects.one_step, strict=True)
+        f"{word} {share:.2f}" for word, share in zip(("early", "middle", "late"), m.effects.one_step, strict=True)
     )
     left = f"{float(survival[1]):.2f} of a correction's benefit survives one step ({thirds})"
     return Finding("lasting", False, f"How long it lasts: {left}, and {long}.")

@@ -47,7 +47,7 @@ def test_tasks_cover_every_rollout_once_and_need_only_each_other(study: Study):
         keys = schedules_of(study, name)
         on_grid = sum(STUDY_SCHEDULES[key].only_budget is None for key in keys)
         inside = sum(0 < budget < 1 for budget in study.budgets_of(name))  # the ends are terminal and stepwise rollouts
-        wanted += study.fewer_seeds.get(name, study.seeds) * (on_grid * inside + len(keys) - on_grid)
+        wanted += study.seeds_of(name, study.seeds).blocks[-1] * (on_grid * inside + len(keys) - on_grid)
     assert len(rollouts) == wanted
 
 
@@ -98,7 +98,8 @@ def test_unknown_names_suggest_the_nearest():
         {"kappa_domains": None},
         {"budgets": [0.0, "x"]},
         {"samplers": [1]},
-        {"fewer_seeds": {"so3": 99}},
+        {"exceptions": {"so3": {"seeds": 99}}},
+        {"exceptions": {"so3": {"schedules": ["hindsights"]}}},
         {"example_seeds": 99},
     ],
 )

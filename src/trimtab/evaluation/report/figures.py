@@ -91,7 +91,7 @@ def _by_dynamics(study: Study) -> dict[str, list[str]]:
     groups: dict[str, list[str]] = {}
     several = len({dynamics_of(name) for name in study.domains} - {None}) > 1
     for name in study.domains:
-        if name not in study.table_only:
+        if len(study.budgets_of(name)) > 3:
             dynamics = dynamics_of(name)
             own = f"-{name}" if dynamics is None and several else ""
             groups.setdefault(f"-{dynamics}" if dynamics and dynamics != "langevin" else own, []).append(name)
@@ -99,8 +99,8 @@ def _by_dynamics(study: Study) -> dict[str, list[str]]:
 
 
 def _variant(study: Study, base: str) -> str | None:
-    """Return the first domain of a study with this base that is run at all budgets."""
-    return next((name for name in study.domains if base_of(name) == base and name not in study.table_only), None)
+    """Return the first domain of a study with this base."""
+    return next((name for name in study.domains if base_of(name) == base), None)
 
 
 def _method(study: Study) -> str:

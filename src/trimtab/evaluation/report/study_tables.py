@@ -306,7 +306,7 @@ def _lower(first: float | None, second: float | None) -> int | None:
 
 def win_rates(summary: Summary, key: str, name: str) -> Table:
     """Return table 3: how often a schedule beats periodic over all pairs."""
-    label, alone = label_of(key), summary["config"].get("table_only", ())
+    label, fewer = label_of(key), summary["config"].get("exceptions", {})
     compares = _is_in_paper(summary, key, "win_rates")
     rows: list[Row] = []
     for row_label, sources in _sources(summary, key).items():
@@ -314,7 +314,7 @@ def win_rates(summary: Summary, key: str, name: str) -> Table:
             wins = summary["domains"][domain]["win_rate"][key]
             ours = {part: _pair(wins[part]) for part in ("endpoint", "pathwise")}
             ours |= {"median_improvement": wins["median_improvement"], "n": wins["pathwise"]["n"]}
-            rows += [] if domain in alone else [[row_label, source, *_four(ours)]]
+            rows += [] if domain in fewer else [[row_label, source, *_four(ours)]]
         paper = _paper(summary, "win_rates", next(iter(sources.values()))) if compares else None
         rows += [[row_label, "paper", *_four(paper)]] if paper else []
     budgets = summary["config"]["budgets"]

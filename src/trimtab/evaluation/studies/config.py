@@ -91,8 +91,8 @@ class Study:
         unit: What budgets count. Budgets of "projection"s are fractions of T; budgets of "iteration"s are fractions of
             the iterations that full projection takes on the same samples.
         closing: "paid" if the budget includes the closing projection, "free" if it does not, as in the paper.
-        table_only: Domains that are run at the table's budget only, as counter-examples.
-        fewer_seeds: The number of evaluation seeds of domains that are too slow for `seeds` of them.
+        exceptions: Settings that differ for some domains, by name: "seeds", "block", "calibration_seeds", "budgets" or
+            "schedules", fewer than the study's.
     """
 
     preset: str
@@ -110,13 +110,12 @@ class Study:
     samplers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
     unit: Unit = "projection"
     closing: Closing = "free"
-    table_only: tuple[str, ...] = ()
-    fewer_seeds: Mapping[str, int] = field(default_factory=dict, hash=False)
+    exceptions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         """Check the settings: they may come from a file."""
         check_type(self.preset, str, "the preset of a study")
-        for name in ("domains", "schedules", "kappa_domains", "table_only"):
+        for name in ("domains", "schedules", "kappa_domains"):
             for one in check_type(getattr(self, name), tuple, f"{name} of a study"):
                 check_type(one, str, f"each of the {name} of a study")
         for name in ("budgets", "kappas"):
@@ -143,8 +142,11 @@ class Study:
             raise ValueError(f"the table's budget {self.table_budget} is not one of {list(self.budgets)}")
         for name in ("seeds", "block", "calibration_seeds", "kappa_seeds"):
             check_integer(getattr(self, name), f"{name} of a study")
-        for name, number in check_type(self.fewer_seeds, Mapping, "fewer_seeds of a study").items():  # type: ignore[type-abstract]
-            check_integer(number, f"fewer_seeds of {name}", 1, self.seeds)
+        for name, differs in check_type(self.exceptions, Mapping, "exceptions of a study").items():  # type: ignore[type-abstract]
+            unknown_names = set(differs) - {"seeds", "block", "calibration_seeds", "budgets", "schedules"}
+            fewer = all(set(differs.get(part, ())) <= set(getattr(self, part)) for part in ("budgets", "schedules"))
+            if unknown_names or not fewer or differs.get("seeds", 1) > self.seeds:
+                raise ValueError(f"the exceptions of {name} must be fewer seeds, budgets or schedules: got {differs}")
         most = min(self.seeds, self.block)
         check_integer(self.example_seeds, "example_seeds, which are in the first block of seeds,", 0, most)
         missing = {"terminal", "stepwise", "periodic"} - set(self.schedules)
@@ -164,8 +166,7 @@ class Study:
             self,
             domains=tuple(d for d in order if d in domains),
             kappa_domains=tuple(d for d in self.kappa_domains if d in domains),
-            table_only=tuple(d for d in self.table_only if d in domains),
-            fewer_seeds={d: n for d, n in self.fewer_seeds.items() if d in domains},
+            exceptions={d: differs for d, differs in self.exceptions.items() if d in domains},
         )
 
     def origin(self, domain: str) -> str:
@@ -174,20 +175,23 @@ class Study:
 
     def budgets_of(self, domain: str) -> tuple[float, ...]:
         """Return the budgets that a domain is run at."""
-        if domain in self.table_only:
-            return tuple(budget for budget in self.budgets if budget in (0.0, self.table_budget, 1.0))
-        return self.budgets
+        return tuple(self.exceptions.get(domain, {}).get("budgets", self.budgets))
+
+    def schedules_of(self, domain: str) -> tuple[str, ...]:
+        """Return the schedules that a domain is run with."""
+        return tuple(self.exceptions.get(domain, {}).get("schedules", self.schedules))
 
     def seeds_of(self, domain: str, number: int) -> Seeds:
         """Return the seeds of a domain: those of its record, or `number` evaluation seeds and the usual others."""
         recorded = self.samplers.get(domain, {}).get("seeds")
         if recorded is not None:
             return Seeds(**{name: tuple(several) for name, several in recorded.items()})
-        number = min(number, self.fewer_seeds.get(domain, number))
+        differs = self.exceptions.get(domain, {})
+        number = min(number, differs.get("seeds", number))
         return Seeds(
-            calibration=(CALIBRATION_SEED, CALIBRATION_SEED + self.calibration_seeds),
+            calibration=(CALIBRATION_SEED, CALIBRATION_SEED + differs.get("calibration_seeds", self.calibration_seeds)),
             reference=(REFERENCE_SEED, REFERENCE_SEED + number),
-            blocks=(*range(0, number, self.block), number),
+            blocks=(*range(0, number, differs.get("block", self.block)), number),
         )
 
     def facts(self) -> dict[str, Any]:
@@ -211,7 +215,27 @@ class Study:
 
 _KAPPAS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.8, 0.95)
 
+_PLAIN = ("terminal", "stepwise", "periodic", "adaptive:paper")
+_RAMP, _REPLICA, _FLOW = (tuple(f"{name}-{kind}" for name in SYNTHETIC) for kind in ("ramp", "replica", "flow"))
+_ONE_ROW: dict[str, Any] = {"budgets": (0.0, 0.25, 1.0), "schedules": _PLAIN}
+_PDM = {
+    "seeds": 16,
+    "block": 16,
+    "calibration_seeds": 32,
+    "budgets": (0.0, 0.1, 0.25, 0.5, 0.75, 1.0),
+    "schedules": _PLAIN,
+}
+
 PRESETS: dict[str, Study] = {
+    "main": Study(
+        "main",
+        domains=(*_RAMP, *_REPLICA, *SYNTHETIC, *_FLOW, "pdm"),
+        schedules=(*_PLAIN, "adaptive:dp", "trimtab"),
+        seeds=256,
+        block=256,
+        kappa_domains=(),
+        exceptions=dict.fromkeys((*SYNTHETIC, *_FLOW), _ONE_ROW) | {"pdm": _PDM},
+    ),
     "tiny": Study(
         "tiny",
         domains=("so3", "terrain-ridge"),
@@ -236,7 +260,9 @@ PRESETS: dict[str, Study] = {
     "paper": Study("paper", domains=(*SYNTHETIC, *FLOWS), kappas=_KAPPAS),
     "large": Study("large", seeds=256, block=64, calibration_seeds=256, kappas=_KAPPAS, kappa_seeds=64),
 }
-"""`paper` is the paper's protocol; the others differ from it in numbers."""
+"""`main` is the default: every table and figure of the paper in a few minutes. Its dynamics are ramps, chosen before any
+comparison, with the fitted replicas; Langevin dynamics and constant speed are counter-examples at the table's budget.
+`paper` is the paper's protocol on all dynamics."""
 
 
 def preset(name: str) -> Study:

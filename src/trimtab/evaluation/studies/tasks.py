@@ -27,7 +27,7 @@ from trimtab.evaluation.studies.usercode import Source, domain_from, version_of
 __all__ = ["Task", "code_version", "domain_of", "equivalent_schedule", "made_domain", "schedules_of", "study_tasks"]
 
 _EXPLORING = ("dp", "planned")  # calibration methods that share batches corrected at random
-_ROLLOUTS = 320  # per task, unless one budget takes more: enough to keep a core busy, few enough to fit in memory
+_ROLLOUTS = 4096  # per task, unless one budget takes more: enough to keep a core busy, few enough to fit in memory
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def schedules_of(study: Study, name: str, swept: bool = False) -> list[str]:
     """Return the schedules that a study runs on a domain."""
     return [
         key
-        for key in study.schedules
+        for key in study.schedules_of(name)
         if (base_of(name) in SYNTHETIC or not study_schedule(key).cheap_only) and (key in SWEPT or not swept)
     ]
 
@@ -176,7 +176,7 @@ def _budget_groups(study: Study, name: str, budgets: tuple[float, ...]) -> list[
     alone = () if base_of(name) in SYNTHETIC else (study.table_budget,)
     inside = [budget for budget in budgets if equivalent_schedule("any", budget) == "any"]
     others = [budget for budget in inside if budget not in alone]
-    size = max(1, _ROLLOUTS // study.block)
+    size = max(1, _ROLLOUTS // study.exceptions.get(name, {}).get("block", study.block))
     groups = [tuple(others[i : i + size]) for i in range(0, len(others), size)]
     return [(budget,) for budget in inside if budget in alone] + groups
 

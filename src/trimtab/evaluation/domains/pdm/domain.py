@@ -67,7 +67,7 @@ def _positions(x: Tensor) -> Tensor:
 def make(
     checkpoint: str | None = None,
     circles: str | None = None,
-    eligible_from: int = 6,
+    eligible_from: int = 0,
     inner_steps: int | None = None,
     defect: str = "segment-depth",
     effective_from: int | None = None,
@@ -82,7 +82,7 @@ def make(
             the constraint. As in PDM's experiments the model does not know of those: a model that does is nearly
             collision-free by itself, and leaves little to correct.
         eligible_from: First noise level whose updates may be corrected, and T counts those alone. PDM's own code
-            projects from level 6 on, and there corrections last; 0 makes all of them eligible, as the paper counts.
+            projects from level 6 on, where corrections last; 0, the default, counts all of them, as the paper does.
         inner_steps: Langevin updates a level; the model's own number by default.
         defect: What schedules look at and path errors add up: "segment-depth", "waypoint-depth", "colliding-segments"
             or "residual"; see `trimtab.evaluation.domains.pdm.scores`.
