@@ -81,11 +81,12 @@ def small_number(value: float, like: float | None = None) -> str:
 
     Example:
         >>> small_number(0.509), small_number(0.0088), small_number(0.0005, like=0.0088), small_number(2.3e-6)
-        ('0.509', '0.00880', '0.00050', '0.00000230')
+        ('0.509', '0.00880', '0.00050', '2.3e-06')
     """
     size = abs(value if like is None else like)
-    digits = 3 if size >= 0.01 or size == 0 else min(8, 2 - math.floor(math.log10(size)))
-    return f"{value:.{digits}f}"
+    if 0 < size < 1e-4:
+        return f"{value:.1e}"
+    return f"{value:.{3 if size >= 0.01 or size == 0 else 2 - math.floor(math.log10(size))}f}"
 
 
 @dataclass(frozen=True)

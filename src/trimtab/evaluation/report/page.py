@@ -7,6 +7,7 @@ packed to 16 bits per number, which keeps a whole study to a few megabytes.
 from __future__ import annotations
 
 import base64
+import io
 import json
 import math
 from array import array
@@ -21,7 +22,7 @@ from torch import Tensor
 from trimtab._version import __version__
 from trimtab.core.files import read_json
 from trimtab.evaluation.domains import base_of, dynamics_of
-from trimtab.evaluation.report.study_tables import agreement
+from trimtab.evaluation.report.study_tables import agreement, projected_diffusion
 from trimtab.evaluation.studies.config import Study, budget_name
 from trimtab.evaluation.studies.rows import Rows, read_rows
 from trimtab.evaluation.studies.schedules import STUDY_SCHEDULES
@@ -80,9 +81,52 @@ def examples(files: RunFiles, summary: dict[str, Any]) -> dict[str, Any]:
             for key in study.schedules
         ],
         "metrics": [{"key": key, "label": label, "summary": text} for key, (label, text) in metrics.items()],
+        "open": _opening(study),
         "agreement": [_plain(table) for table in agreement(summary)],
+        "table2": [_plain(table) for table in projected_diffusion(summary)],
+        "pictures": _pictures(files),
         "domains": {name: _domain(files, study, name, facts[name]) for name in study.domains},
     }
+
+
+def _opening(study: Study) -> dict[str, str]:
+    """Return what the page shows first: the paper's rule where defects are concentrated, if the study has both."""
+    domains = [name for name in study.domains if base_of(name) == "so3-impulse"]
+    schedule = {"schedule": "adaptive:paper"} if "trimtab" in study.schedules else {}
+    return ({"domain": domains[0]} if domains and study.preset == "main" else {}) | schedule
+
+
+_FIGURES = {
+    "title": "Figure 1. One seed's path over the ridged terrain: projected at the end only, after every step, and on "
+    "schedule with a quarter of the projections.",
+    "regime": "Figure 2. Distance to the stepwise path of one seed, and when each schedule projects: where defects are "
+    "concentrated in time (left), and where they are not (right).",
+    "nepe-ramp": "Figure 3. NEPE against the budget; diamonds are the paper's numbers. Dynamics: ramp.",
+    "nepe-replica": "Figure 3 with dynamics that were fitted to the paper's numbers (replica).",
+    "nepe-pdm": "Figure 4. Projected diffusion for trajectories, with the shipped model: NEPE against the budget.",
+    "trajectories": "Figure 5. One trajectory of projected diffusion under each schedule; ticks are projections.",
+    "endpoint-ramp": "Figure 6. Distance of final states to those of full projection. Dynamics: ramp.",
+    "endpoint-replica": "Figure 6 with dynamics that were fitted to the paper's numbers (replica).",
+}
+
+
+def _pictures(files: RunFiles) -> list[dict[str, Any]]:
+    """Return the figures that the paper has too, small enough for the page, with captions."""
+    shown = [name for name in _FIGURES if files.names(f"figures/{name}.png")]
+    if not shown:
+        return []
+    from PIL import Image  # comes with matplotlib
+
+    pictures = []
+    for name in shown:
+        picture = Image.open(io.BytesIO(files.read(f"figures/{name}.png"))).convert("RGB")
+        width = round(picture.width * 120 / 300)  # pixels on the page, of 300 per inch in the file
+        picture.thumbnail((1500, 1500))
+        small = io.BytesIO()
+        picture.quantize(128).save(small, "PNG", optimize=True)
+        data = base64.b64encode(small.getvalue()).decode("ascii")
+        pictures.append({"caption": _FIGURES[name], "width": width, "data": f"data:image/png;base64,{data}"})
+    return pictures
 
 
 def _plain(table: Any) -> dict[str, Any]:

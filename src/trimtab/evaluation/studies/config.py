@@ -234,7 +234,11 @@ PRESETS: dict[str, Study] = {
         seeds=256,
         block=256,
         kappa_domains=(),
-        exceptions=dict.fromkeys((*SYNTHETIC, *_FLOW), _ONE_ROW) | {"pdm": _PDM},
+        exceptions={
+            **dict.fromkeys(_REPLICA, {"schedules": (*_PLAIN, "adaptive:dp")}),
+            **dict.fromkeys((*SYNTHETIC, *_FLOW), _ONE_ROW),
+            "pdm": _PDM,
+        },
     ),
     "tiny": Study(
         "tiny",

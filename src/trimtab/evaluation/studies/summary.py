@@ -190,10 +190,9 @@ def _tails(rows: Rows, keys: list[str], budget: float) -> dict[str, Any]:
     for key in keys:
         for metric in COMPARED:
             values = rows.where(schedule=key, budget=budget).tensor(metric)
-            found = statistics.summarize(values).facts()
-            numbers = {"mean": found["mean"], "median": found["median"]}
+            numbers = {"mean": float(values.nanmean()), "median": float(values.nanmedian())}
             numbers |= {"top": statistics.tail_share(values), "effective_n": statistics.effective_n(values)}
-            cleaned = {name: None if value is None or math.isnan(value) else value for name, value in numbers.items()}
+            cleaned = {name: None if math.isnan(value) else value for name, value in numbers.items()}
             result.setdefault(key, {})[metric] = cleaned
     return result
 
