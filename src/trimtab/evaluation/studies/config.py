@@ -219,9 +219,9 @@ _PLAIN = ("terminal", "stepwise", "periodic", "adaptive:paper")
 _RAMP, _REPLICA, _FLOW = (tuple(f"{name}-{kind}" for name in SYNTHETIC) for kind in ("ramp", "replica", "flow"))
 _ONE_ROW: dict[str, Any] = {"budgets": (0.0, 0.25, 1.0), "schedules": _PLAIN}
 _PDM = {
-    "seeds": 16,
-    "block": 16,
-    "calibration_seeds": 32,
+    "seeds": 8,
+    "block": 8,
+    "calibration_seeds": 16,
     "budgets": (0.0, 0.1, 0.25, 0.5, 0.75, 1.0),
     "schedules": _PLAIN,
 }
@@ -235,7 +235,7 @@ PRESETS: dict[str, Study] = {
         block=256,
         kappa_domains=(),
         exceptions={
-            **dict.fromkeys(_REPLICA, {"schedules": (*_PLAIN, "adaptive:dp")}),
+            **dict.fromkeys(_REPLICA, {"schedules": _PLAIN}),
             **dict.fromkeys((*SYNTHETIC, *_FLOW), _ONE_ROW),
             "pdm": _PDM,
         },

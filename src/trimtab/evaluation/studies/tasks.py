@@ -171,9 +171,9 @@ def _budget_groups(study: Study, name: str, budgets: tuple[float, ...]) -> list[
     """Return the budgets that are run in one batch each.
 
     The tables report what a rollout of a learned sampler costs at the table's budget, so that budget is run, and timed,
-    separately there.
+    separately there, unless the study saves time on this domain.
     """
-    alone = () if base_of(name) in SYNTHETIC else (study.table_budget,)
+    alone = () if base_of(name) in SYNTHETIC or name in study.exceptions else (study.table_budget,)
     inside = [budget for budget in budgets if equivalent_schedule("any", budget) == "any"]
     others = [budget for budget in inside if budget not in alone]
     size = max(1, _ROLLOUTS // study.exceptions.get(name, {}).get("block", study.block))
