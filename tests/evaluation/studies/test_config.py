@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from trimtab.evaluation.domains import DOMAINS, FLOWS
+from trimtab.evaluation.domains import DOMAINS, FLOWS, dynamics_of
 from trimtab.evaluation.studies.config import CALIBRATION_SEED, PRESETS, Study, preset
 from trimtab.evaluation.studies.schedules import STUDY_SCHEDULES, study_schedule
 from trimtab.evaluation.studies.tasks import schedules_of, study_tasks
@@ -17,6 +17,20 @@ def test_the_paper_preset_is_the_papers_protocol():
     assert study.domains[:6] == ("so3", "se3", "terrain", "so3-impulse", "se3-lever", "terrain-ridge")
     assert study.domains[6:] == FLOWS  # and the same six as flows, to which the paper's figures are compared too
     assert study.table_budget == 0.25
+
+
+def test_the_main_preset_has_every_dynamics_and_the_paper_s_own_example():
+    study = preset("main")
+    kinds = {dynamics_of(name) for name in study.domains}
+    assert kinds == {"ramp", "replica", "langevin", "flow", None}
+    assert study.seeds >= 256
+    assert study.calibration_seeds == 64
+    for name in study.domains:
+        full = dynamics_of(name) in ("ramp", "replica")
+        assert (study.budgets_of(name) == study.budgets) == full
+        assert {"terminal", "stepwise", "periodic", "adaptive:paper"} <= set(study.schedules_of(name))
+    assert study.budgets_of("so3-flow") == (0.0, 0.25, 1.0)
+    assert study.only(("so3-ramp",)).exceptions == {}
 
 
 @pytest.mark.parametrize("study", PRESETS.values(), ids=PRESETS)
