@@ -97,7 +97,7 @@ def formats(folder: Path) -> dict[str, tuple[Path, Reader, bool]]:
         "settings, TOML": (files / "settings.toml", read_settings, False),
         "map": (files / "map.json", load_map, False),
         "PyTorch checkpoint": (files / "checkpoint.pt", load_model, False),
-        "list of files": (run / "SHA256SUMS", lambda p: _rows_by(p, run, name), False),
+        "list of files": (run / "files.jsonl", lambda p: _rows_by(p, run, name), False),
     }
     if (files / "plan.safetensors").is_file():
         table["plan"] = (files / "plan.safetensors", tt.load, True)
@@ -147,7 +147,7 @@ def _listed(path: Path, folder: Path, name: str) -> RunFiles:
 
 def _rows_by(sums: Path, run: Path, name: str) -> Any:
     """The rows of a run whose list of files was damaged."""
-    shutil.copy(sums, run / "SHA256SUMS")
+    shutil.copy(sums, run / "files.jsonl")
     return read_rows(run, name).columns
 
 

@@ -88,7 +88,7 @@ def hurt(directory: Path, chance: random.Random) -> str:
     elif kind == "lost":
         path.unlink()
     else:  # the list of files is from before the last writes, as if they had reached the disk in another order
-        sums = directory / "SHA256SUMS"
+        sums = directory / "files.jsonl"
         if sums.is_file():
             lines = sums.read_text(errors="replace").splitlines(keepends=True)
             sums.write_text("".join(lines[: max(1, len(lines) - chance.randint(1, 4))]))

@@ -7,8 +7,6 @@ not a method.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import combinations
-from math import comb
 
 import torch
 from torch import Tensor
@@ -21,7 +19,7 @@ from trimtab.core.rollout import Sampler, check_sampler, rollout, take_rows
 from trimtab.prices.planned import cheapest_times, gap_costs
 from trimtab.schedules import Fixed
 
-__all__ = ["best_of_all", "hindsight"]
+__all__ = ["hindsight"]
 
 Objective = Callable[[Rollout, Tensor], Tensor]
 
@@ -106,21 +104,6 @@ def hindsight(
         value, which = cost(moved, rows).reshape(n, moves).min(dim=1)
         keep_better(moved.reshape(T, n, moves)[:, everyone, which], value)
     return mask
-
-
-def best_of_all(sampler: Sampler, constraint: Constraint, seeds: Tensor, budget: int) -> Tensor:
-    """Try all masks and return the best of each sample, (T, n) bool; for small T only."""
-    T, seeds = _checked(sampler, constraint, seeds, budget)
-    n = len(seeds)
-    if comb(T, budget) * n > 2_000_000:
-        raise ValueError(f"{comb(T, budget)} masks for T = {T} and a budget of {budget} are too many; use hindsight()")
-    choices = list(combinations(range(T), budget))
-    masks = torch.zeros(T, len(choices), dtype=torch.bool)
-    for i, times in enumerate(choices):
-        masks[list(times), i] = True
-    rows = torch.arange(n).repeat_interleave(len(choices))
-    error = path_objective(_replay(sampler, constraint, seeds, masks.repeat(1, n), rows), rows)
-    return masks[:, error.reshape(n, len(choices)).argmin(dim=1)]
 
 
 def _checked(sampler: Sampler, constraint: Constraint, seeds: Tensor, budget: int) -> tuple[int, Tensor]:
