@@ -69,7 +69,7 @@ def test_groups_of_any_size_can_be_used_by_every_command(folder, capsys):
 def test_groups_that_reach_over_budgets_are_refused_before_anything_is_made(name, what, folder, capsys):
     assert main(["compare", "--sampler", f"pairs_on_a_lead:{name}", "--seeds", "8", "--calibration-seeds", "16"]) == 2
     said = capsys.readouterr().err
-    assert f"the {what} samples that belong together differently beside the same samples" in said
+    assert f"the {what} the samples of a group differently" in said
     assert list(folder.iterdir()) == []
 
 

@@ -29,16 +29,27 @@ _ENDS = torch.tensor([0.025, 0.975], dtype=torch.float64)
 
 @dataclass(frozen=True)
 class Summary:
-    """An estimate with its 95% interval, and how much it depends on a few samples."""
+    """An estimate with its 95% interval, and how much it depends on a few samples.
 
-    mean: float  # the estimate, usually a mean
-    low: float = math.nan  # lower end of the interval; NaN if the tail is not known
-    high: float = math.nan  # upper end
-    median: float = math.nan  # median of the samples
-    n: int = 0  # number of independent samples (distinct seeds or clusters)
-    top_share: float = math.nan  # share of the total deviation from the median that the largest sample holds
-    effective_n: float = math.nan  # number of equally large deviations with the same spread
-    reliable: bool = False  # whether an interval may be shown
+    Attributes:
+        mean: The estimate, usually a mean.
+        low: Lower end of the interval; NaN if the tail is not known.
+        high: Upper end.
+        median: Median of the samples.
+        n: Number of independent samples (distinct seeds or clusters).
+        top_share: Share of the total deviation from the median that the largest sample holds.
+        effective_n: Number of equally large deviations with the same spread.
+        reliable: Whether an interval may be shown.
+    """
+
+    mean: float
+    low: float = math.nan
+    high: float = math.nan
+    median: float = math.nan
+    n: int = 0
+    top_share: float = math.nan
+    effective_n: float = math.nan
+    reliable: bool = False
 
     def __str__(self) -> str:
         """Return the mean with its interval, as in `0.300 (0.100 to 0.500)`."""
