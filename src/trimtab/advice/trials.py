@@ -455,7 +455,8 @@ def cheaper_constraint(constraint: Constraint, how: str) -> Constraint:
     which the closing projection is a whole one.
     """
     found: Any = constraint.cheaper()[how] if how else constraint
-    return found.constraint if _stops_early(found) else found
+    solver: Constraint = found.constraint if _stops_early(found) else found
+    return solver
 
 
 def _stops_early(constraint: Any) -> bool:

@@ -66,7 +66,7 @@ def _study(arguments: argparse.Namespace, domain: Domain, source: Source, calibr
     from trimtab.evaluation.studies.batches import n_deciders, seed_ranges
     from trimtab.evaluation.studies.config import REFERENCE_SEED, Study
     from trimtab.evaluation.studies.usercode import record_of
-    from trimtab.prices.methods import FEWEST
+    from trimtab.prices.collect import FEWEST
 
     rollouts, units = len(calibration), n_deciders(domain.problem(calibration))
     if units < FEWEST:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from trimtab._version import __version__
-from trimtab.cli import advise, compare, reproduce, train, train_grid
+from trimtab.cli import advise, compare, reproduce, train
 from trimtab.cli.command import BAD_INPUT, INTERRUPTED, Command, UsageError
 from trimtab.core.checks import unknown
 
@@ -25,8 +25,9 @@ COMMANDS: dict[str, Command] = {
     "compare": compare.COMMAND,
     "reproduce": reproduce.REPRODUCE,
     "report": reproduce.REPORT,
-    "train-pdm": train.COMMAND,
-    "train-grid": train_grid.COMMAND,
+    "train": train.COMMAND,
+    "train-pdm": train.PDM,
+    "train-grid": train.GRID,
     "domains": reproduce.DOMAINS,
 }
 """The commands by name."""

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from study_runs import SHORT, finish, finished, row_hashes
-from trimtab.core.checks import EngineError
-from trimtab.core.ray_pool import check_reachable
 from trimtab.evaluation.studies.config import StudyError
 from trimtab.evaluation.studies.engine import run_study
 from trimtab.evaluation.studies.rows import write_rows

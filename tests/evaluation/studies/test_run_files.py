@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from study_runs import SHORT, finish, finished, row_hashes
 from trimtab import __version__
 from trimtab.cli.main import main
-from trimtab.core.files import DEEPEST, parse_json, plain_name
+from trimtab.core.files import parse_json, plain_name
 from trimtab.evaluation.studies.config import StudyError
 from trimtab.evaluation.studies.rows import COLUMNS, parquet_bytes, read_rows
 from trimtab.evaluation.studies.store import MANIFEST, RunFiles, Store, open_run, read_run

@@ -295,7 +295,7 @@ def _paper_six(paper: Mapping[str, Any]) -> list[Cell]:
             continue
         periodic, adaptive, gain = (paper[metric][part] for part in ("periodic", "adaptive", "improvement"))
         lower = _lower(periodic[0], adaptive[0])
-        cells += [Cell(*periodic, bold=lower == 0), Cell(*adaptive, bold=lower == 1)]
+        cells += [Cell(periodic[0], periodic[1], bold=lower == 0), Cell(adaptive[0], adaptive[1], bold=lower == 1)]
         cells.append(Cell(gain[0], gain[1], "percent", lower == 1))
     return cells
 

@@ -20,7 +20,7 @@ from trimtab.evaluation.studies.schedules import study_schedule
 from trimtab.evaluation.studies.store import Store
 from trimtab.evaluation.studies.tasks import Task, domain_of, study_tasks
 from trimtab.evaluation.studies.work import run_task
-from trimtab.prices.calibration import FEWEST
+from trimtab.prices.collect import FEWEST
 
 __all__ = ["ENGINES", "check_runnable", "run_study"]
 

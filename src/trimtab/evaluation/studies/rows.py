@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trimtab.core.distributions import compare_samples, minimum_detectable_shift
 from trimtab.core.checks import missing_extra
+from trimtab.core.distributions import compare_samples, minimum_detectable_shift
 from trimtab.core.metrics import nepe
 from trimtab.evaluation.studies.config import Study, StudyError
 from trimtab.evaluation.studies.schedules import study_schedule
