@@ -226,6 +226,6 @@ class Pools:
 
 def _smooth(x: Array) -> Array:
     """Return a moving average of (T,) over a tenth of the steps, padded with the first and the last value."""
-    half_width = max(1, min(5, len(x) // 20))
+    half_width = max(1, min(5, (len(x) + 10) // 20))  # 5 from T = 90 on
     smoothed: Array = sliding_window_view(np.pad(x, half_width, mode="edge"), 2 * half_width + 1).mean(axis=1)
     return smoothed
