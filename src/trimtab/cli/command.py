@@ -205,7 +205,7 @@ def engine_from(arguments: argparse.Namespace, keep: Path | None, source: Source
         seeds: The seeds of all samples.
     """
     from trimtab.core.batch_cache import is_cache_file
-    from trimtab.core.pools import check_engine
+    from trimtab.core.executors import check_engine
     from trimtab.core.runner import Engine
     from trimtab.evaluation.studies.usercode import ProblemOf
 
