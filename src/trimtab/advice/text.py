@@ -70,6 +70,7 @@ def _loss(advice: Any) -> str:
     if math.isnan(lost.mean):
         return "Loss: it could not be measured."
     where = f"on {n} fresh {m.units}" if m.fresh else f"on {n} {m.units}"
+    where = f"on {lost.n} {m.units}, {n} of them fresh" if m.fresh and lost.n > n else where
     text = f"Loss, by {goal.measure}: {lost} {where}"
     if not lost.reliable:
         text += f"; {_cannot(lost, m)}"

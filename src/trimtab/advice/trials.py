@@ -454,8 +454,8 @@ def cheaper_constraint(constraint: Constraint, how: str) -> Constraint:
     A variant that stops early does not end feasible. Its solver is returned instead, to be run by `Inexact`, after
     which the closing projection is a whole one.
     """
-    found: Any = constraint.cheaper()[how] if how else constraint
-    solver: Constraint = found.constraint if _stops_early(found) else found
+    found = constraint.cheaper()[how] if how else constraint
+    solver: Constraint = getattr(found, "constraint", found) if _stops_early(found) else found
     return solver
 
 

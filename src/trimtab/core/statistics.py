@@ -102,10 +102,7 @@ def ratio(part: Any, whole: Any, clusters: Any = None) -> Summary:
     The interval is that of the ratio: a sample that ends far away makes both means large. There is none if the tail of
     either is not known: where the whole has rare large samples, so may the part, even if none was drawn.
 
-    Args:
-        part: (n,); pairs with NaN are left out.
-        whole: (n,); its mean must be above 0, otherwise the ratio is NaN.
-        clusters: Labels, (n,); see `summarize`.
+    Pairs with NaN are left out; without a mean of the whole above 0 the ratio is NaN.
     """
     pair = _clustered(torch.stack([_numbers(part), _numbers(whole)], dim=1), clusters)
     top, bottom = pair.unbind(dim=1)
@@ -118,14 +115,7 @@ def ratio(part: Any, whole: Any, clusters: Any = None) -> Summary:
 
 
 def verdict(difference: Summary, margin: float = 0.0) -> Verdict:
-    """Judge a paired difference, lower being better: is it beyond the margin, within it, or undecided?
-
-    Example:
-        >>> verdict(Summary(-0.3, -0.4, -0.2)), verdict(Summary(0.0, -0.01, 0.02), margin=0.05)
-        ('better', 'same')
-        >>> verdict(Summary(-0.3))
-        'undecided'
-    """
+    """Judge a paired difference, lower being better: beyond the margin, within it, or undecided (no interval)."""
     if difference.high < -margin:
         return "better"
     if difference.low > margin:
@@ -163,10 +153,9 @@ def bootstrap(statistic: Callable[[Tensor], Tensor], values: Tensor) -> Summary:
 
     `statistic` maps many sets of samples, (r, n, …), to one number each, (r,); `values` are (n, …).
     """
-    n = len(values)
+    n, here = len(values), float(statistic(values[None])[0])
     spread = statistic(values[_resamples(n)]).double()
     spread = spread[~spread.isnan()]
-    here = float(statistic(values[None])[0])
     if len(spread) == 0:
         return Summary(here, n=n)
     low, high = spread.quantile(_ENDS).tolist()
