@@ -18,9 +18,11 @@ ORDER = (
 )
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
 ANYWHERE = {"_version"}  # no room of its own, and imports nothing
-LAZY = {  # the only imports that point the other way, inside a function
+LAZY = {  # the only imports that point the other way, inside a function or for type checkers
     ("core/corrector.py", "trimtab.prices.online"),  # a budget as schedule makes a learner
     ("prices/price.py", "trimtab.prices.schedule"),  # a price makes its schedule
+    ("prices/price.py", "trimtab.prices.rates"),  # a file may hold any kind of price
+    ("evaluation/studies/store.py", "trimtab.evaluation.studies.work"),
 }
 
 

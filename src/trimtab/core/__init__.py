@@ -1,15 +1,13 @@
-"""The loop and what it needs: constraints, noise, schedules, the corrector and its record, metrics, engines, files."""
+"""The loop and what it needs: constraints, noise, schedules, the corrector and its record, metrics, runners, files."""
 
 __all__ = [
-    "applied",
+    "bound_constraint",
     "budget",
     "constraint",
     "corrector",
     "distributions",
-    "engine",
-    "excess",
+    "groups",
     "metrics",
-    "moment",
     "noise",
     "problem",
     "quality",
@@ -17,6 +15,10 @@ __all__ = [
     "repeatable",
     "replay",
     "rollout",
+    "runner",
     "schedule",
+    "state",
+    "statistics",
     "stream",
+    "view",
 ]
