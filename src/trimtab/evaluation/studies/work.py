@@ -116,7 +116,8 @@ def _calibrate(task: Task, made: Domain, inputs: Mapping[str, bytes]) -> Result:
         by_finals: dict[str, Any] = {"objective": "endpoint", "distance": problem.distance}
         options = by_finals if method == "race" else {"objective": "path"}
         most = max(2, round(_iterations(run(Stepwise())))) if task.unit == "iteration" else 1.0
-        prices = calibrate(run, most, method, unit=task.unit, check=False, **options)
+        quiet: Any = {"check": False, "progress": lambda text: None}
+        prices = calibrate(run, most, method, unit=task.unit, **quiet, **options)
     return Result([], _timing(task), shared=_as_bytes(prices.save))
 
 
