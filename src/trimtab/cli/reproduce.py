@@ -162,7 +162,7 @@ REPORT = Command(
     "write tables, figures and page of a run again",
     "Write summary, tables, figures and page of a run directory again, from its rows; nothing is run.",
     "example:\n  trimtab report runs/paper\n",
-    lambda parser: parser.add_argument(  # type: ignore[arg-type,return-value]
+    lambda parser: parser.add_argument(  # type: ignore[arg-type]
         "directory", metavar="DIR", type=path, help="a run directory, made by `reproduce` or `compare`"
     ),
     _report,

@@ -37,7 +37,7 @@ from trimtab.evaluation.studies.rules import BEST_WINDOW, RULES, Rule, best_wind
 from trimtab.evaluation.studies.schedules import ScheduleInputs, study_schedule
 from trimtab.evaluation.studies.tasks import Task, code_version, domain_of
 from trimtab.evaluation.studies.traces import Trace, about
-from trimtab.prices.calibration import Price, calibrate
+from trimtab.prices.calibration import calibrate
 from trimtab.prices.objective import finite
 from trimtab.prices.price import Price, load
 from trimtab.schedules import Stepwise
