@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core.arrays import Form, difference
+from trimtab.core.checks import check_bool
 
 __all__ = ["Constraint", "Improvement", "Projection", "as_constraint", "residual_norm"]
 
@@ -198,6 +199,7 @@ def as_constraint(
         raise TypeError(f"data is a tuple of tensors with one row per sample: got {kinds}")
     if not isinstance(needs, tuple | list) or not all(isinstance(name, str) and name.isidentifier() for name in needs):
         raise TypeError(f"needs is a tuple of names, as in needs=('sigma',): got {needs!r}")
+    check_bool(is_projection, "is_projection")
     for f in (project, defect):
         _check_undeclared(f, 1 + len(data), needs)
     return _Functions(project, defect, tuple(data), tuple(needs), is_projection)

@@ -37,7 +37,7 @@ from trimtab.core.groups import Groups, as_groups
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Closing, InfeasibleWarning, Rollout
 from trimtab.core.schedule import Schedule, as_schedule, check_seeds_unused
-from trimtab.core.trace import Trace, are_distances
+from trimtab.core.trace import Trace
 from trimtab.core.view import StepView, is_measured_step
 
 __all__ = ["Corrector"]
@@ -182,10 +182,7 @@ class Corrector:
         """Project the chosen rows, record what is left of their defects, and return the states."""
         some = constraint.take(rows)
         answer = self._recovered(run, some, x, some.project(x, rows), rows)
-        residual = self._residual(some, answer)
-        if residual is not None and not are_distances(residual):
-            some.check_answers(answer)  # bad states are the reason
-        run.record_projection(rows, answer, residual)
+        run.record_projection(rows, answer, self._residual(some, answer))
         return put_rows(x, rows, answer.x)
 
     def _iterate(
@@ -234,14 +231,12 @@ class Corrector:
             return x
         some = constraint.take(rows)
         answer = self._recovered(run, some, x, some.project(x, rows), rows)
-        some.check_answers(answer)  # no defect is measured after it
         run.record_closing(rows, answer)
         return put_rows(x, rows, answer.x)
 
     def _recovered(self, run: Trace, constraint: BoundConstraint, x: Leaves, answer: Outcome, rows: Tensor) -> Outcome:
         """Check the answer of a projection of some rows, and handle failures by the policy."""
-        if answer.residual is not None or not self.measures_residuals:
-            constraint.check_answers(answer)  # else the defect that is measured next shows bad states
+        constraint.check_answers(answer)
         if answer.converged is None or bool(answer.converged.all()):
             return answer
         groups = None if run.groups is None else run.groups.take(rows)
@@ -419,7 +414,7 @@ class Corrector:
 
     def _use(self, schedule: Schedule) -> None:
         """Check a schedule against the constraint and the options, and use it from the next run on."""
-        unit: Any = self._asked_unit or schedule.unit or "projection"
+        unit: Any = schedule.unit or "projection" if self._asked_unit is None else self._asked_unit
         if unit not in get_args(Unit):
             raise ValueError(f"unit must be 'projection' or 'iteration': got {unit!r}")
         for name, value in (("closing", self.closing), ("unit", unit)):
