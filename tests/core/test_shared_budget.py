@@ -56,7 +56,7 @@ def test_a_schedule_may_spend_less_if_it_says_so(value, budget, n):
 
 
 def test_the_samples_with_the_largest_defects_go_first_if_not_all_can_be_paid_for():
-    terms = Terms(n_steps=4, reserve=0, shares=torch.tensor([True, True, True, False]), exact=False)
+    terms = Terms(n_steps=4, reserve=0, pools=torch.tensor([0, 0, 0, -1]), exact=False)
     state = accounts.start(terms, torch.tensor([1, 1, 0, 5]))
     wanted = torch.tensor([True, True, True, True])
     chosen = accounts.decide(terms, state, wanted, torch.tensor([0.1, 0.3, 0.2, 0.0]))
@@ -67,7 +67,7 @@ def test_the_samples_with_the_largest_defects_go_first_if_not_all_can_be_paid_fo
 
 
 def test_what_later_steps_could_not_spend_is_spent_now():
-    terms = Terms(n_steps=2, reserve=0, shares=torch.ones(3, dtype=torch.bool))
+    terms = Terms(n_steps=2, reserve=0, pools=torch.zeros(3, dtype=torch.int64))
     state = accounts.start(terms, torch.tensor([2, 2, 1]))
     nobody = torch.zeros(3, dtype=torch.bool)
     chosen = accounts.decide(terms, state, nobody, torch.tensor([0.1, 0.3, 0.2]))
@@ -87,8 +87,20 @@ def test_a_view_shows_the_mean_that_is_left():
 
     class Looks(Above):
         def decide(self, view):
-            seen.append((view.mean_left, view.spendable.tolist()))
+            seen.append(view.spendable.tolist())
             return super().decide(view)
 
     walk(Looks(PerBatch(4)), 3)
-    assert seen[0] == (3.0, [3.0, 3.0, 3.0])
+    assert seen[0] == [3.0, 3.0, 3.0]
+
+
+@given(st.floats(0, 1.5), st.integers(1, T), st.integers(1, 7), st.integers(1, 9))
+def test_samples_may_share_in_parts_of_a_batch(value, budget, n, size):
+    budgets = torch.full((n,), budget)
+    schedule = Above(PerBatch(budgets, size), value)
+    run = walk(schedule, n)
+    for first in range(0, n, size):
+        part = run.spent[first : first + size]
+        assert int(part.sum()) == budget * len(part)
+        assert torch.equal(part, walk(Above(PerBatch(budget), value), n).spent) or size < n
+    assert torch.equal(replay(schedule, run), run.projected)

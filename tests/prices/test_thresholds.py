@@ -3,7 +3,6 @@ from __future__ import annotations
 import errno
 import os
 
-import numpy as np
 import pytest
 import torch
 
@@ -151,22 +150,16 @@ def test_the_mean_budget_of_a_batch_is_read_between_columns():
     price = tt.prices.Thresholds(table.double())
     defects, projected = torch.ones(4, 2, dtype=torch.float64), torch.zeros(4, 2, dtype=torch.bool)
     rows = [StepView.of_record(t, defects, projected, 3) for t in range(3)]
-    for left, expected in {1.0: 4.0, 1.25: 3.5, 2.0: 2.0, 2.5: 1.5, 3.0: 1.0, 9.5: 1.0}.items():
-        assert float(price.threshold(rows[0], left)) == expected
-        assert price.threshold(rows[0], np.full(2, min(int(left), 3))).shape == (2,)
+
+    def read(step, *left):
+        return price.threshold(rows[step], torch.tensor(left, dtype=torch.float64)).tolist()
+
+    assert read(0, 1.0, 1.25, 2.0, 2.5, 3.0, 9.5) == [4.0, 3.5, 2.0, 1.5, 1.0, 1.0]
     # dear, but not closed, until there is nothing
-    assert [float(price.threshold(rows[0], left)) for left in (0.5, 0.25, 0.0)] == [8.0, 16.0, INF]
+    assert read(0, 0.5, 0.25, 0.0) == [8.0, 16.0, INF]
     # infinite entries are not mixed; after +inf, which is no budget, all are wanted and the pool rations them
-    assert [float(price.threshold(rows[1], left)) for left in (1.25, 1.75, 2.25, 2.75)] == [3.0, INF, -INF, -INF]
+    assert read(1, 1.25, 1.75, 2.25, 2.75) == [3.0, INF, -INF, -INF]
     typical = torch.ones(5, 4, dtype=torch.float64)
     scaled = tt.prices.Thresholds(table.double(), sample_scale=SampleScale(typical, 0.0))
     twice = StepView.of_record(0, torch.tensor([[1.0, 2.0]] * 4).double(), projected, 3)
-    assert scaled.threshold(twice, 1.5).tolist() == [3.0, 6.0]
-
-
-def test_a_schedule_takes_the_rule_that_it_is_for(prices):
-    for wrong in (3, tt.prices.Plan(torch.tensor([[False], [True]]))):
-        with pytest.raises(TypeError, match=r"Thresholds; calibrate\(…\) makes a price|takes Thresholds"):
-            tt.prices.Adaptive(wrong, 1)
-    with pytest.raises(TypeError, match="takes Plan or Allowance"):
-        tt.prices.Planned(prices, 1)
+    assert scaled.threshold(twice, torch.full((2,), 1.5).double()).tolist() == [3.0, 6.0]

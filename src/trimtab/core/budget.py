@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -30,6 +30,10 @@ class PerBatch:
 
     The samples that need corrections most get more of them, so a sample depends on its batch-mates.
 
+    Attributes:
+        budget: Per sample on average: a count, a fraction of T, or a count for each sample, (n,).
+        size: How many samples in a row share; the whole batch if not given.
+
     Example:
         >>> import trimtab as tt
         >>> domain = tt.domain("so3", n_steps=20)
@@ -39,7 +43,12 @@ class PerBatch:
         (40, True)
     """
 
-    budget: int | float
+    budget: Any
+    size: int | None = None
+
+    def pools(self, n: int) -> Tensor:
+        """Return the pool of each of n samples, (n,) int64."""
+        return torch.arange(n) // (self.size or n)
 
 
 def corrections(budget: Budget | PerBatch | PerSample | None, n_steps: int) -> int | Tensor:

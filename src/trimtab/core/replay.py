@@ -41,7 +41,7 @@ def replay(schedule: Schedule | Callable[[StepView], Tensor], record: Rollout) -
         going = torch.ones(n, dtype=torch.bool, device=budget.device)
         again, costs = _passes_of(record, t)
         for k, defect in enumerate([record.defects[t], *again]):
-            mean_left = None if terms.shares is None else accounts.mean_left(terms, state)
+            left = None if terms.pools is None else accounts.mean_left(terms, state)
             view = StepView.of_record(
                 t,
                 record.defects,
@@ -49,15 +49,15 @@ def replay(schedule: Schedule | Callable[[StepView], Tensor], record: Rollout) -
                 budget,
                 n_steps=T,
                 seeds=record.seeds,
-                spent=None if terms.shares is not None else budget - state.left,
+                spent=None if left is not None else budget - state.left,
                 defect=defect,
                 reserve=terms.reserve,
                 memo=memo,
                 iteration=k,
-                mean_left=mean_left,
+                left=left,
             )
             wanted = torch.as_tensor(asked.decide(view))
-            priority = None if mean_left is None else asked.priority(view)
+            priority = None if left is None else asked.priority(view)
             going = going & accounts.decide(terms, state, wanted, priority)
             if k:
                 going &= ~defect.isnan()

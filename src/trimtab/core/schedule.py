@@ -54,9 +54,9 @@ class Schedule:
         """Return who goes first if a shared budget does not pay for all, (n,): larger is earlier."""
         return view.defect.nan_to_num(0.0)
 
-    def shares(self, n: int) -> Tensor | None:
-        """Return which of n samples share one budget, (n,) bool; None if each has its own."""
-        return torch.ones(n, dtype=torch.bool) if isinstance(self.budget, PerBatch) else None
+    def pools(self, n: int) -> Tensor | None:
+        """Return the pool that each of n samples draws from, (n,) int64, -1 for its own budget; None if none share."""
+        return self.budget.pools(n) if isinstance(self.budget, PerBatch) else None
 
     def to(self, device: torch.device) -> Self:
         """Return the same schedule with its tensors on `device`."""
@@ -123,9 +123,9 @@ class Around(Schedule):
         """Return the priority of the wrapped schedule."""
         return self.schedule.priority(view)
 
-    def shares(self, n: int) -> Tensor | None:
-        """Return who shares a budget under the wrapped schedule."""
-        return self.schedule.shares(n)
+    def pools(self, n: int) -> Tensor | None:
+        """Return the pools of the wrapped schedule."""
+        return self.schedule.pools(n)
 
     def to(self, device: torch.device) -> Self:
         """Return the same schedule on `device`."""

@@ -25,13 +25,13 @@ class Terms(NamedTuple):
     Attributes:
         n_steps: T.
         reserve: Units of each budget that belong to the closing projection; 0 if the budget does not pay for one.
-        shares: Which samples share one budget, (n,) bool; None if each has its own.
-        exact: Whether a shared budget must be spent whole, as far as the remaining steps allow.
+        pools: The pool that each sample draws from, (n,) int64, -1 for a budget of its own; None if no sample shares.
+        exact: Whether a pool must be spent whole, as far as the remaining steps allow.
     """
 
     n_steps: int
     reserve: int = 0
-    shares: Tensor | None = None
+    pools: Tensor | None = None
     exact: bool = True
 
 
@@ -40,8 +40,8 @@ class RunState(NamedTuple):
 
     Attributes:
         t: The step.
-        left: Units that each sample may still spend, (n,); samples that share have the pool's here.
-        pool: Units that the samples which share may still spend together, ().
+        left: Units that each sample may still spend, (n,); samples that share have their pool's here.
+        pool: Units that each pool may still spend, (P,); None if no sample shares.
     """
 
     t: Any
@@ -51,10 +51,9 @@ class RunState(NamedTuple):
 
 def start(terms: Terms, budget: Any) -> RunState:
     """Return the state before the first step, given the budget of each sample, (n,) int64."""
-    if terms.shares is None:
+    if terms.pools is None:
         return RunState(0, budget)
-    pool = budget[terms.shares].sum()
-    return RunState(0, torch.where(terms.shares, pool, budget), pool)
+    return _shared(terms, RunState(0, budget), _by_pool(terms, budget))
 
 
 def decide(terms: Terms, state: RunState, wanted: Any, priority: Any = None) -> Any:
@@ -66,20 +65,18 @@ def decide(terms: Terms, state: RunState, wanted: Any, priority: Any = None) -> 
         terms: Of the run.
         state: Before the decision.
         wanted: What the schedule asks for, (n,) bool.
-        priority: Which samples go first if a shared budget does not pay for all that are wanted, (n,).
+        priority: Which samples go first if a pool does not pay for all that are wanted, (n,).
     """
     if terms.reserve and isinstance(state.t, int) and state.t == terms.n_steps - 1:
         return wanted | True
     chosen = wanted & (state.left > terms.reserve)  # b > 0
-    return chosen if terms.shares is None else _ration(terms, state, chosen, priority)
+    return chosen if terms.pools is None else _ration(terms, state, chosen, priority)
 
 
 def spend(terms: Terms, state: RunState, cost: Any) -> RunState:
     """Return the state after each sample has paid `cost`, (n,) integers or bool."""
-    if terms.shares is None:
-        return state._replace(left=state.left - 1 * cost)
-    pool = state.pool - torch.where(terms.shares, 1 * cost, 0).sum()
-    return state._replace(left=torch.where(terms.shares, pool, state.left - 1 * cost), pool=pool)
+    paid = state._replace(left=state.left - 1 * cost)
+    return paid if terms.pools is None else _shared(terms, paid, state.pool - _by_pool(terms, 1 * cost))
 
 
 def next_step(state: RunState) -> RunState:
@@ -87,27 +84,42 @@ def next_step(state: RunState) -> RunState:
     return state._replace(t=state.t + 1)
 
 
-def mean_left(terms: Terms, state: RunState) -> float:
-    """Return what is left of a shared budget per sample, without what the closing projections take."""
-    assert terms.shares is not None
-    n = int(terms.shares.sum())
-    return max(float(state.pool) / n - terms.reserve, 0.0)
+def mean_left(terms: Terms, state: RunState) -> Tensor:
+    """Return what is left per sample, (n,) floats: of its pool on average, or of its own budget."""
+    assert terms.pools is not None
+    sizes = _by_pool(terms, torch.ones_like(terms.pools))
+    return torch.where(terms.pools >= 0, (state.pool / sizes)[terms.pools], state.left.double())
+
+
+def _by_pool(terms: Terms, values: Tensor) -> Tensor:
+    """Return the sums of values of samples, (n,), over each pool, (P,)."""
+    assert terms.pools is not None
+    shares = terms.pools >= 0
+    sums = torch.zeros(int(terms.pools.max()) + 1, dtype=values.dtype, device=values.device)
+    return sums.index_add(0, terms.pools[shares], values[shares])
+
+
+def _shared(terms: Terms, state: RunState, pool: Tensor) -> RunState:
+    """Return the state with these pools, (P,), shown to the samples that share them."""
+    assert terms.pools is not None
+    return state._replace(left=torch.where(terms.pools >= 0, pool[terms.pools], state.left), pool=pool)
 
 
 def _ration(terms: Terms, state: RunState, chosen: Tensor, priority: Tensor) -> Tensor:
-    """Keep the choice of the samples that share within what the pool has, and spend what later steps could not."""
-    rows = terms.shares.nonzero().squeeze(1)  # type: ignore[union-attr]
-    n, wanted = len(rows), chosen[rows]
-    free = max(int(state.pool) - terms.reserve * n, 0)
+    """Keep the choice of each pool within what it has, and spend what its later steps could not."""
+    assert terms.pools is not None
+    rows = (terms.pools >= 0).nonzero().squeeze(1)
+    size, count = _by_pool(terms, torch.ones_like(terms.pools)), _by_pool(terms, chosen.long())
+    free = (state.pool - terms.reserve * size).clamp(min=0)
     steps_after = terms.n_steps - 1 - state.t - int(terms.reserve > 0)
-    least = max(free - n * steps_after, 0) if terms.exact else 0
-    count = int(wanted.sum())
-    allowed = min(max(count, least), free, n)
-    if allowed == count:
+    least = (free - size * steps_after).clamp(min=0) if terms.exact else torch.zeros_like(free)
+    allowed = torch.minimum(torch.maximum(count, least), torch.minimum(free, size))
+    if torch.equal(allowed, count):
         return chosen
-    by_priority = priority[rows].argsort(descending=True, stable=True)
-    order = by_priority[wanted[by_priority].int().argsort(descending=True, stable=True)]  # wanted ones first
+    order = rows[priority[rows].argsort(descending=True, stable=True)]
+    order = order[chosen[order].int().argsort(descending=True, stable=True)]  # wanted ones first
+    order = order[terms.pools[order].argsort(stable=True)]  # pool by pool
+    rank = torch.arange(len(order), device=order.device) - (size.cumsum(0) - size)[terms.pools[order]]
     rationed = chosen.clone()
-    rationed[rows] = False
-    rationed[rows[order[:allowed]]] = True
+    rationed[order] = rank < allowed[terms.pools[order]]
     return rationed

@@ -140,13 +140,14 @@ class Trace:
         """
         t = self.t
         present = self.passes[-1][1] if self.iteration else None
-        mean_left = None if self.terms.shares is None else accounts.mean_left(self.terms, self.state)
-        view = StepView(t, self.history, self.state.left, proposal, context, present, self.iteration, mean_left)
+        shares = self.terms.pools is not None
+        left = accounts.mean_left(self.terms, self.state) if shares else self.state.left
+        view = StepView(t, self.history, left, proposal, context, present, self.iteration, shares)
         if self.closes_now:
             wanted, priority = torch.ones_like(self.decided[t]), None
         else:
             wanted = self._checked_decision(self.schedule.decide(view))
-            priority = None if mean_left is None else self.schedule.priority(view)
+            priority = self.schedule.priority(view) if shares else None
         chosen: Tensor = accounts.decide(self.terms, self.state, wanted, priority)
         if among is None:
             self.decided[t] = chosen
@@ -327,7 +328,7 @@ def run_terms(
             f"a budget of {asked} leaves nothing for the closing projection, which takes {reserve}; give at least "
             f"{reserve}, or closing='free' to count as the paper does, or closing='none' to end as the sampler does"
         )
-    shares = schedule.shares(n)
-    shares = None if shares is None else shares.to(device)
+    pools = schedule.pools(n)
+    pools = None if pools is None else pools.to(device)
     each = torch.as_tensor(budget, dtype=torch.int64, device=device).expand(n).clone()
-    return Terms(n_steps, reserve, shares, exact=unit == "projection" and schedule.spends_all), each
+    return Terms(n_steps, reserve, pools, exact=unit == "projection" and schedule.spends_all), each

@@ -50,7 +50,7 @@ class StepView:
         proposal: The states before the decision, as the loop keeps them; None when decisions are replayed.
         context: What the loop passed with this step by name, such as a noise level.
         iteration: How many iterations of the solver this step has had, if a budget counts iterations.
-        mean_left: Units left per sample, (), if the batch shares its budget; None if each sample has its own.
+        shares: Whether samples share budgets; `budget_left` is then the mean of each pool, as floats.
     """
 
     def __init__(
@@ -62,22 +62,22 @@ class StepView:
         context: Mapping[str, Any] = MappingProxyType({}),
         defect: Tensor | None = None,
         iteration: int = 0,
-        mean_left: float | None = None,
+        shares: bool = False,
     ) -> None:
         """Make the view of step t; the loop does this.
 
         Args:
             t: The step.
             history: What was recorded so far.
-            left: Units that each sample may still spend, (n,).
+            left: Units that each sample may still spend, (n,); the mean of its pool if it shares one.
             proposal: See the class.
             context: See the class.
             defect: Of the present states, (n,), if an iteration has changed them; the proposals' by default.
             iteration: See the class.
-            mean_left: See the class.
+            shares: See the class.
         """
         self.t, self.n_steps, self.proposal, self.context = t, history.n_steps, proposal, context
-        self.iteration, self.mean_left = iteration, mean_left
+        self.iteration, self.shares = iteration, shares
         self._history, self._left = history, left
         self._defect = history.defects[t] if defect is None else defect
 
@@ -96,7 +96,7 @@ class StepView:
         reserve: int = 0,
         memo: dict[Hashable, Any] | None = None,
         iteration: int = 0,
-        mean_left: float | None = None,
+        left: Tensor | None = None,
     ) -> StepView:
         """Return the view of step t of a recorded run.
 
@@ -112,7 +112,7 @@ class StepView:
             reserve: Units of each budget that belong to the closing projection.
             memo: Running sums of the steps before.
             iteration: As in `StepView`.
-            mean_left: As in `StepView`.
+            left: Units left per sample, (n,) floats, if samples share budgets.
         """
         if not isinstance(defects, Tensor) or not isinstance(projected, Tensor) or defects.shape != projected.shape:
             raise ValueError("defects and projected of a record must be tensors of one shape, (T, n)")
@@ -124,7 +124,8 @@ class StepView:
         history = History(
             defects, projected, start, n_steps or len(defects), reserve, seeds, {} if memo is None else memo
         )
-        return cls(t, history, start - already, defect=defect, iteration=iteration, mean_left=mean_left)
+        known = start - already if left is None else left
+        return cls(t, history, known, defect=defect, iteration=iteration, shares=left is not None)
 
     def __repr__(self) -> str:
         """Return one line."""
@@ -141,14 +142,12 @@ class StepView:
 
     @property
     def budget_left(self) -> Tensor:
-        """Units that each sample may still spend, (n,) int64; of a shared budget, the mean as floats."""
-        if self.mean_left is not None:
-            return torch.full((len(self),), self.mean_left + self._history.reserve, device=self._defect.device)
+        """Units that each sample may still spend, (n,) int64; the mean of its pool, as floats, if it shares one."""
         return self._left.clamp(min=0)
 
     @property
     def spendable(self) -> Tensor:
-        """Units that each sample may spend before the closing projection, (n,); of a shared budget, the mean."""
+        """Units that each sample may spend before the closing projection, (n,), as in `budget_left`."""
         return (self.budget_left - self._history.reserve).clamp(min=0)
 
     @property
@@ -164,9 +163,7 @@ class StepView:
     @property
     def spent(self) -> Tensor:
         """Units that each sample has spent so far, (n,) int64."""
-        if self.mean_left is not None:
-            return self.projected.sum(dim=0)
-        return self._history.budget - self._left
+        return self.projected.sum(dim=0) if self.shares else self._history.budget - self._left
 
     @property
     def last(self) -> Tensor:
@@ -193,13 +190,13 @@ class StepView:
         """All decisions so far, (t, n) bool."""
         return self._history.projected[: self.t].clone()
 
-    def arrays(self, schedule: Any) -> tuple[Tensor, Any]:
-        """Return the defects s, (n,), and what is left of the schedule's budget b, (n,); one float if it is shared.
+    def arrays(self, schedule: Any) -> tuple[Tensor, Tensor]:
+        """Return the defects s, (n,), and what is left of the schedule's budget b, (n,); floats if it is shared.
 
         The budget is the schedule's own, which is not the run's if another schedule asks this one.
         """
-        if self.mean_left is not None:
-            return self._defect, self.mean_left + self._history.reserve
+        if self.shares:
+            return self._defect, self.budget_left
         return self._defect, (self._left + (schedule.budget - self._history.budget)).clamp(min=0)
 
     def take(self, rows: slice) -> StepView:
@@ -219,7 +216,7 @@ class StepView:
             context=self.context,
             defect=self._defect[rows],
             iteration=self.iteration,
-            mean_left=self.mean_left,
+            shares=self.shares,
         )
 
     def _last(self) -> Tensor:
@@ -268,7 +265,7 @@ class SparseView(StepView):
     def __init__(self, view: StepView, every: int) -> None:
         """Make the view of a schedule that measures defects every so many updates."""
         super().__init__(
-            view.t, view._history, view._left, view.proposal, view.context, view._defect, view.iteration, view.mean_left
+            view.t, view._history, view._left, view.proposal, view.context, view._defect, view.iteration, view.shares
         )
         self.every: int = math.lcm(every, view.every) if isinstance(view, SparseView) else every
 

@@ -94,10 +94,10 @@ class Learned(Schedule):
         scale = None if self.price is None else self.price.sample_scale
         return view.defect if scale is None else view.defect / scale.now(view)
 
-    def shares(self, n: int) -> Tensor | None:
-        """Return which samples share the budget, (n,) bool: all but the control, once there are prices."""
+    def pools(self, n: int) -> Tensor | None:
+        """Return who shares the budget, (n,): all but the control, once there are prices."""
         shared = isinstance(self.budget, PerBatch) and self.price is not None
-        return ~self.control if shared and not bool(self.control.all()) else None
+        return -self.control.long() if shared and not bool(self.control.all()) else None
 
     def to(self, device: torch.device) -> Learned:
         """Return the same schedule on `device`."""

@@ -248,11 +248,11 @@ class Thresholds(Price):
 
         Args:
             view: The step.
-            left: What each sample has left, (n,) int64, at most the table's budget; or the mean of what a batch has
-                left that shares its budget, one float.
+            left: What each sample has left, (n,) int64, at most the table's budget; or the mean of what the samples of
+                its pool have left, (n,) floats.
         """
         row = (self.table if self.onward is None or not view.iteration else self.onward)[view.t]
-        price = _between_columns(row, left) if isinstance(left, float) else row[left]
+        price = _between_columns(row, left) if left.is_floating_point() else row[left]
         return price if self.sample_scale is None else price * self.sample_scale.now(view)
 
     def _resampled(self, n_steps: int, keep: Keep) -> dict[str, Any]:
@@ -399,7 +399,7 @@ class Raced(Price):
         if isinstance(b, Tensor):
             return Mixed(self, b)
         own = self.part_at(int(self.winner[b]), b)
-        return own.price.at(PerBatch(own.budget)) if isinstance(budget, PerBatch) else own
+        return own.price.at(replace(budget, budget=own.budget)) if isinstance(budget, PerBatch) else own
 
     def part_at(self, i: int, budget: int | Tensor) -> PricedSchedule:
         """Return the schedule of one part for a budget; looking at defects is paid from it."""
@@ -495,18 +495,17 @@ def _check_table(table: object) -> None:
         raise ValueError("column 0 of a threshold table must be +inf: with no budget left nothing can be spent")
 
 
-def _between_columns(row: Tensor, left: float) -> float:
-    """Return the entry of a table's row, (B + 1,), at a budget between two columns.
+def _between_columns(row: Tensor, left: Tensor) -> Tensor:
+    """Return the entries of a table's row, (B + 1,), at budgets between columns, (n,) floats to (n,).
 
     Below one unit to spend it is the price of one unit divided by what is left: dear, but not closed.
     """
-    low = min(int(left), len(row) - 1)
-    a, b, share = float(row[low]), float(row[min(low + 1, len(row) - 1)]), left - low
-    if a == math.inf:
-        return b / share if share > 0 else a
-    if math.isinf(a) or math.isinf(b):
-        return a if share <= 0.5 else b
-    return a + share * (b - a)
+    low = left.long().clamp(max=len(row) - 1)
+    a, b, share = row[low], row[(low + 1).clamp(max=len(row) - 1)], left - low
+    nearest = torch.where(share <= 0.5, a, b)
+    mixed = torch.where(a.isfinite() & b.isfinite(), a + share * (b - a), nearest)
+    scarce = (a == torch.inf) & (share > 0)
+    return torch.where(scarce, b / share.clamp(min=1e-9), mixed)
 
 
 # ------------------------------------------------------------------ other numbers of steps

@@ -41,7 +41,7 @@ class PricedSchedule(Schedule):
         price: Any = self.price
         wanted = price.budget if self.budget is None else self.budget
         within = budget_within(wanted, price.n_steps, price.budget, price.unit)
-        object.__setattr__(self, "budget", PerBatch(int(within)) if isinstance(wanted, PerBatch) else within)
+        object.__setattr__(self, "budget", replace(wanted, budget=within) if isinstance(wanted, PerBatch) else within)
 
     def decide(self, view: StepView) -> Any:
         """Return which samples to correct now, (n,) bool."""
