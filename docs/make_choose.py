@@ -43,9 +43,7 @@ def main() -> None:
     rows = [row(source, each) for source, each in advice.items()]
     for source, each in advice.items():  # what the text below the table quotes
         print(source.name, *(finding.text for finding in each.findings if finding.name == "tails"), sep=": ")
-    renew("choose-a-schedule.md", "table", "\n".join([HEAD, "|---" * 9 + "|", *rows]))
-    renew("advise.md", "advice", f"```text\n{advice[MINE]}\n```")
-    advice[MINE].plot(HERE / "images" / "advise.png")
+    renew("results/budgets.md", "table", "\n".join([HEAD, "|---" * 9 + "|", *rows]))
 
 
 if __name__ == "__main__":

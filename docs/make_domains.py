@@ -97,12 +97,12 @@ def main(parts: list[str]) -> None:
     """Run the studies and renew the tables."""
     if "langevin" in parts:
         summary = summary_of(STUDY, "langevin")
-        renew("domains.md", "tables", "\n\n".join(table(summary, key) for key in SCHEDULES))
+        renew("results/domains.md", "tables", "\n\n".join(table(summary, key) for key in SCHEDULES))
     if "flows" in parts:
         study = replace(STUDY, domains=(*SYNTHETIC, *FLOWS), kappas=())
-        renew("domains.md", "flows", flow_table(summary_of(study, "flows")))
+        renew("results/domains.md", "flows", flow_table(summary_of(study, "flows")))
     if "ramps" in parts:
-        renew("domains.md", "ramps", ramp_table())
+        renew("results/domains.md", "ramps", ramp_table())
 
 
 if __name__ == "__main__":

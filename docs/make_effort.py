@@ -38,7 +38,7 @@ from trimtab.prices.mean import AtPrice
 from trimtab.schedules import Geometric, Inexact, RandomRamp, windows
 
 CALIBRATION, EVALUATION = 1_100_000, 700_000
-STORE = HERE / "effort.json"
+STORE = HERE / "results" / "effort.json"
 CELLS: dict[str, tuple[str, dict[str, Any], int, int]] = {  # calibration and evaluation seeds
     "linkage": ("linkage", {"kappa": 0.3}, 64, 256),
     "linkage, calm": ("linkage", {"kappa": 0.1, "bursts": 0}, 64, 256),
@@ -246,9 +246,9 @@ def main() -> None:
             store[name]["timing"] = timed(cell_of(name))
             write_atomically(STORE, f"{json.dumps(store, indent=1)}\n".encode())
     cells = {name: store[name] for name in CELLS if name in store}
-    renew("effort.md", "costs", table(cells))
-    renew("effort.md", "ends", ends_table(cells))
-    renew("effort.md", "seconds", seconds_table(cells))
+    renew("results/effort.md", "costs", table(cells))
+    renew("results/effort.md", "ends", ends_table(cells))
+    renew("results/effort.md", "seconds", seconds_table(cells))
     draw(cells)
 
 

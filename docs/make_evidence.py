@@ -24,7 +24,7 @@ from typing import NamedTuple
 from _page import HERE, renew
 from trimtab.core.files import write_atomically
 
-STORE = HERE / "evidence.json"
+STORE = HERE / "results" / "evidence.json"
 RUNS = Path("runs")
 Times = dict[str, dict[str, float]]
 KINDS = ("from nothing", "from what is kept")
@@ -86,8 +86,8 @@ def make(part: Part, files: list[str], anew: bool) -> tuple[str, float] | None:
 
 def noted(times: Times) -> Times:
     """With what two of the parts have noted for each of their cells, whenever that was made."""
-    quality = json.loads((HERE / "quality.json").read_text(encoding="utf-8"))["cells"]
-    effort = json.loads((HERE / "effort.json").read_text(encoding="utf-8"))
+    quality = json.loads((HERE / "results" / "quality.json").read_text(encoding="utf-8"))["cells"]
+    effort = json.loads((HERE / "results" / "effort.json").read_text(encoding="utf-8"))
     cells = {"quality": {KINDS[0]: sum(cell["seconds"] for cell in quality.values())}}
     if all("seconds" in cell for cell in effort.values()):
         cells["effort"] = {KINDS[0]: sum(cell["seconds"] for cell in effort.values())}

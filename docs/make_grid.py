@@ -218,7 +218,7 @@ def draw_points(case: str, found: dict[tuple[str, float], dict[str, Tensor]], re
     figure.colorbar(lines, ax=axes, label="share of the line's rating", shrink=0.8)
     figure.savefig(HERE / "images" / f"grid-{case}.png", dpi=110)
     words = f"Operating points of {case}: lines by load, circles are loads, squares generation"
-    return f"![{words}](images/grid-{case}.png)\n"
+    return f"![{words}](../images/grid-{case}.png)\n"
 
 
 def draw_measures(case: str, found: dict[tuple[str, float], dict[str, Cell]]) -> str:
@@ -246,7 +246,7 @@ def draw_measures(case: str, found: dict[tuple[str, float], dict[str, Cell]]) ->
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=len(DRAWN))
         figure.savefig(HERE / "images" / f"grid-{case}-measures.png", dpi=110)
-    return f"![NEPE, endpoint distance and cost gap against budget on {case}](images/grid-{case}-measures.png)\n"
+    return f"![NEPE, endpoint distance and cost gap against budget on {case}](../images/grid-{case}-measures.png)\n"
 
 
 def main() -> None:
@@ -267,7 +267,7 @@ def main() -> None:
             more = evaluated(made, work, arguments.many, MANY)
             real = truth(grid, work, arguments.many, independent=True)
             tables = [distribution(case, more, real), excess(case, more, real)]
-            renew("grid.md", f"{case} distributions", _text(tables))
+            renew("results/grid.md", f"{case} distributions", _text(tables))
         if "measures" in arguments.parts:
             found, real = evaluated(made, work, arguments.seeds), truth(grid, work, arguments.seeds)
             facts = json.dumps(_model_facts(case))
@@ -277,7 +277,7 @@ def main() -> None:
             }
             pictures = draw_points(case, found, real) + "\n" + draw_measures(case, cells)
             text = _text([table_of(case, found, real), times(made)])
-            renew("grid.md", case, f"{text}\n{pictures}\n<!-- the model: {facts} -->")
+            renew("results/grid.md", case, f"{text}\n{pictures}\n<!-- the model: {facts} -->")
 
 
 def _text(tables: Sequence[Table]) -> str:

@@ -307,7 +307,7 @@ def main() -> None:
     if found.keys() >= {reading.name for reading in LEVELS}:
         tables["bounds"] = [readings_table(found, LEVELS, "All levels eligible, with PDM's bounds and without")]
     for name, some in tables.items():
-        renew("pdm.md", name, "\n".join(table.markdown() for table in some).replace("## ", "### "))
+        renew("results/pdm.md", name, "\n".join(table.markdown() for table in some).replace("## ", "### "))
 
 
 if __name__ == "__main__":
