@@ -1,4 +1,4 @@
-"""Renew what docs/choose-a-schedule.md and docs/advise.md show: a table, an example of advice and its picture.
+"""Renew what docs/results/budgets.md shows: the projections that each domain needs.
 
 Run it from the repository's root: `python docs/make_choose.py`
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 
-from _page import HERE, renew
+from _page import renew
 from trimtab.advice.recommend import advise
 from trimtab.advice.result import Advice
 from trimtab.cli.advise import FIRST_SEED

@@ -1,4 +1,4 @@
-"""Renew the tables of docs/domains.md: what adaptive correction gains over periodic, by kappa and by dynamics.
+"""Renew the tables of docs/results/domains.md: what adaptive correction gains over periodic, by kappa and by dynamics.
 
 Run it from the repository's root: `python docs/make_domains.py [langevin] [flows] [ramps]`; all three unless told. The
 studies are kept in runs/domains and go on where they were stopped; studies of other code are begun anew.

@@ -21,13 +21,11 @@ import json
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
-from _quality_page import BUDGETS, DEFAULT, JUDGED, PATH, QUARTER, RIVALS, RULED, draw, draw_median, tables
-from _remembered import remembered
+from _quality_page import BUDGETS, DEFAULT, JUDGED, PATH, QUARTER, RIVALS, RULED, draw, tables
 from torch import Tensor
 
 import trimtab as tt
@@ -269,8 +267,6 @@ def main() -> None:
         place = f"{number}/{len(wanted)} {name}"
         own = {"checkpoint": options.checkpoint, "circles": options.circles}
         domain = tt.domain("pdm", **own) if name == PUBLIC else tt.domain(name)
-        if domain.name == "pdm":  # three fifths of its updates come before the first that may be corrected
-            domain = replace(domain, problem=lambda seeds, d=domain, name=name: remembered(d.problem(seeds), name))
         done[name] = measure(name, domain, lambda text, place=place: print(f"{place}: {text}", flush=True))
         cells = {cell: done[cell] for cell in CELLS if cell in done}
         text = json.dumps({"version": tt.__version__, "cells": cells}, separators=(",", ":"))
@@ -278,7 +274,6 @@ def main() -> None:
         print(f"{place}: {done[name]['seconds']} processor seconds", flush=True)
     cells = {cell: done[cell] for cell in CELLS if cell in done}
     draw(cells)
-    draw_median(cells)
     renew("results/quality.md", "tables", tables(cells))
 
 

@@ -1,4 +1,4 @@
-"""Write docs/reproduction.md: the paper's protocol on every kind of dynamics, its tables and figures.
+"""Write docs/results/reproduction.md: the paper's protocol on every kind of dynamics, its tables and figures.
 
     python docs/make_reproduction.py [--run runs/paper] [--workers 1]
 
