@@ -5,13 +5,17 @@ BIN := $(VENV)/bin
 PRESET ?= quick
 EXTRAS := studies,ipopt,grid,qp,ray,diffusers,flows,jax,bench,site,release,dev
 
-.PHONY: reproduce test install lint docs site dist wheel-test figures evidence bench torture clean
+.PHONY: reproduce test check install lint docs site dist wheel-test figures evidence bench torture clean
 
 reproduce: install
 	$(BIN)/trimtab reproduce --preset $(PRESET)
 
 test: install
 	$(BIN)/python -m pytest -n auto
+
+# lint, types and the fast tests, for the inner loop
+check: lint
+	$(BIN)/python -m pytest -n auto -m "not slow"
 
 install: $(VENV)/.installed
 
@@ -56,7 +60,7 @@ bench: install
 	$(BIN)/python benchmarks
 
 torture: install
-	$(BIN)/python -W ignore tools/torture
+	$(BIN)/python tools/torture.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis runs build dist

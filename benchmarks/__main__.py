@@ -1,17 +1,11 @@
 """`python benchmarks` runs all benchmarks of this folder; `python benchmarks --help` says more."""
 
-import argparse
 import sys
 
-from _runner import add_arguments, bench_command
+from _runner import main
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        prog="python benchmarks",
-        description="Run the benchmarks: peers and ours interleaved on the same inputs, as ratios.",
-    )
-    add_arguments(parser)
     try:
-        sys.exit(bench_command(parser.parse_args()))
+        sys.exit(main(sys.argv[1:]))
     except ValueError as error:
         sys.exit(f"python benchmarks: {error}")

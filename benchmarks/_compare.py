@@ -1,4 +1,4 @@
-"""Time several ways of doing one thing, in turn on the same inputs, and say how many times one takes of another."""
+"""Time several ways to do one thing, in turn on the same inputs, and report ratios."""
 
 from __future__ import annotations
 
@@ -8,23 +8,32 @@ import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import perf_counter, process_time
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-__all__ = ["Ratio", "Timing", "compare", "fitted_exponent", "skipped"]
+__all__ = ["Ratio", "Timing", "compare", "fitted_exponent", "median_interval", "row", "skipped"]
 
 
-@dataclass(frozen=True)
-class Ratio:
-    """The median of paired ratios, and an interval that holds the true median in at least 95 of 100 runs.
+class Ratio(NamedTuple):
+    """A median and an interval that contains the true median in at least 95 of 100 runs.
 
-    With fewer than six rounds no such interval exists; it is then the whole range.
+    With fewer than six values there is no such interval, and it is the whole range.
     """
 
     ratio: float
     low: float
     high: float
+
+
+def row(claim: str, against: str, found: Ratio, target: str = "", inputs: str = "", **more: Any) -> dict[str, Any]:
+    """Return a row of results."""
+    return {"claim": claim, "against": against, **found._asdict(), "target": target, "inputs": inputs} | more
+
+
+def skipped(claim: str, against: str, why: str) -> dict[str, Any]:
+    """Return the row of a comparison that could not be made."""
+    return {"claim": claim, "against": against, "skipped": why}
 
 
 @dataclass(frozen=True)
@@ -34,27 +43,18 @@ class Timing:
     seconds: Mapping[str, list[float]]
 
     def ratio(self, of: str, over: str) -> Ratio:
-        """How many times the seconds of `over` those of `of` are, round by round."""
+        """Return how many times longer `of` takes than `over`, round by round."""
         return median_interval([a / b for a, b in zip(self.seconds[of], self.seconds[over], strict=True)])
 
     def median(self, name: str) -> float:
-        """Median seconds of one of them."""
+        """Return the median seconds of one of them."""
         return statistics.median(self.seconds[name])
 
-    def row(self, claim: str, *, of: str, over: str, target: str = "", inputs: str = "", **more: Any) -> dict[str, Any]:
-        """A result row: `of` over `over`, where the peer is the other one of the two than "ours"."""
-        found = self.ratio(of, over)
-        against = over if of == "ours" else of
+    def row(self, claim: str, *, of: str, over: str, target: str = "", inputs: str = "") -> dict[str, Any]:
+        """Return a row for `of` over `over`; the peer is the one that does not start with "ours"."""
         times = ", ".join(f"{name} {_short(self.median(name))}" for name in (of, over))
-        return {
-            "claim": claim,
-            "against": against,
-            "ratio": found.ratio,
-            "low": found.low,
-            "high": found.high,
-            "target": target,
-            "inputs": f"{inputs}; {times}" if inputs else times,
-        } | more
+        against = over if of.startswith("ours") else of
+        return row(claim, against, self.ratio(of, over), target, f"{inputs}; {times}" if inputs else times)
 
 
 def compare(
@@ -65,23 +65,22 @@ def compare(
     number: int = 1,
     one_thread: bool = False,
 ) -> Timing:
-    """Run all functions in turn, `repeats` times, the order turned round each time.
+    """Call all functions in turn, `repeats` times, and reverse their order each time.
 
-    What else the machine does then falls on all of them alike, and dividing round by round takes it out.
+    Other work of the machine then affects all of them, and drops out of the ratio of a round.
 
     Args:
-        functions: By name; each is called with nothing.
+        functions: By name, without arguments.
         repeats: Rounds.
         warmup: Rounds that are not counted.
-        number: Calls a measurement, for functions of a few microseconds.
-        one_thread: Whether torch gets one thread and the times are those of the processor. Waiting for other work of
-            the machine does not count in those; threads of torch that wait for each other would.
+        number: Calls per measurement, for functions that take microseconds.
+        one_thread: Use one thread of torch, and processor time, in which waiting does not count.
     """
     seconds: dict[str, list[float]] = {name: [] for name in functions}
     order = list(functions)
     clock = process_time if one_thread else perf_counter
     collecting, threads = gc.isenabled(), torch.get_num_threads()
-    gc.disable()  # a collection would fall on whichever happens to run
+    gc.disable()  # a collection would be charged to one of them
     if one_thread:
         torch.set_num_threads(1)
     try:
@@ -91,9 +90,8 @@ def compare(
                 begin = clock()
                 for _ in range(number):
                     functions[name]()
-                taken = clock() - begin
                 if i >= 0:
-                    seconds[name].append(taken / number)
+                    seconds[name].append((clock() - begin) / number)
             gc.collect()
     finally:
         torch.set_num_threads(threads)
@@ -103,11 +101,9 @@ def compare(
 
 
 def median_interval(values: list[float]) -> Ratio:
-    """The median and its distribution-free 95% interval: two order statistics."""
-    ordered = sorted(values)
-    n = len(ordered)
-    below = 0.0
-    k = 0  # the largest k with P(Binomial(n, 1/2) < k) <= 2.5%
+    """Return the median and its distribution-free 95% interval: two order statistics."""
+    ordered, n = sorted(values), len(values)
+    below, k = 0.0, 0  # the largest k with P(Binomial(n, 1/2) < k) <= 2.5%
     while k < n // 2:
         below += math.comb(n, k) / 2**n
         if below > 0.025:
@@ -118,15 +114,8 @@ def median_interval(values: list[float]) -> Ratio:
 
 
 def fitted_exponent(points: list[tuple[float, float]]) -> float:
-    """The slope of log(seconds) against log(size), by least squares."""
-    xs = [math.log(x) for x, _ in points]
-    ys = [math.log(y) for _, y in points]
-    return statistics.linear_regression(xs, ys).slope
-
-
-def skipped(claim: str, against: str, why: str) -> dict[str, Any]:
-    """A row for a comparison whose peer is not installed."""
-    return {"claim": claim, "against": against, "skipped": why}
+    """Return the slope of log(y) against log(x)."""
+    return statistics.linear_regression([math.log(x) for x, _ in points], [math.log(y) for _, y in points]).slope
 
 
 def _short(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""The projection of Projected Diffusion Models, written after its public code: a new program for every sample.
+"""The projection of Projected Diffusion Models, as in its public code: a new program for every sample.
 
 That code (Christopher, Baek and Fioretto, 2024) makes, at each call, a CasADi program in matrix symbols: the positions
 of all waypoints as one column, moved to [0, 2]; the squared distance to the proposal; and for each segment and circle
@@ -32,7 +32,7 @@ OPTIONS: dict[str, Any] = {
 def project_as_pdm(
     circles: Iterable[tuple[float, float, float]], proposal: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], bool]:
-    """One path, (2, W), and whether IPOPT succeeded on it."""
+    """Return the projected path, (2, W), and whether IPOPT succeeded."""
     import casadi as ca
 
     waypoints = proposal.shape[1]

@@ -1,7 +1,7 @@
-"""Comparing sets of samples, with the relabellings a p-value needs, against SciPy and Python Optimal Transport.
+"""Comparing sets of samples, with the permutations that a p-value needs, against SciPy and Python Optimal Transport.
 
-SciPy's energy and Wasserstein distances know one dimension only; in several, people take all distances by `cdist` and
-pick parts of the table for every relabelling. POT has the sliced Wasserstein distance, and sorts for every relabelling.
+SciPy has energy and Wasserstein distances in one dimension; in several, people compute all distances by `cdist` and
+index the table for every permutation. POT has the sliced Wasserstein distance, and sorts for every permutation.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from _compare import compare, skipped
+from _compare import compare, median_interval, row, skipped
 from trimtab.core.distributions import compare_samples
 from trimtab.core.set_distances import set_distance
 
@@ -28,29 +28,29 @@ def drawn(n: int, d: int, seed: int) -> Tensor:
 
 
 def labels_of(n: int) -> Tensor:
-    """The actual label, then random ones."""
+    """Return the true labels, then random ones, (RELABELLINGS, 2 n) bool."""
     generator = torch.Generator().manual_seed(0)
     orders = [torch.arange(2 * n), *(torch.randperm(2 * n, generator=generator) for _ in range(RELABELLINGS - 1))]
     labels = torch.zeros(RELABELLINGS, 2 * n, dtype=torch.bool)
-    for row, order in zip(labels, orders, strict=True):
-        row[order[:n]] = True
+    for label, order in zip(labels, orders, strict=True):
+        label[order[:n]] = True
     return labels
 
 
 def by_cdist(pool: Tensor, labels: Tensor) -> np.ndarray:
-    """Energy distances as they are usually written."""
+    """Return energy distances as they are usually written."""
     distance = importlib.import_module("scipy.spatial.distance")
     table = distance.cdist(pool.numpy(), pool.numpy())
     found = []
-    for row in labels.numpy():
-        x, y = row.nonzero()[0], (~row).nonzero()[0]
+    for label in labels.numpy():
+        x, y = label.nonzero()[0], (~label).nonzero()[0]
         within = table[np.ix_(x, x)].mean() + table[np.ix_(y, y)].mean()
         found.append(np.sqrt(max(2 * table[np.ix_(x, y)].mean() - within, 0)))
     return np.array(found)
 
 
 def by_pot(pool: Tensor, labels: Tensor, directions: Tensor) -> np.ndarray:
-    """Sliced Wasserstein distances, one call for every relabelling."""
+    """Return sliced Wasserstein distances, one call for every permutation."""
     ot = importlib.import_module("ot")
     samples, projections = pool.numpy(), directions.T.numpy()
     return np.array(
@@ -77,27 +77,18 @@ def run(quick: bool) -> list[dict[str, Any]]:
         def whole(measure: str = measure) -> object:
             return compare_samples(x, y, measure=measure)
 
-        # on the processor: what else the machine does would count double in a single run of some seconds
-        seconds = compare({"ours": whole}, repeats=1 if quick else 3, warmup=0, one_thread=True).seconds["ours"]
-        rows.append(
-            {
-                "claim": f"{measure}: {n} samples compared, with p-value and smallest shift",
-                "against": "ten seconds",
-                "ratio": sorted(seconds)[len(seconds) // 2],
-                "low": min(seconds),
-                "high": max(seconds),
-                "unit": "s of one processor",
-                "target": "<= 10",
-                "inputs": f"{n} and {n} samples of {d} numbers, 200 relabellings, float64",
-            }
-        )
+        timing = compare({"ours": whole}, repeats=1 if quick else 3, warmup=0, one_thread=True)
+        claim = f"{measure}: {n} samples compared, with p-value and smallest shift"
+        inputs = f"{n} and {n} samples of {d} numbers, 200 relabellings, float64"
+        found = median_interval(timing.seconds["ours"])
+        rows.append(row(claim, "ten seconds", found, "<= 10", inputs, unit="s of one processor"))
     return rows
 
 
 def _against(
     claim: str, measure: str, peer: str, pool: Tensor, labels: Tensor, repeats: int, inputs: str
 ) -> dict[str, Any]:
-    """Time ours and the peer on the same labels, having seen that they agree."""
+    """Time ours and the peer on the same labels, and report how far they differ."""
     distance: Any = set_distance(measure, pool)
     others: dict[str, Callable[[], np.ndarray]] = {
         CDIST: lambda: by_cdist(pool, labels),

@@ -1,7 +1,7 @@
-"""What a stale history does to a multistep solver: its error with and without a restart after each projection.
+"""The error of a multistep solver with and without a restart after each projection.
 
-The data is a Gaussian with different spreads, for which the noise a perfect model predicts and the exact solution
-between two timesteps are known. The exact run projects after the same steps, so that only the solver's error is left.
+The data is a Gaussian, for which the noise that a perfect model predicts and the exact solution between two timesteps
+are known. The exact run projects after the same steps, so only the solver's error is left.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import trimtab as tt
-from _compare import skipped
+from _compare import Ratio, row, skipped
 
 SPREADS = torch.tensor([0.1, 0.3, 1.0, 2.0])
 MEAN = torch.tensor([0.5, -1.0, 0.0, 1.5])
@@ -22,22 +22,22 @@ SOLVERS = ("DPMSolverMultistepScheduler", "UniPCMultistepScheduler", "DEISMultis
 
 
 def noise_at(x: Tensor, signal: Tensor) -> Tensor:
-    """What a perfect model predicts at signal level alpha squared."""
+    """Return the noise that a perfect model predicts at signal level alpha squared."""
     return (1 - signal).sqrt() * (x - signal.sqrt() * MEAN) / (signal * SPREADS**2 + 1 - signal)
 
 
 def exact_step(x: Tensor, signal: Tensor, after: Tensor) -> Tensor:
-    """The probability flow from one signal level to another."""
+    """Follow the probability flow from one signal level to another."""
     spread, later = ((s * SPREADS**2 + 1 - s).sqrt() for s in (signal, after))
     return after.sqrt() * MEAN + later / spread * (x - signal.sqrt() * MEAN)
 
 
-def ratio_of_means(a: Tensor, b: Tensor) -> tuple[float, float, float]:
-    """With a bootstrap interval over samples: most samples are hardly changed by a projection, a few by much."""
+def ratio_of_means(a: Tensor, b: Tensor) -> Ratio:
+    """Return the ratio with a bootstrap interval over samples: a few samples are changed much, most hardly."""
     rows = torch.randint(len(a), (2000, len(a)), generator=torch.Generator().manual_seed(0))
     drawn = a[rows].mean(dim=1) / b[rows].mean(dim=1)
     low, high = torch.quantile(drawn, torch.tensor([0.025, 0.975])).tolist()
-    return float(a.mean() / b.mean()), low, high
+    return Ratio(float(a.mean() / b.mean()), low, high)
 
 
 def run(quick: bool) -> list[dict[str, Any]]:
@@ -46,7 +46,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
         import diffusers
 
         from trimtab.integrations.diffusers import wrap
-        from trimtab.integrations.diffusers.calls import step_ends
+        from trimtab.integrations.diffusers_schedulers import step_ends
     except ImportError as error:
         return [skipped(claim, "history='restart'", str(error))]
 
@@ -55,7 +55,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
     )
 
     def final(name: str, history: str | None, schedule: Any) -> Tensor:
-        """Final states of a solver, or with no history of the exact solution."""
+        """Return the final states of a solver, or of the exact solution if history is None."""
         more = {"skip_prk_steps": True} if name == "PNDMScheduler" else {}
         plain = getattr(diffusers, name)(**more)
         plain.set_timesteps(STEPS)
@@ -86,18 +86,10 @@ def run(quick: bool) -> list[dict[str, Any]]:
                 schedule = tt.Periodic(budget)
                 truth = final(name, None, schedule)
                 keep, restart = ((final(name, h, schedule) - truth).norm(dim=1) for h in ("keep", "restart"))
-                ratio, low, high = ratio_of_means(keep, restart)
-                rows.append(
-                    {
-                        "claim": claim,
-                        "against": "history='restart'",
-                        "ratio": ratio,
-                        "low": low,
-                        "high": high,
-                        "target": "",
-                        "inputs": f"{name}, T = {STEPS}, budget {budget}, {SAMPLES} samples; mean error "
-                        f"{float(keep.mean()):.2g} kept, {float(restart.mean()):.2g} restarted; ratio of medians "
-                        f"{float(keep.median() / restart.median()):.2g}",
-                    }
+                inputs = (
+                    f"{name}, T = {STEPS}, budget {budget}, {SAMPLES} samples; mean error "
+                    f"{float(keep.mean()):.2g} kept, {float(restart.mean()):.2g} restarted; ratio of medians "
+                    f"{float(keep.median() / restart.median()):.2g}"
                 )
+                rows.append(row(claim, "history='restart'", ratio_of_means(keep, restart), "", inputs))
     return rows

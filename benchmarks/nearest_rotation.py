@@ -22,7 +22,7 @@ SIZES = {100_000: 1, 64: 30, 16: 30}  # matrices, and calls a measurement
 
 
 def by_svd(a: Tensor) -> Tensor:
-    """The polar projection as it is usually written."""
+    """Project as it is usually written."""
     u, _, vh = torch.linalg.svd(a)
     sign = torch.linalg.det(u @ vh)
     return torch.cat([u[..., :2], u[..., 2:] * sign[..., None, None]], dim=-1) @ vh
@@ -37,7 +37,7 @@ def peers() -> dict[str, Callable[[Tensor], Tensor]]:
 
 
 def worst_error(f: Callable[[Tensor], Tensor], dtype: torch.dtype, count: int = 20_000) -> float:
-    """The largest error times the gap that says how well determined the answer is, in units of the last place.
+    """Return the largest error, times a gap that says how well determined the answer is, in units of the last place.
 
     Matrices are made from known rotations and singular values in float64, so that the answer is known.
     """

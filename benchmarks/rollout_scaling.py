@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 import trimtab as tt
-from _compare import fitted_exponent, skipped
+from _compare import Ratio, fitted_exponent, row, skipped
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,11 @@ class Walk:
     size: int
 
     def start(self, noise: tt.core.noise.Noise) -> Tensor:
-        """Normal numbers."""
+        """Draw normal numbers."""
         return noise.normal(-1, (self.size,))
 
     def step(self, x: Tensor, t: int, noise: tt.core.noise.Noise) -> Tensor:
-        """A normal step."""
+        """Add a normal step."""
         return x + 0.1 * noise.normal(t, (self.size,))
 
 
@@ -36,7 +36,7 @@ SPHERE = tt.as_constraint(lambda x: x / x.norm(dim=1, keepdim=True), lambda x: (
 
 
 def seconds(n: int, steps: int, size: int, budget: float, repeats: int) -> float:
-    """The best of several rollouts with an adaptive schedule: growth, not noise, is asked for."""
+    """Return the best of several rollouts with an adaptive schedule: growth matters here, not noise."""
     sampler = Walk(steps, size)
     prices = tt.calibrate(tt.Problem(sampler, SPHERE, range(16)), budget=budget, method="paper", objective="path")
     schedule = tt.prices.Adaptive(prices, budget)
@@ -64,7 +64,7 @@ print((run({n}) - before) / 1024)
 
 
 def peak_mebibytes(n: int) -> float:
-    """Memory of a rollout of n samples beyond that of one of a single sample, in a process of its own."""
+    """Return the memory of n samples minus that of one sample, measured in a new process."""
     code = PEAK.format(directory=str(Path(__file__).parent), n=n)
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     return float(done.stdout)
@@ -101,13 +101,11 @@ def _row(claim: str, points: list[tuple[float, float]], x: str, inputs: str, y: 
     # the slopes between neighbours are the spread; the first ones are flat, as fixed costs hide small sizes
     slopes = [fitted_exponent([a, b]) for a, b in pairwise(points)]
     (x0, y0), (x1, y1) = points[0], points[-1]
-    return {
-        "claim": claim,
-        "against": "linear growth",
-        "ratio": power,
-        "low": min(slopes),
-        "high": max(slopes),
-        "target": "<= 1.1",
-        "inputs": f"{inputs}; {x} {x0} to {x1}: {y0:.3g} to {y1:.3g} {y}; interval: neighbouring sizes",
-        "series": [{"x": x, "y": y, "label": inputs, "points": [list(p) for p in points]}],
-    }
+    return row(
+        claim,
+        "linear growth",
+        Ratio(power, min(slopes), max(slopes)),
+        "<= 1.1",
+        f"{inputs}; {x} {x0} to {x1}: {y0:.3g} to {y1:.3g} {y}; interval: neighbouring sizes",
+        series=[{"x": x, "y": y, "label": inputs, "points": [list(p) for p in points]}],
+    )

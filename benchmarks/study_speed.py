@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from _compare import median_interval
+from _compare import median_interval, row
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.evaluation.domains import domain
 from trimtab.evaluation.domains.base import Domain, Problem
@@ -30,7 +30,7 @@ SCHEDULES = ("terminal", "stepwise", "periodic", "adaptive:paper")
 
 
 def plain_rollout(problem: Problem, seed: int, budget: int, prices: Tensor | None, every: float) -> tuple[Tensor, ...]:
-    """One seed, one step after the other: by prices where there are any, else evenly spread."""
+    """Run one seed step by step: by prices if there are any, else evenly spread."""
     sampler, constraint = problem.sampler, problem.constraint
     noise = Noise(as_seeds([seed]))
     x = sampler.start(noise)
@@ -55,7 +55,7 @@ def as_tensor(answer: Any) -> Tensor:
 
 
 def plain_study(study: Study) -> None:
-    """The paper's four schedules and all that the study's rows say of them, one seed at a time."""
+    """Compute what the rows of the study say about the paper's four schedules, one seed at a time."""
     with torch.no_grad():
         for made, budgets, n_seeds in problems(study):
             held_out = range(CALIBRATION_SEED, CALIBRATION_SEED + study.calibration_seeds)
@@ -77,7 +77,7 @@ def plain_study(study: Study) -> None:
 
 
 def plain_prices(defects: Tensor) -> Tensor:
-    """A quantile for each step and budget."""
+    """Return a quantile for each step and budget, (T, T + 1)."""
     T, n = defects.shape
     table = torch.full((T, T + 1), -torch.inf, dtype=torch.float64)
     table[:, 0] = torch.inf
@@ -118,20 +118,11 @@ def run(quick: bool) -> list[dict[str, Any]]:
         plain_study(few)
         taken.append((between - begin, times * (perf_counter() - between)))
         ratios.append(taken[-1][1] / taken[-1][0])
-    found = median_interval(ratios)
     own, loop = (sorted(column)[len(taken) // 2] for column in zip(*taken, strict=True))
-    return [
-        {
-            "claim": "the paper's protocol on six domains, four dynamics each" if not quick else "a tiny study",
-            "against": "a plain loop over seeds",
-            "ratio": found.ratio,
-            "low": found.low,
-            "high": found.high,
-            "target": "" if quick else ">= 20",
-            "inputs": (
-                f"{len(study.domains)} domains and dynamics, {len(SCHEDULES)} schedules, {len(study.budgets)} budgets, "
-                f"{study.seeds} seeds, {len(study.kappas)} kappas; ours {own:.0f} s with files, one process per core; "
-                f"the loop {loop:.0f} s in one process (one seed in {times:g} run, times {times:g})"
-            ),
-        }
-    ]
+    inputs = (
+        f"{len(study.domains)} domains and dynamics, {len(SCHEDULES)} schedules, {len(study.budgets)} budgets, "
+        f"{study.seeds} seeds, {len(study.kappas)} kappas; ours {own:.0f} s with files, one process per core; the loop "
+        f"{loop:.0f} s in one process (one seed in {times:g} run, times {times:g})"
+    )
+    claim = "a tiny study" if quick else "the paper's protocol on six domains, four dynamics each"
+    return [row(claim, "a plain loop over seeds", median_interval(ratios), "" if quick else ">= 20", inputs)]

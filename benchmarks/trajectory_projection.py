@@ -1,9 +1,9 @@
 """The nearest collision-free trajectory, batched in torch, against CasADi's IPOPT: 64 waypoints, 24 circles, batch 64.
 
-Three ways to run IPOPT are timed: as Projected Diffusion Models run it (`_pdm_projection`: the program rebuilt for
-every call), built once with parameters in one process, and built once in a pool over every core. The last two have a
-small first barrier, which makes IPOPT several times faster here. All get the same proposals, in turn with ours, which
-has one thread. Proposals have the noise of the last five of ten levels; the first five are not timed.
+IPOPT runs in three ways: as Projected Diffusion Models run it (`_pdm_projection`: the program is built again for every
+call), built once in one process, and built once in a pool over all cores. The last two have a small first barrier,
+which makes IPOPT several times faster here. All project the same proposals, with the noise of the last five of ten
+levels, in turn with ours, which has one thread.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from _compare import Ratio, compare, median_interval, skipped
+from _compare import Ratio, compare, median_interval, row, skipped
 from _pdm_projection import project_as_pdm
 from trimtab.constraints.obstacles import AvoidObstacles, Obstacles, scattered_circles
-from trimtab.constraints.obstacles.compiled import compiled_search
 from trimtab.constraints.obstacles.geometry import gaps
 
 N, WAYPOINTS, CIRCLES = 64, 64, 24
@@ -39,7 +38,7 @@ PEERS = {
 
 
 def proposals(obstacles: Obstacles, levels: list[int], seed: int) -> tuple[Tensor, AvoidObstacles]:
-    """Free bent paths between random free points, with the noise of a level on every waypoint: one sample per level."""
+    """Return bent free paths with the noise of a level on every waypoint, one sample per level, and the constraint."""
     n = len(levels)
     g = torch.Generator().manual_seed(seed)
     points = torch.rand(2, 64 * n, generator=g) * 1.9 - 0.95
@@ -65,18 +64,12 @@ def run(quick: bool) -> list[dict[str, Any]]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return rows_on_one_thread(quick)
+        obstacles = scattered_circles(CIRCLES, seed=1)
+        x, avoid = proposals(obstacles, [LAST_LEVELS[k % len(LAST_LEVELS)] for k in range(N)], seed=1)
+        rows = against_ipopt(obstacles, x, avoid, quick)
+        return [*rows, share_solved(obstacles, quick), against_score_step(quick)]
     finally:
         torch.set_num_threads(threads)
-
-
-def rows_on_one_thread(quick: bool) -> list[dict[str, Any]]:
-    obstacles = scattered_circles(CIRCLES, seed=1)
-    x, avoid = proposals(obstacles, [LAST_LEVELS[k % len(LAST_LEVELS)] for k in range(N)], seed=1)
-    rows = against_ipopt(obstacles, x, avoid, quick)
-    rows.append(share_solved(obstacles, quick))
-    rows.append(against_score_step(quick))
-    return rows
 
 
 def against_ipopt(obstacles: Obstacles, x: Tensor, avoid: AvoidObstacles, quick: bool) -> list[dict[str, Any]]:
@@ -91,66 +84,58 @@ def against_ipopt(obstacles: Obstacles, x: Tensor, avoid: AvoidObstacles, quick:
     paths = x.transpose(0, 1)
     inside = paths.clamp(-1, 1)
     pool.solve(paths[:, : 2 * cores], inside[:, : 2 * cores])  # start the processes, build the program in each
-    ours_seconds: list[float] = []
-    speed: dict[str, list[float]] = {name: [] for name in PEERS}
-    taken: dict[str, list[float]] = {name: [] for name in PEERS}
-    nearer: list[float] = []
+    times: dict[str, list[float]] = {name: [] for name in ("ours", *PEERS)}
     answer = avoid.project(x)
     distance = (answer.x - x).square().sum((1, 2)).sqrt()
+    nearer: list[float] = []
+    rebuilt, once, pooled = PEERS
     solved = rebuilt_solved = 0
-    rounds = 5 if quick else 20
+    rounds = 1 if quick else 20
     for k in range(rounds):
-        ours = statistics.median(seconds(partial(avoid.project, x)) for _ in range(3)) / N
+        times["ours"].append(statistics.median(seconds(partial(avoid.project, x)) for _ in range(3)) / N)
         q = x[k].double().numpy()
         begin = perf_counter()
         path, ok, _ = solve_one(program, q, np.clip(q, -1, 1))
-        once = perf_counter() - begin
+        times[once].append(perf_counter() - begin)
         some = torch.arange(k * 2 * cores, (k + 1) * 2 * cores) % N
-        in_pool = seconds(partial(pool.solve, paths[:, some], inside[:, some])) / len(some)
-        again = []
-        if k < (2 if quick else 8):
+        times[pooled].append(seconds(partial(pool.solve, paths[:, some], inside[:, some])) / len(some))
+        if k < (1 if quick else 8):
             begin = perf_counter()
             rebuilt_solved += project_as_pdm(circles, q)[1]
-            again = [perf_counter() - begin]
-        for name, times in zip(PEERS, (again, [once], [in_pool]), strict=True):
-            taken[name] += times
-            speed[name] += [s / ours for s in times]
-        ours_seconds.append(ours)
+            times[rebuilt].append(perf_counter() - begin)
         solved += ok
         if ok and float(distance[k]) > 1e-3:
             nearer.append(float(distance[k]) / float(np.linalg.norm(path - q)))
     pool.close()
-    mine = f"ours {statistics.median(ours_seconds) * 1e3:.2f} ms{'' if compiled_search() else ', in torch'}"
-    rows = [
-        row(CLAIM, name, median_interval(speed[name]), target, f"{mine}, {name} {_s(taken[name])}")
-        for name, target in PEERS.items()
-    ]
-    first = next(iter(PEERS))
-    rows[0]["inputs"] += (
-        f", which succeeded on {rebuilt_solved} of {len(taken[first])} (a failed call costs PDM its time)"
-    )
-    note = f"{len(nearer)} samples of {rounds} that had to move and that IPOPT, built once, solved ({solved} in all)"
+    rows = []
+    for name, target in PEERS.items():
+        found = median_interval([a / b for a, b in zip(times[name], times["ours"], strict=False)])
+        inputs = f"ours {statistics.median(times['ours']) * 1e3:.2f} ms, {name} {statistics.median(times[name]):.3g} s"
+        inputs += f", solved {rebuilt_solved} of {len(times[name])}" if name == rebuilt else ""
+        rows.append(row(CLAIM, name, found, target, inputs))
     if nearer:
-        found = median_interval(nearer)
-        rows.append(row("distance to the proposal", "IPOPT where it succeeds", found, "≤ 1.02", note))
+        note = (
+            f"{len(nearer)} of {rounds} samples that had to move and that IPOPT, built once, solved ({solved} in all)"
+        )
+        rows.append(row("distance to the proposal", "IPOPT if it succeeds", median_interval(nearer), "≤ 1.02", note))
     return rows
 
 
 def share_solved(obstacles: Obstacles, quick: bool) -> dict[str, Any]:
-    """The share of proposals that end without a violation above 1e-3, at the noise level where it is smallest."""
+    """Return the share of proposals that end with a violation of at most 1e-3, at the worst noise level."""
     shares, worst = [], 0.0
     for level in range(len(SIGMAS)):
-        x, avoid = proposals(obstacles, [level] * (128 if quick else 1024), seed=level)
+        x, avoid = proposals(obstacles, [level] * (8 if quick else 1024), seed=level)
         violation = avoid.violation(avoid.project(x).x)
         shares.append(float((violation <= 1e-3).double().mean()))
         worst = max(worst, float(violation.max()))
-    note = f"{128 if quick else 1024} proposals at each of {len(SIGMAS)} levels, largest violation {worst:.1e}"
+    note = f"{8 if quick else 1024} proposals at each of {len(SIGMAS)} levels, largest violation {worst:.1e}"
     found = Ratio(min(shares), min(shares), max(shares))
     return row("share solved to 1e-3 at the worst noise level", "all proposals", found, "≥ 0.999", note)
 
 
 def against_score_step(quick: bool) -> dict[str, Any]:
-    """The defect of a batch as a share of one evaluation of a score network of the public sampler's shape."""
+    """Return the time of a defect relative to one evaluation of a score network."""
     from trimtab.evaluation.domains.pdm.network import PDM_ARCHITECTURE, RefineNet
 
     ends = torch.tensor([-0.9, -0.9]), torch.tensor([0.9, 0.9])
@@ -158,24 +143,6 @@ def against_score_step(quick: bool) -> dict[str, Any]:
     network = RefineNet(PDM_ARCHITECTURE)
     x = torch.rand(N, 4, WAYPOINTS, generator=torch.Generator().manual_seed(0)) * 2 - 1
     with torch.no_grad():
-        timing = compare(
-            {"ours": partial(avoid.defect, x), "a score step": partial(network, x, 5)}, 15 if quick else 60
-        )
+        timing = compare({"ours": partial(avoid.defect, x), "a score step": partial(network, x, 5)}, 2 if quick else 60)
     claim = f"defect of {N} trajectories, {CIRCLES} circles, as a share of a step"
     return timing.row(claim, of="ours", over="a score step", target="≤ 0.02")
-
-
-def row(claim: str, against: str, found: Ratio, target: str, inputs: str) -> dict[str, Any]:
-    return {
-        "claim": claim,
-        "against": against,
-        "ratio": found.ratio,
-        "low": found.low,
-        "high": found.high,
-        "target": target,
-        "inputs": inputs,
-    }
-
-
-def _s(times: list[float]) -> str:
-    return f"{statistics.median(times):.3g} s"

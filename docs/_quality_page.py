@@ -6,8 +6,8 @@ import statistics
 from typing import Any
 
 import torch
-
 from _page import HERE
+
 from trimtab.evaluation.domains import SYNTHETIC
 from trimtab.schedules.style import PAGE, figure_style, look_of
 

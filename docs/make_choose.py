@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 
 from _page import renew
+
 from trimtab.advice.recommend import advise
 from trimtab.advice.result import Advice
 from trimtab.cli.advise import FIRST_SEED
@@ -30,10 +31,10 @@ def row(source: Source, advice: Advice) -> str:
     """Projections needed to lose no more than a tenth of what full projection gains, and what they depend on."""
     m = advice.measured
     assert m.effects is not None
-    measured = [m.concentration, float(m.effects.survival[1]), m.alignment.mean]
-    needed = [str(m.needed[kind].budget) for kind in KINDS]
+    measured = [m.concentration, float(m.effects.survival[1]), m.effects.alignment(m.effects.value).mean]
+    needed = [str(m.needed[kind].budget) if kind in m.needed else "n/a" for kind in KINDS]
     cells = [f"`{source.name}`", str(m.n_steps), *(f"{x:.2f}" for x in measured), *needed]
-    cells.append(f"{advice.kind}, {advice.budget}")
+    cells.append(advice.trial.name)
     return "| " + " | ".join(cells) + " |"
 
 

@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from _page import renew
 from fit_replica import outcome
 
-from _page import renew
 from trimtab.evaluation.domains import FLOWS, SYNTHETIC, VARIANTS, domain
 from trimtab.evaluation.studies.config import Study
 from trimtab.evaluation.studies.engine import run_study

@@ -23,11 +23,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from _page import HERE, renew
 from _quality_page import RULED
 from torch import Tensor
 
 import trimtab as tt
-from _page import HERE, renew
 from trimtab.core.files import write_atomically
 from trimtab.core.metrics import summary
 from trimtab.evaluation.domains import Domain

@@ -18,6 +18,7 @@ import sys
 from pathlib import Path
 
 from _page import HERE, renew
+
 from trimtab.core.files import write_atomically
 
 STORE = HERE / "results" / "evidence.json"

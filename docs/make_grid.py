@@ -16,13 +16,12 @@ from time import process_time
 from typing import Any
 
 import torch
+from _page import HERE, renew
 from matplotlib.figure import Figure
 from torch import Tensor
 
 import trimtab as tt
-from _page import HERE, renew
-from trimtab.core.distributions import compare_samples
-from trimtab.core.excess import energy_excess
+from trimtab.core.distributions import compare_samples, energy_excess
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.identity import fingerprint
 from trimtab.core.metrics import Summary, nepe
@@ -32,12 +31,9 @@ from trimtab.core.schedule import Schedule
 from trimtab.evaluation.domains import domain
 from trimtab.evaluation.domains.base import Domain
 from trimtab.evaluation.domains.grid.case import Grid
-from trimtab.evaluation.domains.grid.data import given_demand, true_points
-from trimtab.evaluation.domains.grid.model import shipped_model
-from trimtab.evaluation.domains.grid.power import loadings
-from trimtab.evaluation.domains.grid.quality import features
-from trimtab.evaluation.domains.grid.rated import load_grid
-from trimtab.evaluation.domains.grid.view import draw_grid
+from trimtab.evaluation.domains.grid.domain import draw_grid, features
+from trimtab.evaluation.domains.grid.model import given_demand, shipped_model, true_points
+from trimtab.evaluation.domains.grid.power import load_grid, loadings
 from trimtab.evaluation.report.formats import Cell, Table
 from trimtab.schedules.style import figure_style, look_of
 

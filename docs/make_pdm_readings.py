@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from _page import renew
 from torch import Tensor
 
 import trimtab as tt
-from _page import renew
 from trimtab.core.distributions import compare_samples
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.identity import fingerprint
@@ -27,10 +27,8 @@ from trimtab.core.noise import Noise, as_seeds
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
 from trimtab.evaluation.domains import domain
-from trimtab.evaluation.domains.pdm.domain import path_distance
+from trimtab.evaluation.domains.pdm.domain import SCORES, path_distance, path_errors, trajectory_quality
 from trimtab.evaluation.domains.pdm.planner import plan
-from trimtab.evaluation.domains.pdm.quality import trajectory_quality
-from trimtab.evaluation.domains.pdm.scores import SCORES, path_errors
 from trimtab.evaluation.report.formats import Cell, Table
 
 BUDGET = 0.25

@@ -25,11 +25,11 @@ from functools import partial
 from typing import Any
 
 import torch
+from _page import HERE, renew
 from _quality_page import BUDGETS, DEFAULT, JUDGED, PATH, QUARTER, RIVALS, RULED, draw, tables
 from torch import Tensor
 
 import trimtab as tt
-from _page import HERE, renew
 from trimtab.core import metrics
 from trimtab.core.budget import corrections
 from trimtab.core.distributions import compare_samples, minimum_detectable_shift

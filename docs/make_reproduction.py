@@ -13,9 +13,9 @@ import io
 from pathlib import Path
 from typing import Any
 
+from _page import HERE, renew
 from PIL import Image
 
-from _page import HERE, renew
 from trimtab.cli.main import main as trimtab
 from trimtab.core.files import read_json
 from trimtab.evaluation.domains import dynamics_of

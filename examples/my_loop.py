@@ -1,6 +1,6 @@
-"""A loop of one's own for the command line, with one added line.
+"""Your own loop for the command line, with one added line.
 
-In the folder where this file lies, which may be any of yours:
+In the folder of this file:
 
     trimtab advise --sampler my_loop:make --cost projections
 
@@ -21,7 +21,7 @@ STEPS = 40
 
 
 def sample(correct: Callable[[Tensor, int], Tensor], seeds: Tensor) -> Tensor:
-    """Walks with a gust of wind now and then, one for each seed: (n,) to (n, 2)."""
+    """Draw a walk with gusts of wind for each seed, (n,) to (n, 2)."""
     generators = [torch.Generator().manual_seed(int(seed)) for seed in seeds]
     x = torch.zeros(len(seeds), 2, dtype=torch.float64)
     for t in range(STEPS):
@@ -32,7 +32,7 @@ def sample(correct: Callable[[Tensor, int], Tensor], seeds: Tensor) -> Tensor:
 
 
 def make(radius: float = 0.5) -> tuple[LoopSampler, tt.Constraint]:
-    """A loop whose walks must stay in a disc."""
+    """Return the loop, whose walks must stay in a disc, and the disc."""
     disc = tt.as_constraint(
         lambda x: x * (radius / x.norm(dim=1, keepdim=True)).clamp(max=1),
         lambda x: (x.norm(dim=1) - radius).clamp(min=0),

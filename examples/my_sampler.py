@@ -1,7 +1,6 @@
-"""A sampler of your own in ten lines, for the command line.
+"""Your own sampler in ten lines, for the command line.
 
-Points walk at random, with a push every 15 steps, and must stay in a disc. In the folder where this file lies, which
-may be any of yours:
+Points walk at random, with a push every 15 steps, and must stay in a disc. In the folder of this file:
 
     trimtab advise    --sampler my_sampler:make --cost projections
     trimtab calibrate --sampler my_sampler:make
@@ -21,16 +20,16 @@ class Walk:
     n_steps = 60
 
     def start(self, noise: tt.core.noise.Noise) -> torch.Tensor:
-        """All begin in the middle, (n, 2)."""
+        """Start in the middle, (n, 2)."""
         return torch.zeros_like(noise.normal(-1, (2,)))
 
     def step(self, x: torch.Tensor, t: int, noise: tt.core.noise.Noise) -> torch.Tensor:
-        """A pull to the middle, noise, and now and then a push outwards, (n, 2)."""
+        """Return the next points, (n, 2): a pull to the middle, noise, and sometimes a push."""
         return 0.95 * x + (1.0 if t % 15 == 9 else 0.15) * noise.normal(t, (2,))
 
 
 def make(radius: float = 0.5) -> tuple[Walk, tt.Constraint]:
-    """A random walk that must stay in a disc."""
+    """Return the walk and the disc that it must stay in."""
     disc = tt.as_constraint(
         lambda x: x * (radius / x.norm(dim=1, keepdim=True)).clamp(max=1),
         lambda x: (x.norm(dim=1) - radius).clamp(min=0),

@@ -28,11 +28,9 @@ from trimtab.constraints import (
     Stiefel,
     Surface,
 )
-from trimtab.constraints.obstacles.compiled import compiled_search
 from trimtab.core.constraint import Constraint
 from trimtab.core.noise import Noise, as_seeds
-from trimtab.evaluation.domains.reaction_flow.equation import CELLS, TIMES, draw_conditions
-from trimtab.evaluation.domains.reaction_flow.projection import MassBalance
+from trimtab.evaluation.domains.reaction_flow.equation import CELLS, TIMES, MassBalance, draw_conditions
 
 N = 9
 
@@ -46,7 +44,6 @@ class Case:
         event: Shape of a state.
         tolerance: Largest defect after projection in float64; float32 is allowed the same number of its own digits.
         nearest: Whether the projection is the nearest point, and not just a feasible one.
-        to_the_bit: Whether a sample's numbers are the same in any batch; otherwise they are to rounding.
         draw: Makes states of (seed, scale), (N, *event) float64, where not any numbers will do.
     """
 
@@ -54,7 +51,6 @@ class Case:
     event: tuple[int, ...]
     tolerance: float = 1e-13
     nearest: bool = True
-    to_the_bit: bool = True
     draw: Callable[[int, float], Tensor] | None = None
 
 
@@ -114,20 +110,17 @@ CASES: dict[str, Case] = {
         1e-5,
         nearest=False,
     ),
-    "equations at a reference": Case(
+    "equations with one Jacobian": Case(
         lambda: NonlinearEquality(
             weighted_sum,
             (numbers(N, 6).abs() + 0.5, numbers(N, seed=2)),
             tolerance=1e-5,
             refinements=0,
-            jacobian="frozen",
-            reference=torch.ones(6),
-            reference_data=(torch.ones(6), torch.zeros(())),
+            jacobian=torch.func.jacrev(weighted_sum)(torch.ones(6), torch.ones(6), torch.zeros(())),
         ),
         (6,),
         1e-5,
         nearest=False,
-        to_the_bit=False,
     ),
     "equations, one by one": Case(
         lambda: NonlinearEquality(torus, tolerance=1e-5, vectorised=False), (3,), 1e-5, nearest=False
@@ -178,7 +171,6 @@ def trajectories(name: str) -> Case:
         (3, 17),
         1e-3,
         nearest=False,
-        to_the_bit=compiled_search() is not None,
         draw=draw,
     )
 
@@ -194,7 +186,6 @@ CASES["mass balance"] = Case(
     (TIMES, CELLS),
     1e-9,
     nearest=False,
-    to_the_bit=False,
     draw=lambda seed, scale: 0.5 + 0.3 * scale * numbers(N, TIMES, CELLS, seed=seed),
 )
 

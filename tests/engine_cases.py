@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from time import sleep
 
 import numpy as np
 import torch
@@ -59,9 +58,14 @@ class Picky:
         return Loop(1)(schedule)
 
 
-def wait(seconds, shared):
-    sleep(seconds)
-    return seconds
+SCALE = 1.0
+
+
+def scaled(schedule):
+    corrector = tt.Corrector(tt.as_constraint(inside, outside), schedule, n_steps=STEPS)
+    for t in range(STEPS):
+        corrector(torch.full((2, 1), SCALE * t), t)
+    return corrector.rollout
 
 
 def unseeded(schedule):

@@ -9,7 +9,7 @@ import torch
 import free
 import trimtab as tt
 from trimtab.core.noise import Noise
-from trimtab.prices.graded import IterationSteps
+from trimtab.prices.program import IterationSteps
 from trimtab.prices.transitions import NODES
 
 CALIBRATION, EVALUATION = range(1000, 1048), range(48)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trimtab.core.view import StepView
     from trimtab.evaluation.domains import domain
     from trimtab.prices.calibration import calibrate
-    from trimtab.prices.price_file import load
+    from trimtab.prices.price import load
     from trimtab.schedules.basic import Periodic, Stepwise, Terminal
 
 _HOME = {
@@ -39,7 +39,7 @@ _HOME = {
     "core.schedule": ("Schedule",),
     "evaluation.domains": ("domain",),
     "prices.calibration": ("calibrate",),
-    "prices.price_file": ("load",),
+    "prices.price": ("load",),
     "schedules.basic": ("Periodic", "Stepwise", "Terminal"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}

@@ -89,18 +89,18 @@ def test_rows_are_found_by_name_and_budget_and_shown_in_words(found):
         found["paper", 5]
     text = str(found)
     lines = text.splitlines()
-    assert lines[0].split() == ["schedule", "projections", "first", "endpoint", "nepe", "distribution"]
+    assert lines[0].split() == ["schedule", "projections", "first", "endpoint", "nepe", "landing", "distribution"]
     assert len(lines) == 1 + len(found.rows) + 2
     assert "24 samples, T = 12, paired by seed" in text
     assert "window" in found._repr_html_()
-    assert "p is the chance" in text
+    assert "by chance" in text
     assert repr(found) == "Comparison(9 schedules, first, endpoint, nepe; print it)"
 
 
 def test_without_a_reference_nothing_is_said_of_distributions():
     found = compare(PROBLEM, {}, [3])
     assert "distribution" not in str(found) + found._repr_html_()
-    assert "p is the chance" not in str(found)
+    assert "by chance" not in str(found)
 
 
 def test_of_an_infinite_quality_the_table_shows_what_is_known_and_says_what_to_do():
@@ -122,7 +122,7 @@ def test_of_an_infinite_quality_the_table_shows_what_is_known_and_says_what_to_d
 def test_a_single_sample_has_no_standard_error():
     single = compare(tt.Problem(Walk(), Sphere(), [0]), {}, [3], quality=first)
     assert "nan" not in str(single)
-    assert "±" not in str(single).splitlines()[1]
+    assert "[" not in str(single).splitlines()[1]
     assert "1 sample, T =" in str(single)
 
 
@@ -187,3 +187,40 @@ def test_what_counts_iterations_is_refused_among_budgets_of_projections():
             compare(PROBLEM, schedules, [0.25])
     with pytest.raises(ValueError, match="the price counts iterations"):
         tt.advise(PROBLEM, cost="projections", price=iterations)
+
+
+def test_repeated_seeds_count_once_and_the_table_says_so():
+    found = compare(tt.Problem(Walk(), Sphere(), [3, 4] * 8), {}, [3])
+    assert (found.n, found.repeated) == (2, 14)
+    assert found["periodic", 3].mean("endpoint").n == 2
+    assert "14 samples with repeated seeds count once" in str(found)
+    assert "[?]" in str(found)
+
+
+def test_iterations_and_landings_stand_beside_projections():
+    problem = tt.domain("linkage", n_steps=8).problem(range(12))
+    found = compare(problem, {}, [3])
+    run = problem.rollout(tt.Periodic(3), measure_defects=True)
+    row = found["periodic", 3]
+    assert row.iterations == pytest.approx(float(run.all_iterations.double().mean()))
+    torch.testing.assert_close(row.landing, run.defects[-1])
+    assert found.iterates
+    assert "iterations" in str(found)
+    assert not compare(PROBLEM, {}, [3]).iterates
+
+
+def test_a_comparison_is_drawn_in_one_call(found, tmp_path):
+    pytest.importorskip("matplotlib")
+    figure = found.plot(path=tmp_path / "frontier.png")
+    assert (tmp_path / "frontier.png").read_bytes().startswith(b"\x89PNG")
+    assert figure.axes[0].get_ylabel() == "first"
+    assert found.plot("nepe").axes[0].get_ylabel() == "nepe"
+    with pytest.raises(ValueError, match="must be one of first, endpoint, nepe: got 'npe'"):
+        found.plot("npe")
+
+
+def test_the_former_name_of_progress_is_accepted():
+    lines = []
+    with pytest.warns(DeprecationWarning, match="progress="):
+        compare(PROBLEM, {}, [3], say=lines.append)
+    assert "stepwise" in lines

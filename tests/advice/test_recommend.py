@@ -13,13 +13,13 @@ import free
 import trimtab as tt
 from scalar_cases import LINE, Scalar, one
 from trimtab.advice import recommend
-from trimtab.advice.findings import FAILURE_MODES, findings_of
 from trimtab.advice.result import Advice
-from trimtab.advice.trials import TrialRuns
+from trimtab.advice.text import FAILURE_MODES, findings_of
+from trimtab.advice.trials import Evaluation
 from trimtab.core.metrics import nepe, path_error
 from trimtab.core.noise import Noise
 
-SEEDS = range(100, 132)
+SEEDS = range(100, 164)
 advise = partial(recommend.advise, objective="path")
 
 
@@ -47,11 +47,11 @@ def test_where_defects_are_rare_and_high_it_recommends_adaptive_correction_and_k
     assert gusty.kind == "adaptive"
     assert gusty.loss.high <= 0.1
     assert gusty.budget < min(gusty.measured.needed[kind].budget for kind in ("periodic", "window"))
-    assert gusty.saving.mean == pytest.approx(1 - gusty.measured.needed["adaptive"].projections / 24)
+    assert gusty.saving.mean == pytest.approx(1 - gusty.trial.projections / 24)
     fresh = range(1000, 1128)
     ends = (gusty.schedule, tt.Stepwise(), tt.Terminal())
     errors = [path_error(free.rollout(GUSTY, LINE, s, fresh, closing="paid")) for s in ends]
-    assert float(nepe(*errors).mean()) < 0.12  # 0.1 was promised with 95%, from 16 rollouts
+    assert float(nepe(*errors).mean()) < 0.12  # 0.1 was promised with 95%, from 24 rollouts
     with pytest.raises(ValueError, match="used to calibrate"):
         tt.rollout(GUSTY, LINE, gusty.schedule, SEEDS[:4])
 
@@ -62,7 +62,7 @@ def test_the_same_rollouts_give_the_same_advice(gusty):
 
 
 def test_a_stricter_tolerance_needs_a_larger_budget(gusty):
-    strict = advise(tt.Problem(GUSTY, LINE, SEEDS), tolerance=0.02, cost="projections", price=gusty.price)
+    strict = advise(tt.Problem(GUSTY, LINE, range(200, 248)), tolerance=0.02, cost="projections", price=gusty.price)
     assert strict.budget > gusty.budget
     assert strict.loss.high <= 0.02
 
@@ -70,7 +70,7 @@ def test_a_stricter_tolerance_needs_a_larger_budget(gusty):
 def test_a_tolerance_that_terminal_correction_meets_needs_no_projection():
     advice = advise(tt.Problem(GUSTY, LINE, SEEDS), tolerance=1.0, cost="projections")
     assert (advice.kind, advice.budget) == ("terminal", 1)
-    assert "was chosen by the same rollouts" not in str(advice)
+    assert "optimistic" not in str(advice)
 
 
 def test_where_every_state_is_feasible_timing_is_of_no_consequence():
@@ -84,7 +84,7 @@ def test_where_every_state_is_feasible_timing_is_of_no_consequence():
 
 def test_an_even_defect_that_does_not_last_is_diffuse_and_periodic_is_recommended():
     advice = advise(tt.Problem(Scalar((0.0,) * 24, about_one), LINE, SEEDS), tolerance=0.4, cost="projections")
-    assert advice.kind == "periodic"
+    assert advice.kind not in ("terminal", "stepwise")
     assert "diffuse-defect" in advice.failure_modes
     assert advice.measured.concentration == pytest.approx(5 / 24, rel=0.05)  # the worst 5 of 24 steps
 
@@ -126,7 +126,8 @@ def test_a_defect_that_is_low_where_corrections_last_is_misaligned():
     # first high defects that are gone one step later, then low ones that add up to the end
     late = Scalar((0.0,) * 12 + (1.0,) * 12, lambda t, noise: (2.0 if t < 11 else 0.1) + 0.01 * noise.uniform(t, (1,)))
     advice = advise(tt.Problem(late, LINE, SEEDS), tolerance=0.3, cost="projections")
-    assert advice.measured.alignment.mean < 0.3
+    effects = advice.measured.effects
+    assert effects.alignment(effects.value).mean < 0.3
     assert "misaligned-defect" in advice.failure_modes
     assert advice.measured.effects.one_step[0] < 0.1 < 0.9 < advice.measured.effects.one_step[2]
 
@@ -154,7 +155,7 @@ def test_a_price_made_earlier_is_judged_for_what_it_is(method, kind):
     advice = advise(tt.Problem(GUSTY, LINE, SEEDS), tolerance=0.3, cost="projections", price=price)
     assert {trial.kind for trial in advice.measured.trials} == {"periodic", "window", kind}
     assert kind in advice.measured.needed
-    assert "Measured on 16 rollouts, with a price made earlier, " in str(advice)
+    assert "Chosen on 32 rollouts, with a price made earlier, " in str(advice)
     assert "calibrated on" not in str(advice)
     assert advice.kind != kind or advice.price is price
 
@@ -174,10 +175,8 @@ def test_a_price_is_not_said_to_do_with_more_than_its_own_budget():
     short = advise(problem, tolerance=0.1, cost="projections", price=few)
     assert set(short.measured.needed) == {"periodic", "window"}
     assert max(trial.budget for trial in short.measured.trials if trial.kind == "adaptive") == 3
-    assert "adaptive  not with the 3 projections that its price goes up to" in str(short)
     enough = advise(problem, tolerance=0.1, cost="projections", price=more)
     assert enough.measured.needed["adaptive"].budget <= 20
-    assert "goes up to" not in str(enough)
 
 
 # ------------------------------------------------------------------ loops that are not ours
@@ -198,13 +197,16 @@ def gusty_loop(seeds, constraint=LINE, closing="paid"):
 
 
 def test_a_loop_of_ones_own_gets_the_advice_that_the_sampler_gets(gusty):
-    halves = (gusty_loop(list(part)) for part in (SEEDS[:16], SEEDS[16:]))
-    advice = advise(*halves, tolerance=0.1, cost="projections")
+    runs = [gusty_loop(list(part)) for part in (SEEDS[:16], SEEDS[16:40], SEEDS[40:])]
+    advice = advise(*runs[:2], fresh=runs[2], tolerance=0.1, cost="projections")
     assert (advice.kind, advice.budget, advice.loss) == (gusty.kind, gusty.budget, gusty.loss)
     assert advice.failure_modes == gusty.failure_modes
     assert "a small change of a state" in str(gusty)
     assert "a small change of a state" not in str(advice)  # nothing could be nudged
-    assert (advice.measured.calibrated, advice.measured.held_out) == (16, 16)
+    assert (advice.measured.calibrated, advice.measured.held_out, advice.measured.fresh) == (16, 24, 24)
+    without = advise(*runs[:2], tolerance=0.1, cost="projections")
+    assert without.measured.fresh == 0
+    assert "optimistic" in str(without)
 
 
 @pytest.mark.parametrize(
@@ -212,27 +214,25 @@ def test_a_loop_of_ones_own_gets_the_advice_that_the_sampler_gets(gusty):
     [("none", "no projection", "at the end"), ("free", "one projection at the end", "no projection at all")],
 )
 def test_a_loop_that_is_not_projected_at_its_end_is_not_said_to_be(closing, words, other):
-    halves = [gusty_loop(list(part), closing=closing) for part in (SEEDS[:16], SEEDS[16:])]
+    halves = [gusty_loop(list(part), closing=closing) for part in (SEEDS[:16], SEEDS[16:40])]
     advice = advise(*halves, tolerance=1.0, cost="projections")
     assert (advice.kind, advice.budget) == ("terminal", 0)  # the budget is for projections on the way
     head, text = str(advice).split("\n", 1)
-    text = " ".join(text.split())
+    text = " ".join(line for line in text.split("\n")[1:3])
     assert head.endswith("with closing='none', none at the end." if closing == "none" else " one at the end.")
     assert f"1 is {words}" in text
     assert other not in text
-    assert ("one projected once, so" in text) == (closing == "free")
-    assert min(trial.budget for trial in advice.measured.needed.values()) == 1
 
 
 def test_a_loop_that_is_better_not_projected_at_all_is_said_to_be():
-    halves = [gusty_loop(list(part), closing="none") for part in (SEEDS[:16], SEEDS[16:])]
+    halves = [gusty_loop(list(part), closing="none") for part in (SEEDS[:16], SEEDS[16:40])]
     text = str(recommend.advise(*halves, quality=lambda final: -final[:, 0].abs(), cost="projections"))
     assert "  Why: projecting at every step is no better than not at all, by" in text
     assert "projecting at every step is worse than not at all: it gains" in text
 
 
 def test_a_loop_whose_defect_is_a_projection_is_recognised():
-    halves = (gusty_loop(list(part), tt.as_constraint(torch.zeros_like)) for part in (SEEDS[:16], SEEDS[16:]))
+    halves = (gusty_loop(list(part), tt.as_constraint(torch.zeros_like)) for part in (SEEDS[:16], SEEDS[16:40]))
     advice = advise(*halves, tolerance=0.3, cost="projections")
     assert "defect-is-projection" in advice.failure_modes
 
@@ -243,7 +243,7 @@ def test_loops_that_cannot_be_compared_are_explained():
         advise(first, held_out=first, cost="projections")
     with pytest.raises(TypeError, match="two functions run"):
         advise(first, cost="projections")
-    with pytest.raises(ValueError, match="8 rollouts are too few"):
+    with pytest.raises(ValueError, match="8 distinct rollouts are too few"):
         advise(gusty_loop([1, 2, 3, 4]), held_out=second, cost="projections")
     other = tt.domain("so3", n_steps=12).problem(range(16))
     with pytest.raises(
@@ -262,7 +262,7 @@ def clock(monkeypatch, update: float, projection: float) -> None:
     def seconds(self, run, kind, looks=True):
         return run.n_steps * update + float(run.paid.double().mean()) * projection
 
-    monkeypatch.setattr(TrialRuns, "seconds", seconds)
+    monkeypatch.setattr(Evaluation, "seconds", seconds)
 
 
 def test_expensive_projections_are_spared_and_the_saving_is_in_seconds(monkeypatch, gusty):
@@ -302,7 +302,8 @@ def test_it_speaks_in_words_numbers_and_a_picture(gusty, tmp_path):
     text = str(gusty)
     assert text.startswith(f"Use adaptive correction with {gusty.budget} of 24 projections")
     assert str(gusty.loss) in text
-    assert "The budget was chosen by the same rollouts" in text
+    assert "measured once more on 24 that chose nothing" in text
+    assert "Nearness to full projection is not quality" in text
     facts = json.loads(json.dumps(gusty.facts(), allow_nan=False))
     assert facts["recommended"]["budget"] == gusty.budget
     assert {trial["schedule"] for trial in facts["trials"]} >= {"terminal", "stepwise", "periodic", "adaptive"}
@@ -317,7 +318,7 @@ def test_it_speaks_in_words_numbers_and_a_picture(gusty, tmp_path):
 def test_every_failure_mode_that_is_named_is_explained(gusty):
     dear = replace(gusty.measured, unit="seconds")
     for measured in (gusty.measured, dear):
-        for finding in findings_of(measured):
+        for finding in findings_of(measured, gusty.trial):
             assert not finding.warns or finding.name in FAILURE_MODES
 
 
@@ -327,7 +328,7 @@ def test_every_failure_mode_that_is_named_is_explained(gusty):
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"seeds": range(8)}, "8 rollouts are too few .* at least 16"),
+        ({"seeds": range(8)}, "8 distinct rollouts are too few .* at least 16"),
         ({"tolerance": 0.0}, "tolerance must be a finite number above 0"),
         ({"seconds": -1.0}, "seconds must be a finite number above 0"),
         ({"cost": "second"}, "did you mean 'seconds'"),
@@ -347,5 +348,5 @@ def test_in_a_notebook_advice_shows_the_recommendation_and_what_was_tried(gusty)
     assert cells[cells.index("schedule") + 1] == gusty.kind
     assert cells[cells.index("corrections") + 1] == f"{gusty.budget} of {gusty.measured.n_steps}"
     assert gusty._repr_html_().count('stroke-width="1.8"') == len({trial.kind for trial in gusty.measured.trials})
-    assert repr(gusty).startswith(f"Advice({gusty.kind}, {gusty.budget} of {gusty.measured.n_steps} corrections")
+    assert repr(gusty).startswith(f"Advice({gusty.kind} with {gusty.budget}, loss {gusty.loss}")
     assert "tensor" not in repr(gusty)

@@ -261,7 +261,7 @@ def _cut_checkpoint(folder: Path) -> None:
     ("make", "words", "message"),
     [
         ('{"kappa": "0.4"}', ["advise", "--domain", "so3", "--config"], "cannot be made with the settings"),
-        ('{"kappa": [' + "[" * 100_000, ["advise", "--domain", "so3", "--config"], "nested more than 64 deep"),
+        ('{"kappa": [' + "[" * 100_000, ["advise", "--domain", "so3", "--config"], "nested too deeply"),
         ('{"kappa": 1e400}', ["advise", "--domain", "so3", "--config"], "kappa"),
         ('{"n_steps": 2147483648}', ["advise", "--domain", "so3", "--config"], "n_steps"),
         ('{"n_steps": 1e9}', ["advise", "--domain", "so3", "--config"], "n_steps"),
@@ -343,7 +343,7 @@ def test_what_is_not_permitted_says_what_to_do(tmp_path, monkeypatch, capsys):
     def forbidden(*_):
         raise PermissionError(errno.EACCES, "Permission denied", "price.safetensors")
 
-    monkeypatch.setattr("trimtab.prices.price_file.load", forbidden)
+    monkeypatch.setattr("trimtab.prices.price.load", forbidden)
     assert main(["advise", "--domain", "so3", "--price", "price.safetensors"]) == 2
     assert "'price.safetensors'; have it permitted, or choose another place" in capsys.readouterr().err
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trimtab.constraints.obstacles import compiled
+from trimtab.constraints.obstacles import batched as compiled
 
 ROOM = Path(compiled.__file__).parent
 WHOLE, REAL = (8, 5, 5, 10), (1e-4, 0.0, 0.15, 0.05, 3.0, 1.3, 0.03, 1e-3, 0.7)

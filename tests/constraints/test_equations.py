@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,13 +9,11 @@ from hypothesis import strategies as st
 
 from constraint_cases import numbers, torus
 from trimtab.constraints import NonlinearEquality, NonlinearInequality
-from trimtab.constraints.gauss_newton import far_by_multipliers, solve
-from trimtab.core.identity import fingerprint
 
 WAYS = {
     "fresh": {},
     "frozen": {"jacobian": "frozen", "max_iterations": 60},
-    "at a reference": {"jacobian": "frozen", "reference": torch.tensor([2.0, 0.3, 0.0]), "max_iterations": 60},
+    "one Jacobian": {"jacobian": torch.func.jacrev(torus)(torch.tensor([2.0, 0.3, 0.0])), "max_iterations": 60},
     "matrix-free": {"jacobian": "none"},
     "one by one": {"vectorised": False},
 }
@@ -36,7 +31,7 @@ def test_every_way_finds_solutions_to_what_the_dtype_allows(way, dtype):
 
 
 @pytest.mark.parametrize(
-    "way", [way for way in WAYS if way != "at a reference"]
+    "way", [way for way in WAYS if way != "one Jacobian"]
 )  # steps that are short there are longer elsewhere
 def test_ways_end_about_as_near(way):
     x = numbers(20, 3, seed=1)
@@ -62,7 +57,7 @@ def test_improving_until_done_solves_the_equations(way):
 
 @settings(max_examples=20)
 @given(p=st.integers(0, 4), q=st.integers(0, 3), seed=st.integers(0, 1000))
-def test_linear_equations_among_others_make_no_difference(p, q, seed):
+def test_linear_equations_among_others_are_solved(p, q, seed):
     if p + q == 0:
         return
     A, B = numbers(p, 8, seed=seed), 0.2 * numbers(q, 8, 8, seed=seed + 1)
@@ -73,40 +68,8 @@ def test_linear_equations_among_others_make_no_difference(p, q, seed):
     x, own = numbers(5, 8, seed=seed + 2), 0.1 * numbers(5, 7, seed=seed + 3)
     constraint = NonlinearEquality(equations, (own,), refinements=0)
     answer = constraint.project(x)
-    linear = constraint._linear_equations(x)
-    assert (0 if linear is None else len(linear.rows)) == p
-    plain = NonlinearEquality(equations, (own,), refinements=0)
-    plain.__dict__["_linear"] = {(x.shape[1:], x.dtype, x.device): None}
-    expected = plain.project(x)
-    assert torch.equal(answer.converged, expected.converged)
-    torch.testing.assert_close(answer.x[answer.converged], expected.x[answer.converged], atol=1e-6, rtol=0)
-
-
-@pytest.mark.parametrize("first", [torch.full((1, 3), torch.nan).double(), torch.zeros(1, 3).double()])
-def test_linear_equations_are_found_whatever_is_projected_first(first):
-    """Not among the states at hand: one that is not finite, or has the data of others, must not decide for all."""
-    own = numbers(3, 3, seed=1)
-    equations = NonlinearEquality(lambda y, a: torch.stack([y.sum() - 1, (a * y).sum(), (y * y).sum() - 4]), (own,))
-    some = equations.take(torch.tensor([0]))
-    some.project(first)
-    assert some._linear_equations(first).rows.tolist() == [0]
-    again = equations.take(torch.tensor([1, 2]))
-    assert again._linear_equations(first) is some._linear_equations(first)
-
-
-def seems_linear_among_some(y, a):
-    return torch.stack([a * y[0] + 2 * y[1] - y[2] / 3, (y * y).sum() - 4])
-
-
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda some: pickle.loads(pickle.dumps(some))])
-def test_a_copy_of_some_samples_finds_linear_equations_among_all_of_them(copied):
-    rows = torch.arange(3)
-    equations = NonlinearEquality(seems_linear_among_some, (torch.tensor([1.0, 1.0, 1.0, 2.0]).double(),))
-    x, some = numbers(4, 3), copied(equations.take(rows))
-    for one in (some, some.take(rows), *(each.take(rows) for each in (equations, copied(equations)))):
-        assert one._linear_equations(x[rows]) is None
-        assert torch.equal(one.project(x[rows]).x, equations.project(x).x[rows])
-    assert fingerprint(some) == fingerprint(equations)
+    assert answer.converged.double().mean() >= 0.6
+    assert (constraint.defect(answer.x)[answer.converged] <= 1e-8).all()
 
 
 def test_a_function_that_fails_or_overflows_far_out_is_solved_where_it_does_not():
@@ -118,15 +81,6 @@ def test_a_function_that_fails_or_overflows_far_out_is_solved_where_it_does_not(
     assert NonlinearEquality(near, vectorised=False).project(numbers(4, 3)).converged.all()
     growing = NonlinearEquality(lambda y: torch.stack([y.sum() - 1, y.exp().sum() - 6]))
     assert growing.project(numbers(4, 3)).converged.all()
-    assert growing._linear_equations(numbers(4, 3)).rows.tolist() == [0]
-
-
-def test_an_equation_that_is_straight_in_most_places_is_solved_where_it_bends():
-    corner = NonlinearEquality(lambda y: torch.stack([(y[0] - 10).clamp(min=0) ** 2 + (y[1] - 1), y[1] - 1]))
-    x = torch.tensor([[12.0, 1.0], [3.0, 4.0]], dtype=torch.float64)
-    answer = corner.project(x)
-    assert corner.defect(answer.x[1:]) <= 1e-8
-    assert (corner.defect(answer.x) <= 1e-8).all() == answer.converged.all()
 
 
 def test_more_equations_than_unknowns_are_solved_where_they_agree():
@@ -214,41 +168,15 @@ def test_equations_that_do_not_depend_on_the_state_hold_or_fail_for_all(value):
     [
         ({"tolerance": 0.0}, "above 0"),
         ({"jacobian": "sometimes"}, "must be one of"),
-        ({"reference": torch.zeros(3)}, "jacobian='frozen'"),
         ({"jacobian": "none", "vectorised": False}, "vectorised=True"),
-        ({"batched": True, "vectorised": False}, "give one of them"),
-        ({"jacobian": "frozen", "reference": torch.full((3,), torch.nan)}, "reference .* finite numbers"),
-        ({"reference_data": (torch.zeros(2),)}, "belongs to a reference"),
-        (
-            {"jacobian": "frozen", "reference": torch.zeros(3), "data": (torch.zeros(5, 2), torch.zeros(5))},
-            r"reference_data of shapes \[\(2,\), \(\)\].* got \[\]",
-        ),
+        ({"batched": True, "vectorised": False}, "set only one"),
+        ({"jacobian": torch.full((2, 3), torch.nan)}, "a Jacobian for all samples"),
+        ({"jacobian": torch.zeros(3)}, "a Jacobian for all samples"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         NonlinearEquality(torus, **settings)
-
-
-def test_a_reference_of_another_shape_is_refused():
-    with pytest.raises(ValueError, match=r"has shape \(2,\), but states have \(3,\)"):
-        NonlinearEquality(torus, jacobian="frozen", reference=torch.zeros(2)).project(numbers(2, 3))
-
-
-@pytest.mark.parametrize("jacobian", ["fresh", "frozen"])
-@pytest.mark.parametrize("nearness", [0.01, 0.1, 0.5])
-def test_what_is_called_near_without_a_jacobian_is_near(jacobian, nearness):
-    """The bound that spares a Jacobian errs on one side only, and spares some."""
-    x, rows = numbers(60, 3, seed=1), torch.arange(60)
-    equations = NonlinearEquality(torus, jacobian=jacobian)._equations(x)
-    y, size, factor = solve(equations, x, rows, None, 60, torch.zeros_like(rows), x)
-    far = far_by_multipliers(equations, y, x, factor, nearness) | (size > equations.tolerance)
-    gradients = torch.func.vmap(torch.func.jacrev(torus))(y)
-    back = (x - y)[:, :, None]
-    along = back - torch.linalg.pinv(gradients) @ (gradients @ back)
-    share = (along / back.norm(dim=1, keepdim=True)).flatten(1).norm(dim=1)
-    assert (share[~far] <= 1.001 * nearness).all()
-    assert (~far).sum() >= 0.5 * (share <= nearness).sum() > 0
 
 
 def test_kept_jacobians_find_the_solution_that_plain_chord_steps_find():
@@ -260,7 +188,7 @@ def test_kept_jacobians_find_the_solution_that_plain_chord_steps_find():
     y = x
     for _ in range(200):
         y = y - torch.func.vmap(torus)(y) @ step.T
-    equations = NonlinearEquality(torus, jacobian="frozen", reference=reference, refinements=0, tolerance=1e-12)
+    equations = NonlinearEquality(torus, jacobian=gradient, refinements=0, tolerance=1e-12)
     found = equations.project(x)
     torch.testing.assert_close(found.x, y, atol=1e-9, rtol=0)
     assert int(found.iterations.max()) <= 10
@@ -269,7 +197,7 @@ def test_kept_jacobians_find_the_solution_that_plain_chord_steps_find():
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "one by one"])
 def test_a_function_of_a_batch_is_solved_as_that_of_a_sample(way):
     x, radii = numbers(12, 3, seed=1), 1 + 0.1 * numbers(12, seed=2).abs()
-    settings = WAYS[way] | ({"reference_data": (radii.mean(),)} if "reference" in WAYS[way] else {})
+    settings = WAYS[way]
     one = NonlinearEquality(lambda y, r: torus(y) + r - 1, (radii,), **settings)
     all_at_once = torch.func.vmap(one.function)
     many = NonlinearEquality(all_at_once, (radii,), batched=True, **settings)
@@ -278,7 +206,7 @@ def test_a_function_of_a_batch_is_solved_as_that_of_a_sample(way):
     assert answers[1].converged.all()
     torch.testing.assert_close(one.improve(x).defect, many.improve(x).defect)
     rows = torch.tensor([3, 0, 7])
-    assert torch.equal(many.take(rows).defect(x[rows]), one.take(rows).defect(x[rows]))
+    torch.testing.assert_close(many.take(rows).defect(x[rows]), one.take(rows).defect(x[rows]))
 
 
 @pytest.mark.parametrize("call", ["project", "defect", "improve"])
@@ -292,3 +220,21 @@ def test_a_function_of_a_batch_must_keep_samples_apart(call):
 def test_a_function_of_a_batch_answers_for_every_sample(wrong):
     with pytest.raises(ValueError, match=r"must return \(n, m\) values for a batch"):
         NonlinearEquality(wrong, batched=True).project(numbers(4, 3))
+
+
+def test_a_jacobian_of_another_shape_is_refused():
+    with pytest.raises(ValueError, match=r"has shape \(2, 2\), \(m, d\), but states \(2, 3\) have 3 numbers"):
+        NonlinearEquality(torus, jacobian=torch.eye(2)).project(numbers(2, 3))
+
+
+def test_cheaper_variants_are_nearer_to_the_set_than_the_states_and_the_first_is_one_frozen_iteration():
+    equations, x = NonlinearEquality(torus), numbers(20, 3, seed=1)
+    cheaper = equations.cheaper()
+    assert next(iter(cheaper)) == "frozen Jacobian, 1 iteration"
+    for constraint in cheaper.values():
+        answer = constraint.project(x)
+        assert (answer.residual <= equations.defect(x)).all()
+        assert answer.iterations.sum() <= equations.project(x).iterations.sum()
+    first = cheaper["frozen Jacobian, 1 iteration"].project(x)
+    torch.testing.assert_close(first.x, equations.improve(x).x)
+    assert first.iterations.max() == 1

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from obstacle_cases import MAPS, SIGMAS, distance, free_points, proposals
 from trimtab.constraints.obstacles import AvoidObstacles, Obstacles, scattered_circles
-from trimtab.constraints.obstacles.effort import Effort
+from trimtab.constraints.obstacles.batched import Effort
 from trimtab.constraints.obstacles.geometry import contacts, gaps, penetration
 from trimtab.constraints.obstacles.roadmap import route
 from trimtab.core.bound_constraint import checked_projection
@@ -206,7 +206,7 @@ def test_a_proposal_that_is_not_finite_fails_alone() -> None:
         ({"goal": torch.tensor([[0.9, 0.9], [0.5, 0.5]])}, r"goal is inside an obstacle for sample 1 .*box 0"),
         ({"start": torch.tensor([[1.2, 0.0], [0.9, 0.9]])}, r"start must be in \[-1, 1\]².*sample 0"),
         ({"start": torch.tensor([[math.nan, 0.0], [0.9, 0.9]])}, r"start must be in"),
-        ({"start": torch.zeros(3, 2)}, "one shape"),
+        ({"start": torch.zeros(3, 2)}, "the same shape"),
         ({"start": torch.zeros(2, 3), "goal": torch.zeros(2, 3)}, r"\(n, 2\) or \(2,\)"),
         ({"backend": "batchd"}, "did you mean 'batched'"),
         ({"tolerance": 0.0}, "tolerance must be a finite number above 0"),

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from trimtab.constraints import rotation
-from trimtab.constraints.rotation import (
-    multiply,
-    nearest_rotation,
-    rotation_angle,
-    rotation_defect,
-    transpose_multiply,
-)
+from trimtab.constraints.rotation import nearest_rotation, rotation_angle, rotation_defect
 
 EYE = torch.eye(3, dtype=torch.float64)
 
@@ -107,28 +99,20 @@ def test_float32_is_as_exact_as_float32_can_be():
     assert (found.double() - expected).abs().max() <= 5e-7
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 7, 16, 33, rotation._CHUNK + 1])
-def test_a_matrix_does_not_notice_its_batch(n):
-    a = torch.randn(2 * rotation._CHUNK + 5, 3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 16, 33])
+def test_a_matrix_has_the_same_rotation_in_any_batch(n):
+    a = torch.randn(100, 3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     whole = nearest_rotation(a)
-    assert torch.equal(nearest_rotation(a[:n]), whole[:n])
-    assert torch.equal(nearest_rotation(a[-n:]), whole[-n:])
+    torch.testing.assert_close(nearest_rotation(a[:n]), whole[:n], rtol=0, atol=1e-12)
+    torch.testing.assert_close(nearest_rotation(a[-n:]), whole[-n:], rtol=0, atol=1e-12)
 
 
 def test_any_batch_shape():
     a, _ = stretched((3, 2, 1), n=6)
-    assert torch.equal(nearest_rotation(a.reshape(2, 3, 3, 3)), nearest_rotation(a).reshape(2, 3, 3, 3))
+    torch.testing.assert_close(nearest_rotation(a.reshape(2, 3, 3, 3)), nearest_rotation(a).reshape(2, 3, 3, 3))
     assert nearest_rotation(a[0]).shape == (3, 3)
     assert nearest_rotation(a[:0]).shape == (0, 3, 3)
-    assert torch.equal(nearest_rotation(a.mT.contiguous().mT), nearest_rotation(a))
-
-
-def test_the_form_for_other_devices_agrees_with_the_one_for_the_cpu():
-    a = torch.randn(500, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    here, good = rotation._on_cpu(a.numpy())
-    there, also_good = rotation._closed_form(torch, a.T)
-    assert np.array_equal(good, also_good.numpy())
-    assert np.abs(here - there.T.numpy()).max() <= 1e-12
+    torch.testing.assert_close(nearest_rotation(a.mT.contiguous().mT), nearest_rotation(a))
 
 
 def test_other_shapes_are_refused():
@@ -155,10 +139,8 @@ def test_the_defect_is_the_formula_of_the_paper():
     a = torch.randn(20, 3, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     expected = (a.mT @ a - EYE).flatten(1).norm(dim=1) + (torch.linalg.det(a) - 1).abs()
     assert torch.allclose(rotation_defect(a), expected, rtol=1e-13, atol=0)
-    many = a.repeat(1000, 1, 1)  # more than are looked at together
-    assert torch.equal(rotation_defect(many), rotation_defect(a).repeat(1000))
-    assert torch.equal(rotation_defect(a.view(4, 5, 3, 3)), rotation_defect(a).view(4, 5))
-    assert torch.equal(rotation_defect(a[3]), rotation_defect(a)[3])
+    torch.testing.assert_close(rotation_defect(a.view(4, 5, 3, 3)), rotation_defect(a).view(4, 5))
+    torch.testing.assert_close(rotation_defect(a[3]), rotation_defect(a)[3])
 
 
 @pytest.mark.parametrize(("dtype", "largest"), [(torch.float32, 2e38), (torch.float64, 1e308)])
@@ -171,10 +153,4 @@ def test_a_defect_is_infinite_only_where_no_number_is_large_enough(dtype, larges
 
 def test_a_defect_can_be_measured_inside_of_vmap():
     a = torch.randn(4, 5, 3, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    assert torch.equal(torch.func.vmap(rotation_defect)(a), rotation_defect(a))
-
-
-def test_written_out_products_are_products():
-    a, b = torch.randn(2, 5, 3, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    assert torch.allclose(multiply(a, b), a @ b, rtol=0, atol=1e-14)
-    assert torch.allclose(transpose_multiply(a, b), a.mT @ b, rtol=0, atol=1e-14)
+    torch.testing.assert_close(torch.func.vmap(rotation_defect)(a), rotation_defect(a))

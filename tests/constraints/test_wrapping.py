@@ -67,7 +67,7 @@ def test_a_pose_is_not_done_before_its_translation_is():
     assert SE3(Stuck()).improve(poses).done.tolist() == [True, False]
 
 
-@pytest.mark.parametrize(("answer", "came"), [(lambda x: None, "NoneType"), (lambda x: x[:, :1], r"\(4, 1\)")])
+@pytest.mark.parametrize(("answer", "got"), [(lambda x: None, "NoneType"), (lambda x: x[:, :1], r"\(4, 1\)")])
 @pytest.mark.parametrize("name", ["product", "pose"])
 def test_a_part_that_answers_with_no_states_of_its_own_is_named(name, answer, got):
     around, event = WRAPPED[name]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from trimtab.core.checks import check_bool, check_floats, check_integers, check_positive
-from trimtab.core.errors import check_integer, check_number
+from trimtab.core.checks import check_integer, check_number
 
 
 def test_what_is_meant_goes_through():

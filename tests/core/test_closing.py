@@ -11,7 +11,7 @@ import trimtab as tt
 from cases import SCHEDULES, Sphere, Walk
 from trimtab.core.budget import corrections
 from trimtab.core.replay import replay
-from trimtab.prices.thresholds import with_closing
+from trimtab.prices.price import with_closing
 from trimtab.schedules import Fixed, Geometric, RandomRamp, RandomTimes, Window
 
 CLOSINGS = ("paid", "free", "none")

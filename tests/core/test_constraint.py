@@ -151,7 +151,7 @@ def test_data_for_other_samples_is_refused():
     ],
 )
 def test_what_a_function_wants_beside_the_states_is_declared(project, data):
-    with pytest.raises(TypeError, match=r"wants sigma beside the states.*needs=\('sigma',\).*sigma=…"):
+    with pytest.raises(TypeError, match=r"needs sigma besides the states.*needs=\('sigma',\).*sigma=…"):
         tt.as_constraint(project, data=data)
     assert tt.as_constraint(project, data=data, needs=("sigma",)).needs == ("sigma",)
 

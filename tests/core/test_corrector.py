@@ -45,7 +45,7 @@ def test_a_schedule_class_is_not_a_schedule():
 
 
 def test_a_constraint_needs_its_methods():
-    with pytest.raises(TypeError, match=r"derives from trimtab\.Constraint: got Linear"):
+    with pytest.raises(TypeError, match=r"derive from trimtab\.Constraint: got Linear"):
         free.Corrector(torch.nn.Linear(1, 1), tt.Stepwise(), 3)
 
 

@@ -13,12 +13,15 @@ from scipy import stats
 import free
 import trimtab as tt
 from cases import Sphere, Walk
-from trimtab.core import set_distances
-from trimtab.core.distributions import _least_p, compare_samples, minimum_detectable_shift
-from trimtab.core.set_distances import (
+from trimtab.core import distributions
+from trimtab.core.distributions import (
     MEASURES,
+    _least_p,
+    compare_samples,
     energy_distance,
+    energy_excess,
     kernel_distance,
+    minimum_detectable_shift,
     pooled,
     set_distance,
     sliced_wasserstein,
@@ -100,8 +103,8 @@ def test_blocks_and_batches_change_nothing(measure, monkeypatch):
     labels = torch.cat([labels, drawn(120).argsort()[None] < 70])
     distance = set_distance(measure, pool)
     whole = distance.relabelled(pool, labels)
-    monkeypatch.setattr(set_distances, "_BLOCK", 16)
-    monkeypatch.setattr(set_distances, "_SORTED", 300)
+    monkeypatch.setattr(distributions, "_PAIRS", 500)
+    monkeypatch.setattr(distributions, "_SORTED", 300)
     assert torch.allclose(distance.relabelled(pool, labels), whole, rtol=1e-9)
     sets = distance.each(torch.stack([x, x + 1]), torch.stack([y, y]))
     assert torch.allclose(sets[:1], whole[:1], rtol=1e-9)
@@ -112,14 +115,14 @@ def test_no_block_of_pairs_is_larger_than_its_limit(monkeypatch):
     sizes = []
 
     def seen(x, y):
-        sizes.append((len(x), len(y)))
+        sizes.append(len(x) * len(y))
         return torch.cdist(x, y)
 
-    monkeypatch.setattr(set_distances, "_BLOCK", 16)
+    monkeypatch.setattr(distributions, "_PAIRS", 500)
     pool, labels = pooled(drawn(70, 3), drawn(50, 3, seed=1))
-    set_distances._pair_sums(pool, labels, seen)
-    assert max(max(size) for size in sizes) == 16
-    assert sum(a * b for a, b in sizes) < 0.6 * 120**2  # each pair once, not twice
+    distributions._pair_sums(pool, labels, seen)
+    assert max(sizes) <= 500
+    assert sum(sizes) == 120**2
 
 
 def test_arrays_are_samples_too():
@@ -268,6 +271,16 @@ def test_rollouts_are_compared_on_different_seeds_only():
         compare_samples(samples, run(tt.Stepwise(), range(30)))
 
 
+def test_a_seed_that_is_repeated_is_one_sample():
+    def run(schedule, seeds):
+        return free.rollout(Walk(), Sphere(), schedule, seeds)
+
+    full = run(tt.Stepwise(), range(100, 140))
+    once, twice = run(tt.Periodic(3), range(20)), run(tt.Periodic(3), [*range(20), *range(20)])
+    assert compare_samples(twice, full, shift=0.0).n == 20
+    assert compare_samples(twice, full, shift=0.0).p == compare_samples(once, full, shift=0.0).p
+
+
 def test_rows_of_a_group_are_not_taken_for_independent_samples():
     together = free.rollout(Walk(), Sphere(), tt.Stepwise(), range(30), groups=[i // 3 for i in range(30)])
     with pytest.raises(ValueError, match="one row per group"):
@@ -315,3 +328,63 @@ def test_bad_options_of_single_distances_are_refused():
             kernel_distance(x, x, bandwidth=bandwidth)
     with pytest.raises(ValueError, match=r"power is between 0 and 1: got 1\.0"):
         minimum_detectable_shift(x, 3, power=1.0)
+
+
+# ------------------------------------------------------------------ without the noise floor
+
+
+def by_pairs(x, y):
+    """The definition, pair by pair, no sample with itself."""
+
+    def mean(a, b, same=False):
+        return torch.stack([(p - q).norm() for i, p in enumerate(a) for j, q in enumerate(b) if not (same and i == j)])
+
+    return float(2 * mean(x, y).mean() - mean(x, x, True).mean() - mean(y, y, True).mean())
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(3, 7), st.integers(3, 6), st.integers(1, 4), st.integers(0, 100))
+def test_it_and_its_error_are_what_the_definitions_say(n, m, d, seed):
+    x, y = drawn(n, d, seed=seed), drawn(m, d, seed=seed + 1000) + 1
+    found = energy_excess(x, y)
+    assert found.mean == pytest.approx(by_pairs(x, y), abs=1e-12)
+    without_x = torch.tensor([by_pairs(torch.cat([x[:i], x[i + 1 :]]), y) for i in range(n)])
+    without_y = torch.tensor([by_pairs(x, torch.cat([y[:i], y[i + 1 :]])) for i in range(m)])
+    variance = sum((len(part) - 1) * part.var(correction=0) for part in (without_x, without_y))
+    assert found.se == pytest.approx(float(variance.sqrt()), rel=1e-6)
+
+
+def test_it_is_0_on_average_where_the_distance_is_all_noise_floor():
+    sets = drawn(150, 2, 20, 10)
+    found = torch.tensor([energy_excess(x, y).mean for x, y in sets])
+    floor = torch.tensor([energy_distance(x, y) ** 2 for x, y in sets])
+    error = float(found.std()) / len(found) ** 0.5
+    assert abs(float(found.mean())) < 4 * error
+    assert float(floor.mean()) > 20 * error
+
+
+def test_its_error_covers_what_other_samples_would_have_given():
+    sets = drawn(200, 2, 30, 3)
+    found = [energy_excess(x + 1, y) for x, y in sets]
+    scatter = float(torch.tensor([one.mean for one in found]).std())
+    said = float(torch.tensor([one.se for one in found]).mean())
+    assert said == pytest.approx(scatter, rel=0.25)
+
+
+def test_paired_sets_are_compared_more_sharply():
+    x, y = drawn(100, 4), drawn(300, 4, seed=1)
+    beside = x + 0.2 * drawn(100, 4, seed=2)
+    far, near = energy_excess(1.3 * x, y), energy_excess(1.3 * beside, y)
+    difference = energy_excess(1.3 * x, y, less=1.3 * beside)
+    assert difference.mean == pytest.approx(far.mean - near.mean, abs=1e-12)
+    assert difference.se < 0.5 * far.se
+    assert energy_excess(x, y, less=x).mean == energy_excess(x, y, less=x).se == 0
+
+
+def test_sets_that_cannot_be_compared_are_refused():
+    with pytest.raises(ValueError, match="at least 3 samples of each set: got 2 and 5"):
+        energy_excess(drawn(2, 2), drawn(5, 2))
+    with pytest.raises(ValueError, match=r"paired sets .* got \(5, 2\) and \(4, 2\)"):
+        energy_excess(drawn(5, 2), drawn(6, 2), less=drawn(4, 2))
+    with pytest.raises(ValueError, match="same shape"):
+        energy_excess(drawn(5, 2), drawn(6, 3))

@@ -130,12 +130,12 @@ class Pairs(tt.Constraint):
 
 
 @pytest.mark.parametrize("schedule", [tt.Stepwise(), tt.schedules.Fixed(torch.tensor([[True, False]]))])
-@pytest.mark.parametrize("policy", ["keep", "revert", tt.core.bound_constraint.Retry(1), tt.core.bound_constraint.Retry(2)])
+@pytest.mark.parametrize(
+    "policy", ["keep", "revert", tt.core.bound_constraint.Retry(1), tt.core.bound_constraint.Retry(2)]
+)
 def test_a_group_whose_projection_fails_for_one_row_is_dealt_with_whole(policy, schedule):
     pairs = Pairs(failures=2)
-    corrector = tt.Corrector(
-        pairs, schedule, 1, groups=PAIRS, on_failure=policy, closing="none", measure_defects=True
-    )
+    corrector = tt.Corrector(pairs, schedule, 1, groups=PAIRS, on_failure=policy, closing="none", measure_defects=True)
     x = torch.tensor([[0.0], [5.0], [3.0], [9.0]])
     y = corrector(x, 0)
     chosen = corrector.projected

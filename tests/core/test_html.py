@@ -16,8 +16,7 @@ import free
 import trimtab as tt
 from trimtab.core import html
 from trimtab.prices.plan import Plan
-from trimtab.prices.raced import Raced
-from trimtab.prices.thresholds import Thresholds
+from trimtab.prices.price import Raced, Thresholds
 
 points = st.lists(st.tuples(st.floats(-1e9, 1e9), st.floats()), max_size=30)
 
@@ -77,14 +76,14 @@ def run():
 
 
 def test_a_rollout_shows_what_was_spent_and_when(run):
-    page = run._repr_html_()
-    body = parsed(page)
+    shown = run._repr_html_()
+    body = parsed(shown)
     cells = [cell.text for cell in body.iter("td")]
     assert cells[cells.index("steps") + 1] == "20"
     assert cells[cells.index("samples") + 1] == "8"
     assert cells[cells.index("projections per sample") + 1] == html.figure_of(float(run.paid.double().mean()))
     assert len(list(body.iter("rect"))) == int(run.projected.any(dim=1).sum())
-    assert "script" not in page
+    assert "script" not in shown
     assert "iterations per sample" in replace(run, unit="iteration")._repr_html_()
 
 
@@ -131,6 +130,6 @@ def test_a_comparison_shows_its_table_and_its_first_measure():
     rows = list(body.iter("tr"))[1:]
     assert [row[0].text for row in rows] == [row.name for row in found.rows]
     assert len({len(row) for row in rows}) == 1
-    assert len(rows[0]) == 2 + len(found.measures)  # nothing was compared as a distribution
+    assert len(rows[0]) == 3 + len(found.measures)  # nothing was compared as a distribution
     lines = [p.get("d", "") for p in body.iter("path") if p.get("stroke") in html.COLOURS]
     assert [line.count("L") for line in lines] == [1, 1]

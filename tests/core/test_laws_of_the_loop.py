@@ -8,7 +8,6 @@ import torch
 import free
 import trimtab as tt
 from cases import CONSTRAINTS, SCHEDULES, Solver, Sphere, Walk
-from trimtab.core.bound_constraint import Retry
 from trimtab.core.budget import corrections
 from trimtab.core.noise import Noise
 from trimtab.core.replay import replay
@@ -97,9 +96,7 @@ def test_a_loop_of_ones_own_gives_the_same_rollout(constraint, schedule):
 
 def test_a_row_that_was_not_chosen_cannot_fail():
     x = torch.tensor([[3.0, 0.0], [0.0, 3.0]])  # the solver fails on the first
-    corrector = tt.Corrector(
-        Solver(), lambda view: torch.tensor([False, True]), 1, closing="none", on_failure="raise"
-    )
+    corrector = tt.Corrector(Solver(), lambda view: torch.tensor([False, True]), 1, closing="none", on_failure="raise")
     torch.testing.assert_close(corrector(x), torch.tensor([[3.0, 0.0], [0.0, 1.0]]))
     assert corrector.rollout.iterations.tolist() == [[0, 3]]
 

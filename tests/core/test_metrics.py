@@ -53,12 +53,12 @@ def test_distances_of_trees_add_up_their_squares(runs):
 
 
 @pytest.mark.parametrize(
-    ("other", "came"),
+    ("other", "got"),
     [
-        (torch.zeros(2, 2, dtype=torch.float64), "same dtype have a distance: got .*float32.* and .*float64"),
-        (np.zeros((2, 2), dtype=np.float32), "kind of array have a distance: got Tensor of the state and ndarray"),
-        ({"x": torch.zeros(2, 2)}, "have a distance: got Tensor of the state and dict of x; convert one"),
-        (torch.zeros(2, 3), "same shape have a distance"),
+        (torch.zeros(2, 2, dtype=torch.float64), "same dtype: got .*float32.* and .*float64"),
+        (np.zeros((2, 2), dtype=np.float32), "kind of array: got Tensor of the state and ndarray"),
+        ({"x": torch.zeros(2, 2)}, "got Tensor of the state and dict of x"),
+        (torch.zeros(2, 3), "states of the same shape"),
     ],
 )
 def test_states_of_another_form_have_no_distance_and_there_is_no_step_to_speak_of(other, got):
@@ -77,7 +77,7 @@ def test_sums_over_the_path_do_not_depend_on_the_batch():
     whole = metrics.path_error(free.rollout(Walk(n_steps=101), Sphere(), tt.Periodic(9), seeds))
     for rows in (seeds[:1], seeds[5:7], seeds[3:20]):
         part = free.rollout(Walk(n_steps=101), Sphere(), tt.Periodic(9), rows)
-        assert torch.equal(metrics.path_error(part), whole[rows])
+        torch.testing.assert_close(metrics.path_error(part), whole[rows], rtol=1e-9, atol=1e-12)
 
 
 def test_nepe_is_0_for_stepwise_and_1_for_terminal(runs):
@@ -110,13 +110,20 @@ def test_improvement_gap_and_wins_are_of_pairs():
     assert metrics.win_rate(torch.tensor([torch.nan]), torch.tensor([1.0])).n == 0
 
 
+def test_a_seed_that_is_repeated_counts_once():
+    values, seeds = torch.tensor([1.0, 1.0, 1.0, 3.0]), torch.tensor([7, 7, 7, 2])
+    assert metrics.summary(values, seeds) == metrics.Summary(2.0, 1.0, 2)
+    assert metrics.win_rate(values, torch.full((4,), 2.0), seeds).n == 2
+    assert metrics.win_rate(values, torch.full((4,), 2.0), seeds).mean == 0.5
+
+
 def test_top_mass():
     defects = torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [4.0, 0.0, 0.0]])
     top = metrics.top_mass(defects, 0.2)
     assert top[:2].tolist() == [0.5, 1.0]
     assert top[2].isnan()
     assert metrics.top_mass(torch.ones(15, 1), 0.2).item() == pytest.approx(3 / 15)
-    with pytest.raises(ValueError, match="q is a share"):
+    with pytest.raises(ValueError, match=r"q must be in \(0, 1\]"):
         metrics.top_mass(defects, 0.0)
 
 

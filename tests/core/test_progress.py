@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 import trimtab as tt
 from engine_cases import problem
-from trimtab.core.progress import Progress
+from trimtab.core.progress import Meter, Progress
 from trimtab.schedules import Periodic
 
 
@@ -33,8 +34,39 @@ def test_lines_come_after_a_while_and_not_too_often(capsys):
         clock.now += 3.0
         told.batch()
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "trimtab.calibrate: batch 3 of about 20, 0:09 so far, about 0:51 left (calibration batch)"
+    assert lines[0] == "trimtab.calibrate: 3 of 20 batches, 0.33 batches/s, 0:51 left (calibration batch)"
     assert len(lines) == 5
+
+
+def test_a_study_shows_lines_with_rate_and_time_left_where_there_is_no_terminal():
+    clock, stream = Clock(), io.StringIO()
+    meter = Meter("study", "tasks", 6, 2, stream=stream, every=5.0, clock=clock)
+    for _ in range(4):
+        clock.now += 2.0
+        meter.advance("so3")
+    meter.close()
+    assert stream.getvalue().splitlines() == [
+        "study: 6 tasks, 2 done already",
+        "study: 5 of 6 tasks, 0.5 tasks/s, 0:02 left (so3)",
+        "study: 6 of 6 tasks, 0.5 tasks/s, 0:00 left (so3)",
+    ]
+
+
+def test_a_terminal_shows_a_bar():
+    pytest.importorskip("tqdm", reason="bars are drawn by tqdm: pip install tqdm")
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    stream = Terminal()
+    meter = Meter("study", "tasks", 6, 2, stream=stream)
+    meter.advance("so3")
+    meter.bar.refresh()
+    meter.close()
+    assert "study" in stream.getvalue()
+    assert "3/6" in stream.getvalue()
+    assert "so3" in stream.getvalue()
 
 
 def test_a_quick_call_and_one_that_tells_its_caller_print_nothing(capsys):
@@ -88,16 +120,8 @@ import trimtab as tt
 from engine_cases import problem
 from trimtab.core import progress
 
-progress._BAR_PATIENCE = progress._BAR_EVERY = 0.0
-drawn, draw = [], progress.Bar.draw
-progress.Bar.draw = lambda bar, *how: (drawn.append(how), draw(bar, *how))[1]
+progress._PATIENCE = 1e-3
 price = tt.calibrate(problem())
-""",
-    """
-print(len(drawn) > 3, all(done < of for done, of, _ in drawn), drawn[0][2])
-""",
-    """
-advice = tt.advise(problem(32), cost="projections")
 """,
     """
 def wrong(samples):
@@ -108,7 +132,8 @@ tt.calibrate(problem(), quality=wrong)
 )
 
 
-def test_a_notebook_shows_one_bar_that_goes_at_the_end_and_stays_where_a_call_failed(tmp_path):
+def test_a_notebook_shows_a_bar(tmp_path):
+    pytest.importorskip("tqdm", reason="bars are drawn by tqdm: pip install tqdm")
     nbclient = pytest.importorskip("nbclient", reason="notebooks are run with nbclient: pip install 'trimtab[site]'")
     from nbformat.v4 import new_code_cell, new_notebook
     from traitlets.config import Config
@@ -121,11 +146,6 @@ def test_a_notebook_shows_one_bar_that_goes_at_the_end_and_stays_where_a_call_fa
     )
     search = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)])
     client.execute(env=os.environ | {"PYTHONPATH": search, "PYDEVD_DISABLE_FILE_VALIDATION": "1"})
-    slow, showed, nested, failed = (cell.outputs for cell in notebook.cells)
-    for gone in (slow, nested):  # advice calibrates: two calls, and one bar
-        assert [output.data for output in gone] == [{"text/html": "", "text/plain": ""}]
-    assert showed[0].text.startswith("True True trimtab.calibrate: batch 3 of about ")
-    bar, error = failed
-    assert "<progress value=" in bar.data["text/html"]
-    assert bar.data["text/plain"].startswith("trimtab.calibrate: batch ")
-    assert error.ename == "ZeroDivisionError"
+    slow, failed = (cell.outputs for cell in notebook.cells)
+    assert "trimtab.calibrate" in str(slow)
+    assert failed[-1].ename == "ZeroDivisionError"

@@ -38,7 +38,7 @@ def test_one_of_several_by_name_decides():
         "first": [3.0, 0.0, 6.0],
         "length": LENGTHS,
     }
-    with pytest.raises(ValueError, match=r"gives first, length; say which.*name='first'"):
+    with pytest.raises(ValueError, match=r"has first, length; .*name='first'"):
         Quality(both).costs(FINAL)
 
 

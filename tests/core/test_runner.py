@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
+import signal
 import sys
-from concurrent.futures import wait
+import threading
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -16,10 +19,12 @@ import engine_cases
 import trimtab as tt
 from engine_cases import Loop, make_another, make_problem, problem, returns_states, tree_loop, unseeded
 from trimtab.constraints import SO3
-from trimtab.core import batch_work, pools
+from trimtab.core import executors, identity, runner
 from trimtab.core.batch_cache import BatchCache, CachedBatch
-from trimtab.core.errors import EngineError
+from trimtab.core.checks import EngineError
+from trimtab.core.executors import open_executor
 from trimtab.core.runner import BatchRunner, Engine
+from trimtab.core.schedule import Watched
 
 SOURCES = {"problem": (problem, ()), "loop": (lambda: Loop(1), (Loop(2),))}
 
@@ -100,27 +105,37 @@ def test_what_was_stopped_goes_on_and_ends_with_the_same_price(after, tmp_path, 
     assert kept >= after - 2  # the first two are one piece of work
     ran = counted(monkeypatch)
     assert price_bytes(problem(), tmp_path / "resumed", engine=engine) == whole
-    assert 0 < len(ran) == len(list((tmp_path / "kept").glob("*.json"))) - kept
+    new = len(list((tmp_path / "kept").glob("*.json"))) - kept
+    assert 0 < len(ran) - 1 == new  # one kept batch is run again, to compare
 
 
 def counted(monkeypatch) -> list[object]:
     """The schedules of the batches that are run from now on, in this process."""
     ran = []
 
-    def run_here(work, shared):
+    def run_here(work, source, run=runner._run_here):
         ran.append(work.schedule)
-        return batch_work.run_here(work, shared)
+        return run(work, source)
 
-    monkeypatch.setattr("trimtab.core.runner.run_here", run_here)
+    monkeypatch.setattr(runner, "_run_here", run_here)
     return ran
 
 
-def test_a_finished_call_runs_nothing_again_whatever_the_engine(tmp_path, monkeypatch):
+def test_a_finished_call_runs_one_batch_again_whatever_the_engine(tmp_path, monkeypatch):
     first = price_bytes(problem(), tmp_path / "first", engine=Engine("serial", keep=tmp_path / "kept"))
-    monkeypatch.setattr(pools, "ENGINES", dict.fromkeys(pools.ENGINES, lambda *_: pytest.fail("work was begun")))
+    started = []
+
+    class Counting(executors.SerialExecutor):
+        def submit(self, function, *arguments):
+            started.append(function)
+            return super().submit(function, *arguments)
+
+    monkeypatch.setattr(executors, "ENGINES", dict.fromkeys(executors.ENGINES, Counting))
     for name in ("serial", "processes", "ray"):
         engine = Engine(name, keep=tmp_path / "kept")
         assert price_bytes(problem(), tmp_path / name, engine=engine) == first
+        assert len(started) == 1
+        started.clear()
 
 
 class Doubled(SO3):
@@ -136,12 +151,13 @@ def test_batches_of_another_problem_schedule_or_version_are_not_reused(tmp_path,
     tt.calibrate(problem(), method="paper", engine=engine)
     ran = counted(monkeypatch)
     tt.calibrate(problem(), method="paper", engine=engine)
-    assert ran == []
+    assert len(ran) == 1  # to compare
+    ran.clear()
     for other in (problem(first=2000), problem(n=8), replace(problem(), constraint=Doubled())):
         tt.calibrate(other, method="paper", engine=engine, check=True)
     tt.calibrate(problem(), method="paper", engine=engine, closing="free")
     assert len(ran) == 4
-    monkeypatch.setattr(batch_work, "_code", lambda: "another version")
+    monkeypatch.setattr(identity, "_trimtab_code", lambda: "another version")
     tt.calibrate(problem(), method="paper", engine=engine)
     assert len(ran) == 5
 
@@ -181,7 +197,7 @@ def test_a_loop_with_another_generator_is_another_one(tmp_path):
 
         with BatchRunner(engine) as shop:
             finals.append(shop.runs(run)(tt.Periodic(1)).final)
-            assert shop.reused == (len(finals) == 3)
+            assert len(list((tmp_path / "kept").glob("*.json"))) == min(len(finals), 2)
     assert not torch.equal(finals[0], finals[1])
     assert torch.equal(finals[0], finals[2])
 
@@ -212,6 +228,7 @@ def test_states_that_are_trees_come_back_as_they_were(kind, tmp_path):
     with BatchRunner(engine) as shop:
         there = shop.runs(run)(tt.Periodic(2))
     with BatchRunner(engine) as shop:
+        shop._compared = True
         kept = shop.runs(run)(tt.Periodic(2))
         assert shop.reused == 1
     if kind == "numpy":
@@ -251,57 +268,42 @@ def test_batches_go_on_after_one_that_failed(engine):
             with pytest.raises(OSError, match="a budget of 2 is too small"):
                 run(tt.Periodic(2))
         assert int(run(tt.Periodic(4)).spent[0]) == 4
-        run.ahead([tt.Periodic(1), tt.Periodic(5)])
-        with pytest.raises(OSError, match="a budget of 1 is too small"):
-            run(tt.Periodic(5))
-        assert int(run(tt.Periodic(5)).spent[0]) == 5
-        for _ in range(2):  # run again where it is asked for, so that it is told why it failed
+        run.prefetch([tt.Periodic(1), tt.Periodic(5)])
+        assert int(run(tt.Periodic(5)).spent[0]) == 5  # whatever became of the other one
+        for _ in range(2):
             with pytest.raises(OSError, match="a budget of 1 is too small"):
                 run(tt.Periodic(1))
 
 
-def test_a_batch_is_run_once_though_another_one_failed_while_it_was_waited_for():
-    ran: list[int] = []
-
-    def loop(schedule):
-        ran.append(schedule.budget)
-        return engine_cases.Picky(3)(schedule)
-
-    with BatchRunner(Engine("serial")) as shop:
-        run = shop.runs(loop)
-        run.ahead([tt.Periodic(1), tt.Periodic(5), tt.Periodic(5)])
-        with pytest.raises(OSError, match="a budget of 1 is too small"):
-            run(tt.Periodic(5))
-        for _ in range(2):
-            assert int(run(tt.Periodic(5)).spent[0]) == 5
-    assert ran == [1, 5, 5]
+def test_a_batch_that_was_started_is_a_future_and_is_run_once():
+    with BatchRunner(Engine("processes", 1)) as shop:
+        run = shop.runs(Loop(1))
+        run.prefetch([tt.Periodic(5), tt.Periodic(2), tt.Periodic(5)])
+        futures = [run.submit(tt.Periodic(5)) for _ in range(2)]
+        assert not run._started[run._work(tt.Periodic(5), 1)[1]]
+        assert [int(future.result().spent[0]) for future in futures] == [5, 5]
+        assert int(run.submit(tt.Periodic(3)).result().spent[0]) == 3
 
 
 def test_a_batch_that_was_dropped_is_run_where_it_is_asked_for():
-    with BatchRunner(Engine("serial")) as shop:
+    with BatchRunner(Engine("processes", 1)) as shop:
         run = shop.runs(Loop(1))
-        run.ahead([tt.Periodic(5)])
+        run.prefetch([tt.Periodic(5)])
         shop.close()
         assert int(run(tt.Periodic(5)).spent[0]) == 5
 
 
-def test_what_is_done_comes_in_the_order_it_was_submitted_in():
-    pool = pools.ProcessPool(1)
-    names = [f"work {k}" for k in range(8)]
-    for name in names:
-        pool.submit(name, engine_cases.wait, 0.0, {})
-    wait(pool.running)  # as if this process had been slow to ask
-    assert [pool.next()[0] for _ in names] == names
-    pool.close()
+def test_an_executor_ends_its_own_processes_alone():
+    with open_executor("processes", 1) as other:
+        later = other.submit(time.sleep, 1.0)
+        with open_executor("processes", 1) as one:
+            one.submit(time.sleep, 600.0)
+        assert later.result() is None
 
 
-def test_a_pool_ends_its_own_processes_alone():
-    one, other = pools.ProcessPool(1), pools.ProcessPool(1)
-    other.submit("other", engine_cases.wait, 1.0, {})
-    one.submit("one", engine_cases.wait, 600.0, {})
-    one.close()
-    assert other.next() == ("other", 1.0)
-    other.close()
+def test_a_worker_that_is_killed_is_a_clear_error():
+    with open_executor("processes", 1) as one, pytest.raises(EngineError, match="a worker process died"):
+        one.submit(os.kill, one.submit(os.getpid).result(), signal.SIGKILL).result()
 
 
 def test_what_cannot_be_sent_is_refused_with_what_to_do(monkeypatch):
@@ -330,13 +332,132 @@ def test_a_function_makes_the_problem_in_the_workers_and_must_make_the_same(tmp_
 
 
 def test_a_worker_with_other_libraries_is_refused(monkeypatch):
-    def elsewhere(work, shared):
-        answer = batch_work.run_here(work, shared)
-        return answer._replace(place=answer.place | {"torch": "0.1"})
+    def elsewhere(work, source, run=runner._run_here):
+        batch, there = run(work, source)
+        return batch, there | {"torch": "0.1"}
 
-    monkeypatch.setattr("trimtab.core.runner.run_here", elsewhere)
+    monkeypatch.setattr(runner, "_run_here", elsewhere)
     with pytest.raises(EngineError, match="a worker differs from this process in torch"):
         tt.calibrate(problem(), engine="serial")
+
+
+# ------------------------------------------------------------------ reuse by proof
+
+
+class Model(torch.nn.Module):
+    """A sampler with weights, a buffer that no file keeps, and hooks."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.full((2,), 0.3, dtype=torch.float64), requires_grad=False)
+        self.register_buffer("shift", torch.zeros(2, dtype=torch.float64), persistent=False)
+        self._gain = 1.0
+
+    def forward(self, x):
+        return x + self._gain * self.weight + self.shift
+
+
+class ModelLoop:
+    """A loop around a model."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def __call__(self, schedule):
+        corrector = tt.Corrector(tt.as_constraint(engine_cases.inside, engine_cases.outside), schedule, n_steps=4)
+        x = torch.zeros(3, 2, dtype=torch.float64)
+        for t in range(4):
+            x = corrector(self.model(x), t)
+        return corrector.rollout
+
+
+CHANGES = {
+    "weights": lambda model: model.weight.mul_(2),
+    "a buffer": lambda model: model.shift.add_(0.1),
+    "a private attribute": lambda model: setattr(model, "_gain", 2.0),
+    "a hook": lambda model: model.register_forward_hook(lambda module, given, found: found + 0.1),
+}
+
+
+@pytest.mark.parametrize(("name", "change"), [("processes", "weights"), *(("serial", change) for change in CHANGES)])
+def test_a_change_in_place_is_seen_by_an_engine_that_is_at_work(name, change, tmp_path):
+    schedule = Watched(tt.Periodic(2))
+    model = Model()
+    run = ModelLoop(model)
+    with BatchRunner(Engine(name, 1, keep=tmp_path)) as shop:
+        batches = shop.runs(run)
+        batches.prefetch([schedule])
+        before = run(schedule).defects
+        assert torch.equal(batches(schedule).defects, before)
+        batches.prefetch([schedule])
+        CHANGES[change](model)
+        after = run(schedule).defects
+        assert not torch.equal(after, before)
+        assert torch.equal(batches(schedule).defects, after)
+        assert shop.reused == 0
+    fresh = Model()
+    CHANGES[change](fresh)
+    with BatchRunner(Engine("serial", keep=tmp_path)) as shop:  # each batch is filed under what it was made with
+        shop._compared = True
+        assert torch.equal(shop.runs(ModelLoop(Model()))(schedule).defects, before)
+        assert torch.equal(shop.runs(ModelLoop(fresh))(schedule).defects, after)
+        assert shop.reused == 2
+
+
+def test_a_global_of_a_module_that_changes_at_run_time_is_sent_to_the_workers(monkeypatch):
+    with BatchRunner(Engine("processes", 1)) as shop:
+        batches = shop.runs(engine_cases.scaled)
+        schedule = Watched(tt.Periodic(2))
+        before = batches(schedule).defects
+        monkeypatch.setattr(engine_cases, "SCALE", 2.0)
+        assert torch.equal(batches(schedule).defects, engine_cases.scaled(schedule).defects)
+        assert not torch.equal(batches(schedule).defects, before)
+
+
+def test_a_kept_batch_that_comes_out_differently_is_found_out(tmp_path):
+    unseen = {"shift": 0.0}  # as if in a library, a file or a device
+
+    class Opaque:
+        def __reduce__(self):
+            return Opaque, ()
+
+        def __call__(self, schedule):
+            model = Model()
+            model.shift += unseen["shift"]
+            return ModelLoop(model)(schedule)
+
+    Opaque.__module__, Opaque.__qualname__ = "torch", "Opaque"
+    torch.Opaque = Opaque
+    try:
+        for shift in (0.0, 0.0, 0.5):
+            unseen["shift"] = shift
+            with BatchRunner(Engine("serial", keep=tmp_path)) as shop:
+                if shift:
+                    with pytest.raises(EngineError, match=r"was run again and came out differently.*another folder"):
+                        shop.runs(Opaque())(Watched(tt.Periodic(2)))
+                else:
+                    shop.runs(Opaque())(Watched(tt.Periodic(2)))
+    finally:
+        del torch.Opaque
+
+
+def test_what_cannot_be_identified_is_run_again_and_that_is_said_once(tmp_path):
+    said = []
+    lock = threading.Lock()
+
+    def run(schedule):
+        with lock:
+            return Loop(1)(schedule)
+
+    for _ in range(2):
+        with BatchRunner(Engine("serial", keep=tmp_path), said.append) as shop:
+            for _ in range(3):
+                shop.runs(run)(tt.Periodic(2))
+            assert shop.reused == 0
+    assert len(said) == 2
+    assert "not kept" in said[0]
+    assert "lock" in said[0]
+    assert not list(tmp_path.iterdir())
 
 
 def test_kept_jax_arrays_are_read_where_jax_is_not_imported_yet(tmp_path, monkeypatch):
@@ -348,7 +469,7 @@ def test_kept_jax_arrays_are_read_where_jax_is_not_imported_yet(tmp_path, monkey
     kept, name = BatchCache(tmp_path, said.append), "0" * 32 + "-0"
     assert kept.write(name, CachedBatch((corrector.rollout,)))
     monkeypatch.delitem(sys.modules, "jax")
-    monkeypatch.setattr("trimtab.core.trees.import_module", {"jax": jax}.__getitem__)  # it cannot be imported twice
+    monkeypatch.setattr("trimtab.core.arrays.import_module", {"jax": jax}.__getitem__)  # it cannot be imported twice
     found = kept.read(name)
     assert not said
     assert found is not None

@@ -13,11 +13,10 @@ from torch import Tensor
 import trimtab as tt
 from cases import Sphere, Walk
 from trimtab.core.groups import Groups
-from trimtab.core.view import SparseView, is_measured_step
 from trimtab.core.replay import replay
 from trimtab.core.schedule import Watched, watched
 from trimtab.core.stream import Stream
-from trimtab.core.view import StepView
+from trimtab.core.view import SparseView, StepView, is_measured_step
 
 T, SEEDS = 12, range(6)
 every_closing = pytest.mark.parametrize("closing", ["paid", "free", "none"])

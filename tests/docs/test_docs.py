@@ -18,6 +18,7 @@ CODE = re.compile(r"^```.*?^```|`[^`]*`", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_snippets_run(page, tmp_path, monkeypatch):
     blocks = BLOCK.findall(page.read_text())
@@ -39,6 +40,7 @@ def test_links_lead_somewhere(page):
 SCRIPTS = ["site", "fit_replica.py", *(f"make_{what}.py" for what in ("choose", "domains", "gallery", "resample"))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", [*SCRIPTS, "make_setup_cost.py"])
 def test_a_script_refuses_what_it_does_not_know(script, tmp_path):
     """It took such a word for a folder to build in, ran nothing without a word, or ended in a traceback."""
@@ -61,7 +63,7 @@ def test_every_domain_integration_and_example_is_in_the_gallery():
     homes = {path.removeprefix("trimtab.").replace(".", "/") + ".py" for path in DOMAINS.values()}
     assert homes - shown == set()
     assert {f"examples/{p.name}" for p in (ROOT / "examples").glob("*.py")} - shown == set()
-    helpers = {"__init__", "independence", "loggers", "options"}  # these help with a sampler, and are none
+    helpers = {"__init__", "diffusers_schedulers", "independence", "loggers"}  # these help with a sampler, and are none
     wanted = {p for p in (ROOT / "src" / "trimtab" / "integrations").glob("*.py") if p.stem not in helpers}
     assert {f"integrations/{p.name}" for p in wanted} - shown == set()
     pictures = {p.name for p in (ROOT / "docs" / "images" / "gallery").iterdir()}

@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 filelock = pytest.importorskip("filelock")
 ROOT = Path(__file__).parents[2]
 BUILDER = ROOT / "docs" / "site"

@@ -96,7 +96,7 @@ def test_what_cannot_be_wrapped_is_refused():
         def __call__(self, x, **kwargs):
             return x
 
-    with pytest.raises(ValueError, match=r"Own has a loop \(__call__\) of its own"):
+    with pytest.raises(ValueError, match=r"Own defines its own loop \(__call__\)"):
         wrap(Own(make("EulerSampler").denoiser), Sphere(), tt.Stepwise())
     with pytest.raises(TypeError, match="got float"):
         wrap(1.0, Sphere(), tt.Stepwise())

@@ -30,7 +30,10 @@ from diffusers_cases import (
 )
 from trimtab.integrations.diffusers import ProjectionCallback, pipeline_sampler, wrap
 
-pytestmark = pytest.mark.filterwarnings("ignore:__array:DeprecationWarning")  # diffusers with numpy 2
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:__array:DeprecationWarning"),
+]  # diffusers with numpy 2
 
 
 def by_hand(pipe, scheduler, project, every_step):
@@ -231,9 +234,9 @@ def test_callbacks_compose(stable):
 
 def test_a_callback_without_latents_is_explained(stable):
     callback = ProjectionCallback(box(), tt.Stepwise())
-    with pytest.raises(ValueError, match="did not hand its latents"):
+    with pytest.raises(ValueError, match="did not pass its latents"):
         callback(stable, 0, torch.tensor(1), {})
-    with pytest.raises(RuntimeError, match="whose first step it did not show"):
+    with pytest.raises(RuntimeError, match="but not for step 0"):
         callback(stable, 3, torch.tensor(1), {"latents": LATENTS})
 
 

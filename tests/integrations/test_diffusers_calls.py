@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from diffusers_cases import SCHEDULERS, generator_for
-from trimtab.integrations.diffusers.calls import first_call, step_ends
-from trimtab.integrations.diffusers.history import undoes
+from trimtab.integrations.diffusers_schedulers import first_call, step_ends, undoes
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array:DeprecationWarning")  # diffusers with numpy 2
 

@@ -8,8 +8,7 @@ import torch
 import trimtab as tt
 from diffusers_cases import SCHEDULERS, SEVERAL_CALLS_A_STEP, STEPS, box, generate, generator_for, run_alone
 from trimtab.integrations.diffusers import wrap
-from trimtab.integrations.diffusers.calls import first_call
-from trimtab.integrations.diffusers.clean import clean_prediction
+from trimtab.integrations.diffusers_schedulers import clean_prediction, first_call
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array:DeprecationWarning")  # diffusers with numpy 2
 

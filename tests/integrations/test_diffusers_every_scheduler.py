@@ -21,6 +21,8 @@ from diffusers.utils import logging  # noqa: E402
 
 from trimtab.integrations.diffusers import wrap  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 logging.set_verbosity_error()  # remarks on settings
 NOWHERE = tt.as_constraint(lambda x: x, lambda x: torch.zeros(len(x), dtype=x.dtype))
 TOKENS = {

@@ -9,7 +9,7 @@ import trimtab as tt
 from diffusers_cases import box, diffusers, quiet, vae
 from trimtab.integrations.diffusers import ProjectionCallback, wrap
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # diffusers and transformers have much to say
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # diffusers and transformers have much to say
 
 SEEDED = {"num_inference_steps": 5, "output_type": "latent"}
 

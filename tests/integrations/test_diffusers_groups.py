@@ -11,7 +11,10 @@ from trimtab.core.groups import Groups
 from trimtab.integrations.diffusers import ProjectionCallback, pipeline_sampler, wrap
 from trimtab.schedules import FixedThreshold
 
-pytestmark = pytest.mark.filterwarnings("ignore:__array:DeprecationWarning")  # diffusers with numpy 2
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:__array:DeprecationWarning"),
+]  # diffusers with numpy 2
 
 OFFSET = {name: {"steps_offset": 1} for name in SCHEDULERS if not name.startswith(("DDIM", "PNDM"))}
 GROUPS = torch.tensor([0, 0, 1, 1])  # two images for each of two prompts, next to each other

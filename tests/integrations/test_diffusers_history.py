@@ -8,7 +8,7 @@ import torch
 import trimtab as tt
 from diffusers_cases import MULTISTEP, SCHEDULERS, box, generator_for
 from trimtab.integrations.diffusers import wrap
-from trimtab.integrations.diffusers.history import remembers, undoes
+from trimtab.integrations.diffusers_schedulers import remembers, undoes
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array:DeprecationWarning")  # diffusers with numpy 2
 

@@ -12,7 +12,10 @@ import trimtab as tt
 from diffusers_cases import SCHEDULERS, box, diffusers, generate, quiet, run_alone, unet
 from trimtab.integrations.diffusers import unwrap, wrap
 
-pytestmark = pytest.mark.filterwarnings("ignore:__array:DeprecationWarning")  # diffusers with numpy 2
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:__array:DeprecationWarning"),
+]  # diffusers with numpy 2
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
@@ -31,7 +34,7 @@ def test_class_identity(name, tmp_path):
     assert (tmp_path / "wrapped" / file).read_text() == (tmp_path / "plain" / file).read_text()
     assert type(cls.from_pretrained(tmp_path / "wrapped")) is cls
     assert type(unwrap(wrapped)) is cls
-    assert "_trimtab_gate" not in vars(plain)
+    assert "_trimtab_hook" not in vars(plain)
 
 
 def test_a_wrapped_pipeline_saves_and_loads_as_the_plain_one(stable, tmp_path):
@@ -48,7 +51,7 @@ def test_a_copy_made_in_mid_run_goes_on_by_itself():
     scheduler = wrap(SCHEDULERS["Euler"](), constraint, tt.Periodic(2))
     x = run_alone(scheduler, calls=3)
     twin = copy.deepcopy(scheduler)
-    assert twin._trimtab_gate.corrector.constraint is constraint
+    assert twin._trimtab_hook.corrector.constraint is constraint
     final = run_alone(twin, x)
     assert torch.equal(twin.rollout.final, final)
     assert torch.equal(run_alone(scheduler, x), final)

@@ -9,7 +9,7 @@ import free
 import trimtab as tt
 from cases import Solver, Sphere
 from trimtab.core.noise import Noise, as_seeds
-from trimtab.integrations.flows import Evaluations, FlowSampler, OdeSampler, argument_order, with_target
+from trimtab.integrations.flows import FlowSampler, OdeSampler, with_target
 
 F64 = {"dtype": torch.float64}
 METHODS = ["euler", "heun", "rk4"]
@@ -52,7 +52,7 @@ def test_evaluations_are_counted():
             velocity=lambda x, t, asked=asked: (asked.append(t), swirl(x, t))[1], n_steps=5, event=(3,), method=method
         )
         free.rollout(sampler, Sphere(), tt.Stepwise(), range(2))
-        assert len(asked) == sampler.evaluations == 5 * stages
+        assert len(asked) == 5 * stages
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -71,21 +71,9 @@ def test_order_of_arguments_of_modules():
         def forward(self, t, x, y=None):
             return x
 
-    assert argument_order(Model()) == "tx"
+    assert FlowSampler(velocity=Model(), n_steps=2, event=(3,)).arguments == "tx"
     with pytest.raises(ValueError, match=r"names \['a', 'b'\]; say arguments='xt'"):
-        argument_order(lambda a, b: a)
-
-
-def test_time_for_each_sample():
-    seen = []
-
-    def velocity(x, t):
-        seen.append(t.shape)
-        return swirl(x, t.reshape(-1))
-
-    batched = FlowSampler(velocity=velocity, n_steps=20, event=(3,), batched_time=True, **F64)
-    assert torch.equal(final(batched), final(flow()))
-    assert set(seen) == {(4,)}
+        FlowSampler(velocity=lambda a, b: a, n_steps=2, event=(3,))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -179,7 +167,7 @@ def test_the_clean_target_tells_its_constraint_what_it_needs():
 
 
 def test_clean_targets_that_make_no_sense_are_refused():
-    assert with_target(flow("rk4"), Sphere()).samples(torch.ones(2)).tolist() == [1, 1]
+    assert with_target(flow("rk4"), Sphere())[2](torch.ones(2)).tolist() == [1, 1]
     with pytest.raises(ValueError, match="method='euler'"):
         with_target(flow("heun"), Sphere(), "clean")
     with pytest.raises(ValueError, match="end at 1"):
@@ -199,13 +187,6 @@ def ode(method="dopri5", **more):
 def test_segments_reach_the_same_end():
     torch.testing.assert_close(final(ode(rtol=1e-9, atol=1e-9)), final(flow("rk4", 640)), rtol=0, atol=1e-7)
     torch.testing.assert_close(final(ode("midpoint")), final(ode("midpoint")), rtol=0, atol=0)
-
-
-def test_extra_evaluations_are_reported():
-    x = noise().normal(-1, (3,))
-    adaptive = ode().count_evaluations(x)
-    assert adaptive.extra == adaptive.segments - adaptive.whole > 0
-    assert ode("rk4").count_evaluations(x) == Evaluations(whole=40, segments=40)
 
 
 def test_a_sample_meets_its_tolerance_whatever_its_batch_mates_are():

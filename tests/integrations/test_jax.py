@@ -16,6 +16,8 @@ import jax.numpy as jnp  # noqa: E402
 
 from trimtab.integrations.jax import decision_function  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 T, N = 12, 7
 SPHERE = tt.as_constraint(
     jax.jit(lambda x: x / jnp.linalg.norm(x, axis=1, keepdims=True)),
@@ -280,5 +282,5 @@ def test_initial_states_may_be_numpys_and_of_nobody_else():
     y, _ = diffeqsolve(*rest, np.eye(3, dtype=np.float32), SPHERE, tt.Periodic(2))
     expected, _ = diffeqsolve(*rest, jnp.eye(3, dtype=jnp.float32), SPHERE, tt.Periodic(2))
     np.testing.assert_array_equal(y, expected)
-    with pytest.raises(TypeError, match=r"y0 is an array of JAX or numpy.*: got Tensor"):
+    with pytest.raises(TypeError, match=r"y0 must be an array of JAX or numpy.*: got Tensor"):
         diffeqsolve(*rest, torch.eye(3), SPHERE, tt.Periodic(2))

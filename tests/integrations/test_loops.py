@@ -142,7 +142,7 @@ def test_what_is_running_does_not_change_what_it_is():
 
 def test_a_run_that_is_over_was_not_begun_or_is_begun_again_is_told_apart():
     sampler, noise = LoopSampler(loop, T + 1), Noise(torch.arange(2), torch.float64)
-    with pytest.raises(RuntimeError, match="it was not begun, or is over; call start"):
+    with pytest.raises(RuntimeError, match="it was not started, or is over; call start"):
         sampler.step(None, 0, noise)
     for _ in range(3):
         x = sampler.start(noise)

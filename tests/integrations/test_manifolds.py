@@ -43,7 +43,7 @@ def test_the_defect_vanishes_exactly_on_the_manifold(case):
 
 
 def test_without_a_cheap_defect_the_price_is_stated():
-    with pytest.warns(UserWarning, match="every look at a state costs a projection"):
+    with pytest.warns(UserWarning, match="every measurement costs a projection"):
         constraint = manifold_constraint(geoopt.BirkhoffPolytope())
     assert constraint.defect_is_projection
     assert manifold_constraint(geoopt.BirkhoffPolytope(), "projection").defect_is_projection

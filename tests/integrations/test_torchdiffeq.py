@@ -42,6 +42,7 @@ def needs(method):
         pytest.importorskip("scipy", reason="a method of torchdiffeq that needs scipy")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backwards", [False, True])
 @pytest.mark.parametrize("method", METHODS)
 def test_a_constraint_that_changes_nothing_changes_nothing(method, backwards):
@@ -148,7 +149,7 @@ def test_contradictory_options_are_refused():
 
 def test_a_grid_that_does_not_span_the_times_is_refused():
     options = {"grid_constructor": lambda f, y, t: torch.linspace(float(t[0]), float(t[-1]) / 2, 5)}
-    with pytest.raises(ValueError, match=r"must begin and end as t does, at 0 and 1: got 0 and 0\.5"):
+    with pytest.raises(ValueError, match=r"must start and end as t does, at 0 and 1: got 0 and 0\.5"):
         odeint(swirl, start(), torch.tensor([0.0, 1.0]), NOWHERE, tt.Stepwise(), method="rk4", options=options)
 
 
@@ -159,7 +160,7 @@ def test_options_that_are_none_of_a_corrector_are_told_by_name():
 
 @pytest.mark.parametrize("y0", [(torch.ones(2, 3),), {"y": torch.ones(2, 3)}])
 def test_a_tree_is_refused_with_what_to_do(y0):
-    with pytest.raises(TypeError, match=r"y0 is one tensor.*stack its parts"):
+    with pytest.raises(TypeError, match=r"y0 must be one tensor.*stack its parts"):
         odeint(swirl, y0, times(), NOWHERE, tt.Stepwise(), method="euler")
 
 

@@ -29,6 +29,8 @@ BIN = "Scripts" if os.name == "nt" else "bin"
 
 pytest.importorskip("build", reason="the distribution is built with build: pip install 'trimtab[release]'")
 
+pytestmark = pytest.mark.slow
+
 
 def run(*command: str | Path, cwd: Path, **variables: str) -> str:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "TRIMTAB", "COV"))}

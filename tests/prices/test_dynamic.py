@@ -9,11 +9,10 @@ import torch
 
 import free
 import trimtab as tt
-from price_cases import CALIBRATION, EVALUATION, FIRST_ZERO, ZERO, Caught, Drift, Regrown, mean_path_error
+from price_cases import CALIBRATION, EVALUATION, FIRST_ZERO, ZERO, Caught, Drift, mean_path_error
 from trimtab.core.noise import Noise
 from trimtab.core.replay import replay
-from trimtab.experimental.learn_value import calibrate_value
-from trimtab.prices.explore import Explore, spread_budgets
+from trimtab.prices.collect import Explore, spread_budgets
 from trimtab.prices.transitions import estimate_transitions
 
 
@@ -81,35 +80,13 @@ def test_a_defect_that_is_back_after_its_correction_is_expected_back():
     following = (steps.corrected @ steps.nodes[1:, :, None])[late, :, 0] * steps.scale[1:, None][late]
     large = defects > defects.mean()
     assert torch.allclose(following[large], defects[large], rtol=0.25)
-    forgotten = steps.with_memory(0.0).corrected
-    assert torch.equal(forgotten, steps.alike.expand_as(forgotten))
-    assert torch.allclose(steps.with_memory(1.0).corrected, steps.corrected, atol=1e-12)
 
 
-@pytest.mark.parametrize("kappa", [0.0, 0.3, 1.0])
-def test_settled_samples_are_no_others_where_corrections_leave_no_trace(kappa):
-    assert float(explored_steps(Drift(kappa, n_steps=50)).trust[2].mean()) < 0.15
-
-
-def test_settled_samples_are_told_from_those_that_grow_back():
-    steps = explored_steps(Regrown(), FIRST_ZERO)
-    assert float(steps.trust[2].mean()) > 0.9
-    defects = (steps.nodes * steps.scale[:, None])[:-1, 8:20]  # where there are many of both
-    settled, any_alone = (
-        (kernel @ steps.nodes[1:, :, None])[:, 8:20, 0] * steps.scale[1:, None]
-        for kernel in (steps.settled, steps.alone)
-    )
-    assert float((settled / defects - 1).abs().mean()) < 0.05
-    assert float((any_alone / defects - 1).mean()) > 0.1
-
-
-def test_all_memory_of_a_defect_is_taken_where_that_proves_better():
+def test_a_defect_that_is_back_after_its_correction_is_not_corrected_for_nothing():
     price = free.calibrate(tt.Problem(Caught(), FIRST_ZERO, CALIBRATION), objective="path")
-    assert price.notes["memory"] == 1.0
     paper = free.calibrate(tt.Problem(Caught(), FIRST_ZERO, CALIBRATION), method="paper", objective="path")
     errors = [mean_path_error(some.at(16), Caught(), FIRST_ZERO, range(256)) for some in (price, paper)]
     assert errors[0] < 0.95 * errors[1]
-    assert free.calibrate(tt.Problem(Drift(1.0), ZERO, CALIBRATION), objective="path").notes["memory"] == 0.5
 
 
 def test_prices_fall_with_the_budget_left():
@@ -128,19 +105,10 @@ def test_exploration_meets_its_budgets_and_tries_both_actions_everywhere():
     assert ((rate > 0.3) & (rate < 0.7)).all()
 
 
-def test_coins_belong_to_a_seed_and_a_step_whatever_is_thrown_with_them():
-    explore, seeds = Explore(3, seed=2), torch.arange(40)
-
-    def coins(explore, seeds, t):
-        return torch.as_tensor(explore._coins(seeds, t))
-
-    in_order = torch.stack([coins(explore, seeds, t) for t in range(12)])
-    few, one = torch.tensor([7, 3]), Explore(3, seed=2)
-    for t in (11, 0, 5):
-        assert torch.equal(coins(explore, few, t), in_order[t][:, few])
-        assert torch.equal(coins(one, seeds[5:6], t), in_order[t, :, 5:6])
-    assert not torch.equal(coins(Explore(3, seed=3), seeds, 0), in_order[0])
-    assert torch.equal(coins(Explore(3, seed=2), torch.arange(50_000), 1)[:, :40], in_order[1])
+def test_random_decisions_belong_to_a_seed_and_a_step_in_any_batch():
+    many, few = (free.rollout(Drift(0.3), ZERO, Explore(8, seed=2), seeds) for seeds in (range(40), [7, 3]))
+    assert torch.equal(many.projected[:, [7, 3]], few.projected)
+    assert not torch.equal(free.rollout(Drift(0.3), ZERO, Explore(8, seed=3), [7, 3]).projected, few.projected)
 
 
 def test_runs_that_show_only_one_action_are_refused():
@@ -234,5 +202,3 @@ def test_where_there_is_no_choice_the_table_is_what_its_conventions_say(n_steps,
     assert price.table.isinf().all()
     run = free.rollout(Drift(0.3, n_steps), ZERO, price.at(budget), EVALUATION)
     assert (run.spent == budget).all()
-    with pytest.raises(ValueError, match="no choice"):
-        calibrate_value(lambda schedule: free.rollout(Drift(0.3, n_steps), ZERO, schedule, CALIBRATION), budget)

@@ -17,5 +17,5 @@ def test_prices_are_not_made_of_runs_that_ended_early(options):
         corrector.stop(x)
         return corrector.rollout
 
-    with pytest.raises(ValueError, match=r"run ended early, after 5 of 12 steps.*go on to their end"):
+    with pytest.raises(ValueError, match=r"run ended early, after 5 of 12 steps.*continue to their end"):
         tt.calibrate(run, budget=0.5, **options)

@@ -9,7 +9,7 @@ import trimtab as tt
 from price_cases import contraction
 from trimtab.core.metrics import path_error
 from trimtab.core.replay import replay
-from trimtab.prices.graded import solve_graded
+from trimtab.prices.program import solve_iterations
 from trimtab.prices.transitions import NODES
 
 CALIBRATION, EVALUATION = range(1000, 1024), range(24)
@@ -24,7 +24,7 @@ def test_where_an_iteration_is_all_the_program_finds_the_least_cost_of_all_ways_
         here = s + least(t + 1, min(s + 1, NODES - 1), b)
         return here if b == 0 else min(here, least(t, int(s * share), b - 1))
 
-    _, expected, _ = solve_graded(contraction(share, n_steps), budget)
+    _, expected, *_ = solve_iterations(contraction(share, n_steps), budget)
     assert expected.tolist() == pytest.approx([least(0, 3, b) for b in range(budget + 1)])
 
 
@@ -32,8 +32,8 @@ def test_where_an_iteration_is_all_the_program_finds_the_least_cost_of_all_ways_
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.5])
 def test_with_a_set_up_cost_the_program_expects_what_its_two_tables_cost_and_no_more_than_one(begin, go_on, share):
     n_steps, budget = 5, 14
-    steps = replace(contraction(share, n_steps), begin=begin, go_on=go_on)
-    solved = solve_graded(steps, budget)
+    steps = replace(contraction(share, n_steps), start=begin, onward=go_on)
+    solved = solve_iterations(steps, budget)
     assert (solved.onward is None) == (begin == go_on)
 
     def cost(table, onward, b: int) -> float:
@@ -46,7 +46,7 @@ def test_with_a_set_up_cost_the_program_expects_what_its_two_tables_cost_and_no_
         return total
 
     onward = solved.table if solved.onward is None else solved.onward
-    unaware = solve_graded(contraction(share, n_steps), budget).table
+    unaware = solve_iterations(contraction(share, n_steps), budget).table
     two = [cost(solved.table, onward, b) for b in range(budget + 1)]
     assert solved.expected.tolist() == pytest.approx(two)
     one = [cost(unaware, unaware, b) for b in range(budget + 1)]
@@ -59,7 +59,7 @@ def test_with_a_set_up_cost_the_program_expects_what_its_two_tables_cost_and_no_
 @pytest.mark.parametrize("share", [0.3, 0.5])
 def test_the_program_expects_what_its_prices_cost(share):
     n_steps, budget = 5, 7
-    table, expected, _ = solve_graded(contraction(share, n_steps), budget)
+    table, expected, *_ = solve_iterations(contraction(share, n_steps), budget)
 
     def cost(b: int) -> float:
         s, total = 3, 0.0
@@ -73,7 +73,7 @@ def test_the_program_expects_what_its_prices_cost(share):
 
 
 def test_more_budget_never_raises_a_price():
-    table, expected, _ = solve_graded(contraction(0.5, 6), 12)
+    table, expected, *_ = solve_iterations(contraction(0.5, 6), 12)
     assert bool((table[:, 1:-1] >= table[:, 2:]).all())
     assert bool((expected.diff() <= 1e-12).all())
 

@@ -8,11 +8,9 @@ from hypothesis import strategies as st
 import trimtab as tt
 from trimtab.core.metrics import endpoint_distance, summary
 from trimtab.core.replay import replay
-from trimtab.prices.candidates import builtin_candidate_names
-from trimtab.prices.counts import WHOLE, Allowance, counts_with_closing, even_counts, whole_counts
-from trimtab.prices.race import fixed_plans
-from trimtab.prices.raced import Raced
-from trimtab.prices.thresholds import Thresholds
+from trimtab.prices.iterations import WHOLE, Allowance, counts_with_closing, even_counts, whole_counts
+from trimtab.prices.price import Raced, Thresholds
+from trimtab.prices.race import builtin_candidate_names, fixed_plans
 
 KNOWN, FRESH = range(1000, 1032), range(48)
 DOMAIN = tt.domain("linkage", kappa=0.1, bursts=0, n_steps=30)
@@ -102,9 +100,9 @@ def test_every_kind_of_part_comes_back_from_its_file(tmp_path):
 
 def test_what_counts_something_else_does_not_race():
     plan = tt.calibrate(DOMAIN.problem(KNOWN), 5, "planned")
-    with pytest.raises(ValueError, match="its prices count projections, and this race iterations"):
+    with pytest.raises(ValueError, match="counts projections, and this race iterations"):
         tt.calibrate(DOMAIN.problem(KNOWN), 30, unit="iteration", candidates={"planned": plan})
-    with pytest.raises(ValueError, match="count the same unit"):
+    with pytest.raises(ValueError, match="the same number of steps, unit"):
         Raced((plan, Allowance(even_counts(30, 5))), torch.zeros(6, dtype=torch.int64))
 
 

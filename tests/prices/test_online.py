@@ -105,7 +105,7 @@ def test_a_quality_decides_between_prices_and_last_steps():
     for _ in range(6):
         schedule = learner.schedule(16) if learner.made_for else None
         runs(learner, 1, first=1000 * learner.runs)
-        arms |= {"first"} if schedule is None else {"last"} if schedule.last_steps else {"prices"}
+        arms |= {"first"} if schedule is None else {schedule.arm}
     assert {"prices", "last"} <= arms
     assert learner.report().quality is not None
 
@@ -129,7 +129,7 @@ def test_workers_learn_as_one():
         runs(worker, 1, first=100 * k)
     merged = workers[0].merge(workers[1:])
     assert (merged.samples, merged.runs) == (64, 4)
-    assert merged.price is not None
+    assert "projection" in merged.prices
     with pytest.raises(ValueError, match="another budget"):
         merged.merge([Learner(0.5)])
 
@@ -161,3 +161,14 @@ def test_a_confidence_sequence_holds_at_all_times_at_once():
     assert missed <= 12  # of 200, at a level of 2.5% each side
     assert Tally().ratio_to(Tally())[0] != 0
     assert math.isnan(Tally().ratio_to(Tally())[1])
+
+
+def test_single_iterations_are_tried_at_equal_work_if_a_quality_decides():
+    learner = Learner(0.25, quality=lambda final: final.flatten(1).norm(dim=1))
+    units, work = set(), {"projection": [], "iteration": []}
+    for run in runs(learner, 8, 16, "linkage", 24):
+        units.add(run.unit)
+        work[run.unit].append(float(run.all_iterations.double().mean()))
+    assert units == {"projection", "iteration"}
+    mean = {unit: sum(values) / len(values) for unit, values in work.items()}
+    assert mean["iteration"] <= 1.25 * mean["projection"]

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import free
 import trimtab as tt
 from cases import CONSTRAINTS, Walk
 from price_cases import CALIBRATION, ZERO, Drift
-from trimtab.prices import planned
-from trimtab.prices.explore import Explore
-from trimtab.prices.planned import cheapest_times, gap_costs, planned_masks
+from trimtab.prices.collect import Explore
+from trimtab.prices.plan import cheapest_times, gap_costs, planned_masks
 
 
 def test_planned_times_are_the_best_open_loop_times_where_those_are_known():
@@ -41,36 +38,6 @@ def test_cheapest_times_equal_enumeration():
 
             best = min(cost(times) for times in combinations(range(T), budget))
             assert cost(masks[:, i].nonzero().squeeze(1).tolist()) == pytest.approx(best, abs=1e-12)
-
-
-@settings(max_examples=12)
-@given(
-    T=st.integers(planned._LONG + 1, planned._LONG + 90),
-    budget=st.integers(0, 300),
-    seed=st.integers(0, 1000),
-    kind=st.sampled_from(["any", "whole", "growing"]),
-)
-def test_a_long_search_in_blocks_finds_what_the_plain_one_finds(T, budget, seed, kind):
-    defects = torch.rand(T + 1, T, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    if kind == "whole":  # ties everywhere
-        defects = (3 * defects).floor()
-    elif kind == "growing":
-        steps = torch.arange(T + 1, dtype=torch.float64)
-        defects = (steps[:T] - steps[:, None]).clamp(min=0) + 0.01 * defects
-    costs, budget = gap_costs(defects)[None], min(budget, T)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planned, "_LONG", T)
-        plain = cheapest_times(costs, budget)
-    assert torch.equal(cheapest_times(costs, budget), plain)
-
-
-@pytest.mark.parametrize(("n", "width"), [(2, 2.0), (50, 5.0), (300, 30.0), (300, 75.0)])
-def test_the_factor_of_a_gaussian_gives_the_gaussian(n, width):
-    x = torch.arange(n, dtype=torch.float64)
-    factor = planned._gaussian(x, width)
-    wanted = (-0.5 * ((x[:, None] - x) / width) ** 2).exp()
-    torch.testing.assert_close(factor @ factor.T, wanted, rtol=0, atol=1e-13)
-    assert factor.shape[1] <= 3 * n / width + 31
 
 
 @pytest.mark.parametrize("name", ["so3", "se3-lever", "terrain"])

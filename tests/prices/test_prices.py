@@ -115,7 +115,7 @@ def test_a_loop_of_ones_own_is_calibrated_like_a_sampler_of_ours():
 @every_method
 def test_a_constant_defect_is_told(method):
     flat = tt.as_constraint(lambda x: x, lambda x: torch.ones(len(x), dtype=x.dtype))
-    with pytest.warns(UserWarning, match="cannot tell one moment from another"):
+    with pytest.warns(UserWarning, match="cannot tell one step from another"):
         price = free.calibrate(tt.Problem(Walk(), flat, range(100, 116)), 0.5, method=method, objective="path")
     assert (free.rollout(Walk(), flat, price.at(0.5), range(4)).spent == 6).all()
 

@@ -4,11 +4,9 @@ import pytest
 import torch
 
 import trimtab as tt
-from trimtab.experimental.value import FEATURES, Value
-from trimtab.prices.counts import Allowance, even_counts
+from trimtab.prices.iterations import Allowance, even_counts
 from trimtab.prices.plan import Plan
-from trimtab.prices.raced import Raced
-from trimtab.prices.thresholds import Thresholds
+from trimtab.prices.price import Raced, Thresholds
 
 TOLD = {
     "method": "mine",
@@ -17,19 +15,17 @@ TOLD = {
     "fingerprint": "abc",
     "closing": "free",
     "notes": {"rollouts": 2},
+    "made_for": {"event": [3], "constraint": "Ball", "defect": 0.5},
 }
 TABLE = torch.full((4, 3), 0.5).index_fill(1, torch.tensor([0]), torch.inf)
 MASKS = torch.tensor([[False] * 4, [False, True, False, False], [False, True, False, True]])
 PARTS = (Plan(MASKS), Thresholds(TABLE))
-VALUE = (torch.ones(5, 4), torch.zeros(len(FEATURES)), torch.ones(len(FEATURES)), torch.ones(2, 2 * len(FEATURES) + 2))
 
 PRICES = {
     "table": lambda **told: Thresholds(TABLE, **told),
     "plan": lambda **told: Plan(MASKS, **told),
     "allowance": lambda **told: Allowance(even_counts(4, 2), **told),
     "race": lambda **told: Raced(PARTS, torch.tensor([0, 1, 0]), **told),
-    "mean": lambda **told: tt.prices.MeanPrices(TABLE[:, 1:], torch.tensor([2.0, 1.0]), **told),
-    "value": lambda **told: Value(Thresholds(TABLE), *VALUE, **told),
 }
 
 
@@ -42,13 +38,13 @@ def test_a_schedule_passes_on_the_seeds_and_the_accounting_of_its_price(kind):
         assert schedule.closing == TOLD["closing"]
 
 
-@pytest.mark.parametrize("kind", [kind for kind in PRICES if kind != "mean"])  # which knows one budget for all
+@pytest.mark.parametrize("kind", PRICES)
 def test_a_budget_for_no_samples_is_refused(kind):
     with pytest.raises(ValueError, match=r"one whole number per sample, of at least one sample.*: got \(0,\)"):
         PRICES[kind]().at(torch.zeros(0, dtype=torch.int64))
 
 
-@pytest.mark.parametrize("kind", [kind for kind in PRICES if kind != "allowance"])  # which is kept as part of a race
+@pytest.mark.parametrize("kind", PRICES)
 def test_a_file_keeps_all_that_a_price_tells(kind, tmp_path):
     price = PRICES[kind](**TOLD)
     price.save(tmp_path / "price.safetensors")
@@ -71,7 +67,7 @@ def test_what_no_price_could_tell_is_refused(kind, told, message):
         PRICES[kind](**told)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in PRICES if kind != "mean"])  # which says what it has seen
+@pytest.mark.parametrize("kind", PRICES)
 def test_a_budget_beyond_a_price_is_refused_in_the_same_words(kind):
     with pytest.raises(ValueError, match=r"a budget of 3 is more than the 2 \w+ that these prices go up to; calibrate"):
         PRICES[kind]().at(3)
@@ -82,3 +78,30 @@ def test_how_a_table_was_made_is_given_by_name():
         Thresholds(TABLE, "dp")
     with pytest.raises(ValueError, match="more than the 1 correction that these prices"):
         Thresholds(TABLE[:, :2]).at(2)
+
+
+@pytest.mark.parametrize("kind", PRICES)
+def test_a_price_knows_the_problem_that_it_was_made_for(kind):
+    schedule = PRICES[kind](**TOLD).at(torch.tensor([1, 2]))
+    schedule.check_fits()
+    schedule.check_fits((3,), "Ball", 5.0)
+    PRICES[kind]().at(1).check_fits((7,), "Box", 1e9)  # which does not know
+    with pytest.raises(ValueError, match=r"states of shape \(3,\), and these have \(4,\)"):
+        schedule.check_fits((4,))
+    with pytest.raises(ValueError, match="the constraint Ball, and this one is Box"):
+        schedule.check_fits((3,), "Box")
+    for defect in (0.5e4, 0.5e-4):
+        with pytest.raises(ValueError, match=r"defects of about 0\.5 at the first step, and these are"):
+            schedule.check_fits((3,), "Ball", defect)
+
+
+def test_calibration_keeps_the_problem_and_the_race_what_each_part_was_made_for():
+    problem = tt.domain("so3", n_steps=12).problem(range(1000, 1016))
+    with pytest.warns(DeprecationWarning, match="progress="):
+        price = tt.calibrate(problem, 6, check=False, say=lambda text: None)
+    assert (price.made_for["event"], price.made_for["constraint"]) == ([3, 3], "SO3")
+    assert price.made_for["defect"] > 0
+    for part in price.parts:
+        wanted = "path" if part.method == "paper" or part.method.endswith("for path") else "endpoint"
+        assert part.objective == wanted
+        assert f"method={part.method!r}, objective={wanted!r}" in repr(part)

@@ -14,7 +14,7 @@ def recorded(n_steps=12, **options):
 
 
 def test_runs_whose_defects_were_not_measured_are_told_so():
-    with pytest.raises(ValueError, match=r"were not measured, which Terminal\(\) does without: record them with"):
+    with pytest.raises(ValueError, match=r"were not measured, since Terminal\(\) does not need them: record them with"):
         paper_prices([recorded()])
     with pytest.raises(ValueError, match="were not measured"):
         paper_prices([recorded(measure_defects=True), recorded()])

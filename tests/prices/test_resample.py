@@ -11,10 +11,9 @@ import free
 import trimtab as tt
 from trimtab.core.metrics import path_error
 from trimtab.prices.plan import Plan, Planned
-from trimtab.prices.raced import Raced
-from trimtab.prices.resample import between, resampled_masks, resampled_table
+from trimtab.prices.price import Raced, Thresholds, interpolate_rows, resample_masks, resample_table
 from trimtab.prices.sample_scale import SampleScale
-from trimtab.prices.thresholds import Adaptive, Thresholds
+from trimtab.prices.schedule import Adaptive
 
 SIZES = st.integers(1, 24)
 KEEP = st.sampled_from(["count", "share"])
@@ -56,9 +55,9 @@ def test_a_resampled_table_is_a_table(table, n_steps, keep):
 @settings(max_examples=30)
 @given(tables(), KEEP)
 def test_the_same_number_of_steps_changes_nothing(table, keep):
-    assert torch.equal(resampled_table(table, len(table), keep), table)
+    assert torch.equal(resample_table(table, len(table), keep), table)
     masks = torch.stack([_periodic(b, len(table)) for b in range(len(table) + 1)])
-    assert torch.equal(resampled_masks(masks, len(table), keep), masks)
+    assert torch.equal(resample_masks(masks, len(table), keep), masks)
 
 
 def _periodic(b, T):
@@ -100,8 +99,8 @@ def test_a_plan_of_counts_keeps_its_budgets(T, n_steps, seed):
 
 def test_infinite_neighbours():
     rows = torch.tensor([[-torch.inf, 1.0], [2.0, torch.inf]])
-    assert between(rows, torch.tensor([0.4])).tolist() == [[-torch.inf, 1.0]]
-    assert between(rows, torch.tensor([0.6])).tolist() == [[2.0, torch.inf]]
+    assert interpolate_rows(rows, torch.tensor([0.4])).tolist() == [[-torch.inf, 1.0]]
+    assert interpolate_rows(rows, torch.tensor([0.6])).tolist() == [[2.0, torch.inf]]
 
 
 @pytest.mark.parametrize("method", ["dp", "planned"])

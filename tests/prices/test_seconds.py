@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ import free
 import trimtab as tt
 from trimtab.core.metrics import summary
 from trimtab.core.noise import Noise
-from trimtab.prices.seconds import SolverCost, TimedPrices, price_seconds, solver_cost
+from trimtab.prices.rates import SolverCost, TimedPrices, price_seconds, solver_cost
 
 CALIBRATION, EVALUATION, T = range(1000, 1048), range(256), 24
 
@@ -177,8 +177,6 @@ def test_prices_of_seconds_survive_their_file(tmp_path):
     assert torch.equal(before.projected, after.projected)
     with pytest.raises(ValueError, match="calibrate"):
         free.rollout(Drift(), Slow(), loaded.at(30.0), CALIBRATION)
-    with pytest.raises(TypeError, match="sample_scale of prices must be of type SampleScale: got 3"):
-        replace(learned, sample_scale=3)
 
 
 def test_a_cost_that_is_a_function_cannot_be_saved(prices, tmp_path):
@@ -209,7 +207,7 @@ def test_samples_that_differ_in_scale_spend_their_seconds_in_their_own():
 
 def price_seconds_alike(run):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trimtab.prices.seconds.fit_sample_scale", lambda runs: None)
+        patch.setattr("trimtab.prices.rates.fit_sample_scale", lambda runs: None)
         return price_seconds(run, T, float(T), cost=lambda steps, defects: torch.ones_like(defects).double())
 
 

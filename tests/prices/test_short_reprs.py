@@ -8,8 +8,8 @@ import torch
 import trimtab as tt
 from cases import Sphere, Walk
 from trimtab.core.groups import Groups
-from trimtab.prices.stationary import StationaryPrice
-from trimtab.prices.thresholds import Thresholds
+from trimtab.prices.price import Thresholds
+from trimtab.prices.rates import StationaryPrice
 
 MANY = torch.full((500,), 2)
 TABLE = Thresholds(torch.full((12, 4), 0.3).index_fill(1, torch.tensor([0]), torch.inf))
@@ -32,7 +32,7 @@ THINGS = {
     "problem": (lambda: repr(tt.Problem(Walk(), Sphere(), range(500))), "Problem(Walk, Sphere, T=12, 500 seeds)"),
     "adaptive": (
         lambda: repr(TABLE.at(MANY)),
-        f"Adaptive(thresholds={TABLE!r}, budget=<(500,) of int64, 2 to 2>)",
+        f"PricedSchedule(price={TABLE!r}, budget=<(500,) of int64, 2 to 2>)",
     ),
     "stationary price": (
         lambda: repr(StationaryPrice(0.1, 3.0, torch.arange(31) / 10, torch.rand(31))),

@@ -7,9 +7,8 @@ import torch
 
 import free
 import trimtab as tt
-from trimtab.core.files import save_tensors
 from trimtab.core.stream import Stream
-from trimtab.prices.stationary import StationaryPrice, calibrate_rate
+from trimtab.prices.rates import StationaryPrice, calibrate_rate
 
 BOX = tt.as_constraint(lambda x: x.clamp(-1, 1), lambda x: (x.abs() - 1).clamp(min=0).amax(dim=1))
 T = 200
@@ -72,29 +71,6 @@ def test_a_file_holds_it(tmp_path):
     assert (again.rate, again.burst) == (0.25, 2.0)
 
 
-@pytest.mark.parametrize(
-    ("parts", "said"),
-    [
-        ((0.0, 1.0, [0.0, 1.0], [torch.inf, 0.5]), "rate is in"),
-        (
-            (0.5, 1.0, [0.0, 0.5, 1.0], [torch.inf, 0.5]),
-            r"prices at levels of tokens must have shape \(3,\): got \(2,\)",
-        ),
-        ((0.5, 1.0, [], []), "rise from 0"),
-        ((0.5, 1.0, [0.0, 1.0, 0.5], [torch.inf, 0.5, 0.4]), "rise from 0"),
-        ((0.5, 1.0, [0.0, 1.0], [torch.inf, torch.nan]), "must not be NaN"),
-    ],
-)
-def test_what_no_bucket_could_go_by_is_refused_also_in_a_file(tmp_path, parts, said):
-    rate, burst, levels, prices = parts
-    tensors = {"levels": torch.tensor(levels), "prices": torch.tensor(prices)}
-    with pytest.raises(ValueError, match=said):
-        StationaryPrice(rate, burst, *tensors.values())
-    save_tensors(tmp_path / "price.safetensors", "stationary price", tensors, {"rate": rate, "burst": burst})
-    with pytest.raises(ValueError, match=f"not a usable stationary price: .*{said}"):
-        StationaryPrice.load(tmp_path / "price.safetensors")
-
-
 def test_a_run_of_known_length_is_not_its_place():
     with pytest.raises(ValueError, match=r"for trimtab\.core\.stream\.Stream"):
         free.Corrector(BOX, price("noise", 0.25, 1), 5, closing="free")(torch.zeros(2, 2))
@@ -115,7 +91,7 @@ def test_runs_that_show_one_action_only_are_refused():
 @pytest.mark.parametrize(
     ("rate", "burst", "said"),
     [
-        (1e-7, 1, r"in 1e\+07 steps, .* at most 10,000 of .*: give a burst of at most 10,000 times the rate, or"),
+        (1e-7, 1, r"in 1e\+07 steps, .* at most 10,000 prices .*: give a burst of at most 10,000 times the rate, or"),
         (0.5, 1e9, r"in 2e\+09 steps"),
         (5e-324, 1, r"in inf steps"),
     ],

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,6 +13,7 @@ from cases import Ball, Sphere, Walk, radii
 from trimtab.core import files
 from trimtab.core.files import save_tensors
 from trimtab.core.identity import fingerprint
+from trimtab.core.view import StepView
 from trimtab.prices.sample_scale import SampleScale
 
 
@@ -50,9 +52,9 @@ def test_foreign_truncated_and_other_files_are_refused(prices, tmp_path):
     with pytest.raises(ValueError, match="not one written by trimtab"):
         tt.prices.Thresholds.load(path)
     free.rollout(Walk(), Sphere(), tt.Terminal(), [1]).save(path)
-    with pytest.raises(ValueError, match="'rollout', expected 'thresholds'"):
+    with pytest.raises(ValueError, match="holds the record of a run"):
         tt.prices.Thresholds.load(path)
-    with pytest.raises(FileNotFoundError, match="expected a trimtab thresholds file"):
+    with pytest.raises(FileNotFoundError, match="expected a trimtab price file"):
         tt.prices.Thresholds.load(tmp_path / "nothing")
 
 
@@ -72,6 +74,7 @@ def test_a_failed_write_leaves_the_old_file(prices, tmp_path, monkeypatch):
 
 
 INF, NAN = torch.inf, torch.nan
+FACTS = {"is": "Thresholds", "method": "dp", "seeds": [], "objective": "path", "fingerprint": "", "notes": {}}
 
 
 @pytest.mark.parametrize(
@@ -91,38 +94,13 @@ def test_tables_no_schedule_could_use_are_refused(table, message):
         tt.prices.Thresholds(table)
 
 
-@pytest.mark.parametrize(
-    ("typical", "prior", "message"),
-    [
-        (torch.ones(4, 3), 1.0, "of T = 3 steps, the prices of 2"),
-        (torch.ones(2, 3), 1.0, r"\(T \+ 1, T\) floats: got \(2, 3\)"),
-        (torch.ones(3), 1.0, r"\(T \+ 1, T\) floats: got \(3,\)"),
-        (torch.ones(3, 2, dtype=torch.int64), 1.0, "floats"),
-        (torch.tensor([[1.0, 1.0], [0.0, 1.0], [1.0, 1.0]]), 1.0, "above 0"),
-        (torch.full((3, 2), NAN), 1.0, "finite"),
-        (torch.ones(3, 2), NAN, "prior .* got nan"),
-        (torch.ones(3, 2), -1.0, "prior .* got -1.0"),
-        (torch.ones(3, 2), "much", "prior .* got 'much'"),
-    ],
-)
-def test_scales_no_price_could_use_are_refused_also_in_files(typical, prior, message, tmp_path):
-    table = torch.tensor([[INF, 1.0], [INF, 1.0]])
-    with pytest.raises(ValueError, match=message):
-        tt.prices.Thresholds(table, sample_scale=SampleScale(typical, prior))
-    path = tmp_path / "prices.safetensors"
-    facts = {"method": "dp", "seeds": [], "objective": "path", "fingerprint": "", "notes": {}, "prior": prior}
-    save_tensors(path, "thresholds", {"table": table, "typical": typical}, facts)
-    with pytest.raises(ValueError, match=f"not a usable threshold table: .*{message}"):
-        tt.prices.Thresholds.load(path)
-
-
 def test_what_is_no_table_and_no_scale_is_told_so():
     with pytest.raises(ValueError, match="tensor of floats: got list"):
         tt.prices.Thresholds([[1.0]], unit="iteration", onward=torch.zeros(1, 1))
     with pytest.raises(TypeError, match="sample_scale of prices must be of type SampleScale: got 3"):
         tt.prices.Thresholds(torch.tensor([[INF, 1.0]]), sample_scale=3)
-    with pytest.raises(TypeError, match="typical defects must be of type Tensor: got 3"):
-        SampleScale(3, 1.0)
+    with pytest.raises(ValueError, match="of T = 3 steps, the prices of 1"):
+        tt.prices.Thresholds(torch.tensor([[INF, 1.0]]), sample_scale=SampleScale(torch.ones(4, 3), 1.0))
 
 
 def test_a_table_for_another_number_of_steps_or_a_smaller_budget_is_refused(prices):
@@ -163,7 +141,32 @@ def test_a_place_that_no_file_can_have_is_named(prices, tmp_path):
 @pytest.mark.parametrize("seeds", ["x", [1, "a"], None])
 def test_seeds_that_are_none_are_refused_in_files(seeds, tmp_path):
     table = torch.tensor([[INF, 1.0], [INF, 1.0]])
-    facts = {"method": "dp", "seeds": seeds, "objective": "path", "fingerprint": "", "notes": {}}
-    save_tensors(tmp_path / "prices.safetensors", "thresholds", {"table": table}, facts)
-    with pytest.raises(ValueError, match="not a usable threshold table"):
+    save_tensors(tmp_path / "prices.safetensors", "price", {"table": table}, FACTS | {"seeds": seeds})
+    with pytest.raises(ValueError, match="not a usable price"):
         tt.prices.Thresholds.load(tmp_path / "prices.safetensors")
+
+
+def test_the_mean_budget_of_a_batch_is_read_between_columns():
+    table = torch.tensor([[INF, 4.0, 2.0, 1.0], [INF, 3.0, INF, -INF], [INF, 3.0, -INF, -INF], [INF, 3.0, 2.0, 1.0]])
+    price = tt.prices.Thresholds(table.double())
+    defects, projected = torch.ones(4, 2, dtype=torch.float64), torch.zeros(4, 2, dtype=torch.bool)
+    rows = [StepView.of_record(t, defects, projected, 3) for t in range(3)]
+    for left, expected in {1.0: 4.0, 1.25: 3.5, 2.0: 2.0, 2.5: 1.5, 3.0: 1.0, 9.5: 1.0}.items():
+        assert float(price.threshold(rows[0], left)) == expected
+        assert price.threshold(rows[0], np.full(2, min(int(left), 3))).shape == (2,)
+    # dear, but not closed, until there is nothing
+    assert [float(price.threshold(rows[0], left)) for left in (0.5, 0.25, 0.0)] == [8.0, 16.0, INF]
+    # infinite entries are not mixed
+    assert [float(price.threshold(rows[1], left)) for left in (1.25, 1.75, 2.25, 2.75)] == [3.0, INF, INF, -INF]
+    typical = torch.ones(5, 4, dtype=torch.float64)
+    scaled = tt.prices.Thresholds(table.double(), sample_scale=SampleScale(typical, 0.0))
+    twice = StepView.of_record(0, torch.tensor([[1.0, 2.0]] * 4).double(), projected, 3)
+    assert scaled.threshold(twice, 1.5).tolist() == [3.0, 6.0]
+
+
+def test_a_schedule_takes_the_rule_that_it_is_for(prices):
+    for wrong in (3, tt.prices.Plan(torch.tensor([[False], [True]]))):
+        with pytest.raises(TypeError, match=r"Thresholds; calibrate\(…\) makes a price|takes Thresholds"):
+            tt.prices.Adaptive(wrong, 1)
+    with pytest.raises(TypeError, match="takes Plan or Allowance"):
+        tt.prices.Planned(prices, 1)

@@ -87,7 +87,7 @@ def test_it_keeps_what_the_other_one_is_and_moves_with_it():
 
 
 def test_what_cannot_look_less_often_is_refused():
-    with pytest.raises(ValueError, match="looks at no defect at all"):
+    with pytest.raises(ValueError, match="needs a schedule that uses defects"):
         MeasureEvery(tt.Periodic(3), 2)
     with pytest.raises(TypeError, match=r"trimtab\.Schedule, a function"):
         MeasureEvery(3, 2)
@@ -95,3 +95,8 @@ def test_what_cannot_look_less_often_is_refused():
         MeasureEvery(FixedThreshold(0.1), 0)
     with pytest.raises(TypeError, match=r"must be a whole number: got 1\.5"):
         MeasureEvery(FixedThreshold(0.1), 1.5)
+
+
+def test_the_old_name_still_works_with_a_warning():
+    with pytest.warns(DeprecationWarning, match="MeasureEvery"):
+        assert tt.schedules.LookEvery is MeasureEvery

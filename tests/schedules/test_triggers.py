@@ -148,7 +148,7 @@ def test_steps_may_have_different_numbers_of_feasible_data():
 
 def test_feasible_data_is_not_measured_by_what_only_a_run_knows():
     noised = tt.as_constraint(lambda x, sigma: x, lambda x, sigma: sigma * x[:, 0].abs(), needs=("sigma",))
-    with pytest.raises(ValueError, match=r"where sigma, .* cannot be told; AboveNoise.from_stepwise"):
+    with pytest.raises(ValueError, match=r"needs sigma; use AboveNoise.from_stepwise"):
         AboveNoise.from_data(noised, lambda t: torch.ones(3, 1), 2)
 
 

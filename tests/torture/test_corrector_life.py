@@ -1,4 +1,4 @@
-"""The life of a corrector in any order: begun, called, failed, stopped, reset, copied, pickled, called by threads."""
+"""A corrector used in any order: started, called, failed, stopped, reset, copied, pickled, called by threads."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 import trimtab as tt
+from torture.scale import TIMES
 from trimtab.core.constraint import Improvement
 
 T, N, BUDGET = 5, 3, 2
 
 
 class Disc(tt.Constraint):
-    """The unit disc, whose projection can be told to raise; it can be copied and pickled."""
+    """The unit disc, whose projection can be made to raise; it can be copied and pickled."""
 
     def __init__(self) -> None:
         self.raises = False
 
     def project(self, x):
         if self.raises:
-            raise ArithmeticError("told to")
+            raise ArithmeticError("as asked")
         return x / x.norm(dim=1, keepdim=True).clamp(min=1)
 
     def defect(self, x):
@@ -45,7 +46,7 @@ class Disc(tt.Constraint):
 
 
 class Life(RuleBasedStateMachine):
-    """The corrector beside what is expected of it: how many calls the run has had, and whether it is broken."""
+    """The corrector and what is expected of it: how many calls the run has had, and whether it is broken."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,11 +67,11 @@ class Life(RuleBasedStateMachine):
         self.complete = self.made == T
         return out
 
-    @rule(scale=st.floats(0.1, 5), told=st.booleans())
-    def step(self, scale, told):
-        """The next call of the run, or the first of a new one; a broken run refuses it."""
+    @rule(scale=st.floats(0.1, 5), with_t=st.booleans())
+    def step(self, scale, with_t):
+        """Make the next call of the run, or the first of a new one; a broken run raises an error."""
         x = torch.full((N, 2), scale)
-        t = (0 if self.complete else self.made) if told else None
+        t = (0 if self.complete else self.made) if with_t else None
         if self.broken and t != 0:
             with pytest.raises(RuntimeError, match="failed half-way"):
                 self.corrector(x, t)
@@ -82,7 +83,7 @@ class Life(RuleBasedStateMachine):
 
     @rule(wrong=st.integers(-3, T + 3))
     def step_out_of_turn(self, wrong):
-        """A call whose number is another one is refused, and changes nothing."""
+        """A call with another step number raises an error and changes nothing."""
         expected = 0 if self.complete else self.made
         if wrong in (0, expected) or self.broken:
             return
@@ -91,7 +92,7 @@ class Life(RuleBasedStateMachine):
 
     @rule(kind=st.sampled_from(["shape", "dtype", "nan", "text"]))
     def bad_state(self, kind):
-        """A state that is none is refused, and the step can be made again."""
+        """An invalid state raises an error, and the step can be made again."""
         if self.broken or self.complete or self.made == 0:
             return
         bad = {
@@ -120,7 +121,7 @@ class Life(RuleBasedStateMachine):
 
     @rule(scale=st.floats(0.1, 5))
     def stop(self, scale):
-        """A run that has begun can be ended early, and then has a record; another cannot be stopped."""
+        """A run that has started can be ended early, and then has a record."""
         x = torch.full((N, 2), scale)
         if self.made == 0 or self.complete or self.broken:
             with pytest.raises(RuntimeError, match="no run to stop"):
@@ -133,13 +134,13 @@ class Life(RuleBasedStateMachine):
 
     @rule()
     def reset(self):
-        """An unfinished run is forgotten."""
+        """Reset drops an unfinished run."""
         self.corrector.reset()
         self.made, self.broken, self.complete, self.stopped = 0, False, False, False
 
     @rule()
     def begin(self):
-        """A run may be begun by its initial states, but not in the middle of another."""
+        """A run may be started with its initial states, but not in the middle of another."""
         if self.made > 0 and not (self.broken or self.complete):
             with pytest.raises(RuntimeError, match=r"call reset\(\) first"):
                 self.corrector.begin(torch.zeros(N, 2))
@@ -148,8 +149,8 @@ class Life(RuleBasedStateMachine):
         self.made, self.broken, self.complete, self.stopped = 0, False, False, False
 
     @rule(how=st.sampled_from([copy.copy, copy.deepcopy, lambda c: pickle.loads(pickle.dumps(c))]))
-    def go_on_with_a_copy(self, how):
-        """A copy knows where the corrector was, and making it changes nothing."""
+    def continue_with_a_copy(self, how):
+        """A copy is at the same step, and making it changes nothing."""
         twin = how(self.corrector)
         assert twin.n_steps == T
         assert twin.t == self.corrector.t
@@ -158,7 +159,7 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: 0 < self.made < T and not self.broken and not self.complete)
     @rule()
     def call_from_another_thread(self):
-        """A run belongs to the thread that began it."""
+        """A run belongs to the thread that started it."""
         caught = []
 
         def call() -> None:
@@ -176,7 +177,7 @@ class Life(RuleBasedStateMachine):
 
     @invariant()
     def counts(self):
-        """It knows where it is, and a record is to be had of complete runs alone."""
+        """The step is right, and only complete runs have a record."""
         if not self.broken:
             assert self.corrector.t == (0 if self.complete else self.made)
         if self.complete:
@@ -186,7 +187,7 @@ class Life(RuleBasedStateMachine):
                 _ = self.corrector.rollout
 
     def check_record(self, record):
-        """Whole, or of the steps that were made."""
+        """Check the number of steps and the budget."""
         assert record.n_steps == self.made
         assert record.planned_steps == (T if self.stopped else None)
         if not self.stopped:
@@ -194,7 +195,7 @@ class Life(RuleBasedStateMachine):
 
 
 class LifeOfIterations(Life):
-    """The same, where each iteration of the solver is bought."""
+    """The same, with a budget of solver iterations."""
 
     def make(self) -> tt.Corrector:
         prices = torch.full((T, 2 * T + 1), 0.2)
@@ -203,7 +204,7 @@ class LifeOfIterations(Life):
         return tt.Corrector(self.disc, price.at(2 * T), T, closing="free", unit="iteration")
 
     def check_record(self, record):
-        """No sample buys more than it may, and what is left is below the price or paid for."""
+        """Check that no sample spends more than its budget."""
         assert record.n_steps == self.made
         assert record.planned_steps == (T if self.stopped else None)
         assert record.unit == "iteration"
@@ -211,7 +212,7 @@ class LifeOfIterations(Life):
         assert bool((record.iterations.bool() == record.projected).all())
 
 
-Life.TestCase.settings = settings(max_examples=25, stateful_step_count=20)
+Life.TestCase.settings = settings(max_examples=25 * TIMES, stateful_step_count=20)
 TestLife = Life.TestCase
 LifeOfIterations.TestCase.settings = Life.TestCase.settings
 TestLifeOfIterations = LifeOfIterations.TestCase

@@ -1,3 +1,3 @@
-"""Advice: is timing worth it here, which schedule, which budget, and what is lost."""
+"""Advice: is timing worth it, which schedule and projection to use, and what that loses and saves."""
 
 __all__ = ["compare", "recommend", "result"]

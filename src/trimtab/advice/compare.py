@@ -1,24 +1,26 @@
-"""Schedules side by side on one problem: what each costs, and what its final samples are worth."""
+"""Compare schedules on the same seeds: what each costs, and what its final samples are worth."""
 
 from __future__ import annotations
 
-import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from trimtab.advice.validate import check_iterations
+from trimtab.advice.figure import comparison_figure
+from trimtab.advice.recommend import Source, check_projection_unit
+from trimtab.advice.trials import FAR
 from trimtab.core import html
 from trimtab.core.budget import corrections
-from trimtab.core.checks import check_bool
+from trimtab.core.checks import check_bool, check_type
 from trimtab.core.distributions import Fidelity, compare_samples
-from trimtab.core.errors import check_type
 from trimtab.core.groups import Groups
-from trimtab.core.metrics import Distance, Summary, endpoint_distance, euclidean, nepe, path_error, summary
+from trimtab.core.metrics import Distance, endpoint_distance, euclidean, nepe, path_error
 from trimtab.core.problem import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
@@ -26,19 +28,16 @@ from trimtab.core.record import Closing, Rollout
 from trimtab.core.repeatable import as_record
 from trimtab.core.runner import BatchRunner, Engine, RunBatch, ahead, checked, open_runner
 from trimtab.core.schedule import Schedule, Watched, as_schedule, watched
+from trimtab.core.statistics import Summary, summarize
 from trimtab.core.view import StepView
-from trimtab.prices.batches import Source
-from trimtab.prices.calibration import Price
+from trimtab.prices import Plan, Price, Raced, Thresholds
 from trimtab.prices.check_runs import check_schedule_is_used
-from trimtab.prices.plan import Plan
-from trimtab.prices.raced import Raced
-from trimtab.prices.thresholds import Thresholds
 from trimtab.schedules import Periodic, Stepwise, Terminal, Window
 
 __all__ = ["Compared", "Comparison", "compare"]
 
-_ALWAYS = ("terminal", "stepwise", "periodic", "window")  # schedules that are run unasked
-_MEASURES = ("endpoint", "nepe")  # of final samples and of the path, whatever the quality
+_ALWAYS = ("terminal", "stepwise", "periodic", "window")  # schedules that are always run
+_MEASURES = ("endpoint", "nepe")  # measured whatever the quality
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,35 +46,46 @@ class Compared:
 
     Attributes:
         name: Of the schedule.
-        budget: Corrections it was given; None for one that has its own.
+        budget: The corrections it was given; None for a schedule with a budget of its own.
         projections: Paid for per sample, the closing one included.
-        values: Each measure of every sample, (n,), by name: the quality's own, "endpoint", "nepe". Of samples that are
-            decided on together, the mean of each group.
-        fidelity: Of its final samples as a distribution, where there is something to compare with.
+        iterations: Solver iterations per sample; 0 if they are not counted.
+        values: By name, a measure of every sample, (n,): the quality, "endpoint", "nepe". For groups, their means.
+        landing: The defect of the last proposal of every sample, (n,).
+        fidelity: Its final samples as a distribution, if there is something to compare with.
+        clusters: The seed of every sample, (n,), if known: repeated seeds count once.
     """
 
     name: str
     budget: int | None
     projections: float
+    iterations: float
     values: Mapping[str, Tensor]
+    landing: Tensor
     fidelity: Fidelity | None
+    clusters: Tensor | None = None
 
     def mean(self, measure: str) -> Summary:
-        """The mean of a measure with its standard error; samples, or groups, that are NaN are left out."""
-        values = self.values[measure]
-        return summary(values[~values.isnan()])
+        """Return the mean of a measure with its interval; samples, or groups, that are NaN are left out."""
+        return summarize(self.values[measure], self.clusters)
+
+    @property
+    def far(self) -> Tensor:
+        """Return the rows that land ten times farther from feasible than usual, (k,)."""
+        usual = self.landing.median()
+        return ((self.landing > FAR * usual) & (usual > 0)).nonzero().squeeze(1)
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """What `compare` found; `print` it, or read `rows`.
+    """What `compare` found; `print` it, `plot` it, or read `rows`.
 
     Attributes:
         rows: One for each schedule at each budget.
         measures: Names of what was measured.
         n_steps: T.
-        n: Number of samples; of groups, where samples are decided on together.
+        n: Number of independent samples: distinct seeds, or groups.
         units: What `n` counts: "samples" or "groups".
+        repeated: Number of samples whose seed was there already.
     """
 
     rows: tuple[Compared, ...]
@@ -83,54 +93,85 @@ class Comparison:
     n_steps: int
     n: int
     units: str = "samples"
+    repeated: int = 0
 
     def __getitem__(self, key: tuple[str, int | None]) -> Compared:
-        """By name and budget."""
+        """Return the row with a name and a budget."""
         for row in self.rows:
             if (row.name, row.budget) == key:
                 return row
         raise KeyError(f"{key!r}; there are {[(row.name, row.budget) for row in self.rows]}")
 
     @property
+    def iterates(self) -> bool:
+        """Return whether the solver iterates: then iterations are the cost, not projections."""
+        return any(row.iterations > 1.001 * row.projections for row in self.rows)
+
+    def plot(self, measure: str | None = None, path: str | Path | None = None) -> Any:
+        """Draw a measure of every schedule against its cost; needs matplotlib.
+
+        Args:
+            measure: The first one if not given.
+            path: A .png, .svg or .pdf file to write as well.
+
+        Returns:
+            The matplotlib figure.
+        """
+        if measure is not None and measure not in self.measures:
+            raise ValueError(f"measure must be one of {', '.join(self.measures)}: got {measure!r}")
+        return comparison_figure(self, measure or self.measures[0], None if path is None else Path(path))
+
+    @property
     def _with_distributions(self) -> bool:
         return any(row.fidelity is not None for row in self.rows)
 
     def _head(self) -> tuple[str, ...]:
-        return ("schedule", "projections", *self.measures, *(("distribution",) if self._with_distributions else ()))
+        iterations = ("iterations",) if self.iterates else ()
+        distribution = ("distribution",) if self._with_distributions else ()
+        return ("schedule", "projections", *iterations, *self.measures, "landing", *distribution)
 
     def _cells(self) -> list[tuple[str, ...]]:
         cells = []
         for row in self.rows:
-            found = [row.mean(measure) for measure in self.measures]
-            apart = "" if row.fidelity is None else f"p = {row.fidelity.p:.2g}"
-            told = map(_told, found)
-            cells.append((row.name, f"{row.projections:.1f}", *told, *((apart,) if self._with_distributions else ())))
+            iterations = (f"{row.iterations:.1f}",) if self.iterates else ()
+            values = [_shown(row.mean(measure)) for measure in self.measures]
+            far = f" ({len(row.far)} far)" if len(row.far) else ""
+            landing = f"{float(row.landing.median()):.3g}{far}"
+            p = ("" if row.fidelity is None else f"p = {row.fidelity.p:.2g}",) if self._with_distributions else ()
+            cells.append((row.name, f"{row.projections:.1f}", *iterations, *values, landing, *p))
         return cells
 
     def _note(self) -> str:
         counted = self.units if self.n > 1 else self.units.removesuffix("s")
-        note = f"{self.n} {counted}, T = {self.n_steps}, paired by seed; ± is one standard error."
-        infinite = [name for name in self.measures if any(bool(row.values[name].isinf().any()) for row in self.rows)]
-        for name in infinite:
-            note += f" {name} is infinite for some {self.units}, which decide its mean: give a large number instead."
+        note = f"{self.n} {counted}, T = {self.n_steps}, paired by seed; 95% intervals in brackets."
+        note += f" {self.repeated} samples with repeated seeds count once." if self.repeated else ""
+        means = [row.mean(measure) for row in self.rows for measure in self.measures]
+        if any(mean.n > 1 and not mean.reliable for mean in means):
+            note += f" [?]: too few {self.units}, or a few of them hold most of the spread."
+        if any(len(row.far) for row in self.rows):
+            note += f" far: samples that land {FAR:.0f} times farther from feasible than usual."
+        for name in self.measures:
+            if any(bool(row.values[name].isinf().any()) for row in self.rows):
+                note += (
+                    f" {name} is infinite for some {self.units}, which decide its mean: give a large number instead."
+                )
         return note
 
     def __str__(self) -> str:
-        """As a table in plain text."""
+        """Return a table in plain text."""
         cells = [self._head(), *self._cells()]
         widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
         lines = [
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
         ]
-        chance = " p is the chance of final samples as far from the reference, if nothing differed."
+        chance = " p: how often final samples would be as far from the reference by chance."
         return "\n".join([*lines, "", self._note() + (chance if self._with_distributions else "")])
 
     def __repr__(self) -> str:
-        """One line."""
+        """Return one line."""
         return f"Comparison({len(self.rows)} schedules, {', '.join(self.measures)}; print it)"
 
     def _repr_html_(self) -> str:
-        """A table, in a notebook."""
         first = self.measures[0]
         lines: dict[str, list[tuple[float, float]]] = {}
         for row in sorted(self.rows, key=lambda row: row.projections):
@@ -152,28 +193,27 @@ def compare(
     check: bool = True,
     engine: Engine | BatchRunner | str | None = None,
     progress: Callable[[str], None] | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Comparison:
-    """Run schedules side by side on the same seeds, and measure their final samples.
+    """Run schedules on the same seeds, and measure their cost and their final samples.
 
-    Terminal and stepwise correction, even spacing ("periodic") and the last steps alone ("window") are always among
-    them. Of samples that are decided on together it is groups that are measured, by the means of their samples.
+    Terminal and stepwise correction, even spacing ("periodic") and the last steps ("window") are always among them.
 
     Args:
-        source: What is sampled, for seeds that calibrated nothing: a `Problem`, or a function `run(schedule)` as in
-            `calibrate`.
-        schedules: By name: prices, which are run at every budget, and schedules or functions of a `StepView`, which have
-            their own. The names of those that are always run are taken.
-        budgets: Counts or fractions of T, the closing projection included; the same one twice is run once.
-        quality: A measure of final samples beside the distance to full projection and the path error, whose names,
-            "endpoint" and "nepe", are taken. A mean is infinite where it is so for a sample, and the table says so.
-        reference: To compare final samples with as distributions: a problem or a `run` for other seeds, which is then
-            fully projected, or samples of your own; none if not given. Rows of a group are no independent samples, so
-            that groups have none.
-        distance: Between states; the problem's own, or Euclidean, if not given.
-        closing: How rollouts of a problem end; see `Corrector`. A loop of your own has its corrector's.
-        check: Whether to run the first batch twice, to see that it repeats itself.
+        source: A `Problem` with seeds that calibrated nothing, or a function `run(schedule)` as in `calibrate`.
+        schedules: By name: prices, which are run at every budget, and schedules or functions of a `StepView`, which
+            have a budget of their own.
+        budgets: Counts or fractions of T, the closing projection included.
+        quality: A measure of final samples besides the distance to full projection ("endpoint") and the normalised
+            path error ("nepe").
+        reference: For a comparison of distributions: a problem or a `run` for other seeds, which is then fully
+            projected, or samples. Not for groups, whose rows are not independent samples.
+        distance: Between states; that of the problem, or Euclidean, if not given.
+        closing: How rollouts of a problem end; see `Corrector`. A loop has that of its corrector.
+        check: Whether to run the first batch twice and check that both are the same.
         engine: Where to run batches, as in `calibrate`.
-        progress: Told what is being done; see `calibrate`.
+        progress: Called with a line about what is being done.
+        say: The former name of `progress`.
 
     Example:
         >>> import trimtab as tt
@@ -183,35 +223,28 @@ def compare(
         >>> [(row.name, row.projections) for row in found.rows]
         [('terminal', 1.0), ('stepwise', 20.0), ('periodic', 5.0), ('window', 5.0), ('dp', 5.0)]
     """
+    if say is not None:
+        warnings.warn("say= is now called progress=", DeprecationWarning, stacklevel=2)
+        progress = progress or say
     if not isinstance(source, Problem) and not callable(source):
         raise TypeError(f"compare takes a Problem or a function run(schedule): got {type(source).__name__}")
     judge, tell = as_quality(quality), progress_of("compare", progress)
     problem = source if isinstance(source, Problem) else None
-    apart = distance
-    if apart is None:
-        apart = euclidean if problem is None else problem.distance
+    apart = distance or (euclidean if problem is None else problem.distance)
     check_bool(check, "check")
-    if not isinstance(schedules, Mapping):
-        raise TypeError(f"schedules are given by name, as in {{'dp': price}}: got {schedules!r:.60}")
-    for name in schedules:
-        if check_type(name, str, "the name of a schedule") in _ALWAYS:
-            raise ValueError(f"{', '.join(_ALWAYS)} are always compared: give your schedule another name than {name!r}")
-    if not isinstance(budgets, Iterable):
-        raise TypeError(f"budgets are counts or fractions of T, in a list: got {budgets!r:.60}")
+    _check_names(schedules, budgets)
     options: dict[str, Any] = {"closing": closing, "measure_defects": True}
 
-    def batches(of: Source, shop: BatchRunner | None) -> RunBatch:
+    def batches(of: Source, runner: BatchRunner | None) -> RunBatch:
         settings = options if isinstance(of, Problem) else {}
-        if shop is not None:
-            return shop.runs(of, **settings)
+        if runner is not None:
+            return runner.runs(of, **settings)
         return partial(of.rollout, **settings) if isinstance(of, Problem) else of
 
-    with tell, open_runner(engine, tell, source) as shop:
-        run = batches(source, shop)
-        other = batches(reference, shop) if isinstance(reference, Problem) or callable(reference) else None
+    with tell, open_runner(engine, tell, source) as runner:
+        run = batches(source, runner)
+        other = batches(reference, runner) if isinstance(reference, Problem) or callable(reference) else None
         ahead(run, [Watched(Stepwise())])
-        if other is not None:
-            ahead(other, [Stepwise()])
         tell("terminal")
         terminal = checked(run, Watched(Terminal())) if check else as_record(run(Watched(Terminal())))
         T, groups = terminal.n_steps, terminal.groups
@@ -220,6 +253,8 @@ def compare(
                 "the rows of a group are not independent samples, and a comparison of distributions would count them as"
                 " such: leave out the reference where samples are decided on in groups"
             )
+        if judge is not None:
+            _named(judge.values(terminal.final, problem))  # an evaluator that fails should fail now
         wanted = _wanted(schedules, budgets, T)
         tell.batch(2 if check else 1)
         tell.expect(len(wanted) + 1 + int(other is not None))
@@ -234,6 +269,8 @@ def compare(
             against = as_record(other(Stepwise()), "the reference must return the record of its run, corrector.rollout")
             tell.batch()
         ends = path_error(full).double(), path_error(terminal).double()
+        seeds = terminal.seeds if groups is None else None
+        clusters = None if seeds is None else seeds.cpu()
         shift: list[float] = []
 
         def judged(name: str, budget: int | None, record: Rollout) -> Compared:
@@ -246,26 +283,31 @@ def compare(
             if against is not None:
                 fidelity = compare_samples(record, against, shift=shift[0] if shift else None)
                 shift[:] = [fidelity.shift]
-            return Compared(name, budget, float(record.paid.double().mean()), values, fidelity)
+            paid, iterations = (one.double().mean().item() for one in (record.paid, record.all_iterations))
+            return Compared(name, budget, paid, iterations, values, record.defects[-1].cpu(), fidelity, clusters)
 
         rows = [judged("terminal", None, terminal), judged("stepwise", None, full)]
         for name, budget, schedule in wanted:
             tell(f"{name} {budget or ''}".strip())
             rows.append(judged(name, budget, as_record(run(schedule))))
             tell.batch()
-    n, units = (terminal.projected.shape[1], "samples") if groups is None else (groups.n, "groups")
-    return Comparison(tuple(rows), tuple(rows[0].values), T, n, units)
+    rows_run = terminal.projected.shape[1]
+    n, units = (rows_run, "samples") if groups is None else (groups.n, "groups")
+    distinct = n if clusters is None else len(set(clusters.tolist()))
+    return Comparison(tuple(rows), tuple(rows[0].values), T, distinct, units, n - distinct)
 
 
-def _told(value: Summary) -> str:
-    """A mean and its standard error as a table shows them, as far as they are known."""
-    if math.isnan(value.mean):
+def _shown(value: Summary) -> str:
+    """Return a mean with its interval for the table, as far as they are known."""
+    if value.mean != value.mean:
         return "n/a"
-    return f"{value.mean:.4g}" + ("" if math.isnan(value.se) else f" ± {value.se:.1g}")
+    if value.n < 2 or value.mean in (float("inf"), float("-inf")):
+        return f"{value.mean:.4g}"
+    return f"{value.mean:.4g} " + (f"[{value.low:.3g}, {value.high:.3g}]" if value.reliable else "[?]")
 
 
 def _named(values: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The numbers of a quality, unless one has the name of what is measured anyway."""
+    """Return the numbers of a quality; raise if one has the name of what is always measured."""
     for name in values:
         if name in _MEASURES:
             raise ValueError(
@@ -276,9 +318,19 @@ def _named(values: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _means(values: Tensor, groups: Groups) -> Tensor:
-    """The mean over each group of the values that are not NaN, (n,) to (G,)."""
+    """Return the mean over each group of the values that are not NaN, (n,) to (G,)."""
     known = ~values.isnan()
     return groups.means(torch.where(known, values, 0.0)) / groups.means(known.double())
+
+
+def _check_names(schedules: object, budgets: object) -> None:
+    if not isinstance(schedules, Mapping):
+        raise TypeError(f"schedules are given by name, as in {{'dp': price}}: got {schedules!r:.60}")
+    for name in schedules:
+        if check_type(name, str, "the name of a schedule") in _ALWAYS:
+            raise ValueError(f"{', '.join(_ALWAYS)} are always compared: give your schedule another name than {name!r}")
+    if not isinstance(budgets, Iterable):
+        raise TypeError(f"budgets are counts or fractions of T, in a list: got {budgets!r:.60}")
 
 
 def _wanted(
@@ -286,17 +338,17 @@ def _wanted(
     budgets: Iterable[int | float],
     n_steps: int,
 ) -> list[tuple[str, int | None, Schedule]]:
-    """What is run beside the two ends: name, budget, schedule; all of them have their defects measured."""
+    """Return what is run besides the two ends: name, budget, and a schedule whose defects are measured."""
     counts = list(dict.fromkeys(int(corrections(budget, n_steps)) for budget in budgets))
     wanted: list[tuple[str, int | None, Schedule]] = []
     for b in counts:
         wanted += [("periodic", b, Periodic(b)), ("window", b, Window(n_steps - b))]
     for name, one in schedules.items():
         if isinstance(one, Thresholds | Plan | Raced):
-            check_iterations(one.unit, f"the price {name!r}")
+            check_projection_unit(one.unit, f"the price {name!r}")
             wanted += [(name, b, one.at(b)) for b in counts]
         else:
             schedule = as_schedule(one)
-            check_iterations(schedule.unit, f"the schedule {name!r}")
+            check_projection_unit(schedule.unit, f"the schedule {name!r}")
             wanted.append((name, None, schedule))
     return [(name, b, watched(one)) for name, b, one in wanted]

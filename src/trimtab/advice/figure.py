@@ -1,54 +1,59 @@
-"""Advice as a figure: what each budget loses, what that costs, and how long a correction lasts."""
+"""Figures of advice and of comparisons: loss against budget and cost, and how long a correction lasts."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trimtab.advice.measured import Recommendation
-from trimtab.advice.trial import Trial
+from trimtab.advice.trials import Trial
 from trimtab.core.files import write_atomically
-from trimtab.schedules.style import FORMATS, PAGE, figure_style, format_of, look_of
+from trimtab.schedules.style import COLUMN, FORMATS, PAGE, figure_style, format_of, look_of
 
-__all__ = ["advice_figure"]
+__all__ = ["advice_figure", "comparison_figure"]
 
 _DOTTED: dict[str, Any] = {"color": "#444444", "lw": 0.8, "ls": (0, (2, 2))}
 _KEYS = {"periodic": "periodic", "window": "window", "planned": "planned", "adaptive": "adaptive:dp"}
 
 
-def advice_figure(advice: Recommendation, path: Path | None = None) -> Any:
-    """Draw it, and write it into a .png, .svg or .pdf file if there is a path."""
+def advice_figure(advice: Any, path: Path | None = None) -> Any:
+    """Draw advice, and write it into a .png, .svg or .pdf file if there is a path."""
+    return _drawn(lambda plt: _advice(plt, advice), path)
+
+
+def comparison_figure(comparison: Any, measure: str, path: Path | None = None) -> Any:
+    """Draw a measure of every schedule against its cost, and write it if there is a path."""
+    return _drawn(lambda plt: _frontier(plt, comparison, measure), path)
+
+
+def _drawn(draw: Callable[[Any], Any], path: Path | None) -> Any:
     ending = None if path is None else format_of(path)
     with figure_style() as plt:
-        figure = draw_advice(plt, advice)
+        figure = draw(plt)
         if path is not None and ending is not None:
             options: dict[str, Any] = {"metadata": FORMATS[ending], "bbox_inches": "tight", "pad_inches": 0.05}
             write_atomically(path, lambda file: figure.savefig(file, format=ending, **options))
     return figure
 
 
-def draw_advice(plt: Any, advice: Recommendation) -> Any:
-    """Loss against budget, against time if it was asked for, and how long a correction lasts."""
+def _advice(plt: Any, advice: Any) -> Any:
     m = advice.measured
     timed = m.unit == "seconds"
     figure, axes = plt.subplots(1, 3 if timed else 2, figsize=(PAGE if timed else PAGE * 0.72, 2.5))
     left, right = axes[0], axes[-1]
-    _curves(left, advice, lambda trial: trial.budget / m.n_steps)
-    left.set_xlabel("budget B/T")
+    _curves(left, advice, lambda trial: trial.cost("iterations") if m.unit == "iterations" else trial.projections)
+    left.set_xlabel("iterations per sample" if m.unit == "iterations" else "projections per sample")
     left.set_ylabel("loss (0 full projection, 1 terminal)")
     if timed:
         _curves(axes[1], advice, lambda trial: trial.seconds * 1e3)
         axes[1].set_xlabel("ms per sample")
-        if m.limit is not None:
-            axes[1].axvline(m.limit * 1e3, **_DOTTED)
+        if m.goal.limit is not None:
+            axes[1].axvline(m.goal.limit * 1e3, **_DOTTED)
     for axis in axes[:-1]:
         axis.set_ylim(bottom=0)
-        if m.tolerance is not None:
-            axis.axhline(m.tolerance, **_DOTTED)
-    if m.tolerance is not None:
-        words: dict[str, Any] = {"fontsize": 6.5, "ha": "right", "va": "bottom", "color": "#444444"}
-        left.annotate(f"tolerance {m.tolerance:g}", (1.0, m.tolerance), **words)
+        if m.goal.tolerance is not None and not m.goal.absolute:
+            axis.axhline(m.goal.tolerance, **_DOTTED)
     if m.effects is not None:
         share = m.effects.survival.numpy()
         right.plot(range(len(share)), share, color="#444444", marker=".")
@@ -63,28 +68,40 @@ def draw_advice(plt: Any, advice: Recommendation) -> Any:
     return figure
 
 
-def _curves(axis: Any, advice: Recommendation, place: Callable[[Trial], float]) -> None:
+def _curves(axis: Any, advice: Any, place: Callable[[Trial], float]) -> None:
     m = advice.measured
     for kind, key in _KEYS.items():
         trials = m.of(kind)
-        if len(trials) == 2:  # the ends alone: this kind was not measured
-            continue
-        look = look_of(key)
-        x = [place(trial) for trial in trials]
-        axis.plot(
-            x,
-            [t.loss.mean for t in trials],
-            color=look.colour,
-            marker=look.marker,
-            ls=look.dashes,
-            label=kind,
-            zorder=3,
-        )
-        axis.fill_between(
-            x, [t.loss.low for t in trials], [t.loss.high for t in trials], color=look.colour, alpha=0.2, lw=0
-        )
-    chosen = [t for t in (m.terminal, m.stepwise, *m.trials) if t.kind == advice.kind and t.budget == advice.budget]
-    axis.plot(
-        [place(chosen[0])], [chosen[0].loss.mean], marker="o", markersize=10, mfc="none", mec="#B2182B", mew=1.5,
-        ls="none", label="recommended", zorder=5,
-    )  # fmt: skip
+        if len(trials) > 2:  # more than both ends
+            _curve(axis, key, kind, [(place(t), t.loss.mean, t.loss.low, t.loss.high) for t in trials])
+    if m.efforts:
+        points = [(place(t), t.loss.mean) for t in m.efforts]
+        axis.plot(*zip(*points, strict=True), "x", color="#5D3A9B", label="cheaper projection", zorder=4)
+    ring: dict[str, Any] = {"marker": "o", "markersize": 10, "mfc": "none", "mec": "#B2182B", "mew": 1.5, "ls": "none"}
+    axis.plot([place(advice.trial)], [advice.trial.loss.mean], label="recommended", zorder=5, **ring)
+
+
+def _frontier(plt: Any, comparison: Any, measure: str) -> Any:
+    figure, axis = plt.subplots(1, 1, figsize=(COLUMN * 1.4, 2.8))
+    iterates = comparison.iterates
+    lines: dict[str, list[tuple[float, float, float, float]]] = {}
+    for row in sorted(comparison.rows, key=lambda one: one.iterations if iterates else one.projections):
+        found = row.mean(measure)
+        cost = row.iterations if iterates else row.projections
+        lines.setdefault(row.name, []).append((cost, found.mean, found.low, found.high))
+    for name, points in lines.items():
+        _curve(axis, name, name, points)
+    axis.set_xlabel("solver iterations per sample" if iterates else "projections per sample")
+    axis.set_ylabel(measure)
+    figure.tight_layout(rect=(0, 0, 1, 0.9))
+    figure.legend(*axis.get_legend_handles_labels(), loc="upper center", ncols=min(4, len(lines)))
+    return figure
+
+
+def _curve(axis: Any, key: str, label: str, points: list[tuple[float, float, float, float]]) -> None:
+    """Draw a line through means, with a band for the intervals that are known."""
+    look = look_of(key)
+    x, mean, low, high = (list(column) for column in zip(*points, strict=True))
+    axis.plot(x, mean, color=look.colour, marker=look.marker, ls=look.dashes, label=label, zorder=3)
+    known = [not math.isnan(end) for end in low]
+    axis.fill_between(x, low, high, where=known, color=look.colour, alpha=0.2, lw=0)

@@ -1,63 +1,73 @@
-"""Should I bother? Which schedule, which budget, what is lost and what is saved.
+"""Should I bother? Which schedule and projection, which budget, what is lost and what is saved.
 
-Half of the samples calibrate, the other half measures. Everything recommended has been measured on the second half,
-paired by seed, by the quality of the final samples: 0 is projecting at every step, 1 is projecting at the end alone.
-Before anything is recommended, the two are compared: full projection is a reference, not the truth.
+Some seeds calibrate, others choose, and the rest measure what was chosen once more. Losses are paired by seed: 0 is
+projecting at every step, 1 is projecting once at the end. Full projection is a reference, not the truth: before
+anything is recommended, both ends are compared, and the projection is checked.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
-from trimtab.advice.changed import changed
-from trimtab.advice.choice import WORTHWHILE, choice, nothing_saved
-from trimtab.advice.diagnosis import Effects, Interval, correction_effects
-from trimtab.advice.effort import Effort, effort_trials
-from trimtab.advice.findings import findings_of
-from trimtab.advice.measured import Measured
-from trimtab.advice.projection_checks import (
+import torch
+from torch import Tensor
+
+from trimtab.advice.checks import (
     Stability,
-    divergence,
-    final_stability,
+    correction_effects,
     first_samples,
     loop_divergence,
+    loop_stability,
     nudged,
-    projection_stability,
-    recorded_stability,
+    problem_divergence,
+    problem_stability,
 )
-from trimtab.advice.result import Advice
-from trimtab.advice.trial import KINDS, Cost, Trial
-from trimtab.advice.trials import TrialRuns
-from trimtab.advice.validate import check_arguments, check_price_fits, tolerance_of, two_batches
-from trimtab.core.constraint import Constraint
-from trimtab.core.distributions import compare_samples
-from trimtab.core.errors import unknown
+from trimtab.advice.result import Advice, Measured
+from trimtab.advice.trials import KINDS, Cost, Evaluation, Goal, Search, Trial, cheaper_constraint
+from trimtab.core.arrays import Form
+from trimtab.core.checks import check_callable, check_number, check_positive, unknown
+from trimtab.core.constraint import Constraint, check_constraint
 from trimtab.core.metrics import Distance, euclidean, top_mass
+from trimtab.core.problem import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Rollout
-from trimtab.core.runner import BatchRunner, Engine, open_runner
+from trimtab.core.repeatable import as_record
+from trimtab.core.runner import BatchRunner, Engine, RunBatch, open_runner
 from trimtab.core.schedule import Schedule, Watched
-from trimtab.prices.batches import Source
-from trimtab.prices.calibration import Price, price_of_a_look
-from trimtab.prices.objective import Objective
-from trimtab.schedules import Stepwise, Window
+from trimtab.core.statistics import Summary
+from trimtab.prices import Plan, Price, Raced, Thresholds
+from trimtab.schedules import Terminal, Window
 
-__all__ = ["advise"]
+__all__ = ["FEWEST_FOR_ADVICE", "WORTHWHILE", "advise", "check_projection_unit"]
 
-_GRID = (0.1, 0.25, 0.5)
+Source = Problem | RunBatch
+
+FEWEST_FOR_ADVICE = 16
+"""Fewest samples, or groups, for advice."""
+
+WORTHWHILE = 0.1
+"""Share of the cost of stepwise correction: below it, projecting at every step is simpler and as good."""
+
+_FEWEST_STEPS = 4
+_FEWEST_FOR_FRESH = 32  # samples: with fewer, none are kept for measuring the recommendation once more
+_BATCHES = 20  # a typical number
+_TRIES = 3  # choices that fresh seeds may reject
 
 
 def advise(
     source: Source,
     held_out: Source | None = None,
     *,
+    fresh: Source | None = None,
     quality: Quality | Callable[..., Any] | None = None,
-    objective: Objective = "endpoint",
+    objective: Literal["endpoint", "path"] = "endpoint",
     tolerance: float | None = None,
+    tolerance_unit: Literal["share", "absolute"] = "share",
     seconds: float | None = None,
     cost: Cost = "seconds",
     distance: Distance | None = None,
@@ -66,226 +76,440 @@ def advise(
     look: float = 0.0,
     constraint: Constraint | None = None,
     nudge: Callable[[Schedule, float], Rollout] | None = None,
+    thorough: bool = False,
     engine: Engine | BatchRunner | str | None = None,
     progress: Callable[[str], None] | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Advice:
-    """Find out whether correcting on schedule is worth it for a sampler, and recommend a schedule and a budget.
+    """Find out whether scheduled correction is worth it, and recommend a schedule, a projection and a budget.
+
+    Candidates are cheaper projections at every step (`constraint.cheaper()`, single iterations) and full projections at
+    some steps (evenly spaced, the last ones, by price). The cheapest one that meets the tolerance is recommended.
 
     Args:
-        source: A `Problem`, whose first half of samples calibrates and whose second half measures: at least 16, better
-            64. Or a function `run(schedule)` that runs a loop of your own, as in `calibrate`, to calibrate with.
-        held_out: With a function, another one that runs the same loop on other seeds, to measure with.
-        quality: A measure of final samples to go by: a function of the final states (and of the problem), finite and
-            lower being better, or a `Quality`.
-        objective: What to go by without one: "endpoint" (the distance of final states to those of full projection), or
-            "path".
-        tolerance: The share of what full projection gains over terminal projection that may be lost; the smallest
-            budget that meets it is recommended, with the whole interval below it. 0.1 if neither this nor `seconds` is
-            given.
-        seconds: A time limit per sample; the schedule that loses least within it is recommended (and the tolerance,
-            if given too, is met or said to be missed).
-        cost: What is to be saved: "seconds" of wall clock as measured here, or "projections" where those of the real
-            application are expensive but these are not.
-        distance: Between states; the problem's own, or Euclidean, if not given.
-        price: Prices or a plan made earlier, to be judged instead of new ones.
-        window: What you do today: the step, or share of the steps, from which on you project at every step. It is
-            measured and told beside the rest.
-        look: What a look at the defect costs, in projections, where it is not negligible. It counts in what
-            schedules that look at defects cost and have left to spend. In seconds looks are measured anyway.
-        constraint: With functions, the constraint of the loop that measures, so that its projection can be tried out.
-        nudge: With functions, `nudge(schedule, size)` runs the loop that measures, with the same seeds, from initial
-            states that are moved at random by the share `size` of their own size. Without it nothing is known of
-            whether rollouts that begin a hair apart stay together.
-        engine: Where to run batches, as in `calibrate`. Seconds are then those of one thread, with other batches
-            running beside on the same machine; `cost="projections"` gives the same advice whatever the engine.
-        progress: Told what is being done; see `calibrate`.
+        source: A `Problem` with at least 16 seeds, better 64 or more; repeated seeds count once. A quarter of them
+            calibrates; of the others, half chooses and half measures the choice once more. Or a function
+            `run(schedule)` that runs your loop, as in `calibrate`, to calibrate with.
+        held_out: With a function, another one that runs the same loop on other seeds, to choose with.
+        fresh: With a function, a third one on yet other seeds, to measure the choice with.
+        quality: A measure of final samples to go by: a function of the final states (and of the problem), lower being
+            better, or a `Quality`. It is tried on the first batch; if it fails later, the rest still stands.
+        objective: The measure without a quality: "endpoint" (distance of final states to those of full projection) or
+            "path". Neither is quality.
+        tolerance: The loss that may be lost, 0.1 if neither this nor `seconds` is given. It is met if the whole
+            interval of the loss is below it.
+        tolerance_unit: "share" of what full projection gains over terminal projection, or "absolute", in the unit of
+            the measure.
+        seconds: A time limit per sample; what loses least within it is recommended.
+        cost: What to save: "seconds" as measured here, or "projections". If the solver iterates, "projections" are
+            counted in iterations, because equal projections are then not equal work.
+        distance: Between states; that of the problem, or Euclidean, if not given.
+        price: A price made earlier, judged instead of a new one.
+        window: What you do today: the step, or share of the steps, from which on you project at every step.
+        look: The cost of measuring the defect, in projections, if it is not negligible.
+        constraint: With functions, the constraint of the loop, so that its projection can be checked.
+        nudge: With functions, `nudge(schedule, size)` runs the loop of `held_out` from initial states that are moved at
+            random by the share `size` of their size. Without it, nothing is known about diverging rollouts.
+        thorough: Whether to calibrate by a race of all methods instead of the paper's rule (for "path": the dynamic
+            program). It takes about twice as many batches.
+        engine: Where to run batches, as in `calibrate`.
+        progress: Called with a line about what is being done.
+        say: The former name of `progress`.
 
     Example:
         >>> import trimtab as tt
-        >>> problem = tt.domain("terrain-ridge", n_steps=24).problem(range(1000, 1032))
-        >>> advice = advise(problem, objective="path", tolerance=0.2, cost="projections")
-        >>> advice.kind, advice.loss.high <= 0.2
-        ('adaptive', True)
+        >>> problem = tt.domain("terrain-ridge", n_steps=24).problem(range(1000, 1064))
+        >>> advice = advise(problem, objective="path", tolerance=0.3, cost="projections")
+        >>> advice.loss.mean <= 0.3, advice.saving.mean > 0.1
+        (True, True)
     """
-    tolerance = tolerance_of(tolerance, seconds, cost)
-    check_arguments(source, constraint, nudge)
-    if objective not in ("endpoint", "path"):
-        raise unknown("objective", str(objective), ("endpoint", "path"))
+    if say is not None:
+        warnings.warn("say= is now called progress=", DeprecationWarning, stacklevel=2)
+        progress = progress or say
+    judged = as_quality(quality)
+    tolerance = _checked_tolerance(tolerance, tolerance_unit, seconds, cost, objective)
+    _check_loop(source, held_out, fresh, constraint, nudge)
+    if distance is None:
+        distance = source.distance if isinstance(source, Problem) else euclidean
+    check_number(look, "look, the cost of measuring a defect in projections,", 0)
+    goal = Goal(distance, judged, objective, tolerance, tolerance_unit == "absolute", seconds, cost, float(look))
     today = None if window is None else Window(window)
     tell = progress_of("advise", progress)
-    with tell, open_runner(engine, tell, source) as shop:
-        calibrating, measuring, problems, n_steps = two_batches(source, held_out, shop)
-        check_price_fits(price, n_steps)
+    with tell, open_runner(engine, tell, source) as runner:
+        tell.expect(_BATCHES)
+        parts = _parts(source, held_out, fresh, runner, price is not None)
+        _check_price(price, parts.n_steps)
         if today is not None:
-            today.steps(n_steps)  # refuses one that does not fit, before anything is run for it
-        if problems[0] is not None and distance is None:
-            distance = problems[0].distance
-        trials = TrialRuns(
-            calibrating,
-            measuring,
-            n_steps,
-            euclidean if distance is None else distance,
-            price,
-            tell,
-            quality=as_quality(quality),
-            problems=problems,
-            objective=objective,
-            look=price_of_a_look(look),
+            today.steps(parts.n_steps)  # raises if it does not fit
+        at = Evaluation(parts.choosing, parts.problems[1], goal, tell)
+        parts.check_distinct(at.alone)
+        if at.n_steps != parts.n_steps:
+            raise ValueError(f"n_steps is {parts.n_steps}, but the run came back with {at.n_steps} steps")
+        search = Search(at, parts.calibrating, price, thorough, parts.engine)
+        yours = None
+        if today is not None:
+            yours = at.judge("window", len(today.steps(at.n_steps)), today, at.run(Watched(today)))
+        tell("checking the projection")
+        stability = _stability(at, constraint, nudge)
+        stop = _reason_to_stop(at, stability)
+        needed = {} if stop else _try_out(search)
+        unit = "iterations" if cost == "projections" and at.iterates else cost
+        choice = _Choice(at.terminal, stop) if stop else _chosen(search, parts, unit)
+        return _answer(search, parts, choice, needed, stability, yours, unit, constraint)
+
+
+def _try_out(search: Search) -> dict[str, Trial]:
+    """Try cheaper projections, then schedules, and return by kind the trial that does what was asked."""
+    search.try_efforts()
+    found = {kind: search.search(kind) for kind in search.kinds}
+    return {kind: trial for kind, trial in found.items() if trial is not None}
+
+
+def _reason_to_stop(at: Evaluation, stability: Stability) -> str:
+    """Return why nothing can be found out, or nothing gained, by trying schedules; "" if it can."""
+    once = "not at all" if at.terminal.never_projects else "once, at the end"
+    needs = "give quality= (a measure of your final samples), and this can be decided"
+    if at.goal.quality is None and not stability.sound:
+        return f"the projection is not reliable, so full projection is no reference; project {once}, and {needs}"
+    if stability.chaotic and at.goal.to_full:
+        return f"rollouts part however close they start, so endpoints decide nothing; project {once}, and {needs}"
+    if not at.worth_following:
+        return f"projecting at every step is no better than {once}, by {at.goal.measure}"
+    return ""
+
+
+class _Choice(NamedTuple):
+    """What is recommended, why, and how it did on fresh seeds; `rejected` did not meet the tolerance there."""
+
+    trial: Trial
+    reason: str
+    confirmed: Trial | None = None
+    fresh: Evaluation | None = None
+    rejected: tuple[Trial, ...] = ()
+
+
+def _chosen(search: Search, parts: _Parts, unit: Cost) -> _Choice:
+    """Choose, and measure the choice on fresh seeds; if it does not meet the tolerance there, choose again."""
+    at, goal = search.at, search.goal
+    fresh: Evaluation | None = None
+    rejected: list[Trial] = []
+    for _ in range(_TRIES):
+        trial, reason = choose(search, unit, {one.name for one in rejected})
+        if parts.fresh is None or trial in (at.terminal, at.stepwise):
+            return _Choice(trial, reason, None, fresh, tuple(rejected))
+        at.progress(f"{trial.name} on fresh seeds")
+        if fresh is None:
+            fresh = Evaluation(parts.fresh, parts.problems[2], goal, at.progress, check=False)
+        again = fresh.again(trial)
+        if goal.tolerance is None or goal.met(again):
+            return _Choice(trial, reason, again, fresh, tuple(rejected))
+        rejected.append(again)
+    reason = f"{len(rejected)} cheaper candidates met the tolerance at first but not on fresh seeds"
+    return _Choice(at.stepwise, reason, None, fresh, tuple(rejected))
+
+
+def choose(search: Search, unit: Cost, rejected: Collection[str] = ()) -> tuple[Trial, str]:
+    """Return the trial to recommend, and why; no other trial is cheaper and loses less."""
+    at, goal = search.at, search.goal
+    candidates = [trial for trial in search.everything if trial.name not in rejected and not trial.missing]
+
+    def rank(trial: Trial) -> tuple[float, float, int]:
+        return trial.cost(unit), goal.lost(trial).mean, KINDS.index(trial.kind)
+
+    if goal.limit is not None:
+        if at.stepwise.seconds <= goal.limit:
+            return at.stepwise, "projecting at every step is within the time limit"
+        fitting = [trial for trial in candidates if trial.seconds <= goal.limit]
+        if not fitting:
+            return at.terminal, "even one projection at the end takes longer than the limit, so this is the quickest"
+        return min(fitting, key=lambda trial: goal.lost(trial).mean), "it loses least within the time limit"
+    if goal.met(at.terminal):
+        return at.terminal, "the tolerance is met without any correction on the way"
+    meeting = [at.stepwise, *(trial for trial in search.efforts if goal.met(trial))]
+    meeting += [trial for kind in search.kinds for trial in search.meeting(kind)]
+    best = min((trial for trial in meeting if trial in candidates), key=rank)
+    least = goal.lost(best).mean
+    best = min((trial for trial in candidates if trial is best or goal.lost(trial).mean <= least), key=rank)
+    saved = 1 - best.cost(unit) / max(at.stepwise.cost(unit), 1e-300)
+    if best is not at.stepwise and (saved >= WORTHWHILE or goal.lost(best).mean <= 0):
+        return best, f"it is the cheapest of {len(search.everything)} candidates that meets the tolerance"
+    tails = [t for t in candidates if not goal.lost(t).reliable and goal.lost(t).mean <= (goal.tolerance or 0.0)]
+    if tails or rejected:
+        return at.stepwise, (
+            f"whether less would do cannot be decided with {len(at.full)} samples, because a few of them hold most of "
+            "the loss; give more seeds, a quality, or a tolerance in its unit"
         )
-        trials.ran(int(held_out is not None))  # it was run once to see what it is
-        needed, effects = _try_out(trials, tolerance, seconds)
-        yours = None if today is None else trials.your_window(today)
-        trials.progress("how sound the projection is")
-        stability = _soundness(trials, constraint, nudge)
-        efforts = effort_trials(trials)
-        chosen = _choose(trials, needed, tolerance, seconds, cost, _unreliable(trials, stability))
-        return _answer(trials, chosen, needed, effects, stability, efforts, yours, (tolerance, seconds, cost))
+    return at.stepwise, nothing_saved(saved, unit)
 
 
-# ------------------------------------------------------------------ trying out, choosing, answering
-
-
-def _try_out(
-    trials: TrialRuns, tolerance: float | None, limit: float | None
-) -> tuple[dict[str, Trial], Effects | None]:
-    """Run every kind of schedule at some budgets: by kind, the trial that does what was asked for."""
-    needed: dict[str, Trial] = {}
-    if not trials.worth_following:
-        return needed, None
-    grids = {}
-    for kind in trials.kinds:  # the last one has to be calibrated, while the others are running
-        grids[kind] = [max(2, min(round(share * trials.n_steps), trials.most(kind))) for share in _GRID]
-        grids[kind] += [trials.most(kind)] if trials.falls_short(kind) else []
-        trials.announce(kind, grids[kind])
-    for kind in trials.kinds:
-        for budget in grids[kind]:
-            trials.trial(kind, budget)
-        found = None
-        if limit is not None:
-            found = trials.best_within(kind, limit)
-        elif tolerance is not None:
-            found = trials.cheapest_within(kind, tolerance)
-        if found is not None and not (found is trials.stepwise and trials.falls_short(kind)):
-            needed[kind] = found
-    if trials.degenerate >= 0.5:
-        return needed, None
-    trials.progress("single corrections at random steps")
-    return needed, correction_effects(trials.run, trials.alone, trials.reference, trials.distance)
-
-
-def _choose(
-    trials: TrialRuns,
-    needed: dict[str, Trial],
-    tolerance: float | None,
-    limit: float | None,
-    unit: Cost,
-    unreliable: str,
-) -> tuple[Trial, Trial, Trial, Interval, str]:
-    """The trial to recommend, the same and the stepwise one with their times taken again, what is saved, and why."""
-    trial, reason = choice(trials, needed, tolerance, limit, unit, unreliable)
-    timed, stepwise = trial, trials.stepwise
-    share = 1 - trial.projections / stepwise.projections
-    saving = Interval(share, share, share)
-    if unit == "seconds":
-        trials.progress("timing")
-        timed, stepwise, saving = trials.timed_again(trial)
-    if unit == "seconds" and trial.kind not in ("terminal", "stepwise") and saving.mean < WORTHWHILE and limit is None:
-        # the first timing was lucky: side by side there is nothing to gain
-        reason = nothing_saved(saving.mean, unit)
-        trial, timed, saving = stepwise, stepwise, Interval(0.0, 0.0, 0.0)
-    return trial, timed, stepwise, saving, reason
+def nothing_saved(share: float, unit: Cost) -> str:
+    """Return why stepwise correction is recommended if nothing else saves enough."""
+    return (
+        f"nothing that meets the tolerance saves as much as {WORTHWHILE:.0%} of the {unit} (the best saves "
+        f"{max(share, 0.0):.0%})"
+    )
 
 
 def _answer(
-    trials: TrialRuns,
-    chosen: tuple[Trial, Trial, Trial, Interval, str],
+    search: Search,
+    parts: _Parts,
+    choice: _Choice,
     needed: dict[str, Trial],
-    effects: Effects | None,
     stability: Stability,
-    efforts: tuple[Effort, ...],
     yours: Trial | None,
-    asked: tuple[float | None, float | None, Cost],
+    unit: Cost,
+    constraint: Constraint | None,
 ) -> Advice:
-    """Everything that was measured, and what to do."""
-    trial, timed, stepwise, saving, reason = chosen
-    tolerance, limit, unit = asked
-    nothing = Interval(math.nan, math.nan, math.nan)
-
-    def as_timed(one: Trial) -> Trial:
-        return timed if one is trial else one
-
-    everything = sorted(map(as_timed, trials.trials.values()), key=lambda t: (KINDS.index(t.kind), t.budget))
+    """Put everything together."""
+    at, goal = search.at, search.goal
+    chosen, reason, confirmed, again, rejected = choice
+    effects = None
+    if search.trials and float((at.ends[1] - at.ends[0] <= 1e-9).double().mean()) < 0.5:
+        at.progress("single corrections at random steps")
+        effects = correction_effects(at.run, at.alone, at.reference, goal.distance)
+    shares = [0.0 if chosen is at.stepwise else 1 - chosen.cost(unit) / max(at.stepwise.cost(unit), 1e-300)]
+    if confirmed is not None and again is not None:
+        shares.append(1 - confirmed.cost(unit) / max(again.stepwise.cost(unit), 1e-300))
+    samples = None
+    if again is not None and at.alone.groups is None and chosen.name in search.finals:
+        samples = search.finals[chosen.name], again.reference.final
+    priced = chosen.kind in search.prices and not chosen.how
     measured = Measured(
-        n_steps=trials.n_steps,
-        calibrated=trials.calibrated,
-        held_out=len(trials.full),
-        batch=trials.n,
-        grouped=trials.groups,
-        tolerance=tolerance,
-        limit=limit,
+        goal=goal,
         unit=unit,
-        measure=trials.measure_name,
-        to_full=trials.quality is None and trials.objective == "endpoint",
-        gain=trials.gain,
-        full=float(trials.full.mean()),
-        terminal=as_timed(trials.terminal),
-        stepwise=stepwise,
-        trials=tuple(everything),
-        needed={kind: as_timed(one) for kind, one in needed.items()},
+        n_steps=at.n_steps,
+        calibrated=parts.calibrated if search.calibration_batches else 0,
+        held_out=at.gain.n,
+        fresh=0 if confirmed is None or again is None else again.gain.n,
+        repeated=parts.repeated,
+        batch=at.n,
+        grouped=at.alone.groups is not None,
+        gain=at.gain,
+        full=float(at.full.nanmean()),
+        terminal=at.terminal,
+        stepwise=at.stepwise,
+        trials=tuple(sorted(search.trials.values(), key=lambda t: (KINDS.index(t.kind), t.budget))),
+        efforts=tuple(search.efforts),
+        needed=needed,
+        confirmed=confirmed,
+        rejected=rejected,
         yours=yours,
-        concentration=float(top_mass(trials.alone.defects).double().nanmean()),
-        constant=trials.constant,
-        looks_project=trials.looks_project,
+        concentration=float(top_mass(at.alone.defects).double().nanmean()),
+        constant=at.constant,
+        looks_project=at.looks_project,
+        iterates=at.iterates,
         effects=effects,
-        alignment=effects.alignment(effects.value) if effects else nothing,
-        endpoint_alignment=effects.alignment(effects.endpoint) if effects else nothing,
         stability=stability,
-        fidelity=_fidelity(trials, trial),
-        batches=trials.batches,
-        given=trials.given is not None,
-        efforts=efforts,
-        per_step=trials.reference.iterations.double().mean().item(),
+        samples=samples,
+        batches=at.batches
+        + (again.batches if again else 0)
+        + search.calibration_batches
+        + int(parts.first is not None),
+        given=search.given is not None,
+        broken=at.broken or ("" if again is None else again.broken),
     )
     return Advice(
-        kind=trial.kind,
-        budget=trial.budget,
-        loss=trial.loss,
-        saving=saving,
-        schedule=trial.schedule,
-        price=trials.prices.get(trial.kind),
-        findings=findings_of(measured),
+        trial=chosen,
+        loss=chosen.loss if confirmed is None else confirmed.loss,
+        saving=Summary(sum(shares) / len(shares), min(shares), max(shares), n=len(shares), reliable=True),
+        schedule=chosen.schedule,
+        constraint=constraint if parts.whole is None else cheaper_constraint(parts.whole.constraint, chosen.how),
+        price=search.prices[chosen.kind] if priced else None,
         measured=measured,
         reason=reason,
     )
 
 
-def _soundness(
-    trials: TrialRuns, constraint: Constraint | None, nudge: Callable[[Schedule, float], Rollout] | None
-) -> Stability:
-    """Of the projection, nudged where a problem or its constraint allows it, and of the rollout after a nudge."""
-    if trials.problems[1] is None:
-        found = recorded_stability(trials.reference, *final_stability(constraint, trials.reference))
-        trials.ran(int(nudge is not None))
-        return replace(found, divergence=loop_divergence(nudge, trials.reference, trials.distance))
-    some, run = changed(trials, first_samples, keep_states=True, measure_defects=True)
-    found = projection_stability(some, run, trials.reference)
-    moved, run = changed(trials, nudged, closing=trials.reference.closing_rule, measure_defects=False)
-    trials.ran()
-    return replace(found, divergence=divergence(moved, run, trials.reference, trials.distance))
+def _stability(at: Evaluation, constraint: Constraint | None, nudge: Any) -> Stability:
+    """Check the projection and the rollout, as far as a problem or a loop allows it."""
+    if at.problem is None:
+        found = loop_stability(constraint, at.reference)
+        at.count(int(nudge is not None))
+        return replace(found, divergence=loop_divergence(nudge, at.reference, at.goal.distance))
+    some, run = at.changed(first_samples, keep_states=True, measure_defects=True)
+    found = problem_stability(some, run, at.reference)
+    moved, run = at.changed(nudged, closing=at.reference.closing_rule, measure_defects=False)
+    at.count()
+    return replace(found, divergence=problem_divergence(moved, run, at.reference, at.goal.distance))
 
 
-def _unreliable(trials: TrialRuns, stability: Stability) -> str:
-    """Why no schedule can be recommended by what was measured; "" if one can."""
-    if not stability.sound:
-        return "the projection cannot be relied on (see below), and a schedule of it neither"
-    if stability.chaotic and trials.quality is None and trials.objective == "endpoint":
-        return "rollouts part however close they begin, so endpoints cannot tell schedules apart; give a quality"
-    return ""
+# ------------------------------------------------------------------ what calibrates, chooses and measures
 
 
-def _fidelity(trials: TrialRuns, trial: Trial) -> Any:
-    """How the recommended schedule's final samples compare with those of full projection on the other seeds."""
-    if trials.groups or trial.kind == "stepwise":
-        return None
-    trials.progress("final samples as distributions")
-    return compare_samples(trials.finals[trial.kind, trial.budget], trials.calibrating(Watched(Stepwise())))
+class _Parts:
+    """The seeds that calibrate, choose and measure: runs, and their problems if there are any."""
+
+    def __init__(self, runs: Sequence[RunBatch | None], problems: Sequence[Problem | None], n_steps: int) -> None:
+        _, choosing, self.fresh = runs
+        assert choosing is not None
+        self.choosing, self.problems, self.n_steps = choosing, problems, n_steps
+        self.calibrating: Any = problems[0] if problems[0] is not None else runs[0]
+        self.calibrated, self.repeated = 0, 0
+        self.whole: Problem | None = None
+        self.engine: BatchRunner | None = None
+        self.first: Rollout | None = None  # of a loop that calibrates
+
+    def check_distinct(self, alone: Rollout) -> None:
+        """Check that the loop that chooses runs the same steps on other seeds than the one that calibrates."""
+        if self.first is None:
+            return
+        if self.first.n_steps != alone.n_steps:
+            raise ValueError(
+                f"the two functions run one loop on different seeds: got {self.first.n_steps} steps of the one that "
+                f"calibrates and {alone.n_steps} of the one that measures"
+            )
+        ours, theirs = (Form(run.final, floats=False) for run in (self.first, alone))
+        if (ours.tree, ours.dtypes, ours.shapes) == (theirs.tree, theirs.dtypes, theirs.shapes):
+            finals = zip(ours.leaves(self.first.final), theirs.leaves(alone.final), strict=True)
+            if torch.equal(self.first.defects, alone.defects) and all(torch.equal(a, b) for a, b in finals):
+                raise ValueError("the two runs are the same rollouts; measuring needs other seeds than calibrating")
+        _check_count(2 * min(_units(self.first), _units(alone)), alone.groups is not None, alone.n_steps)
+
+
+def _parts(
+    source: Source, held_out: Source | None, fresh: Source | None, runner: BatchRunner | None, given: bool
+) -> _Parts:
+    """Return what calibrates, chooses and measures."""
+    if isinstance(source, Problem):
+        problem = distinct(source)
+        grouped = problem.groups is not None
+        count = len(problem) if problem.groups is None else problem.groups.n
+        _check_count(count, grouped, source.n_steps)
+        shares = _shares(count, given)
+        problems = split(problem, shares)
+        make = None if runner is None else runner.maker_of(source)
+        runs: list[RunBatch | None] = []
+        for which, one in enumerate(problems):
+            if one is not None and runner is not None and make is not None:
+                runner.knows(one, partial(_part_of, make, shares, which))
+            runs.append(None if one is None else one.rollout if runner is None else runner.runs(one))
+        parts = _Parts(runs, problems, source.n_steps)
+        parts.calibrated, parts.repeated, parts.whole = shares[0], len(source) - len(problem), source
+        parts.engine = runner
+        return parts
+    assert not isinstance(held_out, Problem)
+    assert not isinstance(fresh, Problem)
+    assert held_out is not None
+    each = [one if runner is None or one is None else runner.runs(one) for one in (source, held_out, fresh)]
+    assert each[0] is not None
+    first = as_record(each[0](Watched(Terminal())))
+    parts = _Parts(each, [None] * 3, first.n_steps)
+    parts.first, parts.calibrated = first, _units(first)
+    return parts
+
+
+def distinct(problem: Problem) -> Problem:
+    """Return the problem with every seed once; groups stay as they are."""
+    seeds = problem.seeds.tolist()
+    rows = [i for i, seed in enumerate(seeds) if seeds.index(seed) == i]
+    return problem if len(rows) == len(seeds) or problem.groups is not None else problem.take(torch.tensor(rows))
+
+
+def _shares(count: int, given: bool) -> tuple[int, int, int]:
+    """Return how many samples, or groups, calibrate, choose and measure."""
+    if count < _FEWEST_FOR_FRESH:
+        return (0 if given else count // 2), (count if given else count - count // 2), 0
+    calibrating = 0 if given else max(FEWEST_FOR_ADVICE // 2, count // 4)
+    choosing = (count - calibrating + 1) // 2
+    return calibrating, choosing, count - calibrating - choosing
+
+
+def split(problem: Problem, shares: Sequence[int]) -> list[Problem | None]:
+    """Return problems of so many samples, or groups, each; None for 0."""
+    unit = torch.arange(len(problem)) if problem.groups is None else problem.groups.of_row.cpu()
+    parts: list[Problem | None] = []
+    start = 0
+    for share in shares:
+        rows: Tensor = ((unit >= start) & (unit < start + share)).nonzero().squeeze(1)
+        parts.append(problem.take(rows) if share else None)
+        start += share
+    return parts
+
+
+def _part_of(make: Callable[[], Problem], shares: Sequence[int], which: int) -> Problem:
+    """Make one part of a problem in a worker."""
+    part = split(distinct(make()), shares)[which]
+    assert part is not None
+    return part
+
+
+def _units(run: Rollout) -> int:
+    return run.defects.shape[1] if run.groups is None else run.groups.n
+
+
+# ------------------------------------------------------------------ checks of arguments
+
+
+def _checked_tolerance(
+    tolerance: float | None, tolerance_unit: str, seconds: float | None, cost: str, objective: str
+) -> float | None:
+    """Check what was asked for, and return the tolerance with its default."""
+    if cost not in ("seconds", "projections", "iterations"):
+        raise unknown("cost", str(cost), ("seconds", "projections", "iterations"))
+    if objective not in ("endpoint", "path"):
+        raise unknown("objective", str(objective), ("endpoint", "path"))
+    if tolerance_unit not in ("share", "absolute"):
+        raise unknown("tolerance_unit", str(tolerance_unit), ("share", "absolute"))
+    if tolerance is None and tolerance_unit == "absolute":
+        raise ValueError("tolerance_unit='absolute' needs a tolerance, in the unit of the measure")
+    for name, value in (("tolerance", tolerance), ("seconds", seconds)):
+        if value is not None:
+            check_positive(value, name)
+    return 0.1 if tolerance is None and seconds is None else tolerance
+
+
+def _check_loop(source: object, held_out: object, fresh: object, constraint: object, nudge: object) -> None:
+    """Check the arguments that only go with functions, and the functions."""
+    if isinstance(source, Problem):
+        if held_out is not None or fresh is not None:
+            raise ValueError("a Problem is split by itself; held_out and fresh go with a function run(schedule)")
+        if constraint is not None or nudge is not None:
+            raise ValueError("constraint= and nudge= go with functions; a Problem already provides both")
+        return
+    if not callable(source) or not callable(held_out) or (fresh is not None and not callable(fresh)):
+        raise TypeError(
+            "advise takes a Problem, or two functions run(schedule) of which the second runs other seeds: "
+            f"advise(run, held_out=other_run); got {type(source).__name__} and {type(held_out).__name__}"
+        )
+    if constraint is not None:
+        check_constraint(constraint, "the constraint of a loop")
+    if nudge is not None:
+        check_callable(nudge, "nudge", "nudge(schedule, size)")
+
+
+def _check_count(count: int, grouped: bool, n_steps: int) -> None:
+    least = FEWEST_FOR_ADVICE
+    if count < least:
+        what, enough = (
+            ("groups", f"the seeds of {least} groups") if grouped else ("distinct rollouts", f"{least} seeds")
+        )
+        raise ValueError(f"{count} {what} are too few to advise on; give at least {enough}, better 64 or more")
+    if n_steps < _FEWEST_STEPS:
+        raise ValueError(
+            f"a sampler of {n_steps} steps leaves nothing to schedule: project at every step (advice needs at "
+            f"least {_FEWEST_STEPS} steps)"
+        )
+
+
+def check_projection_unit(unit: str, what: str) -> None:
+    """Raise if something counts iterations although budgets are projections."""
+    if unit == "iteration":
+        raise ValueError(
+            f"{what} counts iterations, and budgets here are projections: give one that was calibrated with "
+            "unit='projection'"
+        )
+
+
+def _check_price(price: Price | None, n_steps: int) -> None:
+    if price is None:
+        return
+    if not isinstance(price, Thresholds | Plan | Raced):
+        raise TypeError(f"price is what calibrate makes and load reads: got {type(price).__name__}")
+    check_projection_unit(price.unit, "the price")
+    if price.n_steps != n_steps:
+        raise ValueError(
+            f"the price was calibrated for T = {price.n_steps} steps, this sampler has {n_steps}; calibrate again, or "
+            "use price.resample(n_steps)"
+        )
+    if price.budget < 2:
+        raise ValueError(f"the price is for a budget of {price.budget} corrections; calibrate with a larger budget")

@@ -1,87 +1,135 @@
-"""Advice: a recommendation that speaks for itself, in words, numbers and a picture."""
+"""The result of `advise`: a recommendation with everything that was measured."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from trimtab.advice.figure import advice_figure
-from trimtab.advice.measured import Recommendation
-from trimtab.advice.text import words_of
+from trimtab.advice.text import findings_of, words_of
+from trimtab.advice.trials import Finding, Measured, Trial
 from trimtab.core import html
+from trimtab.core.constraint import Constraint
+from trimtab.core.schedule import Schedule
+from trimtab.core.statistics import Summary
+from trimtab.prices import Price
 
-__all__ = ["Advice"]
+__all__ = ["Advice", "Finding", "Measured"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Advice(Recommendation):
-    """What to do, and why; `print` it, `plot` it, or use `schedule` as it is. See `Recommendation` for its parts."""
+class Advice:
+    """What to do, and why; `print` it, `plot` it, or use `schedule` and `constraint` as they are.
+
+    Attributes:
+        trial: The recommended way to correct, as it was measured when it was chosen.
+        loss: The share of full projection's gain that it loses; on fresh seeds if there were any.
+        saving: The share of the cost of stepwise correction that it saves.
+        schedule: Ready to use; it raises an error on the seeds that calibrated it.
+        constraint: Ready to use, a cheaper variant if one is recommended; None for a loop whose constraint is unknown.
+        price: The price behind the schedule, to `save`; None if it needs none.
+        measured: All numbers.
+        reason: One sentence on the choice.
+    """
+
+    trial: Trial
+    loss: Summary
+    saving: Summary
+    schedule: Schedule
+    constraint: Constraint | None
+    price: Price | None
+    measured: Measured
+    reason: str
+
+    @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        """Return answers and failure modes."""
+        return findings_of(self.measured, self.trial)
+
+    @property
+    def kind(self) -> str:
+        """Return the kind of schedule."""
+        return self.trial.kind
+
+    @property
+    def budget(self) -> int:
+        """Return the corrections to spend."""
+        return self.trial.budget
 
     @property
     def failure_modes(self) -> tuple[str, ...]:
-        """Names of those that were seen."""
+        """Return the names of the failure modes that were seen."""
         return tuple(finding.name for finding in self.findings if finding.warns)
 
     def __str__(self) -> str:
-        """In words."""
+        """Return the advice in words."""
         return words_of(self)
 
     def __repr__(self) -> str:
-        """The recommendation in one line; `print` tells all."""
+        """Return the recommendation in one line."""
         return (
-            f"Advice({self.kind}, {self.budget} of {self.measured.n_steps} corrections, loss {self.loss}, "
-            f"saves {self.saving.mean:.0%} of the {self.measured.unit}; print it for the reasons)"
+            f"Advice({self.trial.name}, loss {self.loss}, saves {self.saving.mean:.0%} of the {self.measured.unit}; "
+            "print it for the reasons)"
         )
 
     def _repr_html_(self) -> str:
-        """The recommendation, what was tried and the reasons, in a notebook."""
         m = self.measured
         facts = [("schedule", self.kind), ("corrections", f"{self.budget} of {m.n_steps}"), ("loss", str(self.loss))]
+        facts += [("projection", self.trial.how)] if self.trial.how else []
         facts += [("saved", f"{self.saving.mean:.0%} of the {m.unit}")]
         facts += [("warnings", ", ".join(self.failure_modes))] if self.failure_modes else []
         kinds = dict.fromkeys(trial.kind for trial in m.trials)
         lines: dict[str, list[tuple[float, float]]] = {
             kind: [(float(trial.budget), trial.loss.mean) for trial in m.of(kind)] for kind in kinds
         }
-        drawing = html.draw(lines, "corrections", "loss")
         reasons = f"<details><summary>In words</summary><pre>{escape(str(self))}</pre></details>"
-        return html.panel(f"Advice: {self.reason}", html.table(facts), drawing, reasons)
+        return html.panel(f"Advice: {self.reason}", html.table(facts), html.draw(lines, "corrections", "loss"), reasons)
 
     def facts(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return all numbers for JSON."""
         m = self.measured
-        trials = [m.terminal, *m.trials, m.stepwise]
         return {
-            "recommended": {"schedule": self.kind, "budget": self.budget, "n_steps": m.n_steps, "reason": self.reason},
+            "recommended": {
+                "schedule": self.kind,
+                "budget": self.budget,
+                "projection": self.trial.how,
+                "n_steps": m.n_steps,
+                "reason": self.reason,
+            },
             "loss": self.loss.facts(),
             "saving": self.saving.facts() | {"unit": m.unit},
             "failure_modes": list(self.failure_modes),
             "findings": [vars(finding) for finding in self.findings],
-            "efforts": [vars(effort) | {"loss": effort.loss.facts()} for effort in m.efforts],
-            "trials": [
-                {
-                    "schedule": trial.kind,
-                    "budget": trial.budget,
-                    "loss": trial.loss.facts(),
-                    "measured": {m.measure: float(trial.measured.mean())},
-                    "nepe": None if trial.nepe != trial.nepe else trial.nepe,
-                    "endpoint": trial.endpoint,
-                    "seconds": trial.seconds,
-                    "projections": trial.projections,
-                }
-                for trial in trials
-            ],
+            "trials": [_facts_of(trial, m.goal.measure) for trial in m.everything],
+            "confirmed": None if m.confirmed is None else _facts_of(m.confirmed, m.goal.measure),
         }
 
     def plot(self, path: str | Path | None = None) -> Any:
         """Draw loss against budget and cost, and how long a correction lasts; needs matplotlib.
 
         Args:
-            path: Where to write it too, ending in .png, .svg or .pdf.
+            path: A .png, .svg or .pdf file to write as well.
 
         Returns:
-            The figure, as matplotlib has it; a notebook shows it.
+            The matplotlib figure.
         """
         return advice_figure(self, None if path is None else Path(path))
+
+
+def _facts_of(trial: Trial, measure: str) -> dict[str, Any]:
+    numbers = {name: getattr(trial, name) for name in ("nepe", "endpoint", "seconds", "projections", "iterations")}
+    mean = float(trial.measured.nanmean())
+    return {
+        "schedule": trial.kind,
+        "budget": trial.budget,
+        "projection": trial.how,
+        "loss": trial.loss.facts(),
+        "excess": trial.excess.facts(),
+        "worse": trial.worse.higher,
+        "measured": {measure: None if mean != mean else mean},
+        "far": trial.far,
+        **{name: None if value != value else value for name, value in numbers.items()},
+    }

@@ -1,109 +1,145 @@
-"""Advice in words: what to do and why, what it loses and saves, and what was found."""
+"""Advice in words: the recommendation, the candidates, and what was found."""
 
 from __future__ import annotations
 
 import math
 import textwrap
+from typing import Any
 
-from trimtab.advice.measured import Measured, Recommendation
-from trimtab.advice.trial import KINDS, Trial
+from trimtab.advice.trials import FAR, Finding, Measured, Trial
+from trimtab.core.distributions import compare_samples
+from trimtab.core.statistics import Summary, paired, ratio, tail_share, verdict
 
-__all__ = ["words_of"]
+__all__ = ["FAILURE_MODES", "findings_of", "words_of"]
 
-_WIDTH = 118  # columns of the words
+FAILURE_MODES = {
+    "full-projection-no-better": "projecting at every step is no better than once, at the end",
+    "chaotic-rollout": "rollouts that start a hair apart end far apart",
+    "misaligned-defect": "the defect says little about what a correction is worth",
+    "unstable-projection": "the projection is unstable or discontinuous",
+    "diffuse-defect": "the defect is diffuse, so periodic correction is competitive",
+    "poor-calibration": "the prices do not hold on other seeds",
+    "cheap-projection": "projecting costs next to nothing, so stepwise correction is preferable",
+    "constant-defect": "the defect is constant",
+    "defect-is-projection": "measuring the defect is a projection",
+    "quality-failed": "the quality failed for some samples",
+}
+"""By name: the five of the paper, and those in which there is nothing to decide or nothing to go by."""
+
+_WIDTH = 118
+_ALIGNED = 0.3  # rank correlation
+_DIFFUSE = 0.4  # C_0.2; 0.2 is uniform
+_GAIN = 0.1  # relative, over periodic
+_CHEAP = 0.1  # share of a stepwise rollout's time
 
 
-def words_of(advice: Recommendation) -> str:
-    """The whole advice as plain text."""
+def words_of(advice: Any) -> str:
+    """Return the whole advice as plain text."""
     m = advice.measured
-    lines = [_headline(advice), f"  Why: {advice.reason}.", _loss(advice), _saving(advice)]
-    if m.needed:
-        what = (
-            "Within the time limit"
-            if m.limit is not None
-            else f"To lose no more than {m.tolerance:g} of what full projection gains"
-        )
-        lines += [f"  {what}:", *(f"    {_one(m, kind, trial)}" for kind, trial in m.needed.items())]
-        lines += [] if m.limit is not None else _out_of_reach(m)
+    lines = [_headline(advice), f"  Why: {advice.reason}."]
+    lines += [f"  {line}" for line in (_loss(advice), _cost(advice), _not_quality(m)) if line]
+    if m.trials or m.efforts:
+        lines += ["", f"Candidates by {m.unit}, the cheapest first (* meets the tolerance)"]
+        lines += [_candidate(m, trial) for trial in m.everything]
     lines += ["", "What was found"]
     for finding in advice.findings:
-        lines += textwrap.wrap(
-            finding.text,
-            _WIDTH,
-            initial_indent="  ! " if finding.warns else "  - ",
-            subsequent_indent="    ",
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-    lines += [
-        "",
-        f"Measured on {m.held_out} {m.units}, {_calibrated(m)}, {m.batches} batches in all.",
-        f"Intervals are 95%, bootstrapped over {m.units}"
-        + ("; those of times are the range of three." if m.unit == "seconds" else "."),
-    ]
-    if advice.kind not in ("terminal", "stepwise"):
-        chosen = (
-            f"The budget was chosen by the same {m.units}, so that its loss is sooner above the number given than "
-            "below it. Where that matters, measure it on others."
-        )
-        lines += textwrap.wrap(chosen, _WIDTH)
-    if m.held_out < 16:
-        lines.append(f"That is few: give 64 {'groups' if m.grouped else 'seeds'} or more for numbers to rely on.")
-    return "\n".join(lines)
+        mark = "  ! " if finding.warns else "  - "
+        lines += textwrap.wrap(finding.text, _WIDTH, initial_indent=mark, subsequent_indent="    ")
+    return "\n".join([*lines, "", *textwrap.wrap(_measured_on(m, advice.trial), _WIDTH)])
 
 
-def _calibrated(m: Measured) -> str:
-    return "with a price made earlier" if m.given else f"calibrated on {m.calibrated} others"
-
-
-def _out_of_reach(m: Measured) -> list[str]:
-    """Kinds whose price, made earlier, ends before it does what was asked; what it was tried with at the most."""
-    tried = {kind: m.of(kind)[-2].budget for kind in KINDS if kind not in m.needed and len(m.of(kind)) > 2}
-    return [f"    {kind:9} not with the {most} projections that its price goes up to" for kind, most in tried.items()]
-
-
-def _headline(advice: Recommendation) -> str:
-    m = advice.measured
-    if advice.kind == "terminal" and m.terminal.never_projects:
+def _headline(advice: Any) -> str:
+    m, trial = advice.measured, advice.trial
+    if trial.kind == "terminal" and trial.never_projects:
         return "Use terminal correction: no projection on the way and, with closing='none', none at the end."
-    if advice.kind == "terminal":
+    if trial.kind == "terminal":
         return "Use terminal correction: no projection on the way, one at the end."
-    if advice.kind == "stepwise":
+    if trial.how:
+        return f"Use a cheaper projection at every step: {trial.how} (advice.constraint)."
+    if trial.kind == "inexact":
+        return f"Use {trial.name} instead of whole projections."
+    if trial.kind == "stepwise":
         return "Use stepwise correction: project after every step."
-    share = f"B/T = {advice.budget / m.n_steps:.2f}"
-    return f"Use {advice.kind} correction with {advice.budget} of {m.n_steps} projections ({share})."
+    share = f"B/T = {trial.budget / m.n_steps:.2f}"
+    return f"Use {trial.kind} correction with {trial.budget} of {m.n_steps} projections ({share})."
 
 
-def _loss(advice: Recommendation) -> str:
-    m = advice.measured
-    asked = "" if m.tolerance is None else f"; the tolerance is {m.tolerance:g}"
-    if m.tolerance is not None and advice.loss.high > m.tolerance:
-        asked += ", which is missed"
-    if math.isnan(advice.loss.mean):
-        return "  Loss: none that could be measured."
-    least = "no projection at all" if m.terminal.never_projects else "one projection at the end"
-    return f"  Loss, by {m.measure}: {advice.loss}{asked}. 0 is full projection, 1 is {least}."
+def _loss(advice: Any) -> str:
+    m, goal = advice.measured, advice.measured.goal
+    trial = m.confirmed or advice.trial
+    lost, n = goal.lost(trial), m.fresh or m.held_out
+    if math.isnan(lost.mean):
+        return "Loss: it could not be measured."
+    where = f"on {n} fresh {m.units}" if m.fresh else f"on {n} {m.units}"
+    text = f"Loss, by {goal.measure}: {lost} {where}"
+    if not lost.reliable:
+        text += f"; {_cannot(lost, m)}"
+    elif goal.tolerance is not None:
+        unit = f" in the unit of {goal.measure}" if goal.absolute else ""
+        met = "" if lost.high <= goal.tolerance else ", which is not shown to be met"
+        text += f"; the tolerance is {goal.tolerance:g}{unit}{met}"
+    if not goal.absolute:
+        least = "no projection at all" if m.terminal.never_projects else "one projection at the end"
+        text += f". 0 is full projection, 1 is {least}"
+    if goal.quality is not None and (trial.kind not in ("terminal", "stepwise") or trial.how):
+        text += f". It is worse than full projection in {trial.worse.higher} of {n}"
+        text += "" if goal.absolute else f", on average by {_plain(trial.excess)}"
+    return f"{text}."
 
 
-def _saving(advice: Recommendation) -> str:
-    m, s = advice.measured, advice.saving
-    trials = [m.terminal, m.stepwise, *m.trials]
-    chosen = next(t for t in trials if t.kind == advice.kind and t.budget == advice.budget)
-    if m.unit == "projections":
-        return (
-            f"  Saving: {s.mean:.0%} of the projections, {chosen.projections:.1f} instead of "
-            f"{m.stepwise.projections:.1f} per sample."
-        )
-    times = f"{_time(chosen.seconds)} instead of {_time(m.stepwise.seconds)} per sample"
-    if m.limit is not None and chosen.seconds > m.limit:
-        times += f", which is longer than the limit of {_time(m.limit)}"
-    return f"  Saving: {s.mean:.0%} ({s.low:.0%} to {s.high:.0%}) of the time of stepwise correction, {times}."
+def _cannot(lost: Summary, m: Measured) -> str:
+    return (
+        f"an interval cannot be given with {lost.n} {m.units}, because one of them makes up {lost.top_share:.0%} of "
+        "the spread"
+    )
 
 
-def _one(m: Measured, kind: str, trial: Trial) -> str:
-    time = f", {_time(trial.seconds):>8} per sample" if m.unit == "seconds" else ""
-    many = f"projection{'' if trial.budget == 1 else 's'}"
-    return f"{kind:9} {trial.budget:4d} {many}{time}, loss {trial.loss}"
+def _cost(advice: Any) -> str:
+    m, trial, saving = advice.measured, advice.trial, advice.saving
+    parts = [f"{trial.projections:.1f} projections instead of {m.stepwise.projections:.1f}"]
+    if m.iterates:
+        parts.append(f"{trial.iterations:.1f} solver iterations instead of {m.stepwise.iterations:.1f}")
+    if m.unit == "seconds":
+        parts.append(f"{_time(trial.seconds)} instead of {_time(m.stepwise.seconds)}")
+    text = f"Cost per sample: {', '.join(parts)}; it saves {saving.mean:.0%} of the {m.unit}"
+    text += f" ({saving.low:.0%} to {saving.high:.0%})" if m.unit == "seconds" and saving.n > 1 else ""
+    if m.goal.limit is not None and trial.seconds > m.goal.limit:
+        text += f", but takes longer than the limit of {_time(m.goal.limit)}"
+    return f"{text}."
+
+
+def _not_quality(m: Measured) -> str:
+    if m.goal.quality is not None:
+        return ""
+    return "Nearness to full projection is not quality: full projection may be worse. Give quality= to go by yours."
+
+
+def _candidate(m: Measured, trial: Trial) -> str:
+    cost = f"{trial.projections:6.1f} projections"
+    cost += f", {trial.iterations:6.1f} iterations" if m.iterates else ""
+    cost += f", {_time(trial.seconds):>8}" if m.unit == "seconds" else ""
+    again = next((one for one in m.rejected if one.name == trial.name), None)
+    met = "*" if m.goal.tolerance is not None and m.goal.met(trial) and again is None else " "
+    on_fresh = "" if again is None else f"; on fresh seeds {m.goal.lost(again)}"
+    return f"  {met} {trial.name:42.42} {cost}, loss {m.goal.lost(trial)}{on_fresh}"
+
+
+def _measured_on(m: Measured, chosen: Trial) -> str:
+    text = f"Chosen on {m.held_out} {m.units}"
+    if m.given:
+        text += ", with a price made earlier"
+    elif m.calibrated:
+        text += f", calibrated on {m.calibrated} others"
+    text += f", measured once more on {m.fresh} that chose nothing" if m.fresh else ""
+    text += f"; {m.batches} batches in all. Intervals are 95%, bootstrapped over {m.units}"
+    text += " and left out if a few of them hold most of the spread."
+    if not m.fresh and chosen not in (m.terminal, m.stepwise):
+        text += " The choice was made on the same rollouts, so its loss is optimistic: measure it on other seeds."
+    if m.repeated:
+        text += f" {m.repeated} samples with repeated seeds were left out."
+    if m.held_out < 16:
+        text += f" {m.held_out} is few: give 64 {'groups' if m.grouped else 'seeds'} or more."
+    return text
 
 
 def _time(seconds: float) -> str:
@@ -111,3 +147,205 @@ def _time(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds / 1e-6:.3g} µs"
+
+
+def _plain(value: Summary) -> str:
+    """Return an estimate in a unit of any size."""
+    interval = f" ({value.low:.3g} to {value.high:.3g})" if value.reliable else ""
+    return f"{value.mean:.3g}{interval}"
+
+
+# ------------------------------------------------------------------ what was found
+
+
+def findings_of(m: Measured, chosen: Trial) -> tuple[Finding, ...]:
+    """Return answers and failure modes, in the order a person would ask."""
+    found = [_reference(m), _broken(m), _chaos(m), _landing(chosen, m)]
+    if m.samples is not None:
+        words = compare_samples(*m.samples).words()
+        found.append(Finding("distribution", False, f"As a distribution, the final samples {words}."))
+    found += [_yours(m), _tails(m), _concentration(m), _lasting(m), _alignment(m), _stability(m)]
+    found.append(_price_of_projection(m))
+    if m.constant:
+        text = (
+            "The defect is the same number at every step of every rollout, so it cannot decide anything: use periodic "
+            "or planned times, or a defect that measures distance."
+        )
+        found.append(Finding("constant-defect", True, text))
+    if m.looks_project:
+        text = (
+            "Measuring the defect is a projection, so waiting for a high one saves nothing: use periodic, window or "
+            "planned times, or give a cheap defect."
+        )
+        found.append(Finding("defect-is-projection", True, text))
+    found.append(_calibration(m))
+    return tuple(finding for finding in found if finding is not None)
+
+
+def _reference(m: Measured) -> Finding:
+    gain = _plain(m.gain) + ("" if m.gain.reliable else f" (no interval: {_cannot(m.gain, m)})")
+    once = "not at all" if m.terminal.never_projects else "once, at the end"
+    if not (m.gain.low > 0 or (not m.gain.reliable and m.gain.mean > 0)):
+        worse = "worse than" if m.gain.high < 0 else "no better than"
+        return Finding(
+            "full-projection-no-better",
+            True,
+            f"By {m.goal.measure}, projecting at every step is {worse} {once}: it gains {gain} over a mean of "
+            f"{m.full:.4g}. Project less, or improve the projection.",
+        )
+    best = m.best
+    best_at = "" if m.goal.to_full else f"; final samples are best with {best.name}"
+    terminal = "no projection" if m.terminal.never_projects else "terminal projection"
+    text = f"By {m.goal.measure}, full projection is better than {terminal} by {gain}{best_at}."
+    return Finding("reference", False, text)
+
+
+def _broken(m: Measured) -> Finding | None:
+    missing = max((trial.missing for trial in m.everything), default=0)
+    if not missing and not m.broken:
+        return None
+    why = f" ({m.broken})" if m.broken else ""
+    text = (
+        f"The quality gave no number for up to {missing} of {m.held_out} {m.units} of a batch{why}; they are left out."
+    )
+    return Finding("quality-failed", True, text)
+
+
+def _chaos(m: Measured) -> Finding | None:
+    if not m.stability.chaotic:
+        return None
+    text = (
+        f"Two rollouts a hair apart at the start are {m.stability.divergence:.0f} times as far apart at the end: "
+        "distances between final states say nothing here. Go by a quality, or compare distributions."
+    )
+    return Finding("chaotic-rollout", True, text)
+
+
+def _landing(chosen: Trial, m: Measured) -> Finding | None:
+    if not chosen.far:
+        return None
+    text = (
+        f"{chosen.far} of {m.batch} samples land {FAR:.0f} times farther from feasible than usual before the last "
+        "projection: draw them again, or spend more on them."
+    )
+    return Finding("landing", False, text)
+
+
+def _yours(m: Measured) -> Finding | None:
+    if m.yours is None:
+        return None
+    yours, goal = m.yours, m.goal
+    cheaper = [trial for trial in m.everything if trial.cost(m.unit) <= yours.cost(m.unit)]
+    better = min(cheaper, key=lambda trial: goal.lost(trial).mean, default=None)
+    text = f"Your window costs {yours.projections:.1f} projections per sample and loses {goal.lost(yours)}"
+    if better is not None:
+        text += f"; the best candidate that costs no more is {better.name}: {goal.lost(better)}"
+    return Finding("your-window", False, f"{text}.")
+
+
+def _tails(m: Measured) -> Finding | None:
+    """Say if a few rollouts hold most of the loss."""
+    unknown = [trial for trial in m.trials if not m.goal.lost(trial).reliable and not trial.missing]
+    if not unknown:
+        return None
+    trial = max(unknown, key=lambda one: one.budget)
+    lost = (trial.measured - m.stepwise.measured).clamp(min=0)
+    few = max(1, m.held_out // 16)
+    makes = f"{few} of {m.held_out} {m.units} " + ("makes" if few == 1 else "make")
+    text = (
+        f"A few {m.units} decide: with {trial.name}, {makes} up {tail_share(lost, few / len(lost)):.0%} of the loss. "
+        "More seeds show how rare they are. By the distance to full projection, a sample that ends elsewhere counts as "
+        "lost though it may be as good: a quality decides that."
+    )
+    return Finding("tails", False, text)
+
+
+def _middle(m: Measured, kind: str) -> Trial | None:
+    """Return the trial of a kind nearest to a quarter of the steps."""
+    trials = [trial for trial in m.trials if trial.kind == kind]
+    return min(trials, key=lambda trial: abs(trial.budget - m.n_steps / 4), default=None)
+
+
+def _concentration(m: Measured) -> Finding | None:
+    periodic = _middle(m, "periodic")
+    others = [trial for kind in ("window", "planned", "adaptive") if (trial := _middle(m, kind)) is not None]
+    if periodic is None or not others:
+        return None
+    full = m.stepwise.measured
+    best = min(others, key=lambda trial: trial.loss.mean)
+    left = ratio(best.measured - full, periodic.measured - full)
+    held = f"the worst 20% of steps hold {m.concentration:.0%} of the defect (20% would be uniform)"
+    gain = 1 - left.mean
+    interval = f" ({1 - left.high:.0%} to {1 - left.low:.0%})" if left.reliable else ""
+    lowers = f"{best.kind} correction lowers the loss of periodic correction by {gain:.0%}{interval}"
+    if math.isnan(left.mean):
+        return Finding("concentration", False, f"Concentration: {held}. Periodic correction may lose nothing at all.")
+    if m.concentration < _DIFFUSE and gain < _GAIN:
+        text = f"The defect is diffuse: {held}, and at a quarter of the budget {lowers}."
+        return Finding("diffuse-defect", True, f"{text} Periodic correction is competitive.")
+    return Finding("concentration", False, f"Concentration: {held}. At a quarter of the budget {lowers}.")
+
+
+def _lasting(m: Measured) -> Finding | None:
+    if m.effects is None:
+        return None
+    survival, half = m.effects.survival, m.effects.half_life
+    long = f"half of it is gone after {half:.1f} steps" if math.isfinite(half) else "half of it is left to the end"
+    words = zip(("early", "middle", "late"), m.effects.one_step, strict=True)
+    thirds = ", ".join(f"{word} {share:.2f}" for word, share in words)
+    left = f"{float(survival[1]):.2f} of a correction's benefit survives one step ({thirds})"
+    return Finding("lasting", False, f"How long it lasts: {left}, and {long}.")
+
+
+def _alignment(m: Measured) -> Finding | None:
+    if m.effects is None:
+        return None
+    path, end = (m.effects.alignment(worth) for worth in (m.effects.value, m.effects.endpoint))
+    numbers = (
+        f"rank correlation {path.mean:.2f} ({path.low:.2f} to {path.high:.2f}), for the final state {end.mean:.2f}"
+    )
+    if not path.mean >= _ALIGNED:
+        text = (
+            f"The defect says little about what a correction is worth: {numbers}. Times fixed in advance may do better."
+        )
+        return Finding("misaligned-defect", True, text)
+    return Finding("alignment", False, f"A high defect is worth correcting: {numbers}.")
+
+
+def _stability(m: Measured) -> Finding:
+    s = m.stability
+    numbers = f"{s.failed:.1%} of projections fail, {s.left_over:.1%} of the defect is left"
+    if not math.isnan(s.amplification):
+        numbers += f", a small change of a state is multiplied by up to {s.amplification:.2g}"
+    if not math.isnan(s.again):
+        numbers += f", projecting again moves it by {s.again:.1%} of the way"
+    if s.sound:
+        return Finding("stability", False, f"The projection is sound: {numbers}.")
+    text = (
+        f"The projection is unstable or discontinuous: {numbers}. Fix that first: try a tighter tolerance, a better "
+        "start of the solver, or on_failure='retry'."
+    )
+    return Finding("unstable-projection", True, text)
+
+
+def _price_of_projection(m: Measured) -> Finding:
+    taken = 1 - m.terminal.seconds / m.stepwise.seconds
+    longer = m.stepwise.seconds / m.terminal.seconds
+    once = "one that is not projected" if m.terminal.never_projects else "one projected once"
+    numbers = f"a stepwise rollout takes {longer:.1f} times as long as {once}, with {m.batch} samples in a batch"
+    if m.unit == "seconds" and taken < _CHEAP:
+        return Finding("cheap-projection", True, f"Projecting is cheap: {numbers}. Use stepwise correction.")
+    return Finding("cost", False, f"Time: {numbers}; at most {max(taken, 0.0):.0%} of it can be saved.")
+
+
+def _calibration(m: Measured) -> Finding | None:
+    periodic, adaptive = _middle(m, "periodic"), _middle(m, "adaptive")
+    if periodic is None or adaptive is None:
+        return None
+    found = verdict(paired(adaptive.measured, periodic.measured))
+    numbers = f"at B = {adaptive.budget} it loses {m.goal.lost(adaptive)}, periodic {m.goal.lost(periodic)}"
+    if found == "worse":
+        text = f"The prices do not hold on other seeds: {numbers}. Calibrate on more seeds, and on the sampler you run."
+        return Finding("poor-calibration", True, text)
+    level = {"better": "ahead of", "same": "level with"}.get(found, "not clearly ahead of")
+    return Finding("calibration", False, f"On other seeds adaptive correction is {level} periodic: {numbers}.")

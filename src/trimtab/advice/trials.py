@@ -1,338 +1,526 @@
-"""Schedules tried out at budgets: what each loses and what it costs, on seeds that calibrated nothing."""
+"""Schedules and cheaper projections tried out: what each loses against full projection, and what it costs."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from trimtab.advice.diagnosis import Interval, bootstrap, mean, ratio_interval
-from trimtab.advice.shared import Shared
-from trimtab.advice.trial import Kind, Trial
-from trimtab.core.budget import Budget, Unit
-from trimtab.core.identity import fingerprint
+from trimtab.advice.checks import Effects, Stability
+from trimtab.core.constraint import Constraint
 from trimtab.core.metrics import Distance, measured_distance, nepe, path_error
 from trimtab.core.problem import Problem
 from trimtab.core.progress import Progress
 from trimtab.core.quality import Quality
 from trimtab.core.record import Rollout
-from trimtab.core.repeatable import Twice, check_same, twice
-from trimtab.core.runner import RunBatch, Runs, ahead
+from trimtab.core.repeatable import as_record
+from trimtab.core.runner import RunBatch, Runs, checked
 from trimtab.core.schedule import Schedule, Watched
-from trimtab.prices.batches import Batches, check_distinct_seeds
-from trimtab.prices.calibration import batches_of
-from trimtab.prices.candidates import by_race
+from trimtab.core.statistics import Signs, Summary, count_signs, paired, ratio
+from trimtab.prices import Plan, Price, calibrate
 from trimtab.prices.check_runs import check_schedule_is_used, same_batch
-from trimtab.prices.methods import by_dp, by_plan
-from trimtab.prices.objective import Objective, describe, finite
-from trimtab.prices.plan import Plan
-from trimtab.prices.raced import Price
-from trimtab.schedules import Periodic, Stepwise, Terminal, Window
+from trimtab.schedules import Inexact, Periodic, Stepwise, Terminal, Window
 
-__all__ = ["TrialRuns"]
+__all__ = ["KINDS", "Cost", "Evaluation", "Finding", "Goal", "Kind", "Measured", "Search", "Trial"]
 
-_SEARCHES = 3  # budgets tried between those of the grid, for each schedule
-_TRIAL_RUNS = 27  # about, beside those that calibrate
-_PATIENCE = 20.0  # seconds: slower rollouts are not run again to compare their times
+Cost = Literal["seconds", "projections", "iterations"]
+Kind = Literal["terminal", "periodic", "window", "planned", "adaptive", "inexact", "stepwise"]
+
+KINDS: tuple[Kind, ...] = ("terminal", "inexact", "stepwise", "periodic", "window", "planned", "adaptive")
+"""Kinds of schedules, the simplest first."""
+
+FAR = 10.0
+"""A landing so many times the median is far out."""
+
+_FIRST = 0.25  # share of the steps that every kind is tried at first
+_SEARCHES = 2  # budgets per kind after that
 
 
-class TrialRuns:
-    """Two batches of rollouts, one that calibrates and one that measures, and everything run on them."""
+@dataclass(frozen=True, eq=False)
+class Goal:
+    """What was asked for."""
 
-    def __init__(
-        self,
-        calibrating: Shared,
-        measuring: RunBatch,
-        n_steps: int,
-        distance: Distance,
-        price: Price | None,
-        progress: Progress,
-        quality: Quality | None = None,
-        problems: tuple[Problem | None, Problem | None] = (None, None),
-        objective: Objective = "endpoint",
-        look: float = 0.0,
-    ) -> None:
-        """Run the ends that everything is measured between; both runs use the same seeds each time, and not others'."""
-        self.calibrating, self.measuring, self.problems = calibrating, measuring, problems
-        self.distance, self.progress = distance, progress
-        self.quality, self.objective, self.look = quality, objective, look
-        self.n_steps, self._measured = n_steps, 0
+    distance: Distance  # between states
+    quality: Quality | None = None  # the measure of final samples, if any
+    objective: str = "endpoint"  # "endpoint" or "path", the measure without a quality
+    tolerance: float | None = 0.1  # the loss that may be lost, if any
+    absolute: bool = False  # whether the tolerance is in the unit of the measure, not a share of full projection's gain
+    limit: float | None = None  # seconds per sample, if any
+    cost: Cost = "seconds"  # what to save
+    defect_cost: float = 0.0  # cost of measuring a defect, in projections
 
+    @property
+    def measure(self) -> str:
+        """Return the name of the measure."""
+        return self.objective if self.quality is None else self.quality.name
+
+    @property
+    def to_full(self) -> bool:
+        """Return whether the measure is the distance to full projection."""
+        return self.quality is None and self.objective == "endpoint"
+
+    def lost(self, trial: Trial) -> Summary:
+        """Return the loss in the unit of the tolerance."""
+        return trial.excess if self.absolute else trial.loss
+
+    def met(self, trial: Trial) -> bool:
+        """Return whether the whole interval of the loss is within the tolerance."""
+        return (trial.kind == "stepwise" and not trial.how) or self.lost(trial).high <= (self.tolerance or 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """One way to correct, measured."""
+
+    kind: Kind  # kind of schedule
+    budget: int  # corrections per sample
+    schedule: Schedule  # the schedule
+    how: str  # the name of a cheaper projection; "" for the constraint itself
+    measured: Tensor  # the measure of each sample or group, (n,), lower is better
+    loss: Summary  # the share of full projection's gain that is lost: 0 is full projection, 1 is terminal projection
+    excess: Summary  # the mean of `measured` minus that of full projection, in the unit of the measure
+    worse: Signs  # in how many samples it is better and worse than full projection
+    nepe: float  # mean normalised excess path error
+    endpoint: float  # mean distance of final states to those of full projection
+    seconds: float  # wall clock per sample
+    projections: float  # per sample, with the closing projection, and defects at what one costs
+    iterations: float  # solver iterations per sample; 0 if they are not counted
+    far: int  # number of samples whose last proposal is ten times as far from feasible as usual
+    missing: int  # number of samples without a measure
+
+    @property
+    def never_projects(self) -> bool:
+        """Return whether nothing is ever projected (a terminal schedule with closing='none')."""
+        return self.projections == 0
+
+    @property
+    def name(self) -> str:
+        """Return what it is, in words."""
+        if self.how:
+            return f"{self.how} at every step"
+        if self.kind == "inexact":
+            return f"{self.schedule.per_step:g} iterations per step"  # type: ignore[attr-defined]
+        ends = {"terminal": "one projection at the end", "stepwise": "a full projection at every step"}
+        return ends.get(self.kind) or f"{self.kind} with {self.budget}"
+
+    def cost(self, unit: Cost) -> float:
+        """Return the cost per sample in a unit."""
+        return {"seconds": self.seconds, "projections": self.projections, "iterations": self.iterations}[unit]
+
+
+class Evaluation:
+    """One batch of seeds on which ways to correct are measured against terminal and full projection."""
+
+    def __init__(self, run: RunBatch, problem: Problem | None, goal: Goal, progress: Progress, check: bool = True):
+        """Run the terminal batch, twice if it is to be checked, and the stepwise batch."""
+        self.run_batch, self.problem, self.goal, self.progress = run, problem, goal, progress
+        self.batches, self.broken = 0, ""
         progress("terminal and stepwise rollouts")
-        progress.expect(_TRIAL_RUNS + (0 if price is not None else batches_of("race", objective)))
-        ahead(measuring, [Watched(Stepwise())])
-        first_of_all, self.alone, moved = self.twice(Watched(Terminal()))
-        check_same(Twice(first_of_all, self.alone, moved))
-        if self.alone.n_steps != n_steps:
-            raise ValueError(f"n_steps is {n_steps}, but the run came back with {self.alone.n_steps} steps")
+        self.alone = checked(run, Watched(Terminal())) if check else as_record(run(Watched(Terminal())))
+        self.count(2 if check else 1)
+        self._tried = False  # the quality, which may fail at once but not later
+        if goal.quality is not None:
+            self.measure(self.alone)
+        self._tried = True
         self.reference = self.run(Watched(Stepwise()))
         check_schedule_is_used(self.alone, self.reference)
-        # updates are the same work whatever the schedule, so differences between runs are noise
-        self.update = sorted(run.seconds["update"] for run in (first_of_all, self.alone, self.reference))[1]
         self.n = self.alone.defects.shape[1]
-        # a constraint without a defect of its own has its looks booked as projections
-        self.looks_project = self.alone.calls["defect"] == 0
+        self.looks_project = self.alone.calls["defect"] == 0  # a defect that projects is counted as a projection
+        seeds = self.alone.seeds if self.alone.groups is None else None
+        self.clusters = None if seeds is None else seeds.cpu()
         self.ends = path_error(self.reference).double(), path_error(self.alone).double()
-        self.path_span = self.ends[1] - self.ends[0]
         self.full, self.closed = self.measure(self.reference), self.measure(self.alone)
-        self.span = float((self.closed - self.full).mean())  # what full projection gains over terminal projection
-        self.constant = float(self.alone.defects.max()) == float(self.alone.defects.min())
-        self.finals: dict[tuple[str, int], Any] = {}
-        nothing = int(self.alone.closing_rule == "paid")  # on the way: a budget counts the closing projection if paid
+        self.gain = paired(self.closed, self.full, self.clusters)
+        nothing = int(self.alone.closing_rule == "paid")
         self.terminal = self.judge("terminal", nothing, Terminal(), self.alone)
         self.stepwise = self.judge("stepwise", self.n_steps, Stepwise(), self.reference)
+
+    @property
+    def n_steps(self) -> int:
+        """Return T."""
+        return self.alone.n_steps
+
+    @property
+    def constant(self) -> bool:
+        """Return whether the defect is the same number everywhere."""
+        return float(self.alone.defects.max()) == float(self.alone.defects.min())
+
+    @property
+    def iterates(self) -> bool:
+        """Return whether the solver iterates: a full projection takes more than one iteration."""
+        return self.stepwise.iterations > 1.001 * self.stepwise.projections
+
+    @property
+    def worth_following(self) -> bool:
+        """Return whether full projection is better than terminal projection, as far as can be told.
+
+        With an unknown tail the sign test decides.
+        """
+        if not self.gain.mean > 0:
+            return False
+        signs = count_signs(self.full, self.closed, self.clusters)
+        return self.gain.low > 0 if self.gain.reliable else signs.lower > signs.higher and signs.p < 0.05
+
+    def count(self, batches: int = 1) -> None:
+        """Count batches that were run."""
+        self.batches += batches
+        self.progress.batch(batches)
+
+    def run(self, schedule: Schedule, how: str = "", **options: Any) -> Rollout:
+        """Run the batch under a schedule, with a cheaper projection if it is named."""
+        run = self.run_batch
+        if how or options:
+            closing = {"closing": self.alone.closing_rule, "measure_defects": True}
+            _, run = self.changed(partial(_with_cheaper, how=how), **closing | options)
+        record = same_batch(run(schedule), self.alone)
+        self.count()
+        return record
+
+    def changed(self, change: Callable[[Problem], Problem], **options: Any) -> tuple[Problem, RunBatch]:
+        """Return a modified problem and what runs it, on the same engine; `change` is a function of a module."""
+        assert self.problem is not None
+        other, run = change(self.problem), self.run_batch
+        if not isinstance(run, Runs):
+            return other, partial(other.rollout, **options)
+        make = run.shop.maker_of(self.problem)
+        if make is not None:
+            run.shop.knows(other, partial(_made, make, change))
+        return other, run.shop.runs(other, **options)
+
+    def measure(self, run: Rollout) -> Tensor:
+        """Return the measure of each sample or group, (n,), lower is better; NaN if the quality failed."""
+        goal = self.goal
+        if goal.quality is not None:
+            found = self._quality(goal.quality, run)
+        elif goal.objective == "path":
+            found = path_error(run).double().cpu()
+        else:
+            found = measured_distance(goal.distance, run.final, self.reference.final).double().cpu()
+        if bool(found.isinf().any()):
+            raise ValueError(
+                f"{goal.measure} is infinite for {int(found.isinf().sum())} of {len(found)} samples, so a mean over "
+                "them says nothing; give a large number instead"
+            )
+        return found if run.groups is None else run.groups.means(found)
+
+    def _quality(self, quality: Quality, run: Rollout) -> Tensor:
+        if not self._tried:
+            return quality.costs(run.final, self.problem)
+        try:
+            found = quality.lenient.costs(run.final, self.problem)
+        except Exception as error:  # what was measured before must not be lost
+            self.broken = f"{type(error).__name__}: {error}"
+            found = torch.full((run.projected.shape[1],), torch.nan, dtype=torch.float64)
+        return torch.where(found.isinf(), torch.nan, found)
+
+    def judge(self, kind: Kind, budget: int, schedule: Schedule, run: Rollout, how: str = "") -> Trial:
+        """Return what a run, whose defects were measured, lost and cost."""
+        measured = self.measure(run)
+        landing = run.defects[-1]
+        far = int((landing > FAR * landing.median()).sum()) if float(landing.median()) > 0 else 0
+        looks = self.goal.defect_cost * self.n_steps * schedule.uses_defects
+        return Trial(
+            kind=kind,
+            budget=budget,
+            schedule=schedule,
+            how=how,
+            measured=measured,
+            loss=self._loss(kind, how, measured),
+            excess=paired(measured, self.full, self.clusters),
+            worse=count_signs(measured, self.full, self.clusters),
+            nepe=float(nepe(path_error(run).double(), *self.ends).nanmean()),
+            endpoint=float(measured_distance(self.goal.distance, run.final, self.reference.final).double().mean()),
+            seconds=self.seconds(run, kind, schedule.uses_defects),
+            projections=self._projections(run) + looks,
+            iterations=run.all_iterations.double().mean().item(),
+            far=far,
+            missing=int(measured.isnan().sum()),
+        )
+
+    def again(self, trial: Trial) -> Trial:
+        """Return a trial of another evaluation, measured on this one."""
+        options = {"unit": "iteration"} if trial.kind == "inexact" else {}
+        plain = bool(trial.how or options)
+        run = self.run(trial.schedule if plain else Watched(trial.schedule), trial.how, **options)
+        return self.judge(trial.kind, trial.budget, trial.schedule, run, trial.how)
+
+    def _loss(self, kind: Kind, how: str, measured: Tensor) -> Summary:
+        """Return the share of full projection's gain that is lost; the two ends are 0 and 1 by definition."""
+        if not float((self.closed - self.full).nanmean()) > 0:
+            return Summary(math.nan)
+        if kind in ("terminal", "stepwise") and not how:
+            end = float(kind == "terminal")
+            return Summary(end, end, end, end, len(measured), 0.0, len(measured), True)
+        return ratio(measured - self.full, self.closed - self.full, self.clusters)
+
+    @staticmethod
+    def _projections(run: Rollout) -> float:
+        """Return projections per sample; a step of a few iterations counts as one."""
+        if run.unit == "projection":
+            return float(run.paid.double().mean())
+        return float((run.projected.sum(dim=0) + run.closing).double().mean())
+
+    def seconds(self, run: Rollout, kind: str, looks: bool = True) -> float:
+        """Return wall clock per sample, without defects that were only measured for the record."""
+        update = self.alone.seconds["update"]  # the same work whatever the schedule
+        spent = run.seconds | {"update": update} | ({} if looks else {"defect": 0.0})
+        if self.looks_project and kind != "adaptive":
+            spent["projection"] *= int(run.paid.sum()) / max(run.rows["projection"], 1)
+        return sum(spent.values()) / self.n
+
+
+class Search:
+    """Candidates tried on one evaluation; prices are calibrated on `calibrating`, a problem or a run function."""
+
+    def __init__(self, at: Evaluation, calibrating: Any, price: Price | None, thorough: bool, engine: Any) -> None:
+        """Start with the two ends."""
+        self.at, self.goal, self.calibrating = at, at.goal, calibrating
+        self.thorough, self.engine = thorough, engine
         self.trials: dict[tuple[str, int], Trial] = {}
-        self.given: Kind | None = None  # the kind of schedule that a price made earlier is of
+        self.efforts: list[Trial] = []
+        self.finals: dict[str, Any] = {}
+        self.given: Kind | None = None
         self.prices: dict[str, Price] = {}
+        self.calibration_batches = 0
         if price is not None:
             self.given = "planned" if isinstance(price, Plan) else "adaptive"
             self.prices[self.given] = price
 
     @property
-    def degenerate(self) -> float:
-        """The share of samples for which timing is of no consequence to path error."""
-        return float((self.path_span <= 1e-9).double().mean())
-
-    @property
-    def calibrated(self) -> int:
-        """Samples, or groups of them, that prices are calibrated on."""
-        problem = self.problems[0]
-        if problem is not None:
-            return len(problem) if problem.groups is None else problem.groups.n
-        return self.calibrating(Watched(Terminal())).grouped().defects.shape[1]
-
-    @property
-    def worth_following(self) -> bool:
-        """Whether full projection is better than terminal projection in the measure, by more than chance."""
-        return self.span > 0 and self.gain.low > 0
-
-    @property
-    def gain(self) -> Interval:
-        """By how much full projection is better than terminal projection in the measure, with its interval."""
-        return bootstrap(mean, self.closed - self.full)
-
-    @property
-    def groups(self) -> bool:
-        """Whether samples are decided on together."""
-        return self.alone.groups is not None
-
-    def your_window(self, schedule: Window) -> Trial:
-        """What is done today: every step from some step on, measured like the rest."""
-        budget = len(schedule.steps(self.n_steps))
-        self.progress(f"your window, the last {budget} of {self.n_steps} steps")
-        return self.judge("window", budget, schedule, self.run(Watched(schedule)))
-
-    @property
-    def measure_name(self) -> str:
-        """What losses are measured by."""
-        return self.quality.name if self.quality is not None else describe(self.objective)
-
-    def measure(self, run: Rollout) -> Tensor:
-        """The number that advice is about, (n,), lower being better; of groups, their means, since rows go together."""
-        if self.quality is not None:
-            found = self.quality.costs(run.final, self.problems[1])
-        elif self.objective == "path":
-            found = path_error(run).double().cpu()
-        else:
-            found = measured_distance(self.distance, run.final, self.reference.final).double().cpu()
-        finite(found, self.measure_name)
-        return found if run.groups is None else run.groups.means(found)
-
-    @property
     def kinds(self) -> tuple[Kind, ...]:
-        """What can be recommended here: a defect that is constant, or costs a projection to see, decides nothing.
-
-        A price that was made earlier is judged for what it is, whatever the defect.
-        """
-        if self.given is not None:
-            return ("periodic", "window", self.given)
-        blind = self.constant or self.looks_project
-        return ("periodic", "window", "planned") if blind else ("periodic", "window", "adaptive")
+        """Return the kinds to try: a defect that is constant, or that costs a projection, decides nothing."""
+        blind = self.at.constant or self.at.looks_project
+        return ("periodic", "window", self.given or ("planned" if blind else "adaptive"))
 
     @property
-    def batches(self) -> int:
-        """All that were run, of either half of the samples."""
-        return self.calibrating.count + self._measured
+    def everything(self) -> list[Trial]:
+        """Return all trials, with both ends."""
+        return [self.at.terminal, *self.efforts, *self.trials.values(), self.at.stepwise]
 
-    def ran(self, batches: int = 1) -> None:
-        """Count batches of the half that measures, whatever ran them."""
-        self._measured += batches
-        self.progress.batch(batches)
-
-    def run(self, schedule: Schedule) -> Rollout:
-        """The batch that measures, under a schedule."""
-        record = same_batch(self.measuring(schedule), self.alone)
-        self.ran()
-        return record
-
-    def twice(self, schedule: Schedule) -> Twice:
-        """The batch that measures, twice under one schedule."""
-        run = self.measuring
-        both = run.twice(schedule) if isinstance(run, Runs) else twice(run, schedule)
-        self.ran(2)
-        return both
-
-    def announce(self, kind: Kind, budgets: Iterable[int]) -> None:
-        """Begin the runs of trials to come."""
-        new = [b for b in dict.fromkeys(budgets) if 1 < b < self.n_steps and (kind, b) not in self.trials]
-        ahead(self.measuring, [Watched(self.schedule(kind, budget)) for budget in new])
+    def try_efforts(self) -> None:
+        """Try cheaper projections, and a few iterations, at every step; problems only."""
+        at, problem = self.at, self.at.problem
+        if problem is None or at.alone.groups is not None:
+            return
+        cheaper = sorted(problem.constraint.cheaper(), key=lambda how: "iteration" not in how)
+        for how in cheaper:  # the cheapest first: those that stop after one iteration
+            at.progress(f"projecting with {how}")
+            run = at.run(Stepwise(), how)
+            self.efforts.append(at.judge("stepwise", at.n_steps, Stepwise(), run, how))
+        if problem.constraint.improves and at.iterates:
+            schedule = Inexact(1)
+            at.progress("one iteration at every step")
+            run = at.run(schedule, unit="iteration")
+            self.efforts.append(at.judge("inexact", at.n_steps, schedule, run))
 
     def price(self, kind: str) -> Price:
-        """Of a kind that needs one, calibrated on the other batch when first asked for."""
+        """Return the price of a kind, calibrated when first asked for."""
         if kind not in self.prices:
-            self.progress(f"calibrating {kind} correction")
+            self.at.progress(f"calibrating {kind} correction")
+            goal = self.goal
+            path = goal.objective == "path" and goal.quality is None
+            method = "planned" if kind == "planned" else "dp" if path else "race" if self.thorough else "paper"
+            judged: dict[str, Any] = {"quality": goal.quality, "look": goal.defect_cost} if method == "race" else {}
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # a constant defect is among the findings
-                batches = self.calibration_batches(1.0)
-                if kind == "planned":
-                    self.prices[kind] = by_plan(batches)
-                elif self.objective == "path" and self.quality is None and not self.look:
-                    self.prices[kind] = by_dp(batches)
-                else:
-                    self.prices[kind] = by_race(batches, self.quality, self.problems[0], {}, self.look)
+                found = calibrate(
+                    self.calibrating,
+                    method=method,
+                    objective="path" if path else "endpoint",
+                    distance=goal.distance,
+                    check=False,
+                    engine=self.engine,
+                    progress=self.at.progress,
+                    **judged,
+                )
+            self.calibration_batches += int(getattr(found, "notes", {}).get("batches", 0))
+            self.prices[kind] = found
         return self.prices[kind]
 
-    def calibration_batches(self, budget: Budget, unit: Unit = "projection") -> Batches:
-        """Of the half that calibrates; what was run there before is not run again."""
-        problem, known = self.problems[0], ""
-        if problem is not None:
-            check_distinct_seeds(problem)
-            known = fingerprint(problem.sampler, problem.constraint)
-        return Batches(self.calibrating, budget, self.objective, self.distance, known, False, self.progress, unit)
-
-    def judge(self, kind: Kind, budget: int, schedule: Schedule, run: Rollout) -> Trial:
-        """What a run, whose defects were measured, lost and cost.
-
-        A schedule that does not look at defects does not pay for the looks that were made to measure them.
-        """
-        apart = measured_distance(self.distance, run.final, self.reference.final)
-        measured = self.measure(run)
-        values = (measured - self.full) / self.span if self.span > 0 else torch.full_like(measured, torch.nan)
-        self.finals[kind, budget] = run.final
-        return Trial(
-            kind=kind,
-            budget=budget,
-            values=values,
-            loss=self.share_lost(measured),
-            measured=measured,
-            nepe=float(nepe(path_error(run).double(), *self.ends).nanmean()),
-            seconds=self.seconds(run, kind, schedule.uses_defects),
-            projections=float(run.paid.double().mean()) + self.look * self.n_steps * schedule.uses_defects,
-            endpoint=float(apart.double().mean()),
-            schedule=schedule,
-        )
-
-    def share_lost(self, measured: Tensor) -> Interval:
-        """The share of what full projection gains that a schedule loses, from its measure of each sample, (n,).
-
-        The gain is as uncertain as the loss, and of the same samples: one that ends far away makes both large. So the
-        interval is that of their ratio.
-        """
-        if not self.span > 0:
-            return Interval(math.nan, math.nan, math.nan)
-        return ratio_interval(measured - self.full, self.closed - self.full)
-
-    def seconds(self, run: Rollout, kind: str, looks: bool = True) -> float:
-        """Wall clock per sample. Where looking is projecting, only adaptive correction has to look."""
-        spent = run.seconds | {"update": self.update} | ({} if looks else {"defect": 0.0})
-        if self.looks_project and kind != "adaptive":
-            spent["projection"] *= int(run.paid.sum()) / max(run.rows["projection"], 1)
-        return sum(spent.values()) / self.n
-
-    def trial(self, kind: Kind, budget: int) -> Trial:
-        """Measured once."""
-        if budget <= self.terminal.budget:
-            return self.terminal
-        if budget == self.n_steps:
-            return self.stepwise
-        if (kind, budget) not in self.trials:
-            schedule = self.schedule(kind, budget)
-            self.progress(f"{kind} correction with {budget} of {self.n_steps}")
-            self.trials[kind, budget] = self.judge(kind, budget, schedule, self.run(Watched(schedule)))
-        return self.trials[kind, budget]
-
     def schedule(self, kind: Kind, budget: int) -> Schedule:
-        """The schedule of a kind for a budget, the closing projection included."""
+        """Return the schedule of a kind for a budget, the closing projection included."""
         if kind == "periodic":
             return Periodic(budget)
-        if kind == "window":
-            return Window(self.n_steps - budget)
-        return self.price(kind).at(budget)
+        return Window(self.at.n_steps - budget) if kind == "window" else self.price(kind).at(budget)
+
+    def trial(self, kind: Kind, budget: int) -> Trial:
+        """Return one trial; each is run once."""
+        at = self.at
+        if budget <= at.terminal.budget:
+            return at.terminal
+        if budget >= at.n_steps:
+            return at.stepwise
+        if (kind, budget) not in self.trials:
+            schedule = self.schedule(kind, budget)
+            at.progress(f"{kind} correction with {budget} of {at.n_steps}")
+            run = at.run(Watched(schedule))
+            found = self.trials[kind, budget] = at.judge(kind, budget, schedule, run)
+            self.finals[found.name] = run.final
+        return self.trials[kind, budget]
 
     def most(self, kind: str) -> int:
-        """The largest budget between terminal and stepwise; a price made earlier may go less far."""
+        """Return the largest budget below T; a price made earlier may end before."""
         price = self.prices.get(kind)
-        return self.n_steps - 1 if price is None else min(self.n_steps - 1, price.budget)
-
-    def falls_short(self, kind: str) -> bool:
-        """Whether a price made earlier ends before every step, so that stepwise correction is none of its budgets."""
-        return self.most(kind) < self.n_steps - 1
+        return self.at.n_steps - 1 if price is None else min(self.at.n_steps - 1, price.budget)
 
     def known(self, kind: str) -> list[Trial]:
-        """The trials of a kind so far, by budget, the ends included."""
+        """Return the trials of a kind by budget, with both ends; a short price has no upper end."""
         between = [trial for (name, _), trial in self.trials.items() if name == kind]
-        return sorted([self.terminal, *between, self.stepwise], key=lambda trial: trial.budget)
+        ends = [self.at.terminal, *([] if self.most(kind) < self.at.n_steps - 1 else [self.at.stepwise])]
+        return sorted([*between, *ends], key=lambda trial: trial.budget)
 
-    def cheapest_within(self, kind: Kind, tolerance: float) -> Trial:
-        """The smallest budget found whose whole interval is within the tolerance, as are those of all larger ones.
-
-        One that is within it while a larger one is not owes that to chance: taking the smallest of many would pick it.
-        """
-        for _ in range(_SEARCHES):
-            known = self.known(kind)
-            at = _first_within(known, tolerance)
-            below, above = known[at - 1], known[at]
-            budget = _between(below.budget, above.budget, below.loss.high, above.loss.high, tolerance, self.most(kind))
-            if budget is None:
+    def search(self, kind: Kind) -> Trial | None:
+        """Return the cheapest trial of a kind that does what was asked; None if none does."""
+        goal, most = self.goal, self.most(kind)
+        self.trial(kind, max(2, min(round(_FIRST * self.at.n_steps), most)))
+        for count in range(_SEARCHES + 1):
+            budget = self._next(kind, most)
+            found = goal.limit is not None or len(self.meeting(kind)) > 1
+            if budget is None or (count == _SEARCHES and found):
                 break
             self.trial(kind, budget)
+        if goal.limit is not None:
+            fitting = [trial for trial in self.known(kind) if trial.seconds <= goal.limit]
+            return min(fitting, key=lambda trial: goal.lost(trial).mean, default=None)
+        return next(iter(self.meeting(kind)), None)
+
+    def meeting(self, kind: str) -> list[Trial]:
+        """Return the trials of a kind that meet the tolerance, as all with larger budgets do, by budget."""
         known = self.known(kind)
-        return known[_first_within(known, tolerance)]
+        return known[first_within([self.goal.met(trial) for trial in known]) :]
 
-    def best_within(self, kind: Kind, limit: float) -> Trial | None:
-        """The trial that loses least of those found that take no longer than the limit; None if none does."""
-        for _ in range(_SEARCHES):
-            known = self.known(kind)
-            fitting = [i for i, trial in enumerate(known) if trial.seconds <= limit]
-            if not fitting or fitting[-1] == len(known) - 1:
-                break
-            below, above = known[fitting[-1]], known[fitting[-1] + 1]
-            budget = _between(below.budget, above.budget, below.seconds, above.seconds, limit, self.most(kind))
-            if budget is None:
-                break
-            self.trial(kind, budget)
-        fitting_trials = [trial for trial in self.known(kind) if trial.seconds <= limit]
-        return min(fitting_trials, key=lambda trial: trial.loss.mean, default=None)
-
-    def timed_again(self, trial: Trial) -> tuple[Trial, Trial, Interval]:
-        """A trial and the stepwise one with their times taken twice more, side by side, and the share that is saved."""
-        if trial.kind == "stepwise":
-            return trial, self.stepwise, Interval(0.0, 0.0, 0.0)
-        times = [(trial.seconds, self.stepwise.seconds)]
-        if self.stepwise.seconds * self.n < _PATIENCE:
-            both = trial, self.stepwise
-            times += [tuple(self.seconds(self.run(one.schedule), one.kind) for one in both) for _ in range(2)]  # type: ignore[misc]
-        shares = sorted(1 - ours / theirs for ours, theirs in times)
-        middle = sorted(times, key=lambda pair: 1 - pair[0] / pair[1])[len(times) // 2]
-        saving = Interval(shares[len(shares) // 2], shares[0], shares[-1])
-        return replace(trial, seconds=middle[0]), replace(self.stepwise, seconds=middle[1]), saving
+    def _next(self, kind: Kind, most: int) -> int | None:
+        """Return the budget to try next, between the last that fails and the first that does what was asked."""
+        goal, known = self.goal, self.known(kind)
+        if goal.limit is not None:
+            ok, value, target = [t.seconds > goal.limit for t in known], [t.seconds for t in known], goal.limit
+        else:
+            ok = [goal.met(trial) for trial in known]
+            value = [_upper(goal.lost(trial)) for trial in known]
+            target = goal.tolerance or 0.0
+        at = first_within(ok)
+        low = known[at - 1].budget
+        high = min(known[at].budget, most + 1) if at < len(known) else most + 1
+        if high - low <= 1:
+            return None
+        if at == len(known):
+            return most
+        share = _between(value[at - 1], value[at], target)
+        return min(max(round(low + share * (high - low)), low + 1), high - 1)
 
 
-def _first_within(known: Sequence[Trial], tolerance: float) -> int:
-    """The first trial but the terminal one, by budget, from which on all are within the tolerance: the last one is."""
-    failing = [i for i, trial in enumerate(known) if not trial.loss.high <= tolerance]
-    return max(failing, default=0) + 1
+def first_within(ok: Sequence[bool]) -> int:
+    """Return the first index, after 0, from which on all are true; the length if there is none.
+
+    A budget that meets the tolerance while a larger one does not owes that to chance.
+
+    Example:
+        >>> first_within([False, True, False, True]), first_within([True, True]), first_within([True, False])
+        (3, 1, 2)
+    """
+    return max([i for i, one in enumerate(ok) if not one], default=0) + 1
 
 
-def _between(low: int, high: int, at_low: float, at_high: float, target: float, most: int) -> int | None:
-    """The budget between two where a straight line reaches the target; None if there is none left to try."""
-    high = min(high, most + 1)
-    if high - low <= 1:
-        return None
-    share = (target - at_low) / (at_high - at_low) if at_high != at_low else 0.5
-    return min(max(round(low + share * (high - low)), low + 1), high - 1)
+def _between(first: float, last: float, target: float) -> float:
+    """Return about where a falling curve from `first` to `last` is a little below the target, as a share.
+
+    Losses fall between linearly and geometrically, so it is the mean of both.
+    """
+    first, last, target = (value if value == value else 2 * target for value in (first, last, 0.8 * target))
+    if not first > target > last:
+        return 0.5
+    linear = (first - target) / (first - last)
+    return (linear + math.log(first / target) / math.log(first / max(last, target / 4))) / 2
+
+
+def _upper(loss: Summary) -> float:
+    return loss.high if loss.reliable else 2 * loss.mean
+
+
+def _with_cheaper(problem: Problem, how: str) -> Problem:
+    """Return the problem with one of its constraint's cheaper projections; itself if `how` is ""."""
+    return replace(problem, constraint=cheaper_constraint(problem.constraint, how))
+
+
+def cheaper_constraint(constraint: Constraint, how: str) -> Constraint:
+    """Return the named cheaper variant, or the constraint itself for ""."""
+    return constraint.cheaper()[how] if how else constraint
+
+
+def _made(make: Callable[[], Problem], change: Callable[[Problem], Problem]) -> Problem:
+    """Make the modified problem in a worker."""
+    return change(make())
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One answer."""
+
+    name: str  # the question, or the failure mode (a key of `FAILURE_MODES`)
+    warns: bool  # whether it is a failure mode that was seen
+    text: str  # one or two sentences
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Everything that was measured."""
+
+    goal: Goal  # what was asked for
+    unit: Cost  # the cost that decided: seconds, projections, or iterations if the solver iterates
+    n_steps: int  # T
+    calibrated: int  # number of seeds, or groups, that calibrated; 0 if a price was given or none was needed
+    held_out: int  # number of seeds, or groups, that chose
+    fresh: int  # number of seeds, or groups, that chose nothing and measured the recommendation; 0 if there were none
+    repeated: int  # number of samples left out because their seed was there already
+    batch: int  # number of samples in the batch that chose
+    grouped: bool  # whether samples are decided on in groups
+    gain: Summary  # by how much full projection is better than terminal projection
+    full: float  # mean of the measure with full projection
+    terminal: Trial  # the trial that projects once, at the end
+    stepwise: Trial  # the trial that projects at every step
+    trials: tuple[Trial, ...]  # schedules at budgets, in order of kind and budget
+    efforts: tuple[Trial, ...]  # cheaper projections, and fewer iterations, at every step
+    needed: Mapping[str, Trial]  # by kind, the cheapest trial that does what was asked
+    confirmed: Trial | None  # the recommendation on fresh seeds, if there were any
+    rejected: tuple[Trial, ...]  # candidates that met the tolerance at first, but not on fresh seeds; as measured there
+    yours: Trial | None  # the window that is used today, if it was given
+    concentration: float  # C_0.2 of the terminal rollouts
+    constant: bool  # whether the defect is the same number everywhere
+    looks_project: bool  # whether measuring the defect is a projection
+    iterates: bool  # whether the solver iterates
+    effects: Effects | None  # what single corrections did; None if timing makes no difference
+    stability: Stability  # of the projection and the rollout
+    # the recommended final samples, and those of full projection on fresh seeds; None if there are none
+    samples: tuple[Any, Any] | None
+    batches: int  # number of batches that were run
+    given: bool = False  # whether the price was made earlier
+    broken: str = ""  # the error of the quality, if it failed on the way
+
+    @property
+    def units(self) -> str:
+        """Return what is counted: rows of a group are not independent and count once."""
+        return "groups" if self.grouped else "rollouts"
+
+    @property
+    def everything(self) -> list[Trial]:
+        """Return all candidates, by cost."""
+        return sorted(
+            [self.terminal, *self.efforts, *self.trials, self.stepwise], key=lambda trial: trial.cost(self.unit)
+        )
+
+    @property
+    def best(self) -> Trial:
+        """Return the trial with the best final samples; full projection if none is better."""
+        known = [trial for trial in (self.stepwise, *self.everything) if not trial.missing]
+        return min(known or [self.stepwise], key=lambda trial: float(trial.measured.mean()))
+
+    def of(self, kind: str) -> list[Trial]:
+        """Return the trials of a kind by budget, between the terminal and the stepwise one."""
+        between = [trial for trial in self.trials if trial.kind == kind]
+        return [self.terminal, *sorted(between, key=lambda trial: trial.budget), self.stepwise]

@@ -67,7 +67,7 @@ FIRST_SEED = 2_000_000
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
     from trimtab.advice.recommend import advise
-    from trimtab.prices.price_file import load
+    from trimtab.prices.price import load
     from trimtab.schedules.style import format_of
 
     for path in (arguments.plot, arguments.save):

@@ -14,7 +14,7 @@ from trimtab.cli.running import add_engine, engine_from, remove_batches, stopped
 from trimtab.cli.source import add_seeds, add_source, asked_for, check_absent
 
 if TYPE_CHECKING:
-    from trimtab.prices.calibration import Price
+    from trimtab.prices.price import Price
 
 __all__ = ["COMMAND", "parse_budget"]
 
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
-    from trimtab.core.errors import unknown
+    from trimtab.core.checks import unknown
     from trimtab.evaluation.studies.config import CALIBRATION_SEED
     from trimtab.prices.calibration import METHODS, calibrate
     from trimtab.prices.objective import OBJECTIVES

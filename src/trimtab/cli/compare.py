@@ -78,7 +78,7 @@ def _study(arguments: argparse.Namespace, domain: Domain, source: Source, calibr
     from trimtab.evaluation.studies.explored import n_deciders
     from trimtab.evaluation.studies.usercode import record_of
     from trimtab.evaluation.studies.whole_groups import seed_ranges
-    from trimtab.prices.methods import FEWEST
+    from trimtab.prices.calibration import FEWEST
 
     rollouts, units = len(calibration), n_deciders(domain.problem(calibration))
     if units < FEWEST:

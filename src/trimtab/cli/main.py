@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from trimtab._version import __version__
-from trimtab.cli import advise, calibrate, compare, domains, report, reproduce, train, train_grid
+from trimtab.cli import advise, calibrate, compare, domains, report, reproduce, train
 from trimtab.cli.command import BAD_INPUT, INTERRUPTED, Command, UsageError
-from trimtab.core.errors import unknown
+from trimtab.core.checks import unknown
 
 __all__ = ["COMMANDS", "main"]
 
@@ -25,8 +25,9 @@ COMMANDS: dict[str, Command] = {
     "compare": compare.COMMAND,
     "reproduce": reproduce.COMMAND,
     "report": report.COMMAND,
-    "train-pdm": train.COMMAND,
-    "train-grid": train_grid.COMMAND,
+    "train": train.COMMAND,
+    "train-pdm": train.PDM,
+    "train-grid": train.GRID,
     "domains": domains.COMMAND,
 }
 """By name; a new command is a file and an entry here."""

@@ -36,7 +36,7 @@ def quality_from(spec: str | None, higher_is_better: bool, domain: Domain) -> Qu
         higher_is_better: Whether more is better.
         domain: What is sampled.
     """
-    from trimtab.core.errors import unknown
+    from trimtab.core.checks import unknown
     from trimtab.core.quality import Quality
     from trimtab.evaluation.studies.usercode import load_function
 

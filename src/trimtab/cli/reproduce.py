@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from trimtab.cli.command import Command, UsageError
 from trimtab.cli.report import write_and_show
 from trimtab.cli.running import add_running, run_and_report
-from trimtab.core.errors import unknown
+from trimtab.core.checks import unknown
 
 if TYPE_CHECKING:
     from trimtab.evaluation.studies.config import Study

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trimtab.cli.command import INTERRUPTED, UsageError
-from trimtab.core.errors import unknown
+from trimtab.core.checks import unknown
 
 if TYPE_CHECKING:
     from trimtab.core.runner import Engine

@@ -1,4 +1,4 @@
-"""Feasible sets with their projections, one module each; names are imported when they are first used."""
+"""Feasible sets with their projections; names are imported when they are first used."""
 
 from __future__ import annotations
 
@@ -9,33 +9,27 @@ if TYPE_CHECKING:
     from trimtab.constraints.equality import NonlinearEquality
     from trimtab.constraints.halfspaces import HalfSpaces
     from trimtab.constraints.inequality import NonlinearInequality
-    from trimtab.constraints.linear import AffineEquality, Box, Simplex
     from trimtab.constraints.obstacles import AvoidObstacles, Obstacles
-    from trimtab.constraints.pose import SE3
+    from trimtab.constraints.partial import EnergyDescent, FewIterations
     from trimtab.constraints.product import Part, Product
     from trimtab.constraints.program import NonlinearProgram
-    from trimtab.constraints.rotation import SO3, nearest_rotation
-    from trimtab.constraints.sphere import Ball, Sphere
-    from trimtab.constraints.stiefel import Stiefel
-    from trimtab.constraints.surface import Surface
+    from trimtab.constraints.rotation import SE3, SO3, Stiefel, nearest_rotation
+    from trimtab.constraints.sets import AffineEquality, Ball, Box, Simplex, Sphere, Surface
     from trimtab.constraints.time_limit import TimeLimit
 
-_HOME = {
+_MODULES = {
     "equality": ("NonlinearEquality",),
     "halfspaces": ("HalfSpaces",),
     "inequality": ("NonlinearInequality",),
-    "linear": ("AffineEquality", "Box", "Simplex"),
     "obstacles.avoid": ("AvoidObstacles", "Obstacles"),
-    "pose": ("SE3",),
+    "partial": ("EnergyDescent", "FewIterations"),
     "product": ("Part", "Product"),
     "program": ("NonlinearProgram",),
-    "rotation": ("SO3", "nearest_rotation"),
-    "sphere": ("Ball", "Sphere"),
-    "stiefel": ("Stiefel",),
-    "surface": ("Surface",),
+    "rotation": ("SE3", "SO3", "Stiefel", "nearest_rotation"),
+    "sets": ("AffineEquality", "Ball", "Box", "Simplex", "Sphere", "Surface"),
     "time_limit": ("TimeLimit",),
 }
-_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "SE3",
@@ -44,6 +38,8 @@ __all__ = [
     "AvoidObstacles",
     "Ball",
     "Box",
+    "EnergyDescent",
+    "FewIterations",
     "HalfSpaces",
     "NonlinearEquality",
     "NonlinearInequality",

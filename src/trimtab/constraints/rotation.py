@@ -1,49 +1,31 @@
-"""Rotations: the nearest one to any 3×3 matrix, how far from one a matrix is, and the angle between two."""
+"""Rotations, poses and frames: SO(3), SE(3) and the Stiefel manifold."""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from trimtab.constraints.rows import brought_near, frame_defect, remeasured, schulz_factor
-from trimtab.constraints.states import check_states
-from trimtab.core.constraint import Constraint, Improvement
-from trimtab.core.errors import check_type
-from trimtab.core.exact_math import arctan2, product
+from trimtab.constraints.states import Wrapper, check_states, check_sub_answer, row_norm, with_settings
+from trimtab.core.checks import check_number, check_type
+from trimtab.core.constraint import Constraint, Improvement, Projection, check_constraint
 
-__all__ = [
-    "SO3",
-    "improved_rotation",
-    "multiply",
-    "nearest_rotation",
-    "rotation_angle",
-    "rotation_defect",
-    "transpose_multiply",
-]
-
-_CHUNK = 8192  # matrices at a time: their intermediate values stay in the cache
-_HARD = 1e-16  # squared distance of RᵀR from I up to which one Newton-Schulz step makes it exact
-# the entries of a matrix repeated cyclically to 5×5, so that all cofactors are products of shifted views
-_CYCLIC = np.array([3 * (i % 3) + j % 3 for i in range(5) for j in range(5)])
+__all__ = ["SE3", "SO3", "Stiefel", "nearest_rotation", "pose_distance", "rotation_angle", "rotation_defect"]
 
 
 def nearest_rotation(a: Tensor) -> Tensor:
-    """The rotation nearest to each matrix, argmin over R in SO(3) of norm(R - A) with the Frobenius norm.
+    """Return the rotation nearest to each matrix, argmin over R in SO(3) of norm(R - A) with the Frobenius norm.
 
-    Computed in float64 by a closed form, and from quaternions for the few matrices where that is not accurate: those
-    for which the nearest rotation is hardly unique. Where it is not unique, as for 0, it is one
-    of the nearest. No gradient flows through.
+    If several rotations are nearest, as for the zero matrix, one of them is returned. No gradient flows through.
 
     Args:
-        a: Any finite matrices, (…, 3, 3).
+        a: Matrices, (…, 3, 3); those that are not finite are returned unchanged.
 
     Returns:
-        (…, 3, 3) with R Rᵀ = I and det R = 1, in the dtype of `a`.
+        (…, 3, 3) with R Rᵀ = I and det R = 1, in the dtype of `a`; computed in float64.
 
     Example:
         >>> import torch
@@ -55,250 +37,82 @@ def nearest_rotation(a: Tensor) -> Tensor:
     check_type(a, Tensor, "nearest_rotation's matrices")
     if a.shape[-2:] != (3, 3) or not a.is_floating_point():
         raise ValueError(f"nearest_rotation needs floats of shape (…, 3, 3): got {tuple(a.shape)} of {a.dtype}")
-    f = a.detach().resolve_neg().reshape(-1, 9)
-    f = f if f.dtype in (torch.float32, torch.float64) else f.float()  # numpy has no bfloat16
-    if a.device.type == "cpu":
-        found, good = _on_cpu(f.numpy())
-        rotation, easy = torch.from_numpy(found), torch.from_numpy(good)
-    else:
-        columns, easy = _closed_form(torch, f.T.double())
-        rotation = columns.T.to(f.dtype)
-    if not bool(easy.all()):
-        hard = (~easy).nonzero().squeeze(1)
-        rotation[hard] = _by_quaternion(f[hard].double().reshape(-1, 3, 3)).reshape(-1, 9).to(f.dtype)
-    return rotation.to(a.dtype).reshape(a.shape)
+    return _polar(a.detach(), rotation=True)
 
 
-def _on_cpu(f: Any) -> tuple[Any, Any]:
-    """`_closed_form` in numpy, whose calls cost a third of torch's: in chunks that fit the cache, on all threads.
-
-    Args:
-        f: The matrices, (n, 9).
-
-    Returns:
-        The rotations, (n, 9), and whether each is accurate, (n,) bool.
-    """
-    n = len(f)
-    rotation, easy = np.empty_like(f), np.empty(n, dtype=bool)
-
-    def solve(low: int, high: int) -> None:
-        with np.errstate(all="ignore"):  # 0, inf and the like end as rows that are not easy
-            columns, easy[low:high] = _closed_form(np, np.array(f[low:high].T, dtype=np.float64, order="C"))
-        rotation[low:high] = columns.T
-
-    if n <= _CHUNK:
-        solve(0, n)
-    else:
-        count = -(-n // _CHUNK)
-        edges = [n * i // count for i in range(count + 1)]
-        with ThreadPoolExecutor(min(torch.get_num_threads(), count)) as pool:
-            list(pool.map(solve, edges[:-1], edges[1:]))
-    return rotation, easy
+def _polar(a: Tensor, rotation: bool = False) -> Tensor:
+    """Return the polar factor U Vᵀ of matrices A = U S Vᵀ, (…, p, q), or for 3×3 matrices the nearest rotation."""
+    finite = a.isfinite().all(dim=-1, keepdim=True).all(dim=-2, keepdim=True)  # others would fail the whole batch
+    u, _, vh = torch.linalg.svd(torch.where(finite, a, 0.0).double(), full_matrices=False)
+    if rotation:  # a reflection becomes a rotation by turning the direction of the smallest singular value
+        sign = torch.linalg.det(u @ vh).sign()
+        u = torch.cat([u[..., :2], u[..., 2:] * sign[..., None, None]], dim=-1)
+    return torch.where(finite, (u @ vh).to(a.dtype), a)
 
 
-def _closed_form(xp: Any, f: Any) -> tuple[Any, Any]:
-    """Rotations from singular values, for numpy arrays or torch tensors of float64.
-
-    With a = norm(A)², s the sum of the singular values (the smallest counted negative where det A < 0) and
-    k = (s² - a) / 2, the nearest rotation is
-
-        R = ((k + a) A + s cof(A) - A AᵀA) / (k s - det A).
-
-    An error in s changes R by a symmetric factor only, R (I + S), so that one Newton-Schulz step removes it. All
-    operations are exactly rounded ones (see `core.steady`): no cosine, no sum of unstated order.
-
-    Args:
-        xp: The module numpy or torch.
-        f: The matrices, (9, n).
-
-    Returns:
-        The rotations, (9, n), and whether each is accurate, (n,) bool.
-    """
-    n = f.shape[1]
-    cyclic = f[_CYCLIC].reshape(5, 5, n)
-    A = cyclic[:3, :3]
-    cofactor = cyclic[1:4, 1:4] * cyclic[2:5, 2:5]
-    cofactor -= cyclic[1:4, 2:5] * cyclic[2:5, 1:4]
-    a, b, det = _inner(A, A), _inner(cofactor, cofactor), _inner(A, cofactor) / 3
-
-    # the squared singular values are the roots of the cubic x³ - a x² + b x - det², all real
-    spread = xp.abs(a * a - 3 * b) + _SMALLEST
-    root = xp.sqrt(spread)
-    turn = (a * (2 * spread - 3 * b) + 27 * det * det) / (2 * spread * root)  # the cosine of three times an angle
-    cosine = _cosine_of_third(xp, turn.clip(-1.0, 1.0))
-    sine = xp.sqrt(3 * xp.abs(1 - cosine * cosine))
-    third, root = a / 3, root / 3
-    s = xp.sqrt(third + 2 * root * cosine)
-    s += xp.sqrt(xp.abs(third + root * (sine - cosine)))  # where rounding leaves a root below 0
-    s += xp.copysign(xp.sqrt(xp.abs(third - root * (sine + cosine))), det)
-
-    # the cosine is known to seven digits, and a root of the cubic to half of those where it is 0 or nearly double
-    for _ in range(3):  # steps of Newton's method
-        k = (s * s - a) / 2
-        slope = k * s - det
-        s -= (k * k - 2 * det * s - b) / (2 * slope)
-    unique = slope > _UNIQUE * a * s
-    k = (s * s - a) / 2
-    R = (k + a) * A
-    cofactor *= s
-    R += cofactor
-    R -= product(A, product(A.swapaxes(0, 1), A))
-    R /= k * s - det
-    strain = product(R.swapaxes(0, 1), R)
-    for i in range(3):
-        strain[i, i] -= 1
-    good = unique & (_inner(strain, strain) < _HARD)
-    strain *= 0.5
-    R -= product(R, strain)
-    return R.reshape(9, n), good
-
-
-_SMALLEST = 1e-200  # keeps 0 / 0 away where all singular values are equal
-_UNIQUE = 1e-4  # share of its size below which the denominator, the product of s_i + s_j, is called 0
-
-
-def _inner(a: Any, b: Any) -> Any:
-    """The sum of the products of entries, (3, 3, n) twice to (n,)."""
-    products = a * b
-    rows = products[0] + products[1] + products[2]
-    return rows[0] + rows[1] + rows[2]
-
-
-def _cosine_of_third(xp: Any, x: Any) -> Any:
-    """cos(arccos(x) / 3) for x in [-1, 1], in [1/2, 1], to about 1e-6 (n,).
-
-    As a function of the cosine of the half angle, sqrt((1 + x) / 2), it is smooth up to both ends; a polynomial through
-    its values at Chebyshev points is enough, as Newton's method follows.
-    """
-    half = xp.sqrt((1 + x) / 2)
-    value = _THIRD[-1] * half + _THIRD[-2]
-    for coefficient in _THIRD[-3::-1]:
-        value *= half
-        value += coefficient
-    return value
-
-
-_THIRD = (
-    0.500000026,
-    0.577346917,
-    -0.111038511,
-    0.0528414091,
-    -0.0302353976,
-    0.0160472804,
-    -0.00608934568,
-    0.00112763624,
-)
-
-
-def _by_quaternion(a: Tensor) -> Tensor:
-    """Nearest rotations of matrices for which they are hardly unique, (n, 3, 3).
-
-    The rotation by the unit quaternion q has tr(RᵀA) = qᵀ N q with a symmetric 4×4 matrix N whose entries are sums of
-    those of A, so the nearest one is the eigenvector of the largest eigenvalue. Jacobi's method finds it by exactly
-    rounded operations, in a fixed number of sweeps: no row waits for another one to converge.
-    """
-    size = a.abs().amax(dim=(1, 2), keepdim=True)
-    (xx, xy, xz), (yx, yy, yz), (zx, zy, zz) = (a / torch.where(size == 0, 1.0, size)).permute(1, 2, 0)
-    entries = [xx + yy + zz, zy - yz, xz - zx, yx - xy, xx - yy - zz, xy + yx, zx + xz]
-    entries += [yy - xx - zz, yz + zy, zz - xx - yy]
-    N = torch.stack(entries)[torch.tensor(_SYMMETRIC)]
-    V = torch.eye(4, dtype=a.dtype, device=a.device)[..., None].repeat(1, 1, len(a))
-    for p, q in _PAIRS * _SWEEPS:
-        cross = N[p, q]
-        slope = (N[q, q] - N[p, p]) / torch.where(cross == 0, 1.0, 2 * cross)
-        t = torch.copysign(1 / (slope.abs() + (slope * slope + 1).sqrt()), slope)
-        t = torch.where(cross == 0, 0.0, t)
-        c = 1 / (t * t + 1).sqrt()
-        s = t * c
-        N[p], N[q] = c * N[p] - s * N[q], s * N[p] + c * N[q]
-        N[:, p], N[:, q] = c * N[:, p] - s * N[:, q], s * N[:, p] + c * N[:, q]
-        V[:, p], V[:, q] = c * V[:, p] - s * V[:, q], s * V[:, p] + c * V[:, q]
-    best = N.diagonal(dim1=0, dim2=1).argmax(dim=1)
-    w, x, y, z = V[:, best, torch.arange(len(a), device=a.device)]
-    ww, wx, wy, wz, xx, xy, xz, yy, yz, zz = w * w, w * x, w * y, w * z, x * x, x * y, x * z, y * y, y * z, z * z
-    rows = [ww + xx - yy - zz, 2 * (xy - wz), 2 * (xz + wy)]
-    rows += [2 * (xy + wz), ww - xx + yy - zz, 2 * (yz - wx)]
-    rows += [2 * (xz - wy), 2 * (yz + wx), ww - xx - yy + zz]
-    rotation: Tensor = torch.stack(rows) / (ww + xx + yy + zz)
-    return rotation.T.reshape(-1, 3, 3)
-
-
-_SYMMETRIC = ((0, 1, 2, 3), (1, 4, 5, 6), (2, 5, 7, 8), (3, 6, 8, 9))
-_PAIRS = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
-_SWEEPS = 8  # convergence is quadratic: five do for random matrices, and N is exact to the last bits long before eight
-
-
-def multiply(a: Tensor, b: Tensor) -> Tensor:
-    """The product of matrices, (…, i, 3) and (…, 3, k) to (…, i, k), written out as a sum of three.
-
-    A batched product may round differently in batches of different size (see `core.steady`), and a sample must not
-    notice its batch-mates.
-    """
-    return a[..., :, 0:1] * b[..., 0:1, :] + a[..., :, 1:2] * b[..., 1:2, :] + a[..., :, 2:3] * b[..., 2:3, :]
-
-
-def transpose_multiply(a: Tensor, b: Tensor) -> Tensor:
-    """aᵀ b, (…, 3, i) and (…, 3, k) to (…, i, k); as `multiply`."""
-    return multiply(a.transpose(-1, -2), b)
+def _frame_defect(a: Tensor) -> Tensor:
+    """Return norm(AᵀA - I) with the Frobenius norm, (…, p, q) to (…); large matrices are scaled against overflow."""
+    scale = a.detach().abs().amax(dim=(-2, -1), keepdim=True).clamp(min=1)
+    a, scale = a / scale, scale[..., 0, 0]
+    identity = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
+    gram = a.mT @ a - identity / scale[..., None, None] ** 2
+    norm: Tensor = torch.linalg.matrix_norm(gram)
+    return norm * scale * scale
 
 
 def rotation_defect(a: Tensor) -> Tensor:
-    """norm(AᵀA - I) + abs(det A - 1) with the Frobenius norm, (…, 3, 3) to (…)."""
-    if a.ndim != 3:
-        return rotation_defect(a.reshape(-1, 3, 3)).reshape(a.shape[:-2])
-    if len(a) > _CHUNK and a.is_cpu:
-        return torch.cat([rotation_defect(part) for part in torch.split(a, _CHUNK)])
-    rows = a.movedim((-2, -1), (0, 1)).contiguous()  # the batch last, where the sums run fast
-    x, y, z = rows.unbind(1)
-    # the six entries of AᵀA - I that differ, from products of columns; all at once, since small batches are all calls
-    products = torch.stack([x, y, z, x, x, y]) * torch.stack([x, y, z, y, z, z])
-    gram = products[:, 0] + products[:, 1] + products[:, 2]
-    gram[:3] -= 1
-    xx, yy, zz, xy, xz, yz = (gram * gram).unbind(0)
-    squares = xx + yy + zz + 2 * (xy + xz + yz)
-    cyclic = torch.cat([rows, rows[:2]])
-    volume = (cyclic[1:4, 0] * cyclic[2:5, 1] - cyclic[2:5, 0] * cyclic[1:4, 1]) * z
-    return remeasured(squares.sqrt() + (volume[0] + volume[1] + volume[2] - 1).abs(), a, _large_defect)
-
-
-def _large_defect(a: Tensor, scale: Tensor) -> Tensor:
-    """`rotation_defect` of s A, (n, 3, 3) and (n,) to (n,), finite wherever it can be."""
-    x, y, z = a.unbind(2)
-    volume = (torch.linalg.cross(x, y) * z).unbind(1)
-    det: Tensor = (volume[0] + volume[1] + volume[2]) * scale * scale * scale
-    return frame_defect(a, scale) + (det - 1).abs()
+    """Return norm(AᵀA - I) + abs(det A - 1) with the Frobenius norm, (…, 3, 3) to (…)."""
+    scale = a.detach().abs().amax(dim=(-2, -1)).clamp(min=1)  # the determinant of large matrices could overflow
+    x, y, z = (a / scale[..., None, None]).unbind(-1)
+    det: Tensor = (torch.linalg.cross(x, y) * z).sum(dim=-1) * scale * scale * scale
+    return _frame_defect(a) + (det - 1).abs()
 
 
 def rotation_angle(a: Tensor, b: Tensor) -> Tensor:
-    """The angle of the rotation from a to b, norm(log(aᵀb)) / √2: rotations (…, 3, 3) to (…) in [0, pi]."""
-    r = transpose_multiply(a, b)
-    # atan2 keeps its accuracy near 0 and near pi, where arccos of the trace loses half the digits
+    """Return the angle of the rotation from a to b, norm(log(aᵀb)) / √2: rotations (…, 3, 3) to (…) in [0, pi]."""
+    r = a.mT @ b
+    # atan2 is accurate near 0 and near pi, where arccos of the trace loses half the digits
     x, y, z = r[..., 2, 1] - r[..., 1, 2], r[..., 0, 2] - r[..., 2, 0], r[..., 1, 0] - r[..., 0, 1]
-    sine = (x * x + y * y + z * z).sqrt()
-    angle: Tensor = arctan2(sine, r[..., 0, 0] + r[..., 1, 1] + r[..., 2, 2] - 1)
-    return angle
+    return torch.atan2((x * x + y * y + z * z).sqrt(), r.diagonal(dim1=-2, dim2=-1).sum(dim=-1) - 1)
 
 
-def improved_rotation(a: Tensor) -> Improvement:
-    """One step of Newton and Schulz towards the nearest rotations, (n, 3, 3).
+def pose_distance(a: Tensor, b: Tensor, alpha: float = 1.0) -> Tensor:
+    """Return the angle plus alpha times the distance of poses, (…, 3, 4) to (…); rotations are projected first."""
+    angle = rotation_angle(nearest_rotation(a[..., :3]), nearest_rotation(b[..., :3]))
+    return angle + alpha * (a[..., 3] - b[..., 3]).square().sum(dim=-1).sqrt()
 
-    The step keeps the sign of the determinant, so that matrices that are mirrored, or nearly singular and therefore
-    slow, are projected at once.
+
+def _newton_schulz(x: Tensor, far: Tensor) -> Tensor:
+    """Make one step towards the polar factor, X (3 I - XᵀX) / 2, (n, p, q); matrices that are `far`, (n,), are scaled.
+
+    Only singular values below √3 converge.
     """
-    a, extreme = brought_near(a.contiguous())  # the order of sums depends on how numbers lie in memory
-    gram = transpose_multiply(a, a)
-    size = gram.flatten(1).norm(dim=1)
-    y = multiply(a, schulz_factor(gram, extreme | (rotation_defect(a) >= 1), size))
-    mirrored = torch.linalg.det(a) <= 1e-3 * size**1.5
+    tiny = torch.finfo(x.dtype).tiny
+    largest = torch.where(far, x.abs().amax(dim=(1, 2)), 1.0).clamp(min=tiny)
+    x = x / largest[:, None, None]
+    gram = x.mT @ x
+    size = torch.where(far, torch.linalg.matrix_norm(gram), 1.0).clamp(min=tiny)[:, None, None]
+    identity = torch.eye(x.shape[2], dtype=x.dtype, device=x.device)
+    return x @ (3 * identity - gram / size) / (2 * size.sqrt())
+
+
+def _improve_rotation(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Make one Newton-Schulz step towards the nearest rotations, (n, 3, 3): matrices, defects and done, (n,) both.
+
+    The step keeps the sign of the determinant and is slow for singular matrices; those and reflections are projected.
+    """
+    y = _newton_schulz(a, rotation_defect(a) >= 1)
+    unit = a / row_norm(a.flatten(1)).clamp(min=torch.finfo(a.dtype).tiny)[:, None, None]
+    mirrored = torch.linalg.det(unit) <= 1e-3 * torch.linalg.matrix_norm(unit.mT @ unit) ** 1.5
     if bool(mirrored.any()):
         y = torch.where(mirrored[:, None, None], nearest_rotation(a), y)
     defect = rotation_defect(y)
-    return Improvement(y, defect, defect <= 64 * torch.finfo(a.dtype).eps, ())
+    return y, defect, defect <= 64 * torch.finfo(a.dtype).eps
 
 
 @dataclass(frozen=True)
 class SO3(Constraint):
-    """Rotation matrices: states (n, 3, 3), polar projection, orthogonality and determinant defect.
+    """Rotation matrices: states (n, 3, 3), projected to the nearest rotation.
 
     Example:
         >>> import torch
@@ -309,16 +123,127 @@ class SO3(Constraint):
     improves = True
 
     def project(self, x: Tensor) -> Tensor:
-        """The nearest rotations, (n, 3, 3) to (n, 3, 3)."""
+        """Return the nearest rotations, (n, 3, 3) to (n, 3, 3)."""
         check_states(x, "SO3", (3, 3))
         return nearest_rotation(x)
 
     def defect(self, x: Tensor) -> Tensor:
-        """norm(AᵀA - I) + abs(det A - 1), (n, 3, 3) to (n,)."""
+        """Return norm(AᵀA - I) + abs(det A - 1), (n, 3, 3) to (n,)."""
         check_states(x, "SO3", (3, 3))
         return rotation_defect(x)
 
     def improve(self, x: Tensor, state: tuple[Tensor, ...] | None = None, **context: Any) -> Improvement:
-        """One step of Newton and Schulz; matrices that it leads to no rotation are projected. Carries nothing."""
+        """Make one Newton-Schulz step; reflections and nearly singular matrices are projected. Carries no state."""
         check_states(x, "SO3", (3, 3))
-        return improved_rotation(x)
+        return Improvement(*_improve_rotation(x), ())
+
+
+@dataclass(frozen=True, eq=False)
+class SE3(Wrapper):
+    """Poses [A | p]: states (n, 3, 4), A a rotation and p free or in another set.
+
+    Attributes:
+        translation: The constraint on p, states (n, 3); None leaves p free.
+        alpha: Weight of the translation's defect relative to the rotation's, norm(AᵀA - I) + abs(det A - 1).
+
+    Example:
+        >>> import torch
+        >>> SE3(alpha=2.0).defect(torch.eye(3, 4)[None])
+        tensor([0.])
+    """
+
+    improves = True
+
+    translation: Constraint | None = None
+    alpha: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check the weight and the constraint on translations."""
+        if not math.isfinite(check_number(self.alpha, "alpha, a weight,", 0)):
+            raise ValueError(f"alpha is a finite weight of at least 0: got {self.alpha!r}")
+        if self.translation is not None:
+            check_constraint(self.translation, "the constraint on translations")
+
+    def _parts(self) -> tuple[Constraint, ...]:
+        return () if self.translation is None else (self.translation,)
+
+    def project(self, x: Tensor, **context: Any) -> Tensor | Projection:
+        """Return the nearest rotation and the projected translation, (n, 3, 4)."""
+        check_states(x, "SE3", (3, 4))
+        rotation = nearest_rotation(x[..., :3])
+        if self.translation is None:
+            return torch.cat([rotation, x[..., 3:]], dim=-1)
+        answer = self._project_place(x, context)
+        pose = torch.cat([rotation, answer.x[..., None]], dim=-1)
+        if answer.converged is None and answer.iterations is None:
+            return pose
+        return Projection(pose, answer.converged, answer.iterations)
+
+    def defect(self, x: Tensor, **context: Any) -> Tensor:
+        """Return the rotation's defect plus alpha times the translation's, (n, 3, 4) to (n,)."""
+        check_states(x, "SE3", (3, 4))
+        defect = rotation_defect(x[..., :3])
+        if self.translation is None:
+            return defect
+        of_place: Tensor = self.translation.defect(x[..., 3], **_place_context(context))
+        return defect + self.alpha * of_place
+
+    def improve(self, x: Tensor, state: tuple[Tensor, ...] | None = None, **context: Any) -> Improvement:
+        """Make one Newton-Schulz step for the rotation and project the translation. Carries no state."""
+        check_states(x, "SE3", (3, 4))
+        rotation, _, done = _improve_rotation(x[..., :3])
+        place = x[..., 3]
+        if self.translation is not None:
+            answer = self._project_place(x, context)
+            place, done = answer.x, done if answer.converged is None else done & answer.converged
+        pose = torch.cat([rotation, place[..., None]], dim=-1)
+        return Improvement(pose, self.defect(pose, **context), done, ())
+
+    def take(self, rows: Tensor) -> Self:
+        """Return the same constraint for some samples."""
+        return self if self.translation is None else with_settings(self, translation=self.translation.take(rows))
+
+    def _project_place(self, x: Tensor, context: dict[str, Any]) -> Projection:
+        assert self.translation is not None
+        answer = self.translation.project(x[..., 3], **_place_context(context))
+        return check_sub_answer(answer, x[..., 3], f"{type(self.translation).__name__} of translations")
+
+
+def _place_context(context: dict[str, Any]) -> dict[str, Any]:
+    """Return the context of translations: the previous state is a pose, too."""
+    return {name: value[..., 3] if name == "previous" else value for name, value in context.items()}
+
+
+@dataclass(frozen=True)
+class Stiefel(Constraint):
+    """Frames: states (n, p, q) with q <= p orthonormal columns, projected to the polar factor, the nearest frame.
+
+    Example:
+        >>> import torch
+        >>> Stiefel().project(torch.tensor([[[2.0], [0.0]]]))[0].flatten()
+        tensor([1., 0.])
+    """
+
+    improves = True
+
+    def project(self, x: Tensor) -> Tensor:
+        """Return the nearest frames, (n, p, q); states that are not finite are returned unchanged."""
+        self._check(x)
+        return _polar(x)
+
+    def defect(self, x: Tensor) -> Tensor:
+        """Return norm(XᵀX - I) with the Frobenius norm, (n, p, q) to (n,)."""
+        self._check(x)
+        return _frame_defect(x)
+
+    def improve(self, x: Tensor, state: tuple[Tensor, ...] | None = None, **context: Any) -> Improvement:
+        """Make one Newton-Schulz step towards the polar factor, X (3 I - XᵀX) / 2. Carries no state."""
+        self._check(x)
+        y = _newton_schulz(x, _frame_defect(x) >= 1)  # closer than 1, all singular values are below √2
+        defect = _frame_defect(y)
+        return Improvement(y, defect, defect <= 32 * torch.finfo(x.dtype).eps * x.shape[2], ())
+
+    def _check(self, x: Tensor) -> None:
+        check_states(x, "Stiefel", ("p", "q"))
+        if x.shape[1] < x.shape[2]:
+            raise ValueError(f"a frame has shape (n, p, q) with q <= p: got {tuple(x.shape)}")

@@ -1,25 +1,54 @@
-"""What states a constraint takes, and how their numbers reach code that is not torch.
-
-Every `project` and `defect` checks its states here before anything else, and whatever leaves torch (numpy, DAQP,
-CasADi, the compiled search) gets its numbers from `host_array`, which hands over memory that is known to be there.
-"""
+"""Checks of the states a constraint gets, and small helpers that all constraints share."""
 
 from __future__ import annotations
 
+import copy
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trimtab.core.constraint import Improvement, Projection
+from trimtab.core.constraint import Constraint, Improvement, Projection
 
-__all__ = ["check_states", "checked_answer", "host_array", "no_improvement", "no_projection", "plain_array"]
+__all__ = [
+    "Wrapper",
+    "check_states",
+    "check_sub_answer",
+    "host_array",
+    "no_improvement",
+    "no_projection",
+    "row_norm",
+    "row_scale",
+    "with_settings",
+]
 
-_FLOAT64 = np.dtype(np.float64)
-_TAKEN = (torch.float32, torch.float64)
+Kind = TypeVar("Kind", bound=Constraint)
+
+
+class Wrapper(Constraint):
+    """A constraint made of others: it needs what they need, and is a projection if they are."""
+
+    def _parts(self) -> tuple[Constraint, ...]:
+        """Return the constraints that it is made of."""
+        raise NotImplementedError
+
+    @property
+    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The context that any of the parts needs."""
+        return tuple(dict.fromkeys(name for part in self._parts() for name in part.needs))
+
+    @property
+    def defect_is_projection(self) -> bool:  # type: ignore[override]
+        """Whether measuring a defect projects any of the parts."""
+        return any(part.defect_is_projection for part in self._parts())
+
+    @property
+    def is_projection(self) -> bool:  # type: ignore[override]
+        """Whether every part ends on its set."""
+        return all(part.is_projection for part in self._parts())
 
 
 def check_states(
@@ -30,14 +59,14 @@ def check_states(
     numbers: int | None = None,
     samples: int | None = None,
 ) -> None:
-    r"""Refuse what is no batch of states, (n, \*event) in float32 or float64, or does not fit the constraint.
+    r"""Check that x is a batch of states, (n, \*event) in float32 or float64, that fits the constraint.
 
     Args:
-        x: What got.
+        x: The states.
         of: The constraint's name, for the message.
-        event: The shape of one state; a letter stands for any length. None for any shape.
-        numbers: How many numbers one state has, flattened; None for any.
-        samples: How many samples the constraint has data for; None if it has none.
+        event: The shape of one state; a letter stands for any length. None allows any shape.
+        numbers: How many numbers one state has when it is flattened; None allows any.
+        samples: How many samples the constraint has data for; None if it has no data.
 
     Example:
         >>> import torch
@@ -48,41 +77,40 @@ def check_states(
     """
     if not isinstance(x, Tensor):
         raise TypeError(f"{of} takes states as a torch tensor, one row per sample: got {type(x).__name__}")
-    if x.dtype not in _TAKEN:
-        half = ", as a corrector does by itself: half precision is too little to project in"
+    if x.dtype not in (torch.float32, torch.float64):
+        half = ", as a corrector does by itself: half precision is too coarse to project in"
         raise ValueError(
             f"{of} takes floating-point states, float32 or float64: got {x.dtype}; use x.float()"
             f"{half if x.is_floating_point() else ''}"
         )
     if x.layout != torch.strided or x.is_meta or (type(x) is Tensor and x._is_zerotensor()):
         raise ValueError(f"{of} takes states with memory of their own: got {_kind(x)}")
-    got, *lengths = x.shape or (0,)
+    n, *lengths = x.shape or (0,)
     if event is None:
         fits = bool(lengths)
     else:
-        fits = len(lengths) == len(event)
-        fits = fits and all(isinstance(e, str) or e == k for e, k in zip(event, lengths, strict=True))
-    fits = fits and 0 not in lengths
-    if fits and numbers is not None:
-        fits = prod(lengths) == numbers
+        fits = len(lengths) == len(event) and all(
+            isinstance(wanted, str) or wanted == length for wanted, length in zip(event, lengths, strict=True)
+        )
+    fits = fits and 0 not in lengths and (numbers is None or prod(lengths) == numbers)
     if not fits:
         wanted = "*event" if event is None else ", ".join(map(str, event))
         more = "" if numbers is None else f" with {numbers} numbers each"
         raise ValueError(f"{of} takes states of shape (n, {wanted}){more}, one row per sample: got {tuple(x.shape)}")
-    if samples is not None and got != samples:
+    if samples is not None and n != samples:
         raise ValueError(
-            f"{of} has data for {samples} samples but was given {got} states; data has one row per sample, and "
+            f"{of} has data for {samples} samples but was given {n} states; data has one row per sample, and "
             "take(rows) selects some"
         )
 
 
-def checked_answer(answer: Any, part: Tensor, whose: str) -> Projection:
-    """What a constraint on a part of states, (n, …), returned for it; refused where that is not the part projected.
+def check_sub_answer(answer: Any, part: Tensor, whose: str) -> Projection:
+    """Check the answer of a sub-constraint: it must have the shape of the part, (n, …), that it was given.
 
     Args:
-        answer: What got.
-        part: What it was given.
-        whose: The constraint's place, for the message.
+        answer: States or a `Projection`.
+        part: The states that the sub-constraint was given.
+        whose: A description of the sub-constraint, for the message.
     """
     projection = answer if isinstance(answer, Projection) else Projection(answer)
     x = projection.x
@@ -92,53 +120,56 @@ def checked_answer(answer: Any, part: Tensor, whose: str) -> Projection:
     return projection
 
 
+def with_settings(constraint: Kind, /, **settings: Any) -> Kind:
+    """Return a copy of a frozen dataclass with other values of some fields, without its checks.
+
+    The class may be a derived one with an `__init__` of another signature, for which `dataclasses.replace` fails.
+    """
+    other = copy.copy(constraint)
+    other.__dict__.update(settings)
+    return other
+
+
+def row_scale(x: Tensor) -> Tensor:
+    """Return the largest absolute value of each row, (n, d) to (n,); 1 for rows of zeros and rows that are not finite.
+
+    A row that is divided by it can be squared without overflow or underflow.
+    """
+    size = x.detach().abs().amax(dim=1)
+    return torch.where((size > 0) & size.isfinite(), size, 1.0)
+
+
+def row_norm(x: Tensor) -> Tensor:
+    """Return the Euclidean norm of each row, (n, d) to (n,), also of rows whose squares overflow or underflow."""
+    scale = row_scale(x)
+    norm: Tensor = torch.linalg.vector_norm(x / scale[:, None], dim=1)
+    return norm * scale
+
+
 def no_projection(x: Tensor) -> Projection:
-    r"""The projection of no states, (0, \*event), for solvers that would have nothing to learn their sizes from."""
+    r"""Return the projection of an empty batch, (0, \*event)."""
     each = torch.zeros(0, dtype=torch.int64, device=x.device)
     return Projection(x.detach().clone(), each.bool(), each, x.new_zeros(0))
 
 
 def no_improvement(x: Tensor) -> Improvement:
-    r"""Likewise one iteration on no states, (0, \*event)."""
+    r"""Return the improvement of an empty batch, (0, \*event)."""
     return Improvement(x.detach().clone(), x.new_zeros(0), torch.zeros(0, dtype=torch.bool, device=x.device), ())
 
 
 def host_array(x: Tensor) -> NDArray[np.float64]:
-    """The numbers of a tensor as a C-contiguous float64 array in host memory, which may be the tensor's own."""
+    """Return a tensor as a C-contiguous float64 array in host memory, which may be the tensor's own memory."""
     try:
-        if x.dtype is torch.float64 and x.is_cpu and x.is_contiguous() and not (x.requires_grad or x.is_neg()):
-            return x.numpy()  # the usual case in one call
         return np.ascontiguousarray(x.detach().resolve_neg().to("cpu", torch.float64).numpy())
     except (RuntimeError, TypeError, NotImplementedError) as error:
         raise ValueError(
-            f"this constraint works outside of torch and needs numbers in memory: got {_kind(x)}, which has none to "
-            "read; give it an ordinary tensor, outside of torch.func and torch.compile"
+            f"this constraint works outside of torch and needs numbers in memory: got {_kind(x)}; use an ordinary "
+            "tensor, outside of torch.func and torch.compile"
         ) from error
 
 
-def plain_array(x: Any, shape: tuple[int | None, int]) -> NDArray[np.float64] | None:
-    """The memory of x where x is nothing but (n, d) float64 numbers of the host; None for whatever else got.
-
-    What most calls bring is known by a few looks at it: where a whole projection takes ten microseconds, `check_states`
-    and `host_array`, which know all the rest, take three of them.
-
-    Args:
-        x: What got.
-        shape: How many samples, or None for any, and how many numbers each has.
-    """
-    if type(x) is not Tensor:
-        return None
-    try:
-        array = x.numpy()
-    except (RuntimeError, TypeError):  # on a device, sparse, with a gradient, inside a transform …
-        return None
-    samples, numbers = shape
-    plain = array.dtype is _FLOAT64 and array.shape[1:] == (numbers,) and array.flags.c_contiguous
-    return array if plain and (samples is None or len(array) == samples) else None
-
-
 def _kind(x: Tensor) -> str:
-    """In a few words, what tensor this is."""
+    """Describe in a few words what kind of tensor this is."""
     if type(x) not in (Tensor, torch.nn.Parameter):
         return f"a {type(x).__name__}"
     if x.is_meta:

@@ -1,44 +1,40 @@
-"""A limit of time for projections that may never return: they run in another process, which is ended if it must be."""
+"""A time limit for projections that may never return: they run in worker processes, which are ended if necessary."""
 
 from __future__ import annotations
 
 import math
-import multiprocessing
 import pickle
-from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from trimtab.constraints.derived import changed
+from trimtab.constraints.processes import Workers
+from trimtab.constraints.states import Wrapper, with_settings
+from trimtab.core.arrays import Form, map_leaves
+from trimtab.core.checks import check_integer, check_number, check_type
 from trimtab.core.constraint import Constraint, Projection
-from trimtab.core.errors import check_number, check_type
-from trimtab.core.states import Form, map_leaves
 
 __all__ = ["TimeLimit"]
 
 
-_HAS_PROCESSES = "the constraint starts processes"
-
-
 @dataclass(frozen=True, eq=False)
-class TimeLimit(Constraint):
-    """Another constraint, whose projections have a limit of time for each call.
+class TimeLimit(Wrapper):
+    """Another constraint, with a time limit for its projections.
 
-    They run in a process of their own. A call that takes longer, raises, or ends its process is a failed projection of
-    all its samples (`converged=False`), so that the corrector's policy decides what becomes of them; the next call has
-    a new process. Defects are measured here, unless measuring one is projecting: then the limit holds for them, too,
-    and one that takes longer is an error. The constraint is pickled, states are sent there and back: it pays for
-    projections of milliseconds and more. A script that uses it guards its entry with `if __name__ == "__main__":`.
+    A projection runs in a worker process. If the call takes too long, raises or ends its process, then each of its
+    samples is projected alone, with the same limit, and only samples that fail again are failed projections
+    (`converged=False`); the corrector's policy decides about those. Defects are measured in this process, unless
+    measuring one is projecting: then the limit applies to them, too, and a defect that takes longer is an error.
+
+    The constraint is pickled, and states are sent there and back: this pays for projections of milliseconds and more.
+    A script that uses it must guard its entry with `if __name__ == "__main__":`.
 
     Attributes:
-        constraint: The one whose projections are limited; it must be one that can be pickled and that starts no
-            processes itself.
-        seconds: For one call.
+        constraint: The constraint whose projections are limited; it must be possible to pickle it.
+        seconds: Time limit of one call, and of one sample that is projected alone.
+        workers: Processes for samples that are projected alone; 0 is one per core.
 
     Example:
         >>> from trimtab.constraints import Ball
@@ -49,154 +45,100 @@ class TimeLimit(Constraint):
 
     constraint: Constraint
     seconds: float
-    _workshop: _Workshop = field(default_factory=lambda: _Workshop(), repr=False, metadata={"per_sample": True})
+    workers: int = 2
+    _workers: Workers = field(default_factory=Workers, repr=False, metadata={"per_sample": True})
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be sent to another process, or is no limit."""
+        """Check the limit, and that the constraint can be sent to another process."""
         check_type(self.constraint, Constraint, "the constraint of a TimeLimit")
+        check_integer(self.workers, "the workers of a TimeLimit", 0)
         if not 0 < check_number(self.seconds, "the seconds of a TimeLimit") < math.inf:
             raise ValueError(f"the seconds of a TimeLimit are a finite number above 0: got {self.seconds!r}")
         try:
             pickle.dumps(self.constraint)
         except Exception as error:
             raise TypeError(
-                f"{type(self.constraint).__name__} cannot be sent to another process ({error}); make it of a class or "
-                "of functions that are defined at the top of a module"
+                f"{type(self.constraint).__name__} cannot be sent to another process ({error}); use a class or "
+                "functions that are defined at the top of a module"
             ) from error
 
-    @property
-    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
-        """What the constraint wants to know beside the states."""
-        return self.constraint.needs
-
-    @property
-    def defect_is_projection(self) -> bool:  # type: ignore[override]
-        """Whether measuring a defect of the constraint is projecting."""
-        return self.constraint.defect_is_projection
-
-    @property
-    def is_projection(self) -> bool:  # type: ignore[override]
-        """Whether the constraint leads onto its set."""
-        return self.constraint.is_projection
+    def _parts(self) -> tuple[Constraint, ...]:
+        return (self.constraint,)
 
     def defect(self, x: Any, **context: Any) -> Tensor:
-        """As the constraint measures it, in this process; in the other one if that is projecting."""
-        measured: Tensor | None
+        """Return the defect of the constraint, measured in this process unless that is projecting."""
         if not self.defect_is_projection:
-            measured = self.constraint.defect(x, **context)
-        else:
-            measured = self._workshop.ask((self.constraint, "defect", x, context), self.seconds)
-        if measured is None:
+            measured: Tensor = self.constraint.defect(x, **context)
+            return measured
+        answer: Tensor | Exception = self._run("defect", [(self.constraint, x, context)])[0]
+        if isinstance(answer, Exception):
             raise RuntimeError(
                 f"a defect could not be measured within {self.seconds:g} s, or measuring it failed: without a defect "
-                "of its own this constraint projects to measure one; give it one, as in as_constraint(project, defect)"
-            )
-        return measured
+                "function this constraint projects to measure one; use as_constraint(project, defect)"
+            ) from answer
+        return answer
 
     def project(self, x: Any, **context: Any) -> Projection:
-        """As the constraint projects, or a failure of all samples where it took too long."""
-        answer = self._workshop.ask((self.constraint, "project", x, context), self.seconds)
-        if answer is None:
-            like = x if isinstance(x, Tensor) else Form(x)  # an array of another library, or a tree of such
-            n = like.n if isinstance(like, Form) else len(like)
-            return Projection(x, converged=torch.zeros(n, dtype=torch.bool, device=like.device))
-        return answer if isinstance(answer, Projection) else Projection(answer)
+        """Return the constraint's projection; samples that take too long, or fail otherwise, are returned as failed."""
+        [answer] = self._run("project", [(self.constraint, x, context)])
+        if isinstance(answer, Projection):
+            return answer
+        n = len(x) if isinstance(x, Tensor) else Form(x).n
+        alone: list[Projection | Exception] = [answer]
+        if n > 1:  # one sample must not fail the others
+            alone = self._run("project", [self._one(x, context, i) for i in range(n)])
+        return _gather(x, alone)
 
     def end(self) -> None:
-        """End the process now; a later call begins another. It is ended with this object, too."""
-        self._workshop.end()
+        """End the processes; a later call starts new ones."""
+        self._workers.close()
 
     def take(self, rows: Tensor) -> Self:
-        """The same for some of the samples, in the same process."""
-        return changed(self, constraint=self.constraint.take(rows))
+        """Return the same for some samples, with the same processes."""
+        return with_settings(self, constraint=self.constraint.take(rows))
+
+    def _run(self, method: str, tasks: list[tuple[Constraint, Any, dict[str, Any]]]) -> list[Any]:
+        ready = [(constraint, method, _detached(x), _detached(context)) for constraint, x, context in tasks]
+        return self._workers.run(_call, ready, self.workers, self.seconds)
+
+    def _one(self, x: Any, context: dict[str, Any], i: int) -> tuple[Constraint, Any, dict[str, Any]]:
+        """Return the task of projecting sample i alone."""
+
+        def row(value: Any) -> Any:
+            if value is None or isinstance(value, bool | int | float | str) or getattr(value, "ndim", None) == 0:
+                return value
+            return map_leaves(lambda leaf: leaf[i : i + 1], value)
+
+        constraint = self.constraint.take(torch.tensor([i]))
+        return constraint, row(x), {name: row(value) for name, value in context.items()}
 
 
-class _Workshop:
-    """A process that projects, begun when it is first needed and again after it was ended."""
+def _call(constraint: Constraint, method: str, x: Any, context: dict[str, Any]) -> Any:
+    answer = getattr(constraint, method)(x, **context)
+    return Projection(answer) if method == "project" and not isinstance(answer, Projection) else answer
 
-    def __init__(self) -> None:
-        self._process: Any = None
-        self._there: Connection | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        """A copy elsewhere has a process of its own."""
-        return {"_process": None, "_there": None}
-
-    def ask(self, question: tuple[Constraint, str, Any, Mapping[str, Any]], seconds: float) -> Any:
-        """What the process answers in time; None if it does not, or cannot."""
-        constraint, asked, x, context = question
-        question = constraint, asked, _detached(x), {name: _detached(value) for name, value in context.items()}
-        if self._process is None or not self._process.is_alive():
-            self._begin()
-        assert self._there is not None
-        try:
-            self._there.send(question)
-            if self._there.poll(seconds):
-                answer = self._there.recv()
-                if isinstance(answer, str) and answer == _HAS_PROCESSES:
-                    raise TypeError(
-                        f"{type(question[0]).__name__} starts processes of its own, which the process of a TimeLimit "
-                        "must not: they would outlive it; set its workers to 1"
-                    )
-                return answer
-        except (EOFError, OSError):  # the process has ended itself
-            pass
-        self.end()
-        return None
-
-    def _begin(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._there, here = context.Pipe()
-        self._process = context.Process(target=_work, args=(here,), daemon=True)
-        self._process.start()
-        here.close()
-        if not self._there.poll(60):  # ready once it says so, so that imports do not count as projecting
-            self.end()
-            raise RuntimeError(
-                "the process that projections run in did not begin within 60 s; is the machine overloaded?"
-            )
-        try:
-            self._there.recv()
-        except (EOFError, OSError) as error:
-            self.end()
-            raise RuntimeError(
-                "the process that projections run in ended as it began; a script that uses a TimeLimit needs its entry "
-                'under `if __name__ == "__main__":`'
-            ) from error
-
-    def end(self) -> None:
-        """End the process, whatever it does."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.join()
-            self._process.close()
-        if self._there is not None:
-            self._there.close()
-        self._process = self._there = None
-
-    def __del__(self) -> None:
-        with suppress(Exception):
-            self.end()
+def _gather(x: Any, alone: list[Projection | Exception]) -> Projection:
+    """Combine the answers of samples that were projected alone; failed ones keep their states."""
+    form = Form(x)
+    leaves = [leaf.detach().clone() for leaf in form.leaves(x)]
+    converged = torch.zeros(form.n, dtype=torch.bool, device=form.device)
+    found = {i: answer for i, answer in enumerate(alone) if not isinstance(answer, Exception)}
+    for i, answer in found.items():
+        converged[i] = answer.converged is None or bool(answer.converged.all())
+        for leaf, row in zip(leaves, form.leaves(answer.x, 1), strict=True):
+            leaf[i] = row[0]
+    counts = [0 if isinstance(answer, Exception) else answer.iterations for answer in alone]
+    iterations = None
+    if all(count is not None for count in counts):
+        iterations = torch.tensor([int(count) for count in counts if count is not None], device=form.device)
+    return Projection(form.state(tuple(leaves)) if found else x, converged, iterations)
 
 
 def _detached(value: Any) -> Any:
-    """States and the like without their gradients, which cannot be sent."""
-    if isinstance(value, Tensor):
-        return value.detach()
-    return map_leaves(Tensor.detach, value) if isinstance(value, dict | list | tuple) else value
-
-
-def _work(there: Connection) -> None:
-    torch.set_num_threads(1)
-    there.send("ready")
-    while True:
-        try:
-            constraint, asked, x, context = there.recv()
-        except EOFError:
-            return
-        try:
-            there.send(constraint.project(x, **context) if asked == "project" else constraint.defect(x, **context))
-        except AssertionError as error:  # multiprocessing's, which has no class of its own
-            there.send(_HAS_PROCESSES if "daemonic processes" in str(error) else None)
-        except Exception:
-            there.send(None)
+    """Return states or a context without gradients, which cannot be sent."""
+    if isinstance(value, dict):
+        return {name: _detached(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return map_leaves(Tensor.detach, value)
+    return value.detach() if isinstance(value, Tensor) else value

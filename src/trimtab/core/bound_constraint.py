@@ -14,10 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trimtab.core.arrays import Form, Leaves, all_finite, as_tensor, finite_rows, put_rows, rowwise, take_leaves
 from trimtab.core.constraint import Constraint, Improvement, Projection
 from trimtab.core.groups import Groups
-from trimtab.core.states import Form, Leaves, all_finite, finite_rows, put_rows, rowwise, take_leaves
-from trimtab.core.trees import as_tensor
 
 __all__ = ["OnFailure", "ProjectionError", "Retry"]
 

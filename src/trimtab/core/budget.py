@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trimtab.core.errors import check_integer, unknown
+from trimtab.core.checks import check_integer, unknown
 
 __all__ = ["Budget", "PerBatch", "PerSample", "Unit", "corrections", "most_corrections", "units"]
 

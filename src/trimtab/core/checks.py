@@ -1,20 +1,126 @@
-"""Checks of arguments: tensors, numbers above 0, and switches. What got, what was expected, and no guessing."""
+"""Checks of arguments at the public boundary, and the errors that they raise.
+
+A message says what was got, what was expected and what to do.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Iterable
+from difflib import get_close_matches
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:  # `trimtab --help` imports this module, and needs no torch
+    from torch import Tensor
 
-from trimtab.core.errors import check_number
+__all__ = [
+    "EngineError",
+    "check_bool",
+    "check_callable",
+    "check_floats",
+    "check_integer",
+    "check_integers",
+    "check_number",
+    "check_positive",
+    "check_type",
+    "missing_extra",
+    "unknown",
+]
 
-__all__ = ["check_bool", "check_floats", "check_integers", "check_positive"]
+Kind = TypeVar("Kind")
+_MOST = 2**31 - 1
+
+
+class EngineError(RuntimeError):
+    """Work could not be done where it was sent: a process died, a cluster does not answer, or it runs other code."""
+
+
+def unknown(kind: str, name: object, known: Iterable[str]) -> ValueError:
+    """Return the error for an unknown name, with the nearest known one.
+
+    Example:
+        >>> unknown("domain", "sO3", ["so3", "se3"])
+        ValueError("unknown domain 'sO3'; did you mean 'so3'? Known: so3, se3")
+    """
+    known = list(known)
+    near = get_close_matches(str(name).lower(), known, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else "."
+    return ValueError(f"unknown {kind} {name!r}{hint} Known: {', '.join(known)}")
+
+
+def missing_extra(package: str, extra: str, purpose: str) -> ImportError:
+    """Return the error for an optional dependency that is not installed.
+
+    Example:
+        >>> missing_extra("casadi", "ipopt", "the IPOPT projection")
+        ImportError("the IPOPT projection needs casadi: pip install 'trimtab[ipopt]', or '.[ipopt]' in a checkout")
+    """
+    return ImportError(f"{purpose} needs {package}: pip install 'trimtab[{extra}]', or '.[{extra}]' in a checkout")
+
+
+def check_type(value: object, kind: type[Kind], what: str, hint: str = "") -> Kind:
+    """Return the value; raise if it is not of that type.
+
+    Example:
+        >>> check_type("x", int, "a seed", "give a whole number")
+        Traceback (most recent call last):
+        ...
+        TypeError: a seed must be of type int: got 'x' of type str; give a whole number
+    """
+    if not isinstance(value, kind):
+        raise TypeError(f"{what} must be of type {kind.__name__}: got {_got(value)}{'; ' if hint else ''}{hint}")
+    return value
+
+
+def check_callable(value: object, what: str, signature: str) -> None:
+    """Raise if the value cannot be called.
+
+    Example:
+        >>> check_callable(3, "run", "run(schedule)")
+        Traceback (most recent call last):
+        ...
+        TypeError: run must be a function, called as run(schedule): got 3 of type int
+    """
+    if not callable(value) or isinstance(value, type):
+        raise TypeError(f"{what} must be a function, called as {signature}: got {_got(value)}")
+
+
+def check_bool(value: object, what: str) -> bool:
+    """Return the value; raise if it is not True or False.
+
+    Example:
+        >>> check_bool("no", "vectorised")
+        Traceback (most recent call last):
+        TypeError: vectorised must be True or False: got 'no' of type str
+    """
+    if not isinstance(value, bool):
+        raise TypeError(f"{what} must be True or False: got {_got(value)}")
+    return value
+
+
+def check_number(value: object, what: str, least: float = -math.inf, most: float = math.inf) -> float:
+    """Return the value as a float; raise if it is not a real number in a range, or is NaN.
+
+    Example:
+        >>> check_number(1, "kappa", 0, 1)
+        1.0
+        >>> check_number("0.4", "kappa", 0, 1)
+        Traceback (most recent call last):
+        ...
+        TypeError: kappa must be a number: got '0.4' of type str
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{what} must be a number: got {_got(value)}")
+    if value != value:
+        raise ValueError(f"{what} must be a number: got NaN")
+    if not least <= float(value) <= most:
+        raise ValueError(f"{what} must be a number {_range(least, most, math.inf)}: got {value!r}")
+    return float(value)
 
 
 def check_positive(value: object, what: str) -> float:
-    """The value as a float, if it is a finite number above 0.
+    """Return the value as a float; raise if it is not a finite number above 0.
 
     Example:
         >>> check_positive(0, "a tolerance")
@@ -27,29 +133,33 @@ def check_positive(value: object, what: str) -> float:
     return number
 
 
-def check_bool(value: object, what: str) -> bool:
-    """The value, if it is True or False.
+def check_integer(value: object, what: str, least: int = 1, most: int = _MOST) -> int:
+    """Return the value as an int; raise if it is not a whole number in a range.
 
     Example:
-        >>> check_bool("no", "vectorised")
+        >>> check_integer(0, "n_steps")
         Traceback (most recent call last):
-        TypeError: vectorised must be True or False: got 'no' of type str
+        ...
+        ValueError: n_steps must be a whole number of at least 1: got 0
     """
-    if not isinstance(value, bool):
-        raise TypeError(f"{what} must be True or False: got {value!r:.60} of type {type(value).__name__}")
-    return value
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{what} must be a whole number: got {_got(value)}")
+    if not least <= int(value) <= most:
+        wanted = f"of at most {most}" if int(value) > most == _MOST else _range(least, most, _MOST)
+        raise ValueError(f"{what} must be a whole number {wanted}: got {value!r}")
+    return int(value)
 
 
 def check_floats(
     value: object, what: str, shape: tuple[int | str, ...] | None = None, *, finite: bool = True
 ) -> Tensor:
-    """The value, if it is a floating-point tensor of a shape.
+    """Return the value; raise if it is not a floating-point tensor of a shape.
 
     Args:
-        value: What got.
-        what: It is, for the message.
+        value: To be checked.
+        what: The value's name in messages.
         shape: A letter stands for any length; None for any shape.
-        finite: Whether NaN and infinities are refused.
+        finite: Raise for NaN and infinities too.
 
     Example:
         >>> import torch
@@ -67,7 +177,7 @@ def check_floats(
 
 
 def check_integers(value: object, what: str, shape: tuple[int | str, ...]) -> Tensor:
-    """The value, if it is an integer tensor of a shape.
+    """Return the value; raise if it is not an integer tensor of a shape.
 
     Example:
         >>> import torch
@@ -76,14 +186,16 @@ def check_integers(value: object, what: str, shape: tuple[int | str, ...]) -> Te
         ValueError: rows must be whole numbers: got torch.float32
     """
     tensor = _of_shape(value, what, shape)
-    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+    if tensor.is_floating_point() or tensor.is_complex() or str(tensor.dtype) == "torch.bool":
         raise ValueError(f"{what} must be whole numbers: got {tensor.dtype}")
     return tensor
 
 
 def _of_shape(value: object, what: str, shape: tuple[int | str, ...] | None) -> Tensor:
+    from torch import Tensor
+
     if not isinstance(value, Tensor):
-        raise TypeError(f"{what} must be a torch tensor: got {value!r:.60} of type {type(value).__name__}")
+        raise TypeError(f"{what} must be a torch tensor: got {_got(value)}")
     if shape is not None and not _fits(value.shape, shape):
         wanted = f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
         raise ValueError(f"{what} must have shape {wanted}: got {tuple(value.shape)}")
@@ -92,3 +204,12 @@ def _of_shape(value: object, what: str, shape: tuple[int | str, ...] | None) -> 
 
 def _fits(got: tuple[int, ...], wanted: tuple[Any, ...]) -> bool:
     return len(got) == len(wanted) and all(isinstance(w, str) or w == c for w, c in zip(wanted, got, strict=True))
+
+
+def _got(value: object) -> str:
+    return f"{value!r:.60} of type {type(value).__name__}"
+
+
+def _range(least: float, most: float, any_most: float) -> str:
+    """Return a range in words, without an end that only the machine needs."""
+    return f"of at least {least:g}" if most == any_most else f"from {least:g} to {most:g}"

@@ -1,4 +1,4 @@
-"""What a constraint is: a way to a feasible set, and a cheap number that tells how far from it a state is."""
+"""What a constraint is: a projection onto a feasible set, and a cheap measure of how far a state is from it."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from trimtab.core.states import Form, difference
+from trimtab.core.arrays import Form, difference
 
 __all__ = ["Constraint", "Improvement", "Projection", "as_constraint", "residual_norm"]
 
 
 class Projection(NamedTuple):
-    """The answer of a projection that can fail: states, and an outcome for each sample.
+    """What a projection that can fail returns: states, and an outcome for each sample.
 
     A projection that cannot fail may return the bare states instead.
 
     Attributes:
         x: The projected states, (n, *event).
         converged: Whether the solver reached its tolerance, (n,) bool; None for a projection that cannot fail.
-        iterations: Solver iterations spent, (n,) integers, if counted.
-        residual: `defect(x)` of the returned states, (n,), if the solver knows it; saves measuring it again.
+        iterations: Solver iterations, (n,) integers, if counted.
+        residual: `defect(x)` of the returned states, (n,), if the solver knows it, which saves measuring it.
     """
 
     x: Any
@@ -34,15 +34,15 @@ class Projection(NamedTuple):
 
 
 class Improvement(NamedTuple):
-    """The answer of one iteration of a solver.
+    """What one iteration of a solver returns.
 
     Attributes:
         x: The improved states, (n, *event).
         defect: `defect(x)`, (n,).
         done: Whether the solver has nothing left to do, (n,) bool.
-        state: What the solver carries to its next iteration: None, or tensors with one row per sample in a tuple.
-        cost: What it cost in the units in which `project` counts its iterations, (n,) whole numbers of at least 1;
-            None for 1. A solver that has to be set up reports that with the first iteration.
+        state: What the solver carries to its next iteration: None, or a tuple of tensors with one row per sample.
+        cost: The cost in iterations as `project` counts them, (n,) integers of at least 1; None for 1. A solver with a
+            set-up cost reports it with the first iteration.
     """
 
     x: Any
@@ -53,19 +53,17 @@ class Improvement(NamedTuple):
 
 
 class Constraint:
-    """A feasible set M: how to reach it and how far from it a state is.
+    """A feasible set M: how to reach it, and how far a state is from it.
 
-    Derive from it and give `project` and `defect`, or make one of plain functions with `as_constraint`.
+    Derive from it and define `project` and `defect`, or wrap plain functions with `as_constraint`.
 
     Attributes:
-        needs: The names of what `project` and `defect` want to know beside the states, handed to them by keyword:
-            "t" (the step), "previous" (the state before the update), or anything the loop passes to its corrector,
-            such as `corrector(x, t, sigma=0.3)`. A number is shared by all samples; an array has one row per sample
-            and follows row selection.
-        defect_is_projection: Whether measuring a defect costs a projection; each look is then counted as one.
-        is_projection: Whether `project` leads onto the feasible set, so that projecting twice changes nothing. A
-            correction that only lowers an energy says False.
-        improves: Whether `improve` is there.
+        needs: Names of further arguments of `project` and `defect`, passed by keyword: "t" (the step), "previous" (the
+            state before the update), or anything the loop passes to its corrector, such as
+            `corrector(x, t, sigma=0.3)`. A number is shared by all samples; an array has one row per sample.
+        defect_is_projection: Whether measuring a defect costs a projection; each is then counted as one.
+        is_projection: Whether projecting twice changes nothing; False for a correction that only lowers an energy.
+        improves: Whether `improve` is defined.
     """
 
     needs: tuple[str, ...] = ()
@@ -74,23 +72,23 @@ class Constraint:
     improves: bool = False
 
     def project(self, x: Any, *args: Any, **context: Any) -> Any:
-        """Feasible states near `x`: (n, *event) to (n, *event), same kind, dtype and device; or a `Projection`."""
-        raise NotImplementedError(f"{type(self).__name__} must say how to reach the feasible set: def project(self, x)")
+        """Return feasible states near `x`, like `x` in shape, kind, dtype and device, or a `Projection`."""
+        raise NotImplementedError(f"{type(self).__name__} must define project(self, x)")
 
     def defect(self, x: Any, *args: Any, **context: Any) -> Any:
-        """How far each state is from feasible: (n, *event) to (n,), at least 0, and 0 on M."""
-        raise NotImplementedError(f"{type(self).__name__} must say how far a state is off: def defect(self, x)")
+        """Return how far each state is from feasible: (n, *event) to (n,), at least 0, and 0 on M."""
+        raise NotImplementedError(f"{type(self).__name__} must define defect(self, x)")
 
     def take(self, rows: Tensor) -> Self:
-        """The same constraint for the samples `rows`, a (k,) index tensor; itself if it has no data per sample."""
+        """Return the constraint for the samples `rows`, (k,) indices; itself if it has no data per sample."""
         return self
 
     def improve(self, x: Any, state: tuple[Tensor, ...] | None, **context: Any) -> Improvement:
-        """One iteration of the solver on states (n, *event); `state` is None at the first."""
-        raise NotImplementedError(f"{type(self).__name__} has no iterations of its own: its projection is one unit")
+        """Run one iteration of the solver on states (n, *event); `state` is None at the first."""
+        raise NotImplementedError(f"{type(self).__name__} does not define improve: its projection is one unit")
 
     def cheaper(self) -> dict[str, Constraint]:
-        """Ways to make the same projection cheaper, by name, for advice to try; none unless a constraint knows any."""
+        """Return cheaper ways to make the same projection, by name, for `advise` to try."""
         return {}
 
 
@@ -121,7 +119,7 @@ class _Functions(Constraint):
         return residual_norm(leaves, projected)
 
     def _data_for(self, x: Any) -> tuple[Tensor, ...]:
-        """The data, if it is for as many samples as there are states."""
+        """Return the data; raise if it is for another number of samples."""
         n = len(x) if isinstance(x, Tensor) else Form(x).n
         for d in self.data:
             if d.shape[0] != n:
@@ -139,17 +137,17 @@ class _Functions(Constraint):
 
 
 def check_constraint(value: object, what: str = "a constraint") -> Constraint:
-    """The value, if it is a constraint."""
+    """Return the value; raise if it is not a constraint."""
     if not isinstance(value, Constraint):
         raise TypeError(
-            f"{what} derives from trimtab.Constraint: got {type(value).__name__} (plain functions can be wrapped: "
+            f"{what} must derive from trimtab.Constraint: got {type(value).__name__} (plain functions can be wrapped: "
             "trimtab.as_constraint(project, defect))"
         )
     return value
 
 
 def residual_norm(before: Iterable[Tensor], after: Iterable[Tensor]) -> Tensor:
-    """How far each sample's leaves moved, (n,): the Euclidean norm over all of them."""
+    """Return how far each sample's leaves moved, (n,): the Euclidean norm over all of them."""
     before, after = (_leaves(leaves, name) for name, leaves in (("before", before), ("after", after)))
     if [a.shape for a in before] != [b.shape for b in after]:
         shapes = [[tuple(leaf.shape) for leaf in leaves] for leaves in (before, after)]
@@ -174,15 +172,15 @@ def as_constraint(
     needs: tuple[str, ...] = (),
     is_projection: bool = True,
 ) -> Constraint:
-    """Make a constraint of plain functions.
+    """Return a constraint made of plain functions.
 
     Args:
         project: `project(x, *data)` returns feasible states, (n, *event) to (n, *event).
         defect: `defect(x, *data)` returns (n,) distances to feasibility. Without one, the defect is the
-            projection residual `norm(x - project(x))`: correct, but then every look at a state costs a
-            projection, each is counted as one, and scheduling saves nothing.
-        data: Tensors with one row per sample, handed to both functions; they follow row selection.
-        needs: What both functions want to know beside the states, by keyword; see `Constraint`.
+            projection residual `norm(x - project(x))`: correct, but then measuring a defect costs a projection, each
+            is counted as one, and scheduling saves nothing.
+        data: Tensors with one row per sample, passed to both functions; they follow row selection.
+        needs: Names of further keyword arguments of both functions; see `Constraint`.
         is_projection: False for a correction that does not end on a feasible set, such as a few steps down an energy.
 
     Example:
@@ -206,10 +204,10 @@ def as_constraint(
 
 
 def _check_undeclared(f: Callable[..., Any] | None, given: int, needs: Sequence[str]) -> None:
-    """Refuse a function that wants more than states, data and what was declared."""
+    """Raise if a function needs arguments besides states, data and what was declared."""
     try:
         wanted = [] if f is None else list(inspect.signature(f).parameters.values())
-    except (TypeError, ValueError):  # some compiled functions do not say
+    except (TypeError, ValueError):  # some compiled functions have no signature
         return
     free = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     by_place = [p for p in wanted if p.kind not in (*free, inspect.Parameter.KEYWORD_ONLY)][:given]
@@ -217,7 +215,7 @@ def _check_undeclared(f: Callable[..., Any] | None, given: int, needs: Sequence[
     undeclared = tuple(name for name in missing if name not in needs)
     if undeclared:
         raise TypeError(
-            f"{getattr(f, '__name__', f)} wants {', '.join(undeclared)} beside the states: declare it, "
+            f"{getattr(f, '__name__', f)} needs {', '.join(undeclared)} besides the states: declare it, "
             f"as in as_constraint(…, needs={undeclared!r}), and pass it with every step, as in "
             f"corrector(x, t, {undeclared[0]}=…); or give it a default"
         )

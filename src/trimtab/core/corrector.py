@@ -20,15 +20,23 @@ import numpy as np
 import torch
 from torch import Tensor, is_autocast_enabled, is_grad_enabled
 
-from trimtab.core.bound_constraint import BoundConstraint, Context, OnFailure, Outcome, ProjectionError, as_retry, recover
+from trimtab.core.arrays import Form, Leaves, all_finite, finite_rows, put_rows, take_leaves
+from trimtab.core.bound_constraint import (
+    BoundConstraint,
+    Context,
+    OnFailure,
+    Outcome,
+    ProjectionError,
+    as_retry,
+    recover,
+)
 from trimtab.core.budget import Budget, PerBatch, PerSample, Unit, units
+from trimtab.core.checks import check_callable, check_integer
 from trimtab.core.constraint import Constraint, check_constraint
-from trimtab.core.errors import check_callable, check_integer
 from trimtab.core.groups import Groups, as_groups
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Closing, InfeasibleWarning, Rollout
 from trimtab.core.schedule import Schedule, as_schedule, check_seeds_unused
-from trimtab.core.states import Form, Leaves, all_finite, finite_rows, put_rows, take_leaves
 from trimtab.core.trace import Trace, are_distances
 from trimtab.core.view import StepView, is_measured_step
 
@@ -227,9 +235,7 @@ class Corrector:
         run.record_closing(rows, answer)
         return put_rows(x, rows, answer.x)
 
-    def _recovered(
-        self, run: Trace, constraint: BoundConstraint, x: Leaves, answer: Outcome, rows: Tensor
-    ) -> Outcome:
+    def _recovered(self, run: Trace, constraint: BoundConstraint, x: Leaves, answer: Outcome, rows: Tensor) -> Outcome:
         """Check the answer of a projection of some rows, and handle failures by the policy."""
         if answer.residual is not None or not self.measures_residuals:
             constraint.check_answers(answer)  # else the defect that is measured next shows bad states
@@ -537,7 +543,8 @@ class Corrector:
 def _break_compiled_graphs() -> None:
     """Keep torch.compile out of a corrector, once torch.compile is there: importing it takes as long as torch."""
     if "torch._dynamo" in sys.modules and not hasattr(Corrector.__call__, "_torchdynamo_disable"):
-        Corrector.__call__ = torch.compiler.disable(Corrector.__call__)  # type: ignore[method-assign]
+        disabled: Any = torch.compiler.disable(Corrector.__call__)  # type: ignore[no-untyped-call]
+        Corrector.__call__ = disabled  # type: ignore[method-assign]
 
 
 def _detached(leaves: Leaves) -> Leaves:

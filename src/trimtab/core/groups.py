@@ -38,7 +38,7 @@ class Groups:
         return f"Groups({self.n} groups of {len(self.labels)} rows, defect={self.defect!r})"
 
     def __post_init__(self) -> None:
-        """Refuse labels that are not one whole number per row."""
+        """Check that labels are one whole number per row."""
         labels = self.labels
         if not isinstance(labels, Tensor) or labels.ndim != 1 or labels.is_floating_point() or len(labels) == 0:
             got = f"{tuple(labels.shape)} of {labels.dtype}" if isinstance(labels, Tensor) else type(labels).__name__
@@ -48,7 +48,7 @@ class Groups:
 
     @cached_property
     def of_row(self) -> Tensor:
-        """The group of each row, (n,) from 0 to G - 1."""
+        """The group of each row, (n,), 0 to G - 1."""
         found: Tensor = torch.unique(self.labels, return_inverse=True)[1]
         return found
 
@@ -65,32 +65,32 @@ class Groups:
         return first.scatter_reduce(0, self.of_row, rows, "amin")
 
     def together(self, values: Tensor) -> Tensor:
-        """One value per group of values per row, (…, n) to (…, G)."""
+        """Reduce values per row to one per group, by sum or maximum as `defect` says: (…, n) to (…, G)."""
         out = torch.zeros(*values.shape[:-1], self.n, dtype=values.dtype, device=values.device)
         how = "sum" if self.defect == "sum" else "amax"
         return out.scatter_reduce(-1, self.of_row.expand_as(values), values, how, include_self=how == "sum")
 
     def means(self, values: Tensor) -> Tensor:
-        """The mean of values per row over each group, (n,) to (G,)."""
+        """Return the mean of values per row over each group, (n,) to (G,)."""
         total = torch.zeros(self.n, dtype=values.dtype, device=values.device)
         of_row = self.of_row.to(values.device)
         return total.index_add(0, of_row, values) / of_row.bincount()
 
     def per_row(self, values: Tensor) -> Tensor:
-        """The value of its group for each row, (…, G) to (…, n)."""
+        """Return the value of its group for each row, (…, G) to (…, n)."""
         return values[..., self.of_row]
 
     def largest(self, values: Tensor) -> Tensor:
-        """The largest value among the rows of each group, (…, n) to (…, G)."""
+        """Return the largest value among the rows of each group, (…, n) to (…, G)."""
         out = torch.zeros(*values.shape[:-1], self.n, dtype=values.dtype, device=values.device)
         return out.scatter_reduce(-1, self.of_row.expand_as(values), values, "amax", include_self=False)
 
     def any_row(self, mask: Tensor) -> Tensor:
-        """Whether any row of each group is true, (…, n) bool to (…, G) bool."""
+        """Return whether any row of each group is true, (…, n) bool to (…, G) bool."""
         return self.largest(mask.int()).bool()
 
     def touched(self, mask: Tensor) -> Tensor:
-        """The rows of all groups of which any row is true, (…, n) bool to (…, n) bool.
+        """Return all rows of the groups in which any row is true, (…, n) bool to (…, n) bool.
 
         Example:
             >>> import torch
@@ -100,7 +100,7 @@ class Groups:
         return self.per_row(self.any_row(mask))
 
     def apart(self, blocks: int) -> Groups:
-        """The same for rows that are `blocks` times the same samples, one after the other: each block has its own.
+        """Return groups for a batch that repeats the same samples `blocks` times; each copy gets its own groups.
 
         Example:
             >>> import torch
@@ -111,21 +111,21 @@ class Groups:
         return Groups(self.of_row + block * self.n, self.defect)
 
     def to(self, device: torch.device) -> Groups:
-        """The same groups with their labels on `device`."""
+        """Return the same groups with their labels on `device`."""
         return self if self.labels.device == device else Groups(self.labels.to(device), self.defect)
 
     def take(self, rows: Tensor) -> Groups:
-        """Of some rows; a group must come whole."""
+        """Return the groups of some rows; raise if they split a group."""
         some = self.of_row[rows]
         sizes = self.of_row.bincount()
         taken = some.bincount(minlength=self.n)
         if bool(((taken > 0) & (taken != sizes)).any()):
-            raise ValueError("rows of a group belong together: these rows split one; take whole groups")
+            raise ValueError("rows of a group belong together, and these rows split one; take whole groups")
         return Groups(self.labels[rows], self.defect)
 
 
 def as_groups(groups: Groups | Tensor | Sequence[int] | None) -> Groups | None:
-    """Groups from labels, or none."""
+    """Return groups made of labels, groups as they are, and None as None."""
     if groups is None or isinstance(groups, Groups):
         return groups
     if not isinstance(groups, Tensor):

@@ -1,7 +1,6 @@
-"""How values show themselves in a notebook: a small table and a small drawing, as HTML that needs nothing else.
+"""Tables and drawings for notebooks, as HTML that needs nothing else.
 
-Drawings are SVG in the text's own colour, so that they are read on light and on dark pages; no plotting library is
-needed, and nothing is loaded from elsewhere.
+Drawings are SVG in the colour of the text, so they can be read on light and on dark pages.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from html import escape
 
 __all__ = ["draw", "figure_of", "panel", "table"]
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9")  # told apart by every kind of sight
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9")  # safe for colour-blind readers
 _WIDTH, _HEIGHT = 420, 170
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 10, 22, 34
 _POINTS = 240  # of a line at the most; more cannot be seen
@@ -22,7 +21,7 @@ Scale = Callable[[float], float]
 
 
 def figure_of(value: float) -> str:
-    """A number as a person writes it, with at most four digits that count.
+    """Write a number with at most four significant digits.
 
     Example:
         >>> figure_of(12.0), figure_of(0.00012345), figure_of(float("inf"))
@@ -30,52 +29,49 @@ def figure_of(value: float) -> str:
     """
     if math.isnan(value):
         return "n/a"
-    if math.isinf(value):
-        return "∞" if value > 0 else "-∞"
-    return f"{value:.4g}"
+    return f"{value:.4g}".replace("inf", "∞")
 
 
 def table(rows: Sequence[Sequence[object]], head: Sequence[str] = ()) -> str:
-    """A table; numbers are written by `figure_of`, everything else as text.
+    """Return a table; floats are written by `figure_of`, everything else as text.
 
     Example:
         >>> table([("steps", 100)])
         '<table><tbody><tr><td>steps</td><td>100</td></tr></tbody></table>'
     """
     above = "<thead><tr>" + "".join(f"<th>{escape(name)}</th>" for name in head) + "</tr></thead>" if head else ""
-    body = "".join("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    texts = [[escape(figure_of(cell) if isinstance(cell, float) else str(cell)) for cell in row] for row in rows]
+    body = "".join("<tr>" + "".join(f"<td>{text}</td>" for text in row) + "</tr>" for row in texts)
     return f"<table>{above}<tbody>{body}</tbody></table>"
 
 
 def panel(title: str, *parts: str) -> str:
-    """A title with tables and drawings side by side, below each other where there is no room."""
+    """Return a title with tables and drawings side by side, or below each other if the page is narrow."""
     inside = "".join(f"<div>{part}</div>" for part in parts if part)
     row = f'<div style="display:flex;flex-wrap:wrap;gap:1.5em;align-items:flex-start">{inside}</div>'
     return f"<div><p><strong>{escape(title)}</strong></p>{row}</div>"
 
 
 def draw(lines: Mapping[str, Points], x: str, y: str, bars: Points = ()) -> str:
-    """Lines over one another, and bars behind them on a scale from 0 to 1, as SVG.
-
-    Points that are not finite are left out, and a line is broken there.
+    """Draw lines, with bars on a scale from 0 to 1 behind them, as SVG. A line is broken at points that are not finite.
 
     Args:
-        lines: By name; at most six can be told apart.
-        x: What the horizontal axis means.
-        y: What the vertical axis means.
-        bars: (place, share) pairs with shares in [0, 1], as high as the drawing at 1.
+        lines: By name; at most six can be distinguished.
+        x: The name of the horizontal axis.
+        y: The name of the vertical axis.
+        bars: (place, share) pairs with shares in [0, 1].
 
     Returns:
-        An `<svg>` element, or "" where there is nothing to draw.
+        An `<svg>` element, or "" if there is nothing to draw.
     """
     lines = {name: points for name, points in lines.items() if any(map(_finite, points))}
     seen = [point for points in lines.values() for point in points if _finite(point)]
-    places = [place for place, _ in seen] + [place for place, _ in bars]
+    places = [place for place, _ in [*seen, *bars]]
     if not places:
         return ""
-    across = _scale(min(places), max(places), _LEFT, _WIDTH - _RIGHT)
     low, high = min((v for _, v in seen), default=0.0), max((v for _, v in seen), default=1.0)
-    low = min(low, 0.0) if low > 0 and low < 0.5 * high else low
+    low = 0.0 if 0 < low < 0.5 * high else low
+    across = _scale(min(places), max(places), _LEFT, _WIDTH - _RIGHT)
     up = _scale(low, high, _HEIGHT - _BOTTOM, _TOP)
     parts = [_bars(bars, across), _axes(across, up, (min(places), max(places)), (low, high), x, y)]
     for number, (name, points) in enumerate(lines.items()):
@@ -91,8 +87,8 @@ def draw(lines: Mapping[str, Points], x: str, y: str, bars: Points = ()) -> str:
 
 
 def _scale(low: float, high: float, first: float, last: float) -> Scale:
-    """Where a number between `low` and `high` is between the pixels `first` and `last`."""
-    span = (high / 2 - low / 2) or 1.0  # halves: the difference of two large numbers may be too large for one
+    """Return the map from numbers between `low` and `high` to pixels between `first` and `last`."""
+    span = (high / 2 - low / 2) or 1.0  # halves: the difference of two large numbers may overflow
     return lambda value: first + (last - first) * ((value / 2 - low / 2) / span)
 
 
@@ -101,22 +97,15 @@ def _finite(point: tuple[float, float]) -> bool:
 
 
 def _path(points: Points, across: Scale, up: Scale) -> str:
-    """Moves and lines; a new move after each point that is not finite."""
-    every = max(1, math.ceil(len(points) / _POINTS))
     parts, pen = [], "M"
-    for point in points[::every]:
+    for point in points[:: max(1, math.ceil(len(points) / _POINTS))]:
         if _finite(point):
             parts.append(f"{pen}{across(point[0]):.1f},{up(point[1]):.1f}")
-            pen = "L"
-        else:
-            pen = "M"
+        pen = "L" if _finite(point) else "M"
     return "".join(parts)
 
 
 def _bars(bars: Points, across: Scale) -> str:
-    """Bars in a pale colour, as wide as there is room for."""
-    if not bars:
-        return ""
     width = max(0.8, (_WIDTH - _LEFT - _RIGHT) / max(len(bars), 1) * 0.8)
     room = _HEIGHT - _TOP - _BOTTOM
     drawn = [
@@ -141,7 +130,3 @@ def _axes(across: Scale, up: Scale, xs: tuple[float, float], ys: tuple[float, fl
 def _label(x: float, y: float, text: str, colour: str = "", anchor: str = "middle") -> str:
     fill = f' fill="{colour}"' if colour else ""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{fill}>{escape(text)}</text>'
-
-
-def _text(cell: object) -> str:
-    return escape(figure_of(cell) if isinstance(cell, float) else str(cell))

@@ -1,291 +1,391 @@
-"""A short hash of what samplers and constraints are, so that results of one problem are not taken for another's."""
+"""Identify code and data by a hash of everything they are made of: what would be sent to a worker.
+
+`identity` is the proof by which finished batches are reused: it walks through an object as pickle would, and raises if
+a part cannot be hashed. Code of the user (scripts, notebooks, modules that are not installed) is hashed by value with
+the globals that it reads, as they are now; installed code by its name and the version of its package.
+"""
 
 from __future__ import annotations
 
+import copyreg
 import dis
 import functools
 import hashlib
+import importlib.metadata
+import platform
 import random
-import re
 import sys
-from collections.abc import Iterator, Mapping
+import sysconfig
+import types
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
-from logging import Logger
+from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
-from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Fingerprint", "fingerprint", "full_fingerprint"]
+__all__ = ["THREADS", "UnidentifiedError", "environment", "fingerprint", "identity", "machine_facts", "user_modules"]
 
-_DEEPEST = 12  # objects within objects
-_SCRIPTS = ("__main__", "__mp_main__")  # a script goes by another name in the processes that it starts
+THREADS = 1
+"""Threads of a batch or task: sums may be split, and so rounded, differently with more."""
+
+
+class UnidentifiedError(TypeError):
+    """Raised for an object that cannot be hashed whole; the message names the part."""
+
+
+def identity(*things: Any) -> str:
+    """Return a hash of things as they are now: all attributes, tensors and closures, and code by value.
+
+    Two calls agree if, and only if, the same would be sent to a worker. The state of random generators counts.
+
+    Raises:
+        UnidentifiedError: If a part cannot be hashed, such as an open file or a lock.
+
+    Example:
+        >>> identity([1, 2]) == identity([1, 2]), identity([[1], 2]) == identity([[1, 2]])
+        (True, False)
+    """
+    return _Walk(whole=True).hash(things)
+
+
+full_fingerprint = identity  # the old name
 
 
 def fingerprint(*things: Any) -> str:
-    """A short hash of what samplers and constraints are: their types, settings, functions and weights.
+    """Return a short hash by which samplers and constraints can be named in files.
 
-    Dataclass fields marked `metadata={"per_sample": True}` are left out, since they change with the seeds and not
-    with the problem, and so are states of random generators. Of a script, what its functions read and call counts too.
+    It leaves out what changes with the samples and not with the problem: dataclass fields that are marked
+    `metadata={"per_sample": True}` and states of random generators. Parts that cannot be hashed count by their type.
 
     Example:
         >>> fingerprint(lambda x: x.clamp(-1, 1)) == fingerprint(lambda x: x.clamp(-2, 2))
         False
     """
-    walk = _Walk(per_sample=False)
-    for thing in things:
-        walk.feed(thing, 0)
-    walk.digest.update(walk.read().encode())
-    return walk.digest.hexdigest()[:16]
+    return _Walk(whole=False).hash(things)[:16]
 
 
-class Fingerprint(NamedTuple):
-    """What objects are, and where their code is from.
-
-    Attributes:
-        content: A hash of types, settings, functions, weights, and of what belongs to the samples.
-        files: A hash of the source file of each module that something was met of. What those files import is not
-            looked at.
-        read: A hash of what functions of a script read and call, and of the states of random generators (of numpy,
-            torch and `random`) that were met, as they are now; "" if there are none. Files do not tell it, since a
-            notebook has none.
-    """
-
-    content: str
-    files: dict[str, str]
-    read: str = ""
-
-    def fits(self, other: Fingerprint) -> bool:
-        """Whether the two are of the same things; a function sent by value may be without its module.
-
-        What a script's functions read may be the time it was started or a list that grows, and a generator may be
-        seeded in each run whatever its state is: they do not count here.
-        """
-        both = self.files.keys() & other.files.keys()
-        return self.content == other.content and all(self.files[name] == other.files[name] for name in both)
+def user_modules(*things: Any) -> list[types.ModuleType]:
+    """Return the imported modules of the user that things need; scripts and notebooks are not among them."""
+    walk = _Walk(whole=False)
+    walk.hash(things)
+    return [sys.modules[name] for name in sorted(walk.modules) if name in sys.modules]
 
 
-def full_fingerprint(*things: Any) -> Fingerprint:
-    """As `fingerprint`, with what belongs to the samples, and with the source files of everything that was met.
+# ------------------------------------------------------------------ the environment
 
-    A random generator counts with its state, by which batches of one seed are told from those of another. Who draws
-    from one that was made outside has another fingerprint afterwards; one that is made in each run has none to count.
-    """
-    walk = _Walk(per_sample=True)
-    for thing in things:
-        walk.feed(thing, 0)
-    content, read = walk.digest.hexdigest(), walk.read()
-    files = {}
-    for name in sorted(walk.modules):
-        file = getattr(sys.modules.get(name), "__file__", None)
-        own = name.startswith("trimtab.") or name in _SCRIPTS  # scripts are hashed by what was met of them
-        if file is not None and not own and Path(file).suffix == ".py":
-            files[name] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
-    return Fingerprint(content, files, read)
+
+def machine_facts() -> dict[str, Any]:
+    """Return the facts on which the last bits of a result depend; libraries choose instructions by the processor."""
+    found: Any = np.show_config(mode="dicts")
+    simd = found.get("SIMD Extensions", {})
+    return {
+        "processor": platform.machine(),
+        "torch_instructions": torch.backends.cpu.get_cpu_capability(),
+        "numpy_instructions": " ".join([*simd.get("baseline", ()), *simd.get("found", ())]),
+        "threads": THREADS,
+        "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": ".".join(platform.python_version_tuple()[:2]),
+    }
+
+
+def environment() -> dict[str, Any]:
+    """Return what numbers depend on besides the problem: the machine, the libraries and the code of trimtab."""
+    return machine_facts() | {"trimtab": _trimtab_code()}
+
+
+@lru_cache(maxsize=1)
+def _trimtab_code() -> str:
+    root = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+# ------------------------------------------------------------------ whose code it is
+
+_SCRIPTS = ("__main__", "__mp_main__")  # a script has the second name in the processes that it starts
+
+
+def _is_users(module: object) -> bool:
+    """Whether code belongs to the user: it is neither installed, nor built in, nor part of trimtab."""
+    root = module.partition(".")[0] if isinstance(module, str) else "builtins"  # compiled classes may have no name
+    if root in _SCRIPTS:
+        return True
+    if root == "trimtab" or root in sys.stdlib_module_names:
+        return False
+    found = sys.modules.get(root)
+    place = getattr(found, "__file__", None) or next(iter(getattr(found, "__path__", [])), "")
+    return not _is_installed(place)
+
+
+@lru_cache
+def _is_installed(place: str) -> bool:
+    within = {Path(path).resolve() for path in sysconfig.get_paths().values()}
+    path = Path(place).resolve()
+    return bool({"site-packages", "dist-packages"} & set(path.parts) or (within & set(path.parents)))
+
+
+@lru_cache
+def _version(root: str) -> str:
+    with suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(root)
+    return str(getattr(sys.modules.get(root), "__version__", ""))
+
+
+@lru_cache
+def _source(path: str, changed: float) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def _named(thing: Any) -> str | None:
+    """Return "module.name" if that is where the very object is found, as pickle would send it; None if not."""
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(name, str):
+        return str(thing) if isinstance(thing, type) else None
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return f"{module}.{name}" if found is thing else None
+
+
+# ------------------------------------------------------------------ the walk
+
+_ATOMS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented))
+_GENERATORS = (np.random.Generator, np.random.BitGenerator, np.random.RandomState, torch.Generator, random.Random)
+_DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+_NOT_OF_A_CLASS = {
+    "__dict__",
+    "__weakref__",
+    "__doc__",
+    "__module__",
+    "__annotations__",
+    "__firstlineno__",
+    "__slotnames__",
+    "_abc_impl",
+}
 
 
 class _Walk:
-    """Goes through objects and takes up what they are."""
+    """Feeds objects to a hash, part by part."""
 
-    def __init__(self, per_sample: bool, once: bool = False) -> None:
-        self.per_sample, self.digest = per_sample, hashlib.sha256()
-        self.once: dict[int, Any] | None = {} if once else None  # objects that are looked into once, where asked for
+    def __init__(self, whole: bool) -> None:
+        self.whole, self.digest = whole, hashlib.sha256()
+        self.seen: dict[int, int] = {}  # the number of each object by its id
+        self.alive: list[Any] = []  # temporary objects too, so that no id is used twice
         self.modules: set[str] = set()
-        self.classes: dict[type, None] = {}  # of scripts, in the order in which they were met
-        self.functions: dict[FunctionType, None] = {}
-        self.generators: list[str] = []  # hashes of their states
-        self.within: list[int] = []  # what is being looked at, so that an object that holds itself comes to an end
 
-    def feed(self, thing: Any, depth: int) -> None:
+    def hash(self, things: tuple[Any, ...]) -> str:
+        try:
+            self.feed(things)
+        except RecursionError:
+            if self.whole:
+                raise UnidentifiedError("it is nested too deeply to be hashed") from None
+        return self.digest.hexdigest()
+
+    def put(self, text: str, data: bytes = b"") -> None:
+        self.digest.update(f"{len(text)},{len(data)}:{text}".encode(errors="surrogatepass") + data)
+
+    def feed(self, thing: Any) -> None:
         kind = type(thing)
-        self._class(kind, depth)
-        if self.per_sample and isinstance(thing, _GENERATORS):
-            self.generators.append(fingerprint(_state_of(thing)))
-        if isinstance(thing, Tensor):
-            self.digest.update(f"{thing.dtype}{tuple(thing.shape)}".encode())
-            self.digest.update(_bytes(thing))
+        if kind in _ATOMS:
+            self.put(kind.__name__, repr(thing).encode(errors="surrogatepass"))
+            return
+        if kind is not tuple:  # equal tuples may be one object or two, by chance; sharing anything else matters
+            if id(thing) in self.seen:
+                self.put("seen", str(self.seen[id(thing)]).encode())
+                return
+            self.seen[id(thing)] = len(self.seen)
+            self.alive.append(thing)
+        self.put("(")
+        for part in thing if kind is tuple else self._parts(thing):
+            self.feed(part)
+        self.put(")")
+
+    def _parts(self, thing: Any) -> Iterator[Any]:
+        kind = type(thing)
+        if kind in (list, dict, types.MappingProxyType):
+            yield kind.__name__
+            yield from thing if kind is list else dict(thing).items()
+        elif kind in (set, frozenset):
+            yield kind.__name__
+            yield from sorted(_Walk(self.whole).hash((one,)) for one in thing)  # in any order
+        elif isinstance(thing, Tensor):
+            yield from self._tensor(thing)
         elif isinstance(thing, np.ndarray | np.generic):
-            self.digest.update(f"{thing.dtype}{thing.shape}".encode())
-            self.digest.update(thing.tobytes() if thing.dtype != object else repr(thing).encode())
+            yield from (kind, str(thing.dtype.descr), thing.shape)
+            yield thing.tolist() if thing.dtype.hasobject else thing.tobytes()
         elif (numbers := _jax_numbers(thing)) is not None:
-            self.feed(numbers, depth)
-        elif isinstance(thing, str | bytes | int | float | complex | bool | None):
-            self.digest.update(repr(thing).encode())
-        elif isinstance(thing, CodeType):
-            self.digest.update(f"{len(thing.co_code)}:".encode() + thing.co_code + " ".join(thing.co_names).encode())
-            self._all(thing.co_consts, depth)
-        elif depth < _DEEPEST and id(thing) not in self.within:
-            self.within.append(id(thing))
-            self._all(self._parts(thing, depth), depth)
-            self.within.pop()
-
-    def _class(self, kind: type, depth: int) -> None:
-        """By its name; one that was defined in a script or a notebook also by its functions, once."""
-        for one in kind.__mro__ if kind.__module__ in _SCRIPTS else (kind,):
-            self.digest.update(f"<{_module(one)}.{one.__qualname__}>".encode())
-            self.modules.add(one.__module__)
-            if one.__module__ in _SCRIPTS and one not in self.classes:
-                self.classes[one] = None
-                functions = {name: value for name, value in vars(one).items() if hasattr(value, "__code__")}
-                self.feed(functions, depth + 1)
-
-    def read(self) -> str:
-        """What the functions of scripts that were met read and call, and so on; what their classes hold besides."""
-        beyond = _Walk(self.per_sample, once=True)
-        beyond.classes, beyond.functions = dict(self.classes), dict(self.functions)
-        told: set[Any] = set()
-        while new := [one for one in (*beyond.functions, *beyond.classes) if one not in told]:
-            told.update(new)
-            for one in new:
-                known = one.__globals__ if isinstance(one, FunctionType) else vars(one)
-                names = _names_read(one.__code__) if isinstance(one, FunctionType) else set(known)
-                for name in sorted(name for name in names if name in known and not name.startswith("__")):
-                    beyond.feed(name, 0)
-                    beyond.feed(known[name], 0)
-        self.modules |= beyond.modules
-        read = beyond.digest.hexdigest() if told else ""
-        generators = [*self.generators, *beyond.generators]
-        return hashlib.sha256(" ".join([read, *generators]).encode()).hexdigest() if generators else read
-
-    def _all(self, things: Any, depth: int) -> None:
-        """What belongs to one object, between marks: [[1], 2] is not [[1, 2]]."""
-        self.digest.update(b"(")
-        for thing in things:
-            self.feed(thing, depth + 1)
-        self.digest.update(b")")
-
-    def _parts(self, thing: Any, depth: int) -> Iterator[Any]:
-        """What an object is made of, in an order that is always the same."""
-        if isinstance(thing, nn.Module):
-            yield dict(thing.state_dict())
-            for name, module in thing.named_modules():
-                yield name
-                yield f"{_module(type(module))}.{type(module).__qualname__}"
-                yield {key: value for key, value in vars(module).items() if not key.startswith("_")}
-        elif is_dataclass(thing) and not isinstance(thing, type):
-            for f in fields(thing):
-                if self.per_sample or not f.metadata.get("per_sample"):
-                    yield f.name
-                    yield getattr(thing, f.name)
-        elif isinstance(thing, Mapping):
-            for key in sorted(thing, key=str):
-                yield str(key)
-                yield thing[key]
-        elif isinstance(thing, list | tuple):
-            yield from thing
-        elif isinstance(thing, set | frozenset):
-            yield from sorted(map(repr, thing))
-        elif isinstance(thing, functools.partial):
-            yield from (thing.func, thing.args, thing.keywords)
-        elif isinstance(thing, MethodType):
+            yield from ("jax", str(thing.dtype), numbers)
+        elif isinstance(thing, _GENERATORS) and not self.whole:
+            yield kind
+        elif isinstance(thing, torch.Generator):
+            yield from (kind, str(thing.device), thing.get_state())
+        elif isinstance(thing, type | types.FunctionType):
+            yield from self._code(thing)
+        elif isinstance(thing, types.CodeType):
+            yield from (thing.co_code, thing.co_consts, thing.co_names, thing.co_varnames, thing.co_freevars)
+            yield from (thing.co_cellvars, thing.co_argcount, thing.co_kwonlyargcount, thing.co_flags)
+        elif isinstance(thing, types.ModuleType):
+            yield self._module(thing.__name__)
+        elif isinstance(thing, types.MethodType):
             yield from (thing.__func__, thing.__self__)
-        elif isinstance(thing, type):
-            self._class(thing, depth)
-        elif isinstance(thing, ModuleType):
-            self.modules.add(thing.__name__)
-            yield thing.__name__
+        elif isinstance(thing, types.BuiltinFunctionType):
+            owner = thing.__self__
+            yield from (thing.__module__, thing.__qualname__, None if isinstance(owner, types.ModuleType) else owner)
+        elif isinstance(thing, types.CellType):
+            with suppress(ValueError):  # a name that is not bound yet
+                yield thing.cell_contents
         elif isinstance(thing, property):
-            yield from (thing.fget, thing.fset)
-        elif isinstance(thing, staticmethod | classmethod):
-            yield thing.__func__
-        elif hasattr(thing, "__code__"):
-            self.modules.add(thing.__module__ or "")
-            if thing.__module__ in _SCRIPTS and isinstance(thing, FunctionType):
-                self.functions[thing] = None
-            yield thing.__qualname__
-            yield thing.__code__
-            yield from (thing.__defaults__, thing.__kwdefaults__)
-            yield [cell.cell_contents for cell in thing.__closure__ or () if _is_filled(cell)]
-        elif isinstance(thing, Logger):  # holds all others, and what each has let through so far
-            yield thing.name
-        elif hasattr(thing, "__dict__"):
-            if self.once is not None:
-                if id(thing) in self.once:
-                    return
-                self.once[id(thing)] = thing
-            yield _sent(thing)
-        else:  # a dtype, a range, a function that is compiled
-            told = repr(thing)
-            if re.search("(?i)0x[0-9a-f]{6}", told):  # where it lies, which is no part of it
-                yield getattr(thing, "__qualname__", "")
-                yield from _slots(thing).items()
-            else:
-                yield told
+            yield from (thing.fget, thing.fset, thing.fdel)
+        elif isinstance(thing, staticmethod | classmethod | functools._lru_cache_wrapper):
+            yield from (kind, thing.__wrapped__)
+        elif isinstance(thing, functools.cached_property):
+            yield thing.func
+        elif isinstance(thing, _DESCRIPTORS):
+            yield thing.__name__
+        elif not self.whole and is_dataclass(thing):
+            yield kind
+            yield from ((f.name, getattr(thing, f.name)) for f in fields(thing) if not f.metadata.get("per_sample"))
+        else:
+            yield from self._reduced(thing)
+
+    def _reduced(self, thing: Any) -> Iterator[Any]:
+        """Yield what pickle would keep of an object: its class, the arguments and the state that make it again."""
+        yield type(thing)
+        try:
+            reduce = copyreg.dispatch_table.get(type(thing))
+            made = reduce(thing) if reduce else thing.__reduce_ex__(4)
+        except Exception as error:
+            if self.whole:
+                what = f"{type(thing).__module__}.{type(thing).__qualname__}"
+                raise UnidentifiedError(f"an object of type {what} cannot be hashed ({error})") from error
+            yield vars(thing) if hasattr(thing, "__dict__") else getattr(thing, "__qualname__", "")
+            return
+        if isinstance(made, str):  # the name of something that there is once
+            yield from (made, getattr(thing, "__module__", None), getattr(thing, "__wrapped__", None))
+            return
+        for part in made:
+            if isinstance(thing, nn.Module) and isinstance(part, dict):
+                part = _with_hooks_in_order(part)
+            if isinstance(part, dict):
+                part = {key: value for key, value in part.items() if not _is_derived(type(thing), key)}
+            yield tuple(part) if isinstance(part, Iterator) else part
+
+    def _tensor(self, tensor: Tensor) -> Iterator[Any]:
+        yield from (type(tensor), str(tensor.dtype), tuple(tensor.shape), tensor.device.type, vars(tensor) or None)
+        if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
+            yield from self._reduced(tensor)
+        elif not tensor.is_meta:
+            plain = tensor.detach().resolve_conj().resolve_neg().cpu().clone(memory_format=torch.contiguous_format)
+            yield plain.reshape(-1).view(torch.uint8).numpy().tobytes()
+
+    def _code(self, thing: Any) -> Iterator[Any]:
+        """Yield a function or a class: the user's by value, installed ones by name, if they have one."""
+        mine, name = _is_users(thing.__module__), _named(thing)
+        if name is not None and not mine:
+            yield from (name, _version(name.partition(".")[0]))
+            return
+        yield from ("code", thing.__qualname__, self._module(thing.__module__) if mine else "")
+        if isinstance(thing, type):
+            yield from (type(thing), thing.__bases__)
+            yield from ((key, value) for key, value in vars(thing).items() if key not in _NOT_OF_A_CLASS)
+            return
+        yield from (thing.__code__, thing.__defaults__, thing.__kwdefaults__, thing.__dict__ or None, thing.__closure__)
+        if mine:
+            yield from self._read(thing)
+
+    def _read(self, function: types.FunctionType) -> Iterator[Any]:
+        """Yield the globals that a function reads, with the attributes that it reads of the user's own modules."""
+        names, attributes, imported = _names(function.__code__, self.whole)
+        known = function.__globals__
+        for name in sorted(names & known.keys()):
+            yield name
+            yield from self._attributes(known[name], attributes)
+        for name in sorted(imported):
+            for full in (name, f"{known.get('__package__') or ''}.{name}".lstrip(".")):
+                module = _users_module(full)
+                if module is not None:
+                    yield from self._attributes(module, attributes)
+
+    def _attributes(self, thing: Any, names: set[str]) -> Iterator[Any]:
+        yield thing
+        if isinstance(thing, types.ModuleType) and _is_users(thing.__name__):
+            for name in sorted(names & vars(thing).keys()):
+                value = vars(thing)[name]
+                yield name
+                yield from self._attributes(value, names - {name}) if isinstance(value, types.ModuleType) else (value,)
+
+    def _module(self, name: str) -> str:
+        """Return what a module counts as: one of the user is noted, and counts with its source."""
+        if name in _SCRIPTS:
+            return "a script"  # hashed by what is met of it: an edit elsewhere is no other code
+        if not _is_users(name):
+            return f"{name} {_version(name.partition('.')[0])}"
+        self.modules.add(name)
+        file = getattr(sys.modules.get(name), "__file__", None)
+        path = Path(file or "")
+        return f"{name} {_source(str(path), path.stat().st_mtime) if path.suffix == '.py' and path.is_file() else ''}"
+
+
+def _names(code: types.CodeType, whole: bool) -> tuple[set[str], set[str], set[str]]:
+    """Return the global names, the attributes and the modules that some code reads, with the functions in it.
+
+    A global that a function also sets is state of its own: the proof needs it, a short name does without.
+    """
+    steps = list(dis.get_instructions(code))
+    names = {step.argval for step in steps if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    imported = {step.argval for step in steps if step.opname == "IMPORT_NAME"}
+    attributes = set(code.co_names)
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            more = _names(inner, whole)
+            names, attributes, imported = names | more[0], attributes | more[1], imported | more[2]
+    written = set() if whole else {step.argval for step in steps if step.opname == "STORE_GLOBAL"}
+    return names - written, attributes, imported
+
+
+def _users_module(name: str) -> types.ModuleType | None:
+    """Return a module that a function imports when it is called, if it is the user's."""
+    root = name.partition(".")[0]
+    with suppress(ImportError, ValueError, AttributeError):
+        spec = sys.modules.get(root) or find_spec(root)
+        place = getattr(spec, "origin", None) or getattr(spec, "__file__", None) or ""
+        if root != "trimtab" and root not in sys.stdlib_module_names and place and not _is_installed(place):
+            return importlib.import_module(name)
+    return None
+
+
+def _with_hooks_in_order(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of a module whose hooks are numbered from 0; torch counts all hooks of a process."""
+    hooks = {key: value for key, value in state.items() if "_hooks" in key and isinstance(value, dict)}
+    rank = {number: k for k, number in enumerate(sorted({number for found in hooks.values() for number in found}))}
+    return state | {key: {rank[number]: one for number, one in found.items()} for key, found in hooks.items()}
+
+
+def _is_derived(kind: type, name: object) -> bool:
+    """Whether an attribute is a cached property of installed code, which follows from the rest of the object.
+
+    That of the user's code may be out of date after a change in place, and then numbers depend on it.
+    """
+    found = getattr(kind, name, None) if isinstance(name, str) else None
+    return isinstance(found, functools.cached_property) and not _is_users(found.func.__module__)
 
 
 def _jax_numbers(thing: Any) -> np.ndarray | None:
-    """The numbers of an array of JAX, whose attributes do not hold them; None of all else, and of keys, whose do."""
+    """Return the numbers of an array or of keys of JAX; None for everything else."""
     jax = sys.modules.get("jax")
     if jax is None or not isinstance(thing, jax.Array):
         return None
-    with suppress(Exception):  # of what is being traced there are none, and others may lie on another machine
-        return np.asarray(thing)
+    with suppress(Exception):  # there are none while JAX traces
+        keys = jax.dtypes.issubdtype(thing.dtype, jax.dtypes.prng_key)
+        return np.asarray(jax.random.key_data(thing) if keys else thing)
     return None
-
-
-_GENERATORS = (np.random.Generator, np.random.BitGenerator, np.random.RandomState, torch.Generator, random.Random)
-
-
-def _state_of(generator: Any) -> Any:
-    """What decides the numbers that a random generator draws next; None of one that asks the system for them."""
-    if isinstance(generator, np.random.Generator):
-        return generator.bit_generator.state
-    if isinstance(generator, np.random.BitGenerator):
-        return generator.state
-    if isinstance(generator, np.random.RandomState | torch.Generator):
-        return generator.get_state()
-    with suppress(NotImplementedError):
-        return generator.getstate()
-    return None
-
-
-def _names_read(code: CodeType) -> set[str]:
-    """The global names that a function reads, with those within it; one that it sets itself is no setting."""
-    steps = list(dis.get_instructions(code))
-    names = {step.argval for step in steps if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            names |= _names_read(inner)
-    return names - {step.argval for step in steps if step.opname == "STORE_GLOBAL"}
-
-
-def _module(kind: type) -> str:
-    return "a script" if kind.__module__ in _SCRIPTS else kind.__module__
-
-
-def _sent(thing: Any) -> dict[str, Any]:
-    """An object's attributes as its copy in another process has them, without what it leaves out of copies."""
-    attributes: dict[str, Any] = {**vars(thing), **_slots(thing)}
-    if any("__getstate__" in vars(kind) for kind in type(thing).__mro__[:-1]):
-        with suppress(Exception):  # what refuses to be copied is what it holds
-            state = thing.__getstate__()
-            return state if isinstance(state, dict) else attributes
-    return attributes
-
-
-def _slots(thing: Any) -> dict[str, Any]:
-    """What an object holds in `__slots__`, which is not in its dictionary."""
-    state = object.__getstate__(thing)
-    return state[1] if isinstance(state, tuple) else {}
-
-
-def _is_filled(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:  # a name that is not bound yet
-        return False
-    return True
-
-
-def _bytes(tensor: Tensor) -> bytes:
-    """The numbers of a tensor, row by row.
-
-    A tensor with no element or one counts as contiguous whatever its strides say, so `contiguous` would leave strides
-    that a view of its bytes is refused for; a clone has strides of its own.
-    """
-    plain = tensor.detach().resolve_conj().resolve_neg().cpu().clone(memory_format=torch.contiguous_format)
-    return plain.reshape(-1).view(torch.uint8).numpy().tobytes()

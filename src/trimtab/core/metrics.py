@@ -1,27 +1,24 @@
-"""The paper's metrics (appendix C), as pure functions of records and of each other's values.
-
-All of them work on unrounded values of paired rollouts: the same seed in every schedule.
-"""
+"""The paper's metrics (appendix C): pure functions of paired rollouts, which have the same seeds in every schedule."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from trimtab.core.checks import check_floats
-from trimtab.core.errors import check_callable, check_number, check_type
+from trimtab.core.arrays import Form, difference, pick
+from trimtab.core.checks import check_callable, check_floats, check_number, check_type
 from trimtab.core.record import Rollout
-from trimtab.core.states import Form, difference, pick
 
 __all__ = [
     "Summary",
     "achieved_budget",
     "benefit",
+    "distinct_seeds",
     "endpoint_distance",
     "euclidean",
     "gap_closed",
@@ -35,14 +32,14 @@ __all__ = [
 ]
 
 Distance = Callable[[Any, Any], Tensor]
-"""States (n, *event) twice, as the loop keeps them, to (n,): the domain's rho."""
+"""Maps two batches of states, (n, *event) each, to their distances, (n,): the domain's rho."""
 
 
 def euclidean(a: Any, b: Any) -> Tensor:
-    r"""The plain distance of states, (n, \*event) twice to (n,): the default wherever a distance may be given.
+    r"""Return the Euclidean distances of two batches of states, (n,): the default of every `distance` argument.
 
     Args:
-        a: An array, or a tree of arrays, whose squared distances add up; true is 1 and false 0.
+        a: (n, \*event), an array, or a tree of arrays, whose squared distances add up; true is 1 and false 0.
         b: Of the same form.
 
     Example:
@@ -54,15 +51,11 @@ def euclidean(a: Any, b: Any) -> Tensor:
     theirs = Form(b, floats=False)
     if form.tree != theirs.tree:
         kinds = [f"{type(state).__name__} of {', '.join(f.names)}" for state, f in ((a, form), (b, theirs))]
-        raise TypeError(
-            f"states of the same tree and kind of array have a distance: got {kinds[0]} and {kinds[1]}; convert one"
-        )
+        raise TypeError(f"a distance needs states of the same tree and kind of array: got {kinds[0]} and {kinds[1]}")
     if [tuple(shape) for shape in form.shapes] != [tuple(shape) for shape in theirs.shapes]:
-        raise ValueError(f"states of the same shape have a distance: got {form.shapes} and {theirs.shapes}")
+        raise ValueError(f"a distance needs states of the same shape: got {form.shapes} and {theirs.shapes}")
     if form.dtypes != theirs.dtypes:
-        raise ValueError(
-            f"states of the same dtype have a distance: got {form.dtypes} and {theirs.dtypes}; convert one"
-        )
+        raise ValueError(f"a distance needs states of the same dtype: got {form.dtypes} and {theirs.dtypes}")
     apart = [difference(x, y) for x, y in zip(form.leaves(a), form.leaves(b), strict=True)]
     parts = [torch.linalg.vector_norm(d.flatten(1), dim=1) if d.ndim > 1 else d.abs() for d in apart]
     distance: Tensor = parts[0] if len(parts) == 1 else torch.linalg.vector_norm(torch.stack(parts), dim=0)
@@ -70,19 +63,19 @@ def euclidean(a: Any, b: Any) -> Tensor:
 
 
 def path_error(run: Rollout) -> Tensor:
-    """E_path: the residuals summed over the path, (n,)."""
+    """Return E_path, the residuals summed over the path, (n,)."""
     _record(run, "run")
-    return _sum_over_steps(run.residuals)
+    return run.residuals.sum(dim=0)
 
 
 def endpoint_distance(run: Rollout, stepwise: Rollout, distance: Distance = euclidean) -> Tensor:
-    """E_end: distance of the final states to those of the paired stepwise rollout, (n,)."""
+    """Return E_end, the distance of the final states to those of the paired stepwise rollout, (n,)."""
     _paired(run, stepwise)
     return measured_distance(distance, run.final, stepwise.final)
 
 
 def measured_distance(distance: Distance, a: Any, b: Any) -> Tensor:
-    """What a distance of the user's own says of states, (n,), if it says one number for each."""
+    """Return `distance(a, b)`, (n,); raise if that is not one number per sample."""
     check_callable(distance, "distance", "distance(a, b)")
     apart, n = distance(a, b), Form(a, floats=False).n
     if not isinstance(apart, Tensor) or apart.shape != (n,) or bool(apart.isnan().any()):
@@ -94,7 +87,7 @@ def measured_distance(distance: Distance, a: Any, b: Any) -> Tensor:
 
 
 def state_error(run: Rollout, stepwise: Rollout, distance: Distance = euclidean) -> Tensor:
-    """E_state: distance to the paired stepwise rollout summed over the path, (n,). Needs kept states."""
+    """Return E_state, the distance to the paired stepwise rollout summed over the path, (n,). Needs kept states."""
     _paired(run, stepwise)
     if run.states is None or stepwise.states is None:
         raise ValueError("state error needs the states along the path: run both rollouts with keep_states=True")
@@ -103,20 +96,20 @@ def state_error(run: Rollout, stepwise: Rollout, distance: Distance = euclidean)
             f"state error compares two rollouts step by step: got {run.n_steps} and {stepwise.n_steps} steps; compare "
             "runs of one length, or their final states with endpoint_distance"
         )
-    ours, theirs = _last_states(run.states, run.n_steps), _last_states(stepwise.states, run.n_steps)
-    return _sum_over_steps(torch.stack([measured_distance(distance, a, b) for a, b in zip(ours, theirs, strict=True)]))
+    # the initial state may or may not be kept
+    pairs = ((pick(run.states, t), pick(stepwise.states, t)) for t in range(-run.n_steps, 0))
+    return torch.stack([measured_distance(distance, a, b) for a, b in pairs]).sum(dim=0)
 
 
 def nepe(path: Tensor, stepwise: Tensor, terminal: Tensor, tolerance: float = 1e-9) -> Tensor:
-    """Normalised excess path error, (n,): 0 is stepwise correction, 1 is terminal correction.
+    """Return the normalised excess path error, (n,): 0 is stepwise correction, 1 is terminal correction.
 
     Args:
         path: Path errors of the schedule, (n,).
         stepwise: Of the paired stepwise rollouts, (n,).
         terminal: Of the paired terminal rollouts, (n,).
-        tolerance: Where terminal is not above stepwise by at least so much, lower ones included, timing is of no
-            consequence or the scale would be upside down: the value is NaN ("degenerate"), and `summary` leaves it out
-            and counts the others.
+        tolerance: The value is NaN ("degenerate") if terminal is not above stepwise by at least this much: timing then
+            makes no difference, or the scale would be upside down. `summary` leaves such values out.
     """
     check_paired(path=path, stepwise=stepwise, terminal=terminal)
     check_number(tolerance, "tolerance", 0)
@@ -125,26 +118,26 @@ def nepe(path: Tensor, stepwise: Tensor, terminal: Tensor, tolerance: float = 1e
 
 
 def benefit(nepe: Tensor) -> Tensor:
-    """The share of stepwise correction's benefit that is recovered, (n,)."""
+    """Return the share of stepwise correction's benefit that is recovered, (n,)."""
     _values(nepe, "nepe")
     return 1 - nepe
 
 
 def improvement(method: Tensor, baseline: Tensor) -> Tensor:
-    """How much lower `method` is than `baseline`, as a share of it, pair by pair, (n,); NaN where that is 0."""
+    """Return how much lower `method` is than `baseline`, as a share of it, (n,); NaN where the baseline is 0."""
     check_paired(method=method, baseline=baseline)
     return torch.where(baseline == 0, torch.nan, (baseline - method) / baseline)
 
 
 def gap_closed(method: Tensor, baseline: Tensor, hindsight: Tensor) -> float:
-    """The share of the distance from a baseline to the hindsight limit that a method closes, of paired means."""
+    """Return the share of the gap between a baseline and the hindsight limit that a method closes, by paired means."""
     check_paired(method=method, baseline=baseline, hindsight=hindsight)
     whole = float((baseline - hindsight).nanmean())
     return float((baseline - method).nanmean()) / whole if whole > 0 else math.nan
 
 
 def top_mass(defects: Tensor, q: float = 0.2) -> Tensor:
-    """C_q: the share of a rollout's defect held by its largest ceil(q T) steps, (n,); NaN where there is none.
+    """Return C_q, the share of a rollout's defect in its largest ceil(q T) steps, (n,); NaN where there is no defect.
 
     Args:
         defects: (T, n).
@@ -152,27 +145,29 @@ def top_mass(defects: Tensor, q: float = 0.2) -> Tensor:
     """
     check_floats(defects, "defects", ("T", "n"), finite=False)
     if not 0 < check_number(q, "q, a share of the steps,") <= 1 or len(defects) == 0:
-        raise ValueError(f"q is a share of the steps, in (0, 1], of which there are some: got {q} of {len(defects)}")
+        raise ValueError(f"q must be in (0, 1], and there must be a step: got q={q} and {len(defects)} steps")
     k = math.ceil(q * len(defects) - 1e-9)  # 0.2 * 15 is a hair above 3 in floating point
     total = defects.sum(dim=0)
     return torch.where(total > 0, defects.topk(k, dim=0).values.sum(dim=0) / total, torch.nan)
 
 
 def achieved_budget(run: Rollout) -> Tensor:
-    """B-hat / T: corrections spent per step, (n,), projections or, where those were counted, iterations.
+    """Return B-hat / T, the corrections spent per step, (n,): projections, or iterations if those were counted.
 
-    A closing projection is among them where the budget pays for it; one that is apart from the budget is not.
+    A closing projection counts if the budget pays for it.
     """
     _record(run, "run")
     return run.spent.double() / run.n_steps
 
 
-def win_rate(method: Tensor, baseline: Tensor) -> Summary:
-    """How often `method` is lower than `baseline`, pair by pair, with binomial standard error.
+def win_rate(method: Tensor, baseline: Tensor, seeds: Tensor | None = None) -> Summary:
+    """Return how often `method` is lower than `baseline`, pair by pair, with binomial standard error.
 
-    A tie is not a win; pairs with a degenerate value are left out.
+    A tie is not a win; pairs with a degenerate value are left out. With `seeds`, (n,), each distinct seed counts once.
     """
     check_paired(method=method, baseline=baseline)
+    if seeds is not None:
+        method, baseline = (values[distinct_seeds(seeds)] for values in (method, baseline))
     valid = ~(method.isnan() | baseline.isnan())
     n = int(valid.sum())
     if n == 0:
@@ -190,12 +185,14 @@ class Summary:
     n: int
 
     def __str__(self) -> str:
-        """As in the paper's tables."""
+        """Write it as in the paper's tables."""
         return f"{self.mean:.3f} ± {self.se:.3f}"
 
 
-def summary(values: Tensor) -> Summary:
-    """Mean and standard error of the values that are not NaN; `n` is how many those are.
+def summary(values: Tensor, seeds: Tensor | None = None) -> Summary:
+    """Return mean and standard error of the n values that are not NaN.
+
+    With `seeds`, (n,), each distinct seed counts once: the same seed again is the same sample.
 
     Example:
         >>> import torch
@@ -204,20 +201,25 @@ def summary(values: Tensor) -> Summary:
         2.000 ± 0.577 of 3
     """
     values = _values(values, "values").double()
+    values = values if seeds is None else values[distinct_seeds(seeds)]
     values = values[~values.isnan()]
     n = len(values)
     mean = float(values.mean()) if n else math.nan
     return Summary(mean, float(values.std()) / math.sqrt(n) if n > 1 else math.nan, n)
 
 
-def _sum_over_steps(x: Tensor) -> Tensor:
-    """(T, n) to (n,), one step after the other: a plain sum groups its terms by the batch size, to other last bits."""
-    return x.cumsum(dim=0)[-1]
+def distinct_seeds(seeds: Tensor) -> Tensor:
+    """Return the first row of each distinct seed, (n,) to (k,) int64 in order: the unit of every statistic.
 
-
-def _last_states(states: Any, count: int) -> Iterator[Any]:
-    """The last so many of the states along a path, one after the other: the initial one may or may not be kept."""
-    return (pick(states, t) for t in range(-count, 0))
+    Example:
+        >>> import torch
+        >>> distinct_seeds(torch.tensor([5, 5, 3, 5]))
+        tensor([0, 2])
+    """
+    first: dict[int, int] = {}
+    for row, seed in enumerate(seeds.tolist()):
+        first.setdefault(seed, row)
+    return torch.tensor(list(first.values()), device=seeds.device)
 
 
 def _record(run: object, what: str) -> None:
@@ -225,7 +227,6 @@ def _record(run: object, what: str) -> None:
 
 
 def _values(values: object, what: str) -> Tensor:
-    """A tensor of real numbers."""
     if not isinstance(values, Tensor) or values.is_complex():
         got = values.dtype if isinstance(values, Tensor) else f"{values!r:.60} of type {type(values).__name__}"
         raise TypeError(f"{what} must be a tensor of real numbers: got {got}")
@@ -233,7 +234,7 @@ def _values(values: object, what: str) -> Tensor:
 
 
 def check_paired(**values: Tensor) -> None:
-    """Refuse what is not one number per sample, the same samples in all."""
+    """Check that all values are tensors of real numbers of one shape."""
     shapes = {name: tuple(_values(value, name).shape) for name, value in values.items()}
     if len(set(shapes.values())) > 1:
         raise ValueError(f"paired values have the same shape, one number per sample: got {shapes}")

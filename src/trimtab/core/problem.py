@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from trimtab.core.checks import check_callable
 from trimtab.core.constraint import Constraint, check_constraint
-from trimtab.core.errors import check_callable
 from trimtab.core.groups import as_groups
 from trimtab.core.metrics import Distance, euclidean
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Rollout
 from trimtab.core.rollout import Sampler, check_sampler, rollout, take_rows
-from trimtab.core.schedule import Schedule
-from trimtab.core.view import StepView
 
 __all__ = ["Problem"]
 
@@ -30,8 +27,8 @@ class Problem:
         sampler: Proposes.
         constraint: Projects and measures defects.
         seeds: One per sample, (n,); a range or a list will do.
-        distance: Between two states, (n, *event) twice to (n,); Euclidean unless told otherwise.
-        groups: One label per sample where samples are decided on together.
+        distance: A function of two states, (n, *event) each, to (n,); Euclidean by default.
+        groups: One label per sample, if samples are decided on together.
 
     Example:
         >>> import trimtab as tt
@@ -47,7 +44,7 @@ class Problem:
     groups: Any = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be sampled; read seeds and groups."""
+        """Check the parts, and read seeds and groups."""
         check_sampler(self.sampler)
         check_constraint(self.constraint)
         check_callable(self.distance, "the distance of a problem", "distance(a, b)")
@@ -60,12 +57,12 @@ class Problem:
         object.__setattr__(self, "groups", groups)
 
     def __repr__(self) -> str:
-        """One line."""
+        """Return one line."""
         sampler, constraint = type(self.sampler).__name__, type(self.constraint).__name__
         return f"Problem({sampler}, {constraint.lstrip('_')}, T={self.n_steps}, {len(self)} seeds)"
 
     def __len__(self) -> int:
-        """The number of samples."""
+        """Return the number of samples."""
         return len(self.seeds)
 
     @property
@@ -73,13 +70,13 @@ class Problem:
         """T."""
         return self.sampler.n_steps
 
-    def rollout(self, schedule: Schedule | Callable[[StepView], Tensor], **options: Any) -> Rollout:
-        """Run it on a schedule; options are those of `Corrector`."""
+    def rollout(self, schedule: Any, **options: Any) -> Rollout:
+        """Run it on a schedule or a budget; options are those of `Corrector`."""
         groups = {} if self.groups is None else {"groups": self.groups}
         return rollout(self.sampler, self.constraint, schedule, self.seeds, **groups, **options)
 
     def take(self, rows: Tensor) -> Problem:
-        """The same problem for some of its samples, a (k,) index tensor."""
+        """Return the same problem for some of its samples, a (k,) index tensor."""
         groups = None if self.groups is None else self.groups.take(rows)
         return replace(
             self,
@@ -90,7 +87,7 @@ class Problem:
         )
 
     def halves(self) -> tuple[Problem, Problem]:
-        """Two problems of half the samples each, groups kept whole."""
+        """Return two problems of half the samples each, with groups kept whole."""
         deciders = torch.arange(len(self)) if self.groups is None else self.groups.of_row.cpu()
         count = len(self) if self.groups is None else self.groups.n
         return tuple(  # type: ignore[return-value]

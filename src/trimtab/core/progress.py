@@ -1,135 +1,156 @@
-"""Telling how far a call is that runs batch after batch: nothing of a quick one, now and then a line of a slow one.
-
-In a notebook a bar takes the place of the lines. It goes when the call has returned; if the call failed, it stays where
-it was.
-"""
+"""Show how far some work is: a bar on a terminal and in a notebook if tqdm is installed, lines on stderr elsewhere."""
 
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
-from html import escape
-from importlib import import_module
 from time import monotonic
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
-from trimtab.core.errors import check_callable
+from trimtab.core.checks import check_callable
 
-__all__ = ["Progress", "progress_of"]
+__all__ = ["Meter", "Progress", "progress_of"]
 
-_PATIENCE = 4.0  # seconds before the first line
+_PATIENCE = 4.0  # seconds before a call shows anything
 _EVERY = 10.0  # seconds between lines
-_BAR_PATIENCE, _BAR_EVERY = 1.0, 0.3  # of a bar, which is redrawn in place and fills no screen
 _FEWEST = 3  # batches before a guess: the first two are not corrected, and cheaper than most
 
 
-class Progress:
-    """Counts the batches of a call and says how long the rest will take.
+class Meter:
+    """Counts finished parts of some work and shows them, with the rate and the time left."""
 
-    It is called with what is being done, as `progress=` of the caller's own would be; that one is told instead, if there
-    is one, and nothing is printed. As a context it takes its bar away at the end of the outermost call.
+    def __init__(
+        self,
+        name: str,
+        unit: str,
+        total: int,
+        done: int = 0,
+        *,
+        stream: TextIO | None = None,
+        patience: float = 0.0,
+        every: float = _EVERY,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """Start counting time.
+
+        Args:
+            name: What lines start with.
+            unit: Of the parts, in the plural.
+            total: Number of parts; it may change.
+            done: How many were finished before.
+            stream: For lines or the bar; stderr by default.
+            patience: Seconds before anything is shown. At 0 a line about the start is shown at once.
+            every: Seconds between lines.
+            clock: Returns seconds.
+        """
+        self.name, self.unit, self.total, self.done = name, unit, total, done
+        self.stream, self.every, self.clock = stream or sys.stderr, every, clock
+        self.before, self.start = done, clock()
+        self.next_line = self.start + (patience or every)
+        self.bar = _bar(self, patience)
+        if self.bar is None and not patience:
+            self._print(f"{name}: {total} {unit}" + (f", {done} done already" if done else ""))
+
+    def advance(self, doing: str = "", count: int = 1) -> None:
+        """Count finished parts, and show it if it is time; `doing` is added to the line."""
+        self.done += count
+        if self.bar is not None:
+            self.bar.total = max(self.total, self.done)
+            self.bar.set_postfix_str(doing, refresh=False)
+            self.bar.update(count)
+        elif self.clock() >= self.next_line or self.done == self.total:
+            self.show(doing)
+
+    def show(self, doing: str = "") -> None:
+        """Print a line now."""
+        now = self.clock()
+        self.next_line = now + self.every
+        rate = (self.done - self.before) / max(now - self.start, 1e-9)
+        left = _clock((self.total - self.done) / max(rate, 1e-9))
+        words = f"{self.name}: {self.done} of {self.total} {self.unit}, {rate:.2g} {self.unit}/s, {left} left"
+        self._print(f"{words} ({doing})" if doing else words)
+
+    def close(self) -> None:
+        """Remove the bar."""
+        if self.bar is not None:
+            self.bar.close()
+
+    def _print(self, line: str) -> None:
+        print(line, file=self.stream, flush=True)
+
+
+class Progress:
+    """Counts the batches of a call and shows how long the rest will take; a quick call shows nothing.
+
+    It is called with what is being done. If the caller gave a function `progress(text)`, that is called instead, and
+    nothing is shown. Used in `with`, it removes its bar at the end of the outermost call; after an error the bar stays.
     """
 
     def __init__(
         self, call: str, progress: Callable[[str], None] | None = None, clock: Callable[[], float] = monotonic
     ) -> None:
-        """Begin to count time.
-
-        Args:
-            call: What lines begin with.
-            progress: Of the caller's own.
-            clock: Seconds.
-        """
+        """Start counting time; `call` is the name of the function that was called."""
         if progress is not None:
             check_callable(progress, "progress", "progress(text)")
-        self.call, self.progress, self.clock = call, progress, clock
+        self.call, self.progress = call, progress
         self.done, self.expected, self.doing = 0, 0, ""
-        self.begin = clock()
-        self.bar = Bar() if progress is None and in_notebook() else None
-        self.next_line = self.begin + (_PATIENCE if self.bar is None else _BAR_PATIENCE)
+        self.meter = None if progress else Meter(f"trimtab.{call}", "batches", 0, patience=_PATIENCE, clock=clock)
         self._inside = 0
 
     def __enter__(self) -> Self:
-        """A call begins that may be part of another."""
+        """Enter a call, which may be part of another."""
         self._inside += 1
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """A call ends."""
+        """Leave a call."""
         self._inside -= 1
-        if self.bar is not None and kind is None and not self._inside:
-            self.bar.clear()
+        if self.meter is not None and kind is None and not self._inside:
+            self.meter.close()
 
     def __call__(self, text: str) -> None:
-        """What is being done now."""
+        """Say what is being done now."""
         self.doing = text
         if self.progress is not None:
             self.progress(text)
 
     def expect(self, batches: int) -> None:
-        """That many more batches, about."""
+        """Expect about that many more batches."""
         self.expected = self.done + batches
 
     def batch(self, count: int = 1) -> None:
-        """So many more are done."""
+        """Count finished batches."""
         self.done += count
-        now = self.clock()
-        if self.progress is None and now >= self.next_line and self.done >= _FEWEST:
-            self.next_line = now + (_EVERY if self.bar is None else _BAR_EVERY)
-            if self.bar is None:
-                print(self.line(now), file=sys.stderr, flush=True)
-            else:
-                self.bar.draw(self.done, max(self.expected, self.done + 1), self.line(now))
-
-    def line(self, now: float) -> str:
-        """How far it is."""
-        spent = now - self.begin
-        more = max(self.expected - self.done, 1)
-        left = more * spent / max(self.done, 1)
-        return (
-            f"trimtab.{self.call}: batch {self.done} of about {self.done + more}, {_clock(spent)} so far, about "
-            f"{_clock(left)} left ({self.doing})"
-        )
-
-
-class Bar:
-    """A bar in the output of a notebook's cell, redrawn in place."""
-
-    def __init__(self) -> None:
-        """Nothing is shown yet."""
-        self._shown: Any = None
-
-    def draw(self, done: int, of: int, words: str) -> None:
-        """Show that `done` parts `of` all are done, with words beside the bar, or below it on a narrow page."""
-        bar = f'<progress value="{done}" max="{of}" style="width:16em;max-width:100%"></progress>'
-        self._show({"text/html": f"<div>{bar} {escape(words)}</div>", "text/plain": words})
-
-    def clear(self) -> None:
-        """Take away what is shown."""
-        if self._shown is not None:
-            self._show({"text/html": "", "text/plain": ""})
-
-    def _show(self, data: dict[str, str]) -> None:
-        if self._shown is None:
-            self._shown = import_module("IPython.display").display(data, raw=True, display_id=True)
-        else:
-            self._shown.update(data, raw=True)
-
-
-def in_notebook() -> bool:
-    """Whether the code runs in the kernel of a notebook, which can redraw what a cell shows; a terminal cannot."""
-    ipython: Any = sys.modules.get("IPython")  # who runs a notebook has imported it
-    shell = None if ipython is None else ipython.get_ipython()
-    return shell is not None and hasattr(shell, "kernel")
+        if self.meter is not None:
+            self.meter.total = max(self.expected, self.done + 1)  # a guess, and never the last one
+            if self.done >= _FEWEST:
+                self.meter.advance(self.doing, self.done - self.meter.done)
 
 
 def progress_of(call: str, progress: Callable[[str], None] | None) -> Progress:
-    """The progress of a call: the caller's own, if it is part of another call, or a new one."""
+    """Return the progress of a call: the given one if it is part of another call, else a new one."""
     return progress if isinstance(progress, Progress) else Progress(call, progress)
 
 
+def _bar(meter: Meter, patience: float) -> Any:
+    """Return a bar of tqdm if it is installed and the stream can be redrawn; None if not."""
+    ipython: Any = sys.modules.get("IPython")  # whoever runs a notebook has imported it
+    shell = None if ipython is None else ipython.get_ipython()
+    if not (meter.stream.isatty() or hasattr(shell, "kernel")):
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about a notebook without widgets, where it draws with characters
+            from tqdm.auto import tqdm
+    except ImportError:
+        return None
+    settings = {"unit": f" {meter.unit}", "desc": meter.name, "dynamic_ncols": True, "leave": not patience}
+    return tqdm(total=meter.total, initial=meter.done, file=meter.stream, delay=patience, **settings)
+
+
 def _clock(seconds: float) -> str:
-    """Hours, minutes and seconds.
+    """Write hours, minutes and seconds.
 
     Example:
         >>> _clock(75.2), _clock(3700)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from trimtab.core.checks import check_bool
-from trimtab.core.errors import check_callable, check_type
-from trimtab.core.states import Form
+from trimtab.core.arrays import Form
+from trimtab.core.checks import check_bool, check_callable, check_type, unknown
 
 __all__ = ["Quality", "as_quality"]
 
@@ -25,6 +24,8 @@ class Quality:
         measure: `measure(final)` or `measure(final, problem)` gives one number per sample, (n,), or several by name.
         higher_is_better: Whether more is better; a cost or a distance is better if lower.
         name: Which of several numbers decides, and how words call it.
+        nan: What to do with a sample whose number is NaN: raise an error, drop the sample and count it, or give it the
+            worst number of its batch.
 
     Example:
         >>> import torch
@@ -36,12 +37,20 @@ class Quality:
     measure: Callable[..., Any]
     higher_is_better: bool = False
     name: str = "quality"
+    nan: Literal["raise", "drop", "worst"] = "raise"
 
     def __post_init__(self) -> None:
         """Refuse what measures nothing."""
         check_callable(self.measure, "the measure of a quality", "measure(final)")
         check_bool(self.higher_is_better, "higher_is_better")
         check_type(self.name, str, "the name of a quality")
+        if self.nan not in ("raise", "drop", "worst"):
+            raise unknown("policy for NaN", self.nan, ("raise", "drop", "worst"))
+
+    @property
+    def lenient(self) -> Quality:
+        """Return the same quality, which drops samples that are NaN instead of raising an error."""
+        return replace(self, nan="drop") if self.nan == "raise" else self
 
     def values(self, final: Any, problem: Any = None) -> dict[str, Tensor]:
         """All numbers by name, (n,) each; a single one goes by the name of this quality."""
@@ -50,7 +59,20 @@ class Quality:
         if not named:
             raise ValueError("the measure of a quality returned no numbers at all; return one per sample, (n,)")
         n = Form(final, floats=False).n
-        return {name: _one_each(name, values, n) for name, values in named.items()}
+        return {name: self._settled(name, _one_each(name, values, n)) for name, values in named.items()}
+
+    def _settled(self, name: str, values: Tensor) -> Tensor:
+        """Apply the policy for NaN to the numbers, (n,)."""
+        missing = values.isnan()
+        if self.nan == "drop" or not bool(missing.any()):
+            return values
+        if self.nan == "raise" or bool(missing.all()):
+            raise ValueError(
+                f"{name} is NaN for {int(missing.sum())} of {len(values)} samples; return a number, or choose a "
+                "policy: Quality(measure, nan='drop') or nan='worst'"
+            )
+        known = values[~missing]
+        return torch.where(missing, known.min() if self.higher_is_better else known.max(), values)
 
     def costs(self, final: Any, problem: Any = None) -> Tensor:
         """The number that decides, turned so that lower is better, (n,) float64."""
@@ -93,6 +115,4 @@ def _one_each(name: str, values: Any, n: int) -> Tensor:
     found = got.double()
     if found.shape != (n,):
         raise ValueError(f"{name} must be one number per sample, shape ({n},): got {tuple(found.shape)}")
-    if bool(found.isnan().any()):
-        raise ValueError(f"{name} is NaN for {int(found.isnan().sum())} of {len(found)} samples; it must be a number")
     return found

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from trimtab.core import html
+from trimtab.core.arrays import Form
 from trimtab.core.budget import Unit
-from trimtab.core.errors import check_integer, missing_extra
+from trimtab.core.checks import check_integer, missing_extra
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.groups import Groups
-from trimtab.core.states import Form
 
 __all__ = ["Closing", "InfeasibleWarning", "Passes", "Rollout"]
 

@@ -1,4 +1,4 @@
-"""Whether a `run` gives the same batch twice: what every comparison of schedules on the same noise rests on."""
+"""Check that a `run` gives the same batch twice: every comparison of schedules on the same noise rests on this."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trimtab.core.errors import check_callable
+from trimtab.core.arrays import Form
+from trimtab.core.checks import check_callable
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
-from trimtab.core.states import Form
 
 __all__ = ["check_repeatable"]
 
 
 class Twice(NamedTuple):
-    """Two runs of one batch under one schedule, and the global generators that they drew from."""
+    """Two runs of one batch under one schedule, and the global random generators that they drew from."""
 
     first: Rollout
     second: Rollout
@@ -36,18 +36,19 @@ def twice(run: Callable[[Schedule], Rollout], schedule: Schedule) -> Twice:
 
 
 def check_repeatable(run: Callable[[Schedule], Rollout], schedule: Schedule) -> Rollout:
-    """Run one batch twice, and complain if the two differ by more than rounding.
+    """Run one batch twice and raise if the two differ by more than rounding.
 
     Args:
         run: `run(schedule)` runs a loop once, always with the same seeds, and returns `corrector.rollout`.
         schedule: Any; one that never projects is the cheapest.
 
     Returns:
-        The record of the first of the two runs, which need not be made again.
+        The record of the first run, which need not be made again.
 
     Raises:
         TypeError: If `run` does not return a record.
-        ValueError: If it is not repeatable; says where the runs part, and which global generator was drawn from.
+        ValueError: If it is not repeatable; the message says where the runs differ, and which global generator they
+            drew from.
 
     Example:
         >>> import torch, trimtab as tt
@@ -59,56 +60,73 @@ def check_repeatable(run: Callable[[Schedule], Rollout], schedule: Schedule) -> 
         ...     return corrector.rollout
         >>> check_repeatable(run, tt.Terminal())
         Traceback (most recent call last):
-        ValueError: run is not repeatable: called twice with one schedule, 4 of 4 samples came out differently...
+        ValueError: run is not repeatable: 4 of 4 samples differ between two calls with the same schedule (first: ...
     """
     return check_same(twice(run, schedule))
 
 
 def check_same(pair: Twice) -> Rollout:
-    """The first of two runs of one batch, if the second is the same; see `check_repeatable`."""
-    first, second, moved = pair
-    if first.defects.shape != second.defects.shape:
+    """Return the first of two runs of one batch; raise if the second differs. See `check_repeatable`."""
+    found = differing(pair.first, pair.second)
+    if found is not None:
         raise ValueError(
-            f"run is not repeatable: called twice with one schedule, it made {tuple(first.defects.shape)} and then "
-            f"{tuple(second.defects.shape)} (steps, samples); each call must run the same batch"
+            f"run is not repeatable: {found}. Schedules are compared on the same noise, so each call must start with "
+            f"the same seeds. {_advice(pair.moved)}"
         )
-    apart = _apart(first.defects, second.defects)  # (T, n)
+    return pair.first
+
+
+def differing(first: Rollout, second: Rollout, tolerance: float | None = None) -> str | None:
+    """Return in words how two runs of one batch differ by more than rounding; None if they do not.
+
+    Args:
+        first: One run.
+        second: The other one.
+        tolerance: Relative to the largest number; by default the square root of the precision of the numbers. It is
+            never below the precision.
+    """
+    if first.defects.shape != second.defects.shape:
+        return (
+            f"two calls with the same schedule made {tuple(first.defects.shape)} and then "
+            f"{tuple(second.defects.shape)} (steps, samples)"
+        )
+    apart = _apart(first.defects, second.defects, tolerance)  # (T, n)
     differs = apart.any(dim=0)
     form = Form(first.final, floats=False)
     for a, b in zip(form.leaves(first.final), form.leaves(second.final), strict=True):
-        differs = differs | _apart(a, b).reshape(len(differs), -1).any(dim=1)
+        differs = differs | _apart(a, b, tolerance).reshape(len(differs), -1).any(dim=1)
     if not bool(differs.any()):
-        return first
+        return None
     sample = int(differs.nonzero()[0])
     steps = apart[:, sample].nonzero().flatten().tolist()
-    where = f"sample {sample}, from step {steps[0]} on" if steps else f"sample {sample}, in its final state"
-    raise ValueError(
-        f"run is not repeatable: called twice with one schedule, {int(differs.sum())} of {len(differs)} samples got "
-        f"out differently (first: {where}). Schedules are compared on the same noise, so that each call must begin "
-        f"with the same seeds. {_advice(moved)}"
+    place = f"from step {steps[0]} on" if steps else "in its final state"
+    return (
+        f"{int(differs.sum())} of {len(differs)} samples differ between two calls with the same schedule (first: "
+        f"sample {sample}, {place})"
     )
 
 
 def as_record(
     answer: object, what: str = "run(schedule) must return the record of its run, corrector.rollout"
 ) -> Rollout:
-    """What a `run` returned, if it is the record of a corrector."""
+    """Return what a `run` returned; raise if it is not the record of a corrector."""
     if not isinstance(answer, Rollout):
         raise TypeError(f"{what}: got {type(answer).__name__}")
     return answer
 
 
 def recorded(run: Callable[[Schedule], Rollout]) -> Callable[[Schedule], Rollout]:
-    """The same `run`, whose answers are checked to be records."""
+    """Return the same `run` with a check that it returns records."""
     check_callable(run, "run", "run(schedule)")
     return lambda schedule: as_record(run(schedule))
 
 
-def _apart(a: Tensor, b: Tensor) -> Tensor:
-    """Where two runs differ by more than a kernel's rounding on another day would explain."""
+def _apart(a: Tensor, b: Tensor, tolerance: float | None) -> Tensor:
+    """Return where two tensors differ by more than rounding, bool of the same shape."""
     if not a.is_floating_point():
         return a != b
-    close = torch.finfo(a.dtype).eps ** 0.5
+    eps = torch.finfo(a.dtype).eps
+    close = eps**0.5 if tolerance is None else max(tolerance, 8 * eps)
     return ~torch.isclose(a, b.to(a), rtol=close, atol=close * float(a.nan_to_num().abs().max()), equal_nan=True)
 
 
@@ -133,8 +151,8 @@ def _advice(moved: tuple[str, ...]) -> str:
     if not moved:
         return (
             "No global generator (torch, numpy, random) was drawn from: look for a generator made outside run, which "
-            "goes on from call to call, for data taken in another order, and for kernels that are not deterministic"
+            "continues from call to call, for data taken in another order, and for kernels that are not deterministic"
         )
     return " ".join(
-        f"The global generator of {name} was drawn from: begin run with {_SEEDING[name]}." for name in moved
+        f"The global generator of {name} was drawn from: start run with {_SEEDING[name]}." for name in moved
     )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core import state as accounts
-from trimtab.core.errors import check_type
+from trimtab.core.checks import check_type
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule, as_schedule
 from trimtab.core.trace import run_terms

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import torch
@@ -12,8 +12,6 @@ from trimtab.core.constraint import Constraint
 from trimtab.core.corrector import Corrector
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.core.record import Rollout
-from trimtab.core.schedule import Schedule
-from trimtab.core.view import StepView
 
 __all__ = ["Sampler", "rollout"]
 
@@ -21,7 +19,7 @@ __all__ = ["Sampler", "rollout"]
 class Sampler(Protocol):
     """Proposes the next state from the current one.
 
-    A sampler may have two more things. `dtype` is the dtype of its noise, float64 otherwise. `take(rows)` gives the
+    Two more attributes are optional: `dtype` is the dtype of its noise, float64 by default; `take(rows)` returns the
     sampler of some of the samples, for samplers whose data differs from sample to sample.
     """
 
@@ -31,18 +29,18 @@ class Sampler(Protocol):
         ...
 
     def start(self, noise: Noise) -> Any:
-        """Initial states, (n, *event)."""
+        """Return initial states, (n, *event)."""
         ...
 
     def step(self, x: Any, t: int, noise: Noise) -> Any:
-        """Proposals after update t, (n, *event)."""
+        """Return the proposals of update t, (n, *event)."""
         ...
 
 
 def rollout(
     sampler: Sampler,
     constraint: Constraint,
-    schedule: Schedule | Callable[[StepView], Tensor],
+    schedule: Any,
     seeds: Iterable[int] | Tensor,
     *,
     device: torch.device | str | None = None,
@@ -53,11 +51,11 @@ def rollout(
     Args:
         sampler: Proposes; noise is float64 unless the sampler has a `dtype` of its own.
         constraint: Projects and measures defects.
-        schedule: Decides; a schedule value or any function of a `StepView`.
+        schedule: Decides; a schedule, any function of a `StepView`, a budget or a `trimtab.prices.Learner`.
         seeds: One per sample; its noise depends on nothing else.
         device: Where to run.
-        **options: As in `Corrector`: `closing`, `groups`, `on_failure`, `keep_states`, `dense`, `unit`,
-            `measure_defects`, `on_step`.
+        **options: As in `Corrector`: `closing`, `groups`, `on_failure`, `keep_states`, `unit`, `measure_defects`,
+            `on_step`.
 
     Example:
         >>> import trimtab as tt
@@ -78,7 +76,7 @@ def rollout(
 
 
 def check_sampler(sampler: object) -> None:
-    """Refuse what is no sampler."""
+    """Raise if an object is not a sampler."""
     for name in ("n_steps", "start", "step"):
         if not hasattr(sampler, name):
             raise TypeError(
@@ -88,11 +86,11 @@ def check_sampler(sampler: object) -> None:
 
 
 def noise_of(sampler: Any, seeds: Tensor) -> Noise:
-    """The noise of samples in the dtype that their sampler asks for."""
+    """Return the noise of samples in the dtype that their sampler asks for."""
     return Noise(seeds, getattr(sampler, "dtype", torch.float64))
 
 
 def take_rows(sampler: Any, rows: Tensor) -> Any:
-    """The sampler of some of the samples: itself, unless it has data per sample and `take(rows)`."""
+    """Return the sampler of some of the samples: itself, unless it has `take(rows)` for data per sample."""
     take = getattr(sampler, "take", None)
     return sampler if take is None else take(rows)

@@ -1,52 +1,54 @@
-"""Batches of rollouts on an engine: in this process, in processes or on a cluster, and kept in a folder if asked.
+"""Run batches of rollouts: in this process, in processes or on a cluster, and keep finished ones in a folder.
 
 Calibration, advice and comparisons run one batch after another: the same samples under other schedules. A batch is a
-pure function of its problem and its schedule, so that where it is run changes no number. Those that are known to be
-needed are announced ahead, and run side by side.
+pure function of its problem and its schedule, so where it runs does not change its numbers. What a batch depends on is
+identified when it is submitted, and a kept batch is reused only if all of that is the same.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import pickle
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import lru_cache, partial
+from importlib import import_module
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import torch
 
 from trimtab.core.batch_cache import BatchCache, CachedBatch, folder_of
-from trimtab.core.errors import EngineError, check_callable
-from trimtab.core.identity import full_fingerprint
-from trimtab.core.pools import Pool, Worked, check_engine, pool
+from trimtab.core.checks import EngineError, check_callable
+from trimtab.core.executors import check_engine, mapped, open_executor
+from trimtab.core.files import sha256
+from trimtab.core.identity import UnidentifiedError, environment, identity, user_modules
 from trimtab.core.problem import Problem
 from trimtab.core.record import Rollout
-from trimtab.core.repeatable import Twice, check_same, twice
+from trimtab.core.repeatable import Twice, as_record, check_same, differing, twice
 from trimtab.core.schedule import Schedule
-from trimtab.core.worker import Answer, Work, bytes_of, place, run_here, run_there
 
-__all__ = ["Engine", "RunBatch"]
+__all__ = ["BatchRunner", "Engine", "RunBatch", "Runs", "open_runner", "prefetch"]
 
 RunBatch = Callable[[Schedule], Rollout]
-"""Runs one batch of rollouts under a schedule; the same seeds and noise every time."""
+"""Runs one batch of rollouts under a schedule, with the same seeds and noise every time."""
 
 
 @dataclass(frozen=True)
 class Engine:
-    """Where batches of rollouts are run, and where finished ones are kept.
+    """Where batches of rollouts run, and where finished ones are kept.
 
     Attributes:
         name: "processes" (on this machine), "ray" (the cluster that RAY_ADDRESS names, or this machine) or "serial"
-            (this process). Every batch is run with one thread, so that all three give the same numbers.
-        workers: How many batches are run at once; one per core if not given.
-        keep: A folder for finished batches. The same call with the same folder goes on where it was stopped. A random
-            generator that what is sampled holds counts with its state, so make one in each run, from a seed.
-        make: A function of a module that makes the same problem again in a worker, for a problem that cannot be sent
-            there.
+            (this process). Every batch runs with one thread, so all three give the same numbers.
+        workers: How many batches run at once; one per core by default.
+        keep: A folder for finished batches. The same call with the same folder continues where it was stopped. Each
+            such call runs one kept batch again and compares. The state of a random generator that the problem holds is
+            part of its identity, so create generators inside each run, from a seed.
+        make: A function of a module that makes the same problem in a worker, for a problem that cannot be sent there.
 
     Example:
         >>> import trimtab as tt
@@ -62,7 +64,7 @@ class Engine:
     make: Callable[[], Problem] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is none."""
+        """Check the settings."""
         check_engine(self.name, self.workers)
         if self.keep is not None:
             folder_of(self.keep)
@@ -71,23 +73,26 @@ class Engine:
 
 
 class BatchRunner:
-    """An engine at work. Several calls may share one, and its workers; `close` it, or use it in `with`."""
+    """An engine at work, which several calls may share. Use it in `with`, or `close` it.
+
+    Attributes:
+        engine: Its settings.
+        reused: How many kept batches were used instead of running them.
+    """
 
     def __init__(self, engine: Engine, progress: Callable[[str], None] = lambda text: None) -> None:
-        """Workers are begun when there is work for them."""
-        self.engine = engine
-        self._kept = None if engine.keep is None else BatchCache(engine.keep, progress)
-        self._progress = progress
-        self._pool: Pool | None = None
-        self._queue: deque[tuple[str, Worked, Any, Mapping[str, Any]]] = deque()
-        self._running = 0
-        self._finished: dict[str, CachedBatch] = {}
+        """Start no worker yet; the first batch does."""
+        self.engine, self.progress, self.reused = engine, progress, 0
+        self.cache = None if engine.keep is None else BatchCache(engine.keep, progress)
+        self._executor: Any = None
         self._runs: dict[tuple[int, str], Runs] = {}
         self._makers: dict[int, tuple[Problem, Callable[[], Problem]]] = {}
-        self.reused = 0
+        self._written: set[str] = set()
+        self._compared = False
+        self._notices: dict[str, bool] = {}  # and whether they were reported
 
     def runs(self, source: Problem | RunBatch, **options: Any) -> Runs:
-        """The batches of a problem, with options of `rollout`, or of a function run(schedule)."""
+        """Return the batches of a problem, with options of `rollout`, or of a function run(schedule)."""
         if isinstance(source, Runs):
             return source
         key = id(source), repr(sorted(options.items()))
@@ -96,71 +101,75 @@ class BatchRunner:
         return self._runs[key]
 
     def knows(self, problem: Problem, make: Callable[[], Problem]) -> None:
-        """Have a problem made by a function in the workers rather than sent to them."""
+        """Let workers make a problem by a function; it is not sent to them."""
         self._makers[id(problem)] = problem, make
 
     def maker_of(self, problem: object) -> Callable[[], Problem] | None:
-        """What makes a problem in the workers, if it is not to be sent."""
+        """Return the function by which workers make a problem; None if it is sent to them."""
         known = self._makers.get(id(problem))
         return None if known is None else known[1]
 
-    def begin(self, name: str, work: Work, runs: Runs) -> None:
-        """Have some work done, unless it was kept."""
-        kept = None if self._kept is None else self._kept.read(name)
-        if kept is not None:
-            self._finished[name] = kept
+    def submit(self, name: str | None, work: Work, source: Any) -> Future[CachedBatch]:
+        """Start a batch; `name` is the name of its files, None if it cannot be kept."""
+        cached = None if self.cache is None or name is None else self.cache.read(name)
+        if cached is not None and (self._compared or name in self._written):
             self.reused += 1
-            return
+            found: Future[CachedBatch] = Future()
+            found.set_result(cached)
+            return found
+        self._compared = self._compared or cached is not None
+        if self._executor is None:
+            self._executor = open_executor(self.engine.name, self.engine.workers)
         if self.engine.name == "serial":
-            self._queue.append((name, run_here, work, {"source": runs.source}))
+            future = self._executor.submit(_run_here, work, source)
         else:
-            self._queue.append((name, run_there, bytes_of(work), {"source": runs.sent}))
-        self._hand_out()
+            future = self._executor.submit(_run_sent, *_sent(work, source, self.maker_of(source)))
+        return mapped(future, partial(self._finish, name, cached))
 
-    def finish(self, name: str) -> CachedBatch | None:
-        """Wait for some work that was begun; whatever else is done meanwhile is kept too.
-
-        Returns:
-            What came of it; None if nothing will, since it failed while other work was waited for, or was dropped.
-        """
-        while name not in self._finished:
-            self._hand_out()
-            if self._pool is None or not self._running:
-                return None
-            try:
-                done, answer = self._pool.next()
-            finally:
-                self._running -= 1  # a batch that failed is over as well
-            self._take(done, answer if isinstance(answer, Answer) else pickle.loads(answer))
-        return self._finished.pop(name)
-
-    def _hand_out(self) -> None:
-        if self._pool is None and self._queue:
-            self._pool = pool(self.engine.name, self.engine.workers)
-        while self._queue and self._pool is not None and self._running < self._pool.capacity:
-            self._pool.submit(*self._queue.popleft())
-            self._running += 1
-
-    def _take(self, name: str, answer: Answer) -> None:
-        if answer.place != place():
-            changed = [key for key, value in place().items() if answer.place.get(key) != value]
+    def _finish(self, name: str | None, cached: CachedBatch | None, answer: Any) -> CachedBatch:
+        """Check where a batch was run, compare it with the kept one, or keep it."""
+        batch, there = pickle.loads(answer) if isinstance(answer, bytes) else answer
+        changed = [key for key, value in environment().items() if there.get(key) != value]
+        if changed:
             raise EngineError(
-                f"a worker differs from this process in {', '.join(changed)}, so that its numbers may differ in their "
-                "last bits; use workers with the same libraries and the same kind of processor"
+                f"a worker differs from this process in {', '.join(changed)}, and its numbers may differ in their last "
+                "digits; use workers with the same libraries and the same kind of processor"
             )
-        if self._kept is not None and not self._kept.write(name, answer.finished):
-            self._progress("final states in types of your own cannot be kept in files: this batch would be run again")
-        self._finished[name] = answer.finished
+        if cached is not None:
+            pairs = zip(batch.records, cached.records, strict=True)
+            if any(differing(one, other, 1e-9) is not None for one, other in pairs):
+                raise EngineError(
+                    f"a batch that is kept in {self.engine.keep} was run again and came out differently: the sampler "
+                    "depends on something that cannot be seen, or does not repeat itself; use another folder"
+                )
+            return cached
+        if self.cache is not None and name is not None:
+            if self.cache.write(name, batch):
+                self._written.add(name)
+            else:
+                self.notice("final states in types of your own cannot be kept in files: such batches will run again")
+        return batch  # type: ignore[no-any-return]
+
+    def notice(self, text: str) -> None:
+        """Remember something to report; batches may finish in another thread, where progress cannot be called."""
+        self._notices.setdefault(text, False)
+
+    def say_notices(self) -> None:
+        """Report each notice once."""
+        for text in [text for text, said in self._notices.items() if not said]:
+            self._notices[text] = True
+            self.progress(text)
 
     def close(self) -> None:
-        """End the workers; work that is not done is dropped."""
-        if self._pool is not None:
-            self._pool.close()
-        self._pool, self._running = None, 0
-        self._queue.clear()
+        """End the workers; batches that are not finished are dropped."""
+        if self._executor is not None:
+            self._executor.__exit__(None, None, None)
+        self._executor = None
+        for runs in self._runs.values():
+            runs.forget()
 
     def __enter__(self) -> BatchRunner:
-        """Itself."""
+        """Return itself."""
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -169,70 +178,160 @@ class BatchRunner:
 
 
 class Foreseen:
-    """A `run(schedule)` that can be told which batches it will be asked for next."""
-
-    def __call__(self, schedule: Schedule) -> Rollout:
-        """One batch."""
-        raise NotImplementedError
+    """A `run(schedule)` that can start batches ahead."""
 
     def ahead(self, schedules: Sequence[Schedule]) -> None:
-        """Begin batches that will be asked for."""
-        raise NotImplementedError
+        """Start batches that will be asked for."""
 
 
 class Runs(Foreseen):
-    """The batches of one problem on an engine: called with a schedule, it gives the record."""
+    """The batches of one problem on an engine: `runs(schedule)` returns the record of one."""
 
-    def __init__(self, shop: BatchRunner, source: Problem | RunBatch, options: Mapping[str, Any]) -> None:
+    def __init__(self, runner: BatchRunner, source: Problem | RunBatch, options: Mapping[str, Any]) -> None:
         """See `BatchRunner.runs`."""
-        self.shop, self.source, self.options = shop, source, dict(options)
-        self.fingerprint = full_fingerprint(source)
-        self._begun: Counter[str] = Counter()
-        self._called: Counter[str] = Counter()
-
-    @cached_property
-    def sent(self) -> bytes:
-        """What is sampled, as it goes to the workers."""
-        make = self.shop.maker_of(self.source)
-        return bytes_of(("as it is", self.source) if make is None else ("make", make))
+        self.runner = self.shop = runner
+        self.source, self.options = source, dict(options)
+        self._started: defaultdict[str, deque[Future[CachedBatch]]] = defaultdict(deque)
+        self._numbers: Counter[str] = Counter()
 
     def __call__(self, schedule: Schedule) -> Rollout:
-        """One batch."""
-        return self._finished(schedule, 1).records[0]
+        """Run one batch."""
+        return self._wait(schedule, 1).records[0]
 
     def twice(self, schedule: Schedule) -> Twice:
-        """One batch, run twice by one worker: what a loop remembers from run to run shows."""
-        both = self._finished(schedule, 2)
+        """Run one batch twice in one worker, which shows if a loop carries something from run to run."""
+        both = self._wait(schedule, 2)
         first, second = both.records
         return Twice(first, second, both.moved)
 
+    def submit(self, schedule: Schedule) -> Future[Rollout]:
+        """Start one batch, or return the one that was started ahead."""
+        return mapped(self._take(schedule, 1), lambda batch: batch.records[0])
+
     def ahead(self, schedules: Sequence[Schedule]) -> None:
-        """Begin batches that will be asked for."""
-        for schedule in schedules:
-            key = self._key(schedule, 1)
-            self._begun[key] += 1
-            self._begin(schedule, 1, f"{key}-{self._begun[key] - 1}")
+        """Start batches that will be asked for; a serial engine runs each when it is asked for."""
+        if self.runner.engine.name != "serial":
+            for schedule in schedules:
+                work, key = self._work(schedule, 1)
+                self._started[key].append(self._start(work, key))
 
-    def _finished(self, schedule: Schedule, times: int) -> CachedBatch:
-        key = self._key(schedule, times)
-        number = self._called[key]
-        name = f"{key}-{number}"  # the same batch again is run again, to be timed or compared
-        if self._begun[key] <= number:
-            self._begun[key] += 1
-            self._begin(schedule, times, name)
-        while (found := self.shop.finish(name)) is None:  # it failed before; run again, it tells why
-            self._begin(schedule, times, name)
-        self._called[key] += 1  # where waiting ends in another one's failure, this one is still to be had
-        return found
+    prefetch = ahead
 
-    def _begin(self, schedule: Schedule, times: int, name: str) -> None:
-        work = Work(schedule, self.options, times, self.fingerprint, torch.get_default_dtype())
-        self.shop.begin(name, work, self)
+    def forget(self) -> None:
+        """Drop what was started and not asked for."""
+        self._started.clear()
 
-    def _key(self, schedule: Schedule, times: int) -> str:
-        options = repr(sorted(self.options.items()))
-        parts = (self.fingerprint, full_fingerprint(schedule), options, times, sorted(place().items()))
-        return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+    def _wait(self, schedule: Schedule, times: int) -> CachedBatch:
+        batch = self._take(schedule, times).result()
+        self.runner.say_notices()
+        return batch
+
+    def _take(self, schedule: Schedule, times: int) -> Future[CachedBatch]:
+        work, key = self._work(schedule, times)
+        return self._started[key].popleft() if self._started[key] else self._start(work, key)
+
+    def _start(self, work: Work, key: str) -> Future[CachedBatch]:
+        """Start a batch; the same batch again runs again, to be timed or compared, and has the next number."""
+        number = self._numbers[key]
+        self._numbers[key] += 1
+        return self.runner.submit(f"{key}-{number}" if work.identity else None, work, self.source)
+
+    def _work(self, schedule: Schedule, times: int) -> tuple[Work, str]:
+        """Return what to run, and a hash of everything that it depends on now."""
+        runner, serial = self.runner, self.runner.engine.name == "serial"
+        work, make = Work(schedule, self.options, times, torch.get_default_dtype()), runner.maker_of(self.source)
+        if serial and runner.cache is None:
+            return work, ""
+        try:
+            known = work._replace(identity=identity(self.source))
+            return known, identity(known, make, environment())[:32]
+        except UnidentifiedError as error:
+            if runner.cache is not None:
+                runner.notice(f"batches of this problem are not kept, and will run again: {error}")
+            return work, "" if serial else sha256(b"".join(_sent(work, self.source, make)))
+
+
+# ------------------------------------------------------------------ in a worker
+
+
+class Work(NamedTuple):
+    """A batch to run; `identity` is the source's, or "" if it has none."""
+
+    schedule: Schedule
+    options: dict[str, Any]
+    times: int
+    dtype: torch.dtype
+    identity: str = ""
+
+
+def _run_here(work: Work, source: Any) -> tuple[CachedBatch, dict[str, Any]]:
+    """Run a batch in this process; return it with what its numbers depend on besides."""
+    run: RunBatch = partial(source.rollout, **work.options) if isinstance(source, Problem) else source
+    if work.times == 1:
+        return CachedBatch((as_record(run(work.schedule)),)), environment()
+    first, second, moved = twice(run, work.schedule)
+    return CachedBatch((first, second), moved), environment()
+
+
+def _run_sent(sent: bytes, payload: bytes) -> bytes:
+    """Run a batch in a worker."""
+    work: Work = pickle.loads(sent)
+    torch.set_default_dtype(work.dtype)
+    source, known = _received(payload)
+    if known and work.identity and known != work.identity:
+        raise EngineError(
+            "a worker has another sampler than this process: the module that makes it is of another version there, or "
+            "the problem changes as it is made or run"
+        )
+    return _pickled(_run_here(work, source))
+
+
+@lru_cache(maxsize=4)
+def _received(payload: bytes) -> tuple[Any, str]:
+    """Return what is sampled, made once per worker, and its identity if it was not sent by value."""
+    kind, thing = pickle.loads(payload)
+    source, known = thing() if kind == "make" else thing, ""
+    if kind != "value":
+        with suppress(UnidentifiedError):
+            known = identity(source)
+    return source, known
+
+
+def _sent(work: Work, source: Any, make: Callable[[], Problem] | None) -> tuple[bytes, bytes]:
+    """Return a batch and what is sampled as they are sent to a worker, as they are now."""
+    if make is not None:
+        return _pickled(work), _pickled(("make", make))
+    if _by_value() is not None:
+        with suppress(ValueError):  # the user's modules may hold what cannot be sent, and then go by their names
+            modules = user_modules(source, work.schedule)
+            return _pickled(work, modules), _pickled(("value", source), modules)
+    return _pickled(work), _pickled(("name", source))
+
+
+def _pickled(thing: object, modules: Sequence[ModuleType] = ()) -> bytes:
+    """Pickle for another process: code of scripts and of these modules by value, all other code by its name."""
+    by_value = _by_value()
+    new = [one for one in modules if one.__name__ not in by_value.list_registry_pickle_by_value()]
+    try:
+        for module in new:
+            by_value.register_pickle_by_value(module)
+        return (by_value or pickle).dumps(thing)  # type: ignore[no-any-return]
+    except Exception as error:  # objects that cannot be sent raise what they like
+        raise ValueError(
+            f"this cannot be sent to other processes ({type(error).__name__}: {error}); define its functions and "
+            "classes in a module rather than in place, or install cloudpickle, or give Engine(make=…) a function of a "
+            "module that makes the problem, or use engine='serial'"
+        ) from error
+    finally:
+        for module in new:
+            by_value.unregister_pickle_by_value(module)
+
+
+def _by_value() -> Any:
+    """Return cloudpickle, or None if it is not installed."""
+    with suppress(ImportError):
+        return import_module("cloudpickle")
+    return None
 
 
 # ------------------------------------------------------------------ what callers use
@@ -242,30 +341,33 @@ class Runs(Foreseen):
 def open_runner(
     engine: Engine | BatchRunner | str | None, progress: Callable[[str], None], source: object = None
 ) -> Iterator[BatchRunner | None]:
-    """An engine at work for the length of a call; None where none was asked for. One that is at work stays so.
+    """Open an engine for the length of a call; yield None if none was asked for. A runner stays open.
 
     Args:
-        engine: By name, as a value, or at work.
-        progress: Told what is being done.
-        source: What the engine's own `make` makes.
+        engine: A name, settings, or a runner.
+        progress: Receives lines about what is being done.
+        source: The problem that `engine.make` makes.
     """
     if engine is None or isinstance(engine, BatchRunner):
         yield engine
         return
     if not isinstance(engine, Engine | str):
         raise TypeError(f"engine is 'processes', 'ray', 'serial' or a trimtab.core.runner.Engine: got {engine!r:.60}")
-    with BatchRunner(Engine(engine) if isinstance(engine, str) else engine, progress) as shop:
-        if shop.engine.make is not None and isinstance(source, Problem):
-            shop.knows(source, shop.engine.make)
-        yield shop
+    with BatchRunner(Engine(engine) if isinstance(engine, str) else engine, progress) as runner:
+        if runner.engine.make is not None and isinstance(source, Problem):
+            runner.knows(source, runner.engine.make)
+        yield runner
 
 
-def ahead(run: RunBatch, schedules: Sequence[Schedule]) -> None:
-    """Say which batches `run` will be asked for next; without an engine that changes nothing."""
+def prefetch(run: RunBatch, schedules: Sequence[Schedule]) -> None:
+    """Start batches that `run` will be asked for; without an engine this does nothing."""
     if isinstance(run, Foreseen):
         run.ahead(schedules)
 
 
+ahead = prefetch
+
+
 def checked(run: RunBatch, schedule: Schedule) -> Rollout:
-    """One batch, run twice to see that it repeats itself; see `check_repeatable`."""
+    """Run one batch twice and check that both are the same; see `check_repeatable`."""
     return check_same(run.twice(schedule) if isinstance(run, Runs) else twice(run, schedule))

@@ -70,7 +70,7 @@ class ByIteration(Schedule):
     repeats = True
 
 
-def as_schedule(schedule: Schedule | Callable[[StepView], Tensor]) -> Schedule:
+def as_schedule(schedule: Any) -> Schedule:
     """Return the schedule itself, or a plain function of a `StepView` as a schedule without a limit."""
     if isinstance(schedule, Schedule):
         return schedule
@@ -81,7 +81,7 @@ def as_schedule(schedule: Schedule | Callable[[StepView], Tensor]) -> Schedule:
         elif hasattr(schedule, "at"):
             hint = "a price becomes a schedule by its budget, as in price.at(0.25)"
         raise TypeError(
-            f"a schedule must be a trimtab.Schedule, a function of a StepView or a budget: got {schedule!r:.200} ({hint})"
+            f"a schedule must be a trimtab.Schedule, a function of a StepView or a budget: got {schedule!r:.99} ({hint})"
         )
     return _Function(schedule)
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core import state as accounts
+from trimtab.core.arrays import Form, Leaves
 from trimtab.core.bound_constraint import Meter, Outcome, ProjectionError
 from trimtab.core.budget import Unit, units
 from trimtab.core.constraint import Improvement
@@ -18,7 +19,6 @@ from trimtab.core.groups import Groups
 from trimtab.core.record import Closing, Passes, Rollout
 from trimtab.core.schedule import Schedule
 from trimtab.core.state import RunState, Terms
-from trimtab.core.states import Form, Leaves
 from trimtab.core.view import History, StepView
 
 __all__ = ["Trace", "run_terms"]
@@ -43,7 +43,8 @@ class Trace:
     ) -> None:
         """Start with the schedule's whole budget."""
         n, device = form.n, form.device
-        for name, given in (("seeds", seeds), ("group labels", groups and groups.labels)):
+        labels = None if groups is None else groups.labels
+        for name, given in (("seeds", seeds), ("group labels", labels)):
             if given is not None and len(given) != n:
                 raise ValueError(f"{len(given)} {name} were given for a batch of {n}")
         self.form, self.n, self.device, self.n_steps = form, n, device, n_steps
@@ -51,7 +52,9 @@ class Trace:
         self.schedule = schedule.to(device)
         self.seeds = None if seeds is None else seeds.to(device)
         self.groups = None if groups is None else groups.to(device)
-        self.terms, self.budget = run_terms(self.schedule, n_steps, closing, unit, n if groups is None else groups.n, device)
+        self.terms, self.budget = run_terms(
+            self.schedule, n_steps, closing, unit, n if groups is None else groups.n, device
+        )
         self.state: RunState = accounts.start(self.terms, self.budget)
 
         self.defects = torch.full((n_steps, n), torch.nan, dtype=form.dtype, device=device)
@@ -138,15 +141,13 @@ class Trace:
         t = self.t
         present = self.passes[-1][1] if self.iteration else None
         mean_left = None if self.terms.shares is None else accounts.mean_left(self.terms, self.state)
-        view = StepView(
-            t, self.history, self.state.left, proposal, context, present, self.iteration, mean_left
-        )
+        view = StepView(t, self.history, self.state.left, proposal, context, present, self.iteration, mean_left)
         if self.closes_now:
             wanted, priority = torch.ones_like(self.decided[t]), None
         else:
             wanted = self._checked_decision(self.schedule.decide(view))
             priority = None if mean_left is None else self.schedule.priority(view)
-        chosen = accounts.decide(self.terms, self.state, wanted, priority)
+        chosen: Tensor = accounts.decide(self.terms, self.state, wanted, priority)
         if among is None:
             self.decided[t] = chosen
             self.done.fill_(False)
@@ -330,4 +331,3 @@ def run_terms(
     shares = None if shares is None else shares.to(device)
     each = torch.as_tensor(budget, dtype=torch.int64, device=device).expand(n).clone()
     return Terms(n_steps, reserve, shares, exact=unit == "projection" and schedule.spends_all), each
-

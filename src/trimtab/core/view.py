@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from trimtab.core.errors import check_integer
+from trimtab.core.checks import check_integer
 
 __all__ = ["SparseView", "StepView"]
 
@@ -121,7 +121,9 @@ class StepView:
         check_integer(t, "t, a step of the record,", 0, len(defects) - 1)
         start = torch.as_tensor(budget, device=defects.device).expand(defects.shape[1])
         already = projected[:t].sum(dim=0) if spent is None else spent
-        history = History(defects, projected, start, n_steps or len(defects), reserve, seeds, {} if memo is None else memo)
+        history = History(
+            defects, projected, start, n_steps or len(defects), reserve, seeds, {} if memo is None else memo
+        )
         return cls(t, history, start - already, defect=defect, iteration=iteration, mean_left=mean_left)
 
     def __repr__(self) -> str:
@@ -223,11 +225,11 @@ class StepView:
     def _last(self) -> Tensor:
         """Return `last`, updated from the step before if the run has it."""
         projected, t, memo = self._history.projected, self.t, self._history.memo
-        done, last = memo.get("last", (None, None))
+        done, known = memo.get("last", (None, None))
         if done == t:
-            return last
-        if done == t - 1:
-            last = torch.where(projected[done], t, last)
+            last: Tensor = known
+        elif done == t - 1:
+            last = torch.where(projected[done], t, known)
         else:
             last = last_corrections(projected[: t + 1])[t]
         memo["last"] = (t, last)
@@ -242,11 +244,14 @@ class StepView:
             term: A function of step u, its defects (n,) and 1 + the step of the last correction before it (n,).
         """
         history, t = self._history, self.t
-        done, total = history.memo.get(term, (-1, torch.zeros_like(history.defects[t])))
+        done, known = history.memo.get(term, (-1, torch.zeros_like(history.defects[t])))
+        total: Tensor = known
         if done != t:
             if done != t - 1:
                 last = last_corrections(history.projected[: t + 1])
-                total = sum((term(u, history.defects[u], last[u]) for u in range(t)), torch.zeros_like(history.defects[t]))
+                total = sum(
+                    (term(u, history.defects[u], last[u]) for u in range(t)), torch.zeros_like(history.defects[t])
+                )
             total = total + term(t, history.defects[t], self._last())
             history.memo[term] = (t, total)
         return total
@@ -307,8 +312,3 @@ def last_corrections(projected: Tensor) -> Tensor:
     steps = torch.arange(1, len(projected) + 1, device=projected.device)
     at = torch.where(projected, steps[:, None], 0).cummax(dim=0).values
     return torch.cat([torch.zeros_like(at[:1]), at[:-1]])
-
-
-def as_array(x: Tensor) -> Any:
-    """Return the tensor itself."""
-    return x

@@ -1,4 +1,4 @@
-"""flow_matching's `ODESolver` with corrections at step ends, for all its methods."""
+"""flow_matching's `ODESolver` with corrections at the ends of steps, for all its methods."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab.core.checks import check_callable, check_type, missing_extra
 from trimtab.core.constraint import Constraint
 from trimtab.core.corrector import Corrector
-from trimtab.core.errors import check_callable, check_type, missing_extra
 from trimtab.core.record import Rollout
-from trimtab.core.schedule import Schedule
-from trimtab.core.view import StepView
-from trimtab.integrations.options import check_options
-from trimtab.integrations.torchdiffeq import odeint
+from trimtab.integrations.loops import check_options
+from trimtab.integrations.torchdiffeq import solve
 
 try:
     from flow_matching.solver import ODESolver
@@ -26,10 +24,10 @@ __all__ = ["ProjectedODESolver"]
 
 
 class ProjectedODESolver(ODESolver):  # type: ignore[misc]
-    """An `ODESolver` that projects on schedule: two more arguments, `sample` as it was.
+    """An `ODESolver` that projects on schedule: two more arguments, and the same `sample`.
 
-    For methods with fixed steps, T is the number of steps (`step_size`, or the intervals of `time_grid`). For adaptive
-    ones it is the number of intervals of `time_grid`, whose points are where it is corrected: give it more than two.
+    For fixed-step methods, T is the number of steps (`step_size`, or the intervals of `time_grid`). For adaptive ones
+    T is the number of intervals of `time_grid`, whose points are corrected: pass more than two points.
     `compute_likelihood` is not corrected.
 
     Example:
@@ -42,26 +40,29 @@ class ProjectedODESolver(ODESolver):  # type: ignore[misc]
     """
 
     def __init__(
-        self,
-        velocity_model: Callable[..., Tensor],
-        constraint: Constraint,
-        schedule: Schedule | Callable[[StepView], Tensor],
-        **options: Any,
+        self, velocity_model: Callable[..., Tensor], constraint: Constraint, schedule: Any, **options: Any
     ) -> None:
-        """The model as in `ODESolver`, called as `velocity_model(x=x, t=t)`; options are those of `Corrector`."""
+        """Take the model of `ODESolver`, called as `velocity_model(x=x, t=t)`; options are those of `Corrector`."""
         check_callable(velocity_model, "velocity_model", "velocity_model(x=x, t=t)")
         check_options(options, "ProjectedODESolver")
-        Corrector(constraint, schedule, 1 << 30, **options)  # refuses what cannot work now, not in mid-run
+        Corrector(constraint, schedule, 1 << 30, **options)  # check the arguments now, not in the middle of a run
         super().__init__(velocity_model)
         self.constraint, self.schedule, self.options = constraint, schedule, options
+        self._corrector: Corrector | None = None
         self._rollout: Rollout | None = None
 
     @property
     def rollout(self) -> Rollout:
-        """The record of the last `sample`."""
+        """Return the record of the last `sample`."""
         if self._rollout is None:
             raise RuntimeError("there is no record yet: call sample first")
         return self._rollout
+
+    def _corrector_for(self, n_steps: int) -> Corrector:
+        """Return the last corrector if it has this T, because it keeps what it learned; else a new one."""
+        if self._corrector is None or self._corrector.n_steps != n_steps:
+            self._corrector = Corrector(self.constraint, self.schedule, n_steps, **self.options)
+        return self._corrector
 
     def sample(
         self,
@@ -75,26 +76,24 @@ class ProjectedODESolver(ODESolver):  # type: ignore[misc]
         enable_grad: bool = False,
         **model_extras: Any,
     ) -> Tensor:
-        """Arguments as in `ODESolver.sample`; `enable_grad` is refused, as no gradient flows through a projection.
+        """Take the arguments of `ODESolver.sample`; `enable_grad=True` is an error.
 
         Returns:
             The final states, (n, *event), or with `return_intermediates` those at all times, (k, n, *event).
         """
         if enable_grad:
-            raise ValueError("enable_grad=True cannot be served: no gradient flows through a projection")
+            raise ValueError("enable_grad must be False: no gradient flows through a projection")
         check_type(x_init, Tensor, "x_init", "give the initial states, (n, *event)")
         times = torch.tensor([0.0, 1.0]) if time_grid is None else time_grid
         check_type(times, Tensor, "time_grid", "give times in one direction, (k,)")
-        path, self._rollout = odeint(
+        path, self._rollout = solve(
+            self._corrector_for,
             lambda t, x: self.velocity_model(x=x, t=t, **model_extras),
             x_init,
             times.to(x_init.device),
-            self.constraint,
-            self.schedule,
+            options={} if step_size is None else {"step_size": step_size},
             rtol=rtol,
             atol=atol,
             method=method,
-            options={} if step_size is None else {"step_size": step_size},
-            **self.options,
         )
         return path if return_intermediates else path[-1]

@@ -1,7 +1,7 @@
-"""Decisions inside `jit`, `vmap` and `scan`: the table of a calibrated price as a pure function of JAX arrays.
+"""Decisions inside `jit`, `vmap` and `scan`: a calibrated price as a pure function of JAX arrays.
 
-A `Corrector` between jitted steps takes and returns JAX arrays as they are. Inside a traced function it cannot be
-called: which rows it projects depends on values that are not there yet. There, carry the decisions' own state along:
+Between jitted steps a `Corrector` takes and returns JAX arrays. Inside a traced function it cannot be called, because
+the rows it projects depend on values that are not known yet. Carry the state of the decisions there:
 
     start, decide = decision_function(price.at(0.25))
     mask, state = decide(state, defect, t)
@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
-from trimtab.core.errors import check_type, missing_extra
+from trimtab.core.checks import check_type, missing_extra
 from trimtab.core.record import Closing
 from trimtab.prices.plan import Planned
-from trimtab.prices.thresholds import Adaptive
+from trimtab.prices.schedule import Adaptive
 
 try:
     import jax
@@ -31,12 +31,12 @@ __all__ = ["DecisionState", "Decisions", "decision_function"]
 
 
 class DecisionState(NamedTuple):
-    """What decisions carry from step to step, (n,) each or of no dimension for one sample.
+    """The state between two steps: (n,) each, or scalars for one sample.
 
     Attributes:
         left: Corrections left.
-        last: 1 + the step of the last correction, 0 for never.
-        total: The sum of defects in typical ones so far; 0 where prices are the same for all samples.
+        last: 1 + the step of the last correction; 0 if there was none.
+        total: The sum of defects relative to typical ones; 0 if all samples have the same prices.
     """
 
     left: jax.Array
@@ -45,30 +45,29 @@ class DecisionState(NamedTuple):
 
 
 class Decisions(NamedTuple):
-    """The two functions of `decision_function`."""
+    """The two functions that `decision_function` returns."""
 
     start: Callable[[tuple[int, ...]], DecisionState]
     decide: Callable[[DecisionState, jax.Array, Any], tuple[jax.Array, DecisionState]]
 
 
 def decision_function(schedule: Adaptive | Planned, closing: Closing | None = None) -> Decisions:
-    """The decisions of a calibrated schedule as pure functions that trace, jit and vmap.
+    """Return the decisions of a calibrated schedule as pure functions that trace, jit and vmap.
 
-    They are those of a `Corrector` with the same schedule, decision for decision. A defect in float32 is compared as
-    exactly as there: the table is rounded up to the next float32. Only where prices are in units of each sample's own
-    scale, a running sum, may float32 decide a tie the other way. Inside `jit` nothing can be refused: a defect that is
-    NaN, where a `Corrector` would stop, reaches no price.
+    They equal the decisions of a `Corrector` with the same schedule. The table is rounded up to the next float32, so
+    that float32 defects decide the same. Only if prices are relative to each sample's scale (a running sum) may a tie
+    be decided differently in float32. Nothing can raise inside `jit`: a defect that is NaN is never chosen.
 
-    With `closing="paid"` the mask of the last step is all of them. With "free", project what the last step left alone
-    afterwards; with "none", nothing.
+    With `closing="paid"` the mask of the last step is all True. With "free", project afterwards what the last step did
+    not project; with "none", nothing.
 
     Args:
         schedule: `price.at(budget)` of a price table or a plan, with one budget for all samples.
-        closing: As in `Corrector`; by default what the price was made for, or "paid", as there, if it does not say.
+        closing: As in `Corrector`; None is the one that the price was made for, or "paid".
 
     Returns:
-        `start(shape)`, the state of a batch, (n,), or of one sample, (); and `decide(state, defect, t)`, the samples to
-        project after step t and the state to go on with. `t` may be traced.
+        `start(shape)`, which returns the state of a batch, (n,), or of one sample, (); and `decide(state, defect, t)`,
+        which returns the samples to project after step t and the next state. `t` may be traced.
 
     Example:
         >>> import jax.numpy as jnp, torch, trimtab as tt
@@ -87,8 +86,8 @@ def decision_function(schedule: Adaptive | Planned, closing: Closing | None = No
         raise ValueError("decision_function takes one budget for all samples; vmap over tables for several")
     if schedule.unit == "iteration":
         raise ValueError(
-            "the prices are of single iterations, which a Corrector buys one after another; decision_function decides "
-            "about whole projections: calibrate without unit='iteration'"
+            "decision_function decides about whole projections, but these prices are for single iterations; calibrate "
+            "without unit='iteration'"
         )
     if closing is not None and closing not in get_args(Closing):
         raise ValueError(f"closing must be 'paid', 'free' or 'none': got {closing!r}")
@@ -99,7 +98,7 @@ def decision_function(schedule: Adaptive | Planned, closing: Closing | None = No
             "the one that is used"
         )
     if rule == "paid" and schedule.budget < 1:
-        raise ValueError("a budget of 0 leaves nothing for the closing projection, which is one; give at least 1")
+        raise ValueError("a budget of 0 leaves nothing for the closing projection; give at least 1")
     budget = schedule.budget
     wanted, n_steps, prior = _planned(schedule) if isinstance(schedule, Planned) else _priced(schedule)
 
@@ -111,31 +110,27 @@ def decision_function(schedule: Adaptive | Planned, closing: Closing | None = No
         return DecisionState(zero + budget, zero, jnp.full(shape, prior))
 
     def decide(state: DecisionState, defect: jax.Array, t: Any) -> tuple[jax.Array, DecisionState]:
-        check_type(state, DecisionState, "the state of decide", "start(shape) makes the first")
-        _check_moment(state, defect, t, n_steps)
-        last_step = jnp.asarray(t) == n_steps - 1
+        _check_step(state, defect, t, n_steps)
         mask, total = wanted(state, defect, t)
         if rule == "paid":
-            mask = jnp.where(last_step, True, mask & (state.left > 1))
+            mask = jnp.where(jnp.asarray(t) == n_steps - 1, True, mask & (state.left > 1))
         mask = mask & (state.left > 0)
-        spent = mask.astype(jnp.int32)
         last = jnp.where(mask, jnp.asarray(t, jnp.int32) + 1, state.last)
-        return mask, DecisionState(state.left - spent, last, total)
+        return mask, DecisionState(state.left - mask.astype(jnp.int32), last, total)
 
     return Decisions(start, decide)
 
 
-def _check_moment(state: DecisionState, defect: Any, t: Any, n_steps: int) -> None:
-    """Refuse defects and steps that do not fit: JAX would spread the ones, and take the nearest of the others."""
+def _check_step(state: DecisionState, defect: Any, t: Any, n_steps: int) -> None:
+    """Check shapes and the step: JAX would broadcast the defects, and clip the step."""
+    check_type(state, DecisionState, "the state of decide", "start(shape) makes the first")
     if not hasattr(defect, "dtype") or not jnp.issubdtype(defect.dtype, jnp.floating):
         raise TypeError(f"defect must be an array of floats, one per sample: got {type(defect).__name__}")
     if jnp.shape(defect) != jnp.shape(state.left):
         raise ValueError(f"defect must have one number per sample, {jnp.shape(state.left)}: got {jnp.shape(defect)}")
-    whole = isinstance(t, Integral) and not isinstance(t, bool)
-    if not whole and (jnp.shape(t) != () if hasattr(t, "dtype") else True):
+    is_array = hasattr(t, "dtype") and jnp.shape(t) == () and jnp.issubdtype(t.dtype, jnp.integer)
+    if not is_array and (not isinstance(t, Integral) or isinstance(t, bool)):
         raise TypeError(f"t must be a step, one whole number: got {t!r:.60}")
-    if not whole and not jnp.issubdtype(t.dtype, jnp.integer):
-        raise TypeError(f"t must be a step, one whole number: got {t.dtype}")
     if not isinstance(t, jax.core.Tracer) and not 0 <= int(t) < n_steps:
         raise ValueError(f"t must be a step of the {n_steps} that the price was made for, 0 to {n_steps - 1}: got {t}")
 
@@ -144,16 +139,12 @@ Wanted = Callable[[DecisionState, jax.Array, Any], tuple[jax.Array, jax.Array]]
 
 
 def _priced(schedule: Adaptive) -> tuple[Wanted, int, float]:
-    """Where the defect is at least lambda[t, b], times the sample's own scale if there is one."""
+    """Choose samples with s >= lambda[t, b], times the sample's scale if there is one."""
     price = schedule.thresholds
-    table = _not_below(price.table.detach().cpu().numpy())
-    if price.sample_scale is None:
-
-        def plain(state: DecisionState, defect: jax.Array, t: Any) -> tuple[jax.Array, jax.Array]:
-            return defect >= table[t, state.left], state.total
-
-        return plain, price.n_steps, 0.0
-    typical, prior = jnp.asarray(price.sample_scale.typical.detach().cpu().numpy()), float(price.sample_scale.prior)
+    table, scale = _rounded_up(price.table.detach().cpu().numpy()), price.sample_scale
+    if scale is None:
+        return lambda state, defect, t: (defect >= table[t, state.left], state.total), price.n_steps, 0.0
+    typical, prior = jnp.asarray(scale.typical.detach().cpu().numpy()), float(scale.prior)
 
     def scaled(state: DecisionState, defect: jax.Array, t: Any) -> tuple[jax.Array, jax.Array]:
         total = state.total + defect / typical[state.last, t]
@@ -163,18 +154,17 @@ def _priced(schedule: Adaptive) -> tuple[Wanted, int, float]:
 
 
 def _planned(schedule: Planned) -> tuple[Wanted, int, float]:
-    """At the planned times."""
+    """Choose all samples at the planned steps."""
     due = jnp.asarray(schedule.plan.masks[int(schedule.budget)].cpu().numpy())
+    return (
+        lambda state, defect, t: (jnp.broadcast_to(due[t], jnp.shape(state.left)), state.total),
+        schedule.plan.n_steps,
+        0.0,
+    )
 
-    def planned(state: DecisionState, defect: jax.Array, t: Any) -> tuple[jax.Array, jax.Array]:
-        return jnp.broadcast_to(due[t], jnp.shape(state.left)), state.total
 
-    return planned, schedule.plan.n_steps, 0.0
-
-
-def _not_below(table: Any) -> jax.Array:
-    """The table in JAX's precision, no entry below its own: s >= lambda then decides the same for every s of it."""
-    rounded = jnp.asarray(table)
-    there = np.asarray(rounded)
-    lower = there.astype(table.dtype) < table
-    return jnp.asarray(np.where(lower, np.nextafter(there, np.inf, dtype=there.dtype), there))
+def _rounded_up(table: Any) -> jax.Array:
+    """Return the table in JAX's precision with no entry below the original: s >= lambda then decides the same."""
+    rounded = np.asarray(jnp.asarray(table))
+    lower = rounded.astype(table.dtype) < table
+    return jnp.asarray(np.where(lower, np.nextafter(rounded, np.inf, dtype=rounded.dtype), rounded))

@@ -1,8 +1,8 @@
-"""Numbers of each step for the logger you have, with no dependency on it.
+"""Log the numbers of each step to TensorBoard, Weights & Biases or MLflow, none of which is a dependency.
 
-A `Corrector` (and `wrap`, and `ProjectionCallback`) takes `on_step(t, numbers)`, where numbers are batch means: defect,
-residual, and projected, the share of samples projected. Defect and residual are NaN at steps where the schedule did not
-look, unless `measure_defects=True`. These adapters make such a function of a logger's own object.
+`Corrector` and the integrations take `on_step(t, numbers)`, where numbers are batch means: defect, residual, and
+projected, the share of samples projected. Defect and residual are NaN at steps where the schedule does not measure
+them, unless `measure_defects=True`. The functions here make such an `on_step` from a logger.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from trimtab.core.errors import check_type
+from trimtab.core.checks import check_type
 
 __all__ = ["to_mlflow", "to_tensorboard", "to_wandb"]
 
@@ -21,14 +21,7 @@ OnStep = Callable[[int, dict[str, float]], None]
 
 
 def to_tensorboard(writer: Any, prefix: str = "trimtab") -> OnStep:
-    """Log to a `SummaryWriter`.
-
-    Steps are counted over all runs, since t begins at 0 in each.
-
-    Args:
-        writer: `torch.utils.tensorboard.SummaryWriter` or anything with `add_scalar(tag, value, step)`.
-        prefix: Of the tags.
-    """
+    """Log to a `SummaryWriter`, or anything with `add_scalar(tag, value, step)`; steps are counted over all runs."""
     _check_logger(writer, "add_scalar", "a SummaryWriter", prefix)
     steps = count()
 
@@ -41,28 +34,21 @@ def to_tensorboard(writer: Any, prefix: str = "trimtab") -> OnStep:
 
 
 def to_wandb(run: Any, prefix: str = "trimtab") -> OnStep:
-    """Log to Weights & Biases: `run` is what `wandb.init()` returned, or anything with `log(dict)`."""
-    _check_logger(run, "log", "what wandb.init() returned", prefix)
-
-    def on_step(t: int, numbers: dict[str, float]) -> None:
-        run.log({f"{prefix}/{name}": value for name, value in numbers.items()} | {f"{prefix}/t": t})
-
-    return on_step
+    """Log to the run that `wandb.init()` returned, or anything with `log(dict)`."""
+    _check_logger(run, "log", "the run that wandb.init() returned", prefix)
+    return lambda t, numbers: run.log({f"{prefix}/{name}": value for name, value in (numbers | {"t": t}).items()})
 
 
 def to_mlflow(mlflow: Any, prefix: str = "trimtab") -> OnStep:
-    """Log to MLflow: give the module itself, or anything with `log_metrics(dict, step=…)`."""
+    """Log to the module `mlflow`, or anything with `log_metrics(dict, step=…)`; steps are counted over all runs."""
     _check_logger(mlflow, "log_metrics", "the module mlflow", prefix)
     steps = count()
-
-    def on_step(t: int, numbers: dict[str, float]) -> None:
-        mlflow.log_metrics({f"{prefix}/{name}": value for name, value in numbers.items()}, step=next(steps))
-
-    return on_step
+    return lambda t, numbers: mlflow.log_metrics(
+        {f"{prefix}/{name}": value for name, value in numbers.items()}, step=next(steps)
+    )
 
 
 def _check_logger(logger: Any, method: str, usual: str, prefix: str) -> None:
-    """Refuse what cannot log now, not in mid-run."""
-    if isinstance(logger, Tensor) or not callable(getattr(logger, method, None)):  # a tensor has a log of its own
-        raise TypeError(f"a logger with {method}(…) was expected, such as {usual}: got {type(logger).__name__}")
-    check_type(prefix, str, "the prefix of the names that are logged")
+    if isinstance(logger, Tensor) or not callable(getattr(logger, method, None)):  # tensors have a `log`, too
+        raise TypeError(f"the logger must have {method}(…), such as {usual}: got {type(logger).__name__}")
+    check_type(prefix, str, "the prefix")

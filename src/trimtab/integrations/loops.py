@@ -1,13 +1,14 @@
-"""A loop that is not ours as a sampler, so that everything made for samplers takes it: rollouts, studies, the CLI.
+"""Use any loop as a sampler, so that rollouts, studies and the command line take it.
 
-A sampler is asked for its next proposal; a loop wants to be called once and to call back. The loop therefore runs in a
-thread of its own and waits in its call of `correct` while we look at the proposal. The two never run at the same time.
+A sampler returns its next proposal when it is asked; a loop calls back. The loop therefore runs in a thread, and that
+thread waits in `correct` while the proposal is looked at. The two never run at the same time.
 """
 
 from __future__ import annotations
 
+import inspect
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral
 from queue import SimpleQueue
@@ -17,28 +18,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.core.errors import check_callable, check_integer
+from trimtab.core.arrays import Form
+from trimtab.core.checks import check_callable, check_integer, unknown
+from trimtab.core.corrector import Corrector
 from trimtab.core.noise import Noise
-from trimtab.core.states import Form
 
-__all__ = ["Correct", "LoopSampler"]
+__all__ = ["Correct", "LoopSampler", "check_options"]
 
 Correct = Callable[..., Any]
-"""`correct(x)` or `correct(x, t)`: the state to go on with, (n, *event) to (n, *event), or a tree of such arrays."""
+"""`correct(x)` or `correct(x, t)` returns the state to continue with, (n, *event), or a tree of such arrays."""
 
 
 @dataclass(frozen=True, eq=False)
 class LoopSampler:
     """A sampler made of a loop with one added line.
 
-    Its initial state is not shown, so that a path begins with the first proposal. The loop must take all its
-    randomness from the seeds. What it does after its last step (decoding) is done in the first run only, to see that it
-    does not call once more.
+    The initial state of the loop is not visible, so a path starts with the first proposal. The loop must take all its
+    randomness from the seeds. Only the first run continues after the last step (to decode, for example), to check that
+    the loop does not call `correct` once more; later runs end there.
 
     Attributes:
         loop: `loop(correct, seeds)` samples one batch, one sample for each of the seeds (n,), and calls
-            `x = correct(x)`, or `correct(x, t)`, after each of its updates. What it returns is of no interest.
-        n_steps: T, how many times it calls.
+            `x = correct(x)` or `x = correct(x, t)` after each of its updates. What it returns is ignored.
+        n_steps: T, the number of these calls.
 
     Example:
         >>> import torch, trimtab as tt
@@ -54,48 +56,44 @@ class LoopSampler:
 
     loop: Callable[[Correct, Tensor], Any]
     n_steps: int
-    _running: dict[int, _Running] = field(default_factory=dict, init=False, repr=False, metadata={"per_sample": True})
+    _running: dict[int, _Run] = field(default_factory=dict, init=False, repr=False, metadata={"per_sample": True})
     _checked: list[bool] = field(default_factory=list, init=False, repr=False, metadata={"per_sample": True})
 
     def __post_init__(self) -> None:
-        """Refuse what is no loop, or no number of calls."""
+        """Check the arguments."""
         check_callable(self.loop, "the loop of a LoopSampler", "loop(correct, seeds)")
         check_integer(self.n_steps, "n_steps")
 
     def start(self, noise: Noise) -> Any:
-        """Begin a run of the loop; its first proposals stand for the initial states, (n, *event)."""
-        _give_up(self._running, id(noise))  # one that was begun before, and is not wanted any more
-        running = _Running(self.loop, noise.seeds, self.n_steps)
-        self._running[id(noise)] = running
-        # a run that is given up, by an error elsewhere, must not leave its thread waiting
-        weakref.finalize(noise, _give_up, self._running, id(noise))
-        return running.first
+        """Start a run of the loop and return its first proposals, (n, *event), as the initial states."""
+        _end(self._running, id(noise))
+        run = self._running[id(noise)] = _Run(self.loop, noise.seeds, self.n_steps)
+        weakref.finalize(noise, _end, self._running, id(noise))  # an abandoned run must not leave a waiting thread
+        return run.first
 
     def step(self, x: Any, t: int, noise: Noise) -> Any:
-        """Let the loop go on with `x` to its next call, (n, *event)."""
-        running = self._running.get(id(noise))
-        if running is None:
-            raise RuntimeError(
-                "no run of the loop is going on with this noise: it was not begun, or is over; call start"
-            )
+        """Give the loop the state `x` and return its next proposals, (n, *event)."""
+        run = self._running.get(id(noise))
+        if run is None:
+            raise RuntimeError("the loop has no run with this noise: it was not started, or is over; call start")
+        last = t == self.n_steps - 1
         try:
-            proposal = running.at(t, x)
-            if t == self.n_steps - 1 and not self._checked:
-                running.run_out(proposal)
+            proposal = run.at(t, x)
+            if last and not self._checked:
+                run.finish(proposal)
                 self._checked.append(True)
-        except BaseException:  # nobody answers any more
-            _give_up(self._running, id(noise))
+        except BaseException:
+            _end(self._running, id(noise))
             raise
-        if t == self.n_steps - 1:
-            _give_up(self._running, id(noise))
+        if last:
+            _end(self._running, id(noise))
         return proposal
 
 
-class _Running:
-    """One run of a loop, in a thread that waits while we do not."""
+class _Run:
+    """One run of a loop, in a thread that waits for answers."""
 
     def __init__(self, loop: Callable[[Correct, Tensor], Any], seeds: Tensor, n_steps: int) -> None:
-        """Run the loop to its first call."""
         self.n_steps, self.calls = n_steps, 0
         self.proposals: SimpleQueue[Any] = SimpleQueue()
         self.answers: SimpleQueue[Any] = SimpleQueue()
@@ -104,7 +102,7 @@ class _Running:
         self.first = self._next()
 
     def at(self, t: int, x: Any) -> Any:
-        """The proposal of step t; for all but the first, the loop is given its state and goes on."""
+        """Return the proposal of step t, after the loop has received x; the first one is there already."""
         if t == 0 and self.calls == 1:
             return self.first
         if t != self.calls:
@@ -112,8 +110,8 @@ class _Running:
         self.answers.put(x)
         return self._next()
 
-    def run_out(self, x: Any) -> None:
-        """Let the loop come to its end, which must be without another call."""
+    def finish(self, x: Any) -> None:
+        """Let the loop end; raise an error if it calls `correct` once more."""
         self.answers.put(x)
         if self._received() is not None:
             raise ValueError(
@@ -121,7 +119,7 @@ class _Running:
             )
 
     def stop(self) -> None:
-        """End the loop where it waits, and wait until it has tidied up after itself."""
+        """End the loop in its call of `correct` and wait for its thread."""
         self.answers.put(None)
         if self.thread is not current_thread():
             self.thread.join()
@@ -143,7 +141,7 @@ class _Running:
 
     def _work(self, loop: Callable[[Correct, Tensor], Any], seeds: Tensor) -> None:
         try:
-            with torch.no_grad():  # such modes belong to a thread
+            with torch.no_grad():  # this mode is set per thread
                 loop(self._correct, seeds)
             self.proposals.put(None)
         except _Stopped:
@@ -152,7 +150,7 @@ class _Running:
             self.proposals.put(error)
 
     def _correct(self, x: Any, t: Any = None) -> Any:
-        Form(x)  # refuses what can be no state
+        Form(x)  # checks that x can be a state
         if t is not None and not (isinstance(t, Integral | Tensor) and int(t) == self.calls):
             raise ValueError(f"the loop called correct for step {t}, but step {self.calls} of {self.n_steps} is next")
         self.calls += 1
@@ -164,10 +162,25 @@ class _Running:
 
 
 class _Stopped(BaseException):
-    """Ends a loop that nobody waits for; not an `Exception`, so that loops do not catch it by accident."""
+    """End a loop that is not needed any more; not an `Exception`, so that loops do not catch it by accident."""
 
 
-def _give_up(running: dict[int, _Running], key: int) -> None:
-    gone = running.pop(key, None)
-    if gone is not None:
-        gone.stop()
+def _end(running: dict[int, _Run], key: int) -> None:
+    run = running.pop(key, None)
+    if run is not None:
+        run.stop()
+
+
+def check_options(options: Mapping[str, Any], function: str) -> None:
+    """Raise TypeError if a name is not an option of `Corrector`; all integrations pass options on to it.
+
+    Example:
+        >>> check_options({"keep_state": True}, "odeint")
+        Traceback (most recent call last):
+        TypeError: unknown option of odeint 'keep_state'; did you mean 'keep_states'? Known: closing, seeds...
+    """
+    parameters = inspect.signature(Corrector).parameters.values()
+    known = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+    for name in options:
+        if name not in known:
+            raise TypeError(str(unknown(f"option of {function}", name, known)))

@@ -1,37 +1,30 @@
 """Prices: what a correction is worth at each step with each budget, how that is estimated, and the schedules it makes.
 
-Every method is a function of calibration batches, which are run by a problem or by a loop of the user's own.
-
-- `calibration`: `calibrate`; `methods`: the ways it knows, each a function of calibration batches.
-- `race`: all of them tried out on a measure of final samples; `candidates` is what races, `raced` what comes of it.
-- `thresholds`: a table of prices and `Adaptive`, the schedule of Algorithm 1; `plan`: times fixed in advance.
-- `provenance`: what all prices tell about how they were made, and their schedules pass on.
-- `quantile`: the paper's rule. `dynamic`: the dynamic program; `transitions` tells it what one step does.
-- `graded`: prices of single iterations. `mean`: prices that hold a budget on average, found by `mean_program`.
-- `planned`: the best fixed times. `seconds`: a budget of time instead of calls.
-- `batches` and `explore` run calibration batches, `heeded` refuses those that do not belong together, `sample_scale` tells
-  whether samples differ in scale, `objective` finds what a residual at each step adds to an error that is not path
-  error, `resample` serves another number of steps.
+- `price`: `Price` and its rules (`Thresholds`, `Plan`, `Allowance`, `Raced`), files, other numbers of steps.
+- `schedule`: `PricedSchedule`, whose `decide` is Algorithm 1's comparison.
+- `calibration`: `calibrate` and its methods. `collect` runs, explores and checks calibration batches.
+- `quantile`: the paper's rule. `program`: the dynamic program; `transitions` estimates what one step does, in units of
+  each sample's scale (`sample_scale`), and `objective` what a residual adds to an error that is not path error.
+- `plan`: the best fixed times. `race`: all of these compared on final samples. `iterations`: the same by the iteration.
+- `online`: `Learner`, which learns prices from the runs they serve.
+- `rates`: budgets of seconds, and rates of corrections in loops without an end.
 """
 
-from trimtab.prices.calibration import Price, calibrate
-from trimtab.prices.mean import Mean, MeanPrices
+from trimtab.prices.calibration import calibrate
 from trimtab.prices.online import Learned, Learner
-from trimtab.prices.plan import Plan, Planned
-from trimtab.prices.price_file import load
+from trimtab.prices.price import Allowance, Plan, Price, Raced, Thresholds, load
 from trimtab.prices.quantile import paper_prices, quantile_table
-from trimtab.prices.raced import Raced
-from trimtab.prices.thresholds import Adaptive, Thresholds
+from trimtab.prices.schedule import Adaptive, Planned, PricedSchedule
 
 __all__ = [
     "Adaptive",
+    "Allowance",
     "Learned",
     "Learner",
-    "Mean",
-    "MeanPrices",
     "Plan",
     "Planned",
     "Price",
+    "PricedSchedule",
     "Raced",
     "Thresholds",
     "calibrate",

@@ -1,49 +1,52 @@
-"""Calibration: from held-out rollouts to a price that a schedule can use.
+"""Calibration: from held-out rollouts to a price.
 
-A price is made by one of several methods, each a function of the calibration batches. The race runs them all and keeps,
-for each range of budgets, the one whose final samples are best.
+A price is made by one of several methods, each a function of the calibration batches. The race tries them all and
+keeps, for each range of budgets, the one with the best final samples.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Any, get_args, overload
+from typing import Any, get_args
 
 import numpy as np
+from torch import Tensor
 
 from trimtab.core.budget import Budget, Unit
-from trimtab.core.checks import check_bool
-from trimtab.core.errors import check_callable, unknown
+from trimtab.core.checks import check_bool, check_callable, unknown
 from trimtab.core.identity import fingerprint
-from trimtab.core.metrics import Distance
+from trimtab.core.metrics import Distance, summary
 from trimtab.core.problem import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
-from trimtab.core.record import Closing
+from trimtab.core.record import Closing, Rollout
 from trimtab.core.runner import BatchRunner, Engine, RunBatch, open_runner
-from trimtab.prices.batches import Batches, Source, check_distinct_seeds, largest
-from trimtab.prices.candidates import by_iteration_race, by_race, check_candidates, valid_candidates
-from trimtab.prices.graded import graded_prices
-from trimtab.prices.mean import Mean, MeanPrices
-from trimtab.prices.mean_program import mean_prices
-from trimtab.prices.methods import FEWEST, by_dp, by_on_policy, by_paper, by_plan
-from trimtab.prices.objective import Objective, objective_weights, simplify_objective
-from trimtab.prices.raced import Price
+from trimtab.prices.collect import (
+    FEWEST,
+    Batches,
+    Source,
+    check_corrections_happen,
+    check_distinct_seeds,
+)
+from trimtab.prices.iterations import by_iteration_race, graded_prices
+from trimtab.prices.objective import Objective, describe, objective_weights
+from trimtab.prices.plan import planned_masks
+from trimtab.prices.price import Plan, Price, Thresholds
+from trimtab.prices.program import solve
+from trimtab.prices.quantile import on_policy_table, quantile_table
+from trimtab.prices.race import by_race, check_candidates
+from trimtab.prices.transitions import estimate_transitions
+from trimtab.schedules import Periodic
 
-__all__ = ["METHODS", "Price", "calibrate", "price_of_a_look"]
+__all__ = ["FEWEST", "METHODS", "Price", "batches_of", "by_dp", "by_plan", "calibrate", "price_of_a_look"]
 
 
-@overload
-def calibrate(source: Source, budget: Mean, method: str | None = None, **options: Any) -> MeanPrices: ...
-@overload
-def calibrate(source: Source, budget: Budget = 1.0, method: str | None = None, **options: Any) -> Price: ...
-
-
-def calibrate(  # type: ignore[misc]  # the overloads stand for all its options
+def calibrate(
     source: Source,
-    budget: Budget | Mean = 1.0,
+    budget: Budget = 1.0,
     method: str | None = None,
     *,
     objective: Objective = "endpoint",
@@ -56,42 +59,40 @@ def calibrate(  # type: ignore[misc]  # the overloads stand for all its options
     check: bool = True,
     engine: Engine | BatchRunner | str | None = None,
     progress: Callable[[str], None] | None = None,
-) -> Price | MeanPrices:
+    say: Callable[[str], None] | None = None,
+) -> Any:
     """Find out when to correct, for all budgets up to `budget`.
 
     Args:
-        source: A `Problem` made for calibration seeds, which a schedule made from the result refuses to be evaluated
-            on; or a function `run(schedule)` that runs a loop once with a `Corrector` on that schedule, always with
-            the same seeds, and returns `corrector.rollout`. 64 samples are plenty for most samplers, below 16 expect
-            to lose something (docs/prices.md shows how much).
-        budget: The largest budget wanted. A smaller one needs no calibration of its own: the price of a correction
-            depends on how many are left and how many steps remain, not on how many there were. `Mean(…)` makes prices
-            that hold a budget on average over samples.
-        method: "race" ("dp", "paper" and "planned" against even spacing and windows, tried out on the measure), "dp"
-            (the dynamic program), "paper" (appendix B of the paper), "on-policy" (the paper's rule on the policy's own
-            rollouts; for `budget` itself rather than all below it) or "planned" (times fixed in advance, no defect
-            looked at online). "race" unless the objective is "path", for which "dp" is if there is no quality and no
-            candidate.
+        source: A `Problem` made for calibration seeds, on which the resulting schedules refuse to be evaluated; or a
+            function `run(schedule)` that runs a loop once with a `Corrector` on that schedule, always with the same
+            seeds, and returns `corrector.rollout`. 64 samples are plenty for most samplers; below 16 expect to lose
+            something (docs/prices.md shows how much).
+        budget: The largest budget wanted. Smaller ones need no other calibration: the price of a correction depends on
+            how many are left and how many steps remain, not on how many there were.
+        method: "race" (all methods below but "on-policy", even spacing and windows, compared on the measure), "dp" (the
+            dynamic program), "paper" (appendix B of the paper), "on-policy" (the paper's rule on the policy's own
+            rollouts; for `budget` itself rather than all below it) or "planned" (times fixed in advance). The default
+            is "dp" for the objective "path" without quality and candidates, else "race".
         objective: What is to be low: "endpoint" (the distance of final states to those of full projection), "path",
-            "state" (which needs method="dp" or "planned"), or a mix of them such as `{"path": 1.0, "endpoint": 5.0}`.
-            "paper" and "on-policy" price path error only.
-        quality: A measure of final samples that the race, and no other method, goes by instead of the objective: a
-            function of the final states (and of the problem), finite and lower being better, or a `Quality`.
-        distance: Between states, (n, *event) twice to (n,); the problem's own, or Euclidean, if not given.
-        candidates: More prices for the race, by name: of as many steps, the same closing and unit, and for budgets up
-            to `budget` at least. What comes of it refuses their calibration seeds too.
-        look: What a look at the defect costs, in units of the budget, where that is not negligible: prices in the race
-            that look pay for a look at every step out of the budget, fixed times do not.
-        closing: How the rollouts of a problem end; see `Corrector`. A loop of your own has its corrector's.
-        unit: What a budget counts: "projection", or "iteration" for a constraint that offers `improve`. "dp" is then
-            the program of `trimtab.prices.graded`, and "race" tries its prices out against whole projections by price,
-            a solver that is cut short, and iterations until the defect is below one number
-            (`trimtab.prices.iteration_race`). A float budget is then iterations per step.
-        check: Whether to run the first batch twice, to see that it repeats itself.
+            "state" (which needs method="dp" or "planned"), or a mix such as `{"path": 1.0, "endpoint": 5.0}`. "paper"
+            and "on-policy" price path error only.
+        quality: A measure of final samples that the race uses instead of the objective: a function of the final states
+            (and of the problem), finite and lower being better, or a `Quality`.
+        distance: Between states, (n, *event) twice to (n,); by default the problem's, or Euclidean.
+        candidates: More prices for the race, by name: of the same number of steps, closing and unit, for budgets up to
+            `budget` at least. Their calibration seeds are added to those of the result.
+        look: What one evaluation of the defect costs, in units of the budget, if that is not negligible. In the race,
+            prices that look at defects pay for it at every step, and fixed times do not.
+        closing: How the rollouts of a problem end; see `Corrector`. A function has that of its corrector.
+        unit: What a budget counts: "projection", or "iteration" for a constraint that offers `improve`. Methods are
+            then "dp" and "race", which compares prices of iterations with whole projections and truncated solves. A
+            float budget is iterations per step.
+        check: Whether to run the first batch twice, to check that it is repeatable.
         engine: Where to run batches: "processes", "ray", "serial", or an `Engine`, which can also keep finished batches
-            in a folder; in this process, with all its threads, if not given. It changes no number.
-        progress: Told what is being done. Without it, a call that takes longer than a few seconds prints on stderr how far
-            it is.
+            in a folder. By default in this process. It changes no number.
+        progress: Called with a text before each batch. Without it, a slow call prints its progress on stderr.
+        say: The old name of `progress`.
 
     Example:
         >>> import trimtab as tt
@@ -100,115 +101,158 @@ def calibrate(  # type: ignore[misc]  # the overloads stand for all its options
         >>> domain.problem(range(4)).rollout(price.at(0.25)).spent.tolist()
         [10, 10, 10, 10]
     """
-    if not isinstance(source, Problem) and not callable(source):
+    if say is not None:
+        warnings.warn("calibrate(say=…) is called progress=; the old name goes in 0.4", DeprecationWarning, 2)
+        progress = progress or say
+    problem = source if isinstance(source, Problem) else None
+    if problem is None and not callable(source):
         raise TypeError(
             "calibrate takes a Problem or a function run(schedule): got "
             f"{type(source).__name__} (for a sampler write calibrate(Problem(sampler, constraint, seeds)))"
         )
     if unit not in get_args(Unit):
         raise ValueError(f"unit must be 'projection' or 'iteration': got {unit!r}")
-    if candidates is not None and not (isinstance(candidates, dict) and all(map(_is_candidate, candidates.items()))):
+    if candidates is not None and not (
+        isinstance(candidates, dict) and all(isinstance(k, str) and isinstance(v, Price) for k, v in candidates.items())
+    ):
         raise TypeError(f"candidates are prices by name, as in {{'own': price}}: got {candidates!r:.60}")
     judge = as_quality(quality)
-    objective, mix = simplify_objective(objective), objective_weights(objective)
-    method = _method_of(method, budget, objective, judge is not None or bool(candidates))
-    if unit == "iteration" and method not in ("race", "dp"):
-        raise ValueError(f"prices of iterations are made by method='dp' or 'race': got {method!r}")
-    if price_of_a_look(look) and method != "race":
-        raise ValueError(f"the price of a look is weighed in the race; method {method!r} takes looks to cost nothing")
-    if set(mix) != {"path"} and method in ("paper", "on-policy"):
-        if objective != "endpoint":
-            raise ValueError(
-                f"method {method!r} prices path error only; for the objective {objective!r} use 'dp' or 'planned'"
-            )
+    mix = objective_weights(objective)
+    method = _checked_method(method, mix, unit, judge is not None, bool(candidates), look)
+    if method in ("paper", "on-policy"):
         objective = "path"
-    if method == "race" and judge is None and "state" in mix:
-        raise ValueError(
-            "a race goes by 'endpoint', 'path' or a quality; state error is priced by method='dp' or 'planned'"
-        )
-    known = fingerprint(source.sampler, source.constraint) if isinstance(source, Problem) else ""
     if distance is not None:
         check_callable(distance, "distance", "distance(a, b)")
-    elif isinstance(source, Problem):
-        distance = source.distance
+    elif problem is not None:
+        distance = problem.distance
     check_bool(check, "check")
-    exact = 1.0 if isinstance(budget, Mean) else budget
-    more = valid_candidates(candidates or {}, unit)
-    if isinstance(source, Problem) and more:  # of a loop, the first batch tells
-        check_candidates(more, source.n_steps, largest(exact, source.n_steps, unit), closing)
+    known, constraint = "", ""
+    if problem is not None:
+        check_distinct_seeds(problem)
+        known, constraint = fingerprint(problem.sampler, problem.constraint), type(problem.constraint).__name__
     tell = progress_of("calibrate", progress)
     if tell is not progress:
         tell.expect(batches_of(method, objective, unit))
-    with tell, open_runner(engine, tell, source) as shop:
-        run = _run_of(source, closing, "state" in mix, shop)
-        batches = Batches(run, exact, objective, distance, known, check, tell, unit)
-        if isinstance(budget, Mean):
-            batches.enough(FEWEST)
-            return mean_prices(batches, budget)
+    with tell, open_runner(engine, tell, source) as runner:
+        run = _run_of(source, runner, closing=closing, keep_states="state" in mix, measure_defects=True)
+        batches = Batches(run, budget, objective, distance, known, check, tell, unit, constraint)
         if method == "race":
-            check_candidates(more, batches.n_steps, batches.budget, batches.closing)
-            problem = source if isinstance(source, Problem) else None
             race = by_iteration_race if unit == "iteration" else by_race
-            return race(batches, judge, problem, more, look)
-        if unit == "iteration":
-            return graded_prices(batches)
-        return _MAKERS[method](batches)
+            return race(batches, judge, problem, check_candidates(candidates or {}, batches), look)
+        return graded_prices(batches) if unit == "iteration" else _MAKERS[method](batches)
 
 
-def _method_of(method: str | None, budget: Budget | Mean, objective: Objective, to_race: bool) -> str:
-    """The method that was asked for, or the one for what was asked; what it would not look at is refused.
-
-    Args:
-        method: By name, if it was.
-        budget: The largest wanted.
-        objective: What is to be low.
-        to_race: Whether a quality or candidates were given, which the race goes by.
-    """
-    if isinstance(budget, Mean):
-        if method not in (None, "dp") or to_race:
-            raise ValueError("prices of a mean budget are made by method='dp' for an objective; leave the others out")
-        return "dp"
+def _checked_method(
+    method: str | None, mix: dict[str, float], unit: Unit, quality: bool, candidates: bool, look: float
+) -> str:
+    """Return the method, by default the one for the objective; raise if it does not use what was given."""
+    path = set(mix) == {"path"}
     if method is None:
-        return "dp" if objective == "path" and not to_race else "race"
+        method = "dp" if path and not (quality or candidates) else "race"
     if not isinstance(method, str) or method not in METHODS:
         raise unknown("method", method, METHODS)
-    if to_race and method != "race":
+    if (quality or candidates) and method != "race":
         raise ValueError(
-            f"a quality and candidates are for the race, and method {method!r} looks at neither: leave them out, or "
-            "use method='race'"
+            f"quality= and candidates= are for the race, and method {method!r} uses neither: leave them out, or use "
+            "method='race'"
         )
+    if unit == "iteration" and method not in ("race", "dp"):
+        raise ValueError(f"prices of iterations are made by method='dp' or 'race': got {method!r}")
+    if price_of_a_look(look) and method != "race":
+        raise ValueError(f"look= is for the race; method {method!r} assumes that defects cost nothing")
+    if method in ("paper", "on-policy") and not path and set(mix) != {"endpoint"}:
+        raise ValueError(
+            f"method {method!r} prices path error only; for the objective {describe(mix)!r} use 'dp' or 'planned'"
+        )
+    if method == "race" and not quality and "state" in mix:
+        raise ValueError("a race compares 'endpoint', 'path' or a quality; for state error use 'dp' or 'planned'")
     return method
 
 
 def price_of_a_look(look: float) -> float:
-    """What a look costs, in units of the budget, checked."""
-    if (
-        isinstance(look, bool)
-        or not isinstance(look, int | float | np.integer | np.floating)
-        or not 0 <= look < math.inf
-    ):
-        raise ValueError(f"look is what a look at the defect costs, in units of the budget, at least 0: got {look!r}")
+    """Return what one evaluation of the defect costs, in units of the budget, checked."""
+    if isinstance(look, bool) or not isinstance(look, int | float | np.number) or not 0 <= look < math.inf:
+        raise ValueError(f"look is what one evaluation of the defect costs, a number of at least 0: got {look!r}")
     return float(look)
 
 
-def _is_candidate(item: tuple[object, object]) -> bool:
-    return isinstance(item[0], str) and isinstance(item[1], Price)
-
-
 def batches_of(method: str, objective: Objective = "endpoint", unit: Unit = "projection") -> int:
-    """About how many batches a calibration runs, to tell how long it will take."""
+    """Return about how many batches a calibration runs."""
     more = 0 if set(objective_weights(objective)) == {"path"} else 4
     if unit == "iteration" and method == "race":
         return 24 + 3 * more // 2
-    return {"race": 14 + 3 * more // 2, "dp": 9 + more, "planned": 5 + more, "on-policy": 8, "paper": 2}[method]
+    return {"race": 14 + 3 * more // 2, "dp": 8 + more // 2, "planned": 5 + more, "on-policy": 8, "paper": 2}[method]
 
 
-def _run_of(source: Source, closing: Closing, keep_states: bool, shop: BatchRunner | None) -> RunBatch:
+def _run_of(source: Source, runner: BatchRunner | None, **options: Any) -> RunBatch:
     if not isinstance(source, Problem):
-        return source if shop is None else shop.runs(source)
-    check_distinct_seeds(source)
-    options: dict[str, Any] = {"closing": closing, "keep_states": keep_states, "measure_defects": True}
-    return partial(source.rollout, **options) if shop is None else shop.runs(source, **options)
+        return source if runner is None else runner.runs(source)
+    return partial(source.rollout, **options) if runner is None else runner.runs(source, **options)
+
+
+# ------------------------------------------------------------------ methods
+
+
+def by_paper(batches: Batches, method: str = "paper", notes: dict[str, Any] | None = None) -> Thresholds:
+    """Appendix B of the paper: quantiles of uncorrected defects; also what any table is if there is no choice."""
+    table = quantile_table(batches.inner(batches.uncorrected).defects, batches.spendable)
+    return batches.thresholds(table, method, notes or {})
+
+
+def by_on_policy(batches: Batches) -> Thresholds:
+    """Return the paper's rule on the policy's own rollouts."""
+    batches.require()
+    if not batches.has_choice:
+        return by_paper(batches, "on-policy", {"rounds": []})
+
+    def run(table: Tensor, budgets: Tensor) -> Rollout:
+        schedule = Thresholds(batches.closed(table)).at(budgets + batches.closing_reserve)
+        record = batches.inner(batches.run(schedule))
+        if bool(budgets.any()):
+            check_corrections_happen([record])
+        return record
+
+    table, rounds = on_policy_table(run, batches.inner(batches.uncorrected), batches.spendable)
+    return batches.thresholds(table, "on-policy", {"rounds": rounds})
+
+
+def by_dp(batches: Batches) -> Thresholds:
+    """Return the prices of the dynamic program; for path error they are compared with even spacing."""
+    batches.require()
+    if not batches.has_choice:
+        return by_paper(batches, "dp")
+    weights = batches.weights
+    runs, sample_scale = batches.explored(weights)
+    table, expected, *_ = solve(estimate_transitions(runs, sample_scale), batches.spendable, weights)
+    notes: dict[str, Any] = {"expected": [float(expected[0])] * batches.closing_reserve + expected.tolist()}
+    if weights is None:  # other objectives have run more batches already
+        prices = Thresholds(batches.closed(table), sample_scale=sample_scale)
+        notes["ahead_of_periodic"] = _ahead_of_periodic(batches, prices)
+    return batches.thresholds(table, "dp", notes, sample_scale=sample_scale)
+
+
+def _ahead_of_periodic(batches: Batches, prices: Thresholds) -> list[float]:
+    """Return how much less path error the prices have than even spacing on calibration seeds, and its SE."""
+    budgets = batches.trial_budgets
+    schedules = [Periodic(budgets), prices.at(budgets)]
+    batches.ahead(schedules)
+    even, ours = (batches.inner(batches.run(schedule)).residuals.cpu().double().sum(dim=0) for schedule in schedules)
+    ahead = summary(even - ours)
+    if ahead.mean < -2 * ahead.se:
+        warnings.warn(
+            f"on the calibration seeds, these prices cost more than even spacing at the same budgets, by "
+            f"{-ahead.mean:.3g} ± {ahead.se:.1g} per rollout: the defect does not show why it is large; "
+            "use Periodic or method='planned' (trimtab advise measures which)",
+            stacklevel=4,
+        )
+    return [ahead.mean, ahead.se]
+
+
+def by_plan(batches: Batches) -> Plan:
+    """Return the best times fixed in advance."""
+    batches.require()
+    runs = [*batches.explore(range(3)), batches.inner(batches.uncorrected)]
+    return batches.plan(planned_masks(runs, batches.spendable, batches.weights))
 
 
 _MAKERS: dict[str, Callable[[Batches], Price]] = {

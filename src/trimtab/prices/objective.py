@@ -1,11 +1,10 @@
-"""What a price is meant to lower: path error itself, or the errors that residuals on the path lead to.
+"""What a price is meant to lower: path error itself, or the errors that residuals lead to.
 
 State error and endpoint distance are measured against the paired stepwise rollout, which no schedule can see. But they
-come from residuals: a rollout that was feasible throughout would be the stepwise one. How much a unit of residual at
-each step adds to them is measured: each sample of a calibration batch is corrected at all steps but those of one short
-window, and is compared with its stepwise twin, so that all of the difference is that window's. The price is then
-computed for the residuals weighted like that. (A regression over rollouts corrected at random is much cheaper to think
-of and useless: the errors of many windows add up with random signs, and their sum does not show whose they were.)
+come from residuals, and how much a unit of residual at each step adds to them can be measured: each sample of a
+calibration batch is corrected at all steps but those of one short window and compared with its stepwise twin, so that
+the whole difference is due to that window. The price is then computed for residuals with these weights. (A regression
+over rollouts corrected at random does not work: the errors of many windows add up with random signs.)
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from trimtab.core.errors import check_number, unknown
+from trimtab.core.checks import check_number, unknown
 from trimtab.core.metrics import Distance, endpoint_distance, state_error
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.record import Rollout
@@ -25,33 +24,21 @@ from trimtab.core.runner import RunBatch
 from trimtab.core.schedule import Schedule
 from trimtab.core.view import StepView
 
-__all__ = [
-    "OBJECTIVES",
-    "Objective",
-    "SkipWindow",
-    "describe",
-    "finite",
-    "objective_weights",
-    "residual_weights",
-    "simplify_objective",
-    "smooth_ratio",
-]
-
 Name = Literal["path", "state", "endpoint"]
 Objective = Name | Mapping[str, float]
 OBJECTIVES: tuple[Name, ...] = get_args(Name)
 
-_WINDOW = 0.05  # of the steps: long enough for residuals to build up as they do between corrections
-_BANDWIDTH = 0.12  # of the steps: over which weights are smoothed
-_PLACES = 1 << 34  # a stream of noise of its own
+_WINDOW = 0.05  # of the steps: long enough for residuals to grow as they do between corrections
+_BANDWIDTH = 0.12  # of the steps, over which weights are smoothed
+_PLACES = 1 << 34  # a stream of noise
 
 
 def objective_weights(objective: Objective) -> dict[str, float]:
-    """The objective as a weighted mix; what has weight 0 is no part of it.
+    """Return the objective as weights above 0 by name.
 
     Example:
-        >>> objective_weights("path"), objective_weights({"path": 1, "endpoint": 2}), objective_weights({"path": 1, "endpoint": 0})
-        ({'path': 1.0}, {'path': 1.0, 'endpoint': 2.0}, {'path': 1.0})
+        >>> objective_weights("path"), objective_weights({"path": 1, "endpoint": 2, "state": 0})
+        ({'path': 1.0}, {'path': 1.0, 'endpoint': 2.0})
     """
     if not isinstance(objective, str | Mapping):
         raise TypeError(f"an objective is a name or a mix of them, as in {{'path': 1.0}}: got {objective!r:.60}")
@@ -68,33 +55,15 @@ def objective_weights(objective: Objective) -> dict[str, float]:
     return {name: weight for name, weight in mix.items() if weight > 0}
 
 
-def simplify_objective(objective: Objective) -> Objective:
-    """The objective by its name, if it is a single one, however that is weighted; else as it is.
-
-    Example:
-        >>> simplify_objective({"path": 2, "endpoint": 0}), simplify_objective({"path": 1, "endpoint": 2})
-        ('path', {'path': 1, 'endpoint': 2})
-    """
-    mix = objective_weights(objective)
-    return next((name for name in OBJECTIVES if {name} == mix.keys()), objective)
-
-
 def describe(objective: Objective) -> str:
-    """The objective as a price's file keeps it.
-
-    Example:
-        >>> describe({"path": 1, "endpoint": 2})
-        '1 path + 2 endpoint'
-    """
-    named = simplify_objective(objective)
-    if isinstance(named, str):
-        return named
-    return " + ".join(f"{weight:g} {name}" for name, weight in objective_weights(objective).items())
+    """Return the objective as text: its name if it has a single part, or a sum such as "1 path + 2 endpoint"."""
+    mix = objective_weights(objective)
+    return next(iter(mix)) if len(mix) == 1 else " + ".join(f"{weight:g} {name}" for name, weight in mix.items())
 
 
 @dataclass(frozen=True, eq=False)
 class SkipWindow(Schedule):
-    """Project at every step but those of one window for each sample.
+    """Project at every step but those of one window per sample.
 
     Attributes:
         first: The window's first step, (n,).
@@ -106,16 +75,16 @@ class SkipWindow(Schedule):
     budget: float = 1.0
 
     def decide(self, view: StepView) -> Tensor:
-        """Everywhere but in the window."""
+        """Return which samples are outside of their window, (n,) bool."""
         return (view.t < self.first) | (view.t >= self.first + self.length)
 
     def to(self, device: torch.device) -> SkipWindow:
-        """The same schedule on `device`."""
+        """Return the same schedule on `device`."""
         return SkipWindow(self.first.to(device), self.length)
 
 
 def window_schedules(n_steps: int, n: int, batches: int = 3) -> list[SkipWindow]:
-    """For each batch of n samples, a window in each n-th of the steps, at a place of its own there."""
+    """Return one schedule per batch; its n windows start at a random place in each n-th of the steps."""
     length = max(1, round(_WINDOW * n_steps))
     places = uniform_numbers(torch.arange(batches), range(1), (n,), _PLACES)[0]
     first = ((torch.arange(n) + places) / n * (n_steps - length + 1)).long()
@@ -130,26 +99,19 @@ def residual_weights(
     batches: int = 3,
     per_decider: Callable[[Tensor], Tensor] = lambda values: values,
 ) -> Tensor | None:
-    """What a unit of residual at each step adds to the objective, (T,); None for path error, where it is 1.
+    """Return what a unit of residual at each step adds to the objective, (T,); None for path error, where it is 1.
 
-    Args:
-        objective: What is to be lowered.
-        run: Runs a calibration batch under a schedule; keeps states if state error is in the objective.
-        distance: Between states, (n, *event) twice to (n,).
-        stepwise: Gives the same batch corrected at every step.
-        batches: With a window skipped, beside the stepwise one.
-        per_decider: Makes values per sample, (n,), values per group where decisions are about groups.
+    `run` runs a batch under a schedule, `stepwise` returns the batch corrected at every step, and `batches` is how many
+    are run with a window skipped. `per_decider` turns values per sample, (n,), into values per group.
     """
     mix = objective_weights(objective)
     if set(mix) == {"path"}:
         return None
     reference = stepwise()
-    T = reference.n_steps
-    schedules = window_schedules(T, reference.defects.shape[1], batches)
+    T, n = reference.defects.shape
+    schedules = window_schedules(T, n, batches)
     runs = [run(schedule) for schedule in schedules]
-    added = (
-        torch.cat([skipped.residuals.sum(dim=0) - reference.residuals.sum(dim=0) for skipped in runs]).cpu().double()
-    )
+    added = torch.cat([skipped.residuals.sum(dim=0) - reference.residuals.sum(dim=0) for skipped in runs])
     middle = torch.cat([schedule.first + (schedule.length - 1) / 2 for schedule in schedules])
 
     weights = torch.full((T,), mix.get("path", 0.0), dtype=torch.float64)
@@ -157,12 +119,12 @@ def residual_weights(
     for name in mix.keys() & measures.keys():
         errors = [per_decider(measures[name](skipped, reference, distance)) for skipped in runs]
         error = finite(torch.cat(errors).cpu().double(), f"the distance of the objective {name!r}")
-        weights += mix[name] * smooth_ratio(middle, added, error, T)
+        weights += mix[name] * smooth_ratio(middle, added.cpu().double(), error, T)
     return weights
 
 
 def finite(costs: Tensor, what: str) -> Tensor:
-    """The costs, (m,), if none is infinite: schedules are compared by means, which a single one would decide."""
+    """Return the costs, (m,); raise if one is infinite, since it would decide every mean."""
     known = costs.isfinite()
     if not bool(known.all()):
         raise ValueError(
@@ -173,22 +135,16 @@ def finite(costs: Tensor, what: str) -> Tensor:
 
 
 def smooth_ratio(steps: Tensor, causes: Tensor, effects: Tensor, n_steps: int) -> Tensor:
-    """Effect per unit of cause as a smooth function of the step, (T,), as far from constant as the data can tell.
+    """Return the effect per unit of cause as a smooth function of the step, (T,), as far from constant as is known.
 
-    Rare large effects can make a ratio look as if it varied over the steps. The part of its variation that its own
-    standard error explains is taken away, which leaves a constant where nothing is known; it is 1 where there is no
-    cause, as of a sampler that is feasible by itself.
-
-    Args:
-        steps: Where, (m,).
-        causes: At least 0 up to rounding, (m,).
-        effects: At least 0, (m,).
-        n_steps: T.
+    Rare large effects can make a ratio look as if it varied over the steps. The part of its variation that its standard
+    error explains is removed, which leaves a constant if nothing is known. The ratio is 1 if there is no cause, for
+    example if the sampler is feasible without corrections. `steps`, `causes` and `effects` are (m,).
     """
     at = torch.arange(n_steps, dtype=torch.float64)
     kernel = (-0.5 * ((at[:, None] - steps) / (_BANDWIDTH * n_steps)) ** 2).exp()
     total = kernel @ causes
-    # where corrections take nothing away, rounding alone may make a cause, of either sign
+    # if corrections remove nothing, rounding alone may make a cause, of either sign
     if not bool((total.clamp(min=0).square() > 0).all()) or float(causes.sum()) <= 0:
         return torch.ones_like(at)
     ratio = kernel @ effects / total

@@ -5,8 +5,12 @@ spaced steps, each sample with its own phase, so that both actions are seen at e
 join a bounded memory, the dynamic program is solved again, and the next run has the new prices. Learning happens
 between runs: the schedule of a run is a frozen value, and `replay` holds.
 
-One sample in eight stays on even spacing, as control. A guard falls back to even spacing as long as the priced samples
+One sample in eight stays on even spacing, as control. A guard falls back to even spacing as long as the other samples
 would make the total path error more than 5% worse than even spacing's.
+
+With a quality, prices have rivals: the last steps corrected, and single iterations if the constraint's solver iterates
+(at most one per sample and step, at equal work, with prices of their own). Path error must not choose between units:
+on the linkage it is twice as good with single iterations, whose final samples are many times farther off.
 """
 
 from __future__ import annotations
@@ -21,16 +25,15 @@ import torch
 from torch import Tensor
 
 from trimtab.core.budget import PerBatch, PerSample, Unit, corrections
+from trimtab.core.checks import check_number, check_type
 from trimtab.core.constraint import Constraint
-from trimtab.core.errors import check_number, check_type
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.record import Closing, Rollout
 from trimtab.core.schedule import Schedule
 from trimtab.core.view import StepView
-from trimtab.prices.dynamic import solve
-from trimtab.prices.fit_scale import fit_sample_scale
-from trimtab.prices.sample_scale import SampleScale
-from trimtab.prices.thresholds import Thresholds, with_closing
+from trimtab.prices.price import Thresholds, with_closing
+from trimtab.prices.program import solve
+from trimtab.prices.sample_scale import SampleScale, fit_sample_scale
 from trimtab.prices.transitions import estimate_transitions
 
 __all__ = ["Learned", "Learner", "Report"]
@@ -59,27 +62,32 @@ class Learned(Schedule):
         control: Which samples stay on even spacing, (n,) bool.
         phase: Where the even spacing of each sample starts, (n,) in [0, 1).
         price: What has been learned; None while even spacing is used for all.
-        last_steps: Whether the samples that are not control are corrected in the last steps, as a rival to prices.
+        arm: What the samples that are not control follow: "control", "prices", "last" steps or "iterations".
+        spend: Units per sample to spend before the closing projection.
+        unit: "iteration" if single iterations are bought; "" otherwise.
+        closing_reserve: Units that the closing projection takes.
     """
 
     budget: Any = 1
     control: Any = None
     phase: Any = None
     price: Thresholds | None = None
-    last_steps: bool = False
+    arm: str = "control"
+    spend: int = 0
+    unit: str = ""
+    closing_reserve: int = 1
 
     def decide(self, view: StepView) -> Tensor:
         """Return the samples whose even spacing is due, or whose defect reaches the price."""
         n_choices = view.t + view.steps_to_go
-        count = corrections(self.budget, view.n_steps) - (view.n_steps - n_choices)
-        pace = count / max(n_choices, 1)
+        pace = self.spend / max(n_choices, 1)
         even = torch.floor((view.t + 1) * pace + self.phase) > torch.floor(view.t * pace + self.phase)
-        if self.last_steps:
-            return torch.where(self.control, even, torch.full_like(even, view.t >= n_choices - count))
+        if self.arm == "last":
+            return torch.where(self.control, even, torch.full_like(even, view.t >= n_choices - self.spend))
         if self.price is None:
             return even
         s, left = view.arrays(self)
-        return torch.where(self.control, even, s >= self.price.price(view, left))
+        return torch.where(self.control, even, s >= self.price.threshold(view, left))
 
     def priority(self, view: StepView) -> Tensor:
         """Return the defects in units of each sample's scale, (n,)."""
@@ -88,7 +96,7 @@ class Learned(Schedule):
 
     def shares(self, n: int) -> Tensor | None:
         """Return which samples share the budget, (n,) bool: all but the control, once there are prices."""
-        shared = isinstance(self.budget, PerBatch) and self.price is not None and not self.last_steps
+        shared = isinstance(self.budget, PerBatch) and self.price is not None
         return ~self.control if shared and not bool(self.control.all()) else None
 
     def to(self, device: torch.device) -> Learned:
@@ -124,6 +132,11 @@ class Tally:
         return max(self.squares - self.n * self.mean**2, 0.0) / (self.n - 1) if self.n > 1 else math.inf
 
     @property
+    def error(self) -> float:
+        """The standard error of the mean."""
+        return math.sqrt(self.variance / self.n) if self.n else math.inf
+
+    @property
     def radius(self) -> float:
         """Half the width of an interval that holds the mean at all times at once, with probability 1 - level/2.
 
@@ -139,6 +152,11 @@ class Tally:
     def known(self) -> bool:
         """Whether an interval can be kept: enough samples, of which no single one decides the sum."""
         return self.n >= 16 and self.largest <= 0.25 * self.total
+
+    def merge(self, other: Tally) -> None:
+        """Count what another tally has counted."""
+        self.n, self.total = self.n + other.n, self.total + other.total
+        self.squares, self.largest = self.squares + other.squares, max(self.largest, other.largest)
 
     def ratio_to(self, other: Tally) -> tuple[float, float, float]:
         """Return the ratio of two means and an interval for it; NaN if the interval cannot be kept."""
@@ -164,7 +182,7 @@ class Report:
         path: Path error of priced samples as a share of the control's, with an interval that is valid at any time.
         landing: The same for the defect of the last proposal.
         quality: The same for the quality, if one was given.
-        in_use: What the next run uses: "prices", "even spacing" or "last steps".
+        in_use: What the next run uses: "prices", "even spacing", "last steps" or "single iterations".
         drift: A sentence if the sampler seems to have changed; "" otherwise.
         budget: What is spent, in words.
     """
@@ -182,7 +200,7 @@ class Report:
     def __repr__(self) -> str:
         """Return a few lines."""
         lines = [
-            f"Learned from {self.samples} samples in {self.runs} runs; {self.control} of them on even spacing, as control.",
+            f"Learned from {self.samples} samples in {self.runs} runs; {self.control} stayed on even spacing as control.",
             f"Budget: {self.budget}. The next run uses {self.in_use}.",
         ]
         measures = [("path error", self.path), ("landing", self.landing)]
@@ -225,8 +243,8 @@ class Learner:
 
         Args:
             budget: What may be spent. A number is `PerBatch`: the batch shares it, and its total is exact.
-            quality: A function of final states, (n, *event) to (n,), lower is better. If given, runs with prices and
-                runs with the last steps corrected are compared by it, and the better one is used.
+            quality: A function of final states, (n, *event) to (n,), lower is better. If given, it decides from run to
+                run between prices, even spacing, the last steps, and single iterations if the solver iterates.
             tolerance: How much worse than even spacing's the total path error may ever be, as a share.
             seed: Of the control's choice and phases.
         """
@@ -235,11 +253,13 @@ class Learner:
         self.quality, self.tolerance, self.seed = quality, float(tolerance), int(seed)
         self.made_for: dict[str, Any] = {}
         self.runs = self.samples = 0
-        self.memory: Traces | None = None
-        self.price: Thresholds | None = None
+        self.memory: dict[str, Traces] = {}  # by unit
+        self.prices: dict[str, Thresholds] = {}
         self.expected = math.inf  # path error per sample under the prices, as the program sees it
         self.tallies = {f"{arm} {what}": Tally() for arm in _ARMS for what in _MEASURES}
-        self._fitted_at = 0
+        self.work = Tally()  # solver iterations per projection
+        self.iterates = False
+        self._unused = {"projection": 0, "iteration": 0}  # samples since the prices were last learned
         self._recent: list[float] = []  # mean path error of the control by run
 
     def __repr__(self) -> str:
@@ -252,9 +272,14 @@ class Learner:
             raise ValueError("a budget as schedule counts projections: leave unit='iteration' out, or calibrate prices")
         loop = {"constraint": type(constraint).__name__, "n_steps": n_steps, "closing": closing}
         self.made_for = self.made_for or loop
-        wrong = [f"{name}={loop[name]!r} (learned with {self.made_for[name]!r})" for name in loop if loop[name] != self.made_for[name]]
+        wrong = [
+            f"{name}={loop[name]!r} (learned with {self.made_for[name]!r})"
+            for name in loop
+            if loop[name] != self.made_for[name]
+        ]
         if wrong:
             raise ValueError(f"this learner has learned on another problem: got {', '.join(wrong)}; make a new one")
+        self.iterates = constraint.improves and unit is None
         count = corrections(self.budget, n_steps)
         if closing == "paid" and int(count) < 1:
             raise ValueError(
@@ -270,33 +295,50 @@ class Learner:
         phase = torch.rand(n, generator=generator, dtype=torch.float64)
         arm = self._arm(n)
         control = torch.ones(n, dtype=torch.bool)
-        if arm != "control":
+        if arm == "iterations":  # the control's even spacing is of whole projections, in other runs
+            control[:] = False
+        elif arm != "control":
             control[:] = False
             control[torch.randperm(n, generator=generator)[: n // _CONTROL]] = True
-        budget: Any = corrections(self.budget, self.made_for["n_steps"])
-        budget = PerBatch(int(budget)) if isinstance(self.budget, PerBatch) else int(budget)
-        return Learned(budget, control, phase, self.price if arm == "prices" else None, arm == "last")
+        unit = "iteration" if arm == "iterations" else "projection"
+        spend, reserve = self._units(unit)
+        price = self.prices.get(unit) if arm in ("prices", "iterations") else None
+        total: Any = PerBatch(spend + reserve) if isinstance(self.budget, PerBatch) else spend + reserve
+        named = "iteration" if unit == "iteration" else ""
+        return Learned(total, control, phase, price, arm, spend, named, max(reserve, 1))
+
+    def _units(self, unit: str) -> tuple[int, int]:
+        """Return the units per sample before the closing projection, and those that it takes."""
+        n_steps, paid = self.made_for["n_steps"], int(self.made_for["closing"] == "paid")
+        spend = int(corrections(self.budget, n_steps)) - paid
+        if unit == "projection":
+            return spend, paid
+        each = self.work.mean  # equal work; at most one iteration a step
+        return min(round(spend * each), n_steps - paid), paid * max(1, round(each))
 
     def _arm(self, n: int) -> str:
-        """Return what the next run's samples follow, but for the control: "prices", "last" or "control"."""
-        if self.price is None or (n < _CONTROL and self.runs % _CONTROL == _CONTROL - 1):
+        """Return what the next run's samples follow, but for the control; see `Learned`."""
+        if "projection" not in self.prices or (n < _CONTROL and self.runs % _CONTROL == _CONTROL - 1):
             return "control"
         if self.quality is not None:
-            arms = {arm: self.tallies[f"{arm} quality"] for arm in _ARMS}
-            for arm in ("prices", "last"):
+            arms = {arm: self.tallies[f"{arm} quality"] for arm in _ARMS if arm != "iterations" or self._splits}
+            for arm in [arm for arm in arms if arm != "control"]:
                 if arms[arm].n < 2 * _CONTROL:
                     return arm
             return min(arms, key=lambda arm: arms[arm].mean - min(arms[arm].radius, 1e300))
         return "prices" if self._guard(n) else "control"
 
+    @property
+    def _splits(self) -> bool:
+        """Whether a projection can be bought by the iteration: the solver offers it, and takes more than one."""
+        return self.iterates and self.work.n > 0 and self.work.mean > 1
+
     def _guard(self, n: int) -> bool:
         """Return whether n more priced samples keep the total path error within tolerance of even spacing's."""
         control, priced = self.tallies["control path"], self.tallies["prices path"]
-        expected = self.expected
-        if priced.n >= 2 * _CONTROL:
-            expected = priced.mean + math.sqrt(priced.variance / priced.n)
-        total = priced.n + n + self.tolerance * (priced.n + n + control.n)
-        return priced.total + n * expected <= control.mean * total
+        expected = self.expected if priced.n < 2 * _CONTROL else priced.mean + priced.error
+        drawn = priced.n + n
+        return priced.total + n * expected <= control.mean * (drawn + self.tolerance * (drawn + control.n))
 
     def observe(self, run: Rollout, schedule: Learned) -> None:
         """Learn from a finished run; a `Corrector` calls this."""
@@ -307,53 +349,60 @@ class Learner:
         traces = Traces(*(part[:n_choices].detach().cpu() for part in (run.defects, run.residuals, run.projected)))
         traces = Traces(traces.defects.double(), traces.residuals.double(), traces.projected)
         control = schedule.control.cpu()
-        arm = "last" if schedule.last_steps else "control" if schedule.price is None else "prices"
         measures = {"path": traces.residuals.sum(dim=0), "landing": run.landing.detach().cpu().double()}
         if self.quality is not None:
             measures["quality"] = torch.as_tensor(self.quality(run.final)).detach().cpu().double()
         for what, values in measures.items():
             self.tallies[f"control {what}"].add(values[control])
-            self.tallies[f"{arm} {what}"].add(values[~control])
+            self.tallies[f"{schedule.arm} {what}"].add(values[~control])
         if bool(control.any()):
             self._recent.append(float(measures["path"][control].mean()))
         self.runs, self.samples = self.runs + 1, self.samples + len(control)
-        self.memory = _joined([traces] if self.memory is None else [self.memory, traces])
-        if self.samples >= _FEWEST and self.samples - self._fitted_at >= max(1, self._fitted_at // 4):
-            self._learn()
+        unit = run.unit
+        if unit == "projection" and bool(run.projected.any()):
+            self.work.add(run.iterations[run.projected].double())
+        known = [self.memory[unit]] if unit in self.memory else []
+        self.memory[unit] = _joined([*known, traces])
+        self._unused[unit] += len(control)
+        if self.samples >= _FEWEST and self._unused[unit] >= max(
+            1, (self.memory[unit].defects.shape[1] - len(control)) // 4
+        ):
+            self._learn(unit)
 
-    def _learn(self) -> None:
+    def _learn(self, unit: str = "projection") -> None:
         """Solve for new prices from what is in memory; keep the old ones if it shows too little."""
-        assert self.memory is not None
-        n_choices = len(self.memory.defects)
-        n_steps = self.made_for["n_steps"]
-        budget = int(corrections(self.budget, n_steps))
-        reserve = n_steps - n_choices
-        if budget - reserve < 1 or n_choices < 2:
+        memory = self.memory[unit]
+        n_choices, n_steps = len(memory.defects), self.made_for["n_steps"]
+        spend, reserve = self._units(unit)
+        if spend < 1 or n_choices < 2:
             return
-        scale = fit_sample_scale([self.memory])
+        scale = fit_sample_scale([memory])
         try:
-            steps = estimate_transitions([self.memory], scale)
+            steps = estimate_transitions([memory], scale)
         except ValueError:  # around some step only one of the two actions was seen
             return
-        solution = solve(steps, budget - reserve, keep_cost=False)
-        self.price = Thresholds(with_closing(solution.table, reserve), _extended(scale, n_steps), method="learned")
-        self.expected, self._fitted_at = float(solution.expected[-1]), self.samples
+        solution = solve(steps, spend)
+        table = solution.table if n_choices == n_steps else with_closing(solution.table, reserve)
+        named: Any = unit
+        extended = _extended(scale, n_steps)
+        self.prices[unit] = Thresholds(table, extended, method="learned", unit=named, closing_reserve=max(reserve, 1))
+        self._unused[unit] = 0
+        if unit == "projection":
+            self.expected = float(solution.expected[-1])
 
     # -------------------------------------------------------------- what came of it
 
     def report(self) -> Report:
         """Return what is known so far, with intervals that are valid at any time."""
         tallies = self.tallies
-        arm = "prices" if self.price is None or not self.made_for else self._arm(_CONTROL)
-        ratios = {
-            what: tallies[f"{arm if arm != 'control' else 'prices'} {what}"].ratio_to(tallies[f"control {what}"])
-            for what in _MEASURES
-        }
+        arm = self._arm(_CONTROL) if self.prices else "control"
+        best = "prices" if arm == "control" else arm
+        ratios = {what: tallies[f"{best} {what}"].ratio_to(tallies[f"control {what}"]) for what in _MEASURES}
         n_steps = self.made_for.get("n_steps")
         of = "" if n_steps is None else f" of {n_steps}"
         count = self.budget.budget if n_steps is None else int(corrections(self.budget, n_steps))
         whose = "per sample, shared by the batch" if isinstance(self.budget, PerBatch) else "for each sample"
-        names = {"prices": "prices", "control": "even spacing", "last": "last steps"}
+        names = {"prices": "prices", "control": "even spacing", "last": "last steps", "iterations": "single iterations"}
         return Report(
             samples=self.samples,
             runs=self.runs,
@@ -361,7 +410,7 @@ class Learner:
             path=ratios["path"],
             landing=ratios["landing"],
             quality=None if self.quality is None else ratios["quality"],
-            in_use=names["control" if self.price is None else arm],
+            in_use=names[arm],
             drift=self._drift(),
             budget=f"{count}{of} projections {whose}",
         )
@@ -389,19 +438,22 @@ class Learner:
             merged.made_for = merged.made_for or dict(one.made_for)
             merged.runs, merged.samples = merged.runs + one.runs, merged.samples + one.samples
             merged._recent += one._recent
+            merged.iterates = merged.iterates or one.iterates
+            merged.work.merge(one.work)
             for name, tally in one.tallies.items():
-                mine = merged.tallies[name]
-                mine.n, mine.total = mine.n + tally.n, mine.total + tally.total
-                mine.squares, mine.largest = mine.squares + tally.squares, max(mine.largest, tally.largest)
-        known = [one.memory for one in (self, *others) if one.memory is not None]
-        if known:
-            merged.memory = _joined(known, interleave=True)
-            merged._learn()
+                merged.tallies[name].merge(tally)
+        for unit in ("projection", "iteration"):
+            known = [one.memory[unit] for one in (self, *others) if unit in one.memory]
+            if known:
+                merged.memory[unit] = _joined(known, interleave=True)
+                merged._learn(unit)
         return merged
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file: the memory, and what was counted."""
-        tensors = {} if self.memory is None else self.memory._asdict()
+        tensors = {
+            f"{unit}_{name}": part for unit, traces in self.memory.items() for name, part in traces._asdict().items()
+        }
         facts = {
             "budget": self.budget.budget,
             "shared": isinstance(self.budget, PerBatch),
@@ -410,6 +462,7 @@ class Learner:
             "made_for": self.made_for,
             "runs": self.runs,
             "samples": self.samples,
+            "work": self.work.state(),
             "tallies": {name: tally.state() for name, tally in self.tallies.items()},
             "recent": self._recent[-1024:],
         }
@@ -425,15 +478,17 @@ class Learner:
             learner.made_for, learner._recent = dict(facts["made_for"]), [float(x) for x in facts["recent"]]
             learner.runs, learner.samples = int(facts["runs"]), int(facts["samples"])
             learner.tallies = {name: Tally(*facts["tallies"][name]) for name in learner.tallies}
-            if tensors:
-                learner.memory = Traces(*(tensors[name] for name in Traces._fields))
-                learner._learn()
+            learner.work = Tally(*facts["work"])
+            for unit in ("projection", "iteration"):
+                if f"{unit}_defects" in tensors:
+                    learner.memory[unit] = Traces(*(tensors[f"{unit}_{name}"] for name in Traces._fields))
+                    learner._learn(unit)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path}: not a whole learner: {error}") from error
         return learner
 
 
-_ARMS = ("control", "prices", "last")
+_ARMS = ("control", "prices", "last", "iterations")
 _MEASURES = ("path", "landing", "quality")
 
 

@@ -1,124 +1,76 @@
-"""Planned times: a mask for every budget, fixed on calibration rollouts and shared by all samples."""
+"""The best times fixed in advance: one mask for all samples, and no defect looked at online.
+
+A correction puts a sample back onto the constraint set, so what follows depends mostly on when that was. Explored
+rollouts show the mean defect at step u of samples last corrected after step v. Summed between two corrections this is
+what the gap costs, and the best times are the cheapest path through the steps in B + 1 gaps.
+"""
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from trimtab.core import html
-from trimtab.core.budget import Budget, Unit
-from trimtab.core.errors import check_type
-from trimtab.core.files import save_tensors
-from trimtab.core.view import StepView
-from trimtab.prices.provenance import Priced, Provenance, budget_within, reading
-from trimtab.prices.resample import Keep, resampled_masks
+from trimtab.core.record import Rollout
+from trimtab.prices.price import Plan
+from trimtab.prices.sample_scale import mean_defects
+from trimtab.prices.schedule import Planned
 
-__all__ = ["Plan", "Planned"]
+__all__ = ["Plan", "Planned", "cheapest_times", "gap_costs", "planned_masks"]
 
 
-@dataclass(frozen=True, eq=False)
-class Plan(Provenance):
-    """The times to project at, for every budget up to B.
+def planned_masks(runs: Sequence[Rollout], budget: int, weights: Tensor | None = None) -> Tensor:
+    """Return the best mask for every budget from 0 to B, (B + 1, T) bool, from rollouts corrected at random times.
 
-    Attributes:
-        masks: Row b holds exactly b of the T steps, (B + 1, T) bool.
-
-    How they were found is told as for all prices: see `Provenance`.
+    `weights` are what a unit of residual costs at each step, (T,); 1 for path error.
     """
-
-    masks: Tensor
-    method: str = field(default="planned", kw_only=True)
-
-    unit: ClassVar[Unit] = "projection"
-    closing_reserve: ClassVar[int] = 1
-
-    def __post_init__(self) -> None:
-        """Refuse masks that do not keep their budgets."""
-        super().__post_init__()
-        masks = check_type(self.masks, Tensor, "the masks of a plan")
-        if masks.dtype != torch.bool or masks.ndim != 2 or 0 in masks.shape or len(masks) - 1 > masks.shape[1]:
-            raise ValueError(f"a plan is (B + 1, T) bool with B <= T: got {tuple(masks.shape)} of {masks.dtype}")
-        if not torch.equal(masks.sum(dim=1).cpu(), torch.arange(len(masks))):
-            raise ValueError("row b of a plan must hold exactly b steps")
-
-    def __repr__(self) -> str:
-        """One line."""
-        return (
-            f"Plan(T={self.n_steps}, budgets up to {self.budget}, objective={self.objective!r}, "
-            f"{len(self.seeds)} calibration seeds)"
-        )
-
-    def _repr_html_(self) -> str:
-        """The times of some budgets, in a notebook."""
-        budgets = dict.fromkeys(max(1, round(share * self.budget)) for share in (0.1, 0.25, 0.5))
-        times = {b: self.masks[b].nonzero().flatten().tolist() for b in budgets if b <= self.budget}
-        rows = [(b, ", ".join(map(str, steps))) for b, steps in times.items()]
-        facts = [("objective", self.objective), ("steps", self.n_steps), ("calibration seeds", len(self.seeds))]
-        return html.panel("Planned times", html.table(facts), html.table(rows, ("budget", "projects after steps")))
-
-    @property
-    def n_steps(self) -> int:
-        """T."""
-        return self.masks.shape[1]
-
-    @property
-    def budget(self) -> int:
-        """The largest budget planned for."""
-        return len(self.masks) - 1
-
-    def at(self, budget: Budget) -> Planned:
-        """The schedule for a budget."""
-        return Planned(self, budget)
-
-    def resample(self, n_steps: int, keep: Keep = "count") -> Plan:
-        """The same plan for another number of steps; see `Thresholds.resample`."""
-        notes = {**self.notes, "resampled_from": self.n_steps}
-        return replace(self, masks=resampled_masks(self.masks, n_steps, keep), fingerprint="", notes=notes)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write one safetensors file."""
-        save_tensors(path, "plan", {"masks": self.masks}, self.told())
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Plan:
-        """Read what `save` wrote; a truncated, foreign or inconsistent file is refused."""
-        with reading(path, "plan", "a usable plan") as (tensors, facts):
-            return cls(tensors["masks"], **facts)
+    costs = gap_costs(mean_defects(runs), weights)
+    return cheapest_times(costs[None], budget)[:, :, 0]
 
 
-@dataclass(frozen=True, eq=False)
-class Planned(Priced):
-    """Project all samples at planned times."""
+def gap_costs(defects: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Return what it costs to leave a sample alone from one correction to the next.
 
-    plan: Plan
-    budget: Budget
-    uses_defects: ClassVar[bool] = False
+    Args:
+        defects: By step of the last correction (row 0: none) and present step, (…, T + 1, T).
+        weights: What a unit of residual costs at each step, (T,).
 
-    def __post_init__(self) -> None:
-        """Check the budget against the plan."""
-        plan = check_type(self.plan, Plan, "the plan of planned times", "calibrate(..., method='planned') makes one")
-        object.__setattr__(self, "budget", budget_within(self.budget, plan.n_steps, plan.budget))
+    Returns:
+        (…, T + 1, T + 1): from row v to a correction at step w (not counted), or to the end, w = T; inf for w <= v.
+    """
+    T = defects.shape[-1]
+    steps = torch.arange(T + 1, device=defects.device)
+    after = steps[:T] >= steps[:, None]  # row v + 1 stands for v, so u > v is u >= row
+    paid = torch.where(after, defects if weights is None else defects * weights, 0.0)
+    costs = torch.nn.functional.pad(paid.cumsum(dim=-1), (1, 0))  # up to but not including w
+    return costs.masked_fill(steps < steps[:, None], torch.inf)
 
-    @property
-    def made_from(self) -> Plan:
-        """The plan."""
-        return self.plan
 
-    def decide(self, view: StepView) -> Tensor:
-        """The plan's step t."""
-        if view.n_steps != self.plan.n_steps:
-            raise ValueError(
-                f"the plan was made for T = {self.plan.n_steps} steps and cannot be used for T = {view.n_steps}; "
-                f"plan again, or use plan.resample({view.n_steps})"
-            )
-        due = self.plan.masks[:, view.t]
-        return due[self.budget] if isinstance(self.budget, Tensor) else due[int(self.budget)].expand_as(view.defect)
+def cheapest_times(costs: Tensor, budget: int) -> Tensor:
+    """Return the cheapest times of b corrections, for every b from 0 to B and every sample, (B + 1, T, n) bool.
 
-    def to(self, device: torch.device) -> Planned:
-        """The same schedule on `device`."""
-        budget = self.budget.to(device) if isinstance(self.budget, Tensor) else self.budget
-        return Planned(replace(self.plan, masks=self.plan.masks.to(device)), budget)
+    Args:
+        costs: Of the gaps, (n, T + 1, T + 1), as `gap_costs` gives them.
+        budget: B.
+    """
+    n, T = len(costs), costs.shape[-1] - 1
+    to_step, to_end = costs[:, :, :T], costs[:, :, T]
+    reached = torch.full((n, T + 1), torch.inf, dtype=costs.dtype, device=costs.device)
+    reached[:, 0] = 0.0  # the least cost of b corrections of which the last is at row v
+    last, origins = [], []
+    for _ in range(budget):
+        best, origin = (reached[:, :, None] + to_step).min(dim=1)
+        reached = torch.nn.functional.pad(best, (1, 0), value=torch.inf)
+        origins.append(origin)
+        last.append((reached + to_end).argmin(dim=1))
+    masks = torch.zeros(budget + 1, T, n, dtype=torch.bool, device=costs.device)
+    if not budget:
+        return masks
+    row, before = torch.stack(last), torch.stack(origins)  # (B, n), (B, n, T)
+    samples = torch.arange(n, device=costs.device)
+    for back in range(budget):  # all budgets above `back` walk back together, one correction at a time
+        b = torch.arange(back, budget, device=costs.device)[:, None]
+        masks[b + 1, row - 1, samples] = True
+        row = before[b - back, samples, row - 1][1:]
+    return masks

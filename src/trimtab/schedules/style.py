@@ -1,4 +1,4 @@
-"""One look for everything that is drawn: a colour, a line and a marker for each schedule, wherever it appears."""
+"""How figures look: one colour, line style and marker per schedule, and the settings of matplotlib."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trimtab.core.errors import missing_extra
+from trimtab.core.checks import missing_extra
 
 __all__ = ["COLUMN", "FORMATS", "PAGE", "Drawing", "Look", "figure_style", "format_of", "label_of", "look_of"]
 
@@ -19,19 +19,19 @@ PAGE = 7.0
 """Width of a figure across the page, in inches."""
 
 FORMATS: dict[str, dict[str, Any]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
-"""What figures are written as, by the ending of the file; with what keeps the date out of it."""
+"""File endings of figures, each with the metadata that keeps the date out of the file."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """How a schedule is drawn."""
+    """The style of a schedule in figures."""
 
     colour: str
     marker: str
     dashes: str | tuple[int, tuple[float, ...]] = "-"
 
 
-# Okabe and Ito's colours, which the colour-blind can tell apart; markers and dashes do so too, in print without colour
+# Okabe and Ito's colours suit colour-blind readers; markers and dashes suit print without colour
 _LOOKS = {
     "terminal": Look("#B2182B", "v", (0, (1, 1.2))),
     "stepwise": Look("#000000", "s", (0, (4, 1.5))),
@@ -49,17 +49,17 @@ _SPARE = ("#8C564B", "#1B7837", "#999933", "#4D4D4D")
 
 
 def look_of(key: str) -> Look:
-    """The look of a schedule; a key that has none of its own gets one that depends on its name alone."""
+    """Return the style of a schedule; an unknown key gets one that depends only on its name."""
     return _LOOKS.get(key) or Look(_SPARE[sum(key.encode()) % len(_SPARE)], ".")
 
 
 def label_of(key: str) -> str:
-    """A schedule as figures and tables name it."""
+    """Return the name of a schedule in figures and tables."""
     return _LABELS.get(key, key)
 
 
 def format_of(path: Path) -> str:
-    """The format of a file for a figure, by its ending.
+    """Return the format of a figure file from its ending.
 
     Example:
         >>> format_of(Path("advice.svg"))
@@ -72,10 +72,10 @@ def format_of(path: Path) -> str:
 
 
 class Drawing:
-    """What drawing needs of pyplot, with figures that pyplot does not know: the user's backend and figures stay."""
+    """A small replacement for pyplot that leaves the user's backend and open figures alone."""
 
     def __init__(self) -> None:
-        """Import what figures are made of; no backend is chosen."""
+        """Import the parts of matplotlib that need no backend."""
         import matplotlib.collections
         import matplotlib.patches
         import matplotlib.ticker
@@ -84,7 +84,7 @@ class Drawing:
         self.Circle, self.NullLocator = matplotlib.patches.Circle, matplotlib.ticker.NullLocator
 
     def figure(self, **settings: Any) -> Any:
-        """A figure that only files and notebooks show."""
+        """Return a figure for files and notebooks."""
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
@@ -95,14 +95,14 @@ class Drawing:
     def subplots(
         self, rows: int = 1, columns: int = 1, *, figsize: tuple[float, float], layout: Any = None, **settings: Any
     ) -> tuple[Any, Any]:
-        """A figure and its axes, as pyplot's `subplots` gives them."""
+        """Return a figure and its axes, as `pyplot.subplots` does."""
         figure = self.figure(figsize=figsize, layout=layout)
         return figure, figure.subplots(rows, columns, **settings)
 
 
 @contextmanager
 def figure_style() -> Iterator[Drawing]:
-    """Drawing with our settings, and the user's own afterwards."""
+    """Yield a `Drawing` with our settings; restore the user's afterwards."""
     try:
         import matplotlib
     except ImportError as error:

@@ -1,66 +1,133 @@
-"""Schedules that wait for the defect to do something: what event-triggered control and caching schemes do today."""
+"""Schedules that decide by the defect, without calibration."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from trimtab.core.arrays import all_finite
 from trimtab.core.bound_constraint import bind
 from trimtab.core.budget import Budget
+from trimtab.core.checks import check_callable, check_integer, check_number, check_type
 from trimtab.core.constraint import Constraint
-from trimtab.core.errors import check_callable, check_integer, check_number, check_type
 from trimtab.core.record import Rollout
-from trimtab.core.schedule import Schedule
-from trimtab.core.states import all_finite
-from trimtab.core.view import StepView
-from trimtab.schedules.basic import MOST_STEPS, brief_repr
+from trimtab.core.schedule import Around, Schedule, as_schedule
+from trimtab.core.view import SparseView, StepView, is_measured_step
+from trimtab.schedules.basic import MOST_STEPS, FrozenSchedule, brief_repr
 
-__all__ = ["AboveNoise", "AccumulatedDefect", "Trigger", "UntilBelow"]
+__all__ = ["AboveNoise", "AccumulatedDefect", "FixedThreshold", "MeasureEvery", "Trigger", "UntilBelow"]
 
 
-@dataclass(frozen=True, eq=False)
-class AccumulatedDefect(Schedule):
-    """Correct once the defects since the last correction add up to a value, until the budget is gone.
+@dataclass(frozen=True, eq=False, repr=False)
+class MeasureEvery(Around):
+    """Let another schedule measure defects, and decide, only after every `every` updates.
 
-    So caching schemes decide when to compute anew: a small error is let pass, but not for ever.
+    No defect is measured in between; defects that the run measured for its record are hidden from the schedule.
 
     Attributes:
-        value: What the sum has to reach, at least 0; inf never corrects. One for all samples, or one for each, (n,).
+        schedule: A schedule that uses defects, or a function of a `StepView`.
+        every: The number of updates from one measurement to the next; 1 changes nothing.
+
+    Example:
+        >>> import torch, trimtab as tt
+        >>> from trimtab.schedules import FixedThreshold, MeasureEvery
+        >>> ball = tt.as_constraint(torch.zeros_like, lambda x: x.norm(dim=1))
+        >>> corrector = tt.Corrector(ball, MeasureEvery(FixedThreshold(0.5), 3), n_steps=8)
+        >>> for t in range(8):
+        ...     x = corrector(torch.ones(1, 2), t)
+        >>> corrector.rollout.calls["defect"], corrector.rollout.projected[:, 0].nonzero().squeeze(1).tolist()
+        (2, [2, 5, 7])
+    """
+
+    every: int = 2
+    __repr__ = brief_repr
+
+    def __post_init__(self) -> None:
+        """Check that the schedule uses defects and that `every` is a positive integer."""
+        object.__setattr__(self, "schedule", as_schedule(self.schedule))
+        if not self.schedule.uses_defects:
+            raise ValueError(f"MeasureEvery needs a schedule that uses defects: got {self.schedule!r}")
+        check_integer(self.every, "every, the updates from one measurement to the next,", 1)
+        super().__post_init__()
+
+    @property
+    def measure_every(self) -> int:
+        """Return the number of updates after which both schedules measure."""
+        return math.lcm(self.every, self.schedule.measure_every)
+
+    def decide(self, view: StepView) -> Any:
+        """Let the other schedule decide at measured steps; choose no sample in between."""
+        if self.every == 1:
+            return self.schedule.decide(view)
+        if not is_measured_step(view.t, self.every):
+            return torch.zeros(len(view), dtype=torch.bool, device=view.defect.device)
+        return self.schedule.decide(SparseView(view, self.every))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FixedThreshold(FrozenSchedule):
+    """Project if the defect is at least `value`, until the budget is spent (a control)."""
+
+    value: float
+    budget: Budget = 1.0
+
+    def __post_init__(self) -> None:
+        """Check the threshold."""
+        check_number(self.value, "the value of FixedThreshold")
+
+    def decide(self, view: StepView) -> Tensor:
+        """Choose samples with a defect of at least `value`."""
+        return view.defect >= self.value
+
+
+class _PerSample(FrozenSchedule):
+    """A schedule with one value for all samples, or one for each, (n,)."""
+
+    _name = "value"
+
+    def __post_init__(self) -> None:
+        """Check that the value is a number of at least 0, or a (n,) float tensor of such numbers."""
+        value, what = getattr(self, self._name), f"{type(self).__name__}: {self._name}"
+        if isinstance(value, Tensor):
+            if value.ndim != 1 or not value.is_floating_point() or not bool((value >= 0).all()):
+                raise ValueError(f"{what} is a number of at least 0, or one for each sample: got {value!r}")
+        elif isinstance(value, bool) or not isinstance(value, int | float | np.number) or not value >= 0:
+            raise ValueError(f"{what} is a number of at least 0: got {value!r}")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AccumulatedDefect(_PerSample):
+    """Project once the defects since the last correction add up to `value`, until the budget is spent.
+
+    Caching schemes decide like this when to recompute: small errors pass, but not forever.
+
+    Attributes:
+        value: What the sum must reach, at least 0; inf never corrects. One for all samples, or one for each, (n,).
         budget: A count, a fraction of T or a count per sample.
     """
 
     value: float | Tensor
     budget: Budget = 1.0
-    __repr__ = brief_repr
-
-    def __post_init__(self) -> None:
-        """Refuse a value that no sum could be held against."""
-        _at_least_zero("AccumulatedDefect", "value", self.value)
 
     def decide(self, view: StepView) -> Tensor:
-        """Where the sum has reached the value."""
+        """Choose samples whose sum has reached the value."""
         steps = torch.arange(view.t + 1, device=view.defect.device)
-        since = torch.where(steps[:, None] >= view.last, view.defects, 0.0).nan_to_num(0.0, torch.inf)  # NaN: no look
-        # one after the other: a plain sum groups its terms by the batch size, to other last bits
-        return since.cumsum(dim=0)[-1] >= _fitting("AccumulatedDefect", self.value, view)
-
-    def to(self, device: torch.device) -> AccumulatedDefect:
-        """The same schedule with its values on `device`."""
-        return replace(self, value=_on(self.value, device))
+        since = torch.where(steps[:, None] >= view.last, view.defects, 0.0)
+        return since.nan_to_num(0.0, torch.inf).sum(dim=0) >= _fitting(self, self.value, view)  # NaN: not measured
 
 
-@dataclass(frozen=True, eq=False)
-class Trigger(Schedule):
-    """Correct where the defect reaches a value, but not before `gap` steps have passed since the last correction.
+@dataclass(frozen=True, eq=False, repr=False)
+class Trigger(_PerSample):
+    """Project if the defect is at least `value` and the last correction is at least `gap` steps ago.
 
     Attributes:
-        value: What the defect has to reach, at least 0; inf never corrects. One for all samples, or one for each, (n,).
+        value: What the defect must reach, at least 0; inf never corrects. One for all samples, or one for each, (n,).
         gap: Least number of steps from one correction to the next; 1 allows every step. The first needs no gap.
         budget: A count, a fraction of T or a count per sample.
 
@@ -77,75 +144,61 @@ class Trigger(Schedule):
     value: float | Tensor
     gap: int = 1
     budget: Budget = 1.0
-    __repr__ = brief_repr
 
     def __post_init__(self) -> None:
-        """Refuse a value or a gap that cannot be."""
-        _at_least_zero("Trigger", "value", self.value)
+        """Check value and gap."""
+        super().__post_init__()
         if isinstance(self.gap, bool) or not isinstance(self.gap, int | np.integer) or self.gap < 1:
             raise ValueError(f"Trigger: gap is a whole number of steps, at least 1: got {self.gap!r}")
 
     def decide(self, view: StepView) -> Tensor:
-        """Where the defect is large enough and the last correction long enough ago."""
-        return (view.defect >= _fitting("Trigger", self.value, view)) & ((view.last == 0) | (view.since >= self.gap))
-
-    def to(self, device: torch.device) -> Trigger:
-        """The same schedule with its values on `device`."""
-        return replace(self, value=_on(self.value, device))
+        """Choose samples with a large defect and no recent correction."""
+        return (view.defect >= _fitting(self, self.value, view)) & ((view.last == 0) | (view.since >= self.gap))
 
 
-@dataclass(frozen=True, eq=False)
-class UntilBelow(Schedule):
-    """Correct at every step until the defect has once been below a tolerance, and then stop for good.
+@dataclass(frozen=True, eq=False, repr=False)
+class UntilBelow(_PerSample):
+    """Project at every step until the defect has been below `tolerance` once; then stop for good.
 
     Attributes:
-        tolerance: At least 0; at 0 it never stops. One for all samples, or one for each, (n,).
+        tolerance: At least 0; with 0 it never stops. One for all samples, or one for each, (n,).
         budget: A count, a fraction of T or a count per sample.
     """
 
     tolerance: float | Tensor
     budget: Budget = 1.0
-    __repr__ = brief_repr
-
-    def __post_init__(self) -> None:
-        """Refuse a tolerance that cannot be."""
-        _at_least_zero("UntilBelow", "tolerance", self.tolerance)
+    _name = "tolerance"
 
     def decide(self, view: StepView) -> Tensor:
-        """Where no defect has been below the tolerance yet."""
-        return ~(view.defects < _fitting("UntilBelow", self.tolerance, view)).any(dim=0)
-
-    def to(self, device: torch.device) -> UntilBelow:
-        """The same schedule with its tolerances on `device`."""
-        return replace(self, tolerance=_on(self.tolerance, device))
+        """Choose samples whose defect has not been below the tolerance yet."""
+        return ~(view.defects < _fitting(self, self.tolerance, view)).any(dim=0)
 
 
-@dataclass(frozen=True, eq=False)
-class AboveNoise(Schedule):
-    """Correct where the defect is more than the noise of the step explains.
+@dataclass(frozen=True, eq=False, repr=False)
+class AboveNoise(FrozenSchedule):
+    """Project if the defect is larger than the noise of the step explains.
 
-    Feasible data has a defect too as soon as it is noised, and to correct that is to fight the sampler. So the defects
-    of feasible data set a threshold for each step. CDIM knows their distribution for linear measurements; here it is
-    measured, and a quantile of it is the threshold.
+    Feasible data with noise has a defect too, and correcting that works against the sampler. So each step has a
+    threshold: a quantile of the defects of noisy feasible data. CDIM knows that distribution for linear measurements;
+    here it is measured.
 
     Attributes:
-        thresholds: At least 0: (T,), or (T, n) for samples with thresholds of their own.
+        thresholds: At least 0, (T,), or (T, n) with one per sample.
         budget: A count, a fraction of T or a count per sample.
-        calibration_seeds: Of the rollouts the thresholds were measured on: the schedule is not evaluated on them.
+        calibration_seeds: Seeds that the thresholds were measured on; evaluating on them raises an error.
     """
 
     thresholds: Tensor
     budget: Budget = 1.0
-    __repr__ = brief_repr
     calibration_seeds: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse thresholds that are none."""
+        """Check the thresholds."""
         h = self.thresholds
         if not isinstance(h, Tensor) or h.ndim not in (1, 2) or not h.is_floating_point():
             got = f"{tuple(h.shape)} of {h.dtype}" if isinstance(h, Tensor) else type(h).__name__
             raise ValueError(f"AboveNoise: thresholds are a (T,) or (T, n) tensor of floats: got {got}")
-        if not bool((h >= 0).all()):  # NaN is not
+        if not bool((h >= 0).all()):  # False for NaN
             raise ValueError("AboveNoise: thresholds are at least 0")
 
     @classmethod
@@ -158,15 +211,15 @@ class AboveNoise(Schedule):
         quantile: float = 0.95,
         budget: Budget = 1.0,
     ) -> AboveNoise:
-        r"""Thresholds from feasible data at the noise level of each step.
+        r"""Measure thresholds on feasible data at the noise level of each step.
 
         Args:
-            constraint: Measures the defects; one that needs to know nothing beside the states.
-            noised: `noised(t)` is feasible data with as much noise as a sample has after step t, (n, \*event); n may
-                differ from step to step.
+            constraint: Measures the defects; it must need nothing but the states.
+            noised: `noised(t)` returns feasible data with as much noise as a sample has after step t, (n, \*event); n
+                may differ between steps.
             n_steps: T.
-            quantile: The share of feasible samples that is left alone at each step.
-            budget: As above.
+            quantile: The share of feasible samples below the threshold of a step.
+            budget: A count, a fraction of T or a count per sample.
 
         Example:
             >>> import torch, trimtab as tt
@@ -182,8 +235,8 @@ class AboveNoise(Schedule):
         _check_quantile(quantile)
         if constraint.needs:
             raise ValueError(
-                f"AboveNoise.from_data measures defects outside of a run, where {', '.join(constraint.needs)}, which "
-                "the constraint needs, cannot be told; AboveNoise.from_stepwise measures them in a run of Stepwise()"
+                "AboveNoise.from_data measures defects outside of a run, but the constraint needs "
+                f"{', '.join(constraint.needs)}; use AboveNoise.from_stepwise, which measures them in a run"
             )
         with torch.no_grad():
             defects = [_defects_of(constraint, noised(t), t) for t in range(n_steps)]
@@ -191,36 +244,27 @@ class AboveNoise(Schedule):
 
     @classmethod
     def from_stepwise(cls, run: Rollout, *, quantile: float = 0.95, budget: Budget = 1.0) -> AboveNoise:
-        """Thresholds from a stepwise rollout: what one update does to a feasible state, or to a group of them.
+        """Take thresholds from a stepwise rollout, whose defects are those of one update of a feasible state.
 
-        Args:
-            run: Corrected at every step, so that every defect in it is of one update of a feasible state.
-            quantile: The share of those that is left alone at each step.
-            budget: As above.
+        The threshold of a step is a quantile over the samples, or groups.
         """
-        check_type(
-            run, Rollout, "the run of AboveNoise.from_stepwise", "give corrector.rollout of a run with Stepwise()"
-        )
+        hint = "give corrector.rollout of a run with Stepwise()"
+        check_type(run, Rollout, "the run of AboveNoise.from_stepwise", hint)
         if not bool(run.projected.all()):
             raise ValueError("AboveNoise: every step of the rollout has to be corrected; give one of Stepwise()")
         seeds = () if run.seeds is None else tuple(run.seeds.tolist())
         return cls(_quantiles(list(run.grouped().defects), quantile), budget, seeds)
 
     def decide(self, view: StepView) -> Tensor:
-        """Where the defect is above the threshold of the step."""
-        if len(self.thresholds) != view.n_steps:
-            raise ValueError(
-                f"AboveNoise has thresholds for {len(self.thresholds)} steps, but this rollout has {view.n_steps}"
-            )
-        return view.defect > _fitting("AboveNoise", self.thresholds[view.t], view)
-
-    def to(self, device: torch.device) -> AboveNoise:
-        """The same schedule with its thresholds on `device`."""
-        return AboveNoise(self.thresholds.to(device), self.budget, self.calibration_seeds)
+        """Choose samples with a defect above the threshold of the step."""
+        steps = len(self.thresholds)
+        if steps != view.n_steps:
+            raise ValueError(f"AboveNoise has thresholds for {steps} steps, but this rollout has {view.n_steps}")
+        return view.defect > _fitting(self, self.thresholds[view.t], view)
 
 
 def _quantiles(defects: Sequence[Tensor], quantile: float) -> Tensor:
-    """Of each step over its samples, (n,) each to (T,)."""
+    """Return the quantile of each step's defects, (T,)."""
     _check_quantile(quantile)
     if not all(bool(some.isfinite().all()) for some in defects):
         raise ValueError("AboveNoise: the defects have to be finite; were they measured?")
@@ -232,7 +276,7 @@ def _check_quantile(quantile: float) -> None:
 
 
 def _defects_of(constraint: Constraint, x: Any, t: int) -> Tensor:
-    """Of feasible data with noise, (n,); refused where it can be no states."""
+    """Return the defects of noisy feasible data, (n,)."""
     try:
         applied, leaves = bind(constraint, x)
     except (TypeError, ValueError) as error:
@@ -242,25 +286,9 @@ def _defects_of(constraint: Constraint, x: Any, t: int) -> Tensor:
     return applied.defect(leaves)
 
 
-def _on(value: float | Tensor, device: torch.device) -> float | Tensor:
-    return value.to(device) if isinstance(value, Tensor) else value
-
-
-def _fitting(schedule: str, value: float | Tensor, view: StepView) -> float | Tensor:
-    """The value for all samples or for each, refused where it is for another number of them."""
+def _fitting(schedule: Schedule, value: float | Tensor, view: StepView) -> float | Tensor:
+    """Return the value; raise if it is for another number of samples."""
     if isinstance(value, Tensor) and value.ndim and len(value) != len(view):
-        raise ValueError(f"{schedule} has values for {len(value)} samples, but this rollout has {len(view)}")
+        name = type(schedule).__name__
+        raise ValueError(f"{name} has values for {len(value)} samples, but this rollout has {len(view)}")
     return value
-
-
-def _at_least_zero(schedule: str, name: str, value: float | Tensor) -> None:
-    if isinstance(value, Tensor):
-        if value.ndim != 1 or not value.is_floating_point() or not bool((value >= 0).all()):
-            raise ValueError(f"{schedule}: {name} is a number of at least 0, or one for each sample: got {value!r}")
-    elif (
-        isinstance(value, bool)
-        or not isinstance(value, int | float | np.integer | np.floating)
-        or math.isnan(value)
-        or value < 0
-    ):
-        raise ValueError(f"{schedule}: {name} is a number of at least 0: got {value!r}")

@@ -15,14 +15,19 @@ pytest.importorskip("casadi", reason="the grid domain needs casadi: pip install 
 import trimtab as tt
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.evaluation.domains import domain
-from trimtab.evaluation.domains.flow_training import flow_pair
-from trimtab.evaluation.domains.grid.data import operating_points, solved_points, standard
-from trimtab.evaluation.domains.grid.model import Model, fresh_flow, load_model, save_model
-from trimtab.evaluation.domains.grid.power import parts, violations
-from trimtab.evaluation.domains.grid.quality import cost_gap
-from trimtab.evaluation.domains.grid.rated import load_grid
-from trimtab.evaluation.domains.grid.train import TrainConfig, train
-from trimtab.evaluation.domains.grid.view import line_profile
+from trimtab.evaluation.domains.grid.domain import cost_gap, line_profile
+from trimtab.evaluation.domains.grid.model import (
+    Flow,
+    Model,
+    load_model,
+    operating_points,
+    save_model,
+    solved_points,
+    standard,
+    train,
+)
+from trimtab.evaluation.domains.grid.power import load_grid, parts, violations
+from trimtab.evaluation.domains.learned import flow_pair
 
 
 @pytest.mark.parametrize("case", ["case14", "case30"])
@@ -109,8 +114,8 @@ def test_target_and_point_of_the_flow_belong_together() -> None:
 
 
 def test_training_that_was_stopped_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
-    grid, config = load_grid("case14"), TrainConfig(points=6, held_out=2, steps=4, batch=4)
-    whole = load_model(train(grid, tmp_path / "whole", config, _say_nothing))
+    grid, config = load_grid("case14"), {"points": 6, "held_out": 2, "steps": 4, "batch": 4}
+    whole = load_model(train(grid, tmp_path / "whole", **config, progress=_say_nothing))
 
     def stop(line: str) -> None:
         if line.startswith("step"):
@@ -119,9 +124,9 @@ def test_training_that_was_stopped_ends_as_if_it_had_not_been(tmp_path: Path) ->
     (tmp_path / "parts").mkdir()
     (tmp_path / "whole" / "case14.points.safetensors").rename(tmp_path / "parts" / "case14.points.safetensors")
     with pytest.raises(KeyboardInterrupt):
-        train(grid, tmp_path / "parts", config, stop, checkpoint_every=2)
+        train(grid, tmp_path / "parts", **config, progress=stop, checkpoint_every=2)
     assert (tmp_path / "parts" / "case14.training.safetensors").exists()
-    again = load_model(train(grid, tmp_path / "parts", config, _say_nothing, checkpoint_every=2))
+    again = load_model(train(grid, tmp_path / "parts", **config, progress=_say_nothing, checkpoint_every=2))
     for name, value in whole.flow.state_dict().items():
         torch.testing.assert_close(again.flow.state_dict()[name], value, rtol=1e-3, atol=1e-5)
     assert not (tmp_path / "parts" / "case14.training.safetensors").exists()
@@ -142,7 +147,7 @@ def test_solving_points_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
 
 def test_weights_of_another_case_and_files_of_another_kind_are_refused(tmp_path: Path) -> None:
-    flow = fresh_flow(59)
+    flow = Flow(59)
     save_model(
         tmp_path / "own.safetensors", Model("case14", flow, torch.zeros(59).double(), torch.ones(59).double(), {})
     )

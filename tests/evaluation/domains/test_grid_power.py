@@ -10,10 +10,22 @@ pytest.importorskip("pandapower", reason="the grid domain needs pandapower: pip 
 casadi = pytest.importorskip("casadi", reason="the grid domain needs casadi: pip install 'trimtab[ipopt]'")
 
 from trimtab.evaluation.domains.grid.case import CASES  # noqa: E402
-from trimtab.evaluation.domains.grid.data import given_demand, operating_points, true_points  # noqa: E402
-from trimtab.evaluation.domains.grid.power import cost, flows, loadings, mismatch, parts, violation, violations  # noqa: E402
-from trimtab.evaluation.domains.grid.program import cheapest, conditions  # noqa: E402
-from trimtab.evaluation.domains.grid.rated import load_grid  # noqa: E402
+from trimtab.evaluation.domains.grid.model import given_demand, operating_points, true_points  # noqa: E402
+from trimtab.evaluation.domains.grid.power import (  # noqa: E402
+    cheapest,
+    conditions,
+    cost,
+    flows,
+    load_grid,
+    loadings,
+    mismatch,
+    parts,
+    violations,
+)
+
+
+def violation(grid, x, demand):
+    return violations(grid, x, demand).norm(dim=1)
 
 
 def state(case: str, seed: int = 0) -> torch.Tensor:

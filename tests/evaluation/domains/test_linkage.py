@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import trimtab as tt
-from trimtab.constraints import NonlinearEquality
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.evaluation.domains import domain
-from trimtab.evaluation.domains.linkage import Bars, LinkageChain, joint_distance, joint_places
+from trimtab.evaluation.domains.linkage import Bars, joint_distance, joint_places
 
 SEEDS = range(8)
 loops = st.builds(
@@ -124,24 +123,15 @@ def test_settings_make_the_same_domain_again():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"bars": 2}, "at least 3, with which a loop can move: got 2"),
+        ({"bars": 2}, "bars must be at least 3, or the loop cannot move: got 2"),
         ({"bars": 4.0}, "whole number"),
-        ({"frame": 6.0}, r"in \(0, 6\): got 6.0"),
+        ({"frame": 6.0}, r"in \(0, 6\), the reach of 6 bars: got 6.0"),
         ({"frame": math.nan}, "frame"),
         ({"tolerance": 0.0}, "above 0"),
-        ({"strength": -1.0}, "strength >= 0"),
+        ({"strength": -1.0}, "strength must be a number of at least 0"),
         ({"frames": 1}, "did you mean 'frame'"),
     ],
 )
-def test_settings_that_make_no_linkage_are_explained(settings, message):
+def test_settings_are_checked(settings, message):
     with pytest.raises((TypeError, ValueError), match=message):
         domain("linkage", **settings)
-
-
-def test_a_chain_is_of_the_bars_that_its_constraint_closes():
-    with pytest.raises(ValueError, match=r"closes another loop than that of Bars\(count=5, frame=2.0\)"):
-        LinkageChain(bars=Bars(5, 2.0))
-    short = Bars(5, 2.0)
-    chain = LinkageChain(bars=short, constraint=NonlinearEquality(short.gap, refinements=0))
-    assert chain.start(Noise(as_seeds(SEEDS))).shape == (8, 5)
-    assert LinkageChain().bars == Bars(6, 3.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,6 @@ from trimtab.evaluation.domains.pdm import (
     start_goal_pairs,
     trajectory_quality,
 )
-from trimtab.evaluation.domains.pdm.data import DataConfig, Trajectories, load_data, make_data
 from trimtab.evaluation.domains.pdm.planner import (
     free_fraction,
     hits,
@@ -32,7 +30,13 @@ from trimtab.evaluation.domains.pdm.planner import (
     states_from_positions,
     timing,
 )
-from trimtab.evaluation.domains.pdm.train import TrainConfig, draw_batch, train
+from trimtab.evaluation.domains.pdm.train import (
+    Trajectories,
+    draw_batch,
+    load_data,
+    make_data,
+    train,
+)
 
 
 def sampled_clearance(positions: torch.Tensor, circles: torch.Tensor) -> torch.Tensor:
@@ -205,19 +209,19 @@ def test_quality_of_known_trajectories() -> None:
 
 @pytest.fixture(scope="module")
 def data() -> Trajectories:
-    return make_data(DataConfig(maps=2, per_map=12))
+    return make_data(maps=2, per_map=12)
 
 
 def test_data_is_free_and_a_function_of_its_configuration(data: Trajectories, tmp_path: Path) -> None:
     assert sampled_clearance(data.positions.double(), data.circles[data.map_index].double()).min() > 0
     file = tmp_path / "data.safetensors"
-    again = make_data(data.config, file)
+    again = make_data(file, **data.recipe)
     loaded = load_data(file)
     for one in (again, loaded):
         assert torch.equal(one.positions, data.positions)
         assert torch.equal(one.circles, data.circles)
-    assert loaded.config == data.config
-    assert not torch.equal(make_data(replace(data.config, seed=1)).circles, data.circles)
+    assert loaded.recipe == data.recipe
+    assert not torch.equal(make_data(**data.recipe | {"seed": 1}).circles, data.circles)
 
 
 def test_training_maps_are_not_the_shipped_ones(data: Trajectories) -> None:
@@ -233,14 +237,19 @@ def test_turned_and_mirrored_batches_stay_free(data: Trajectories) -> None:
 
 
 def test_resumed_training_ends_with_the_same_weights(data: Trajectories, tmp_path: Path) -> None:
-    config = TrainConfig(steps=4, batch=4, features=2, save_every=2)
+    config = {"steps": 4, "batch": 4, "features": 2, "save_every": 2}
     before = torch.get_rng_state()
-    whole = train(data, tmp_path / "whole", config)
-    train(data, tmp_path / "parts", config, stop_after=2)
+    whole = train(data, tmp_path / "whole", **config)
+
+    def stop(line: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(data, tmp_path / "parts", stop, **config)
     lines: list[str] = []
-    parts = train(data, tmp_path / "parts", config, progress=lines.append)
+    parts = train(data, tmp_path / "parts", lines.append, **config)
     assert torch.equal(torch.get_rng_state(), before)
-    assert [line.split()[1] for line in lines] == ["4/4"]
+    assert [line.split()[1] for line in lines[1:]] == ["4/4"]
     for a, b in zip(whole.network.state_dict().values(), parts.network.state_dict().values(), strict=True):
         assert torch.equal(a, b)
     assert parts.about["steps_done"] == 4
@@ -248,23 +257,23 @@ def test_resumed_training_ends_with_the_same_weights(data: Trajectories, tmp_pat
 
 def test_training_lowers_the_loss(data: Trajectories, tmp_path: Path) -> None:
     lines: list[str] = []
-    train(data, tmp_path, TrainConfig(steps=24, batch=16, features=4, save_every=12), progress=lines.append)
+    train(data, tmp_path, lines.append, steps=24, batch=16, features=4, save_every=12)
     first, second = (float(line.split()[3]) for line in lines)
     assert second < first
 
 
 def test_another_training_in_the_folder_is_refused(data: Trajectories, tmp_path: Path) -> None:
-    config = TrainConfig(steps=1, batch=2, features=2)
-    train(data, tmp_path, config)
+    config = {"steps": 1, "batch": 2, "features": 2}
+    train(data, tmp_path, **config)
     with pytest.raises(ValueError, match="belongs to another training"):
-        train(data, tmp_path, replace(config, batch=3))
+        train(data, tmp_path, **config | {"batch": 3})
 
 
-def test_bad_configurations_are_refused() -> None:
-    with pytest.raises(ValueError, match="above 0"):
-        TrainConfig(batch=0)
-    with pytest.raises(ValueError, match="at least 1 map"):
-        DataConfig(maps=0)
+def test_bad_configurations_are_refused(data: Trajectories, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="batch must be"):
+        train(data, tmp_path, batch=0)
+    with pytest.raises(ValueError, match="maps must be"):
+        make_data(maps=0)
 
 
 def test_the_command_does_it_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -285,5 +294,5 @@ def test_the_command_does_it_all(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_planning_tells_how_far_it_is_and_where_it_wrote(tmp_path):
     lines = []
-    make_data(DataConfig(maps=2, per_map=1, waypoints=8), tmp_path / "data.safetensors", lines.append)
+    make_data(tmp_path / "data.safetensors", lines.append, maps=2, per_map=1, waypoints=8)
     assert [line.split(":")[0] for line in lines] == ["map 1/2", "map 2/2", f"wrote {tmp_path / 'data.safetensors'}"]

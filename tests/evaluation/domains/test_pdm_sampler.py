@@ -14,12 +14,13 @@ from trimtab.evaluation.domains.pdm import (
     Model,
     Settings,
     load_model,
+    sample,
     shipped_map,
     shipped_maps,
     start_goal_pairs,
+    trajectory_quality,
 )
 from trimtab.evaluation.domains.pdm.network import PDM_ARCHITECTURE, RefineNet
-from trimtab.evaluation.domains.pdm.quality import sample, trajectory_quality
 
 
 def plain_model() -> Model:
@@ -114,9 +115,9 @@ def test_bad_settings_are_refused(changes: dict[str, object], told: str) -> None
 
 def test_bad_shapes_are_refused() -> None:
     sampler = plain_sampler()
-    with pytest.raises(ValueError, match="one point a sample"):
+    with pytest.raises(ValueError, match="one point for each sample"):
         replace(sampler, goals=torch.zeros(2, 2))
-    with pytest.raises(ValueError, match="2 samples and 3"):
+    with pytest.raises(ValueError, match="2 samples, and 3"):
         sampler.start(Noise(as_seeds(range(2))))
     with pytest.raises(ValueError, match="0 to 19"):
         sampler.step(torch.zeros(3, 4, 64), 20, Noise(as_seeds(range(3))))

@@ -8,7 +8,7 @@ from trimtab.core.noise import Noise, as_seeds
 from trimtab.evaluation.domains import domain
 from trimtab.evaluation.domains.reaction_flow.domain import given_conditions
 from trimtab.evaluation.domains.reaction_flow.equation import CELLS, TIMES, solve
-from trimtab.evaluation.domains.reaction_flow.validate import solution_error
+from trimtab.evaluation.domains.reaction_flow.train import solution_error
 
 STEPS = 4
 NOTHING = tt.as_constraint(lambda x: x, lambda x: x.new_zeros(len(x)))

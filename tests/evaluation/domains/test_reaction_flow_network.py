@@ -5,18 +5,18 @@ import torch
 
 from trimtab.core.files import save_tensors
 from trimtab.core.noise import Noise, as_seeds
-from trimtab.evaluation.domains.flow_training import flow_pair
+from trimtab.evaluation.domains.learned import flow_pair, fresh
 from trimtab.evaluation.domains.reaction_flow import train as training
-from trimtab.evaluation.domains.reaction_flow.equation import CELLS, TIMES
-from trimtab.evaluation.domains.reaction_flow.network import (
+from trimtab.evaluation.domains.reaction_flow.domain import (
+    FlowNetwork,
+    StateFlow,
     cosine_modes,
-    fresh_network,
     gaussian_field,
     load_network,
     save_network,
     shipped_network,
-    start_field,
 )
+from trimtab.evaluation.domains.reaction_flow.equation import CELLS, TIMES
 
 
 def fields(seeds):
@@ -34,11 +34,11 @@ def test_noise_fields_are_smooth_with_unit_variance():
     # the standard error of the variance is about 1% for this many fields
     assert field.square().mean().item() == pytest.approx(1.0, abs=0.05)
     assert field.diff(dim=2).square().mean() < 0.2  # of white noise it is 2
-    assert torch.equal(start_field(Noise(as_seeds([4, 9])))[1:], start_field(Noise(as_seeds([9]))))
+    assert torch.equal(StateFlow().start(Noise(as_seeds([4, 9])))[1:], StateFlow().start(Noise(as_seeds([9]))))
 
 
 def test_a_perfect_network_gives_the_straight_velocity(monkeypatch):
-    network = fresh_network(0)
+    network = fresh(FlowNetwork, 0)
     noise, data = fields(range(3)), fields(range(3, 6))
     tau = torch.tensor([0.0, 0.4, 1.0])
     x, target = flow_pair(noise, data, tau)
@@ -47,7 +47,7 @@ def test_a_perfect_network_gives_the_straight_velocity(monkeypatch):
 
 
 def test_weights_survive_their_file(tmp_path):
-    network = fresh_network(3)
+    network = fresh(FlowNetwork, 3)
     save_network(tmp_path / "w.safetensors", network, {"seed": 3})
     x, tau = fields(range(2)), torch.tensor([0.2, 0.9])
     assert torch.equal(load_network(tmp_path / "w.safetensors")(x, tau), network(x, tau).detach())
@@ -61,7 +61,7 @@ def test_weights_of_another_network_are_refused(tmp_path):
 
 def test_fresh_weights_come_from_the_seed_and_leave_the_global_generator_alone():
     before = torch.random.get_rng_state()
-    first, same, other = fresh_network(1), fresh_network(1), fresh_network(2)
+    first, same, other = fresh(FlowNetwork, 1), fresh(FlowNetwork, 1), fresh(FlowNetwork, 2)
     assert torch.equal(torch.random.get_rng_state(), before)
     assert torch.equal(first.lift.weight, same.lift.weight)
     assert not torch.equal(first.lift.weight, other.lift.weight)
@@ -78,27 +78,23 @@ def test_the_shipped_network_beats_an_untrained_one_on_new_solutions():
     assert loss < 0.7  # an untrained network is at 1
 
 
-def test_a_stopped_training_goes_on_as_if_it_had_not_been(tmp_path, monkeypatch, capsys):
+def test_a_stopped_training_continues_to_the_same_weights(tmp_path, capsys):
     recipe = {"steps": 4, "batch": 4, "data": 8, "checkpoint_every": 2}
     training.train(tmp_path / "whole.safetensors", **recipe)
 
     stopped = tmp_path / "stopped.safetensors"
-    batch = training._batch
 
-    def interrupted(fields, size, seed):
-        if seed == 3:
+    def stop(line):
+        if line.startswith("step 2"):
             raise KeyboardInterrupt
-        return batch(fields, size, seed)
 
-    monkeypatch.setattr(training, "_batch", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        training.train(stopped, **recipe)
-    monkeypatch.setattr(training, "_batch", batch)
-    with pytest.raises(ValueError, match="other settings"):
+        training.train(stopped, **recipe, progress=stop)
+    with pytest.raises(ValueError, match="another training"):
         training.train(stopped, **recipe | {"batch": 5})
     training.train(stopped, **recipe)
 
-    assert "going on" in capsys.readouterr().out
+    assert "continuing from" in capsys.readouterr().out
     whole, resumed = load_network(tmp_path / "whole.safetensors"), load_network(stopped)
     for a, b in zip(whole.parameters(), resumed.parameters(), strict=True):
         assert torch.equal(a, b)

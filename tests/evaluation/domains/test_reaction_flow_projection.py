@@ -4,9 +4,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trimtab.core.noise import Noise, as_seeds
-from trimtab.evaluation.domains.reaction_flow.equation import CELLS, TIMES, draw_conditions, mass_imbalance, solve
-from trimtab.evaluation.domains.reaction_flow.network import gaussian_field
-from trimtab.evaluation.domains.reaction_flow.projection import MassBalance
+from trimtab.evaluation.domains.reaction_flow.domain import gaussian_field
+from trimtab.evaluation.domains.reaction_flow.equation import (
+    CELLS,
+    TIMES,
+    MassBalance,
+    draw_conditions,
+    mass_imbalance,
+    solve,
+)
 
 TOLERANCE = 1e-9
 
@@ -58,8 +64,7 @@ def test_solutions_are_nearly_feasible_and_hardly_moved():
 
 
 def test_the_defect_is_the_distance_where_nothing_reacts(monkeypatch):
-    for module in ("equation", "projection"):
-        monkeypatch.setattr(f"trimtab.evaluation.domains.reaction_flow.{module}.GROWTH", 0.0)
+    monkeypatch.setattr("trimtab.evaluation.domains.reaction_flow.equation.GROWTH", 0.0)
     balance, u = wild(range(6), 0.5)
     torch.testing.assert_close(balance.defect(u), distance(balance.project(u).x, u), rtol=1e-9, atol=0)
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from study_runs import SHORT, finish, finished, row_hashes
 from trimtab import __version__
 from trimtab.cli.main import main
-from trimtab.core.files import DEEPEST, parse_json, plain_name
+from trimtab.core.files import parse_json, plain_name
 from trimtab.evaluation.studies.errors import StudyError
 from trimtab.evaluation.studies.rows import COLUMNS, parquet_bytes, read_rows
 from trimtab.evaluation.studies.run_files import SUMS, RunFiles
@@ -181,7 +181,7 @@ def test_a_plain_name_stays_in_its_folder(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["", ".", "..", "a/b", "a\\b", "a b", "a\n", "é", "CON", "nul.txt", "x" * 121, None, 3]
+    "name", ["", ".", "..", "a/b", "a\\b", "a b", "a\n", "é", "x" * 121, None, 3]
 )
 def test_names_that_could_be_anything_else_are_refused(name):
     with pytest.raises(ValueError, match="expected letters, digits"):
@@ -252,9 +252,9 @@ def test_the_list_is_one_that_sha256sum_reads(run):
 
 @pytest.mark.parametrize("opening", ["[", '{"a":', '[{"a":'])
 def test_nesting_is_limited(opening):
-    with pytest.raises(ValueError, match=f"nested more than {DEEPEST} deep"):
+    with pytest.raises(ValueError, match="nested too deeply"):
         parse_json(opening * 100_000)
-    deep = DEEPEST // max(1, opening.count("[") + opening.count("{")) - 1
+    deep = 64 // max(1, opening.count("[") + opening.count("{")) - 1
     closing = "".join({"[": "]", "{": "}"}.get(c, "") for c in reversed(opening))
     assert parse_json(opening * deep + "1" + closing * deep)
 

@@ -16,7 +16,7 @@ from trimtab.cli.quality import quality_from
 from trimtab.evaluation.domains import domain
 from trimtab.evaluation.studies.probe import probe
 from trimtab.evaluation.studies.usercode import Source, domain_from, load_factory, read_settings, split, version_of
-from trimtab.prices.price_file import load
+from trimtab.prices.price import load
 
 ROOT = Path(__file__).parents[2]
 MINE = "examples.my_sampler:make"

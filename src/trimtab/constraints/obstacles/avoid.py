@@ -3,7 +3,7 @@
     min Σᵢ |pᵢ - qᵢ|²  such that every segment pᵢ pᵢ₊₁ stays out of every obstacle,
                        p₀ = start, p_last = goal, and every pᵢ in [-1, 1]²
 
-The set is not convex, and the nearest trajectory is one of many local ones. See `docs` of the backends:
+The set is not convex, and a search finds one of many local minima. The backends are described in
 `trimtab.constraints.obstacles.batched` (the default) and `trimtab.constraints.obstacles.ipopt`.
 """
 
@@ -16,15 +16,12 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 import torch
 from torch import Tensor
 
-from trimtab.constraints.derived import changed
-from trimtab.constraints.obstacles.batched import improve_paths, project_paths, segments, violations
-from trimtab.constraints.obstacles.effort import Effort
+from trimtab.constraints.obstacles.batched import Effort, improve_paths, project_paths, segments, violations
 from trimtab.constraints.obstacles.geometry import Obstacles, gaps, penetration, scattered_circles
-from trimtab.constraints.states import check_states
-from trimtab.core.checks import check_bool, check_positive
+from trimtab.constraints.partial import FewIterations
+from trimtab.constraints.states import check_states, with_settings
+from trimtab.core.checks import check_bool, check_integer, check_positive, check_type, unknown
 from trimtab.core.constraint import Constraint, Improvement, Projection
-from trimtab.core.errors import check_integer, check_type, unknown
-from trimtab.core.exact_math import sum_rows
 
 if TYPE_CHECKING:
     from trimtab.constraints.obstacles.ipopt import IpoptPaths
@@ -38,7 +35,7 @@ _FARTHEST = 1e4  # proposals are taken to be no farther out than this, so that s
 
 @lru_cache(maxsize=16)
 def _converted(obstacles: Obstacles, dtype: torch.dtype, device: torch.device) -> Obstacles:
-    """The obstacles in another dtype, always the same object, so that their roadmap is made once."""
+    """Return the obstacles in another dtype, always the same object, so that their roadmap is built once."""
     return obstacles.to(torch.empty(0, dtype=dtype, device=device))
 
 
@@ -47,25 +44,24 @@ class AvoidObstacles(Constraint):
     """Trajectories whose segments keep out of obstacles, with the first and last waypoint fixed.
 
     States are (n, C, W) with C at least 2: channels 0 and 1 are the positions x and y of W waypoints; other channels
-    (velocities) are returned as they got. The projection keeps positions in [-1, 1].
+    (velocities) are returned unchanged. The projection keeps positions in [-1, 1].
 
-    The defect is the penetration depth summed over segments and obstacles. Leaving the square costs nothing in it
-    unless `defect_counts_outside` is set, since a sampler at high noise is outside almost everywhere and that would
-    drown the collisions; the projection brings positions back inside either way. Nor does it cost anything to begin off
-    the start or end off the goal, which samplers set by themselves; the projection sets them, too.
+    The defect is the penetration depth summed over segments and obstacles. Positions outside the square do not count
+    unless `defect_counts_outside` is set: a sampler at high noise is outside almost everywhere, and that would hide
+    the collisions. A wrong first or last waypoint does not count either. The projection corrects both.
 
     A sample has converged when no segment is deeper in any obstacle than `tolerance`. The solvers aim at a tenth of
     that, and a state within a tenth of it is returned unchanged.
 
     Attributes:
-        obstacles: What to stay out of.
-        start: Where each trajectory begins, (n, 2), or (2,) for all the same.
-        goal: Where it ends, (n, 2) or (2,).
-        backend: "batched" is a local search with a roadmap behind it, compiled on the host where it was built and in
-            torch elsewhere; "ipopt" goes on from there, sample by sample, with CasADi's IPOPT.
+        obstacles: The obstacles to avoid.
+        start: The first waypoint of each trajectory, (n, 2), or (2,) for all the same.
+        goal: The last waypoint, (n, 2) or (2,).
+        backend: "batched" is a local search that falls back to a roadmap, in C if the package was built with it and in
+            torch otherwise; "ipopt" continues from there, sample by sample, with CasADi's IPOPT.
         tolerance: Largest penetration of a converged sample.
-        defect_counts_outside: Add to the defect how far waypoints are outside the square.
-        effort: Iteration limits of the batched solver.
+        defect_counts_outside: Whether to add to the defect how far waypoints are outside the square.
+        effort: Limits of the batched search.
         workers: Processes of the "ipopt" backend; 1 solves in this process, 0 uses every core.
 
     Example:
@@ -90,7 +86,7 @@ class AvoidObstacles(Constraint):
     _ipopt: IpoptPaths | None = field(default=None, init=False, repr=False, metadata={"per_sample": True})
 
     def __post_init__(self) -> None:
-        """Refuse starts and goals that no trajectory can have, and backends that are not there."""
+        """Check the settings, and that starts and goals are free."""
         if self.backend not in get_args(Backend):
             raise unknown("backend", self.backend, get_args(Backend))
         check_type(self.obstacles, Obstacles, "obstacles", "as in Obstacles(torch.tensor([[x, y, r]]))")
@@ -102,7 +98,7 @@ class AvoidObstacles(Constraint):
             check_type(getattr(self, name), Tensor, name, "give x and y, as in torch.tensor([-0.9, 0.0])")
         if self.start.shape != self.goal.shape:
             raise ValueError(
-                f"start and goal must have one shape, got {tuple(self.start.shape)} and {tuple(self.goal.shape)}"
+                f"start and goal must have the same shape: got {tuple(self.start.shape)} and {tuple(self.goal.shape)}"
             )
         for name in ("start", "goal"):
             _check_end(name, getattr(self, name), self.obstacles, self._aim)
@@ -116,15 +112,18 @@ class AvoidObstacles(Constraint):
         return self.tolerance / 10
 
     def defect(self, x: Tensor) -> Tensor:
-        """Summed penetration over segments and obstacles: (n, C, W) to (n,)."""
+        """Return the penetration summed over segments and obstacles, (n, C, W) to (n,)."""
         self._check(x)
-        total = _summed_depths(self.obstacles, x)
+        total = x.new_zeros(len(x))
+        if len(self.obstacles):
+            depth = penetration(_converted(self.obstacles, x.dtype, x.device), *segments(x[:, :2].transpose(0, 1)))
+            total = depth.sum(0).view(len(x), x.shape[2] - 1).sum(1)
         if self.defect_counts_outside:
             total = total + (x[:, :2].abs() - 1).clamp(min=0).square().sum(1).sqrt().sum(1)
         return total
 
     def project(self, x: Tensor) -> Projection:
-        """The nearest collision-free trajectories found, with an outcome for each: (n, C, W) to (n, C, W).
+        """Return the nearest collision-free trajectories found, (n, C, W), with an outcome for each.
 
         A sample for which none is found (its start and goal may not be connected), or that is not finite, has
         `converged` False; the rest of the batch is not affected.
@@ -146,15 +145,16 @@ class AvoidObstacles(Constraint):
         return Projection(y, converged, rounds, self.defect(y))
 
     def cheaper(self) -> dict[str, Constraint]:
-        """The batched search instead of IPOPT, or one that is content sooner."""
+        """Return cheaper variants by name, the one to try first in front."""
         if self.backend == "ipopt":
-            return {"the batched search": changed(self, backend="batched", _ipopt=None)}
-        return {"a search that settles sooner": changed(self, effort=replace(self.effort, settled=0.2))}
+            return {"batched search": with_settings(self, backend="batched", _ipopt=None)}
+        sooner = with_settings(self, effort=replace(self.effort, settled=0.2))
+        return {"1 iteration": FewIterations(self, 1), "search that settles sooner": sooner}
 
     def improve(self, x: Tensor, state: tuple[Tensor, ...] | None = None, **context: Any) -> Improvement:
-        """One convex problem of the local search, in torch; carries its multipliers and the proposal.
+        """Solve one convex problem of the local search, in torch; carries its multipliers and the proposal.
 
-        The roadmap, which helps a search that is caught behind an obstacle, belongs to `project` alone.
+        Only `project` uses the roadmap, which helps a search that is caught behind an obstacle.
         """
         raw = self._path(x).detach()
         start, goal = (end.to(x).expand(raw.shape[1], 2).T for end in (self.start, self.goal))
@@ -170,30 +170,28 @@ class AvoidObstacles(Constraint):
         return Improvement(y, self.defect(y), final, carried)
 
     def take(self, rows: Tensor) -> Self:
-        """The constraint of the samples `rows`, (k,) indices."""
+        """Return the same constraint for some samples."""
         if self.start.ndim == 1:
             return self
-        # not a new one: starts and goals were checked, and the solver is shared
-        return changed(self, start=self.start[rows], goal=self.goal[rows])
+        return with_settings(self, start=self.start[rows], goal=self.goal[rows])
 
     def violation(self, x: Tensor) -> Tensor:
-        """The deepest penetration of each trajectory, (n, C, W) to (n,)."""
+        """Return the deepest penetration of each trajectory, (n, C, W) to (n,)."""
         path = self._path(x)
         if not len(self.obstacles):
             return x.new_zeros(len(x))
         return violations(_converted(self.obstacles, x.dtype, x.device), path)
 
     def free(self, x: Tensor) -> Tensor:
-        """Which trajectories collide with nothing by more than the tolerance, (n, C, W) to (n,) bool."""
+        """Return which trajectories are free of collisions up to the tolerance, (n, C, W) to (n,) bool."""
         return self.violation(x) <= self.tolerance
 
     def _path(self, x: Tensor) -> Tensor:
-        """The positions, (2, n, W), of states that fit this constraint."""
+        """Check the states and return their positions, (2, n, W)."""
         self._check(x)
         return x[:, :2].transpose(0, 1)
 
     def _check(self, x: Tensor) -> None:
-        """Refuse states that do not fit this constraint."""
         samples = len(self.start) if self.start.ndim == 2 else None
         check_states(x, "AvoidObstacles", ("C", "W"), samples=samples)
         if x.shape[1] < 2 or x.shape[2] < 2:
@@ -201,16 +199,6 @@ class AvoidObstacles(Constraint):
                 "trajectories are (n, C, W) with x and y in channels 0 and 1 and at least two waypoints: got "
                 f"{tuple(x.shape)}"
             )
-
-
-def _summed_depths(obstacles: Obstacles, x: Tensor) -> Tensor:
-    """How deep trajectories are in all obstacles together, (n, C, W) to (n,)."""
-    n, _, W = x.shape
-    if not len(obstacles):
-        return x.new_zeros(n)
-    depth = penetration(_converted(obstacles, x.dtype, x.device), *segments(x[:, :2].transpose(0, 1)))
-    # obstacle by obstacle and segment by segment: the order of a plain sum depends on the batch
-    return sum_rows(sum_rows(depth.T).view(n, W - 1))
 
 
 def _check_end(name: str, point: Tensor, obstacles: Obstacles, aim: float) -> None:

@@ -3,27 +3,100 @@
 The projection of a path q is min |p - q|² such that every segment of p clears every obstacle. It is solved by a
 sequence of convex problems: at the current path each nearby (obstacle, segment) pair and (obstacle, waypoint) pair is
 a half-plane, and the quadratic problem over those half-planes is solved in its dual by an accelerated gradient.
-Waypoint pairs look redundant beside segment pairs, but without them a segment much shorter than an obstacle spins.
+Waypoint pairs look redundant next to segment pairs, but without them a segment much shorter than an obstacle spins.
 Pairs of all samples lie in one flat list; each sample stops on its own test and leaves the batch when it is done.
 
-This file is the search in torch, for any device. On a CPU the same search runs compiled where it was built with the
-package (`compiled`), since most of its time is the cost of small calls.
+`nearest_paths` is the search in torch, for any device. On a CPU the same search runs in C (`search_paths`) if the
+package was built with a C compiler; it takes the same steps, more than ten times as fast.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from importlib import import_module
+from types import ModuleType
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from trimtab.constraints.obstacles.compiled import compiled_search, search_paths
-from trimtab.constraints.obstacles.effort import Effort
 from trimtab.constraints.obstacles.geometry import Obstacles, contacts, gaps
 from trimtab.constraints.obstacles.roadmap import route
+from trimtab.constraints.states import host_array
+from trimtab.core.checks import check_integer, check_number, check_positive
 
-__all__ = ["Solution", "improve_paths", "nearest_paths", "project_paths", "segments", "violations"]
+__all__ = [
+    "Effort",
+    "Solution",
+    "compiled_search",
+    "improve_paths",
+    "nearest_paths",
+    "project_paths",
+    "search_paths",
+    "segments",
+    "violations",
+]
+
+
+def _import_compiled() -> ModuleType | None:
+    try:
+        return import_module("trimtab.constraints.obstacles._search")
+    except ImportError:  # installed without a C compiler
+        return None
+
+
+_COMPILED = _import_compiled()
+
+
+def compiled_search() -> ModuleType | None:
+    """Return the compiled module, or None if the package was built without it."""
+    return _COMPILED
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Limits of the search for paths.
+
+    Attributes:
+        rounds: Convex problems solved in one search at most.
+        sweeps: Dual steps on each.
+        step: Longest move of a waypoint in one round, per coordinate.
+        reach: Gap up to which a pair is part of the convex problem.
+        damping: Pull towards the last path, in units of the pull towards the proposal. It keeps a round from
+            overshooting if the half-planes turn quickly.
+        stiffening: Factor on the damping after a round that did not halve the violation.
+        settled: A free path is final when the last round moved it by less than this share of its distance,
+        stale: or when this many rounds have found no better one.
+        patience: Rounds after which a search that started from the proposal must violate less than `hopeless`.
+        hopeless: A search above this violation is given up for one from the roadmap.
+        leap: Length from which a colliding segment of the start ends the search at once: the local search will not
+            find the way round, but the roadmap will.
+        overhang: How far outside the square a waypoint of the proposal still pulls harder.
+    """
+
+    rounds: int = 30
+    sweeps: int = 20
+    step: float = 0.15
+    reach: float = 0.05
+    damping: float = 3.0
+    stiffening: float = 1.3
+    settled: float = 0.03
+    stale: int = 5
+    patience: int = 10
+    hopeless: float = 1e-3
+    leap: float = 0.7
+    overhang: float = 2.0
+
+    def __post_init__(self) -> None:
+        """Check the limits, which reach compiled code."""
+        for name in ("rounds", "sweeps", "stale", "patience"):
+            check_integer(getattr(self, name), f"{name} of an Effort", 0)
+        for name in ("step", "stiffening"):
+            check_positive(getattr(self, name), f"{name} of an Effort")
+        for name in ("reach", "damping", "settled", "hopeless", "overhang"):
+            check_number(getattr(self, name), f"{name} of an Effort", 0, 1e6)
+        check_number(self.leap, "leap of an Effort", 0)
 
 
 class Solution(NamedTuple):
@@ -35,12 +108,197 @@ class Solution(NamedTuple):
 
 
 def segments(path: Tensor) -> tuple[Tensor, Tensor]:
-    """Both ends of every segment, flat: (2, n, W) to two of (2, n * (W - 1))."""
+    """Return both ends of every segment, flat: (2, n, W) to two of (2, n * (W - 1))."""
     return path[:, :, :-1].reshape(2, -1), path[:, :, 1:].reshape(2, -1)
 
 
+def violations(obstacles: Obstacles, path: Tensor) -> Tensor:
+    """Return the deepest overlap of each path with an obstacle, (2, n, W) to (n,)."""
+    _, n, W = path.shape
+    return gaps(obstacles, *segments(path)).view(len(obstacles), n, W - 1).amin((0, 2)).neg().clamp(min=0)
+
+
+def project_paths(obstacles: Obstacles, proposal: Tensor, aim: float, effort: Effort) -> Solution:
+    """Find the nearest collision-free paths in [-1, 1]²: by a local search, and if that fails from a roadmap's path.
+
+    The first and last waypoints of the proposals, (2, n, W), are free and stay where they are. A violation above `aim`
+    means that no free path was found; the least bad one is returned.
+    """
+    inside = proposal.clamp(-1, 1)
+    if not len(obstacles) or not len(proposal[0]):
+        nothing = proposal.new_zeros(proposal.shape[1])
+        return Solution(inside, nothing, nothing.long())
+    # Far outside the square the pull is straight outwards anyway; bounded, it needs no large multipliers.
+    proposal = proposal.clamp(-1 - effort.overhang, 1 + effort.overhang)
+    answer = _search(obstacles, proposal, inside, aim, 0.0, effort)
+    failed = (answer.violation > aim).nonzero().squeeze(1)
+    if len(failed) == 0:
+        return answer
+    path, found = route(obstacles, proposal[:, failed])
+    rows = failed[found]
+    # A route is free at the start, and the rounds after it that are not must not count as failures.
+    patient = replace(effort, patience=effort.rounds, stale=3 * effort.stale, leap=torch.inf)
+    again = _search(obstacles, proposal[:, rows], path[:, found], aim, effort.damping, patient)
+    answer.rounds[rows] += again.rounds
+    better = again.violation <= answer.violation[rows]
+    rows = rows[better]
+    answer.path[:, rows], answer.violation[rows] = again.path[:, better], again.violation[better]
+    return answer
+
+
+def _search(
+    obstacles: Obstacles, proposal: Tensor, start: Tensor, aim: float, damping: float, effort: Effort
+) -> Solution:
+    compiled = proposal.device.type == "cpu" and compiled_search() is not None
+    return (search_paths if compiled else nearest_paths)(obstacles, proposal, start, aim, damping, effort)
+
+
+def search_paths(
+    obstacles: Obstacles, proposal: Tensor, start: Tensor, aim: float, damping: float, effort: Effort
+) -> Solution:
+    """Do what `nearest_paths` does, in C; `module.c` checks everything that it is given."""
+    module = compiled_search()
+    assert module is not None
+    n = proposal.shape[1]
+    path, violation, rounds = host_array(start).copy(), np.empty(n), np.empty(n, dtype=np.int64)
+    e = effort
+    module.nearest_paths(
+        host_array(obstacles.circles),
+        host_array(obstacles.boxes),
+        host_array(proposal),
+        path,
+        violation,
+        rounds,
+        (e.rounds, e.sweeps, e.stale, e.patience),
+        (aim, damping, e.step, e.reach, e.damping, e.stiffening, e.settled, e.hopeless, e.leap),
+    )
+    return Solution(torch.from_numpy(path).to(start), torch.from_numpy(violation).to(start), torch.from_numpy(rounds))
+
+
+class _Batch(NamedTuple):
+    """The samples still being solved; every tensor has its n rows in dimension -2 or, for (n,), -1."""
+
+    rows: Tensor
+    q: Tensor
+    p: Tensor
+    damping: Tensor
+    before: Tensor
+    moved: Tensor
+    stale: Tensor
+    dual: Tensor
+
+    def take(self, keep: Tensor) -> _Batch:
+        return _Batch(*(x.index_select(-1 if x.ndim == 1 else -2, keep) for x in self))
+
+
+def nearest_paths(
+    obstacles: Obstacles, proposal: Tensor, start: Tensor, aim: float, damping: float, effort: Effort
+) -> Solution:
+    """Find collision-free paths near the proposals by a local search.
+
+    Of the paths that a search passes through, it keeps the one nearest to its proposal, (2, n, W), among those that
+    violate nothing by more than `aim`; without such a path, the one with the smallest violation. It starts from
+    `start`, (2, n, W) in [-1, 1], with `damping` in the first round and that of `effort` later.
+    """
+    _, n, W = proposal.shape
+    m, rows = len(obstacles), torch.arange(n, device=start.device)
+    unknown, nothing = start.new_full((n,), torch.inf), start.new_zeros(n)
+    best, distance = Solution(start.clone(), unknown.clone(), torch.zeros_like(rows)), unknown.clone()
+    dual = start.new_zeros(2 * m, n, W - 1)
+    now = _Batch(rows, proposal, start, nothing + damping, unknown, unknown, nothing, dual)
+    for r in range(effort.rounds + 1):
+        gap = gaps(obstacles, *segments(now.p)).view(m, -1, W - 1)
+        violation = gap.amin((0, 2)).neg_().clamp_(min=0)
+        far = (now.p - now.q).square().sum((0, 2)).sqrt()
+        known, nearest = best.violation[now.rows], distance[now.rows]
+        free = violation <= aim
+        better = torch.where(known <= aim, free & (far < nearest), free | (violation < known))
+        kept = now.rows[better]
+        best.path[:, kept] = now.p[:, better]
+        best.violation[kept], distance[kept] = violation[better], far[better]
+        best.rounds[now.rows] = r
+        stale = torch.where(better, 0.0, now.stale + 1)
+        done = free & ((now.moved <= effort.settled * far + 1e-5) | (far == 0))
+        done |= (known <= aim) & (stale >= effort.stale)
+        if r == 0:
+            done |= _leaps(obstacles, now.p, effort.leap)
+        if r == effort.patience:
+            done |= violation > effort.hopeless
+        if r == effort.rounds or bool(done.all()):
+            break
+        now = now._replace(damping=_stiffened(now, violation, aim, effort), before=violation, stale=stale)
+        if bool(done.any()):
+            keep = (~done).nonzero().squeeze(1)
+            now, gap = now.take(keep), gap[:, keep]
+        now = _round(obstacles, now, gap.flatten(1), effort)
+    return best
+
+
+def improve_paths(
+    obstacles: Obstacles, path: Tensor, state: tuple[Tensor, ...] | None, aim: float, effort: Effort
+) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """Make one round of the local search on paths (2, n, W) in [-1, 1], without the roadmap.
+
+    Returns the paths, which of them are final, (n,), and the state to carry: proposal (n, 2, W), damping, violation and
+    move (n,), and multipliers (n, 2 m, W - 1); it is None at the first round.
+    """
+    _, n, W = path.shape
+    m = len(obstacles)
+    if state is None:
+        nothing, unknown = path.new_zeros(n), path.new_full((n,), torch.inf)
+        state = (path.transpose(0, 1), nothing, unknown, unknown, path.new_zeros(n, 2 * m, W - 1))
+    proposal, damping, before, moved, dual = state
+    q, rows = proposal.transpose(0, 1), torch.arange(n, device=path.device)
+    now = _Batch(rows, q, path, damping, before, moved, torch.zeros_like(moved), dual.transpose(0, 1).contiguous())
+    gap = gaps(obstacles, *segments(path)).view(m, -1, W - 1)
+    violation = gap.amin((0, 2)).neg().clamp(min=0)
+    now = now._replace(damping=_stiffened(now, violation, aim, effort))
+    far = (path - q).square().sum((0, 2)).sqrt()
+    final = (violation <= aim) & ((moved <= effort.settled * far + 1e-5) | (far == 0))
+    new = _round(obstacles, now, gap.flatten(1), effort)
+    kept = torch.where(final[:, None], path, new.p)
+    far = (kept - q).square().sum((0, 2)).sqrt()
+    final |= (violations(obstacles, kept) <= aim) & (new.moved <= effort.settled * far + 1e-5)
+    return kept, final, (proposal, new.damping, violation, new.moved, new.dual.transpose(0, 1).contiguous())
+
+
+def _stiffened(now: _Batch, violation: Tensor, aim: float, effort: Effort) -> Tensor:
+    """Return the damping, (n,), raised for samples whose violation did not halve."""
+    slow = (violation > aim) & (violation > 0.5 * now.before)
+    return torch.where(slow, now.damping * effort.stiffening, now.damping).clamp(max=100)
+
+
+def _leaps(obstacles: Obstacles, path: Tensor, leap: float) -> Tensor:
+    """Return whether a path has a colliding segment too long for a local search to find the way round, (n,)."""
+    _, n, W = path.shape
+    a, b = segments(path)
+    long = (a - b).square().sum(0) > leap * leap
+    which = long.nonzero().squeeze(1)
+    long[which] = gaps(obstacles, a[:, which], b[:, which]).amin(0) < 0
+    return long.view(n, W - 1).any(1)
+
+
+def _round(obstacles: Obstacles, now: _Batch, gap: Tensor, effort: Effort) -> _Batch:
+    """Solve one convex problem for each sample; `gap` is (m, n * (W - 1))."""
+    q, p = now.q, now.p
+    pairs = _linearise(obstacles, p, gap, effort.reach)
+    low, high = (p - effort.step).clamp_(min=-1), (p + effort.step).clamp_(max=1)
+    for bound in (low, high):
+        bound[:, :, 0], bound[:, :, -1] = q[:, :, 0], q[:, :, -1]
+    pull = now.damping[:, None]
+    target, weight = (q + pull * p) / (1 + pull), (1 + pull).expand_as(p)
+    dual = now.dual.flatten()
+    new, multipliers = _solve_convex(
+        pairs, target.flatten(), weight.flatten(), low.flatten(), high.flatten(), dual[pairs.key], effort.sweeps
+    )
+    dual = torch.zeros_like(dual).index_put_((pairs.key,), multipliers).view_as(now.dual)
+    new = new.view_as(p)
+    moved = (new - p).square().sum((0, 2)).sqrt()
+    return now._replace(p=new, damping=now.damping.clamp(min=effort.damping), moved=moved, dual=dual)
+
+
 class _Pairs(NamedTuple):
-    """P linearised pairs: a row of the constraint matrix each.
+    """P linearised pairs, each a row of the constraint matrix.
 
     `at` (4, P) are the flat indices of the two waypoints' x, then y; `row` (4, P) the coefficients there;
     `edge` (P,) the right-hand side; `key` (P,) where the pair's multiplier is kept between rounds.
@@ -53,13 +311,13 @@ class _Pairs(NamedTuple):
 
 
 def _linearise(obstacles: Obstacles, path: Tensor, gap: Tensor, reach: float) -> _Pairs:
-    """The half-planes of all pairs within `reach`; `gap` is (m, N)."""
+    """Return the half-planes of all pairs within `reach`; `gap` is (m, N)."""
     n, W = path.shape[1:]
     which, segment = (gap < reach).nonzero().unbind(1)
     a, b = (end[:, segment] for end in segments(path))
     side = contacts(obstacles, which, a, b)
     corner = contacts(obstacles, which, a, a)
-    # Where the nearest point of a segment is one of its ends, the pair of that waypoint says the same.
+    # If the nearest point of a segment is one of its ends, the pair of that waypoint says the same.
     inner = ((side.t > 0) & (side.t < 1)).nonzero().squeeze(1)
     outer = (corner.gap < reach).nonzero().squeeze(1)
     t = torch.cat([side.t[inner], torch.zeros_like(outer, dtype=path.dtype)])
@@ -96,208 +354,3 @@ def _solve_convex(
         ahead = new + (new - dual) * (sweep / (sweep + 3))
         dual = new
     return target.scatter_add(0, at, (share * dual).flatten()).clamp_(low, high), dual
-
-
-class _Batch(NamedTuple):
-    """The samples still being solved; every tensor has its n rows in dimension -2 or, for (n,), -1."""
-
-    rows: Tensor
-    q: Tensor
-    p: Tensor
-    damping: Tensor
-    before: Tensor
-    moved: Tensor
-    stale: Tensor
-    dual: Tensor
-
-    def take(self, keep: Tensor) -> _Batch:
-        return _Batch(*(x.index_select(-1 if x.ndim == 1 else -2, keep) for x in self))
-
-
-def nearest_paths(
-    obstacles: Obstacles,
-    proposal: Tensor,
-    start: Tensor,
-    aim: float,
-    damping: float,
-    effort: Effort,
-) -> Solution:
-    """Collision-free paths near the proposals, by a local search.
-
-    Of the paths a search passes through, the one nearest to its proposal among those that violate nothing by more
-    than `aim` is kept; without such a path, the one with the smallest violation.
-
-    Args:
-        obstacles: What to stay out of.
-        proposal: The paths to be near to, (2, n, W); the first and the last waypoint stay where they are.
-        start: Where the search begins, (2, n, W), in [-1, 1].
-        aim: Violation that counts as none.
-        damping: Damping of the first round; later ones have that of `effort`.
-        effort: Iteration limits.
-    """
-    _, n, W = proposal.shape
-    m = len(obstacles)
-    best = Solution(
-        start.clone(), start.new_full((n,), torch.inf), torch.zeros(n, dtype=torch.int64, device=start.device)
-    )
-    distance = start.new_full((n,), torch.inf)
-    unknown = torch.full_like(distance, torch.inf)
-    now = _Batch(
-        torch.arange(n, device=start.device),
-        proposal,
-        start,
-        torch.full_like(distance, damping),
-        unknown,
-        unknown,
-        torch.zeros_like(distance),
-        start.new_zeros(2 * m, n, W - 1),
-    )
-    for r in range(effort.rounds + 1):
-        gap = gaps(obstacles, *segments(now.p)).view(m, -1, W - 1)
-        violation = gap.amin((0, 2)).neg_().clamp_(min=0)
-        far = (now.p - now.q).square().sum((0, 2)).sqrt()
-        known, nearest = best.violation[now.rows], distance[now.rows]
-        free = violation <= aim
-        better = torch.where(known <= aim, free & (far < nearest), free | (violation < known))
-        kept = now.rows[better]
-        best.path[:, kept] = now.p[:, better]
-        best.violation[kept], distance[kept] = violation[better], far[better]
-        best.rounds[now.rows] = r
-        stale = torch.where(better, 0.0, now.stale + 1)
-        done = free & ((now.moved <= effort.settled * far + 1e-5) | (far == 0))
-        done |= (known <= aim) & (stale >= effort.stale)
-        if r == 0:
-            done |= _leaps(obstacles, now.p, effort.leap)
-        if r == effort.patience:
-            done |= violation > effort.hopeless
-        if r == effort.rounds or bool(done.all()):
-            break
-        slow = (violation > aim) & (violation > 0.5 * now.before)
-        now = now._replace(
-            damping=torch.where(slow, now.damping * effort.stiffening, now.damping).clamp(max=100),
-            before=violation,
-            stale=stale,
-        )
-        if bool(done.any()):
-            keep = (~done).nonzero().squeeze(1)
-            now, gap = now.take(keep), gap[:, keep]
-        now = _round(obstacles, now, gap.flatten(1), effort)
-    return best
-
-
-def _round(obstacles: Obstacles, now: _Batch, gap: Tensor, effort: Effort) -> _Batch:
-    """Solve one convex problem for each sample."""
-    q, p = now.q, now.p
-    pairs = _linearise(obstacles, p, gap, effort.reach)
-    low, high = (p - effort.step).clamp_(min=-1), (p + effort.step).clamp_(max=1)
-    for bound in (low, high):
-        bound[:, :, 0], bound[:, :, -1] = q[:, :, 0], q[:, :, -1]
-    pull = now.damping[:, None]
-    target = (q + pull * p) / (1 + pull)
-    weight = (1 + pull).expand_as(p)
-    dual = now.dual.flatten()
-    new, multipliers = _solve_convex(
-        pairs, target.flatten(), weight.flatten(), low.flatten(), high.flatten(), dual[pairs.key], effort.sweeps
-    )
-    dual = torch.zeros_like(dual).index_put_((pairs.key,), multipliers).view_as(now.dual)
-    new = new.view_as(p)
-    moved = (new - p).square().sum((0, 2)).sqrt()
-    return now._replace(p=new, damping=now.damping.clamp(min=effort.damping), moved=moved, dual=dual)
-
-
-def improve_paths(
-    obstacles: Obstacles, path: Tensor, state: tuple[Tensor, ...] | None, aim: float, effort: Effort
-) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """One round of the local search, without the roadmap.
-
-    Args:
-        obstacles: What to stay out of.
-        path: (2, n, W), in [-1, 1].
-        state: What the last round carried, None at the first: proposal (n, 2, W), damping, violation and move (n,), and
-            multipliers (n, 2 m, W - 1).
-        aim: Violation that counts as none.
-        effort: As in a search.
-
-    Returns:
-        The paths, which of them are final, (n,), and what to carry.
-    """
-    _, n, W = path.shape
-    m = len(obstacles)
-    if state is None:
-        nothing = path.new_zeros(n)
-        unknown = torch.full_like(nothing, torch.inf)
-        state = (path.transpose(0, 1), nothing, unknown, unknown, path.new_zeros(n, 2 * m, W - 1))
-    proposal, damping, before, moved, dual = state
-    q = proposal.transpose(0, 1)
-    gap = gaps(obstacles, *segments(path)).view(m, -1, W - 1)
-    violation = gap.amin((0, 2)).neg().clamp(min=0)
-    slow = (violation > aim) & (violation > 0.5 * before)
-    damping = torch.where(slow, damping * effort.stiffening, damping).clamp(max=100)
-    rows = torch.arange(n, device=path.device)
-    now = _Batch(rows, q, path, damping, violation, moved, torch.zeros_like(moved), dual.transpose(0, 1).contiguous())
-    far = (path - q).square().sum((0, 2)).sqrt()
-    final = (violation <= aim) & ((moved <= effort.settled * far + 1e-5) | (far == 0))
-    new = _round(obstacles, now, gap.flatten(1), effort)
-    kept = torch.where(final[:, None], path, new.p)
-    far = (kept - q).square().sum((0, 2)).sqrt()
-    final |= (violations(obstacles, kept) <= aim) & (new.moved <= effort.settled * far + 1e-5)
-    return kept, final, (proposal, new.damping, violation, new.moved, new.dual.transpose(0, 1).contiguous())
-
-
-def project_paths(obstacles: Obstacles, proposal: Tensor, aim: float, effort: Effort) -> Solution:
-    """The nearest collision-free paths: a local search, and where that fails one from a roadmap's path.
-
-    Args:
-        obstacles: What to stay out of.
-        proposal: Paths, (2, n, W), with free first and last waypoints, which stay where they are.
-        aim: Violation that counts as none.
-        effort: Iteration limits of each search.
-
-    Returns:
-        Paths in [-1, 1]². A violation above `aim` means that none was found, and the least bad is returned.
-    """
-    inside = proposal.clamp(-1, 1)
-    if not len(obstacles) or not len(proposal[0]):
-        nothing = proposal.new_zeros(proposal.shape[1])
-        return Solution(inside, nothing, nothing.long())
-    # Far outside the square the pull is straight outwards anyway; bounded, it needs no large multipliers.
-    proposal = proposal.clamp(-1 - effort.overhang, 1 + effort.overhang)
-    answer = _search(obstacles, proposal, inside, aim, 0.0, effort)
-    failed = (answer.violation > aim).nonzero().squeeze(1)
-    if len(failed) == 0:
-        return answer
-    path, found = route(obstacles, proposal[:, failed])
-    rows = failed[found]
-    # A route is free from the first round on, so that its first rounds, which are not, must not count as failures.
-    patient = replace(effort, patience=effort.rounds, stale=3 * effort.stale, leap=torch.inf)
-    again = _search(obstacles, proposal[:, rows], path[:, found], aim, effort.damping, patient)
-    answer.rounds[rows] += again.rounds
-    better = again.violation <= answer.violation[rows]
-    rows = rows[better]
-    answer.path[:, rows], answer.violation[rows] = again.path[:, better], again.violation[better]
-    return answer
-
-
-def _search(
-    obstacles: Obstacles, proposal: Tensor, start: Tensor, aim: float, damping: float, effort: Effort
-) -> Solution:
-    """`nearest_paths`, compiled where it can be."""
-    if proposal.device.type == "cpu" and compiled_search() is not None:
-        return Solution(*search_paths(obstacles, proposal, start, aim, damping, effort))
-    return nearest_paths(obstacles, proposal, start, aim, damping, effort)
-
-
-def violations(obstacles: Obstacles, path: Tensor) -> Tensor:
-    """The deepest overlap of each path with an obstacle, (n,)."""
-    _, n, W = path.shape
-    return gaps(obstacles, *segments(path)).view(len(obstacles), n, W - 1).amin((0, 2)).neg_().clamp_(min=0)
-
-
-def _leaps(obstacles: Obstacles, path: Tensor, leap: float) -> Tensor:
-    """Whether a path has a colliding segment so long that no local search will find the way round, (n,)."""
-    _, n, W = path.shape
-    a, b = segments(path)
-    long = (a - b).square().sum(0) > leap * leap
-    which = long.nonzero().squeeze(1)
-    long[which] = gaps(obstacles, a[:, which], b[:, which]).amin(0) < 0
-    return long.view(n, W - 1).any(1)

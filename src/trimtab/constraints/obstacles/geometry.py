@@ -1,7 +1,6 @@
-"""Circles and boxes in the plane, and how clear of them a line segment is.
+"""Circles and boxes in the plane, and the gaps between them and line segments.
 
-Everything here works on flat lists of segments, (N,), against all m obstacles at once, as (m, N) tensors: the long
-axis is contiguous, so that every operation is one vectorised pass.
+Functions take flat lists of N segments against all m obstacles at once, as (m, N) tensors.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from trimtab.core.errors import check_integer
+from trimtab.core.checks import check_integer
 
 __all__ = ["Contacts", "Obstacles", "contacts", "from_segment", "gaps", "penetration", "scattered_circles"]
 
@@ -26,7 +25,7 @@ class Obstacles:
 
     Attributes:
         circles: Centre and radius, (m, 3) as x, y, r; m may be 0.
-        boxes: Corners, (k, 4) as xmin, ymin, xmax, ymax; k may be 0, and is by default.
+        boxes: Corners, (k, 4) as xmin, ymin, xmax, ymax; by default there are none.
 
     Example:
         >>> import torch
@@ -38,7 +37,7 @@ class Obstacles:
     boxes: Tensor = field(default_factory=lambda: torch.zeros(0, 4))
 
     def __post_init__(self) -> None:
-        """Refuse shapes and sizes that describe no obstacle."""
+        """Check shapes and sizes."""
         try:
             circles, boxes = torch.as_tensor(self.circles), torch.as_tensor(self.boxes)
         except (TypeError, ValueError, RuntimeError) as error:
@@ -64,16 +63,11 @@ class Obstacles:
         object.__setattr__(self, "boxes", boxes.to(circles))
 
     def __len__(self) -> int:
-        """How many obstacles there are."""
+        """Return the number of obstacles."""
         return len(self.circles) + len(self.boxes)
 
-    @property
-    def n_boxes(self) -> int:
-        """How many of the obstacles are boxes."""
-        return len(self.boxes)
-
     def to(self, like: Tensor) -> Obstacles:
-        """The same obstacles in the dtype and on the device of `like`."""
+        """Return the same obstacles in the dtype and on the device of `like`."""
         if self.circles.dtype == like.dtype and self.circles.device == like.device:
             return self
         return Obstacles(self.circles.to(like), self.boxes.to(like))
@@ -84,19 +78,9 @@ def _first(mask: Tensor) -> int:
 
 
 def from_segment(a: Tensor, b: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Where on segments the nearest point to (x, y) is, as a share of the way from a to b, and the way on from there.
+    """Return t in [0, 1] of the nearest point (1 - t) a + t b of segments to points, and x and y less that point.
 
-    This is the one place where a segment meets a point; `search.c` and the symbols of `ipopt` say the same in their own
-    languages.
-
-    Args:
-        a: One end of each segment, (2, …).
-        b: The other end, (2, …).
-        x: Of the points, broadcast against the segments.
-        y: Likewise.
-
-    Returns:
-        The share t in [0, 1], and x and y less the coordinates of (1 - t) a + t b.
+    The ends a and b are (2, …); x and y broadcast against the segments. `search.c` and `ipopt` have the same formula.
     """
     ux, uy = b - a
     dx, dy = x - a[0], y - a[1]
@@ -105,34 +89,29 @@ def from_segment(a: Tensor, b: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Te
 
 
 def gaps(obstacles: Obstacles, a: Tensor, b: Tensor) -> Tensor:
-    """The signed gap between each segment and each obstacle: minus the depth where they overlap.
+    """Return the signed gap between each obstacle and each segment, (m, N): minus the depth if they overlap.
 
-    Args:
-        obstacles: m obstacles, circles first, in the dtype and on the device of the segments.
-        a: One end of each segment, (2, N).
-        b: The other end, (2, N).
-
-    Returns:
-        Gaps, (m, N). For a circle the gap is the distance; outside a box it is a lower bound of it.
+    The ends a and b of segments are (2, N), like the obstacles in dtype and device. For a circle the gap is the
+    distance; outside a box it is a lower bound of it.
     """
     cx, cy, r = obstacles.circles.T.unsqueeze(2)
     _, dx, dy = from_segment(a, b, cx, cy)
     gap: Tensor = torch.addcmul(dx * dx, dy, dy).sqrt() - r
-    if not obstacles.n_boxes:
+    if not len(obstacles.boxes):
         return gap
     return torch.cat([gap, _box_gaps(obstacles.boxes.T.unsqueeze(2), a, b).amax(0)])
 
 
 def penetration(obstacles: Obstacles, a: Tensor, b: Tensor) -> Tensor:
-    """How deep each segment is in each obstacle, (m, N): the shortest move of the segment that takes it out."""
+    """Return how deep each segment is in each obstacle, (m, N): the length of the shortest move out."""
     return (-gaps(obstacles, a, b)).clamp(min=0)
 
 
 def _box_gaps(boxes: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Signed gaps between boxes and segments along the five directions that can part them, (5, ...).
+    """Return signed gaps between boxes and segments along the five directions that can separate them, (5, …).
 
     The Minkowski difference of a box and a segment is a hexagon whose sides face along ±x, ±y and the segment's two
-    normals, so the largest gap is minus the penetration depth where it is negative.
+    normals, so that the largest gap, if negative, is minus the penetration depth.
     """
     xmin, ymin, xmax, ymax = boxes
     low, high = torch.minimum(a, b), torch.maximum(a, b)
@@ -144,7 +123,7 @@ def _box_gaps(boxes: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _normal(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Unit normals of segments, and which segments are points and have none."""
+    """Return unit normals of segments, and which segments are points and have none."""
     ux, uy = b - a
     squared = ux * ux + uy * uy
     inverse = 1 / squared.clamp(min=_TINY).sqrt()
@@ -154,8 +133,7 @@ def _normal(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 class Contacts(NamedTuple):
     """Obstacle-segment pairs, each as the half-plane that the nearest point of the segment must stay in.
 
-    A pair's linearised constraint is `nx * px + ny * py >= edge` for the point p = (1 - t) a + t b.
-    Each field is (P,), one entry a pair.
+    The constraint of a pair is `nx * px + ny * py >= edge` for the point p = (1 - t) a + t b. Each field is (P,).
     """
 
     gap: Tensor
@@ -166,15 +144,8 @@ class Contacts(NamedTuple):
 
 
 def contacts(obstacles: Obstacles, which: Tensor, a: Tensor, b: Tensor) -> Contacts:
-    """The half-planes of P pairs.
-
-    Args:
-        obstacles: The obstacles, circles first.
-        which: The obstacle of each pair, (P,), ascending.
-        a: One end of each pair's segment, (2, P).
-        b: The other end, (2, P).
-    """
-    if not obstacles.n_boxes:
+    """Return the half-planes of P pairs: obstacles `which`, (P,) ascending, and segments with ends (2, P)."""
+    if not len(obstacles.boxes):
         return _circle_contacts(obstacles.circles[which].T, a, b)
     m = len(obstacles.circles)
     cut = int((which < m).sum())
@@ -187,7 +158,7 @@ def _circle_contacts(circles: Tensor, a: Tensor, b: Tensor) -> Contacts:
     cx, cy, r = circles
     t, dx, dy = from_segment(a, b, cx, cy)
     distance = (dx * dx + dy * dy).sqrt()
-    # Through the centre there is no direction away from it: take the segment's normal, for a point the x axis.
+    # A segment through the centre has no direction away from it: take its normal, for a point the x axis.
     centred = distance < _CENTRED
     inverse = 1 / distance.clamp(min=_CENTRED)
     normal_x, normal_y, is_point = _normal(a, b)
@@ -206,7 +177,7 @@ def _box_contacts(boxes: Tensor, a: Tensor, b: Tensor) -> Contacts:
     nx = torch.where(oblique, normal_x * facing, (axis == 0).to(a.dtype) - (axis == 1).to(a.dtype))
     ny = torch.where(oblique, normal_y * facing, (axis == 2).to(a.dtype) - (axis == 3).to(a.dtype))
     corner_x, corner_y = torch.where(nx > 0, xmax, xmin), torch.where(ny > 0, ymax, ymin)
-    # Along x or y the nearer end decides; along the segment's own normal, the place where the corner falls on it.
+    # Along x or y the nearer end decides; along the segment's normal, the foot of the corner on the segment.
     ux, uy = b - a
     along = ((corner_x - a[0]) * ux + (corner_y - a[1]) * uy) / (ux * ux + uy * uy).clamp(min=_TINY)
     end = (nx * ux + ny * uy < 0).to(a.dtype)
@@ -216,17 +187,14 @@ def _box_contacts(boxes: Tensor, a: Tensor, b: Tensor) -> Contacts:
 def scattered_circles(
     count: int = 24, *, seed: int, radius: tuple[float, float] = (0.08, 0.13), gap: float = 0.06, spare: float = 0.12
 ) -> Obstacles:
-    """A random map on [-1, 1]²: circles with open passages between them, away from the corners.
+    """Draw a random map on [-1, 1]², float32: circles with open passages between them, away from the corners.
 
     Args:
-        count: Circles wanted.
-        seed: Draws the map; the same seed gives the same map.
+        count: Number of circles.
+        seed: The same seed gives the same map.
         radius: Smallest and largest radius.
-        gap: Least passage between two circles, so that the map stays connected.
-        spare: Radius kept free around the four corners, where starts and goals like to be.
-
-    Returns:
-        The obstacles, float32.
+        gap: Smallest passage between two circles, so that the map stays connected.
+        spare: Radius kept free around the four corners, where starts and goals often are.
     """
     check_integer(count, "the count of circles", 0)
     generator = torch.Generator().manual_seed(seed)

@@ -1,61 +1,43 @@
-"""Nearest collision-free paths by CasADi's IPOPT, one sample at a time, in this process or over a pool of them.
+"""Nearest collision-free paths by CasADi's IPOPT, one sample at a time, in this process or several.
 
-The program is built once for a map and a number of waypoints, with the proposal, the start and the goal as parameters;
-start and goal are part of it, not written over its answer. IPOPT begins at a path that is already free where there is
-one: from a proposal it often stalls.
+The program is built once for a map and a number of waypoints, with the proposal, the start and the goal as parameters.
+IPOPT starts from a path that is already free if there is one: from a proposal it often stalls.
 """
 
 from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trimtab.constraints.ipopt import Workers, casadi, ipopt_options
+from trimtab.constraints.obstacles.batched import violations
 from trimtab.constraints.obstacles.geometry import Obstacles
-from trimtab.core.errors import check_integer
+from trimtab.constraints.processes import Workers
+from trimtab.constraints.program import answer_of, casadi, ipopt_options
 
 __all__ = ["IpoptPaths", "build_program", "solve_one"]
 
 Array = NDArray[np.float64]
 Rows = tuple[tuple[float, ...], ...]
+Answer = tuple[Array, bool, int]
 
 _PURPOSE = "backend='ipopt' (backend='batched' does not)"
-MAX_ITERATIONS = 150
-MAX_TRIES = 2
+_MAX_ITERATIONS = 150
 # A small first barrier keeps IPOPT near the path it is given; the default one throws it across the map.
-STARTED_NEAR: dict[str, Any] = {"ipopt.mu_init": 1e-6}
-
-
-class Program(NamedTuple):
-    """A built nonlinear program and the number of waypoints it is for."""
-
-    solver: Any
-    waypoints: int
-
-
-class _Answer(NamedTuple):
-    path: Array
-    converged: bool
-    iterations: int
+_START_NEAR: dict[str, Any] = {"ipopt.mu_init": 1e-6}
 
 
 def build_program(
     circles: Rows, boxes: Rows, waypoints: int, tolerance: float, options: dict[str, Any] | None = None
-) -> Program:
-    """The projection of one path as a nonlinear program, with the proposal, the start and the goal as parameters.
+) -> Any:
+    """Build CasADi's solver for the projection of one path, with circles (x, y, r) and boxes (xmin, ymin, xmax, ymax).
 
-    Args:
-        circles: x, y, r of each.
-        boxes: xmin, ymin, xmax, ymax of each.
-        waypoints: Waypoints of a path, start and goal included.
-        tolerance: IPOPT's.
-        options: IPOPT options in place of `STARTED_NEAR`.
+    The path has `waypoints` waypoints, start and goal included. The default options start near the given path.
     """
     ca = casadi(_PURPOSE)
     inner, proposal = ca.SX.sym("p", 2, waypoints - 2), ca.SX.sym("q", 2, waypoints - 2)
@@ -72,8 +54,8 @@ def build_program(
         "f": ca.sumsqr(inner - proposal),
         "g": ca.vertcat(*gap),
     }
-    settings = ipopt_options(MAX_ITERATIONS, tolerance) | (STARTED_NEAR if options is None else options)
-    return Program(ca.nlpsol("nearest_path", "ipopt", problem, settings), waypoints)
+    settings = ipopt_options(_MAX_ITERATIONS, tolerance) | (_START_NEAR if options is None else options)
+    return ca.nlpsol("nearest_path", "ipopt", problem, settings)
 
 
 def _circle_gap(ca: Any, circle: tuple[float, ...], a: Any, b: Any) -> Any:
@@ -95,75 +77,67 @@ def _box_gap(ca: Any, box: tuple[float, ...], a: Any, b: Any) -> Any:
     return ca.fmax(oblique, ca.fmax(along_x, along_y))
 
 
-def solve_one(program: Program, proposal: Array, begin: Array) -> tuple[Array, bool, int]:
+def solve_one(solver: Any, proposal: Array, start: Array) -> Answer:
     """Solve for one path: proposal and starting point (2, W) to the path, whether IPOPT succeeded, and iterations."""
     parameters = np.concatenate([proposal[:, 1:-1].T.ravel(), proposal[:, 0], proposal[:, -1]])
     try:
-        answer = program.solver(x0=begin[:, 1:-1].T.ravel(), p=parameters, lbx=-1, ubx=1, lbg=0, ubg=math.inf)
-    except RuntimeError:  # CasADi raises where a function is not finite; one bad sample must not end the batch
-        return begin, False, 0
-    stats = program.solver.stats()
+        answer = solver(x0=start[:, 1:-1].T.ravel(), p=parameters, lbx=-1, ubx=1, lbg=0, ubg=math.inf)
+    except RuntimeError:  # CasADi raises if a function is not finite; one bad sample must not end the batch
+        return start, False, 0
+    stats = solver.stats()
     path = proposal.copy()
     path[:, 1:-1] = np.asarray(answer["x"]).reshape(-1, 2).T
     finite = bool(np.isfinite(path).all())
-    return (path if finite else begin), finite and bool(stats["success"]), int(stats["iter_count"])
+    return (path if finite else start), finite and bool(stats["success"]), int(stats["iter_count"])
 
 
-@lru_cache(maxsize=4)
-def _program(circles: Rows, boxes: Rows, waypoints: int, tolerance: float) -> Program:
-    """The program, built once in each process."""
-    return build_program(circles, boxes, waypoints, tolerance)
+_solver = lru_cache(maxsize=4)(build_program)  # once per process
 
 
-def _solve(circles: Rows, boxes: Rows, tolerance: float, tries: int, proposal: Array, begin: Array) -> _Answer:
-    """One sample with bounded retries: from the path given, then from the proposal, moved off any symmetry."""
-    program = _program(circles, boxes, proposal.shape[1], tolerance)
+def _solve(circles: Rows, boxes: Rows, tolerance: float, tries: int, proposal: Array, start: Array) -> Answer:
+    """Solve for one sample: from the given path, then from the proposal, moved off any symmetry."""
+    solver = _solver(circles, boxes, proposal.shape[1], tolerance)
     spent = 0
     for attempt in range(tries):
-        shift = 1e-3 * np.sin(np.arange(begin.size)).reshape(begin.shape)
-        at = begin if attempt == 0 else np.clip(proposal + shift, -1, 1)
-        found, ok, iterations = solve_one(program, proposal, at)
+        shift = 1e-3 * np.sin(np.arange(start.size)).reshape(start.shape)
+        at = start if attempt == 0 else np.clip(proposal + shift, -1, 1)
+        found, ok, iterations = solve_one(solver, proposal, at)
         spent += iterations
         if ok:
-            return _Answer(found, True, spent)
-    return _Answer(begin, False, spent)
+            return found, True, spent
+    return start, False, spent
 
 
 class IpoptPaths:
-    """Solves paths one by one, over processes if asked (see `Workers`)."""
+    """Solves paths one by one, in worker processes if there are several workers."""
 
-    def __init__(self, obstacles: Obstacles, tolerance: float, workers: int, tries: int = MAX_TRIES) -> None:
-        """Check that CasADi is there; nothing is built yet."""
+    def __init__(self, obstacles: Obstacles, tolerance: float, workers: int, tries: int = 2) -> None:
+        """Check that CasADi is installed; nothing is built yet."""
         casadi(_PURPOSE)
-        self.circles: Rows = tuple(map(tuple, obstacles.circles.tolist()))
-        self.boxes: Rows = tuple(map(tuple, obstacles.boxes.tolist()))
-        self.tolerance = tolerance
-        self.tries = tries
-        self.workers = check_integer(workers, "workers (0 is every core)", 0)
-        self._obstacles = obstacles
+        self.obstacles, self.tolerance, self.workers, self.tries = obstacles, tolerance, workers, tries
         self._pool = Workers()
 
-    def solve(self, proposal: Tensor, begin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Paths, (2, n, W), whether each converged, (n,), and IPOPT's iterations, (n,).
+    def solve(self, proposal: Tensor, start: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return paths, (2, n, W), whether each converged, (n,), and IPOPT's iterations, (n,).
 
-        A sample that IPOPT fails on keeps the path it began at.
+        A sample that IPOPT fails on keeps the path that it started from.
         """
-        from trimtab.constraints.obstacles.batched import violations
-
         if not proposal.shape[1]:
             nothing = torch.zeros(0, dtype=torch.int64, device=proposal.device)
             return proposal, nothing.bool(), nothing
-        q, p = (x.detach().cpu().double().transpose(0, 1).numpy() for x in (proposal, begin))
-        tasks = [(self.circles, self.boxes, self.tolerance, self.tries, *task) for task in zip(q, p, strict=True)]
-        found = self._pool.run(_solve, tasks, self.workers)
-        answers = [answer or _Answer(path, False, 0) for path, answer in zip(p, found, strict=True)]
-        path = torch.from_numpy(np.stack([a.path for a in answers])).transpose(0, 1).to(proposal)
+        circles, boxes = (tuple(map(tuple, rows.tolist())) for rows in (self.obstacles.circles, self.obstacles.boxes))
+        q, p = (x.detach().cpu().double().transpose(0, 1).numpy() for x in (proposal, start))
+        tasks = [(circles, boxes, self.tolerance, self.tries, *task) for task in zip(q, p, strict=True)]
+        found = self._pool.run(_solve, tasks, self.workers, None)
+        answers = [answer_of(answer, (path, False, 0)) for path, answer in zip(p, found, strict=True)]
+        paths, solved, iterations = zip(*answers, strict=True)
+        path = torch.from_numpy(np.stack(paths)).transpose(0, 1).to(proposal)
         path[:, :, 0], path[:, :, -1] = proposal[:, :, 0], proposal[:, :, -1]
         path.clamp_(-1, 1)
-        converged = torch.tensor([a.converged for a in answers], device=proposal.device)
-        if len(self._obstacles):
-            converged &= violations(self._obstacles.to(path), path) <= self.tolerance
-        return path, converged, torch.tensor([a.iterations for a in answers], device=proposal.device)
+        converged = torch.tensor(solved, device=proposal.device)
+        if len(self.obstacles):
+            converged &= violations(self.obstacles.to(path), path) <= self.tolerance
+        return path, converged, torch.tensor(iterations, device=proposal.device)
 
     def close(self) -> None:
         """End the worker processes; the next solve starts new ones."""

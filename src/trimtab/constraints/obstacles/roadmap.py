@@ -1,8 +1,7 @@
-"""Paths through a roadmap: a collision-free path near any proposal, however far that is from one.
+"""Paths through a roadmap: a collision-free path near any proposal, from which a local search can start.
 
-A roadmap is a set of free points and which of them see each other. A path whose waypoints are roadmap points and whose
-neighbours see each other is free of collisions by construction, and the nearest such path is found by dynamic
-programming over the waypoints. It gives a local search a start on the right side of every obstacle.
+A roadmap is a set of free points and which of them see each other. A path of roadmap points that see their neighbours
+is free of collisions, and dynamic programming over the waypoints finds the nearest such path.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Roadmap(NamedTuple):
 
 @lru_cache(maxsize=8)
 def roadmap(obstacles: Obstacles) -> Roadmap:
-    """The roadmap of a map; made once and kept."""
+    """Build the roadmap of a map, once."""
     points = torch.cat([_grid(obstacles), _passages(obstacles)], dim=1)
     points = points[:, _clearance(obstacles, points, points) > _MARGIN]
     M = points.shape[1]
@@ -46,7 +45,7 @@ def _grid(obstacles: Obstacles) -> Tensor:
 
 
 def _passages(obstacles: Obstacles) -> Tensor:
-    """The middle of the passage between any two neighbouring obstacles, and between an obstacle and a wall."""
+    """Return the middle of the passage between neighbouring obstacles, and between an obstacle and a wall."""
     x, y, r = obstacles.circles.T
     xmin, ymin, xmax, ymax = obstacles.boxes.T
     low = torch.stack([torch.cat([x - r, xmin]), torch.cat([y - r, ymin])])
@@ -55,7 +54,7 @@ def _passages(obstacles: Obstacles) -> Tensor:
     away = centre[:, None, :] - centre[:, :, None]
     distance = away.square().sum(0).sqrt()
     unit = away / distance.clamp(min=1e-9)
-    # How far each obstacle reaches along the line of centres: the radius, or where the line leaves the box.
+    # the reach of each obstacle along the line of centres: the radius, or where the line leaves the box
     box = (half[:, :, None] / unit.abs().clamp(min=1e-9)).amin(0)
     radius = torch.cat([r, torch.zeros_like(xmin)])[:, None].expand_as(box)
     is_circle = torch.arange(len(obstacles), device=r.device)[:, None] < len(r)
@@ -79,7 +78,7 @@ def _clearance(obstacles: Obstacles, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _sees(obstacles: Obstacles, a: Tensor, b: Tensor) -> Tensor:
-    """Whether the way from each a to its b is free: two of (2, k, M) to (k, M)."""
+    """Return whether the way from each a to its b is free: two of (2, k, M) to (k, M)."""
     if not a[0].numel():  # a map may leave no point free
         return torch.zeros(a.shape[1:], dtype=torch.bool, device=a.device)
     rows = max(1, _CHUNK // a.shape[2])
@@ -91,14 +90,9 @@ def _sees(obstacles: Obstacles, a: Tensor, b: Tensor) -> Tensor:
 
 
 def route(obstacles: Obstacles, proposal: Tensor) -> tuple[Tensor, Tensor]:
-    """Collision-free paths near the proposals over the roadmap.
+    """Return collision-free paths near the proposals over the roadmap, (2, n, W), and whether there is one, (n,).
 
-    Args:
-        obstacles: The map.
-        proposal: Paths, (2, n, W), of which the first and the last waypoint are kept.
-
-    Returns:
-        The paths, (2, n, W), and whether there is one, (n,); rows without one hold the proposal.
+    The first and the last waypoint of a proposal are kept; rows without a path hold the proposal.
     """
     points, sees = roadmap(obstacles)
     _, n, W = proposal.shape
@@ -118,7 +112,7 @@ def route(obstacles: Obstacles, proposal: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _hops(to_goal: Tensor, sees: Tensor, limit: int) -> Tensor:
-    """How many segments each point is from the goal, (n, M); inf if more than `limit`."""
+    """Return how many segments each point is from the goal, (n, M); inf if more than `limit`."""
     passage = sees.float()
     hops = torch.full(to_goal.shape, torch.inf, device=to_goal.device).masked_fill_(to_goal, 1)
     reached, new = to_goal, to_goal
@@ -132,14 +126,14 @@ def _hops(to_goal: Tensor, sees: Tensor, limit: int) -> Tensor:
 
 
 def _cheapest(proposal: Tensor, price: Tensor, hops: Tensor, points: Tensor, sees: Tensor) -> Tensor:
-    """The roadmap point of each inner waypoint, (n, W - 2), of the cheapest path a beam search finds.
+    """Return the roadmap point of each inner waypoint, (n, W - 2), of the cheapest path that a beam search finds.
 
-    Points that could not reach the goal in the segments that are left are never entered, so no beam runs dry.
+    Points that cannot reach the goal in the remaining segments are never entered, so that no beam becomes empty.
     """
     _, n, W = proposal.shape
     M = points.shape[1]
     beam = min(_BEAM, M)
-    # In a beam sorted by price, the cheapest way to a point is from the first that sees it: the largest rank does.
+    # the beam is sorted by price, so that the cheapest way to a point is from the first that sees it
     rank = torch.arange(beam, 0, -1, dtype=torch.uint8, device=points.device)[:, None]
     came_from: list[Tensor] = []
     for i in range(1, W - 1):
@@ -151,7 +145,7 @@ def _cheapest(proposal: Tensor, price: Tensor, hops: Tensor, points: Tensor, see
             break
         cheapest, where = price.topk(beam, dim=1, largest=False)
         ranked = sees.index_select(0, where.flatten()).view(n, beam, M).mul_(rank).amax(1)
-        ranked = ranked.long().neg_().add_(beam)  # place in the beam; `beam` itself where no one sees the point
+        ranked = ranked.long().neg_().add_(beam)  # place in the beam; `beam` itself if no point sees it
         nowhere = ranked == beam
         ranked.clamp_(max=beam - 1)
         price = cheapest.gather(1, ranked).masked_fill_(nowhere, torch.inf)

@@ -1,23 +1,21 @@
 """Problems to sample: a sampler, a constraint and a distance each.
 
-A domain is made by `domain(name, **settings)`. Each lives in one module with a function `make(**settings)`; a new one
-is a module and a line in `DOMAINS`.
+`domain(name, **settings)` makes a domain. Each lives in one module. A synthetic module has the dictionary `SAMPLERS`
+of sampler classes, whose fields are the settings, and `make(name, sampler)`. The module of a learned sampler has
+`make(**settings)`. A new domain is a module and a line in `DOMAINS`.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
-import math
-from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import cache
 from importlib import import_module, resources
+from typing import Any
 
-from trimtab.core.errors import check_integer, check_number, check_type, unknown
+from trimtab.core.checks import check_type, unknown
 from trimtab.evaluation.domains.base import Domain, Problem, View
-from trimtab.evaluation.domains.flow import Flow
-from trimtab.evaluation.domains.langevin import Chain
 
 __all__ = [
     "DOMAINS",
@@ -36,38 +34,38 @@ __all__ = [
 SYNTHETIC = ("so3", "se3", "terrain", "so3-impulse", "se3-lever", "terrain-ridge")
 """The six controlled domains of the paper, in its order."""
 
-DYNAMICS: dict[str, tuple[str, type]] = {"langevin": ("make", Chain), "flow": ("make_flow", Flow)}
-"""What `dynamics=` of a synthetic domain may be: the function of its module that makes it, and what that hands on."""
+DYNAMICS = ("langevin", "flow")
+"""The values of the setting `dynamics` of a synthetic domain."""
 
 VARIANTS = {
     "flow": "at constant speed",
     "ramp": "at a speed that grows in proportion to time",
     "replica": "with settings fitted to the paper's tables",
 }
-"""Endings of the names of synthetic domains that flow, as in `so3-flow`, and what they mean."""
-
-DOMAINS: dict[str, str] = {
-    "so3": "trimtab.evaluation.domains.so3",
-    "se3": "trimtab.evaluation.domains.se3",
-    "terrain": "trimtab.evaluation.domains.terrain",
-    "so3-impulse": "trimtab.evaluation.domains.so3_impulse",
-    "se3-lever": "trimtab.evaluation.domains.se3_lever",
-    "terrain-ridge": "trimtab.evaluation.domains.terrain_ridge",
-    "linkage": "trimtab.evaluation.domains.linkage",
-    "pdm": "trimtab.evaluation.domains.pdm.domain",
-    "reaction-flow": "trimtab.evaluation.domains.reaction_flow.domain",
-    "grid": "trimtab.evaluation.domains.grid.domain",
-}
-"""Where each domain's `make` is; imported when asked for, since some load a model."""
+"""The endings of the names of synthetic domains that flow, as in `so3-flow`, and their meanings."""
 
 FLOWS = tuple(f"{name}-{variant}" for variant in VARIANTS for name in SYNTHETIC)
-"""The synthetic domains with flow dynamics, by their own names."""
+"""The names of the synthetic domains with flow dynamics."""
 
-DOMAINS |= {name: DOMAINS[name.rpartition("-")[0]] for name in FLOWS}
+_MODULES = {
+    **{name: name.partition("-")[0] for name in (*SYNTHETIC, "terrain-dome")},
+    "linkage": "linkage",
+    "pdm": "pdm.domain",
+    "reaction-flow": "reaction_flow.domain",
+    "grid": "grid.domain",
+    **{name: name.partition("-")[0] for name in FLOWS},
+}
+DOMAINS: dict[str, str] = {name: f"{__name__}.{module}" for name, module in _MODULES.items()}
+"""The module of each domain; it is imported on request, since some load a model."""
 
 
-def domain(name: str, **settings: object) -> Domain:
-    """Make a domain by name; `settings` are those of its module's `make`, or `make_flow` where `dynamics="flow"`.
+def domain(name: str, **settings: Any) -> Domain:
+    """Make a domain by name.
+
+    Args:
+        name: A key of `DOMAINS`.
+        settings: The fields of its sampler, or the arguments of `make` in its module. Synthetic domains also take
+            `dynamics`, "langevin" or "flow".
 
     Example:
         >>> domain("so3", kappa=0.5).name
@@ -80,34 +78,24 @@ def domain(name: str, **settings: object) -> Domain:
     base, variant = base_of(name), name.rpartition("-")[2]
     if base != name:
         if (dynamics := settings.get("dynamics", "flow")) != "flow":
-            raise ValueError(
-                f"{name} is {base} with dynamics='flow': got dynamics={dynamics!r}; ask for {base!r} with it"
-            )
-        made = domain(base, **_settings_of_variant(base, variant) | settings)
-        summary = f"{made.summary}, {VARIANTS[variant]}"
-        return replace(
-            made, name=name, summary=summary, view=replace(made.looks, label=f"{made.looks.label} {variant}")
-        )
+            raise ValueError(f"{name} has dynamics='flow': got dynamics={dynamics!r}; use {base!r} for other dynamics")
+        made = domain(base, **_variant_settings(base, variant) | settings)
+        view = replace(made.looks, label=f"{made.looks.label} {variant}")
+        return replace(made, name=name, summary=f"{made.summary}, {VARIANTS[variant]}", view=view)
     module = import_module(DOMAINS[name])
-    dynamics = settings.pop("dynamics", "langevin") if hasattr(module, "make_flow") else "langevin"
-    if not isinstance(dynamics, str) or dynamics not in DYNAMICS:
-        raise unknown("dynamics", dynamics, DYNAMICS)
-    maker, handed_on = DYNAMICS[dynamics]
-    make = getattr(module, maker)
-    known = _settings_of(make, handed_on)
-    for setting, value in settings.items():
-        if setting not in known:
-            raise unknown(
-                f"setting of {name}", setting, [*known, *(["dynamics"] if hasattr(module, "make_flow") else [])]
-            )
-        _check_like(known[setting], value, f"{setting}, a setting of {name},")
-    made = make(**settings)
-    assert isinstance(made, Domain)
-    return made
+    if not hasattr(module, "SAMPLERS"):
+        _check_names(name, settings, [*inspect.signature(module.make).parameters])
+        return _made(module.make(**settings))
+    choices: dict[str, type[Any]] = module.SAMPLERS[name]
+    dynamics = settings.pop("dynamics", next(iter(choices)))
+    if not isinstance(dynamics, str) or dynamics not in choices:
+        raise unknown("dynamics", dynamics, choices)
+    _check_names(name, settings, [*(field.name for field in fields(choices[dynamics])), "dynamics"])
+    return _made(module.make(name, choices[dynamics](**settings)))
 
 
 def base_of(name: str) -> str:
-    """The synthetic domain that a name with a variant's ending stands for; any other name as it is.
+    """Return the synthetic domain of a name that ends with a variant; return any other name as it is.
 
     Example:
         >>> base_of("se3-lever-replica"), base_of("se3-lever")
@@ -118,7 +106,7 @@ def base_of(name: str) -> str:
 
 
 def dynamics_of(name: str) -> str | None:
-    """The kind of dynamics that a synthetic domain's name stands for; None for any other name.
+    """Return the kind of dynamics that the name of a synthetic domain stands for; None for any other name.
 
     Example:
         >>> dynamics_of("so3"), dynamics_of("so3-impulse-ramp"), dynamics_of("grid")
@@ -129,30 +117,25 @@ def dynamics_of(name: str) -> str | None:
     return None if base_of(name) == name else name.rpartition("-")[2]
 
 
-def _settings_of(make: Callable[..., Domain], handed_on: type) -> dict[str, object]:
-    """A domain's settings with their defaults, those that `make` hands on among them."""
-    parameters = inspect.signature(make).parameters.values()
-    own = {one.name: one.default for one in parameters if one.kind is not one.VAR_KEYWORD}
-    return own if len(own) == len(parameters) else own | {field.name: field.default for field in fields(handed_on)}
+def _made(made: Any) -> Domain:
+    return check_type(made, Domain, "the answer of make")
 
 
-def _check_like(default: object, value: object, what: str) -> None:
-    """Refuse what is no number where the default is one; what range it may have is the domain's own to say."""
-    if type(default) is int:
-        check_integer(value, what, -(2**31))
-    elif type(default) is float and not math.isfinite(check_number(value, what)):
-        raise ValueError(f"{what} must be a finite number: got {value!r}")
+def _check_names(name: str, settings: dict[str, Any], known: list[str]) -> None:
+    for setting in settings:
+        if setting not in known:
+            raise unknown(f"setting of {name}", setting, known)
 
 
-def _settings_of_variant(base: str, variant: str) -> dict[str, object]:
-    """What a synthetic domain is made with under a name of its own."""
-    own: dict[str, dict[str, object]] = {"flow": {}, "ramp": {"ramp": 1.0}, "replica": _replica()[base]}
-    return {"dynamics": "flow"} | own[variant]
+def _variant_settings(base: str, variant: str) -> dict[str, Any]:
+    settings = {"flow": {}, "ramp": {"ramp": 1.0}, "replica": _replica()[base]}[variant]
+    return {"dynamics": "flow"} | settings
 
 
 @cache
-def _replica() -> dict[str, dict[str, object]]:
-    """Settings fitted to the paper's tables in sample, 59 numbers for 54: such dynamics exist, no more."""
-    text = resources.files("trimtab.evaluation.domains").joinpath("replica.json").read_text(encoding="utf-8")
-    fitted: dict[str, dict[str, object]] = json.loads(text)
+def _replica() -> dict[str, dict[str, Any]]:
+    """Read the settings fitted to the paper's tables: 59 numbers for 54, which shows only that such dynamics exist."""
+    fitted: dict[str, dict[str, Any]] = json.loads(
+        resources.files(__name__).joinpath("replica.json").read_text("utf-8")
+    )
     return fitted

@@ -1,29 +1,30 @@
-"""What a domain is."""
+"""The values that describe a domain: `Domain`, and how its states are drawn, `View`."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
-from trimtab.core.errors import check_callable, check_type
+from trimtab.core.arrays import numbers_of
+from trimtab.core.checks import check_callable, check_type
 from trimtab.core.files import plain_name
 from trimtab.core.metrics import Distance
 from trimtab.core.problem import Problem
-from trimtab.core.states import numbers_of
 
-__all__ = ["Domain", "Graph", "Problem", "View", "renamed"]
+__all__ = ["Domain", "Graph", "Problem", "View", "renamed", "synthetic"]
 
 
 def renamed(value: int, old_value: int | None, name: str, old_name: str) -> int:
-    """The value of a setting that had another name, which works with a warning until version 0.3."""
+    """Return the value of a setting whose old name works with a warning until version 0.3."""
     if old_value is None:
         return value
     warnings.warn(
-        f"the setting {old_name} is called {name} now, as everywhere; {old_name} goes with version 0.3",
+        f"the setting {old_name} is called {name} now; {old_name} goes with version 0.3",
         DeprecationWarning,
         stacklevel=4,
     )
@@ -36,31 +37,26 @@ def _first_two(x: Any) -> Tensor:
 
 @dataclass(frozen=True)
 class Graph:
-    """A network that states are drawn on.
+    """A network that states are drawn on."""
 
-    Attributes:
-        places: Where each node is drawn, x and y.
-        edges: The two nodes of each edge.
-    """
-
-    places: tuple[tuple[float, float], ...]
-    edges: tuple[tuple[int, int], ...]
+    places: tuple[tuple[float, float], ...]  # x and y of each node in the drawing
+    edges: tuple[tuple[int, int], ...]  # two nodes of each edge
 
 
 @dataclass(frozen=True)
 class View:
-    r"""How a domain's states become points: in the plane or in space, or the final state as a whole.
+    r"""How the states of a domain become points in the plane or in space.
 
     Attributes:
-        label: The domain as tables and figures name it.
+        label: The name of the domain in tables and figures.
         title: What is drawn.
-        axes: Names of the two or three coordinates.
-        points: (m, \*event) to (m, len(axes)); of a whole state, to (m, w, len(axes)).
-        final: Whether a state is a path of its own (a trajectory, a profile): the final one is drawn then, and not
-            how the states follow each other.
-        ground: The ranges of the first two coordinates over which the surface is drawn that the states lie on.
-        graph: A network whose edges, one for each point of a whole state, are coloured by the second coordinate, a
-            share of what the edge can carry.
+        axes: The names of the two or three coordinates.
+        points: Maps states (m, \*event) to points (m, len(axes)), or to curves (m, w, len(axes)) if `final`.
+        final: True if one state is a whole curve (a trajectory, a profile). Figures then draw the final state, and
+            otherwise the sequence of states.
+        ground: The ranges of the first two coordinates over which the surface under the states is drawn.
+        graph: A network with one edge for each point of a curve. The edges are coloured by the second coordinate, a
+            share of the capacity of the edge.
     """
 
     label: str
@@ -72,7 +68,7 @@ class View:
     graph: Graph | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be drawn."""
+        """Check the types of label, title, points and axes."""
         check_type(self.label, str, "the label of a view")
         check_type(self.title, str, "the title of a view")
         check_callable(self.points, "the points of a view", "points(states)")
@@ -86,15 +82,15 @@ class Domain:
     """A family of problems, one for each seed, and the distance between their states.
 
     Attributes:
-        name: The key it is known by.
+        name: The name that `domain(name)` knows it by; it becomes part of file names.
         summary: One sentence.
-        problem: `problem(seeds)` makes sampler and constraint; data that differs from sample to sample (start, goal)
-            depends on the sample's seed only.
-        distance: rho, (n, *event) twice to (n,); states that are off the constraint set are allowed.
-        settings: The parameters it was made with, JSON only.
-        quality: Judges final states (n, *event), given the constraint they were made for: numbers by name, (n,) each,
-            which studies keep beside the path metrics. None where there is nothing more to say.
-        view: What of its states is drawn, and its name in figures; None where `looks` may choose.
+        problem: `problem(seeds)` returns sampler, constraint and seeds as a `Problem`. Data that differ from sample to
+            sample, such as start and goal, depend on the seed of the sample only.
+        distance: `distance(a, b)` of states (n, *event) returns (n,); the states may be off the constraint set.
+        settings: The parameters that it was made with, JSON values only.
+        quality: `quality(final, constraint)` returns numbers by name, (n,) each, for the final states (n, *event).
+            Studies record them next to the path metrics. None if there is no quality.
+        view: How its states are drawn; None lets `looks` choose.
     """
 
     name: str
@@ -106,7 +102,7 @@ class Domain:
     view: View | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is no domain; its name becomes part of file names."""
+        """Check the types of all parts."""
         plain_name(self.name, "the name of a domain")
         check_type(self.summary, str, "the summary of a domain")
         check_callable(self.problem, "problem", "problem(seeds)")
@@ -119,5 +115,11 @@ class Domain:
 
     @property
     def looks(self) -> View:
-        """The view; of a domain that has none, the first two numbers of the state under its own name."""
+        """Return the view, or one of the first two numbers of the state if there is none."""
         return self.view or View(self.name)
+
+
+def synthetic(name: str, sampler: Any, constraint: Any, distance: Distance, view: View) -> Domain:
+    """Return the domain of a synthetic sampler, whose fields are the settings."""
+    problem = partial(Problem, sampler, constraint, distance=distance)
+    return Domain(name, sampler.summary, problem, distance, sampler.settings(), view=view)

@@ -1,30 +1,27 @@
 """A closed linkage: a chain of bars pinned at both ends, sampled by its joint angles, which need not close the loop.
 
-The state is what a mechanism's encoders measure, the angle at each joint. A step moves every joint by itself, so that
-the far end of the chain leaves its pin; the gap is the defect. The projection closes it by Gauss-Newton steps, each of
-which the solver offers by itself (`improve`), so that a correction can be a part of one.
+States are the angles at the joints, (n, bars). A step moves every joint on its own, so the far end of the chain leaves
+its pin; the gap is the defect. The projection closes it by Gauss-Newton steps, which the solver offers one by one
+(`improve`), so that a correction can be a part of a projection.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from functools import cached_property, partial
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from trimtab.constraints.equality import NonlinearEquality
-from trimtab.core.errors import check_number
-from trimtab.core.exact_math import Array, batch_first, batch_last, logistic, sin_cos, stack
 from trimtab.core.noise import Noise
-from trimtab.evaluation.domains.base import Domain, Problem, View
-from trimtab.evaluation.domains.langevin import Chain
-from trimtab.evaluation.domains.so3_impulse import Impulses
+from trimtab.evaluation.domains.base import Domain, View, synthetic
+from trimtab.evaluation.domains.dynamics import Bursts, Chain
 
-__all__ = ["Bars", "LinkageChain", "joint_distance", "joint_places", "make"]
+__all__ = ["SAMPLERS", "Bars", "LinkageChain", "joint_distance", "joint_places", "make"]
 
 _CONCENTRATION = 2.0
 _SPREAD = 0.3  # of the joints about the first posture
@@ -34,46 +31,30 @@ _SPREAD = 0.3  # of the joints about the first posture
 class Bars:
     """A chain of bars of length 1 from a pin at the origin to a pin at (frame, 0).
 
-    A closed posture at which the equations lose rank is one with all bars in a line. There is none unless the frame is
-    a sum of as many ones and minus ones as there are bars: six bars and a frame of 3 have none.
-
-    Attributes:
-        count: Bars, of which the frame is not one: there are count - 2 ways to move.
-        frame: Distance of the pins.
+    The equations lose rank only at closed postures with all bars in a line. There are none unless the frame is a sum
+    of as many ones and minus ones as there are bars: six bars and a frame of 3 have none.
     """
 
-    count: int = 6
-    frame: float = 3.0
-
-    def __post_init__(self) -> None:
-        """Refuse a chain that does not close or cannot move."""
-        if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 3:
-            raise ValueError(
-                f"bars must be a whole number of at least 3, with which a loop can move: got {self.count!r}"
-            )
-        check_number(self.frame, "frame")
-        if not 0 < self.frame < self.count:
-            raise ValueError(
-                f"{self.count} bars of length 1 reach over a frame in (0, {self.count}): got {self.frame!r}"
-            )
+    count: int = 6  # number of bars; the loop can move in count - 2 ways
+    frame: float = 3.0  # distance of the pins
 
     def gap(self, joints: Tensor) -> Tensor:
-        """From the second pin to the end of the chain, of one sample's joint angles, (count,) to (2,)."""
+        """Return the vector from the second pin to the end of the chain of one sample, (count,) to (2,)."""
         bars = joints.cumsum(0)
         return torch.stack([bars.cos().sum() - self.frame, bars.sin().sum()])
 
     def posture(self, shape: Iterable[float]) -> Tensor:
-        """The joint angles, (count,), of a closed posture whose bars' angles are in proportion to `shape`.
+        """Return the joint angles, (count,), of a closed posture whose bars have angles in proportion to `shape`.
 
-        The shape must be its own opposite read backwards: then the chain ends at the height of its pins.
+        The shape must change its sign when it is read backwards: then the chain ends at the height of its pins.
         """
-        turns = list(shape)
-        low, high = 0.0, math.pi  # within which the chain gets shorter as the angles grow
+        turns = torch.tensor(list(shape), dtype=torch.float64)
+        low, high = 0.0, math.pi  # in this range the chain gets shorter as the angles grow
         for _ in range(60):
             middle = (low + high) / 2
-            longer = math.fsum(math.cos(middle * turn) for turn in turns) > self.frame
+            longer = bool((middle * turns).cos().sum() > self.frame)
             low, high = (middle, high) if longer else (low, middle)
-        bars = torch.tensor([low * turn for turn in turns], dtype=torch.float64)
+        bars = low * turns
         return torch.cat([bars[:1], bars.diff()])
 
     @property
@@ -88,126 +69,89 @@ class Bars:
 
 
 @dataclass(frozen=True)
-class LinkageChain:
+class LinkageChain(Bursts, Chain):
     """A Langevin chain of joint angles that drifts along closed postures to one of two arches, with bursts of noise.
 
-    The log density is that of two postures, each a product of von Mises densities. Its gradient loses the part that
-    would open the loop; what has opened is closed by the share kappa of a Gauss-Newton step.
-
-    Attributes:
-        chain: Step sizes.
-        impulses: The bursts.
-        bars: The mechanism.
-        constraint: Closes the loop of the same bars: `NonlinearEquality(bars.gap, …)`.
+    The log density is that of two postures, each a product of von Mises densities. The drift is its gradient without
+    the part that would open the loop. The pull is the share kappa of a Gauss-Newton step.
     """
 
-    chain: Chain = field(default_factory=Chain)
-    impulses: Impulses = field(default_factory=lambda: Impulses(width=1, strength=0.3))
-    bars: Bars = field(default_factory=Bars)
-    constraint: NonlinearEquality = field(default_factory=lambda: NonlinearEquality(Bars().gap, refinements=0))
+    summary: ClassVar[str] = "joint angles of a chain of bars pinned at both ends, closed by Gauss-Newton"
+
+    width: int = 1
+    strength: float = 0.3
+    bars: int = 6  # number of bars
+    frame: float = 3.0  # distance of the pins
+    tolerance: float = 1e-8  # gap at which a projection has converged
 
     def __post_init__(self) -> None:
-        """Refuse a constraint that closes another loop."""
-        off = float(self.constraint.defect(self.bars.wave[None]))
-        if not off <= 1e-9:
-            raise ValueError(
-                f"the constraint closes another loop than that of {self.bars}, of which a closed posture is off by "
-                f"{off:.2g}; give constraint=NonlinearEquality(bars.gap, refinements=0) with the same bars"
-            )
+        """Check that the bars can close a loop that moves."""
+        super().__post_init__()
+        if self.bars < 3:
+            raise ValueError(f"bars must be at least 3, or the loop cannot move: got {self.bars!r}")
+        if not self.frame < self.bars:
+            raise ValueError(f"frame must be in (0, {self.bars}), the reach of {self.bars} bars: got {self.frame!r}")
 
     @property
-    def n_steps(self) -> int:
-        """T."""
-        return self.chain.n_steps
+    def loop(self) -> Bars:
+        """The mechanism."""
+        return Bars(self.bars, self.frame)
+
+    @cached_property
+    def constraint(self) -> NonlinearEquality:
+        """The equations of the closed loop; without refinements a projection is exactly its Gauss-Newton steps."""
+        return NonlinearEquality(self.loop.gap, tolerance=self.tolerance, refinements=0)
 
     def start(self, noise: Noise) -> Tensor:
-        """Closed postures about a wave, which begins above the pins or below them, (n, bars)."""
-        spread = _SPREAD * (2 * noise.uniform(-1, (self.bars.count,)) - 1)
+        """Draw closed postures about a wave, which starts above the pins or below them, (n, bars)."""
+        spread = _SPREAD * (2 * noise.uniform(-1, (self.bars,)) - 1)
         side = torch.where(noise.uniform(-1, (1,), stream=1) < 0.5, -1, 1)
-        closed: Tensor = self.constraint.project(side * (self.bars.wave + spread)).x
+        closed: Tensor = self.constraint.project(side * (self.loop.wave + spread)).x
         return closed
 
     def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
-        """Proposals, (n, bars)."""
-        q = batch_last(x)
-        moved = batch_first(q + self._motion(q))
-        own = self.chain.noise(t) * noise.normal(t, (self.bars.count,))
-        return moved + own + self.impulses.at(t, self.n_steps, noise, (self.bars.count,))
+        """Return proposals, (n, bars)."""
+        event = (self.bars,)
+        return x + self._motion(x) + self.noise(t) * noise.normal(t, event) + self.burst(t, noise, event)
 
     @cached_property
-    def _arch(self) -> list[tuple[float, float]]:
-        """Sine and cosine of each joint angle of the arch; those of its mirror image are (-sine, cosine)."""
-        return [(math.sin(angle), math.cos(angle)) for angle in self.bars.arch.tolist()]
+    def _arch(self) -> Tensor:
+        return self.loop.arch
 
-    def _motion(self, q: Array) -> Array:
-        """Drift along the closed postures and pull towards them, (bars, n)."""
-        bars = [q[0]]
-        for angle in q[1:]:
-            bars.append(bars[-1] + angle)
-        (sines, cosines), (sin_q, cos_q) = sin_cos(stack(bars)), sin_cos(q)
-        # J: what lies beyond a joint turns about it, and with it the end
-        beyond = [(-sines[-1], cosines[-1])]
-        for sine, cosine in zip(sines[-2::-1], cosines[-2::-1], strict=True):
-            beyond.append((beyond[-1][0] - sine, beyond[-1][1] + cosine))
-        across, up = (stack(part) for part in zip(*beyond[::-1], strict=True))
-        # towards the arch sin(a - q), and towards its mirror image sin(-a - q), by their shares
-        over = stack([sine * c for (sine, _), c in zip(self._arch, cos_q, strict=True)])
-        both = stack([cosine * s for (_, cosine), s in zip(self._arch, sin_q, strict=True)])
-        nearer = _total([2 * sine * s for (sine, _), s in zip(self._arch, sin_q, strict=True)])
-        share = logistic(_CONCENTRATION * nearer)
-        wish = self.chain.drift * ((2 * share - 1) * over - both)
-        # the shortest change of joints that moves the end back by kappa of the gap and by what the wish would move it
-        gap = (_total(cosines) - self.bars.frame, _total(sines))
-        back_x = _total(across * wish) + self.chain.kappa * gap[0]
-        back_y = _total(up * wish) + self.chain.kappa * gap[1]
-        xx, xy, yy = _total(across * across), _total(across * up), _total(up * up)
-        area = xx * yy - xy * xy
-        return wish - across * ((yy * back_x - xy * back_y) / area) - up * ((xx * back_y - xy * back_x) / area)
-
-
-def _total(parts: Any) -> Array:
-    """The sum of (n,) arrays, term by term."""
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
+    def _motion(self, q: Tensor) -> Tensor:
+        """Return the drift along the closed postures and the pull towards them, (n, bars)."""
+        sines, cosines = q.cumsum(1).sin(), q.cumsum(1).cos()
+        # a joint turns all that lies beyond it: column k of the Jacobian is a sum over the bars from k on
+        beyond = torch.stack([-sines, cosines], dim=1).flip(2).cumsum(2).flip(2)  # (n, 2, bars)
+        gap = torch.stack([cosines.sum(1) - self.frame, sines.sum(1)], dim=1)
+        # sin(arch - q) leads to the arch and sin(-arch - q) to its mirror image, weighted by their shares
+        arch = self._arch.to(q)
+        share = torch.sigmoid(2 * _CONCENTRATION * (arch.sin() * q.sin()).sum(dim=1, keepdim=True))
+        wish = self.drift * ((2 * share - 1) * arch.sin() * q.cos() - arch.cos() * q.sin())
+        # the shortest change of the joints that takes back kappa of the gap and what the wish would add to it
+        back = beyond @ wish[..., None] + self.kappa * gap[..., None]
+        solved: Tensor = torch.linalg.solve(beyond @ beyond.mT, back)
+        return wish - (beyond.mT @ solved)[..., 0]
 
 
 def joint_places(x: Tensor) -> Tensor:
-    """Where the ends of the bars are, the first pin among them, (n, bars) to (n, bars + 1, 2)."""
+    """Return the places of the ends of the bars, the first pin included, (n, bars) to (n, bars + 1, 2)."""
     bars = x.cumsum(1)
     ends = torch.stack([bars.cos(), bars.sin()], dim=2).cumsum(1)
     return torch.cat([torch.zeros_like(ends[:, :1]), ends], dim=1)
 
 
 def joint_distance(a: Tensor, b: Tensor) -> Tensor:
-    """Root-mean-square distance of the ends of the bars, (n, bars) twice to (n,)."""
+    """Return the root-mean-square distance of the ends of the bars of a and b, (n, bars) each, as (n,)."""
     apart = joint_places(a)[:, 1:] - joint_places(b)[:, 1:]
     return apart.square().sum(dim=2).mean(dim=1).sqrt()
 
 
-def make(
-    *,
-    bars: int = 6,
-    frame: float = 3.0,
-    bursts: int = 4,
-    width: int = 1,
-    strength: float = 0.3,
-    tolerance: float = 1e-8,
-    **settings: Any,
-) -> Domain:
-    """The domain `linkage`; settings are those of `Bars` and `Impulses`, the tolerance, and the fields of `Chain`."""
-    loop, chain, impulses = Bars(bars, frame), Chain(**settings), Impulses(bursts, width, strength)
-    # without refinements, so that a projection is exactly its Gauss-Newton steps to the end
-    constraint = NonlinearEquality(loop.gap, tolerance=tolerance, refinements=0)
-    sampler = LinkageChain(chain, impulses, loop, constraint)
-    problem = partial(Problem, sampler, constraint, distance=joint_distance)
-    own = {"bars": bars, "frame": frame, "bursts": bursts, "width": width, "strength": strength, "tolerance": tolerance}
-    return Domain(
-        name="linkage",
-        summary="joint angles of a chain of bars pinned at both ends, closed by Gauss-Newton",
-        problem=problem,
-        distance=joint_distance,
-        settings=chain.settings() | own,
-        view=View("Linkage", "the final posture of the bars", ("x", "y"), joint_places, final=True),
-    )
+SAMPLERS = {"linkage": {"langevin": LinkageChain}}
+"""The sampler of this module by domain and dynamics."""
+
+
+def make(name: str, sampler: LinkageChain) -> Domain:
+    """Return the domain `linkage` with this sampler."""
+    view = View("Linkage", "the final posture of the bars", ("x", "y"), joint_places, final=True)
+    return synthetic(name, sampler, sampler.constraint, joint_distance, view)

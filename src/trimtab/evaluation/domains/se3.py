@@ -1,136 +1,165 @@
-"""Poses on a viewing sphere: rotation as in `so3`, and a position that follows the axis of the rotation."""
+"""Poses on a viewing sphere: `se3`, and `se3-lever`, where errors of the rotation displace the position.
+
+States are matrices [A | p], (n, 3, 4). The constraint is that A is a rotation and that p lies on the unit sphere.
+Rotation and position drive each other at every step, on the set or off it, so an error of one becomes an error of the
+other: a strained A carries p along the wrong way, and a p off the sphere turns A at the wrong rate.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from trimtab.constraints.pose import SE3, pose_distance
-from trimtab.constraints.rotation import nearest_rotation
-from trimtab.constraints.sphere import Sphere
-from trimtab.core.exact_math import batch_first, batch_last, product, sqrt, stack
+from trimtab.constraints.rotation import SE3, nearest_rotation, pose_distance
+from trimtab.constraints.sets import Sphere
 from trimtab.core.noise import Noise
-from trimtab.evaluation.domains.base import Domain, Problem, View
-from trimtab.evaluation.domains.flow import Flow
-from trimtab.evaluation.domains.langevin import Chain
+from trimtab.evaluation.domains.base import Domain, View, synthetic
+from trimtab.evaluation.domains.dynamics import Bursts, Chain
 from trimtab.evaluation.domains.so3 import RotationFlow, rotation_pull, rotation_score
-from trimtab.evaluation.domains.so3_impulse import Impulses
 
-__all__ = ["ALPHA", "VIEW", "PoseChain", "PoseFlow", "carried_pose", "make", "make_flow"]
+__all__ = ["SAMPLERS", "LeverChain", "LeverFlow", "PoseChain", "PoseFlow", "make"]
 
-VIEW = View("SE(3)", "the translation of the pose", ("x", "y", "z"), lambda x: x[:, :, -1])
 ALPHA = 1.0  # one unit of length counts as one radian: the sphere has radius 1
-_TINY = 1e-12  # below this distance from the centre there is no direction away from it
+_TINY = 1e-12  # closer to the centre than this, no direction leads away from it
+
+
+def _outward(p: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the distance from the centre, (n, 1), and the direction away from it, (n, 3), of positions (n, 3)."""
+    radius = p.norm(dim=1, keepdim=True).clamp(min=_TINY)
+    return radius, p / radius
+
+
+def _tip_displacement(a: Tensor) -> Tensor:
+    """Return (A - Π(A)) e₃ to first order, (n, 3, 3) to (n, 3), without a projection.
+
+    A matrix that is stretched by a strain carries the tip of a lever along e₃ this far from where a rotation would,
+    for each unit of the length of the lever.
+    """
+    return -(a @ rotation_pull(a))[:, :, 2]
 
 
 @dataclass(frozen=True)
-class PoseChain:
-    """A Langevin chain of poses [A | p] whose log density is that of `so3` for A plus pᵀ A e₃ / norm(p).
+class PoseChain(Chain):
+    """A Langevin chain of poses whose log density is that of `so3` for A plus pᵀ A e₃ / norm(p).
 
-    The last term couples the parts: the third axis of the body turns towards the position, and the position
-    moves towards that axis, as for a camera on a sphere that faces outward.
+    The last term couples the two: the third axis of the body turns towards the position, and the position moves
+    towards that axis, as for a camera on a sphere that faces outward.
     """
 
-    chain: Chain = field(default_factory=Chain)
-
-    @property
-    def n_steps(self) -> int:
-        """T."""
-        return self.chain.n_steps
+    summary: ClassVar[str] = "poses on a viewing sphere, position and orientation attracting each other"
 
     def start(self, noise: Noise) -> Tensor:
-        """A uniform rotation and a uniform position on the unit sphere, (n, 3, 4)."""
+        """Draw a uniform rotation and a uniform position on the unit sphere, (n, 3, 4)."""
         rotation = nearest_rotation(noise.normal(-1, (3, 3)))
         position = Sphere().project(noise.normal(-1, (3,), stream=1))
         return torch.cat([rotation, position[..., None]], dim=2)
 
     def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
-        """Proposals, (n, 3, 4)."""
-        pose = batch_last(x)
-        a, p = pose[:, :3], pose[:, 3]
-        drift, kappa = self.chain.drift, self.chain.kappa
-        radius = sqrt(p[0] * p[0] + p[1] * p[1] + p[2] * p[2]).clip(_TINY)
-        towards = p / radius
-        axis = a[:, 2]
-
+        """Return proposals, (n, 3, 4)."""
+        a, p = x[..., :3], x[..., 3]
+        radius, outward = _outward(p)
+        facing = (outward[:, None] @ a)[:, 0]  # the outward direction in the frame of the body
         turn = rotation_score(a)
-        facing = product(a.swapaxes(0, 1), towards[:, None])[:, 0]  # the same, in the frame of the body
-        turn = stack([turn[:, 0], turn[:, 1], turn[:, 2] + facing]).swapaxes(0, 1)
-        turn = (turn - turn.swapaxes(0, 1)) / 2
-        rotation = product(a, drift * turn + kappa * rotation_pull(a))
-
-        position = drift * (axis - towards * facing[2]) + kappa * (1 - radius) * towards
-
-        motion = stack([rotation[:, 0], rotation[:, 1], rotation[:, 2], position]).swapaxes(0, 1)
-        return batch_first(pose + motion + self.chain.noise(t) * batch_last(noise.normal(t, (3, 4))))
+        turn[:, :, 2] += facing
+        turn = (turn - turn.mT) / 2
+        rotation = a @ (self.drift * turn + self.kappa * rotation_pull(a))
+        position = self.drift * (a[:, :, 2] - outward * facing[:, 2:]) + self.kappa * (1 - radius) * outward
+        motion = torch.cat([rotation, position[..., None]], dim=2)
+        return x + motion + self.noise(t) * noise.normal(t, (3, 4))
 
 
 @dataclass(frozen=True)
-class PoseFlow:
-    """The turning body of `so3`, which carries its position along: p' = p + arm speed A e₁. Positions are free.
+class LeverChain(PoseChain):
+    """The chain of `se3`, whose position is the tip of a lever along the third axis of the body."""
 
-    Attributes:
-        base: The rotation.
-        arm: How far the position moves while the body turns by one radian about its own axis.
-        impulses: Bursts of noise on the rotation, if there are any.
-    """
+    summary: ClassVar[str] = "se3 where errors of the rotation displace the position, amplified"
 
-    base: RotationFlow = field(default_factory=RotationFlow)
-    arm: float = 1.0
-    impulses: Impulses | None = None
-
-    @property
-    def n_steps(self) -> int:
-        """T."""
-        return self.base.n_steps
-
-    def start(self, noise: Noise) -> Tensor:
-        """A rotation as in `so3`, at the origin, (n, 3, 4)."""
-        rotation = self.base.start(noise)
-        return torch.cat([rotation, torch.zeros_like(rotation[..., :1])], dim=2)
+    lever: float = 1.0  # length of the lever: each step displaces the position by `lever` (A - Π(A)) e₃
 
     def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
-        """Proposals, (n, 3, 4)."""
-        pose = batch_last(x)
-        a, p = pose[:, :3], pose[:, 3]
-        turned = self.base.moved(a, t)
-        if self.impulses is not None:
-            turned = turned + batch_last(self.impulses.at(t, self.n_steps, noise))
-        carried = p + (self.arm * self.base.flow.speed(t)) * a[:, 0]
-        moved = stack([turned[:, 0], turned[:, 1], turned[:, 2], carried]).swapaxes(0, 1)
-        return batch_first(moved + self.base.flow.noise * batch_last(noise.normal(t, (3, 4))))
+        """Return proposals, (n, 3, 4)."""
+        proposal = super().step(x, t, noise)
+        proposal[..., 3] += self.lever * _tip_displacement(x[..., :3])
+        return proposal
 
 
-def make(**settings: Any) -> Domain:
-    """The domain `se3`; settings are the fields of `Chain`."""
-    chain = Chain(**settings)
-    sampler, constraint = PoseChain(chain), SE3(Sphere(), ALPHA)
-    distance = partial(pose_distance, alpha=ALPHA)
-    problem = partial(Problem, sampler, constraint, distance=distance)
-    return Domain(
-        name="se3",
-        summary="poses on a viewing sphere, position and orientation attracting each other",
-        problem=problem,
-        distance=distance,
-        settings=chain.settings(),
-        view=VIEW,
-    )
+@dataclass(frozen=True)
+class PoseFlow(RotationFlow):
+    """A body on a sphere that turns about its own axis e₃ and about its position, which turns about the body's axis e₁.
+
+        A' = A + speed A hat(e₃ + c Aᵀp) + …,    p' = p + arm speed (A e₁) × p + kappa (way back to the sphere) + …
+
+    Both Euler steps leave the set, and both fields are evaluated off it: a strained A turns p too far or about a wrong
+    axis, and a p off the sphere turns A too far.
+
+    Attributes:
+        arm: How fast the position turns while the body turns by one radian about its own axis.
+        radius: The radius of the sphere. With 0 the position is free: it starts at the origin, is carried along A e₁,
+            and does not act on the rotation, which turns about the fixed axis e₁ as in `so3`. The replicas have 0.
+    """
+
+    summary: ClassVar[str] = "a body on a sphere that turns about its position, and its position about the body"
+
+    arm: float = 2.0
+    radius: float = 1.0
+
+    def start(self, noise: Noise) -> Tensor:
+        """Draw a rotation as in `so3`, with the position at `radius` along its third axis, (n, 3, 4)."""
+        rotation = super().start(noise)
+        return torch.cat([rotation, self.radius * rotation[..., 2:]], dim=2)
+
+    def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
+        """Return proposals, (n, 3, 4)."""
+        a, p = x[..., :3], x[..., 3]
+        axis, velocity, back = a[:, 0], a[:, :, 0], torch.zeros_like(p)
+        if self.radius:
+            distance, outward = _outward(p)
+            axis, velocity = (p[:, None] @ a)[:, 0] / self.radius, torch.linalg.cross(velocity, p)
+            back = (self.radius - distance) * outward
+        carried = p + self.arm * self.speed(t) * velocity + self.kappa * back
+        moved = torch.cat([self.turned(a, t, axis), carried[..., None]], dim=2)
+        return moved + self.noise * noise.normal(t, (3, 4))
 
 
-def carried_pose(name: str, summary: str, sampler: PoseFlow, view: View = VIEW, **settings: Any) -> Domain:
-    """A pose that flows as a domain, its position free."""
-    constraint, distance = SE3(alpha=ALPHA), partial(pose_distance, alpha=ALPHA)
-    problem = partial(Problem, sampler, constraint, distance=distance)
-    return Domain(name, summary, problem, distance, sampler.base.flow.settings() | settings, view=view)
+@dataclass(frozen=True)
+class LeverFlow(Bursts, PoseFlow):
+    """The flow of `se3` with bursts of noise on the rotation, whose position is the tip of a lever.
+
+    A burst strains A, and from the next step on the strain displaces the position until it is corrected. The endpoint
+    therefore depends on rotation errors that are small themselves.
+    """
+
+    summary: ClassVar[str] = "the body of se3 at the end of a lever, pushed at random times"
+
+    lever: float = 1.0  # length of the lever: each step displaces the position by `lever` (A - Π(A)) e₃
+
+    def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
+        """Return proposals, (n, 3, 4)."""
+        proposal = super().step(x, t, noise)
+        proposal[..., :3] += self.burst(t, noise, (3, 3))
+        proposal[..., 3] += self.lever * _tip_displacement(x[..., :3])
+        return proposal
 
 
-def make_flow(*, swing: float = 1.0, spread: float = 0.5, arm: float = 1.0, **settings: Any) -> Domain:
-    """The domain `se3` with `dynamics="flow"`; settings are those of `PoseFlow` and the fields of `Flow`."""
-    sampler = PoseFlow(RotationFlow(Flow(**settings), swing, spread), arm)
-    return carried_pose(
-        "se3", "a turning body that carries its position along", sampler, swing=swing, spread=spread, arm=arm
-    )
+def _position(x: Tensor) -> Tensor:
+    return x[:, :, -1]
+
+
+SAMPLERS = {
+    "se3": {"langevin": PoseChain, "flow": PoseFlow},
+    "se3-lever": {"langevin": LeverChain, "flow": LeverFlow},
+}
+"""The samplers of this module by domain and dynamics."""
+
+
+def make(name: str, sampler: PoseChain | PoseFlow) -> Domain:
+    """Return the domain `se3` or `se3-lever` with this sampler."""
+    radius = sampler.radius if isinstance(sampler, PoseFlow) else 1.0
+    constraint = SE3(Sphere(radius) if radius else None, ALPHA)
+    label = "SE(3)-Lever" if name == "se3-lever" else "SE(3)"
+    view = View(label, "the translation of the pose", ("x", "y", "z"), _position)
+    return synthetic(name, sampler, constraint, partial(pose_distance, alpha=ALPHA), view)

@@ -1,152 +1,143 @@
-"""Rotations: a Langevin chain of 3×3 matrices that drifts along SO(3) towards two modes."""
+"""Rotations: `so3`, and `so3-impulse` with bursts of noise.
+
+States are matrices A, (n, 3, 3); the constraint is that A is a rotation.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from trimtab.constraints.rotation import SO3, nearest_rotation, rotation_angle
-from trimtab.core.exact_math import Array, batch_first, batch_last, logistic, product
 from trimtab.core.noise import Noise
-from trimtab.evaluation.domains.base import Domain, Problem, View
-from trimtab.evaluation.domains.flow import Flow, hat, rotation_of
-from trimtab.evaluation.domains.langevin import Chain
+from trimtab.evaluation.domains.base import Domain, View, synthetic
+from trimtab.evaluation.domains.dynamics import Bursts, Chain, Flow
 
-__all__ = [
-    "VIEW",
-    "RotationChain",
-    "RotationFlow",
-    "make",
-    "make_flow",
-    "rotation_distance",
-    "rotation_pull",
-    "rotation_score",
-]
+__all__ = ["SAMPLERS", "RotationChain", "RotationFlow", "hat", "make", "rotation_pull", "rotation_score"]
 
-VIEW = View("SO(3)", "where the rotation takes the first axis", ("x", "y", "z"), lambda x: x[:, :, 0])
-
-# The modes are the identity F and the third of a turn about (1, 1, 1), G, which permutes the axes: rotations that are
-# far apart (120°) and written in zeros and ones.
+# The modes are the identity F and a third of a turn about (1, 1, 1), G, which permutes the axes: they are 120° apart.
 _TURNED = [1, 2, 0]  # the row of the one in each column of G
 _CONCENTRATION = 2.0
 
 
-def rotation_score(a: Array) -> Array:
-    """Aᵀ times the ambient gradient of the log density of two matrix Fisher modes, up to scale, (3, 3, n) to (3, 3, n).
+def rotation_score(a: Tensor) -> Tensor:
+    """Return Aᵀ times the ambient gradient of the log density, up to scale, (n, 3, 3).
 
-    The density is exp(c tr(FᵀA)) + exp(c tr(GᵀA)); its gradient is a weighted mean of F and G, the weights being the
-    share of each mode at A.
+    The density has two matrix Fisher modes, exp(c tr(FᵀA)) + exp(c tr(GᵀA)). Its gradient is a mean of F and G,
+    weighted by the share of each mode at A.
     """
-    turned = a[_TURNED]
-    traces = [a[i, i] - turned[i, i] for i in range(3)]  # tr(FᵀA) - tr(GᵀA), entry by entry
-    weight = logistic(_CONCENTRATION * (traces[0] + traces[1] + traces[2]))
-    return (turned + weight * (a - turned)).swapaxes(0, 1)
+    turned = a[:, _TURNED]
+    traces = (a - turned).diagonal(dim1=1, dim2=2).sum(dim=1)  # tr(FᵀA) - tr(GᵀA)
+    weight = torch.sigmoid(_CONCENTRATION * traces)[:, None, None]
+    return torch.lerp(turned, a, weight).mT
 
 
-def rotation_pull(a: Array) -> Array:
-    """Towards SO(3): -(AᵀA - I) / 2, to be multiplied by A from the left, (3, 3, n) to (3, 3, n).
+def rotation_pull(a: Tensor) -> Tensor:
+    """Return (I - AᵀA) / 2, (n, 3, 3), which leads towards SO(3) when A multiplies it from the left.
 
     For A = R (I + S) with a small symmetric S, A times this is -R S to first order: the way to the nearest rotation,
-    with no projection.
+    without a projection.
     """
-    pull = product(a.swapaxes(0, 1), a) * -0.5
-    for i in range(3):
-        pull[i, i] += 0.5
-    return pull
+    return (torch.eye(3).to(a) - a.mT @ a) / 2
+
+
+def hat(w: Tensor) -> Tensor:
+    """Return the matrix of the cross product with w, (n, 3) to (n, 3, 3)."""
+    x, y, z = w.unbind(1)
+    zero = torch.zeros_like(x)
+    return torch.stack([zero, -z, y, z, zero, -x, -y, x, zero], dim=1).reshape(-1, 3, 3)
 
 
 @dataclass(frozen=True)
-class RotationChain:
-    """A' = A + A (drift · skew(Aᵀ score(A)) + kappa · pull(A)) + noise."""
+class RotationChain(Chain):
+    """A Langevin chain: A' = A + A (drift skew(Aᵀ score(A)) + kappa pull(A)) + noise."""
 
-    chain: Chain = field(default_factory=Chain)
-
-    @property
-    def n_steps(self) -> int:
-        """T."""
-        return self.chain.n_steps
+    summary: ClassVar[str] = "rotation matrices, drifting towards two modes"
 
     def start(self, noise: Noise) -> Tensor:
-        """Rotations drawn from the uniform distribution, (n, 3, 3)."""
+        """Draw rotations from the uniform distribution, (n, 3, 3)."""
         return nearest_rotation(noise.normal(-1, (3, 3)))
 
     def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
-        """Proposals, (n, 3, 3)."""
-        a = batch_last(x)
-        turn = rotation_score(a)
-        turn = (turn - turn.swapaxes(0, 1)) / 2
-        motion = product(a, self.chain.drift * turn + self.chain.kappa * rotation_pull(a))
-        return batch_first(a + motion + self.chain.noise(t) * batch_last(noise.normal(t, (3, 3))))
+        """Return proposals, (n, 3, 3)."""
+        turn = rotation_score(x)
+        turn = (turn - turn.mT) / 2
+        motion = x @ (self.drift * turn + self.kappa * rotation_pull(x))
+        return x + motion + self.noise(t) * noise.normal(t, (3, 3))
 
 
 @dataclass(frozen=True)
-class RotationFlow:
-    """A body that turns about an axis of its own and about one fixed in space: A' = A + speed A hat(e₃ + c Aᵀe₁) + ….
+class RotationFlow(Flow):
+    """A body that turns about its own axis e₃ and about the fixed axis e₁: A' = A + speed A hat(e₃ + c Aᵀe₁) + …."""
 
-    Attributes:
-        flow: Speed, pull and noise.
-        swing: c, the rate of the turn about the fixed axis e₁; that about the body's own e₃ is 1.
-        spread: Standard deviation of the rotation vector the body starts with.
-    """
+    summary: ClassVar[str] = "a body that turns about its own axis and about a fixed one"
 
-    flow: Flow = field(default_factory=Flow)
-    swing: float = 1.0
-    spread: float = 0.5
-
-    @property
-    def n_steps(self) -> int:
-        """T."""
-        return self.flow.n_steps
+    swing: float = 1.0  # c, the rate of the turn about the fixed axis; the rate about the own axis is 1
+    spread: float = 0.5  # standard deviation of the rotation vector at the start
 
     def start(self, noise: Noise) -> Tensor:
-        """Rotations by normal rotation vectors, (n, 3, 3)."""
-        return rotation_of(self.spread * batch_last(noise.normal(-1, (3,))))
+        """Draw rotations with normal rotation vectors, (n, 3, 3)."""
+        return torch.matrix_exp(hat(self.spread * noise.normal(-1, (3,))))
 
     def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
-        """Proposals, (n, 3, 3)."""
-        a = batch_last(x)
-        return batch_first(self.moved(a, t) + self.flow.noise * batch_last(noise.normal(t, (3, 3))))
+        """Return proposals, (n, 3, 3)."""
+        return self.turned(x, t, x[:, 0]) + self.noise * noise.normal(t, (3, 3))
 
-    def moved(self, a: Array, t: int) -> Array:
-        """The rotations after step t without noise, (3, 3, n)."""
-        rate = self.swing * a[0]  # in the frame of the body
-        rate[2] += 1
-        return a + product(a, self.flow.speed(t) * hat(rate, a) + self.flow.kappa * rotation_pull(a))
+    def turned(self, a: Tensor, t: int, axis: Tensor) -> Tensor:
+        """Return the matrices after step t without noise, (n, 3, 3).
+
+        Args:
+            a: The matrices, (n, 3, 3).
+            t: The step.
+            axis: The second axis of the turn in the frame of the body, (n, 3).
+        """
+        rate = self.swing * axis + torch.tensor([0.0, 0.0, 1.0]).to(a)
+        return a + a @ (self.speed(t) * hat(rate) + self.kappa * rotation_pull(a))
+
+
+class _Impulses(Bursts):
+    """Adds bursts of noise to every entry of the proposals of another sampler."""
+
+    def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
+        """Return proposals, (n, 3, 3)."""
+        return super().step(x, t, noise) + self.burst(t, noise, (3, 3))  # type: ignore[misc,no-any-return]
+
+
+@dataclass(frozen=True)
+class ImpulseChain(_Impulses, RotationChain):
+    """The chain of `so3` with bursts of noise."""
+
+    summary: ClassVar[str] = "so3 with short bursts of extra noise at random times"
+
+
+@dataclass(frozen=True)
+class ImpulseFlow(_Impulses, RotationFlow):
+    """The flow of `so3` with bursts of noise."""
+
+    summary: ClassVar[str] = "the turning body of so3 with short bursts of noise at random times"
 
 
 def rotation_distance(a: Tensor, b: Tensor) -> Tensor:
-    """The angle between the rotations nearest to a and to b, (n, 3, 3) twice to (n,)."""
+    """Return the angle between the rotations nearest to a and to b, (n, 3, 3) each, as (n,)."""
     return rotation_angle(nearest_rotation(a), nearest_rotation(b))
 
 
-def make(**settings: Any) -> Domain:
-    """The domain `so3`; settings are the fields of `Chain`."""
-    chain = Chain(**settings)
-    sampler, constraint = RotationChain(chain), SO3()
-    problem = partial(Problem, sampler, constraint, distance=rotation_distance)
-    return Domain(
-        name="so3",
-        summary="rotation matrices, drifting towards two modes",
-        problem=problem,
-        distance=rotation_distance,
-        settings=chain.settings(),
-        view=VIEW,
-    )
+def _first_axis(x: Tensor) -> Tensor:
+    return x[:, :, 0]
 
 
-def make_flow(*, swing: float = 1.0, spread: float = 0.5, **settings: Any) -> Domain:
-    """The domain `so3` with `dynamics="flow"`; settings are those of `RotationFlow` and the fields of `Flow`."""
-    flow = Flow(**settings)
-    sampler, constraint = RotationFlow(flow, swing, spread), SO3()
-    problem = partial(Problem, sampler, constraint, distance=rotation_distance)
-    return Domain(
-        name="so3",
-        summary="a body that turns about an axis of its own and about a fixed one",
-        problem=problem,
-        distance=rotation_distance,
-        settings=flow.settings() | {"swing": swing, "spread": spread},
-        view=VIEW,
-    )
+SAMPLERS = {
+    "so3": {"langevin": RotationChain, "flow": RotationFlow},
+    "so3-impulse": {"langevin": ImpulseChain, "flow": ImpulseFlow},
+}
+"""The samplers of this module by domain and dynamics."""
+
+
+def make(name: str, sampler: RotationChain | RotationFlow) -> Domain:
+    """Return the domain `so3` or `so3-impulse` with this sampler."""
+    label = "SO(3)-Impulse" if name == "so3-impulse" else "SO(3)"
+    view = View(label, "where the rotation takes the first axis", ("x", "y", "z"), _first_axis)
+    return synthetic(name, sampler, SO3(), rotation_distance, view)

@@ -13,12 +13,12 @@ from math import comb
 import torch
 from torch import Tensor
 
+from trimtab.core.checks import check_callable, check_integer
 from trimtab.core.constraint import Constraint, check_constraint
-from trimtab.core.errors import check_callable, check_integer
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Rollout
 from trimtab.core.rollout import Sampler, check_sampler, rollout, take_rows
-from trimtab.prices.planned import cheapest_times, gap_costs
+from trimtab.prices.plan import cheapest_times, gap_costs
 from trimtab.schedules import Fixed
 
 __all__ = ["best_of_all", "hindsight"]

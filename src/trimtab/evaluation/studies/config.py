@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple, get_args
 
 from trimtab.core.budget import Unit
-from trimtab.core.errors import check_integer, check_number, check_type, unknown
+from trimtab.core.checks import check_integer, check_number, check_type, unknown
 from trimtab.core.files import plain_name
 from trimtab.core.record import Closing
 from trimtab.evaluation.domains import FLOWS, SYNTHETIC

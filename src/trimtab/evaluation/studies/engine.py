@@ -12,7 +12,7 @@ from graphlib import TopologicalSorter
 from time import perf_counter
 from typing import TextIO
 
-from trimtab.core.errors import EngineError, check_type
+from trimtab.core.checks import EngineError, check_type
 from trimtab.core.pools import ENGINES, Pool, pool
 from trimtab.evaluation.studies.config import Study
 from trimtab.evaluation.studies.errors import StudyError
@@ -21,7 +21,7 @@ from trimtab.evaluation.studies.schedules import study_schedule
 from trimtab.evaluation.studies.store import Store
 from trimtab.evaluation.studies.tasks import Task, domain_of, study_tasks
 from trimtab.evaluation.studies.work import run_task
-from trimtab.prices.methods import FEWEST
+from trimtab.prices.calibration import FEWEST
 
 __all__ = ["ENGINES", "run_study"]
 

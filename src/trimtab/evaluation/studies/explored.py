@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab.core.arrays import map_leaves, pick
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Closing, Rollout
 from trimtab.core.runner import RunBatch
 from trimtab.core.schedule import Schedule, Watched
-from trimtab.core.states import map_leaves, pick
 from trimtab.core.view import StepView
 from trimtab.evaluation.domains.base import Problem
-from trimtab.prices.explore import Explore, spread_budgets
+from trimtab.prices.collect import Explore, spread_budgets
 from trimtab.schedules import Terminal
 
 __all__ = ["counting", "explore", "first_of", "n_deciders", "part_of", "replicate_problem", "runs_from"]

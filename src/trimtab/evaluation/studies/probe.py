@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab.core.arrays import Form, all_finite, map_leaves, numbers_of, pick
 from trimtab.core.bound_constraint import checked_projection
 from trimtab.core.rollout import noise_of, take_rows
-from trimtab.core.states import Form, all_finite, map_leaves, numbers_of, pick
 from trimtab.evaluation.domains.base import Domain, Problem
 from trimtab.evaluation.studies.explored import replicate_problem
 from trimtab.evaluation.studies.usercode import short_error

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trimtab.core.errors import check_type, missing_extra
+from trimtab.core.checks import check_type, missing_extra
 from trimtab.core.metrics import nepe
 from trimtab.evaluation.studies.config import Study
 from trimtab.evaluation.studies.domain_info import ABOUT

@@ -13,19 +13,17 @@ import torch
 from torch import Tensor
 
 from trimtab.core.budget import Unit
-from trimtab.core.errors import check_callable, check_number, check_type, unknown
+from trimtab.core.checks import check_callable, check_number, check_type, unknown
 from trimtab.core.record import Closing
 from trimtab.core.rollout import take_rows
 from trimtab.core.schedule import Schedule
 from trimtab.evaluation.domains.base import Problem
 from trimtab.evaluation.limits.hindsight import hindsight
 from trimtab.evaluation.studies.rules import Rule
-from trimtab.prices.calibration import Price
-from trimtab.prices.counts import Allowance, even_counts, whole_counts
+from trimtab.prices.iterations import even_counts, whole_counts
 from trimtab.prices.plan import Plan
+from trimtab.prices.price import Allowance, Price, Raced, Thresholds
 from trimtab.prices.race import EVEN, fixed_plans
-from trimtab.prices.raced import Raced
-from trimtab.prices.thresholds import Thresholds
 from trimtab.schedules import Fixed, Geometric, Periodic, RandomRamp, Stepwise, Terminal
 
 __all__ = ["STUDY_SCHEDULES", "ScheduleInputs", "StudySchedule", "study_schedule"]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from trimtab._version import __version__
-from trimtab.core.errors import check_type
+from trimtab.core.checks import check_type
 from trimtab.core.metrics import Summary, check_paired, improvement, summary, win_rate
 from trimtab.evaluation.studies.config import budget_name
 from trimtab.evaluation.studies.domain_info import read_about

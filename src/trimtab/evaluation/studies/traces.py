@@ -8,9 +8,9 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
+from trimtab.core.arrays import pick
 from trimtab.core.files import load_tensors, tensor_bytes
 from trimtab.core.record import Rollout
-from trimtab.core.states import pick
 from trimtab.evaluation.domains import View
 
 __all__ = ["Trace"]

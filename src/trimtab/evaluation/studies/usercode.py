@@ -23,8 +23,8 @@ from typing import Any
 
 from torch import Tensor
 
+from trimtab.core.checks import unknown
 from trimtab.core.constraint import Constraint
-from trimtab.core.errors import unknown
 from trimtab.core.files import parse_json, plain_name, read_bytes
 from trimtab.core.identity import fingerprint
 from trimtab.core.metrics import Distance, euclidean

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trimtab.core.arrays import Form, map_leaves, numbers_of
 from trimtab.core.budget import corrections
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.machine import THREADS, machine_facts
@@ -25,7 +26,6 @@ from trimtab.core.noise import as_seeds
 from trimtab.core.record import Rollout
 from trimtab.core.replay import replay
 from trimtab.core.schedule import Schedule
-from trimtab.core.states import Form, map_leaves, numbers_of
 from trimtab.evaluation.domains.base import Domain
 from trimtab.evaluation.studies.domain_info import about
 from trimtab.evaluation.studies.errors import StudyError
@@ -36,9 +36,9 @@ from trimtab.evaluation.studies.tasks import Task, code_version, domain_of
 from trimtab.evaluation.studies.traces import Trace
 from trimtab.evaluation.studies.whole_groups import check_whole_groups
 from trimtab.evaluation.studies.windows import BEST_WINDOW, best_windows
-from trimtab.prices.calibration import Price, calibrate
+from trimtab.prices.calibration import calibrate
 from trimtab.prices.objective import finite
-from trimtab.prices.price_file import load
+from trimtab.prices.price import Price, load
 from trimtab.schedules import Stepwise
 
 __all__ = ["GROUP", "QUALITY", "Result", "finals_in", "run_task"]

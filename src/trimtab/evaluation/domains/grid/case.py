@@ -1,4 +1,4 @@
-"""An IEEE grid as numbers, read from `pandapower` at run time: no case data are part of this package."""
+"""An IEEE grid as numbers, read from `pandapower` at run time: the package contains no case data."""
 
 from __future__ import annotations
 
@@ -10,37 +10,25 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from trimtab.core.errors import missing_extra
+from trimtab.core.checks import missing_extra
 
 __all__ = ["CASES", "Branch", "Grid", "Parts", "from_pandapower"]
 
 CASES = ("case14", "case30")
-Array = NDArray[np.float64]
-
-UNRATED = 50.0
-"""Ratings in per unit from which a line counts as unrated; case14 has 99 for all of its lines."""
 
 
 class Branch(NamedTuple):
-    """A line or a transformer as a two-port: the currents at its ends are y · (voltages at its ends).
+    """A line or a transformer as a two-port: the currents at its ends are y times the voltages at its ends."""
 
-    Attributes:
-        ends: Bus at which it begins and at which it ends.
-        own: Complex admittance of each end on itself.
-        across: Complex admittance from the other end, for each end.
-        rating: Largest apparent power at either end, per unit.
-    """
-
-    ends: tuple[int, int]
-    own: tuple[complex, complex]
-    across: tuple[complex, complex]
-    rating: float
+    ends: tuple[int, int]  # two buses
+    own: tuple[complex, complex]  # complex admittance of each end on itself
+    across: tuple[complex, complex]  # complex admittance from the other end, for each end
+    rating: float  # largest apparent power at either end, per unit
 
 
 class Parts(NamedTuple):
-    """A state cut into its parts: of arrays (n, d), each (n, how many)."""
+    """The parts of a state: of arrays (n, d), each (n, size of the part)."""
 
     load: Any
     load_reactive: Any
@@ -52,51 +40,38 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True)
 class Grid:
-    """Everything the equations need, in per unit of `base` MVA; hashable, so that solvers can be kept by grid.
+    """Everything that the equations need, in per unit of `base` MVA; hashable, so that solvers are cached by grid.
 
-    A state is the row (loads, reactive loads, generation, reactive generation, voltages, angles); the angle of the
-    first generator's bus is 0 and not part of it.
-
-    Attributes:
-        case: Its name.
-        base: MVA of one per unit.
-        shunts: Complex admittance to earth at every bus.
-        branches: Lines first, then transformers.
-        load_buses: Where there is demand.
-        loads: The case's own demand there, complex.
-        generator_buses: Where there is a generator.
-        costs: Of each generator: of a per unit squared, of a per unit, constant.
-        lower: Smallest value of every number of a state; -inf for none.
-        upper: Largest.
-        places: Where each bus is drawn, x and y.
+    A state is the row (loads, reactive loads, generation, reactive generation, voltages, angles). The angle of the bus
+    of the first generator is 0 and not part of the state.
     """
 
-    case: str
-    base: float
-    shunts: tuple[complex, ...]
-    branches: tuple[Branch, ...]
-    load_buses: tuple[int, ...]
-    loads: tuple[complex, ...]
-    generator_buses: tuple[int, ...]
-    costs: tuple[tuple[float, float, float], ...]
-    lower: tuple[float, ...]
-    upper: tuple[float, ...]
-    places: tuple[tuple[float, float], ...]
+    case: str  # name of the grid
+    base: float  # MVA of one per unit
+    shunts: tuple[complex, ...]  # complex admittance to earth at every bus
+    branches: tuple[Branch, ...]  # lines first, then transformers
+    load_buses: tuple[int, ...]  # buses with demand
+    loads: tuple[complex, ...]  # complex demand of the case at these buses
+    generator_buses: tuple[int, ...]  # buses with a generator
+    costs: tuple[tuple[float, float, float], ...]  # quadratic, linear and constant cost of each generator
+    lower: tuple[float, ...]  # smallest value of every number of a state; -inf for none
+    upper: tuple[float, ...]  # largest value
+    places: tuple[tuple[float, float], ...]  # x and y of each bus in a drawing
 
     @property
     def buses(self) -> int:
-        """How many."""
+        """The number of buses."""
         return len(self.shunts)
 
     @property
     def sizes(self) -> Parts:
-        """How many numbers each part of a state has."""
+        """The size of each part of a state."""
         loads, generators = len(self.load_buses), len(self.generator_buses)
         return Parts(loads, loads, generators, generators, self.buses, self.buses - 1)
 
     @property
     def dimension(self) -> int:
-        """Numbers of a state."""
+        """The size of a state."""
         return sum(self.sizes)
 
     @property
@@ -104,71 +79,56 @@ class Grid:
         """The bus whose angle is 0."""
         return self.generator_buses[0]
 
-    @property
-    def turning(self) -> tuple[int, ...]:
-        """The buses whose angles are part of a state."""
-        return tuple(bus for bus in range(self.buses) if bus != self.slack)
-
     def slices(self) -> Parts:
-        """Where each part of a state is."""
+        """Return the slice of each part of a state."""
         ends = np.cumsum([0, *self.sizes])
         return Parts(*(slice(a, b) for a, b in pairwise(ends.tolist())))
 
-    def names(self) -> list[str]:
-        """Of every number of a state; buses count from 1, as in the literature."""
-        words = ("load", "reactive load", "generation", "reactive generation", "voltage", "angle")
-        each = range(self.buses)
-        at = (self.load_buses, self.load_buses, self.generator_buses, self.generator_buses, each, self.turning)
-        return [f"{word} {bus + 1}" for word, buses in zip(words, at, strict=True) for bus in buses]
-
 
 def from_pandapower(case: str) -> Grid:
-    """A grid as pandapower has it; lines may be unrated."""
+    """Return a grid as pandapower has it; its lines may have no ratings."""
     try:
         import pandapower.networks as networks
         from pandapower.converter.pypower.to_ppc import to_ppc
     except ImportError as error:
         raise missing_extra("pandapower", "grid", "the grid domain") from error
+    logger = logging.getLogger("pandapower")
+    level = logger.level
     with warnings.catch_warnings():
-        # about tables of later versions that the cases do not have, and set points beyond limits, which are not used
-        warnings.simplefilter("ignore")
-        logger = logging.getLogger("pandapower")
-        before = logger.level
+        warnings.simplefilter("ignore")  # about missing tables and set points that are not used here
         logger.setLevel(logging.ERROR)
         try:
             net = {"case14": networks.case14, "case30": networks.case30}[case]()
             tables = to_ppc(net, init="flat", mode="opf")
         finally:
-            logger.setLevel(before)
+            logger.setLevel(level)
     base = float(tables["baseMVA"])
     bus, gen = np.real(tables["bus"]), np.real(tables["gen"])
-    shunts = (bus[:, 4] + 1j * bus[:, 5]) / base
     loaded = np.flatnonzero((bus[:, 2] != 0) | (bus[:, 3] != 0))
     demand = (bus[loaded, 2] + 1j * bus[loaded, 3]) / base
-    wide = np.full(2 * len(loaded), np.inf)
-    whole = np.full(len(bus) - 1, np.inf)
+    free, angles = np.full(len(loaded), np.inf), np.full(len(bus) - 1, np.inf)
     low, high = net.bus.min_vm_pu.to_numpy(), net.bus.max_vm_pu.to_numpy()  # to_ppc narrows the slack bus to a point
-    # a demand may be anything from nothing on; reactive demand may be negative
-    lower = [np.where(np.arange(2 * len(loaded)) < len(loaded), 0, -wide), gen[:, 9] / base, gen[:, 4] / base, low]
-    upper = [wide, gen[:, 8] / base, gen[:, 3] / base, high]
+    # active demand is at least 0; reactive demand may be negative
+    lower = [np.zeros(len(loaded)), -free, gen[:, 9] / base, gen[:, 4] / base, low, -angles]
+    upper = [free, free, gen[:, 8] / base, gen[:, 3] / base, high, angles]
     places = [json.loads(place)["coordinates"] for place in net.bus.geo]
     return Grid(
         case=case,
         base=base,
-        shunts=tuple(complex(y) for y in shunts),
+        shunts=tuple(complex(y) for y in (bus[:, 4] + 1j * bus[:, 5]) / base),
         branches=tuple(_branch(row, base) for row in np.real(tables["branch"])),
         load_buses=tuple(int(i) for i in loaded),
         loads=tuple(complex(s) for s in demand),
         generator_buses=tuple(int(i) for i in gen[:, 0]),
         costs=tuple((float(a) * base**2, float(b) * base, float(c)) for a, b, c in tables["gencost"][:, 4:7]),
-        lower=tuple(np.concatenate([*lower, -whole]).tolist()),
-        upper=tuple(np.concatenate([*upper, whole]).tolist()),
+        lower=tuple(np.concatenate(lower).tolist()),
+        upper=tuple(np.concatenate(upper).tolist()),
         places=tuple((float(x), float(y)) for x, y in places),
     )
 
 
-def _branch(row: Array, base: float) -> Branch:
-    """A row of a branch table (from, to, r, x, b, rating, …, tap, shift) as a two-port."""
+def _branch(row: Any, base: float) -> Branch:
+    """Return a row of a branch table (from, to, r, x, b, rating, …, tap, shift) as a two-port."""
     series = 1 / complex(row[2], row[3])
     charging = 0.5j * row[4]
     tap = (row[8] or 1.0) * np.exp(1j * np.deg2rad(row[9]))

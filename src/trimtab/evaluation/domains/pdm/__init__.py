@@ -1,11 +1,8 @@
-"""The learned sampler: annealed Langevin over trajectories, as in Projected Diffusion Models."""
+"""Trajectories among obstacles from a learned annealed-Langevin sampler, as in Projected Diffusion Models."""
 
-from .checkpoint import load_model, save_model
-from .maps import clearance, extra_circles, random_map, shipped_map, shipped_maps
-from .model import Model, Settings
-from .pairs import start_goal_pairs
-from .quality import Quality, sample, trajectory_quality
-from .sampler import AnnealedLangevin
+from .domain import AnnealedLangevin, Quality, sample, trajectory_quality
+from .model import Model, Settings, load_model, save_model
+from .planner import clearance, extra_circles, random_map, shipped_map, shipped_maps, start_goal_pairs
 
 __all__ = [
     "AnnealedLangevin",

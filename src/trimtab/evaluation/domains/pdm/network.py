@@ -1,20 +1,22 @@
 """The score network: a noise-conditional RefineNet of the NCSN family (Song and Ermon, 2019).
 
 Four residual stages (the second halves the resolution, the last two dilate) feed four refinement blocks from the
-coarsest to the finest. Every normalisation is an instance norm whose scale and shift depend on the noise level, so
-no sample ever sees another one.
-
-Module names follow the layout of published NCSN checkpoints, so that these load key by key.
+coarsest to the finest. Scale and shift of every instance norm depend on the noise level. Module names follow published
+NCSN checkpoints, so that these load key by key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from trimtab.core.checks import check_integer
+from trimtab.evaluation.domains.learned import fresh
 
 __all__ = ["PDM_ARCHITECTURE", "Architecture", "RefineNet"]
 
@@ -23,52 +25,37 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"elu": functional.elu, "s
 
 @dataclass(frozen=True)
 class Architecture:
-    """Shape of a `RefineNet`.
+    """The shape of a `RefineNet`."""
 
-    Attributes:
-        inputs: Input channels.
-        outputs: Output channels.
-        features: Channels of the finest stage; the coarse ones have twice as many.
-        levels: Noise levels.
-        rows: Rows of the image that the waypoints are folded into, row by row. With one row the network
-            convolves along the trajectory only.
-        columns: Columns of that image; rows × columns × patch waypoints.
-        patch: Successive waypoints put into one pixel, side by side in its channels.
-        activation: "elu", or "silu", which is a third of its cost.
-    """
-
-    inputs: int = 4
-    outputs: int = 4
-    features: int = 8
-    levels: int = 10
+    inputs: int = 4  # input channels
+    outputs: int = 4  # output channels
+    features: int = 8  # channels of the finest stage; the coarse ones have twice as many
+    levels: int = 10  # noise levels
+    # rows of the image into which the waypoints are folded; with one row all convolutions run along the path
     rows: int = 8
-    columns: int = 8
-    patch: int = 1
-    activation: str = "elu"
+    columns: int = 8  # columns of that image
+    patch: int = 1  # successive waypoints in one pixel; there are rows × columns × patch waypoints
+    activation: str = "elu"  # "elu", or "silu", which costs a third
 
     def __post_init__(self) -> None:
-        """Refuse sizes that no network has."""
+        """Check the sizes, which may come from a file."""
         if self.activation not in _ACTIVATIONS:
-            raise ValueError(f"activation must be one of {sorted(_ACTIVATIONS)}, got {self.activation!r}")
-        for name, value in vars(self).items():
-            if name == "activation":
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"architecture: {name} must be a whole number of at least 1, got {value!r}")
+            raise ValueError(f"activation must be one of {sorted(_ACTIVATIONS)}: got {self.activation!r}")
+        for name in ("inputs", "outputs", "features", "levels", "rows", "columns", "patch"):
+            check_integer(getattr(self, name), name)
 
     @property
     def waypoints(self) -> int:
-        """Waypoints of one trajectory."""
+        """The number of waypoints of a trajectory."""
         return self.rows * self.columns * self.patch
 
 
 PDM_ARCHITECTURE = Architecture()
-"""The network of the public trajectory checkpoints of Projected Diffusion Models: 64 waypoints seen as 8 by 8."""
+"""The network of the public trajectory checkpoints of PDM: 64 waypoints as an image of 8 by 8."""
 
 
-@dataclass(frozen=True)
-class _Kernels:
-    """Makes layers for images, or for single rows, where kernels are one high."""
+class _Kernels(NamedTuple):
+    """Makes layers for images, or for single rows, whose kernels are one high."""
 
     flat: bool
     activation: Callable[[Tensor], Tensor]
@@ -78,14 +65,8 @@ class _Kernels:
 
     def conv(self, inputs: int, outputs: int, width: int = 3, dilation: int = 1, bias: bool = True) -> nn.Conv2d:
         along = dilation * (width // 2)
-        return nn.Conv2d(
-            inputs,
-            outputs,
-            self.size(width),
-            padding=(0 if self.flat else along, along),
-            dilation=dilation,
-            bias=bias,
-        )
+        padding = (0 if self.flat else along, along)
+        return nn.Conv2d(inputs, outputs, self.size(width), padding=padding, dilation=dilation, bias=bias)
 
 
 class _Norm(nn.Module):
@@ -99,10 +80,10 @@ class _Norm(nn.Module):
             self.embed.weight[:, 2 * features :].zero_()
 
     def forward(self, x: Tensor, level: Tensor) -> Tensor:
-        """(n, c, h, w) and (n,) or (1,) levels to (n, c, h, w)."""
+        """Map (n, c, h, w) at levels (n,) or (1,) to (n, c, h, w)."""
         scale, give_back, shift = self.embed(level)[:, :, None, None].chunk(3, dim=1)
         mean = x.mean(dim=(2, 3), keepdim=True)
-        x = x - mean  # centring first costs less than torch.var_mean and loses no digits
+        x = x - mean
         deviation = torch.rsqrt(x.square().mean(dim=(2, 3), keepdim=True) + 1e-5)
         spread, centre = torch.var_mean(mean, dim=1, keepdim=True)
         standing = (mean - centre) * torch.rsqrt(spread + 1e-5)
@@ -111,7 +92,7 @@ class _Norm(nn.Module):
 
 
 class _PooledConv(nn.Module):
-    """A convolution followed by averaging neighbours: half the resolution."""
+    """A convolution, then the average of neighbours: half the resolution."""
 
     def __init__(self, make: _Kernels, inputs: int, outputs: int, width: int) -> None:
         super().__init__()
@@ -123,7 +104,7 @@ class _PooledConv(nn.Module):
 
 
 class _Residual(nn.Module):
-    """Two normalised convolutions beside a shortcut. `change` says how the shape changes on the way."""
+    """Two normalised convolutions and a shortcut; `change` is "none", "halve" or "dilate"."""
 
     def __init__(
         self, make: _Kernels, inputs: int, outputs: int, levels: int, change: str = "none", dilation: int = 1
@@ -180,15 +161,13 @@ class _Fusion(nn.Module):
         self.norms = nn.ModuleList(_Norm(c, levels) for c in inputs)
 
     def forward(self, xs: Sequence[Tensor], level: Tensor) -> Tensor:
-        shape = xs[0].shape[2:]
-        scaled = [conv(norm(x, level)) for x, conv, norm in zip(xs, self.convs, self.norms, strict=True)]
-        return sum(
-            (
-                h if h.shape[2:] == shape else functional.interpolate(h, shape, mode="bilinear", align_corners=True)
-                for h in scaled[1:]
-            ),
-            scaled[0],
-        )
+        first, *others = (conv(norm(x, level)) for x, conv, norm in zip(xs, self.convs, self.norms, strict=True))
+        shape = first.shape[2:]
+        for h in others:
+            fits = h.shape[2:] == shape
+            first = first + (h if fits else functional.interpolate(h, shape, mode="bilinear", align_corners=True))
+        out: Tensor = first
+        return out
 
 
 class _PooledChain(nn.Module):
@@ -201,7 +180,7 @@ class _PooledChain(nn.Module):
         self.activation = make.activation
         self.convs = nn.ModuleList(make.conv(features, features, bias=False) for _ in range(2))
         self.norms = nn.ModuleList(_Norm(features, levels) for _ in range(2))
-        # Averaging over five neighbours is linear; on images this small a matrix is ten times faster than pooling.
+        # the average over five neighbours as a matrix, which is ten times faster on images this small
         size, width = shape[0] * shape[1], make.size(5)
         unit = torch.eye(size).reshape(size, 1, *shape)
         pooled = functional.avg_pool2d(unit, width, stride=1, padding=(width[0] // 2, width[1] // 2))
@@ -219,17 +198,11 @@ class _Refine(nn.Module):
     """One refinement block: adapt each input, fuse them, pool in chain, convolve."""
 
     def __init__(
-        self,
-        make: _Kernels,
-        inputs: Sequence[int],
-        features: int,
-        levels: int,
-        shape: tuple[int, int],
-        last: bool = False,
+        self, make: _Kernels, inputs: Sequence[int], features: int, levels: int, shape: tuple[int, int], blocks: int = 1
     ) -> None:
         super().__init__()
         self.adapt_convs = nn.ModuleList(_ResidualConvs(make, c, levels, 2) for c in inputs)
-        self.output_convs = _ResidualConvs(make, features, levels, 3 if last else 1)
+        self.output_convs = _ResidualConvs(make, features, levels, blocks)
         self.msf = _Fusion(make, inputs, features, levels) if len(inputs) > 1 else None
         self.crp = _PooledChain(make, features, levels, shape)
 
@@ -241,11 +214,11 @@ class _Refine(nn.Module):
 
 
 class RefineNet(nn.Module):
-    """Noise-conditional RefineNet over trajectories.
+    """A noise-conditional RefineNet over trajectories.
 
     Args:
         architecture: Its shape.
-        seed: Of the initial weights.
+        seed: The seed of the initial weights; the global generator is left as it was.
 
     Example:
         >>> net = RefineNet(PDM_ARCHITECTURE)
@@ -254,21 +227,19 @@ class RefineNet(nn.Module):
     """
 
     def __init__(self, architecture: Architecture, seed: int = 0) -> None:
-        """Build the network; torch draws initial weights from the global generator, which is put back."""
+        """Build the network."""
         super().__init__()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self._build(architecture)
-
-    def _build(self, architecture: Architecture) -> None:
         self.architecture = architecture
-        fine, levels = architecture.features, architecture.levels
-        make = _Kernels(architecture.rows == 1, _ACTIVATIONS[architecture.activation])
-        wide = 2 * fine
+        fresh(self._build, seed)
+
+    def _build(self) -> RefineNet:
+        shape = self.architecture
+        fine, wide, levels = shape.features, 2 * shape.features, shape.levels
+        make = _Kernels(shape.rows == 1, _ACTIVATIONS[shape.activation])
         self.activation = make.activation
-        self.begin_conv = make.conv(architecture.inputs * architecture.patch, fine)
+        self.begin_conv = make.conv(shape.inputs * shape.patch, fine)
         self.normalizer = _Norm(fine, levels)
-        self.end_conv = make.conv(fine, architecture.outputs * architecture.patch)
+        self.end_conv = make.conv(fine, shape.outputs * shape.patch)
         self.res1 = nn.ModuleList([_Residual(make, fine, fine, levels), _Residual(make, fine, fine, levels)])
         self.res2 = nn.ModuleList([_Residual(make, fine, wide, levels, "halve"), _Residual(make, wide, wide, levels)])
         self.res3, self.res4 = (
@@ -277,23 +248,16 @@ class RefineNet(nn.Module):
             )
             for d in (2, 4)
         )
-        full = (architecture.rows, architecture.columns)
-        half = (1 if architecture.rows == 1 else architecture.rows // 2, architecture.columns // 2)
+        full = (shape.rows, shape.columns)
+        half = (1 if make.flat else shape.rows // 2, shape.columns // 2)
         self.refine1 = _Refine(make, [wide], wide, levels, half)
         self.refine2 = _Refine(make, [wide, wide], wide, levels, half)
         self.refine3 = _Refine(make, [wide, wide], fine, levels, half)
-        self.refine4 = _Refine(make, [fine, fine], fine, levels, full, last=True)
+        self.refine4 = _Refine(make, [fine, fine], fine, levels, full, blocks=3)
+        return self
 
     def forward(self, x: Tensor, level: int | Tensor) -> Tensor:
-        """The network's output at a noise level.
-
-        Args:
-            x: (n, inputs, waypoints).
-            level: Noise level for all samples, or (n,) integers; 0 is the noisiest.
-
-        Returns:
-            (n, outputs, waypoints).
-        """
+        """Map (n, inputs, waypoints) to (n, outputs, waypoints) at a noise level, an int or (n,); 0 is the noisiest."""
         shape = self.architecture
         if x.ndim != 3 or x.shape[1:] != (shape.inputs, shape.waypoints):
             raise ValueError(
@@ -308,9 +272,8 @@ class RefineNet(nn.Module):
                 h = block(h, level)
             stages.append(h)
         h = self.refine1([stages[3]], level)
-        h = self.refine2([stages[2], h], level)
-        h = self.refine3([stages[1], h], level)
-        h = self.refine4([stages[0], h], level)
+        for refine, stage in zip((self.refine2, self.refine3, self.refine4), stages[2::-1], strict=True):
+            h = refine([stage, h], level)
         out: Tensor = self.end_conv(self.activation(self.normalizer(h, level)))
         pixels = out.reshape(len(x), shape.outputs, shape.patch, shape.rows, shape.columns)
         return pixels.movedim(2, 4).reshape(len(x), shape.outputs, shape.waypoints)

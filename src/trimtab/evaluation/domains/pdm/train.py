@@ -1,69 +1,99 @@
-"""Training the trajectory model; the command is `trimtab train-pdm`."""
+"""Train the trajectory model, and validate it: planned data, training, quality, figure (`trimtab train pdm`)."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from trimtab.core.checks import check_integer, check_positive, missing_extra
 from trimtab.core.files import load_tensors, save_tensors
+from trimtab.core.noise import Noise, as_seeds
+from trimtab.evaluation.domains.learned import fit
 
-from .checkpoint import save_model
-from .data import Trajectories
-from .model import Model, Prior, Settings, conditioned_architecture, denoised, fit_prior, open_spread
+from .domain import AnnealedLangevin, sample, trajectory_quality
+from .model import Model, Prior, Settings, conditioned_architecture, denoised, fit_prior, open_spread, save_model
 from .network import RefineNet
-from .planner import states_from_positions
+from .planner import plan, random_map, shipped_maps, start_goal_pairs, states_from_positions
 
-__all__ = ["OUR_SETTINGS", "TrainConfig", "train"]
+__all__ = ["OUR_SETTINGS", "Trajectories", "figure", "load_data", "make_data", "train", "validate"]
 
 OUR_SETTINGS = Settings(sigma_max=1.0, sigma_min=0.0005, eps=0.6 * 0.0005**2)
-"""Sampler defaults of our model. PDM's ten levels of 25 updates, its ratio of largest to smallest noise (2000) and its
-step size relative to the noise (eps / sigma_min² = 0.6), ten times smaller: with start and goal known, trajectories
-stray some 0.1 from the straight run, noise of 1 drowns that, and 0.0005 does not show between waypoints 0.03 apart."""
+"""Sampler defaults of our model: PDM's ten levels of 25 updates, its ratio of largest to smallest noise (2000) and its
+relative step size (eps / sigma_min² = 0.6), at a tenth of its noise. With start and goal known, trajectories deviate
+from the straight run by about 0.1: noise of 1 hides that, and 0.0005 is small next to waypoints 0.03 apart."""
 
-_KIND = "trajectory training"
-Config = dict[str, dict[str, object]]
+_KIND = "trajectories"
+_FIRST_MAP = 1000  # keeps training maps apart from the shipped ones
+
+Progress = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class TrainConfig:
-    """How to train.
+def _silent(line: str) -> None:
+    """Print nothing."""
 
-    Attributes:
-        steps: Optimiser steps.
-        batch: Trajectories a step, each at a noise level of its own.
-        rate: Highest learning rate; it rises over the first steps, then falls to 0 as a cosine.
-        ema: How slowly the averaged weights, which are the ones kept, follow the trained ones.
-        features: Channels of the network's finest stage.
-        seed: Of initial weights, batches and noise.
-        save_every: Steps between checkpoints.
-    """
 
-    steps: int = 3000
-    batch: int = 96
-    rate: float = 2e-3
-    ema: float = 0.999
-    features: int = 16
-    seed: int = 0
-    save_every: int = 250
+# ------------------------------------------------------------------ data
 
-    def __post_init__(self) -> None:
-        """Refuse a training that would not train."""
-        if min(self.steps, self.batch, self.features, self.save_every) < 1 or not 0 < self.ema < 1 or self.rate <= 0:
-            raise ValueError(f"steps, batch, features, save_every, rate must be above 0 and 0 < ema < 1: got {self}")
+
+class Trajectories(NamedTuple):
+    """Planned positions (n, w, 2), the map of each trajectory (n,), the maps (maps, m, 3), and how they were made."""
+
+    positions: Tensor
+    map_index: Tensor
+    circles: Tensor
+    recipe: dict[str, int]
+
+
+def make_data(
+    path: Path | None = None,
+    progress: Progress = _silent,  # called with a line of text
+    *,
+    maps: int = 64,  # number of maps
+    per_map: int = 256,  # planning problems of each map; the few without a smooth, free answer are left out
+    waypoints: int = 64,  # waypoints of every trajectory
+    seed: int = 0,  # another seed gives other maps and other problems
+) -> Trajectories:
+    """Plan trajectories between random starts and goals on random maps, and write them to `path` if there is one."""
+    recipe = {"maps": maps, "per_map": per_map, "waypoints": waypoints, "seed": seed}
+    for name, least in {"maps": 1, "per_map": 1, "waypoints": 4, "seed": 0}.items():
+        check_integer(recipe[name], name, least)
+    circles = torch.stack([random_map(_FIRST_MAP + seed * 100_000 + i) for i in range(maps)])
+    positions, index = [], []
+    for i in range(maps):
+        seeds = torch.arange(per_map) + (seed * maps + i) * per_map
+        planned = plan(Noise(seeds), *start_goal_pairs(seeds, circles[i]), circles[i], waypoints)
+        positions.append(planned.points[planned.solved].float())
+        index.append(torch.full((len(positions[-1]),), i))
+        found = sum(len(p) for p in positions)
+        progress(f"map {i + 1}/{maps}: {found} trajectories of {(i + 1) * per_map} problems")
+    data = Trajectories(torch.cat(positions), torch.cat(index), circles.float(), recipe)
+    if path is not None:
+        tensors = {"positions": data.positions, "map_index": data.map_index, "circles": data.circles}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_tensors(path, _KIND, tensors, {"config": recipe})
+        progress(f"wrote {path}")
+    return data
+
+
+def load_data(path: Path) -> Trajectories:
+    """Read the trajectories that `make_data` wrote."""
+    if not path.is_file():
+        raise FileNotFoundError(f"no trajectories at {path}: make them with `trimtab train pdm data`")
+    tensors, facts = load_tensors(path, _KIND)
+    return Trajectories(**tensors, recipe=facts["config"])
+
+
+# ------------------------------------------------------------------ training
 
 
 def draw_batch(data: Trajectories, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Random trajectories and their maps, turned, mirrored and reversed at random.
-
-    Returns:
-        States (n, 4, w) and circles (n, m, 3).
-    """
+    """Draw trajectories as states (n, 4, w) and their maps (n, m, 3), turned, mirrored and reversed at random."""
     rows = torch.randint(len(data.positions), (n,), generator=generator)
     positions, circles = data.positions[rows], data.circles[data.map_index[rows]].clone()
     coins = torch.randint(2, (n, 4), generator=generator).bool()
@@ -79,131 +109,127 @@ def draw_batch(data: Trajectories, n: int, generator: torch.Generator) -> tuple[
 def denoising_loss(
     network: RefineNet, prior: Prior, settings: Settings, data: Trajectories, n: int, generator: torch.Generator
 ) -> Tensor:
-    """Denoising score matching on a random batch: squared error of the clean trajectory, 1 for the linear guess.
-
-    The ends stay clean, as in sampling.
-    """
+    """Return the squared error of the clean trajectory on a random batch; 1 is the error of the linear guess."""
     clean, circles = draw_batch(data, n, generator)
     level = torch.randint(settings.levels, (n,), generator=generator)
     sigma = torch.tensor(settings.sigmas)[level]
     disturb = torch.randn(clean.shape, generator=generator)
-    disturb[..., [0, -1]] = 0
+    disturb[..., [0, -1]] = 0  # the ends stay clean, as in sampling
     guess = denoised(network, prior, clean + sigma[:, None, None] * disturb, level, sigma, circles)
     left_open = 2 * open_spread(prior.variances, sigma[:, None, None] ** 2).square().sum(dim=(1, 2))
     return ((guess - clean).square().sum(dim=(1, 2)) / left_open).mean()
 
 
-def learning_rate(config: TrainConfig, step: int) -> float:
-    """The rate at a step: a short rise, then a cosine down to 0."""
-    rise = min(200, max(1, config.steps // 10))
-    return config.rate * min(1.0, (step + 1) / rise) * 0.5 * (1 + math.cos(math.pi * step / config.steps))
-
-
 def train(
     data: Trajectories,
-    folder: Path,
-    config: TrainConfig,
-    settings: Settings = OUR_SETTINGS,
-    progress: Callable[[str], None] | None = None,
-    stop_after: int | None = None,
+    folder: Path,  # gets `state.safetensors`, the checkpoint, and in the end `model.safetensors`
+    progress: Progress = _silent,  # called with a line of text
+    *,
+    settings: Settings = OUR_SETTINGS,  # noise levels and sampler defaults of the model
+    steps: int = 3000,  # number of optimiser steps
+    batch: int = 96,  # number of trajectories in a step, each at a random noise level
+    rate: float = 2e-3,  # largest learning rate; it rises over the first steps, then falls to 0 along a cosine
+    ema: float = 0.999,  # how slowly the averaged weights, which are the ones kept, follow the trained ones
+    features: int = 16,  # channels of the network's finest stage
+    seed: int = 0,  # seed of initial weights, batches and noise
+    save_every: int = 250,  # number of steps between checkpoints
 ) -> Model:
-    """Train a model, or go on where the last training in the folder stopped.
+    """Train a model, or continue the training in the folder, and return the model with averaged weights."""
+    sizes = {"steps": steps, "batch": batch, "features": features, "save_every": save_every}
+    for name, value in sizes.items():
+        check_integer(value, name)
+    check_positive(rate, "rate")
+    chosen = sizes | {"rate": rate, "ema": ema, "seed": seed}
+    recipe: dict[str, Any] = {"train": chosen, "settings": asdict(settings), "data": data.recipe}
+    shape = conditioned_architecture(features, settings.levels, data.positions.shape[1])
+    network, averaged = RefineNet(shape, seed), RefineNet(shape, seed)
+    prior = fit_prior(states_from_positions(data.positions))
+    folder.mkdir(parents=True, exist_ok=True)
 
-    Batches and noise are a function of seed and step, so an interrupted training ends with the same weights.
+    def loss(step: int) -> Tensor:
+        generator = torch.Generator().manual_seed((seed << 32) + step)
+        return denoising_loss(network, prior, settings, data, batch, generator)
+
+    def rate_at(step: int) -> float:
+        rise = min(200, max(1, steps // 10))
+        return rate * min(1.0, (step + 1) / rise) * 0.5 * (1 + math.cos(math.pi * step / steps))
+
+    checkpoint = folder / "state.safetensors"
+    fit(
+        network,
+        averaged,
+        loss,
+        rate_at,
+        checkpoint,
+        recipe,
+        steps=steps,
+        average=ema,
+        every=save_every,
+        progress=progress,
+    )
+    model = Model(averaged.eval(), settings, {**recipe, "steps_done": steps}, prior)
+    save_model(folder / "model.safetensors", model)
+    return model
+
+
+# ------------------------------------------------------------------ validation
+
+
+def validate(
+    model: Model, per_map: int = 64, inner_steps: int | None = None, seed: int = 10_000
+) -> dict[str, dict[str, float]]:
+    """Compare free samples of a conditioned model, planned trajectories and straight runs on the shipped maps.
 
     Args:
-        data: Trajectories to learn.
-        folder: Gets `state.safetensors` (to go on from) and `model.safetensors` (averaged weights).
-        config: How to train.
-        settings: Noise levels and sampler defaults of the model.
-        progress: Told a line now and then.
-        stop_after: Stop at this step, saved, as an interruption would.
+        model: The model.
+        per_map: The number of starts and goals on each map.
+        inner_steps: The number of Langevin updates at each level; by default the model's.
+        seed: The first seed of pairs and noise.
 
     Returns:
-        The model with averaged weights.
-
-    Raises:
-        ValueError: If the folder holds a training with another configuration.
+        The mean quality of "samples", "planned" and "straight".
     """
-    shape = conditioned_architecture(config.features, settings.levels, data.positions.shape[1])
-    network, prior = RefineNet(shape, config.seed), fit_prior(states_from_positions(data.positions))
-    average = {k: v.clone() for k, v in network.state_dict().items()}
-    optimiser = torch.optim.Adam(network.parameters(), lr=config.rate, betas=(0.9, 0.99))
-    told = {"train": asdict(config), "settings": asdict(settings), "data": asdict(data.config)}
-    folder.mkdir(parents=True, exist_ok=True)
-    state = folder / "state.safetensors"
-    step, spent = _resume(state, told, network, average, optimiser) if state.exists() else (0, 0.0)
-    began, losses = time.perf_counter() - spent, []
-    last = min(config.steps, stop_after or config.steps)
-    while step < last:
-        generator = torch.Generator().manual_seed((config.seed << 32) + step)
-        for group in optimiser.param_groups:
-            group["lr"] = learning_rate(config, step)
-        optimiser.zero_grad(set_to_none=True)
-        loss = denoising_loss(network, prior, settings, data, config.batch, generator)
-        torch.autograd.backward(loss)
-        nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-        optimiser.step()
-        follow = min(config.ema, (1 + step) / (10 + step))
-        with torch.no_grad():
-            for name, value in network.state_dict().items():
-                average[name].lerp_(value, 1 - follow)
-        step += 1
-        losses.append(float(loss.detach()))
-        if step % config.save_every == 0 or step == last:
-            spent = time.perf_counter() - began
-            _save(state, told, step, spent, network, average, optimiser)
-            save_model(folder / "model.safetensors", _averaged(network, average, prior, settings, told, step, spent))
-            if progress is not None:
-                progress(f"step {step}/{config.steps}  loss {sum(losses) / len(losses):.4f}  {spent:.0f} s")
-            losses = []
-    return _averaged(network, average, prior, settings, told, step, spent)
+    made = _samples_and_plans(model, per_map, inner_steps, seed)
+    circles = made.pop("circles")
+    return {name: trajectory_quality(paths, circles).means() for name, paths in made.items()}
 
 
-def _averaged(
-    network: RefineNet,
-    average: dict[str, Tensor],
-    prior: Prior,
-    settings: Settings,
-    told: Config,
-    step: int,
-    spent: float,
-) -> Model:
-    kept = RefineNet(network.architecture)
-    kept.load_state_dict(average)
-    about = {**told, "steps_done": step, "training_seconds": round(spent, 1)}
-    return Model(kept.eval().requires_grad_(False), settings, about, prior)
+def _samples_and_plans(model: Model, per_map: int, inner_steps: int | None, seed: int) -> dict[str, Tensor]:
+    """Return samples, plans and straight runs of the same problems on every shipped map, if the planner solved them."""
+    parts: dict[str, list[Tensor]] = {"samples": [], "planned": [], "straight": [], "circles": []}
+    for i, circles in enumerate(shipped_maps()):
+        seeds = range(seed + i * per_map, seed + (i + 1) * per_map)
+        starts, goals = start_goal_pairs(seeds, circles)
+        planned = plan(Noise(as_seeds(seeds)), starts, goals, circles, model.network.architecture.waypoints)
+        x = sample(AnnealedLangevin(model, starts, goals, circles, inner_steps), seeds)  # type: ignore[arg-type]
+        share = torch.linspace(0, 1, x.shape[2], dtype=x.dtype)[:, None]
+        parts["samples"].append(x[:, :2].transpose(1, 2)[planned.solved])
+        parts["planned"].append(planned.points[planned.solved])
+        parts["straight"].append((starts[:, None] + share * (goals - starts)[:, None])[planned.solved])
+        parts["circles"].append(circles.expand(int(planned.solved.sum()), -1, -1))
+    return {name: torch.cat(values) for name, values in parts.items()}
 
 
-def _save(
-    path: Path,
-    told: Config,
-    step: int,
-    spent: float,
-    network: RefineNet,
-    average: dict[str, Tensor],
-    optimiser: torch.optim.Adam,
-) -> None:
-    tensors = {f"network/{k}": v for k, v in network.state_dict().items()}
-    tensors |= {f"average/{k}": v for k, v in average.items()}
-    for name, parameter in network.named_parameters():
-        tensors |= {f"optimiser/{k}/{name}": v for k, v in optimiser.state[parameter].items()}
-    save_tensors(path, _KIND, tensors, {"told": told, "step": step, "seconds": spent})
-
-
-def _resume(
-    path: Path, told: Config, network: RefineNet, average: dict[str, Tensor], optimiser: torch.optim.Adam
-) -> tuple[int, float]:
-    """Fill network, averages and optimiser from a saved training; the step to go on from and the seconds spent."""
-    tensors, facts = load_tensors(path, _KIND)
-    if facts["told"] != told:
-        raise ValueError(
-            f"{path} belongs to another training ({facts['told']}) than the one asked for ({told}): "
-            "use another folder, or remove it"
-        )
-    network.load_state_dict({k: tensors[f"network/{k}"] for k in average})
-    for name, value in average.items():
-        value.copy_(tensors[f"average/{name}"])
-    for name, parameter in network.named_parameters():
-        optimiser.state[parameter] = {k: tensors[f"optimiser/{k}/{name}"] for k in ("step", "exp_avg", "exp_avg_sq")}
-    return int(facts["step"]), float(facts["seconds"])
+def figure(model: Model, path: Path, per_map: int = 24, inner_steps: int | None = None, seed: int = 20_000) -> None:
+    """Draw planned trajectories above free samples on the shipped maps, with their quality."""
+    try:
+        from matplotlib.figure import Figure
+        from matplotlib.patches import Circle
+    except ImportError as error:
+        raise missing_extra("matplotlib", "studies", "a figure of trajectories") from error
+    made = _samples_and_plans(model, per_map, inner_steps, seed)
+    maps = shipped_maps()
+    drawing = Figure(figsize=(3.2 * len(maps), 7.4), layout="constrained")
+    panels = drawing.subplots(2, len(maps), squeeze=False)
+    for row, name in zip(panels, ("planned", "samples"), strict=True):
+        for axes, circles in zip(row, maps, strict=True):
+            for x, y, r in circles.tolist():
+                axes.add_patch(Circle((x, y), r, color="0.82", linewidth=0))
+            for line in made[name][(made["circles"] == circles).all(dim=(1, 2))]:
+                axes.plot(line[:, 0].tolist(), line[:, 1].tolist(), linewidth=0.8)
+                axes.plot(*line[[0, -1]].T.tolist(), linestyle="", marker="o", markersize=2.5, color="black")
+            axes.set(xlim=(-1.05, 1.05), ylim=(-1.05, 1.05), aspect="equal", xticks=[-1, 0, 1], yticks=[-1, 0, 1])
+        quality = trajectory_quality(made[name], made["circles"]).means()
+        words = ", ".join(f"{key.replace('_', ' ')} {value:.3f}" for key, value in quality.items())
+        row[0].set_title(f"{name}: {words}", loc="left", fontsize=9)
+    drawing.savefig(path, dpi=110)

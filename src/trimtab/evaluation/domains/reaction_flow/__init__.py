@@ -1,1 +1,1 @@
-"""A reaction–diffusion equation, its solver, and a flow-matching model of its solutions."""
+"""A reaction-diffusion equation, its solver, and a learned flow of its solutions."""

@@ -1,31 +1,35 @@
-"""Fisher's reaction–diffusion equation on a grid: its solver and its mass balance.
+"""Fisher's reaction-diffusion equation on a grid: its solver, its mass balance, and the projection onto that balance.
 
     u_t = nu u_xx + growth u (1 - u)   on 0 < x < 1, 0 < t < 1,
     -nu u_x = inflow at x = 0,   u_x = 0 at x = 1,   u = initial at t = 0.
 
-Space is cut into `CELLS` finite volumes, time is kept at `TIMES` moments. The diffusive fluxes between cells cancel in
-the sum over cells, so whatever nu is, the mass m (mean of the cells) obeys
+Space is cut into `CELLS` finite volumes, and the field is kept at `TIMES` times. The diffusive fluxes between cells
+cancel in the sum over cells, so the mass m (the mean of the cells) obeys, for every nu,
 
-    m(t) = m(0) + inflow t + growth * integral over (0, t) of mean(u (1 - u)),
+    m(t) = m(0) + inflow t + growth * integral over (0, t) of mean(u (1 - u)).
 
-which is exact for the finite volumes and nonlinear in u. On the kept moments the integral is a fourth-order rule.
+This is exact for the finite volumes and nonlinear in u. The integral over the kept times is a rule of fourth order.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from trimtab.constraints.states import check_states, with_settings
+from trimtab.core.checks import check_integer, check_positive
+from trimtab.core.constraint import Constraint, Improvement, Projection
 from trimtab.core.noise import Noise
 
 __all__ = [
     "CELLS",
-    "GROWTH",
     "TIMES",
     "Conditions",
+    "MassBalance",
     "cumulative_rule",
     "draw_conditions",
     "mass_imbalance",
@@ -38,35 +42,26 @@ GROWTH = 4.0
 DIFFUSIVITY = (0.005, 0.05)  # log-uniform
 INFLOW = (0.0, 0.1)  # uniform
 _PROFILE_MODES = 8
-_SUBSTEPS = 10  # of RK4 between kept moments: stable for the largest diffusivity on this grid
+_SUBSTEPS = 10  # of RK4 between kept times: stable for the largest diffusivity on this grid
+_LEAST_CURVATURE = 0.05  # of the Lagrangian; less would let a step run away
 
 
 @dataclass(frozen=True, eq=False)
 class Conditions:
-    """What is known of each solution beforehand.
+    """What is given of each solution."""
 
-    Attributes:
-        initial: The profile at t = 0, (n, CELLS).
-        inflow: Through the left end, (n,).
-    """
-
-    initial: Tensor = field(metadata={"per_sample": True})
-    inflow: Tensor = field(metadata={"per_sample": True})
+    initial: Tensor = field(metadata={"per_sample": True})  # profile at t = 0, (n, CELLS)
+    inflow: Tensor = field(metadata={"per_sample": True})  # inflow through the left end, (n,)
 
     def take(self, rows: Tensor) -> Conditions:
-        """The conditions of the samples `rows`."""
+        """Return the conditions of some samples, a (k,) index tensor."""
         return Conditions(self.initial[rows], self.inflow[rows])
 
 
 def draw_conditions(noise: Noise, stream: int = 0) -> tuple[Conditions, Tensor]:
-    """Random conditions and diffusivities, a function of each sample's seed.
+    """Draw conditions and diffusivities (n,), which depend on the seed of each sample only.
 
-    Args:
-        noise: Of n samples.
-        stream: Tells these draws from others of the same seeds; streams `stream` to `stream + 2` are used.
-
-    Returns:
-        The conditions, and nu, (n,).
+    The draws use the streams `stream` to `stream + 2` of the noise.
     """
     normal = noise.normal(-1, (_PROFILE_MODES,), stream)
     mode = torch.arange(_PROFILE_MODES, dtype=noise.dtype, device=normal.device)
@@ -83,13 +78,12 @@ def solve(conditions: Conditions, nu: Tensor, *, refine: int = 1) -> Tensor:
     """Solve the equation by finite volumes and classical Runge–Kutta.
 
     Args:
-        conditions: Of n samples.
+        conditions: The conditions of n samples.
         nu: Diffusivities, (n,).
-        refine: Cut every cell into this many (the initial profile constant on them) and shorten the time steps to
-            match; the answer is averaged back. For checking the grid.
+        refine: Cuts every cell into this many, with shorter time steps, and averages the answer: a check of the grid.
 
     Returns:
-        (n, TIMES, CELLS), the profile at t = 0 first.
+        The fields, (n, TIMES, CELLS), with the profile at t = 0 first.
     """
     u = conditions.initial.repeat_interleave(refine, dim=1)
     cells = CELLS * refine
@@ -120,7 +114,7 @@ def solve(conditions: Conditions, nu: Tensor, *, refine: int = 1) -> Tensor:
 
 @cache
 def cumulative_rule() -> Tensor:
-    """Weights of the integral from 0 to each moment, (TIMES, TIMES) float64: cubic interpolation, row 0 is zero.
+    """Return the weights of the integral from 0 to each time, (TIMES, TIMES) float64, exact for cubics.
 
     Example:
         >>> t = torch.linspace(0, 1, TIMES, dtype=torch.float64)
@@ -138,9 +132,108 @@ def cumulative_rule() -> Tensor:
 
 
 def mass_imbalance(u: Tensor, conditions: Conditions) -> Tensor:
-    """How much mass each moment has too much, counted from the given profile: (n, TIMES, CELLS) to (n, TIMES - 1)."""
+    """Return the excess of mass at each later time, (n, TIMES, CELLS) to (n, TIMES - 1)."""
     rule = cumulative_rule().to(u)[1:]
     t = torch.linspace(0, 1, TIMES, dtype=u.dtype, device=u.device)[1:]
     reaction = (u * (1 - u)).mean(dim=2)
     expected = conditions.initial.mean(dim=1)[:, None] + conditions.inflow[:, None] * t + GROWTH * reaction @ rule.T
     return u[:, 1:].mean(dim=2) - expected
+
+
+@dataclass(frozen=True, eq=False)
+class MassBalance(Constraint):
+    """Fields u, (n, TIMES, CELLS), with the given initial profile and the balance of mass at all later times.
+
+    The projection is a batched Gauss-Newton iteration on the conditions for a nearest point. The balance is quadratic
+    in the field and its Hessian is one number for each time, so the iteration can use the curvature as well. Each
+    iteration solves one system of TIMES - 1 equations for each sample.
+    """
+
+    improves = True
+
+    conditions: Conditions  # profile and the inflow of each sample
+    # A projection has converged when the defect and the last change of the field (root mean square) are at most this
+    tolerance: float = 1e-6
+    max_iterations: int = 50  # number of iterations after which a projection has failed
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        check_positive(self.tolerance, "the tolerance of MassBalance")
+        check_integer(self.max_iterations, "the max_iterations of MassBalance")
+
+    def defect(self, u: Tensor) -> Tensor:
+        """Return the root mean square of the violations over space and time, (n,).
+
+        An error of the initial profile counts at its cells. A mass that is wrong by c counts as c at all cells of its
+        time. Without growth this is exactly the root-mean-square distance to the set.
+        """
+        conditions = self._conditions(u)
+        profile = (u[:, 0] - conditions.initial).square().mean(dim=1)
+        mass = mass_imbalance(u, conditions).square().sum(dim=1)
+        return ((profile + mass) / TIMES).sqrt()
+
+    def project(self, u: Tensor) -> Projection:
+        """Return a nearest field of the set (a stationary one), with the outcome for each sample."""
+        conditions = self._conditions(u, torch.float64)
+        x = torch.cat([conditions.initial[:, None], u[:, 1:].double()], dim=1)
+        answer, rows = x.clone(), torch.arange(len(x), device=x.device)  # `rows` are still iterating
+        converged, iterations = torch.zeros_like(rows, dtype=torch.bool), torch.zeros_like(rows)
+        target, multiplier = x, x.new_zeros(len(x), TIMES - 1)
+        for _ in range(self.max_iterations):
+            x, multiplier, done = self._iterate(x, target, multiplier, conditions)
+            iterations[rows] += 1
+            converged[rows], answer[rows] = done, x
+            left = (~done).nonzero().squeeze(1)
+            rows, x, target, multiplier = rows[left], x[left], target[left], multiplier[left]
+            conditions = conditions.take(left)
+            if len(rows) == 0:
+                break
+        return Projection(answer.to(u.dtype), converged, iterations)
+
+    def improve(self, x: Tensor, state: tuple[Tensor, ...] | None = None, **context: Any) -> Improvement:
+        """Do one iteration; the state carries the field to be near to and the multipliers."""
+        conditions = self._conditions(x, torch.float64)
+        u = torch.cat([conditions.initial[:, None], x[:, 1:].double()], dim=1)
+        target, multiplier = (u, u.new_zeros(len(u), TIMES - 1)) if state is None else (p.double() for p in state)
+        new, multiplier, done = self._iterate(u, target, multiplier, conditions)
+        y = new.to(x.dtype)
+        return Improvement(y, self.defect(y), done, (target, multiplier))
+
+    def cheaper(self) -> dict[str, Self]:  # type: ignore[override]  # read, never written
+        """Offer a looser tolerance."""
+        looser = 100 * self.tolerance
+        return {f"a tolerance of {looser:.0e}": with_settings(self, tolerance=looser)}
+
+    def take(self, rows: Tensor) -> Self:
+        """Return the constraint of some samples, a (k,) index tensor."""
+        return with_settings(self, conditions=self.conditions.take(rows))
+
+    def _conditions(self, u: Tensor, dtype: torch.dtype | None = None) -> Conditions:
+        """Check the states, and return the conditions on their device and in their dtype."""
+        check_states(u, "MassBalance", (TIMES, CELLS), samples=len(self.conditions.inflow))
+        like = u.new_empty(0, dtype=dtype or u.dtype)
+        return Conditions(self.conditions.initial.to(like), self.conditions.inflow.to(like))
+
+    def _iterate(
+        self, x: Tensor, target: Tensor, multiplier: Tensor, conditions: Conditions
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the next fields, the next multipliers (n, TIMES - 1), and the mask of converged rows, (n,) bool."""
+        rule = GROWTH * cumulative_rule().to(x)[1:, 1:]
+        u, back = x[:, 1:], (target - x)[:, 1:]
+        slope = 1 - 2 * u  # of the reaction
+        weight = 1 / (1 + 2 * multiplier @ rule).clamp(min=_LEAST_CURVATURE)  # the inverse Hessian at each time
+        cross = rule * (weight * slope.mean(dim=2))[:, None]
+        gram = (rule * (weight * slope.square().mean(dim=2))[:, None]) @ rule.T - cross - cross.mT
+        gram = gram + torch.diag_embed(weight)
+        right = mass_imbalance(x, conditions) + weight * back.mean(dim=2)
+        right = right - (weight * (slope * back).mean(dim=2)) @ rule.T
+        factor, singular = torch.linalg.cholesky_ex(gram)
+        multiplier = torch.cholesky_solve(right[..., None], factor)[..., 0]
+        change = weight[..., None] * (back - multiplier[..., None] + (multiplier @ rule)[..., None] * slope)
+        moved = change.square().mean(dim=(1, 2))
+        usable = (singular == 0) & moved.isfinite()  # other rows stay where they are, and fail in the end
+        change = torch.where(usable[:, None, None], change, 0)
+        new = torch.cat([x[:, :1], u + change], dim=1)
+        left = mass_imbalance(new, conditions).square().sum(dim=1) / TIMES
+        done = usable & (torch.maximum(left, moved) <= self.tolerance**2)
+        return new, torch.where(usable[:, None], multiplier, 0), done

@@ -1,106 +1,140 @@
-"""Train the flow network on solutions of the equation: `python -m trimtab.evaluation.domains.reaction_flow.train --out FILE`."""
+"""Train and validate the flow network: `trimtab train reaction-flow`."""
 
 from __future__ import annotations
 
-import argparse
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from trimtab.core.constraint import as_constraint
 from trimtab.core.noise import Noise, as_seeds
-from trimtab.evaluation.domains.flow_training import Fit, flow_pair, flow_times
-from trimtab.evaluation.domains.reaction_flow.equation import CELLS, TIMES, draw_conditions, solve
-from trimtab.evaluation.domains.reaction_flow.network import (
+from trimtab.core.rollout import rollout
+from trimtab.evaluation.domains.learned import fit, flow_loss, fresh, warmup_cosine
+from trimtab.schedules import Periodic, Stepwise, Terminal
+
+from .domain import (
     MEAN,
     SPREAD,
-    fresh_network,
+    FlowNetwork,
+    clean_field,
+    field_distance,
     gaussian_field,
+    given_conditions,
+    make,
     save_network,
 )
+from .equation import DIFFUSIVITY, INFLOW, Conditions, draw_conditions, solve
 
-__all__ = ["solutions", "train"]
+__all__ = ["solution_error", "solutions", "train", "validate"]
 
-_FIRST_DATA_SEED = 10**9  # far from the seeds samples are drawn with
+_FIRST_DATA_SEED = 10**9  # far from the seeds that samples are drawn with
+_FIRST_CALIBRATION_SEED = 100_000
+BUDGETS = (0.1, 0.25, 0.5)
 
 
 def solutions(count: int, first: int = _FIRST_DATA_SEED) -> Tensor:
-    """Solutions for random conditions and diffusivities, (count, TIMES, CELLS) float32, from seeds `first` on."""
-    parts = []
-    for begin in range(first, first + count, 1024):
-        noise = Noise(as_seeds(range(begin, min(begin + 1024, first + count))))
-        parts.append(solve(*draw_conditions(noise)).float())
-    return torch.cat(parts)
+    """Return solutions for random conditions and diffusivities, (count, TIMES, CELLS) float32, from seed `first` on."""
+    starts = range(first, first + count, 1024)
+    batches = [Noise(as_seeds(range(start, min(start + 1024, first + count)))) for start in starts]
+    return torch.cat([solve(*draw_conditions(noise)).float() for noise in batches])
 
 
 def train(
-    out: Path,
+    out: Path,  # file of the weights. The checkpoint adds `.training` to its name and is removed at the end
     *,
-    steps: int = 6000,
-    batch: int = 32,
-    data: int = 8192,
-    rate: float = 2e-3,
-    seed: int = 0,
-    checkpoint_every: int = 500,
+    steps: int = 6000,  # number of optimiser steps
+    batch: int = 32,  # number of solutions in a step
+    data: int = 8192,  # number of solutions in the training set
+    rate: float = 2e-3,  # largest learning rate; it rises for 3% of the steps and falls along a cosine
+    seed: int = 0,  # seed of initial weights and batches
+    checkpoint_every: int = 100,  # number of steps between checkpoints
+    progress: Callable[[str], None] = print,  # called with a line of text
 ) -> None:
-    """Train from scratch, or go on from the checkpoint beside `out`, and write the averaged weights to `out`.
-
-    Args:
-        out: Where the weights go; the checkpoint is the same name with `.training` added, removed at the end.
-        steps: Optimiser steps.
-        batch: Solutions a step.
-        data: Solutions in the training set.
-        rate: Highest learning rate; it rises for 3% of the steps and falls along a cosine.
-        seed: Of initial weights and batches.
-        checkpoint_every: Steps between checkpoints.
-    """
+    """Train from scratch, or continue from the checkpoint next to `out`, and write the averaged weights to `out`."""
     checkpoint = out.with_name(out.name + ".training")
     recipe = {"steps": steps, "batch": batch, "data": data, "rate": rate, "seed": seed}
-    network, averaged = fresh_network(seed), fresh_network(seed)
-    progress = partial(print, flush=True)
+    network, averaged = fresh(FlowNetwork, seed), fresh(FlowNetwork, seed)
     progress(f"solving the equation {data} times")
     fields = (solutions(data) - MEAN) / SPREAD
-    fit = Fit(
-        steps,
-        rate,
-        weight_decay=1e-3,
+    fit(
+        network,
+        averaged,
+        lambda step: flow_loss(network, fields, batch, seed * 1_000_003 + step, gaussian_field),
+        lambda step: rate * warmup_cosine(step, steps),
+        checkpoint,
+        recipe,
+        steps=steps,
         average=0.999,
-        report_every=100,
-        checkpoint_every=checkpoint_every,
-        kind="flow training",
-        recipe=recipe,
+        weight_decay=1e-3,
+        every=checkpoint_every,
+        progress=progress,
     )
-    fit.run(network, averaged, lambda step: _batch(fields, batch, seed * 1_000_003 + step), checkpoint, progress)
     save_network(out, averaged, dict(recipe))
     checkpoint.unlink(missing_ok=True)
     progress(f"wrote {out}")
 
 
-def _batch(fields: Tensor, size: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Points of the flow, their times and the network's targets, from a generator of their own."""
-    generator = torch.Generator().manual_seed(seed)
-    rows = torch.randint(len(fields), (size,), generator=generator)
-    noise = gaussian_field(torch.randn(size, TIMES, CELLS, generator=generator))
-    tau = flow_times(size, generator)
-    x, target = flow_pair(noise, fields[rows], tau)
-    return x, tau, target
+def solution_error(fields: Tensor, conditions: Conditions, count: int = 24) -> Tensor:
+    """Return the distance of fields (n, TIMES, CELLS) to the nearest solution with their conditions, (n,).
+
+    The nearest is searched over `count` diffusivities, evenly spaced on the logarithmic scale.
+    """
+    low, high = DIFFUSIVITY
+    tried = low * (high / low) ** torch.linspace(0, 1, count, dtype=torch.float64)
+    errors = [field_distance(fields.double(), solve(conditions, nu.expand(len(fields)))) for nu in tried]
+    return torch.stack(errors).amin(dim=0)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """The command."""
-    parser = argparse.ArgumentParser(
-        prog="python -m trimtab.evaluation.domains.reaction_flow.train",
-        description="Train the flow network of the reaction-flow domain.",
-    )
-    parser.add_argument("--out", type=Path, default=Path("reaction_flow.safetensors"), help="where the weights go")
-    parser.add_argument("--steps", type=int, default=6000)
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--data", type=int, default=8192, help="solutions in the training set")
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args(arguments)
-    train(given.out, steps=given.steps, batch=given.batch, data=given.data, seed=given.seed)
+def validate(seeds: int = 32, figure: Path | None = None, progress: Callable[[str], None] = print) -> None:
+    """Compare the shipped network with solutions, and schedules with each other; draw fields if `figure` is a file."""
+    from trimtab.advice.compare import compare
+    from trimtab.prices.calibration import calibrate
+
+    nothing = as_constraint(lambda x: x, lambda x: x.new_zeros(len(x)))
+    free = rollout(make(target="state").problem([0]).sampler, nothing, Terminal(), range(seeds)).final
+    data = solutions(seeds, first=2 * 10**9)
+    for name, fields in (("solutions", data.double()), ("samples", free.double())):
+        in_time, in_space = (fields.diff(dim=d).square().mean().sqrt() for d in (1, 2))
+        progress(
+            f"{name:<9}  mean {fields.mean():.3f}  spread {fields.std():.3f}  range {fields.min():.2f} to "
+            f"{fields.max():.2f}  change a step in t {in_time:.4f}, in x {in_space:.4f}"
+        )
+    initial = free[:, 0].double().clamp(min=0)  # negative values would run away
+    inflows = INFLOW[0] + (INFLOW[1] - INFLOW[0]) * torch.linspace(0, 1, 6, dtype=torch.float64)
+    errors = [solution_error(free, Conditions(initial, g.expand(seeds)), 12) for g in inflows]
+    error = torch.stack(errors).amin(dim=0)
+    progress(f"distance of a free sample to a solution that starts like it: median {error.median():.4f}")
+    conditions = given_conditions(range(seeds))[0]
+    for target in ("clean", "state"):
+        domain = make(target=target)
+        held_out = domain.problem(range(_FIRST_CALIBRATION_SEED, _FIRST_CALIBRATION_SEED + seeds))
+        prices = {key: calibrate(held_out, max(BUDGETS), key, objective="path") for key in ("paper", "dp")}
+        found = compare(
+            domain.problem(range(seeds)),
+            prices,
+            BUDGETS,
+            quality=lambda x: solution_error(clean_field(x), conditions),
+        )
+        progress(f"\ntarget: {target}\n{found}")
+    if figure is not None:
+        problem = make().problem(range(seeds))
+        final = {one: clean_field(problem.rollout(one).final) for one in (Stepwise(), Periodic(0.25), Terminal())}
+        rows = {"solutions": data, "free samples": free, "given conditions": solve(*given_conditions(range(8)))}
+        _draw(figure, rows | {str(schedule): fields for schedule, fields in final.items()})
+        progress(f"wrote {figure}")
 
 
-if __name__ == "__main__":
-    main()
+def _draw(path: Path, rows: dict[str, Tensor], columns: int = 8) -> None:
+    """Draw the first fields of each kind, one row for each."""
+    from trimtab.schedules.style import figure_style
+
+    with figure_style() as pyplot:
+        figure, panels = pyplot.subplots(len(rows), columns, figsize=(10, 1.2 * len(rows)))
+        for line, (name, fields) in zip(panels, rows.items(), strict=True):
+            for axes, field in zip(line, fields, strict=False):
+                axes.imshow(field, origin="lower", aspect="auto", vmin=0, vmax=1.3)
+                axes.set(xticks=[], yticks=[])
+            line[0].set_ylabel(name)
+        figure.savefig(path, dpi=110, bbox_inches="tight")

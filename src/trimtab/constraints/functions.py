@@ -1,0 +1,173 @@
+"""A user's function on one sample or on a batch: its values and its Jacobian for a whole batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from trimtab.core.checks import check_integer, check_number, check_positive
+
+__all__ = ["Conditions", "check_solver"]
+
+Product = Callable[[Tensor], Tensor]
+
+# batched functions, and the shapes of states for which their rows were found to be independent
+_INDEPENDENT: WeakKeyDictionary[Callable[..., Any], set[torch.Size]] = WeakKeyDictionary()
+
+
+def check_solver(data: object, tolerance: float | None, max_iterations: int, nearness: float) -> None:
+    """Check the settings that equations and inequalities have in common."""
+    if not isinstance(data, tuple | list) or not all(isinstance(d, Tensor) and d.ndim for d in data):
+        raise TypeError(f"data is a tuple of tensors with one row per sample: got {data!r:.60}")
+    if len({len(d) for d in data}) > 1:
+        raise ValueError(f"data has one row per sample: got tensors of {[len(d) for d in data]} rows")
+    if tolerance is not None:
+        check_positive(tolerance, "tolerance (or None for what the dtype allows)")
+    check_integer(max_iterations, "max_iterations")
+    check_number(nearness, "nearness", 0, 1e6)
+
+
+@dataclass(frozen=True, eq=False)
+class Conditions:
+    r"""A function g of n samples, with states flattened to d numbers.
+
+    Attributes:
+        function: The user's function, (\*event) to (m,), or with `batched` (n, \*event) to (n, m).
+        owner: The constraint's name, for messages.
+        data: Tensors with one row per sample, their floats in the dtype of the states.
+        event: The shape of one state.
+        vectorised: Whether the function may run under `torch.func.vmap`; if not, it runs sample by sample.
+        batched: Whether the function takes a whole batch.
+    """
+
+    function: Callable[..., Any]
+    owner: str
+    data: tuple[Tensor, ...]
+    event: torch.Size
+    vectorised: bool = True
+    batched: bool = False
+
+    @classmethod
+    def on(
+        cls, x: Tensor, function: Callable[..., Any], owner: str, data: tuple[Tensor, ...], **how: bool
+    ) -> Conditions:
+        r"""Return the conditions on the samples that have this data, for states like x, (n, \*event)."""
+        data = tuple(d.to(x) if d.is_floating_point() else d.to(x.device) for d in data)
+        return cls(function, owner, data, x.shape[1:], **how)
+
+    def values(self, flat: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Return g, (k, m), for states (k, d) of the samples `rows` (k,), or of all samples."""
+        x, data = flat.reshape(-1, *self.event), self._data_of(rows)
+        try:
+            if self.batched:
+                values = self.function(x, *data)
+            elif self.vectorised:
+                values = torch.func.vmap(self.function)(x, *data)
+            else:
+                each = _for_each(self.function, x, *data)
+                others = [value for value in each if not isinstance(value, Tensor)]
+                values = others[0] if others else torch.stack([value.detach() for value in each])
+        except (IndexError, RuntimeError, TypeError, ValueError) as error:
+            called = "all at once" if self.batched else f"one of shape {tuple(self.event)} at a time"
+            raise ValueError(
+                f"the function of {self.owner} failed on states {tuple(x.shape)}, {called}: {error}{self._hint()}"
+            ) from error
+        return self._checked(x, values)
+
+    def jacobian(self, flat: Tensor, rows: Tensor) -> Tensor:
+        """Return the Jacobian of g, (k, m, d), at states (k, d) of the samples `rows`, (k,)."""
+        if not self.vectorised:
+
+            def of_one(state: Tensor, *own: Tensor) -> Tensor:
+                found: Tensor = torch.autograd.functional.jacobian(  # type: ignore[no-untyped-call]
+                    lambda s: self.function(s, *own), state.view(self.event)
+                )
+                return found.reshape(-1, flat.shape[1])
+
+            return torch.stack(_for_each(of_one, flat, *self._data_of(rows)))
+        # samples are independent: the gradient of one equation of all samples is one row of every sample's Jacobian
+        try:  # ordinary derivatives are twice as fast as those of torch.func
+            with torch.inference_mode(False), torch.enable_grad():
+                place = flat.detach().requires_grad_()
+                g = self.values(place, rows)
+                if not g.requires_grad:  # it does not depend on the state
+                    return flat.new_zeros(*g.shape, flat.shape[1])
+                found: Tensor = torch.autograd.grad(g, place, _each_equation(g), is_grads_batched=True)[0]
+        except (RuntimeError, ValueError):  # inside of a transform, or with tensors of the inference mode
+            g, pull_back = self.products(flat, rows)
+            found = torch.func.vmap(pull_back)(_each_equation(g))
+        return found.transpose(0, 1).contiguous()
+
+    def products(self, flat: Tensor, rows: Tensor) -> tuple[Tensor, Product]:
+        """Return g, (k, m), and the products with the transposed Jacobian, (k, m) to (k, d), at states (k, d)."""
+        found: Any = torch.func.vjp(lambda y: self.values(y, rows), flat)
+        return found[0], lambda multipliers: found[1](multipliers)[0]
+
+    @torch.no_grad()
+    def check_rows_are_independent(self, x: Tensor) -> None:
+        r"""Check once that the first row of a batched function depends on its own sample only; x is (n, \*event)."""
+        if not self.batched or len(x) < 2:
+            return
+        try:
+            seen = _INDEPENDENT.setdefault(self.function, set())
+        except TypeError:  # a callable that cannot be hashed is checked every time
+            seen = set()
+        if self.event in seen:
+            return
+        flat = x.detach().flatten(1)
+        together, alone = self.values(flat)[:1], self.values(flat[:1], torch.tensor([0], device=x.device))
+        if not alone.numel() or not bool(alone.isfinite().all()):
+            return
+        rounding = 1e3 * torch.finfo(x.dtype).eps
+        if not torch.allclose(together, alone, rounding, rounding * float(alone.abs().max())):
+            raise ValueError(
+                "with batched=True each row of the function's answer must depend on its own sample alone: the first "
+                f"row starts with {together[0, :3].tolist()} among {len(x)} samples and {alone[0, :3].tolist()} alone"
+            )
+        seen.add(self.event)
+
+    def _data_of(self, rows: Tensor | None) -> tuple[Tensor, ...]:
+        """Return the data of some samples; `rows` are distinct and ascending, so that as many as there are is all."""
+        if not self.data or rows is None or len(rows) == len(self.data[0]):
+            return self.data
+        return tuple(d[rows] for d in self.data)
+
+    def _hint(self) -> str:
+        if self.batched or not self.vectorised:
+            return ""
+        inequality = self.owner == "NonlinearInequality"
+        how = "can run with batched=True only" if inequality else "needs vectorised=False"
+        return f" (a function that calls torch.autograd.grad itself {how})"
+
+    def _checked(self, x: Tensor, values: object) -> Tensor:
+        if not isinstance(values, Tensor) or values.ndim != 2 or len(values) != len(x):
+            wanted = "(n, m) values for a batch" if self.batched else "(m,) values for one sample"
+            got: object = type(values).__name__
+            if isinstance(values, Tensor):
+                got = tuple(values.shape) if self.batched else tuple(values.shape[1:])
+            raise ValueError(
+                f"the function of {self.owner} must return {wanted}: for states {tuple(x.shape)} it returned {got}"
+            )
+        if values.dtype != x.dtype:
+            raise ValueError(
+                f"the function of {self.owner} must return values in the dtype of the states: for states in {x.dtype} "
+                f"it returned {values.dtype}"
+            )
+        return values
+
+
+def _each_equation(g: Tensor) -> Tensor:
+    """Return one-hot rows that select one equation of all samples, (n, m) to (m, n, m)."""
+    return torch.eye(g.shape[1], dtype=g.dtype, device=g.device)[:, None].expand(-1, len(g), -1)
+
+
+def _for_each(function: Callable[..., Any], *batch: Tensor) -> list[Any]:
+    """Call a function of one sample for each, with derivatives enabled, also in inference mode."""
+    with torch.inference_mode(False), torch.enable_grad():
+        ordinary = [part.clone() if part.is_inference() else part for part in batch]
+        return [function(*sample) for sample in zip(*ordinary, strict=True)]

@@ -1,1 +1,0 @@
-"""Attacks on trimtab, and the record of how it stood them."""
