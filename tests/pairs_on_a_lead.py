@@ -1,4 +1,4 @@
-"""Samplers whose samples belong together in pairs, or in threes, in a module that the command line can name."""
+"""Samplers whose samples form groups of two or three, in a module that the command line can name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import trimtab as tt
 
 
 class Walk:
-    """Walks with a jump now and then."""
+    """A random walk with a jump at every seventh step."""
 
     n_steps = 20
 
@@ -20,7 +20,7 @@ class Walk:
 
 
 class Lead(tt.Constraint):
-    """Rows that follow each other, two or more at a time, stay within 0.5 of their middle; half a group is an error."""
+    """Keeps the rows of each group within 0.5 of their mean; groups are successive rows, and all must be complete."""
 
     def __init__(self, size=2):
         self.size = size
@@ -47,7 +47,7 @@ class Lead(tt.Constraint):
 
 
 class Flock(Walk):
-    """Walkers that are drawn to where the others with their label are on average, disregarding signs."""
+    """A walk that is drawn to the mean position, without signs, of the rows with the same label."""
 
     def __init__(self, labels):
         self.labels = labels
@@ -62,7 +62,7 @@ class Flock(Walk):
 
 
 class Alike(tt.Constraint):
-    """Rows with the same label go where the first of them is."""
+    """Moves rows with the same label to the first of them."""
 
     def __init__(self, labels):
         self.labels = labels
@@ -78,30 +78,30 @@ class Alike(tt.Constraint):
 
 
 def make_flock(seeds):
-    """Pairs that are known by their seeds."""
+    """Return pairs that the sampler knows by their seeds."""
     return tt.Problem(Flock(seeds // 2), Lead(), seeds, groups=seeds // 2)
 
 
 def make_flock_by_rows(seeds):
-    """Pairs that are known by their places in the batch."""
+    """Return pairs that the sampler knows by their places in the batch."""
     return tt.Problem(Flock(torch.arange(len(seeds)) // 2), Lead(), seeds, groups=seeds // 2)
 
 
 def make_alike(seeds):
-    """Pairs whose constraint knows them by their seeds."""
+    """Return pairs that the constraint knows by their seeds."""
     return tt.Problem(Walk(), Alike(seeds // 2), seeds, groups=seeds // 2)
 
 
 def make(seeds):
-    """Pairs of walkers on a lead."""
+    """Return pairs of walkers on a lead."""
     return tt.Problem(Walk(), Lead(), seeds, groups=seeds // 2)
 
 
 def make_threes(seeds):
-    """Three walkers on a lead: groups whose size divides neither a million nor 16."""
+    """Return groups of three, a size that divides neither a million nor 16."""
     return tt.Problem(Walk(), Lead(3), seeds, groups=seeds // 3)
 
 
 def make_without_seeds():
-    """The same, but for no seeds in particular."""
+    """Return pairs for fixed seeds."""
     return tt.Problem(Walk(), Lead(), range(4), groups=[0, 0, 1, 1])

@@ -251,7 +251,7 @@ def test_loops_that_cannot_be_compared_are_explained():
     ):
         advise(first, held_out=other.rollout, cost="projections")
     seeds = itertools.count(1000)
-    with pytest.raises(ValueError, match="each call must begin with the same seeds"):
+    with pytest.raises(ValueError, match="each call must start with the same seeds"):
         advise(first, held_out=lambda s: gusty_loop([next(seeds) for _ in range(16)])(s), cost="projections")
 
 

@@ -7,8 +7,7 @@ import math
 import pytest
 import torch
 
-from trimtab.core.checks import check_bool, check_floats, check_integers, check_positive
-from trimtab.core.checks import check_integer, check_number
+from trimtab.core.checks import check_bool, check_floats, check_integer, check_integers, check_number, check_positive
 
 
 def test_what_is_meant_goes_through():

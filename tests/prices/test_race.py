@@ -268,7 +268,7 @@ def test_one_of_several_numbers_by_name_decides():
 
     one, other = (tt.calibrate(problem, quality=Quality(both, name=name)) for name in ("trace", "minus"))
     assert mean_trace(LATE, one.at(5)) < mean_trace(LATE, other.at(5))
-    with pytest.raises(ValueError, match="say which of them decides"):
+    with pytest.raises(ValueError, match="choose the one that decides"):
         tt.calibrate(problem, quality=both)
 
 

@@ -31,7 +31,7 @@ from trimtab.core.schedule import Schedule, Watched, as_schedule, watched
 from trimtab.core.statistics import Summary, summarize
 from trimtab.core.view import StepView
 from trimtab.prices import Plan, Price, Raced, Thresholds
-from trimtab.prices.check_runs import check_schedule_is_used
+from trimtab.prices.collect import check_schedule_is_used
 from trimtab.schedules import Periodic, Stepwise, Terminal, Window
 
 __all__ = ["Compared", "Comparison", "compare"]

@@ -24,7 +24,7 @@ from trimtab.core.runner import RunBatch, Runs, checked
 from trimtab.core.schedule import Schedule, Watched
 from trimtab.core.statistics import Signs, Summary, count_signs, paired, ratio
 from trimtab.prices import Plan, Price, calibrate
-from trimtab.prices.check_runs import check_schedule_is_used, same_batch
+from trimtab.prices.collect import check_schedule_is_used, same_batch
 from trimtab.schedules import Inexact, Periodic, Stepwise, Terminal, Window
 
 __all__ = ["KINDS", "Cost", "Evaluation", "Finding", "Goal", "Kind", "Measured", "Search", "Trial"]

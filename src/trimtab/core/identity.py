@@ -51,10 +51,7 @@ def identity(*things: Any) -> str:
         >>> identity([1, 2]) == identity([1, 2]), identity([[1], 2]) == identity([[1, 2]])
         (True, False)
     """
-    return _Walk(whole=True).hash(things)
-
-
-full_fingerprint = identity  # the old name
+    return _Walk(True, set()).hash(things)
 
 
 def fingerprint(*things: Any) -> str:
@@ -67,14 +64,15 @@ def fingerprint(*things: Any) -> str:
         >>> fingerprint(lambda x: x.clamp(-1, 1)) == fingerprint(lambda x: x.clamp(-2, 2))
         False
     """
-    return _Walk(whole=False).hash(things)[:16]
+    return _Walk(False, set()).hash(things)[:16]
 
 
 def user_modules(*things: Any) -> list[types.ModuleType]:
     """Return the imported modules of the user that things need; scripts and notebooks are not among them."""
-    walk = _Walk(whole=False)
-    walk.hash(things)
-    return [sys.modules[name] for name in sorted(walk.modules) if name in sys.modules]
+    names: set[str] = set()
+    with suppress(UnidentifiedError):
+        _Walk(True, names).hash(things)
+    return [sys.modules[name] for name in sorted(names) if name in sys.modules]
 
 
 # ------------------------------------------------------------------ the environment
@@ -129,9 +127,8 @@ def _is_users(module: object) -> bool:
 
 @lru_cache
 def _is_installed(place: str) -> bool:
-    within = {Path(path).resolve() for path in sysconfig.get_paths().values()}
-    path = Path(place).resolve()
-    return bool({"site-packages", "dist-packages"} & set(path.parts) or (within & set(path.parents)))
+    path, installed = Path(place).resolve(), {Path(path).resolve() for path in sysconfig.get_paths().values()}
+    return not {"site-packages", "dist-packages"}.isdisjoint(path.parts) or not installed.isdisjoint(path.parents)
 
 
 @lru_cache
@@ -165,7 +162,6 @@ _DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _NOT_OF_A_CLASS = {
     "__dict__",
     "__weakref__",
-    "__doc__",
     "__module__",
     "__annotations__",
     "__firstlineno__",
@@ -177,11 +173,10 @@ _NOT_OF_A_CLASS = {
 class _Walk:
     """Feeds objects to a hash, part by part."""
 
-    def __init__(self, whole: bool) -> None:
-        self.whole, self.digest = whole, hashlib.sha256()
+    def __init__(self, whole: bool, modules: set[str]) -> None:
+        self.whole, self.modules, self.digest = whole, modules, hashlib.sha256()
         self.seen: dict[int, int] = {}  # the number of each object by its id
         self.alive: list[Any] = []  # temporary objects too, so that no id is used twice
-        self.modules: set[str] = set()
 
     def hash(self, things: tuple[Any, ...]) -> str:
         try:
@@ -197,7 +192,7 @@ class _Walk:
     def feed(self, thing: Any) -> None:
         kind = type(thing)
         if kind in _ATOMS:
-            self.put(kind.__name__, repr(thing).encode(errors="surrogatepass"))
+            self.put(kind.__name__, thing if kind is bytes else repr(thing).encode(errors="surrogatepass"))
             return
         if kind is not tuple:  # equal tuples may be one object or two, by chance; sharing anything else matters
             if id(thing) in self.seen:
@@ -217,11 +212,11 @@ class _Walk:
             yield from thing if kind is list else dict(thing).items()
         elif kind in (set, frozenset):
             yield kind.__name__
-            yield from sorted(_Walk(self.whole).hash((one,)) for one in thing)  # in any order
+            yield from sorted(_Walk(self.whole, self.modules).hash((one,)) for one in thing)  # in any order
         elif isinstance(thing, Tensor):
             yield from self._tensor(thing)
         elif isinstance(thing, np.ndarray | np.generic):
-            yield from (kind, str(thing.dtype.descr), thing.shape)
+            yield from (kind, str(thing.dtype), thing.shape)
             yield thing.tolist() if thing.dtype.hasobject else thing.tobytes()
         elif (numbers := _jax_numbers(thing)) is not None:
             yield from ("jax", str(thing.dtype), numbers)

@@ -177,14 +177,7 @@ class BatchRunner:
         self.close()
 
 
-class Foreseen:
-    """A `run(schedule)` that can start batches ahead."""
-
-    def ahead(self, schedules: Sequence[Schedule]) -> None:
-        """Start batches that will be asked for."""
-
-
-class Runs(Foreseen):
+class Runs:
     """The batches of one problem on an engine: `runs(schedule)` returns the record of one."""
 
     def __init__(self, runner: BatchRunner, source: Problem | RunBatch, options: Mapping[str, Any]) -> None:
@@ -208,14 +201,12 @@ class Runs(Foreseen):
         """Start one batch, or return the one that was started ahead."""
         return mapped(self._take(schedule, 1), lambda batch: batch.records[0])
 
-    def ahead(self, schedules: Sequence[Schedule]) -> None:
+    def prefetch(self, schedules: Sequence[Schedule]) -> None:
         """Start batches that will be asked for; a serial engine runs each when it is asked for."""
         if self.runner.engine.name != "serial":
             for schedule in schedules:
                 work, key = self._work(schedule, 1)
                 self._started[key].append(self._start(work, key))
-
-    prefetch = ahead
 
     def forget(self) -> None:
         """Drop what was started and not asked for."""
@@ -361,8 +352,8 @@ def open_runner(
 
 def prefetch(run: RunBatch, schedules: Sequence[Schedule]) -> None:
     """Start batches that `run` will be asked for; without an engine this does nothing."""
-    if isinstance(run, Foreseen):
-        run.ahead(schedules)
+    if isinstance(run, Runs):
+        run.prefetch(schedules)
 
 
 ahead = prefetch

@@ -22,6 +22,7 @@ from trimtab.core.record import Rollout
 from trimtab.core.schedule import ByIteration
 from trimtab.core.view import StepView
 from trimtab.prices.collect import RANDOM_SHARE, Batches, ExploreIterations
+from trimtab.prices.objective import describe
 from trimtab.prices.price import Allowance, Raced, Thresholds, with_closing
 from trimtab.prices.program import IterationSteps, solve, solve_iterations
 from trimtab.prices.race import EVEN, Part, fixed_plans, goal_weights, measure_of, race
@@ -240,9 +241,11 @@ def by_iteration_race(
     }
     found["until below one tau"] = _as_price(batches, _tau_table(batches))
     for goal, weight in weights.items():
-        found[f"iterations by price for {goal}"] = _iteration_prices(batches, steps, weight)[0]
-    for goal, table in tables.items():
-        found[f"whole projections by price for {goal}"] = _in_iterations(batches, table, cost, sample_scale)
+        by_price = _iteration_prices(batches, steps, weight)[0]
+        whole = _in_iterations(batches, tables[goal], cost, sample_scale)
+        objective = "path" if goal == "path" else describe(batches.objective)
+        found[f"iterations by price for {goal}"] = replace(by_price, objective=objective)
+        found[f"whole projections by price for {goal}"] = replace(whole, objective=objective)
     # a few samples may end far away, and more often by chance than because of a candidate
     measure = measure_of(batches, quality, problem)
     return race(batches, {**found, **more}, measure, look, bound_tails=quality is None)
