@@ -1,15 +1,11 @@
 """The loop and what it needs: constraints, noise, schedules, the corrector and its record, metrics, engines, files."""
 
 __all__ = [
-    "applied",
     "budget",
     "constraint",
     "corrector",
     "distributions",
-    "engine",
-    "excess",
     "metrics",
-    "moment",
     "noise",
     "problem",
     "quality",
@@ -17,6 +13,8 @@ __all__ = [
     "repeatable",
     "replay",
     "rollout",
+    "runner",
     "schedule",
     "stream",
+    "view",
 ]
