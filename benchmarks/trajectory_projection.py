@@ -64,7 +64,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        obstacles = scattered_circles(CIRCLES, seed=1)
+        obstacles = scattered_circles(3 if quick else CIRCLES, seed=1)
         x, avoid = proposals(obstacles, [LAST_LEVELS[k % len(LAST_LEVELS)] for k in range(N)], seed=1)
         rows = against_ipopt(obstacles, x, avoid, quick)
         return [*rows, share_solved(obstacles, quick), against_score_step(quick)]

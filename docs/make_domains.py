@@ -16,13 +16,11 @@ from _page import renew
 from fit_replica import outcome
 
 from trimtab.evaluation.domains import FLOWS, SYNTHETIC, VARIANTS, domain
-from trimtab.evaluation.studies.config import Study
+from trimtab.evaluation.studies.config import Study, StudyError
 from trimtab.evaluation.studies.engine import run_study
-from trimtab.evaluation.studies.errors import StudyError
-from trimtab.evaluation.studies.paper_values import reported
 from trimtab.evaluation.studies.rows import write_rows
 from trimtab.evaluation.studies.store import Store
-from trimtab.evaluation.studies.summary import summarise
+from trimtab.evaluation.studies.summary import reported, summarise
 
 PARTS = ("langevin", "flows", "ramps")
 SCHEDULES = {"adaptive:paper": "the paper's rule", "adaptive:dp": "dynamic program"}

@@ -19,7 +19,7 @@ from PIL import Image
 from trimtab.cli.main import main as trimtab
 from trimtab.core.files import read_json
 from trimtab.evaluation.domains import dynamics_of
-from trimtab.evaluation.report.frontier_figure import frontier
+from trimtab.evaluation.report.figures import frontier
 from trimtab.schedules.style import figure_style
 
 FIGURES = {

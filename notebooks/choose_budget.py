@@ -3,9 +3,8 @@
 # %% [markdown]
 # # Choosing a budget by the quality of the final samples
 #
-# Nobody buys a path: what counts is the final sample. Here a sampler draws points of eight clusters on a ring, and a
-# disc that covers three of them is forbidden. You say what a good sample is, and ask for the cheapest budget that gives
-# it.
+# What counts is the final sample. Here a sampler draws points of eight clusters on a ring, and a disc that covers three
+# of them is forbidden. You say what a good sample is, and ask for the cheapest budget that gives it.
 
 # %%
 import math
@@ -17,12 +16,12 @@ import trimtab as tt
 # %% [markdown]
 # ## The sampler and the constraint
 #
-# Ancestral sampling with the noise that a perfect model would predict, so that nothing has to be trained. The noise
-# comes from trimtab: it belongs to a sample's seed, so that two schedules are compared on the same noise.
+# Ancestral sampling with the noise that a perfect model predicts, so nothing has to be trained. The noise comes from
+# trimtab and depends on the seed of a sample, so two schedules are compared on the same noise.
 
 # %%
 T = 50
-signal = torch.cumprod(1 - torch.linspace(1e-3, 0.16, T), dim=0)  # of the data, what is left after k + 1 noisings
+signal = torch.cumprod(1 - torch.linspace(1e-3, 0.16, T), dim=0)  # the share of the data after k + 1 noise steps
 angles = torch.arange(8) * (2 * math.pi / 8)
 clusters = torch.stack([angles.cos(), angles.sin()], dim=1)
 centre, radius = torch.tensor([0.8, 0.0]), 0.85
@@ -57,9 +56,8 @@ disc = tt.as_constraint(out_of_disc, lambda x: (radius - (x - centre).norm(dim=1
 # %% [markdown]
 # ## What a good sample is
 #
-# A function of the final states with one number per sample, lower being better. Here: how far a sample is from the
-# nearest cluster that is allowed. A sample that was pushed out of the disc at the last moment lies on its rim, and on
-# no cluster.
+# A function of the final states that returns one number per sample, the lower the better: here the distance to the
+# nearest allowed cluster. A sample that was pushed out of the disc at the last step lies on its rim, on no cluster.
 
 
 # %%
@@ -76,8 +74,8 @@ for name, schedule in {"only at the end": tt.Terminal(), "after every step": tt.
 # %% [markdown]
 # ## Find out when to correct, by that measure
 #
-# With a quality, several ways to price a correction race against each other and against even spacing, on seeds set
-# aside. Which of them wins depends on the budget.
+# With a quality, several ways to price a correction race against each other and against even spacing, on other seeds.
+# Which of them wins depends on the budget.
 
 # %%
 price = tt.calibrate(held_out, quality=off_data)
@@ -86,8 +84,7 @@ price
 # %% [markdown]
 # ## Look at every budget
 #
-# On seeds that calibrated nothing: what each budget costs, the closing projection included, and what its samples are
-# worth.
+# On seeds that were not used to calibrate: the cost of each budget, closing projection included, and the quality.
 
 # %%
 found = tt.compare(fresh, {"priced": price}, [2, 3, 5, 8, 25], quality=off_data)
@@ -108,8 +105,8 @@ print(f"full projection with {T}: {found['stepwise', None].mean('off_data')}")
 # %% [markdown]
 # ## Or ask for advice
 #
-# `advise` does all of this with its uncertainty, and looks for the ways in which timing fails. It is more cautious than
-# the line above: the whole interval of the loss has to be within the tolerance.
+# `advise` does all of this with intervals, and checks how timing could fail. It is more cautious than the line above:
+# the whole interval of the loss has to be within the tolerance.
 
 # %%
 tt.advise(held_out, quality=off_data, tolerance=0.25, cost="projections")

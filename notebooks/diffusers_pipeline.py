@@ -3,16 +3,15 @@
 # %% [markdown]
 # # A diffusers pipeline
 #
-# Project inside a pipeline of diffusers without touching its code: one call to `wrap`. The pipeline here is a real
-# `DDIMPipeline` with a small network of random weights, so that nothing is downloaded. Every image must have a mean
-# brightness of its own. It needs diffusers: `pip install '.[diffusers]'` in a checkout.
+# Project inside a diffusers pipeline without a change of its code: one call to `wrap`. The pipeline is a `DDIMPipeline`
+# with a small network of random weights, so nothing is downloaded. The mean brightness of each image is prescribed. You
+# need diffusers: `pip install '.[diffusers]'` in a checkout.
 
 # %%
 import torch
 from diffusers import DDIMPipeline, DDIMScheduler, UNet2DModel
 
 import trimtab as tt
-from trimtab.core.metrics import path_error, summary
 from trimtab.integrations.diffusers import wrap
 
 steps, images = 30, 8
@@ -33,7 +32,7 @@ pipe.set_progress_bar_config(disable=True)
 # %% [markdown]
 # ## What feasible means
 #
-# `data` belongs to samples: image `i` has the brightness `wanted[i]`, in any batch.
+# `data` has one row per sample: image `i` gets the brightness `wanted[i]`.
 
 # %%
 wanted = torch.linspace(-0.5, 0.5, images)
@@ -46,14 +45,14 @@ brightness = tt.as_constraint(
 # %% [markdown]
 # ## The one line
 #
-# `wrap` hooks into the scheduler, and wrapping again replaces the schedule. The pipeline is called as ever; the record
-# of the run is at the scheduler.
+# `wrap` hooks into the scheduler; wrapping again replaces the schedule. The pipeline is called as before, and the
+# scheduler has the record of the run.
 
 # %%
 
 
 def run(schedule, seed=0):
-    wrap(pipe, brightness, schedule, measure_defects=True)  # look at defects even if nobody asks
+    wrap(pipe, brightness, schedule, measure_defects=True)  # measure defects for the record
     pipe(
         batch_size=images,
         num_inference_steps=steps,
@@ -78,14 +77,7 @@ adaptive = run(price.at(0.25))
 adaptive
 
 # %%
-for name, record in {
-    "terminal": run(tt.Terminal()),
-    "periodic": run(tt.Periodic(0.25)),
-    "adaptive": adaptive,
-    "stepwise": stepwise,
-}.items():
-    paid = float(record.paid.double().mean())
-    print(f"{name:10s} {paid:5.1f} projections per image, path error {summary(path_error(record))}")
+tt.compare(run, {"adaptive": price}, [0.25])
 
 # %% [markdown]
 # Every image has its brightness at the end, whatever the schedule.

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from trimtab.evaluation.report.page import write_page
-from trimtab.evaluation.studies.run_files import RunFiles
+from trimtab.evaluation.studies.store import RunFiles
 from trimtab.schedules.style import label_of
 
 KEYS = (

@@ -280,7 +280,7 @@ def test_a_nudge_that_moves_nothing_or_runs_something_else_is_refused():
         advised_loop(Traced(), quality=trace, nudge=3)
     with pytest.raises(TypeError, match=r"nudge\(schedule, size\) must return the record of its run.*got NoneType"):
         advised_loop(Traced(), quality=trace, nudge=lambda schedule, size: None)
-    with pytest.raises(TypeError, match=r"the constraint of a loop derive from trimtab\.Constraint: got int"):
+    with pytest.raises(TypeError, match=r"the constraint of a loop must derive from trimtab\.Constraint: got int"):
         advised_loop(Traced(), quality=trace, constraint=3)
 
 

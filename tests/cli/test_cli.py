@@ -213,9 +213,13 @@ def test_domains_are_listed(capsys):
         (["reproduce", "--preset", "papr"], "did you mean 'paper'"),
         (["reproduce", "--only", "terain"], "did you mean 'terrain'"),
         (["reproduce", "--engine", "rai"], "did you mean 'ray'"),
-        (["reproduce", "--workers", "0"], "at least 1"),
-        (["reproduce", "--seeds", "0"], "seeds of a study must be a whole number of at least 1"),
-        (["reproduce", "--workers", "two"], "invalid int value"),
+        (["reproduce", "--workers", "0"], "--workers: expected a whole number from 1 to 1000000: got 0"),
+        (["reproduce", "--seeds", "0"], "--seeds: expected a whole number from 1 to 1000000: got 0"),
+        (["reproduce", "--seeds", "9" * 21], "--seeds: expected a whole number from 1 to 1000000: got 999"),
+        (["advise", "--domain", "so3", "--seeds", "9" * 21], "--seeds: expected a whole number"),
+        (["reproduce", "--out", "run\udcff"], "--out: expected a name in UTF-8"),
+        (["calibrate", "--domain", "so3", "--out", "price\udcff"], "--out: expected a name in UTF-8"),
+        (["reproduce", "--workers", "two"], "expected a whole number from 1 to 1000000: got two"),
         (["reproduce", "--resume", "--overwrite"], "not allowed with"),
         (["reproduce", "--only", "so3", "--eligible-from", "6"], "add --only pdm"),
         (["reproduce", "--only", "pdm", "--eligible-from", "10"], "from 0 to 9"),
@@ -225,8 +229,8 @@ def test_domains_are_listed(capsys):
         (["reproduce", "--calibration-seeds", "3"], "give --calibration-seeds of at least 4"),
         (["reproduce", "--unit", "iteration", "--only", "terrain"], "offers improve"),
         (["compare", "--domain", "so3", "--schedules", "hindsight"], "hindsight does not count the closing projection"),
-        (["compare", "--domain", "so3", "--seeds", "0"], "--seeds must be at least 1: got 0"),
-        (["compare", "--domain", "so3", "--calibration-seeds", "0"], "--calibration-seeds must be at least 1: got 0"),
+        (["compare", "--domain", "so3", "--seeds", "0"], "--seeds: expected a whole number from 1"),
+        (["compare", "--domain", "so3", "--calibration-seeds", "0"], "--calibration-seeds: expected a whole number from 1"),
         (["report"], "DIR"),
         (["report", "no-such-directory"], "not a run directory"),
     ],
@@ -282,7 +286,7 @@ def test_a_bad_file_is_one_clear_line(make, words, message, tmp_path, monkeypatc
     said = capsys.readouterr().err
     assert said.count("\n") == 1, said
     assert message in said
-    assert "not foreseen" not in said
+    assert "unexpected" not in said
 
 
 def test_a_disk_that_fills_up_while_figures_are_drawn_is_one_clear_line(killed_and_resumed, monkeypatch, capsys):
@@ -292,7 +296,7 @@ def test_a_disk_that_fills_up_while_figures_are_drawn_is_one_clear_line(killed_a
     def full(path, *_, **__):
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-    monkeypatch.setattr("trimtab.evaluation.studies.run_files.write_atomically", full)
+    monkeypatch.setattr("trimtab.evaluation.studies.store.write_atomically", full)
     assert main(["report", str(run)]) == 2
     said = capsys.readouterr().err
     assert "No space left on device" in said
@@ -345,13 +349,20 @@ def test_what_is_not_permitted_says_what_to_do(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr("trimtab.prices.price.load", forbidden)
     assert main(["advise", "--domain", "so3", "--price", "price.safetensors"]) == 2
-    assert "'price.safetensors'; have it permitted, or choose another place" in capsys.readouterr().err
+    assert "'price.safetensors'; get permission, or choose another place" in capsys.readouterr().err
 
 
 def test_a_missing_extra_is_named_with_the_line_that_installs_it(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "ray", None)
     assert main(["reproduce", *TINY, "--out", str(tmp_path / "run"), "--engine", "ray"]) == 2
     assert "needs ray: pip install 'trimtab[ray]', or '.[ray]' in a checkout" in capsys.readouterr().err
+
+
+def test_a_missing_pyarrow_is_reported_before_anything_is_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert main(["reproduce", *TINY, "--out", str(tmp_path / "run")]) == 2
+    assert "needs pyarrow: pip install 'trimtab[studies]'" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 def test_every_command_teaches_by_example():

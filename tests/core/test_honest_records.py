@@ -101,3 +101,13 @@ def test_a_price_without_its_budget_gets_a_hint():
         tt.Corrector(Sphere(), price, 3)
     with pytest.raises(TypeError, match=r"Corrector\.__init__\(\)"):
         tt.Corrector(Sphere(), 0.25)
+
+
+def test_prices_of_another_problem_are_refused():
+    price = tt.calibrate(tt.Problem(Walk(), Sphere(), range(100, 116)), 1.0, "paper", objective="path")
+    tt.rollout(Walk(), Sphere(), price.at(0.5), range(4))
+    with pytest.raises(ValueError, match=r"made for states of shape \(3,\), and these have \(4,\)"):
+        tt.rollout(Walk(event=(4,)), Sphere(), price.at(0.5), range(4))
+    far = tt.as_constraint(Sphere().project, lambda x: 1e4 * Sphere().defect(x))
+    with pytest.raises(ValueError, match="made for defects of about"):
+        tt.rollout(Walk(), far, price.at(0.5), range(4))

@@ -202,3 +202,16 @@ def test_where_there_is_no_choice_the_table_is_what_its_conventions_say(n_steps,
     assert price.table.isinf().all()
     run = free.rollout(Drift(0.3, n_steps), ZERO, price.at(budget), EVALUATION)
     assert (run.spent == budget).all()
+
+
+@pytest.mark.parametrize("budget", [2, 5, 10])
+def test_in_a_short_run_whose_defects_depend_on_the_step_it_is_ahead_of_even_spacing(budget):
+    domain = tt.domain("terrain-replica", n_steps=20)
+    price = tt.calibrate(domain.problem(range(1000, 1064)), method="dp", objective="path", check=False)
+    problem = domain.problem(range(256))
+    ours, even = (
+        problem.rollout(each, measure_defects=True).residuals.sum(dim=0)
+        for each in (price.at(budget), tt.Periodic(budget))
+    )
+    gap = (ours - even).double()
+    assert gap.mean() < -2 * gap.std() / len(gap) ** 0.5

@@ -14,14 +14,7 @@ import free
 from price_cases import CALIBRATION, ZERO, Drift
 from trimtab.prices.collect import Explore, spread_budgets
 from trimtab.prices.program import solve
-from trimtab.prices.transitions import (
-    NODES,
-    Pools,
-    Steps,
-    interpolation_weights,
-    neighbours,
-    quantile_nodes,
-)
+from trimtab.prices.transitions import NODES, Pools, Steps, interpolation_weights, neighbours, quantile_nodes
 
 
 def explored(sampler, seeds=CALIBRATION):

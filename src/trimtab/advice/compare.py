@@ -26,7 +26,7 @@ from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Closing, Rollout
 from trimtab.core.repeatable import as_record
-from trimtab.core.runner import BatchRunner, Engine, RunBatch, ahead, checked, open_runner
+from trimtab.core.runner import BatchRunner, Engine, RunBatch, checked, open_runner, prefetch
 from trimtab.core.schedule import Schedule, Watched, as_schedule, watched
 from trimtab.core.statistics import Summary, summarize
 from trimtab.core.view import StepView
@@ -244,7 +244,7 @@ def compare(
     with tell, open_runner(engine, tell, source) as runner:
         run = batches(source, runner)
         other = batches(reference, runner) if isinstance(reference, Problem) or callable(reference) else None
-        ahead(run, [Watched(Stepwise())])
+        prefetch(run, [Watched(Stepwise())])
         tell("terminal")
         terminal = checked(run, Watched(Terminal())) if check else as_record(run(Watched(Terminal())))
         T, groups = terminal.n_steps, terminal.groups
@@ -258,7 +258,7 @@ def compare(
         wanted = _wanted(schedules, budgets, T)
         tell.batch(2 if check else 1)
         tell.expect(len(wanted) + 1 + int(other is not None))
-        ahead(run, [schedule for _, _, schedule in wanted])
+        prefetch(run, [schedule for _, _, schedule in wanted])
         tell("stepwise")
         full = as_record(run(Watched(Stepwise())))
         check_schedule_is_used(terminal, full)
@@ -284,7 +284,7 @@ def compare(
                 fidelity = compare_samples(record, against, shift=shift[0] if shift else None)
                 shift[:] = [fidelity.shift]
             paid, iterations = (one.double().mean().item() for one in (record.paid, record.all_iterations))
-            return Compared(name, budget, paid, iterations, values, record.defects[-1].cpu(), fidelity, clusters)
+            return Compared(name, budget, paid, iterations, values, record.landing.cpu(), fidelity, clusters)
 
         rows = [judged("terminal", None, terminal), judged("stepwise", None, full)]
         for name, budget, schedule in wanted:

@@ -39,7 +39,7 @@ from trimtab.core.record import Rollout
 from trimtab.core.repeatable import as_record
 from trimtab.core.runner import BatchRunner, Engine, RunBatch, open_runner
 from trimtab.core.schedule import Schedule, Watched
-from trimtab.core.statistics import Summary
+from trimtab.core.statistics import Summary, ratio, summarize
 from trimtab.prices import Plan, Price, Raced, Thresholds
 from trimtab.schedules import Terminal, Window
 
@@ -201,11 +201,22 @@ def _chosen(search: Search, parts: _Parts, unit: Cost) -> _Choice:
         if fresh is None:
             fresh = Evaluation(parts.fresh, parts.problems[2], goal, at.progress, check=False)
         again = fresh.again(trial)
+        if goal.tolerance is not None and not goal.lost(again).reliable and goal.lost(again).mean <= goal.tolerance:
+            again = _pooled((at, trial), (fresh, again))
         if goal.tolerance is None or goal.met(again):
             return _Choice(trial, reason, again, fresh, tuple(rejected))
         rejected.append(again)
+        if trial.kind in search.kinds:  # a little more may do
+            search.trial(trial.kind, min(max(trial.budget + 1, round(1.4 * trial.budget)), search.most(trial.kind)))
     reason = f"{len(rejected)} cheaper candidates met the tolerance at first but not on fresh seeds"
     return _Choice(at.stepwise, reason, None, fresh, tuple(rejected))
+
+
+def _pooled(*pairs: tuple[Evaluation, Trial]) -> Trial:
+    """Return the last trial with the losses of all samples, because the fresh ones alone are too few."""
+    lost = torch.cat([trial.measured - at.full for at, trial in pairs])
+    gain = torch.cat([at.closed - at.full for at, _ in pairs])
+    return replace(pairs[-1][1], loss=ratio(lost, gain), excess=summarize(lost))
 
 
 def choose(search: Search, unit: Cost, rejected: Collection[str] = ()) -> tuple[Trial, str]:

@@ -103,7 +103,8 @@ class Advice:
             "saving": self.saving.facts() | {"unit": m.unit},
             "failure_modes": list(self.failure_modes),
             "findings": [vars(finding) for finding in self.findings],
-            "trials": [_facts_of(trial, m.goal.measure) for trial in m.everything],
+            "trials": [_facts_of(trial, m.goal.measure) for trial in (m.terminal, *m.trials, m.stepwise)],
+            "efforts": [_facts_of(trial, m.goal.measure) for trial in m.efforts],
             "confirmed": None if m.confirmed is None else _facts_of(m.confirmed, m.goal.measure),
         }
 

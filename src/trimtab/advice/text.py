@@ -54,10 +54,9 @@ def _headline(advice: Any) -> str:
         return "Use terminal correction: no projection on the way and, with closing='none', none at the end."
     if trial.kind == "terminal":
         return "Use terminal correction: no projection on the way, one at the end."
-    if trial.how:
-        return f"Use a cheaper projection at every step: {trial.how} (advice.constraint)."
-    if trial.kind == "inexact":
-        return f"Use {trial.name} instead of whole projections."
+    if trial.how or trial.kind == "inexact":
+        unit = ", advice.schedule and unit='iteration'" if trial.kind == "inexact" else ""
+        return f"Use a cheaper projection at every step: {trial.how or trial.name} (advice.constraint{unit})."
     if trial.kind == "stepwise":
         return "Use stepwise correction: project after every step."
     share = f"B/T = {trial.budget / m.n_steps:.2f}"
@@ -71,6 +70,7 @@ def _loss(advice: Any) -> str:
     if math.isnan(lost.mean):
         return "Loss: it could not be measured."
     where = f"on {n} fresh {m.units}" if m.fresh else f"on {n} {m.units}"
+    where = f"on {lost.n} {m.units}, {n} of them fresh" if m.fresh and lost.n > n else where
     text = f"Loss, by {goal.measure}: {lost} {where}"
     if not lost.reliable:
         text += f"; {_cannot(lost, m)}"

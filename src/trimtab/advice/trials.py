@@ -222,7 +222,7 @@ class Evaluation:
     def judge(self, kind: Kind, budget: int, schedule: Schedule, run: Rollout, how: str = "") -> Trial:
         """Return what a run, whose defects were measured, lost and cost."""
         measured = self.measure(run)
-        landing = run.defects[-1]
+        landing = run.landing
         far = int((landing > FAR * landing.median()).sum()) if float(landing.median()) > 0 else 0
         looks = self.goal.defect_cost * self.n_steps * schedule.uses_defects
         return Trial(
@@ -308,16 +308,16 @@ class Search:
         at, problem = self.at, self.at.problem
         if problem is None or at.alone.groups is not None:
             return
-        cheaper = sorted(problem.constraint.cheaper(), key=lambda how: "iteration" not in how)
-        for how in cheaper:  # the cheapest first: those that stop after one iteration
-            at.progress(f"projecting with {how}")
-            run = at.run(Stepwise(), how)
-            self.efforts.append(at.judge("stepwise", at.n_steps, Stepwise(), run, how))
-        if problem.constraint.improves and at.iterates:
-            schedule = Inexact(1)
-            at.progress("one iteration at every step")
-            run = at.run(schedule, unit="iteration")
-            self.efforts.append(at.judge("inexact", at.n_steps, schedule, run))
+        variants: dict[str, Any] = dict(problem.constraint.cheaper())
+        few = {how: int(one.iterations) for how, one in variants.items() if _stops_early(one)}
+        if problem.constraint.improves and at.iterates and not few:
+            variants[""], few[""] = problem.constraint, 1
+        for how in sorted(variants, key=lambda name: name not in few):  # the cheapest first
+            schedule = Inexact(few[how]) if how in few else Stepwise()
+            kind: Kind = "inexact" if how in few else "stepwise"
+            at.progress(f"projecting with {how or 'one iteration'} at every step")
+            run = at.run(schedule, how, **({"unit": "iteration"} if how in few else {}))
+            self.efforts.append(at.judge(kind, at.n_steps, schedule, run, how))
 
     def price(self, kind: str) -> Price:
         """Return the price of a kind, calibrated when first asked for."""
@@ -449,8 +449,18 @@ def _with_cheaper(problem: Problem, how: str) -> Problem:
 
 
 def cheaper_constraint(constraint: Constraint, how: str) -> Constraint:
-    """Return the named cheaper variant, or the constraint itself for ""."""
-    return constraint.cheaper()[how] if how else constraint
+    """Return the named cheaper variant, or the constraint itself for "".
+
+    A variant that stops early does not end feasible. Its solver is returned instead, to be run by `Inexact`, after
+    which the closing projection is a whole one.
+    """
+    found = constraint.cheaper()[how] if how else constraint
+    solver: Constraint = getattr(found, "constraint", found) if _stops_early(found) else found
+    return solver
+
+
+def _stops_early(constraint: Any) -> bool:
+    return not constraint.is_projection and hasattr(constraint, "iterations") and hasattr(constraint, "constraint")
 
 
 def _made(make: Callable[[], Problem], change: Callable[[Problem], Problem]) -> Problem:

@@ -1,4 +1,4 @@
-"""`trimtab compare`: schedules × budgets × seeds on a sampler of the user's own, written down like a study."""
+"""`trimtab compare`: schedules × budgets × seeds on a sampler of the user, as a study."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trimtab.cli.command import Command
-from trimtab.cli.running import add_running, run_and_report
-from trimtab.cli.source import add_seeds, add_source, asked_for
+from trimtab.cli.command import Command, add_running, add_seeds, add_source, path, run_and_report, source_from
 
 if TYPE_CHECKING:
     from trimtab.evaluation.domains import Domain
     from trimtab.evaluation.studies.config import Study
-    from trimtab.evaluation.studies.run_files import RunFiles
+    from trimtab.evaluation.studies.store import RunFiles
     from trimtab.evaluation.studies.usercode import Source
 
 __all__ = ["COMMAND", "table_of"]
@@ -22,24 +20,23 @@ BUDGETS = (0.0, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
 SCHEDULES = ("terminal", "stepwise", "periodic", "raced", "window", "adaptive:dp", "planned", "adaptive:paper")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the command."""
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
-    parser.add_argument("--out", metavar="DIR", type=Path, help="the run directory; runs/NAME if not given")
+    parser.add_argument("--out", metavar="DIR", type=path, help="the run directory (default runs/NAME)")
     parser.add_argument(
         "--budgets",
         metavar="B",
         type=float,
         nargs="+",
         default=list(BUDGETS),
-        help=f"shares of the steps; {' '.join(f'{b:g}' for b in BUDGETS)} if not given (0 and 1 are always run)",
+        help=f"fractions of the steps (default {' '.join(f'{b:g}' for b in BUDGETS)}; 0 and 1 are always run)",
     )
     parser.add_argument(
         "--schedules",
         metavar="KEY",
         nargs="+",
         default=list(SCHEDULES),
-        help=f"{', '.join(SCHEDULES)} (all of them if not given; the first three are always run); "
+        help=f"{', '.join(SCHEDULES)} (all of them by default; the first three are always run); "
         "also best-window, geometric, random-ramp, adaptive:on-policy, accumulated, event, above-noise, until-below",
     )
     add_seeds(parser, "--seeds", 16, "number of evaluation rollouts")
@@ -47,8 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_running(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Do it."""
+def _run(arguments: argparse.Namespace) -> int:
     from trimtab.evaluation.studies.config import CALIBRATION_SEED
     from trimtab.evaluation.studies.probe import probe_side_by_side
     from trimtab.evaluation.studies.schedules import study_schedule
@@ -57,37 +53,28 @@ def run(arguments: argparse.Namespace) -> int:
         study_schedule(key)
     for budget in arguments.budgets:
         if not 0 <= budget <= 1 or round(budget, 2) != budget:
-            raise ValueError(
-                f"--budgets are shares of the steps, in [0, 1] and with at most two digits: got {budget:g}"
-            )
-    if arguments.seeds < 1:
-        raise ValueError(f"--seeds must be at least 1: got {arguments.seeds}")
-    domain, source, calibration = asked_for(
-        arguments, CALIBRATION_SEED, arguments.calibration_seeds, "--calibration-seeds"
-    )
+            raise ValueError(f"--budgets are fractions of the steps with at most two digits, 0 to 1: got {budget:g}")
+    domain, source, calibration = source_from(arguments, CALIBRATION_SEED, arguments.calibration_seeds)
     probe_side_by_side(domain, calibration[:1])
     study = _study(arguments, domain, source, calibration)
     directory: Path = arguments.out or Path("runs") / source.name
     factories = {source.name: source.factory} if source.factory else None
-    return run_and_report(directory, study, arguments, show, factories)
+    return run_and_report(directory, study, arguments, _show, factories)
 
 
 def _study(arguments: argparse.Namespace, domain: Domain, source: Source, calibration: range) -> Study:
-    """What the options ask for, refused where it could not be run to its end."""
+    from trimtab.evaluation.studies.batches import n_deciders, seed_ranges
     from trimtab.evaluation.studies.config import REFERENCE_SEED, Study
-    from trimtab.evaluation.studies.explored import n_deciders
     from trimtab.evaluation.studies.usercode import record_of
-    from trimtab.evaluation.studies.whole_groups import seed_ranges
-    from trimtab.prices.calibration import FEWEST
+    from trimtab.prices.collect import FEWEST
 
     rollouts, units = len(calibration), n_deciders(domain.problem(calibration))
     if units < FEWEST:
-        many = (
-            f"{units} calibration rollouts"
-            if units == rollouts
-            else f"{rollouts} calibration rollouts in {units} groups"
+        groups = "" if units == rollouts else f" in {units} groups"
+        raise ValueError(
+            f"{rollouts} calibration rollouts{groups} are too few: give --calibration-seeds for at least {FEWEST} of "
+            "those, better for 64"
         )
-        raise ValueError(f"{many} are too few: give --calibration-seeds for {FEWEST} of those at least, better for 64")
     budgets = tuple(sorted({0.0, 1.0, *arguments.budgets}))
     between = [budget for budget in budgets if 0 < budget < 1] or [1.0]
     seeds = seed_ranges(domain, calibration, arguments.seeds, REFERENCE_SEED, Study.block)
@@ -106,8 +93,8 @@ def _study(arguments: argparse.Namespace, domain: Domain, source: Source, calibr
     )
 
 
-def show(files: RunFiles) -> None:
-    """Write the report of a run directory, and print what matters."""
+def _show(files: RunFiles) -> None:
+    """Write the report of a run directory, and print its two main tables."""
     from trimtab.evaluation.report import write_report
 
     written = write_report(files)
@@ -122,7 +109,7 @@ MEASURES = {
 
 
 def table_of(summary: dict[str, Any]) -> str:
-    """Final samples and path error of every schedule at every budget, as plain text."""
+    """Return final samples and path error of every schedule at every budget, as plain text."""
     from trimtab.schedules.style import label_of
 
     lines = []
@@ -131,7 +118,7 @@ def table_of(summary: dict[str, Any]) -> str:
         budgets = [budget for budget in next(iter(schedules.values())) if float(budget) not in (0.0, 1.0)]
         width = max(20, *(len(label_of(key)) + 2 for key in schedules))
         for measure, words in MEASURES.items():
-            lines += [f"{name}: {words}, mean ± standard error, the closing projection counted", ""]
+            lines += [f"{name}: {words}, mean ± standard error, closing projection included", ""]
             lines.append("  B/T " + "".join(f"{label_of(key):>{width}}" for key in schedules))
             for budget in budgets:
                 cells = [by[budget][measure] for by in schedules.values()]
@@ -159,6 +146,6 @@ COMMAND = Command(
     "examples:\n"
     "  trimtab compare --sampler package.module:factory\n"
     "  trimtab compare --sampler package.module:factory --budgets 0.1 0.2 0.3 --seeds 64 --out runs/mine\n",
-    add_arguments,
-    run,
+    _add_arguments,
+    _run,
 )

@@ -1,4 +1,4 @@
-"""The command line: a file for each command; what it needs is imported when it runs, so that help is quick."""
+"""The command line. A command imports what it needs when it runs, so that help is quick."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from pathlib import Path
 from typing import NoReturn
 
 from trimtab._version import __version__
-from trimtab.cli import advise, calibrate, compare, domains, report, reproduce, train
+from trimtab.cli import advise, compare, reproduce, train
 from trimtab.cli.command import BAD_INPUT, INTERRUPTED, Command, UsageError
 from trimtab.core.checks import unknown
 
 __all__ = ["COMMANDS", "main"]
 
 COMMANDS: dict[str, Command] = {
-    "advise": advise.COMMAND,
-    "calibrate": calibrate.COMMAND,
+    "advise": advise.ADVISE,
+    "calibrate": advise.CALIBRATE,
     "compare": compare.COMMAND,
-    "reproduce": reproduce.COMMAND,
-    "report": report.COMMAND,
+    "reproduce": reproduce.REPRODUCE,
+    "report": reproduce.REPORT,
     "train": train.COMMAND,
     "train-pdm": train.PDM,
     "train-grid": train.GRID,
-    "domains": domains.COMMAND,
+    "domains": reproduce.DOMAINS,
 }
-"""By name; a new command is a file and an entry here."""
+"""The commands by name."""
 
 TRACEBACK = "TRIMTAB_TRACEBACK"
-"""An environment variable that has errors shown in full, for those who look for their cause."""
+"""The environment variable that shows errors with their traceback."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Errors are one line, like all others."""
+    """A parser whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (try `{self.prog} --help`)")
@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line; returns the exit code: 0, 2 for bad input, 130 if interrupted."""
+    """Run a command line; return the exit code: 0, 2 for bad input, 130 if interrupted."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         first = next((word for word in words if not word.startswith("-")), None)
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\ntrimtab: stopped", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:  # whoever read our output has seen enough
+    except BrokenPipeError:  # the reader of our output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
@@ -90,41 +90,41 @@ def main(argv: Sequence[str] | None = None) -> int:
         return BAD_INPUT
 
 
-_ROOM = "make room, then give the same command again (with --resume where it has that: what is finished is kept)"
+_ROOM = "make room, then run the same command again (with --resume, if it has that option: finished work is kept)"
 _IN_THE_WAY = "a file, or a link that leads nowhere, is where a folder was wanted: choose another name"
 _TO_DO = {
     errno.ENOSPC: _ROOM,
     errno.EDQUOT: _ROOM,
-    errno.EFBIG: "the limit on the size of a file is too small: raise it, then go on with --resume where there is that",
+    errno.EFBIG: "raise the limit on the size of a file, then continue with --resume if there is that option",
     errno.ENAMETOOLONG: "choose a shorter one",
     errno.EEXIST: _IN_THE_WAY,
     errno.ENOTDIR: _IN_THE_WAY,
-    errno.EACCES: "have it permitted, or choose another place",
+    errno.EACCES: "get permission, or choose another place",
     errno.EROFS: "choose a place that can be written to",
-    errno.EMFILE: "close other files or raise the limit of open ones (ulimit -n), then give the same command again",
+    errno.EMFILE: "close other files or raise the limit of open ones (ulimit -n), then run the same command again",
 }
-"""What to do about errors of the system, whose own words say only what happened."""
+"""What to do about errors of the system, whose messages say only what happened."""
 
 
 def _in_one_line(error: Exception) -> str:
-    """What went wrong; of an error in the user's own code, or one that nobody foresaw, also where."""
+    """Describe an error; for one in the user's code, or an unexpected one, also where it was raised."""
     words = " ".join(str(error).split())
     if isinstance(error, OSError) and error.errno in _TO_DO:
         return f"{words}; {_TO_DO[error.errno]}"
     frame = traceback.extract_tb(error.__traceback__)[-1]
     raised = f"{type(error).__name__}: {words} ({Path(frame.filename).name}, line {frame.lineno})"
     if _of_the_user(frame.filename):
-        return f"{raised}, in code that is not trimtab's; set {TRACEBACK}=1 to see the way there"
+        return f"{raised}, in code that is not trimtab's; set {TRACEBACK}=1 to see the traceback"
     known = isinstance(error, ValueError | TypeError | ImportError | OSError)
     if words and (known or type(error).__module__.startswith("trimtab.")):
         return words
     if isinstance(error, MemoryError) or "can't allocate memory" in words:
         return f"there is not enough memory for this ({words or 'MemoryError'}); take fewer seeds, steps or workers"
-    return f"{raised}; this was not foreseen: set {TRACEBACK}=1 to see where it comes from"
+    return f"{raised}; this is unexpected: set {TRACEBACK}=1 to see the traceback"
 
 
 def _of_the_user(filename: str) -> bool:
-    """Whether a file is neither of this package, nor of Python, nor of what is installed."""
+    """Return whether a file belongs neither to this package, nor to Python, nor to an installed package."""
     installed = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
     ours = [Path(__file__).parents[1], *map(Path, installed)]
     path = Path(filename)

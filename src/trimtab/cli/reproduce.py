@@ -1,38 +1,38 @@
-"""`trimtab reproduce`: the paper's controlled evaluation."""
+"""`trimtab reproduce`, the paper's controlled evaluation; `trimtab report` and `trimtab domains`."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trimtab.cli.command import Command, UsageError
-from trimtab.cli.report import write_and_show
-from trimtab.cli.running import add_running, run_and_report
+from trimtab.cli.command import Command, UsageError, add_running, count, path, run_and_report
 from trimtab.core.checks import unknown
 
 if TYPE_CHECKING:
     from trimtab.evaluation.studies.config import Study
+    from trimtab.evaluation.studies.store import RunFiles
 
-__all__ = ["COMMAND"]
+__all__ = ["DOMAINS", "REPORT", "REPRODUCE"]
+
+_PDM = ("checkpoint", "circles", "eligible_from", "inner_steps", "defect")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the command."""
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--preset",
         metavar="P",
-        help="how much to run: tiny (seconds), quick (a minute; the default), paper (the full protocol), large",
+        help="how much to run: main (every table and figure in a few minutes; the default), tiny (seconds), quick (a minute), "
+        "paper (the full protocol on all dynamics), large",
     )
     parser.add_argument(
-        "--only", metavar="DOMAIN", nargs="+", help="run these domains alone; `trimtab domains` lists them"
+        "--only", metavar="DOMAIN", nargs="+", help="run only these domains; `trimtab domains` lists them"
     )
-    parser.add_argument("--out", metavar="DIR", type=Path, help="the run directory; runs/PRESET if not given")
-    parser.add_argument("--seeds", metavar="N", type=int, help="evaluation seeds, instead of the preset's number")
+    parser.add_argument("--out", metavar="DIR", type=path, help="the run directory (default runs/PRESET)")
+    parser.add_argument("--seeds", metavar="N", type=count, help="evaluation seeds, instead of the preset's number")
     parser.add_argument(
-        "--calibration-seeds", metavar="N", type=int, help="calibration seeds, instead of the preset's number"
+        "--calibration-seeds", metavar="N", type=count, help="calibration seeds, instead of the preset's number"
     )
     parser.add_argument(
         "--unit",
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--eligible-from",
         metavar="LEVEL",
         type=int,
-        help="first noise level whose updates may be corrected (default 6, as in PDM's code; 0 is all)",
+        help="first noise level whose updates may be corrected (default 0, all of them, as in the paper; PDM's code has 6)",
     )
     pdm.add_argument(
         "--defect",
@@ -58,27 +58,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_running(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Do it."""
+def _run(arguments: argparse.Namespace) -> int:
+    from trimtab.evaluation.domains import DOMAINS
     from trimtab.evaluation.studies.config import preset
     from trimtab.evaluation.studies.store import RUN, study_of
+    from trimtab.evaluation.studies.usercode import Source, record_of
 
-    directory: Path = arguments.out or Path("runs") / (arguments.preset or "quick")
+    directory: Path = arguments.out or Path("runs") / (arguments.preset or "main")
     if arguments.resume and arguments.preset is None and (directory / RUN).is_file():
         study = study_of(directory)
-        _check_code(directory, study)
+        _check_built_in(directory, study)
     else:
-        study = preset(arguments.preset or "quick")
+        study = preset(arguments.preset or "main")
     if arguments.unit == "iteration" and study.unit == "projection":
         study = study.in_iterations().only(("linkage",))
+    for name in arguments.only or ():
+        if name not in DOMAINS:
+            raise unknown("domain", name, DOMAINS)
     if arguments.only:
-        study = study.only(_known_domains(arguments.only))
-    study = _with_seeds(study, arguments.seeds, arguments.calibration_seeds)
-    return run_and_report(directory, _with_pdm_settings(study, arguments), arguments, write_and_show)
+        study = study.only(tuple(arguments.only))
+    if (seeds := arguments.seeds) is not None:
+        kept, block = min(study.example_seeds, seeds), max(study.block, min(seeds, 32))
+        study = replace(study, seeds=seeds, block=block, example_seeds=kept, exceptions={})
+    if arguments.calibration_seeds is not None:
+        study = replace(study, calibration_seeds=arguments.calibration_seeds)
+    if settings := {name: value for name in _PDM if (value := getattr(arguments, name)) is not None}:
+        if "pdm" not in study.domains:
+            given = ", ".join(f"--{name.replace('_', '-')}" for name in settings)
+            raise UsageError(f"{given}: only the domain pdm has such settings, and it is not run; add --only pdm")
+        study = replace(study, samplers={**study.samplers, "pdm": record_of(Source.built_in("pdm", settings))})
+    return run_and_report(directory, study, arguments, write_and_show)
 
 
-def _check_code(directory: Path, study: Study) -> None:
-    """A run of the user's own sampler goes on only where that is named: what a file says is never run."""
+def _check_built_in(directory: Path, study: Study) -> None:
+    """Raise for a run of the user's own sampler: no code is run because a file names it."""
     from trimtab.evaluation.domains import DOMAINS
 
     for name in study.domains:
@@ -86,56 +99,79 @@ def _check_code(directory: Path, study: Study) -> None:
             spec = study.samplers.get(name, {}).get("factory", "package.module:factory")
             raise UsageError(
                 f"{directory} is a run of {name}, a sampler that is not built in (its record says {spec!r}); no code "
-                "is run because a file names it. Go on with `trimtab compare --sampler … --resume` and the options it "
-                "was begun with"
+                "is run because a file names it. Continue with `trimtab compare --sampler … --resume` and the options "
+                "it was started with"
             )
 
 
-def _with_seeds(study: Study, seeds: int | None, calibration_seeds: int | None) -> Study:
-    """The study with other numbers of seeds; None leaves the number as it is."""
-    if seeds is not None:
-        kept = max(0, min(study.example_seeds, seeds))
-        study = replace(study, seeds=seeds, block=max(study.block, min(seeds, 32)), example_seeds=kept)
-    return study if calibration_seeds is None else replace(study, calibration_seeds=calibration_seeds)
+def write_and_show(files: RunFiles) -> None:
+    """Write the report of a run directory, and print its main tables."""
+    from trimtab.evaluation.report import write_report
+
+    written = write_report(files)
+    tables = {file.stem: file for file in written if file.parent.name == "tables" and file.suffix == ".md"}
+    for name in ("agreement", "table1", "table2", "table3"):
+        others = [stem for stem in tables if stem.startswith(f"{name}-")]
+        for stem in [name] if name in tables else others:
+            print(tables[stem].read_text(encoding="utf-8"))
+    print(f"{len(written)} files written; open {written[0]}")
 
 
-def _with_pdm_settings(study: Study, arguments: argparse.Namespace) -> Study:
-    """The study with the trajectory sampler as the options have it."""
-    names = ("checkpoint", "circles", "eligible_from", "inner_steps", "defect")
-    settings = {name: value for name in names if (value := getattr(arguments, name)) is not None}
-    if not settings:
-        return study
-    if "pdm" not in study.domains:
-        given = ", ".join(f"--{name.replace('_', '-')}" for name in settings)
-        raise UsageError(f"{given}: only the domain pdm has such settings, and it is not run; add --only pdm")
-    from trimtab.evaluation.studies.usercode import Source, record_of
+def _report(arguments: argparse.Namespace) -> int:
+    from trimtab.evaluation.studies.store import open_run
 
-    source = Source.built_in("pdm", settings)
-    return replace(study, samplers={**study.samplers, "pdm": record_of(source)})
+    with open_run(arguments.directory) as files:
+        write_and_show(files)
+    return 0
 
 
-def _known_domains(names: Sequence[str]) -> tuple[str, ...]:
-    from trimtab.evaluation.domains import DOMAINS
+def _domains(arguments: argparse.Namespace) -> int:
+    from importlib.util import find_spec
 
-    for name in names:
-        if name not in DOMAINS:
-            raise unknown("domain", name, DOMAINS)
-    return tuple(dict.fromkeys(names))
+    from trimtab.evaluation.domains import DOMAINS, domain
+
+    width = max(map(len, DOMAINS))
+    for name, module in DOMAINS.items():
+        if find_spec(module) is None:
+            continue
+        try:
+            print(f"{name:{width}}  {domain(name).summary}")
+        except (ImportError, OSError) as error:  # an extra or a model is missing, and the error says which
+            print(f"{name:{width}}  (not available: {error})")
+    return 0
 
 
-COMMAND = Command(
+REPRODUCE = Command(
     "run the paper's controlled evaluation: rows, tables, figures, page",
-    "Run schedules x budgets x seeds on the synthetic domains, paired by seed, and write rows, tables, figures and "
-    "an interactive page to one directory. A run that was stopped, even killed, goes on with --resume.",
+    "Run schedules x budgets x seeds on the paper's domains, paired by seed, and write rows, tables, figures and an "
+    "interactive page to one directory. A run that was stopped, even killed, continues with --resume.",
     "examples:\n"
-    "  trimtab reproduce                                  a first look, in about a minute\n"
+    "  trimtab reproduce                                  every table and figure, in a few minutes\n"
     "  trimtab reproduce --preset paper                   the paper's protocol: six domains, four dynamics each\n"
     "  trimtab reproduce --preset paper --only so3 se3    two of them\n"
-    "  trimtab reproduce --preset paper --resume          go on where it was stopped\n"
+    "  trimtab reproduce --preset paper --resume          continue where it was stopped\n"
     "  trimtab reproduce --unit iteration                 budgets of solver iterations, on a closed linkage\n"
     "  trimtab reproduce --only pdm                       the learned trajectory sampler\n"
-    "  trimtab reproduce --only pdm --checkpoint FILE --circles FILE --eligible-from 0\n"
+    "  trimtab reproduce --only pdm --checkpoint FILE --circles FILE --eligible-from 6\n"
     "  RAY_ADDRESS=auto trimtab reproduce --preset large --engine ray\n",
-    add_arguments,
-    run,
+    _add_arguments,
+    _run,
+)
+
+REPORT = Command(
+    "write tables, figures and page of a run again",
+    "Write summary, tables, figures and page of a run directory again, from its rows; nothing is run.",
+    "example:\n  trimtab report runs/paper\n",
+    lambda parser: parser.add_argument(  # type: ignore[arg-type,return-value]
+        "directory", metavar="DIR", type=path, help="a run directory, made by `reproduce` or `compare`"
+    ),
+    _report,
+)
+
+DOMAINS = Command(
+    "list the domains",
+    "List the domains that can be run, one sentence each.",
+    "example:\n  trimtab domains\n",
+    lambda parser: None,
+    _domains,
 )

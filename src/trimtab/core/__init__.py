@@ -1,10 +1,12 @@
-"""The loop and what it needs: constraints, noise, schedules, the corrector and its record, metrics, engines, files."""
+"""The loop and what it needs: constraints, noise, schedules, the corrector and its record, metrics, runners, files."""
 
 __all__ = [
+    "bound_constraint",
     "budget",
     "constraint",
     "corrector",
     "distributions",
+    "groups",
     "metrics",
     "noise",
     "problem",
@@ -15,6 +17,8 @@ __all__ = [
     "rollout",
     "runner",
     "schedule",
+    "state",
+    "statistics",
     "stream",
     "view",
 ]

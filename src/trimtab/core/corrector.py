@@ -169,6 +169,9 @@ class Corrector:
                 if before is not None and not all(torch.equal(a, b) for a, b in zip(before, x, strict=True)):
                     raise ValueError("defect changed the states it was given; it must copy them first")
                 run.observe(defect)
+                if run.t == 0 and hasattr(run.schedule, "check_fits"):  # prices of another problem
+                    event = tuple(run.form.shapes[0][1:]) if run.form.single else None
+                    run.schedule.check_fits(event, defect=float(run.seen[0].median()))
             run.check(finite_rows(x) if not finite else None, "the sampler proposed NaN or inf")
             return x
         except BaseException:

@@ -29,16 +29,27 @@ _ENDS = torch.tensor([0.025, 0.975], dtype=torch.float64)
 
 @dataclass(frozen=True)
 class Summary:
-    """An estimate with its 95% interval, and how much it depends on a few samples."""
+    """An estimate with its 95% interval, and how much it depends on a few samples.
 
-    mean: float  # the estimate, usually a mean
-    low: float = math.nan  # lower end of the interval; NaN if the tail is not known
-    high: float = math.nan  # upper end
-    median: float = math.nan  # median of the samples
-    n: int = 0  # number of independent samples (distinct seeds or clusters)
-    top_share: float = math.nan  # share of the total deviation from the median that the largest sample holds
-    effective_n: float = math.nan  # number of equally large deviations with the same spread
-    reliable: bool = False  # whether an interval may be shown
+    Attributes:
+        mean: The estimate, usually a mean.
+        low: Lower end of the interval; NaN if the tail is not known.
+        high: Upper end.
+        median: Median of the samples.
+        n: Number of independent samples (distinct seeds or clusters).
+        top_share: Share of the total deviation from the median that the largest sample holds.
+        effective_n: Number of equally large deviations with the same spread.
+        reliable: Whether an interval may be shown.
+    """
+
+    mean: float
+    low: float = math.nan
+    high: float = math.nan
+    median: float = math.nan
+    n: int = 0
+    top_share: float = math.nan
+    effective_n: float = math.nan
+    reliable: bool = False
 
     def __str__(self) -> str:
         """Return the mean with its interval, as in `0.300 (0.100 to 0.500)`."""
@@ -91,10 +102,7 @@ def ratio(part: Any, whole: Any, clusters: Any = None) -> Summary:
     The interval is that of the ratio: a sample that ends far away makes both means large. There is none if the tail of
     either is not known: where the whole has rare large samples, so may the part, even if none was drawn.
 
-    Args:
-        part: (n,); pairs with NaN are left out.
-        whole: (n,); its mean must be above 0, otherwise the ratio is NaN.
-        clusters: Labels, (n,); see `summarize`.
+    Pairs with NaN are left out; without a mean of the whole above 0 the ratio is NaN.
     """
     pair = _clustered(torch.stack([_numbers(part), _numbers(whole)], dim=1), clusters)
     top, bottom = pair.unbind(dim=1)
@@ -107,14 +115,7 @@ def ratio(part: Any, whole: Any, clusters: Any = None) -> Summary:
 
 
 def verdict(difference: Summary, margin: float = 0.0) -> Verdict:
-    """Judge a paired difference, lower being better: is it beyond the margin, within it, or undecided?
-
-    Example:
-        >>> verdict(Summary(-0.3, -0.4, -0.2)), verdict(Summary(0.0, -0.01, 0.02), margin=0.05)
-        ('better', 'same')
-        >>> verdict(Summary(-0.3))
-        'undecided'
-    """
+    """Judge a paired difference, lower being better: beyond the margin, within it, or undecided (no interval)."""
     if difference.high < -margin:
         return "better"
     if difference.low > margin:
@@ -152,10 +153,9 @@ def bootstrap(statistic: Callable[[Tensor], Tensor], values: Tensor) -> Summary:
 
     `statistic` maps many sets of samples, (r, n, …), to one number each, (r,); `values` are (n, …).
     """
-    n = len(values)
+    n, here = len(values), float(statistic(values[None])[0])
     spread = statistic(values[_resamples(n)]).double()
     spread = spread[~spread.isnan()]
-    here = float(statistic(values[None])[0])
     if len(spread) == 0:
         return Summary(here, n=n)
     low, high = spread.quantile(_ENDS).tolist()

@@ -23,16 +23,7 @@ from trimtab.core.checks import check_callable, check_integer, missing_extra
 from trimtab.core.constraint import Constraint
 from trimtab.core.corrector import Corrector
 from trimtab.core.record import Rollout
-from trimtab.integrations.diffusers_schedulers import (
-    UNDOING,
-    check_scheduler,
-    clean_prediction,
-    first_call,
-    forget_rows,
-    remembers,
-    step_ends,
-    undoes,
-)
+from trimtab.integrations import diffusers_schedulers as rules
 from trimtab.integrations.loops import Correct, LoopSampler, check_options
 
 try:
@@ -88,8 +79,7 @@ def wrap(
         >>> scheduler.rollout.spent.tolist(), float(x.abs().max())
         ([5, 5], 1.0)
     """
-    _check_choice("target", target, get_args(Target))
-    _check_choice("history", history, get_args(History))
+    _check_choices(target, history)
     settings = _Settings(_corrector_maker("wrap", constraint, schedule, options), target, history, constraint)
     if hasattr(thing, "components") or (hasattr(thing, "scheduler") and not hasattr(thing, "step")):
         scheduler = getattr(thing, "scheduler", None)
@@ -130,13 +120,13 @@ def pipeline_sampler(
         n_steps: T, the number of steps it makes.
         history: As in `wrap`.
     """
-    _check_choice("history", history, get_args(History))
+    _check_choices("state", history)
     check_callable(call, "call", "call(pipe, generators)")
     check_integer(n_steps, "n_steps")
     if getattr(pipe, "scheduler", None) is None:
         raise TypeError(f"pipeline_sampler takes a pipeline with a scheduler: got {type(pipe).__name__}")
     plain = unwrap(pipe.scheduler)
-    check_scheduler(plain)
+    rules.check_scheduler(plain)
 
     def loop(correct: Correct, seeds: Tensor) -> None:
         original = pipe.scheduler
@@ -184,17 +174,16 @@ class ProjectionCallback(PipelineCallback):
             )
         if step_index == 0:
             hook.close()
-            check_scheduler(scheduler)
-            first = (
-                scheduler.step_index - 1 if hasattr(scheduler, "_init_step_index") else first_call(scheduler, timestep)
-            )
+            rules.check_scheduler(scheduler)
+            started = hasattr(scheduler, "_init_step_index")  # then step has counted already
+            first = scheduler.step_index - 1 if started else rules.first_call(scheduler, timestep)
             if first is None:
                 raise ValueError(
                     f"timestep {timestep} is not one of the {len(scheduler.timesteps)} timesteps of "
                     f"{type(scheduler).__name__}; were they changed by hand after set_timesteps?"
                 )
             # a pipeline may stop before its scheduler's last timestep (denoising_end)
-            ends = step_ends(scheduler, first)
+            ends = rules.step_ends(scheduler, first)
             hook.start(scheduler, [*ends[: getattr(pipeline, "num_timesteps", len(ends)) - 1], True])
         elif hook.corrector is None:
             raise RuntimeError(
@@ -311,18 +300,16 @@ class _StepHook:
             )
         self.corrector = self.settings.corrector(sum(ends))
         self.ends, self.call, self.stale = ends, 0, None
-        self.has_history = remembers(scheduler)
+        self.has_history = rules.remembers(scheduler)
         if x is not None and self.settings.needs_previous and isinstance(self.corrector, Corrector):
             self.corrector.begin(x)
 
     @property
     def ends_step(self) -> bool:
-        """Return whether the current call ends a step."""
         return self.ends[self.call]
 
     @property
     def last_call(self) -> bool:
-        """Return whether the current call is the last one of the run."""
         return self.call == len(self.ends) - 1
 
     def correct(self, scheduler: Any, x: Tensor, timestep: Any) -> Tensor:
@@ -343,7 +330,7 @@ class _StepHook:
         self.settings.warned = True
         what = (
             "recomputes the state from the previous one, which undoes every projection but the last"
-            if undoes(scheduler) and self.settings.target == "state"
+            if rules.undoes(scheduler) and self.settings.target == "state"
             else "extrapolates from model outputs before the projection"
         )
         warnings.warn(
@@ -379,7 +366,7 @@ class _StepHook:
 
 def _projecting(scheduler: Any, settings: _Settings) -> Any:
     """Return a copy of the scheduler that projects in `step`."""
-    check_scheduler(scheduler)
+    rules.check_scheduler(scheduler)
     twin = unwrap(scheduler)
     twin.__class__ = _projecting_class(type(twin), settings)
     return twin
@@ -395,17 +382,17 @@ def _projecting_class(plain: type, settings: _Settings) -> type:
         given, hook = call.arguments, _hook_of(self)
         timestep = given["timestep"]
         if hook.corrector is None:
-            first = first_call(self, timestep)
+            first = rules.first_call(self, timestep)
             if first is None:
                 answer = plain.step(self, *args, **kwargs)  # type: ignore[attr-defined]
                 settings.warn_outside(self, timestep)
                 return answer
-            hook.start(self, step_ends(self, first), given["sample"] if settings.target == "state" else None)
+            hook.start(self, rules.step_ends(self, first), given["sample"] if settings.target == "state" else None)
         clean = settings.target == "clean" and not hook.last_call
         if clean:
             given["model_output"] = _rewritten(self, hook, given)
         if hook.stale is not None and settings.history == "restart":
-            forget_rows(self, hook.stale, given["model_output"], timestep, given["sample"])
+            rules.forget_rows(self, hook.stale, given["model_output"], timestep, given["sample"])
         answer = plain.step(*call.args, **call.kwargs)  # type: ignore[attr-defined]
         hook.stale = None
         if hook.ends_step and not clean:
@@ -428,7 +415,7 @@ def _projecting_class(plain: type, settings: _Settings) -> type:
         "__qualname__": plain.__qualname__,
         "__doc__": plain.__doc__,
     }
-    for name in UNDOING:
+    for name in rules.UNDOING:
         if hasattr(plain, name):
             members[name] = _sparing_projected_rows(getattr(plain, name))
     return type(plain.__name__, (plain,), members)
@@ -450,7 +437,7 @@ def _rewritten(scheduler: Any, hook: _StepHook, given: dict[str, Any]) -> Tensor
     prediction, variance = output, None
     if output.ndim > 1 and output.shape[1] == 2 * x.shape[1]:  # the second half is a learned variance
         prediction, variance = output.split(x.shape[1], dim=1)
-    relation = clean_prediction(scheduler, given["timestep"])
+    relation = rules.clean_prediction(scheduler, given["timestep"])
     assert hook.corrector is not None
     clean = hook.correct(scheduler, relation.clean(prediction, x), given["timestep"])
     changed = hook.corrector.projected.reshape(-1, *([1] * (x.ndim - 1)))
@@ -490,6 +477,7 @@ def _replace_state(answer: Any, correct: Callable[[Tensor], Tensor]) -> Any:
     return answer
 
 
-def _check_choice(name: str, value: object, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}: got {value!r}")
+def _check_choices(target: object, history: object) -> None:
+    for name, value, known in (("target", target, get_args(Target)), ("history", history, get_args(History))):
+        if value not in known:
+            raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}: got {value!r}")

@@ -153,19 +153,12 @@ def forget_rows(scheduler: Any, rows: Tensor, model_output: Tensor, timestep: An
 
 @dataclass(frozen=True)
 class CleanPrediction:
-    """The linear relation between a model output and the clean sample it predicts, x_t = alpha x_0 + sigma noise.
+    """The linear relation between a model output and the clean sample it predicts, x_t = alpha x_0 + sigma noise."""
 
-    Attributes:
-        kind: What the model predicts: "epsilon", "v_prediction", "sample" or "flow_prediction".
-        alpha: Signal level, in the scale of the scheduler's states.
-        sigma: Noise level.
-        limit: The scheduler's own clipping of predictions.
-    """
-
-    kind: str
+    kind: str  # "epsilon", "v_prediction", "sample" or "flow_prediction"
     alpha: Tensor
     sigma: Tensor
-    limit: Callable[[Tensor], Tensor]
+    limit: Callable[[Tensor], Tensor]  # the scheduler's own clipping
 
     def clean(self, model_output: Tensor, x: Tensor) -> Tensor:
         """Return the predicted clean sample, (n, *event), clipped as the scheduler clips it."""

@@ -129,7 +129,8 @@ def _check_step(state: DecisionState, defect: Any, t: Any, n_steps: int) -> None
     if jnp.shape(defect) != jnp.shape(state.left):
         raise ValueError(f"defect must have one number per sample, {jnp.shape(state.left)}: got {jnp.shape(defect)}")
     is_array = hasattr(t, "dtype") and jnp.shape(t) == () and jnp.issubdtype(t.dtype, jnp.integer)
-    if not is_array and (not isinstance(t, Integral) or isinstance(t, bool)):
+    is_number = isinstance(t, Integral) and not isinstance(t, bool)
+    if not (is_array or is_number):
         raise TypeError(f"t must be a step, one whole number: got {t!r:.60}")
     if not isinstance(t, jax.core.Tracer) and not 0 <= int(t) < n_steps:
         raise ValueError(f"t must be a step of the {n_steps} that the price was made for, 0 to {n_steps - 1}: got {t}")

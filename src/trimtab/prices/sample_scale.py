@@ -10,16 +10,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from trimtab.core.record import Rollout
 from trimtab.core.view import StepView, last_corrections
 
 _PRIORS = (3.0, 10.0, 30.0, 100.0)
 _WORTH = 0.9  # a scale is used if its squared error is below this share of that of "all samples are alike"
+
+
+class Traced(Protocol):
+    """What prices are learned from: a `Rollout`, or the traces of several."""
+
+    @property
+    def defects(self) -> Tensor:
+        """Of the proposals, (T, n)."""
+        ...
+
+    @property
+    def residuals(self) -> Tensor:
+        """Of the states kept, (T, n)."""
+        ...
+
+    @property
+    def projected(self) -> Tensor:
+        """Which samples were corrected, (T, n) bool."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +77,7 @@ class SampleScale:
         return SampleScale(self.typical.to(device), self.prior)
 
 
-def fit_sample_scale(runs: Sequence[Rollout]) -> SampleScale | None:
+def fit_sample_scale(runs: Sequence[Traced]) -> SampleScale | None:
     """Return the scale that predicts the later defects of a rollout best; None if all samples are much alike.
 
     Args:
@@ -83,7 +101,7 @@ def fit_sample_scale(runs: Sequence[Rollout]) -> SampleScale | None:
     return SampleScale(typical, best) if errors[best] < _WORTH * error(1.0) else None
 
 
-def mean_defects(runs: Sequence[Rollout]) -> Tensor:
+def mean_defects(runs: Sequence[Traced]) -> Tensor:
     """Return the mean defect at step u of samples last corrected after step v, (T + 1, T).
 
     Row 0 is "never corrected" and row v + 1 is step v; only u > v is meaningful. Cells with few samples borrow from
@@ -131,6 +149,6 @@ def smoothed_means(total: Tensor, count: Tensor) -> Tensor:
     return smooth(total) / smooth(count).clamp(min=1e-300)
 
 
-def _side_by_side(runs: Sequence[Rollout]) -> tuple[Tensor, Tensor]:
+def _side_by_side(runs: Sequence[Traced]) -> tuple[Tensor, Tensor]:
     defects = torch.cat([run.defects for run in runs], dim=1).cpu().double()
     return defects, torch.cat([run.projected for run in runs], dim=1).cpu()

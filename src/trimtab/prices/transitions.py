@@ -20,8 +20,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trimtab.core.record import Rollout
-from trimtab.prices.sample_scale import SampleScale
+from trimtab.prices.sample_scale import SampleScale, Traced
 
 Array = NDArray[np.float64]
 
@@ -57,7 +56,7 @@ class Steps:
     trust: Tensor
 
 
-def estimate_transitions(runs: Sequence[Rollout], sample_scale: SampleScale | None = None) -> Steps:
+def estimate_transitions(runs: Sequence[Traced], sample_scale: SampleScale | None = None) -> Steps:
     """Estimate the transitions of all steps.
 
     Args:
@@ -186,7 +185,7 @@ class Pools:
         width: The number of steps that it reaches.
     """
 
-    def __init__(self, runs: Sequence[Rollout], sample_scale: SampleScale | None = None) -> None:
+    def __init__(self, runs: Sequence[Traced], sample_scale: SampleScale | None = None) -> None:
         """Put the runs side by side."""
         defects, residuals = (
             torch.cat([getattr(run, name) for run in runs], dim=1).cpu().double() for name in ("defects", "residuals")
@@ -227,6 +226,6 @@ class Pools:
 
 def _smooth(x: Array) -> Array:
     """Return a moving average of (T,) over a tenth of the steps, padded with the first and the last value."""
-    half_width = max(1, min(5, len(x) // 20))
+    half_width = max(1, min(5, (len(x) + 10) // 20))  # 5 from T = 90 on
     smoothed: Array = sliding_window_view(np.pad(x, half_width, mode="edge"), 2 * half_width + 1).mean(axis=1)
     return smoothed

@@ -9,8 +9,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.evaluation.report.escape import latex_text
-from trimtab.evaluation.report.formats import Cell, Table
+from trimtab.evaluation.report.formats import Cell, Table, latex_text
 
 NASTY = st.text() | st.sampled_from(
     ["=cmd|' /C calc'!A0", "+1", "-2+3", "@SUM(A1)", "\t=1", " =1", "\\input{/etc/passwd}", "a | b", "x\ny",

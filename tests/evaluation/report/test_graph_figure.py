@@ -6,7 +6,7 @@ import io
 
 import torch
 
-from trimtab.evaluation.report.graph_figure import networks
+from trimtab.evaluation.report.figures import networks
 from trimtab.evaluation.studies.config import preset
 from trimtab.evaluation.studies.traces import Trace
 from trimtab.schedules.style import figure_style

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from trimtab.constraints.obstacles import AvoidObstacles, Obstacles
 from trimtab.evaluation.domains.pdm.domain import _positions
 from trimtab.evaluation.domains.reaction_flow.domain import _last_profile
-from trimtab.evaluation.report.pdm_figure import colliding
+from trimtab.evaluation.report.figures import colliding
 
 CIRCLES = torch.tensor([[0.2, 0.1, 0.3], [-0.5, -0.5, 0.2]], dtype=torch.float64)
 

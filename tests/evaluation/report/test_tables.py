@@ -10,18 +10,15 @@ import pytest
 
 from study_runs import SWEPT, finished
 from trimtab.evaluation.report import write_report
-from trimtab.evaluation.report.diagnostics import budget_usage
-from trimtab.evaluation.report.examples import examples
 from trimtab.evaluation.report.figures import write_figures
-from trimtab.evaluation.report.final_samples import final_samples
-from trimtab.evaluation.report.study_tables import Cell, Table, all_tables, write_tables
-from trimtab.evaluation.studies.paper_values import reported
-from trimtab.evaluation.studies.run_files import RunFiles
+from trimtab.evaluation.report.page import examples
+from trimtab.evaluation.report.study_tables import Cell, Table, all_tables, budget_usage, final_samples, write_tables
 from trimtab.evaluation.studies.schedules import STUDY_SCHEDULES
-from trimtab.evaluation.studies.summary import write_summary
+from trimtab.evaluation.studies.store import RunFiles
+from trimtab.evaluation.studies.summary import reported, write_summary
 from trimtab.schedules.style import label_of, look_of
 
-SHARED = Path(__file__).parents[3] / "shared" / "paper" / "reported.json"
+SHARED = Path(__file__).parents[4] / "shared" / "paper" / "reported.json"
 
 
 @pytest.fixture
@@ -33,6 +30,10 @@ def run():
 @pytest.fixture
 def summary(run):
     return json.loads((run / "summary.json").read_text())
+
+
+def named(summary):
+    return {table.name: table for table in all_tables(summary)}
 
 
 def paper_like(summary, gain: float, se: float):
@@ -76,7 +77,7 @@ def test_a_table_in_its_three_formats():
 
 def test_every_table_is_written_in_every_format(run, summary):
     written = write_tables(RunFiles(run), summary)
-    assert len(written) == 3 * len(all_tables(summary)) == 18
+    assert len(written) == 3 * len(all_tables(summary)) == 24
     for path in written:
         assert path.stat().st_size > 0
     for table in all_tables(summary):
@@ -89,7 +90,7 @@ def test_every_table_is_written_in_every_format(run, summary):
 
 
 def test_the_papers_numbers_stand_beside_ours(summary):
-    table = all_tables(summary)[0]
+    table = named(summary)["table1"]
     rows = {(row[0], row[1]): row for row in table.rows}
     assert set(rows) == {(name, source) for name in ("Terrain", "Terrain-Ridge") for source in ("here", "paper")}
     assert str(rows["Terrain-Ridge", "paper"][7]) == "45% ± 4%"
@@ -98,50 +99,40 @@ def test_the_papers_numbers_stand_beside_ours(summary):
 
 
 @pytest.mark.parametrize(
-    ("gain", "sentence"),
+    ("gain", "se", "word"),
     [
-        (0.9, "NEPE improvement is 90% ± 1% here, 45% ± 4% in the paper: ahead in both, by more here."),
-        (0.1, "NEPE improvement is 10% ± 1% here, 45% ± 4% in the paper: ahead in both, by less here."),
-        (-0.5, "the schedule is behind periodic here, and ahead of it there."),
+        (0.9, 0.01, "same sign, larger here"),
+        (0.1, 0.01, "same sign, smaller here"),
+        (-0.5, 0.01, "opposite sign"),
+        (0.42, 0.2, "agrees"),
+        (0.42, None, "undecided"),
     ],
 )
-def test_differences_are_named_in_plain_sentences(summary, gain, sentence):
-    notes = "\n".join(all_tables(paper_like(summary, gain, 0.01))[0].notes)
-    assert sentence in notes
+def test_a_verdict_says_whether_the_paper_s_improvement_comes_out(summary, gain, se, word):
+    table = named(paper_like(summary, gain, se))["agreement"]
+    verdicts = {(row[0], row[1]): row[4] for row in table.rows}
+    assert verdicts["NEPE", "Terrain-Ridge"] == word
+    assert set(verdicts) == {(m, d) for m in ("NEPE", "endpoint") for d in ("Terrain", "Terrain-Ridge")}
 
 
-def test_agreement_within_two_standard_errors_is_not_a_difference(summary):
-    notes = all_tables(paper_like(summary, 0.42, 0.2))[0].notes
-    assert not [note for note in notes if note.startswith("Terrain") and "NEPE" in note]
+def test_an_interval_is_shown_and_one_that_cannot_be_known_is_undecided(summary):
+    gain = summary["domains"]["terrain"]["improvement"]["adaptive:paper"]["0.25"]["nepe"]
+    gain |= {"mean": 0.4, "low": 0.3, "high": 0.5}
+    assert "40% (30 to 50)" in named(summary)["table1"].markdown()
+    gain |= {"low": None, "high": None}
+    assert "40% (undecided)" in named(summary)["table1"].markdown()
+    assert [row[4] for row in named(summary)["agreement"].rows if row[:2] == ["NEPE", "Terrain"]] == ["undecided"]
 
 
 def test_win_rates_over_other_budgets_are_not_compared(summary):
-    notes = all_tables(summary)[1].notes
+    notes = named(summary)["table3"].notes
     assert notes[-1] == "The paper's rates are over 21 budgets, these over 3: they cannot be compared."
     assert "33.3% is the highest rate possible" in notes[1]
 
 
-@pytest.mark.parametrize(
-    ("se", "expected"),
-    [
-        (0.01, "Terrain: pathwise win rate is 60% ± 1% here, 85% ± 2% in the paper: lower here."),
-        (0.2, None),  # seeds that differ that much leave room for the paper's
-        (None, None),  # and one seed leaves room for anything
-    ],
-)
-def test_win_rates_are_compared_with_the_papers_by_their_errors_over_seeds(summary, se, expected):
-    summary["config"]["budgets"] = [i / 20 for i in range(21)]
-    for domain in summary["domains"].values():
-        domain["win_rate"]["adaptive:paper"]["pathwise"] |= {"mean": 0.6, "se": se}
-    table = all_tables(summary)[1]
-    assert "± standard error over seeds (the paper's is binomial, over pairs)" in table.notes[0]
-    said = [note for note in table.notes if note.startswith("Terrain: pathwise")]
-    assert said == ([expected] if expected else [])
-
-
 def test_a_domain_with_settings_of_its_own_is_not_compared_with_the_papers(summary):
     summary["config"]["samplers"] = {"terrain": {"settings": {"kappa": 0.0}}, "terrain-ridge": {"settings": {}}}
-    for table in all_tables(summary)[:2]:
+    for table in (named(summary)[name] for name in ("table1", "table3")):
         sources = [row[:2] for row in table.rows]
         assert sources == [["Terrain", "here"], ["Terrain-Ridge", "here"], ["Terrain-Ridge", "paper"]]
 
@@ -149,7 +140,7 @@ def test_a_domain_with_settings_of_its_own_is_not_compared_with_the_papers(summa
 def test_budgets_that_pay_for_the_closing_projection_are_not_compared_with_the_papers(run, summary, monkeypatch):
     monkeypatch.setattr("trimtab.evaluation.report.figures.FORMATS", {"svg": {"Date": None}})
     summary["config"]["closing"] = "paid"
-    for table in all_tables(summary)[:2]:
+    for table in (named(summary)[name] for name in ("table1", "table3")):
         assert [row[:2] for row in table.rows] == [["Terrain", "here"], ["Terrain-Ridge", "here"]]
         assert "paper's" not in " ".join(table.notes)
     summary["domains"]["pdm"] = summary["domains"]["terrain"]
@@ -164,7 +155,7 @@ def test_budgets_that_pay_for_the_closing_projection_are_not_compared_with_the_p
 
 def test_domains_the_paper_does_not_have_stand_alone(summary):
     summary["domains"] = {"reaction-flow": summary["domains"]["terrain"] | {"label": "Reaction-Flow"}}
-    for table in all_tables(summary)[:2]:
+    for table in (named(summary)[name] for name in ("table1", "table3")):
         assert [row[:2] for row in table.rows] == [["Reaction-Flow", "here"]]
         assert "paper's" not in " ".join(table.notes)
 
@@ -179,20 +170,16 @@ def with_flows(summary):
 
 
 def test_several_dynamics_stand_in_one_group_with_the_papers_numbers_once(summary):
-    for table in all_tables(with_flows(summary))[:2]:
+    tables = named(with_flows(summary))
+    for table in (tables["table1"], tables["table3"]):
         groups = [(name, source) for name in ("Terrain", "Terrain-Ridge") for source in ("Langevin", "ramp", "paper")]
         assert [(row[0], row[1]) for row in table.rows] == groups
 
 
-def test_several_dynamics_are_compared_in_one_sentence_each(summary):
-    close = paper_like(summary, 0.42, 0.2)
-    notes = all_tables(with_flows(close))[0].notes
-    assert "ramp: 4 of 4 improvements within two standard errors." in notes
-    far = paper_like(close, 0.9, 0.01)
-    notes = all_tables(far)[0].notes
-    assert (
-        "Langevin: 0 of 4 improvements within two standard errors; not Terrain (NEPE), Terrain (endpoint)" in notes[2]
-    )
+def test_several_dynamics_are_compared_with_the_paper_by_the_ramp(summary):
+    table = named(with_flows(paper_like(summary, 0.42, 0.2)))["agreement"]
+    assert table.columns[3:6] == ["here, ramp", "verdict", "Langevin, a counter-example"]
+    assert "4 comparisons: 4 agrees." in table.notes
 
 
 @pytest.mark.skipif(not SHARED.is_file(), reason="the paper's figures are not beside this checkout")
@@ -220,7 +207,7 @@ def test_budgets_are_said_to_be_spent_exactly_but_for_the_schedules_that_may_spe
         domain["schedules"] |= dict.fromkeys(("event", "raced", "window"), domain["schedules"]["periodic"])
     (note,) = budget_usage(summary).notes
     names = f"{label_of('event')} and {label_of('raced')}"
-    assert f"corrections, but for {names}, which may spend less and are checked to spend no more;" in note
+    assert f"corrections, except for {names}, which may spend less and are checked to spend no more;" in note
 
 
 # ------------------------------------------------------------------ final samples
@@ -232,18 +219,19 @@ def test_final_samples_are_told_apart_by_their_p_value_and_the_notes_say_what_wo
     content["distribution"]["adaptive:paper"]["0.25"] |= {"p": 0.4, "shift": 0.25, "n": 12}
     (table,) = final_samples(summary)
     mine = {row[1]: row[-1] for row in table.rows if row[0] == content["label"]}
-    assert (mine["periodic"], mine["adaptive (paper)"]) == ("yes", "no")
+    assert (mine["periodic"], mine["adaptive (paper)"]) == ("yes", "not detected")
+    assert mine["stepwise"] == "same method, other seeds"
     (note,) = [note for note in table.notes if note.startswith(f"{content['label']}:")]
     assert "periodic" in note
-    assert "with 12 samples a shift of 0.25 of their spread would have been seen" in note
+    assert "with 12 samples a shift of 0.25 of their spread would have been detected" in note
     for key in ("periodic", "adaptive:paper"):
         content["distribution"][key]["0.25"]["shift"] = None
-    assert "12 samples are too few to see any shift" in "".join(final_samples(summary)[0].notes)
+    assert "12 samples are too few to detect any shift" in "".join(final_samples(summary)[0].notes)
     content["distribution"]["periodic"]["0.25"]["p"] = 0.4
     for told in content["distribution"].values():
         for one in told.values():
             one["p"] = 0.4
-    assert "no schedule's final samples can be told" in "".join(final_samples(summary)[0].notes)
+    assert "no schedule's final samples differ detectably" in "".join(final_samples(summary)[0].notes)
     for domain in summary["domains"].values():
         del domain["distribution"]
     assert final_samples(summary) == []
@@ -257,7 +245,7 @@ def test_any_schedule_gets_its_tables_and_its_look(summary):
         for part in ("schedules", "win_rate", "improvement"):
             domain[part]["adaptive:dp"] = domain[part]["adaptive:paper"]
     names = [table.name for table in all_tables(summary)]
-    assert names[:4] == ["table1", "table3", "table1-adaptive-dp", "table3-adaptive-dp"]
+    assert names[:5] == ["agreement", "table1", "table3", "table1-adaptive-dp", "table3-adaptive-dp"]
     known = ["terminal", "stepwise", "periodic", "adaptive:paper", "adaptive:dp", "planned", "hindsight"]
     assert len({look_of(key).colour for key in known}) == len(known)
     assert look_of("never heard of") == look_of("never heard of")

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from trimtab.evaluation.domains import DOMAINS, FLOWS
+from trimtab.evaluation.domains import DOMAINS, FLOWS, dynamics_of
 from trimtab.evaluation.studies.config import CALIBRATION_SEED, PRESETS, Study, preset
 from trimtab.evaluation.studies.schedules import STUDY_SCHEDULES, study_schedule
-from trimtab.evaluation.studies.tasks import study_tasks
+from trimtab.evaluation.studies.tasks import schedules_of, study_tasks
 
 
 def test_the_paper_preset_is_the_papers_protocol():
@@ -19,6 +19,20 @@ def test_the_paper_preset_is_the_papers_protocol():
     assert study.table_budget == 0.25
 
 
+def test_the_main_preset_has_every_dynamics_and_the_paper_s_own_example():
+    study = preset("main")
+    kinds = {dynamics_of(name) for name in study.domains}
+    assert kinds == {"ramp", "replica", "langevin", "flow", None}
+    assert study.seeds >= 256
+    assert study.calibration_seeds == 64
+    for name in study.domains:
+        full = dynamics_of(name) in ("ramp", "replica")
+        assert (study.budgets_of(name) == study.budgets) == full
+        assert {"terminal", "stepwise", "periodic", "adaptive:paper"} <= set(study.schedules_of(name))
+    assert study.budgets_of("so3-flow") == (0.0, 0.25, 1.0)
+    assert study.only(("so3-ramp",)).exceptions == {}
+
+
 @pytest.mark.parametrize("study", PRESETS.values(), ids=PRESETS)
 def test_presets_name_things_that_exist_and_keep_calibration_apart(study: Study):
     assert set(study.domains) | set(study.kappa_domains) <= set(DOMAINS)
@@ -26,13 +40,6 @@ def test_presets_name_things_that_exist_and_keep_calibration_apart(study: Study)
     assert study.seeds <= CALIBRATION_SEED
     assert study.kappa_seeds <= CALIBRATION_SEED
     assert Study.from_facts(study.facts()) == study
-
-
-def test_presets_differ_in_numbers_and_small_ones_leave_out_the_learned_value():
-    whole = set(PRESETS["paper"].schedules)
-    assert set(PRESETS["large"].schedules) == whole
-    assert all(whole - set(PRESETS[name].schedules) == {"adaptive:value"} for name in ("tiny", "quick"))
-    assert len({study.table_budget for study in PRESETS.values()}) == 1
 
 
 @pytest.mark.parametrize("study", PRESETS.values(), ids=PRESETS)
@@ -49,11 +56,13 @@ def test_tasks_cover_every_rollout_once_and_need_only_each_other(study: Study):
         for seed in task.seeds
     ]
     assert len(set(rollouts)) == len(rollouts)
-    on_grid = sum(STUDY_SCHEDULES[key].only_budget is None for key in study.schedules)
-    at_ends = len(study.schedules) - on_grid
-    inside = sum(0 < budget < 1 for budget in study.budgets)  # at the ends terminal and stepwise rollouts stand for all
-    a_domain = study.seeds * (on_grid * inside + at_ends)
-    assert len(rollouts) == len(study.domains) * a_domain
+    wanted = 0
+    for name in study.domains:
+        keys = schedules_of(study, name)
+        on_grid = sum(STUDY_SCHEDULES[key].only_budget is None for key in keys)
+        inside = sum(0 < budget < 1 for budget in study.budgets_of(name))  # the ends are terminal and stepwise rollouts
+        wanted += study.seeds_of(name, study.seeds).blocks[-1] * (on_grid * inside + len(keys) - on_grid)
+    assert len(rollouts) == wanted
 
 
 def test_some_domains_alone_keep_their_order_and_their_sweep():
@@ -102,11 +111,9 @@ def test_unknown_names_suggest_the_nearest():
         {"kappas": [2.0]},
         {"kappa_domains": None},
         {"budgets": [0.0, "x"]},
-        {"samplers": {"own": {"factory": 3}}},
-        {"samplers": {"own": {"seeds": [0, 3]}}},
-        {"samplers": {"own": {"seeds": {"calibration": [9, 12], "reference": [30, 33], "blocks": [0, 3.0]}}}},
-        {"samplers": {"own": {"seeds": {"calibration": [9, 12], "reference": [33, 30], "blocks": [0, 3]}}}},
-        {"samplers": {"own": {"seeds": {"calibration": [9, 12], "reference": [30, 33], "blocks": [1, 3]}}}},
+        {"samplers": [1]},
+        {"exceptions": {"so3": {"seeds": 99}}},
+        {"exceptions": {"so3": {"schedules": ["hindsights"]}}},
         {"example_seeds": 99},
     ],
 )

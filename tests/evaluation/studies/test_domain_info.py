@@ -10,9 +10,9 @@ import torch
 import trimtab as tt
 from trimtab.evaluation.domains import domain
 from trimtab.evaluation.domains.base import Domain, Graph, View
-from trimtab.evaluation.studies.domain_info import ABOUT, about, read_about
-from trimtab.evaluation.studies.errors import StudyError
-from trimtab.evaluation.studies.run_files import RunFiles
+from trimtab.evaluation.studies.config import StudyError
+from trimtab.evaluation.studies.store import RunFiles
+from trimtab.evaluation.studies.traces import ABOUT, about, read_about
 
 TRIANGLE = Graph(((0.0, 0.0), (1.0, 0.0), (0.5, 1.0)), ((0, 1), (1, 2), (2, 0)))
 
@@ -37,21 +37,9 @@ def test_a_domain_without_one_has_none():
     assert about(made, made.problem([0]).constraint)["graph"] is None
 
 
-@pytest.mark.parametrize(
-    "graph",
-    [
-        {"places": [[0.0, 0.0]], "edges": [[0, 1]]},
-        {"places": [[0.0, 0.0], [1.0]], "edges": [[0, 1]]},
-        {"places": [[0.0, 0.0], [1.0, 1.0]], "edges": [[0, 1, 1]]},
-        {"places": [[0.0, 0.0], [1.0, "far"]], "edges": []},
-        {"places": [[0.0, 0.0], [1.0, 1.0]], "edges": [[0, -1]]},
-        {"places": 3, "edges": []},
-        [],
-    ],
-)
-def test_a_network_that_cannot_be_drawn_is_refused(tmp_path, graph):
-    with pytest.raises(StudyError, match="what it says of net cannot be used"):
-        read_about(said(tmp_path, graph=graph), ["net"])
+def test_facts_that_are_missing_are_reported(tmp_path):
+    with pytest.raises(StudyError, match="has no facts about other"):
+        read_about(said(tmp_path), ["other"])
 
 
 def test_the_ground_of_a_terrain_is_kept():

@@ -7,13 +7,12 @@ import pytest
 from browsed import Browsed
 from study_runs import SMALL, finished
 from trimtab.cli.compare import SCHEDULES, table_of
-from trimtab.evaluation.report.examples import examples
-from trimtab.evaluation.report.page import page_html
+from trimtab.evaluation.report.page import examples, page_html
 from trimtab.evaluation.report.study_tables import all_tables
 from trimtab.evaluation.studies.config import Study
 from trimtab.evaluation.studies.rows import read_rows
-from trimtab.evaluation.studies.run_files import RunFiles
 from trimtab.evaluation.studies.schedules import STUDY_SCHEDULES
+from trimtab.evaluation.studies.store import RunFiles
 from trimtab.evaluation.studies.summary import summarise
 from trimtab.evaluation.studies.tasks import study_tasks
 from trimtab.evaluation.studies.usercode import Source, record_of

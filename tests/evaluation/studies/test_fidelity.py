@@ -12,8 +12,7 @@ from study_runs import SMALL, SWEPT, finished
 from trimtab.core.distributions import compare_samples
 from trimtab.evaluation.domains import domain
 from trimtab.evaluation.studies.config import CALIBRATION_SEED, REFERENCE_SEED
-from trimtab.evaluation.studies.fidelity import FIDELITY
-from trimtab.evaluation.studies.rows import SWEEP, read_rows
+from trimtab.evaluation.studies.rows import FIDELITY, SWEEP, read_rows
 from trimtab.evaluation.studies.summary import domain_summary
 
 

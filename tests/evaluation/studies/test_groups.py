@@ -12,9 +12,8 @@ import pytest
 
 from study_runs import SMALL, finish
 from trimtab.evaluation.report.study_tables import all_tables
-from trimtab.evaluation.studies.fidelity import FIDELITY
-from trimtab.evaluation.studies.rows import Rows, read_rows
-from trimtab.evaluation.studies.run_files import RunFiles
+from trimtab.evaluation.studies.rows import FIDELITY, Rows, read_rows
+from trimtab.evaluation.studies.store import RunFiles
 from trimtab.evaluation.studies.summary import summary_schema, write_summary
 from trimtab.evaluation.studies.usercode import Source, record_of
 

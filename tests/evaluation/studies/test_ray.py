@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from study_runs import SHORT, finish, finished, row_hashes
+from trimtab.evaluation.studies.config import StudyError
 from trimtab.evaluation.studies.engine import run_study
-from trimtab.evaluation.studies.errors import StudyError
 from trimtab.evaluation.studies.rows import write_rows
 from trimtab.evaluation.studies.store import Store
 from trimtab.evaluation.studies.usercode import Source, record_of

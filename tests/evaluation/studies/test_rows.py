@@ -8,7 +8,7 @@ import torch
 
 from study_runs import SMALL, SWEPT, finished, row_hashes
 from trimtab.core.metrics import nepe
-from trimtab.evaluation.studies.errors import StudyError
+from trimtab.evaluation.studies.config import StudyError
 from trimtab.evaluation.studies.rows import COLUMNS, SWEEP, parquet_bytes, read_rows, rows_in
 
 

@@ -8,10 +8,9 @@ import torch
 import free
 import pairs_on_a_lead
 from trimtab.evaluation.domains import domain
-from trimtab.evaluation.studies.rules import RULES, Rule, find_rule
+from trimtab.evaluation.studies.rules import RULES, Rule, best_windows, find_rule
 from trimtab.evaluation.studies.schedules import STUDY_SCHEDULES
 from trimtab.evaluation.studies.tasks import Task
-from trimtab.evaluation.studies.windows import best_windows
 from trimtab.evaluation.studies.work import run_task
 from trimtab.schedules import Fixed, Window
 

@@ -16,10 +16,9 @@ from study_runs import SHORT, finish, finished, row_hashes
 from trimtab import __version__
 from trimtab.cli.main import main
 from trimtab.core.files import parse_json, plain_name
-from trimtab.evaluation.studies.errors import StudyError
+from trimtab.evaluation.studies.config import StudyError
 from trimtab.evaluation.studies.rows import COLUMNS, parquet_bytes, read_rows
-from trimtab.evaluation.studies.run_files import SUMS, RunFiles
-from trimtab.evaluation.studies.store import Store, open_run, read_run
+from trimtab.evaluation.studies.store import MANIFEST, RunFiles, Store, open_run, read_run
 from trimtab.evaluation.studies.tasks import study_tasks
 
 
@@ -94,9 +93,8 @@ def test_a_directory_of_hidden_files_is_not_empty(tmp_path):
 
 def test_a_run_killed_at_its_very_beginning_can_begin_again(tmp_path):
     (tmp_path / ".lock").touch()
-    (tmp_path / f".{SUMS}.part").write_text("half")
     with Store(tmp_path, SHORT, "resume"):
-        assert not (tmp_path / f".{SUMS}.part").exists()
+        assert (tmp_path / "run.json").is_file()
 
 
 def test_overwriting_removes_what_the_run_wrote_and_nothing_else(run):
@@ -109,19 +107,9 @@ def test_overwriting_removes_what_the_run_wrote_and_nothing_else(run):
     with Store(run, SHORT, "overwrite") as store:
         assert store.finished(study_tasks(SHORT)) == set()
     assert {name: (run / name).read_text() for name in mine} == mine
-    aside = f"thresholds/{kept.name}.set-aside-1"
-    assert (run / aside).read_bytes() == b"edited"
-    left = {path.relative_to(run).as_posix() for path in run.rglob("*") if path.is_file()}
-    assert left == {*mine, aside, "run.json", SUMS, ".lock"}
-
-
-def test_an_edited_table_is_set_aside_before_it_is_written_again(run, monkeypatch, capsys):
-    monkeypatch.setattr("trimtab.evaluation.report.figures.FORMATS", {"svg": {"Date": None}})
-    assert main(["report", str(run)]) == 0
-    (run / "tables" / "table1.md").write_text("my own words")
-    assert main(["report", str(run)]) == 0
-    assert (run / "tables" / "table1.md.set-aside-1").read_text() == "my own words"
-    assert "table1.md: not what the run wrote" in capsys.readouterr().err
+    assert kept.read_bytes() == b"edited"
+    left = {path.relative_to(run).as_posix() for path in run.rglob("*") if path.is_file()} - {".lock"}
+    assert left == {*mine, f"thresholds/{kept.name}", "run.json", MANIFEST}
 
 
 @pytest.mark.parametrize("name", ["../thesis.tex", "rows/../../thesis.tex", "/etc/thesis.tex", "rows/.hidden"])
@@ -129,9 +117,9 @@ def test_a_list_that_names_other_peoples_files_removes_none(tmp_path, name):
     (tmp_path / "thesis.tex").write_text("years of work")
     run = finish(tmp_path / "run", SHORT)
     (run / "rows" / ".hidden").write_text("mine")
-    digest = RunFiles(run)._sums["run.json"][-1]
-    with (run / SUMS).open("a") as sums:
-        sums.write(f"{digest}  {name}\n")
+    digest = RunFiles(run)._sums["run.json"]
+    with (run / MANIFEST).open("a") as file:
+        file.write("\n" + json.dumps({"file": name, "sha256": digest}))
     with Store(run, SHORT, "overwrite"):
         pass
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
@@ -145,8 +133,8 @@ def test_links_are_not_followed_out_of_the_directory(run, tmp_path):
     assert not list((tmp_path / "elsewhere").iterdir())
     (run / "run.json").rename(run / "moved.json")
     (tmp_path / "victim").write_text("mine")
-    (run / SUMS).unlink()
-    (run / SUMS).symlink_to(tmp_path / "victim")
+    (run / MANIFEST).unlink()
+    (run / MANIFEST).symlink_to(tmp_path / "victim")
     (run / "moved.json").rename(run / "run.json")
     assert main(["report", str(run)]) == 2
     assert (tmp_path / "victim").read_text() == "mine"
@@ -214,22 +202,14 @@ def test_a_damaged_run_json_is_one_line_and_healed_by_the_command_that_made_it(r
 
 def test_a_list_that_was_lost_or_cut_short_costs_time_and_not_rows(run):
     whole = row_hashes(finished(SHORT))
-    text = (run / SUMS).read_text()
+    text = (run / MANIFEST).read_text()
     for left in (text[: len(text) // 2], "", None):
         if left is None:
-            (run / SUMS).unlink()
+            (run / MANIFEST).unlink()
         else:
-            (run / SUMS).write_text(left)
+            (run / MANIFEST).write_text(left)
         finish(run, SHORT)
         assert row_hashes(run) == whole
-
-
-def test_a_run_that_lost_both_its_record_and_its_list_goes_on(run):
-    (run / "run.json").write_text("")
-    (run / SUMS).write_text("")
-    finish(run, SHORT)
-    assert read_run(run)["complete"]
-    assert row_hashes(run) == row_hashes(finished(SHORT))
 
 
 def test_damaged_rows_are_named_and_not_reported_on(run, capsys):
@@ -239,15 +219,9 @@ def test_damaged_rows_are_named_and_not_reported_on(run, capsys):
     assert "so3.parquet: its checksum is not that of what the run wrote" in capsys.readouterr().err
     finish(run, SHORT)
     assert row_hashes(run)["so3.parquet"] == row_hashes(finished(SHORT))["so3.parquet"]
-    (run / SUMS).unlink()
+    (run / MANIFEST).unlink()
     assert main(["report", str(run)]) == 2
-    assert f"there is no {SUMS} to check it by; --resume sets it aside" in capsys.readouterr().err
-
-
-def test_the_list_is_one_that_sha256sum_reads(run):
-    import subprocess
-
-    subprocess.run(["sha256sum", "--check", "--strict", SUMS], cwd=run, check=True, capture_output=True)
+    assert f"no {MANIFEST} to check it by; --resume makes it again" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("opening", ["[", '{"a":', '[{"a":'])
@@ -272,7 +246,7 @@ def test_what_json_holds_comes_back(value):
 # ------------------------------------------------------------------ a disk that is full, a process that is killed
 
 
-def test_a_file_that_could_not_be_replaced_is_not_taken_for_an_edited_one(run, monkeypatch):
+def test_a_file_that_could_not_be_written_is_not_taken_for_a_finished_one(run, monkeypatch):
     """Its new checksum is listed before it is written: a full disk may come between."""
     before = (run / "run.json").read_bytes()
 
@@ -280,23 +254,10 @@ def test_a_file_that_could_not_be_replaced_is_not_taken_for_an_edited_one(run, m
         raise OSError(28, "No space left on device")
 
     with open_run(run) as files, monkeypatch.context() as disk:
-        disk.setattr("trimtab.evaluation.studies.run_files.write_atomically", full)
+        disk.setattr("trimtab.evaluation.studies.store.write_atomically", full)
         with pytest.raises(OSError, match="No space"):
             files.put("run.json", "something new")
-    said = []
-    files = RunFiles(run, said.append)
-    files.tidy()
-    assert files.intact("run.json")
-    files.put("run.json", before)
-    assert not said
-    assert not list(run.glob("*set-aside*"))
-
-
-def test_a_report_says_that_its_record_was_edited(run, monkeypatch, capsys):
-    monkeypatch.setattr("trimtab.evaluation.report.figures.FORMATS", {"svg": {"Date": None}})
-    facts = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps(facts | {"seconds": 1e9}))
-    assert main(["report", str(run)]) == 0
-    said = capsys.readouterr().err
-    assert "run.json: not what the run wrote" in said
-    assert said.count("\n") == 1
+    assert not RunFiles(run).intact("run.json")
+    assert (run / "run.json").read_bytes() == before
+    finish(run, SHORT)
+    assert RunFiles(run).intact("run.json")

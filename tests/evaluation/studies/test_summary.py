@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from study_runs import SMALL, SWEPT, finished
 from trimtab.core.metrics import Summary
 from trimtab.evaluation.studies.rows import COLUMNS, Rows, read_rows
-from trimtab.evaluation.studies.run_files import RunFiles
+from trimtab.evaluation.studies.store import RunFiles
 from trimtab.evaluation.studies.summary import (
     domain_summary,
     paired,
@@ -137,6 +137,33 @@ def test_the_standard_error_of_a_win_rate_counts_the_seeds_and_not_their_budgets
     assert domain_summary(even)["win_rate"]["adaptive:paper"]["pathwise"]["se"] == 0
     alone = many_budgets([[True, False]])
     assert domain_summary(alone)["win_rate"]["adaptive:paper"]["pathwise"]["se"] is None
+
+
+def skewed(n: int, outlier: float) -> Rows:
+    """Rows of n seeds at budget 0.25; adaptive correction halves the error, and one seed of periodic is an outlier."""
+    base = np.linspace(1.0, 2.0, n)
+    values = {"terminal": base, "stepwise": base, "periodic": np.append(base[1:], outlier), "adaptive:paper": base / 2}
+    columns = {name: np.zeros(4 * n) for name in COLUMNS}
+    columns |= {"schedule": np.repeat(list(values), n), "budget": np.full(4 * n, 0.25), "seed": np.tile(np.arange(n), 4)}
+    columns |= {name: np.concatenate(list(values.values())) for name in ("nepe", "endpoint")}
+    return Rows(columns | {"degenerate": np.zeros(4 * n, dtype=bool)})
+
+
+def test_at_the_table_s_budget_an_improvement_has_an_interval_unless_a_few_samples_decide_it():
+    known = domain_summary(skewed(64, 2.0), 0.25)["improvement"]["adaptive:paper"]["0.25"]["endpoint"]
+    assert known["low"] < known["mean"] == pytest.approx(0.5, abs=0.02)
+    assert known["mean"] < known["high"] < 1
+    unknown = domain_summary(skewed(64, 500.0), 0.25)["improvement"]["adaptive:paper"]["0.25"]["endpoint"]
+    assert (unknown["low"], unknown["high"]) == (None, None)
+    assert "low" not in domain_summary(skewed(64, 2.0))["improvement"]["adaptive:paper"]["0.25"]["endpoint"]
+
+
+def test_tails_say_how_much_the_largest_samples_hold():
+    tails = domain_summary(skewed(64, 500.0), 0.25)["tails"]
+    assert tails["periodic"]["endpoint"]["top"] > 0.8
+    assert tails["periodic"]["endpoint"]["effective_n"] < 2
+    assert tails["adaptive:paper"]["endpoint"]["top"] < 0.03
+    assert tails["periodic"]["endpoint"]["median"] < 2 < tails["periodic"]["endpoint"]["mean"]
 
 
 def test_a_rollout_that_stands_for_several_schedules_has_its_failures_counted_once():

@@ -11,8 +11,8 @@ import trimtab as tt
 from trimtab.core import metrics
 from trimtab.core.problem import Problem
 from trimtab.evaluation.domains import domain
-from trimtab.evaluation.studies import explored
-from trimtab.evaluation.studies.errors import StudyError
+from trimtab.evaluation.studies import batches
+from trimtab.evaluation.studies.config import StudyError
 from trimtab.evaluation.studies.tasks import Task
 from trimtab.evaluation.studies.usercode import Source, version_of
 from trimtab.evaluation.studies.work import run_task, verify
@@ -155,14 +155,14 @@ def test_a_network_s_budgets_side_by_side_agree_to_rounding():
 def test_shared_calibration_rollouts_give_the_prices_that_calibration_finds_by_itself(method, closing, monkeypatch):
     seeds = range(1_000_000, 1_000_016)  # to the last bit for whole vector registers only
     problem = domain("so3").problem(seeds)
-    known = explored.explore(domain("so3").problem, seeds, closing)
+    known = batches.explore(domain("so3").problem, seeds, closing)
     direct = tt.calibrate(problem, method=method, objective="path", closing=closing, check=False)
     ran = []
     plain = Problem.rollout
     monkeypatch.setattr(
         Problem, "rollout", lambda self, schedule, **o: ran.append(schedule) or plain(self, schedule, **o)
     )
-    run = explored.runs_from(known, problem, seeds, closing)
+    run = batches.runs_from(known, problem, seeds, closing)
     shared = tt.calibrate(run, method=method, objective="path", check=False)
     name = "table" if method == "dp" else "masks"
     assert torch.equal(getattr(shared, name), getattr(direct, name))

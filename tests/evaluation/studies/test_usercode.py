@@ -11,14 +11,14 @@ import pytest
 import torch
 
 import trimtab as tt
+from trimtab.cli.command import quality_from
 from trimtab.cli.main import main
-from trimtab.cli.quality import quality_from
 from trimtab.evaluation.domains import domain
 from trimtab.evaluation.studies.probe import probe
-from trimtab.evaluation.studies.usercode import Source, domain_from, load_factory, read_settings, split, version_of
+from trimtab.evaluation.studies.usercode import Source, domain_from, load_function, read_settings, split, version_of
 from trimtab.prices.price import load
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MINE = "examples.my_sampler:make"
 
 HEAD = """
@@ -145,7 +145,7 @@ def test_settings_are_read_from_json_and_toml(tmp_path, name, text):
 def test_a_factory_that_is_not_there_is_looked_for(monkeypatch, spec, complaint):
     monkeypatch.chdir(ROOT)
     with pytest.raises(ValueError, match=complaint):
-        load_factory(spec)
+        load_function(spec)
 
 
 def test_split_gives_module_and_factory():
@@ -255,7 +255,7 @@ def test_settings_that_cannot_be_read_are_explained(tmp_path, name, text, compla
 
 
 def test_names_that_are_taken_or_no_file_names_are_refused():
-    with pytest.raises(ValueError, match="built-in domain; call your sampler otherwise"):
+    with pytest.raises(ValueError, match="built-in domain; choose another name"):
         Source.of_user("my.so3:make".replace("so3", "terrain"), {})
     with pytest.raises(ValueError, match="letters, digits"):
         Source.of_user(MINE, {}, "a/b")
@@ -342,7 +342,7 @@ def test_a_wrong_command_is_answered_with_one_line(tmp_path, capsys, monkeypatch
         "did you mean 'make'": ["compare", "--sampler", "examples.my_sampler:mkae"],
         "unknown method 'pd'": ["calibrate", "--sampler", MINE, "--method", "pd"],
         "unknown objective": ["calibrate", "--sampler", MINE, "--objective", "paths"],
-        "a budget is a share": ["calibrate", "--sampler", MINE, "--budget", "half"],
+        "a budget is a fraction": ["calibrate", "--sampler", MINE, "--budget", "half"],
         "--overwrite": ["calibrate", "--sampler", MINE, "--out", str(there)],
         "too few": ["calibrate", "--sampler", MINE, "--out", str(tmp_path / "p"), "--seeds", "2"],
         "at least 16": ["advise", "--sampler", MINE, "--seeds", "8"],
@@ -361,20 +361,20 @@ def test_a_wrong_command_is_answered_with_one_line(tmp_path, capsys, monkeypatch
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (("advise", "--domain", "so3", "--name", "mine"), "--name is what to call a sampler of your own"),
-        (("advise", "--sampler", MINE, "--higher-is-better"), "--higher-is-better is said of a quality"),
-        (("calibrate", "--sampler", MINE, "--higher-is-better", "--out", "{folder}/p"), "is said of a quality"),
+        (("advise", "--domain", "so3", "--name", "mine"), "--name is the name of a sampler of your own"),
+        (("advise", "--sampler", MINE, "--higher-is-better"), "--higher-is-better needs --quality"),
+        (("calibrate", "--sampler", MINE, "--higher-is-better", "--out", "{folder}/p"), "needs --quality"),
         (
             ("advise", "--sampler", MINE, "--quality", "examples/my_sampler.py:length"),
             "a quality is given as package.module:function, the dotted name of a module and a function in it: got "
             "'examples/my_sampler.py:length' (perhaps examples.my_sampler:length?)",
         ),
         (("advise", "--sampler", MINE, "--quality", "examples.my_sampler:length"), "unknown function of examples.my"),
-        (("advise", "--sampler", MINE, "--quality", "math:pi"), "a quality is a function of the final states"),
+        (("advise", "--sampler", MINE, "--quality", "math:pi"), "a quality needs a function of the final states"),
         (("calibrate", "--domain", "grid", "--quality", "cots"), "unknown quality of grid 'cots'. Known: cost_gap"),
         (("advise", "--sampler", MINE, "--window", "61"), "do not fit a rollout of 60 steps"),
         (("advise", "--sampler", MINE, "--window", "1.5"), "neither a step"),
-        (("advise", "--sampler", MINE, "--window", "half"), "--window is a share of the steps like 0.25, or a whole"),
+        (("advise", "--sampler", MINE, "--window", "half"), "--window is a fraction of the steps like 0.25, or a whole"),
         (("calibrate", "--sampler", MINE, "--out", "{folder}", "--overwrite"), "is a folder"),
         (("advise", "--sampler", MINE, "--save", "{folder}", "--overwrite"), "is a folder"),
         (("advise", "--sampler", MINE, "--plot", "{folder}/a.png", "--overwrite"), "is a folder"),

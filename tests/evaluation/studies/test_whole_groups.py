@@ -8,9 +8,9 @@ from trimtab.core.metrics import euclidean
 from trimtab.core.problem import Problem
 from trimtab.evaluation.domains import domain
 from trimtab.evaluation.domains.base import Domain
+from trimtab.evaluation.studies.batches import check_whole_groups, ends_of_groups, seed_ranges, whole_groups
 from trimtab.evaluation.studies.config import Study
 from trimtab.evaluation.studies.tasks import study_tasks
-from trimtab.evaluation.studies.whole_groups import check_whole_groups, ends_of_groups, seed_ranges, whole_groups
 
 
 def uneven(seeds):

@@ -1,3 +1,1 @@
-"""How good any schedule could be: the best times in hindsight."""
-
-__all__ = ["hindsight"]
+"""Limits of any schedule: the best steps in hindsight."""

@@ -1,7 +1,4 @@
-"""What a finished run is shown as: tables, figures and the interactive page.
-
-Everything here is made from a run directory, never by running anything.
-"""
+"""The report of a finished run: tables, figures and the page, made from its files without running anything."""
 
 from __future__ import annotations
 
@@ -9,22 +6,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from trimtab.evaluation.studies.run_files import RunFiles
+    from trimtab.evaluation.studies.store import RunFiles
 
 __all__ = ["write_report"]
 
 
 def write_report(files: RunFiles) -> list[Path]:
-    """Write summary, tables, figures and page of a run directory whose rows are there.
+    """Write summary, tables, figures and page of a run whose rows are there.
 
-    Everything comes from its rows, traces and `domains.json`: no domain is made and no code of the user's is run.
+    No domain is made, and no code of the user is run.
 
     Returns:
         What was written, in the order a person would look at it.
     """
-    from trimtab.evaluation.report.examples import examples
     from trimtab.evaluation.report.figures import write_figures
-    from trimtab.evaluation.report.page import write_page
+    from trimtab.evaluation.report.page import examples, write_page
     from trimtab.evaluation.report.study_tables import write_tables
     from trimtab.evaluation.studies.summary import write_summary
 

@@ -1,153 +1,146 @@
-"""One table with its words, as Markdown, CSV and LaTeX."""
+"""One table as Markdown, CSV and LaTeX, with every text escaped."""
 
 from __future__ import annotations
 
 import csv
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from trimtab.core.files import plain_name
-from trimtab.evaluation.domains import base_of, dynamics_of
-from trimtab.evaluation.report.escape import csv_text, latex_text, markdown_text
 
-__all__ = [
-    "Cell",
-    "Table",
-    "budget_symbol",
-    "closing_is_paid",
-    "compared_keys",
-    "domain_label",
-    "in_iterations",
-    "of_groups",
-    "sources_by_label",
-]
+__all__ = ["Cell", "Table", "csv_text", "latex_text", "markdown_text", "small_number"]
 
-
-def closing_is_paid(summary: Mapping[str, Any]) -> bool:
-    """Whether the budgets of a study count the closing projection."""
-    return bool(summary["config"].get("closing") == "paid")
-
-
-def in_iterations(summary: Mapping[str, Any]) -> bool:
-    """Whether the budgets of a run count iterations."""
-    return bool(summary["config"].get("unit") == "iteration")
-
-
-def budget_symbol(summary: Mapping[str, Any]) -> str:
-    """What a budget is a fraction of, as tables and figures say it.
-
-    Example:
-        >>> budget_symbol({"config": {}}), budget_symbol({"config": {"unit": "iteration"}})
-        ('B/T', 'share of full iterations')
-    """
-    return "share of full iterations" if in_iterations(summary) else "B/T"
+_TEX = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "%": r"\%",
+    "&": r"\&",
+    "#": r"\#",
+    "_": r"\_",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "±": r"$\pm$",
+    "Δ": r"$\Delta$",
+    "κ": r"$\kappa$",
+}
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+_MARKDOWN = re.compile(r"([\\`*\[\]|<>~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|&(?=#?\w+;))")
+_FORMULA = re.compile(r"\s*[=+\-@]")
 
 
-def compared_keys(summary: Mapping[str, Any]) -> list[str]:
-    """The schedules that are compared with periodic, on any of the domains: some are run on cheap ones alone.
+def latex_text(text: str) -> str:
+    r"""Return text for LaTeX, in which no character is a command.
 
     Example:
-        >>> compared_keys({"domains": {"so3": {"win_rate": {"planned": {}, "hindsight": {}}}, "pdm": {"win_rate": {}}}})
-        ['planned', 'hindsight']
+        >>> print(latex_text(r"\input{/etc/passwd} 5% ± 1"))
+        \textbackslash{}input\{/etc/passwd\} 5\% $\pm$ 1
     """
-    return list(dict.fromkeys(key for content in summary["domains"].values() for key in content["win_rate"]))
+    return "".join(_TEX.get(letter, letter) for letter in _one_line(text))
 
 
-def domain_label(summary: Mapping[str, Any], domain: str) -> str:
-    """A domain as tables and figures name it.
+def markdown_text(text: str) -> str:
+    r"""Return text for a cell or line of Markdown, without markup, links or HTML.
 
     Example:
-        >>> domain_label({"domains": {"so3": {"label": "SO(3)"}}}, "so3")
-        'SO(3)'
+        >>> print(markdown_text("a_b | <img> [x](y)"))
+        a_b \| \<img\> \[x\](y)
     """
-    return str(summary["domains"].get(domain, {}).get("label", domain))
+    return _MARKDOWN.sub(r"\\\1", _one_line(text))
 
 
-def of_groups(summary: Mapping[str, Any]) -> list[str]:
-    """A note for each domain whose samples are decided on together, since its numbers are over groups.
+def csv_text(value: object) -> object:
+    """Return a cell for CSV; text that a spreadsheet would take for a formula gets an apostrophe.
 
     Example:
-        >>> of_groups({"domains": {"robots": {"label": "Robots", "groups": 8}, "so3": {"label": "SO(3)"}}})
-        ['Robots: samples are decided on together; its numbers are over 8 groups, each by the mean of its samples.']
+        >>> csv_text("=1+1"), csv_text(-1.5), csv_text("-1.5"), csv_text("periodic")
+        ("'=1+1", -1.5, "'-1.5", 'periodic')
     """
-    return [
-        f"{domain_label(summary, name)}: samples are decided on together; its numbers are over {content['groups']} "
-        "groups, each by the mean of its samples."
-        for name, content in summary["domains"].items()
-        if "groups" in content
-    ]
+    if not isinstance(value, str):
+        return value
+    text = _one_line(value)
+    return f"'{text}" if _FORMULA.match(text) else text
 
 
-_DYNAMICS = {"langevin": "Langevin", "flow": "flow", "ramp": "ramp", "replica": "replica"}
+def _one_line(text: str) -> str:
+    return _CONTROL.sub(" ", text)
 
 
-def sources_by_label(summary: Mapping[str, Any], key: str | None = None) -> dict[str, dict[str, str]]:
-    """The domains of a run by the label of a row and its source: "here", or the dynamics where a run has several.
+def small_number(value: float, like: float | None = None) -> str:
+    """Return a number with three digits after the point; below 0.01, with three significant digits.
 
-    Args:
-        summary: Of the run.
-        key: A schedule; only domains that were run with it are wanted then.
+    `like` is the number whose digits are used, for an error beside its mean.
 
     Example:
-        >>> sources_by_label({"domains": {"so3": {"label": "SO(3)"}, "so3-ramp": {"label": "SO(3) ramp"}}})
-        {'SO(3)': {'Langevin': 'so3', 'ramp': 'so3-ramp'}}
-        >>> sources_by_label({"domains": {"so3": {"label": "SO(3)"}, "pdm": {"label": "PDM"}}})
-        {'SO(3)': {'here': 'so3'}, 'PDM': {'here': 'pdm'}}
+        >>> small_number(0.509), small_number(0.0088), small_number(0.0005, like=0.0088), small_number(2.3e-6)
+        ('0.509', '0.00880', '0.00050', '2.3e-06')
     """
-    several = len({dynamics_of(name) for name in summary["domains"]} - {None}) > 1
-    groups: dict[str, dict[str, str]] = {}
-    for name, content in summary["domains"].items():
-        if key is not None and key not in content["schedules"]:
-            continue
-        dynamics = dynamics_of(name) if several else None
-        label = domain_label(summary, name)
-        if dynamics and base_of(name) != name:
-            label = label.removesuffix(f" {dynamics}")
-        groups.setdefault(label, {})[_DYNAMICS[dynamics] if dynamics else "here"] = name
-    return groups
+    size = abs(value if like is None else like)
+    if 0 < size < 1e-4:
+        return f"{value:.1e}"
+    return f"{value:.{3 if size >= 0.01 or size == 0 else 2 - math.floor(math.log10(size))}f}"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A number with its standard error, either of which may be unknown.
+    """A number with its standard error or its 95% interval, any of which may be unknown.
+
+    Attributes:
+        mean: The number; None shows "n/a".
+        se: Its standard error.
+        kind: How it is written.
+        bold: Whether it is emphasised.
+        interval: Lower and upper end; (None, None) says that a few samples decide the number, so that no interval can
+            be given.
 
     Example:
         >>> str(Cell(0.5, 0.0123)), str(Cell(0.5, 0.01, "percent")), str(Cell(None))
         ('0.500 ± 0.012', '50% ± 1%', 'n/a')
+        >>> str(Cell(0.5, kind="percent", interval=(0.4, 0.6))), str(Cell(0.5, kind="percent", interval=(None, None)))
+        ('50% (40 to 60)', '50% (undecided)')
     """
 
     mean: float | None
     se: float | None = None
     kind: Literal["number", "percent"] = "number"
     bold: bool = False
+    interval: tuple[float | None, float | None] | None = None
 
     def __str__(self) -> str:
-        """As in the paper's tables."""
+        """Return the number as in the paper's tables."""
         if self.mean is None:
             return "n/a"
-        return self._one(self.mean) + ("" if self.se is None else f" ± {self._one(self.se)}")
+        text = self._one(self.mean)
+        if self.interval is not None:
+            low, high = self.interval
+            if low is None or high is None:
+                return f"{text} (undecided)"
+            return f"{text} ({self._one(low)} to {self._one(high)})".replace("% to", " to").replace("%)", ")")
+        return text + ("" if self.se is None else f" ± {self._one(self.se)}")
 
     def _one(self, value: float) -> str:
         if self.kind == "percent":
             return f"{100 * value:.0f}%".replace("-0%", "0%")
-        digits = (
-            3 if abs(self.mean or 0) >= 0.01 or not self.mean else min(8, 2 - math.floor(math.log10(abs(self.mean))))
-        )
-        return f"{value:.{digits}f}"
+        return small_number(value, self.mean)
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table with its words.
+    """A table with its notes.
 
     Attributes:
-        name: Of its files.
+        name: The name of its files.
         title: One line.
         columns: Headings.
-        rows: Of strings, whole numbers and cells.
+        rows: Strings, whole numbers and cells.
         notes: Plain sentences below it.
     """
 
@@ -158,33 +151,39 @@ class Table:
     notes: Sequence[str] = ()
 
     def markdown(self) -> str:
-        """As Markdown."""
+        """Return Markdown."""
         head = [markdown_text(column) for column in self.columns]
         lines = [f"## {markdown_text(self.title)}", "", _pipes(head), _pipes(["---"] * len(self.columns))]
         lines += [_pipes([_marked(cell, "**{}**", markdown_text) for cell in row]) for row in self.rows]
         return "\n".join([*lines, "", *(f"- {markdown_text(note)}" for note in self.notes)]).rstrip() + "\n"
 
     def csv(self) -> str:
-        """As CSV: numbers in full, each standard error in a column of its own."""
-        wide = [any(isinstance(row[i], Cell) for row in self.rows) for i in range(len(self.columns))]
+        """Return CSV: numbers in full, standard errors and interval ends in columns of their own."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(
-            [
-                csv_text(head)
-                for name, two in zip(self.columns, wide, strict=True)
-                for head in ([name, f"{name} SE"] if two else [name])
-            ]
-        )
+        more = [self._csv_parts(i) for i in range(len(self.columns))]
+        heads = [
+            h for name, parts in zip(self.columns, more, strict=True) for h in (name, *(f"{name} {p}" for p in parts))
+        ]
+        writer.writerow([csv_text(head) for head in heads])
         for row in self.rows:
             line: list[object] = []
-            for cell, two in zip(row, wide, strict=True):
-                line += [cell.mean, cell.se] if isinstance(cell, Cell) else [cell, None] if two else [cell]
+            for cell, parts in zip(row, more, strict=True):
+                if isinstance(cell, Cell):
+                    low, high = cell.interval or (None, None)
+                    line += [cell.mean, *({"SE": cell.se, "low": low, "high": high}[part] for part in parts)]
+                else:
+                    line += [cell, *(None for _ in parts)]
             writer.writerow(["" if value is None else csv_text(value) for value in line])
         return out.getvalue()
 
+    def _csv_parts(self, column: int) -> list[str]:
+        cells = [row[column] for row in self.rows if isinstance(row[column], Cell)]
+        ends = ["low", "high"] if any(isinstance(cell, Cell) and cell.interval for cell in cells) else []
+        return ["SE", *ends] if cells else []
+
     def latex(self) -> str:
-        """As LaTeX, for the booktabs package."""
+        """Return LaTeX for the booktabs package."""
         head = " & ".join(latex_text(column) for column in self.columns)
         body = [" & ".join(_marked(cell, "\\textbf{{{}}}", latex_text) for cell in row) + r" \\" for row in self.rows]
         lines = [

@@ -1,11 +1,10 @@
-"""What a study runs: the protocol and its presets."""
+"""The settings of a study, and the presets."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from itertools import pairwise
 from typing import Any, NamedTuple, get_args
 
 from trimtab.core.budget import Unit
@@ -14,7 +13,18 @@ from trimtab.core.files import plain_name
 from trimtab.core.record import Closing
 from trimtab.evaluation.domains import FLOWS, SYNTHETIC
 
-__all__ = ["CALIBRATION_SEED", "PRESETS", "REFERENCE_SEED", "SWEPT", "Study", "budget_name", "preset"]
+__all__ = [
+    "CALIBRATION_SEED",
+    "ITERATED",
+    "PRESETS",
+    "REFERENCE_SEED",
+    "SWEPT",
+    "Seeds",
+    "Study",
+    "StudyError",
+    "budget_name",
+    "preset",
+]
 
 GRID = tuple(i / 20 for i in range(21))
 SCHEDULES = (
@@ -28,18 +38,21 @@ SCHEDULES = (
     "hindsight",
 )
 
-QUICK = SCHEDULES
 SWEPT = ("terminal", "stepwise", "periodic", "adaptive:paper", "adaptive:dp")
-"""The schedules of the kappa sweep: what was, and what is proposed instead."""
+"""The schedules of the kappa sweep."""
 
 ITERATED = ("terminal", "stepwise", "periodic", "inexact", "repeat", "raced")
 """The schedules of a study in iterations."""
 
 CALIBRATION_SEED = 1_000_000
-"""Calibration seeds count from here, evaluation seeds from 0."""
+"""The first calibration seed. Evaluation seeds start at 0."""
 
 REFERENCE_SEED = 3_000_000
-"""And from here those of full projection that final samples are compared with as distributions."""
+"""The first seed of the full-projection samples that final samples are compared with as distributions."""
+
+
+class StudyError(RuntimeError):
+    """A study cannot be run, continued or read; the message says why and what to do."""
 
 
 class Seeds(NamedTuple):
@@ -47,8 +60,8 @@ class Seeds(NamedTuple):
 
     Attributes:
         calibration: The first calibration seed, and one past the last.
-        reference: The same of the seeds of full projection that final samples are compared with.
-        blocks: Where the blocks of evaluation seeds begin, from 0, and where the last one ends.
+        reference: The same for the full-projection samples that final samples are compared with.
+        blocks: The boundaries of the blocks of evaluation seeds, from 0 on.
     """
 
     calibration: tuple[int, int]
@@ -56,51 +69,30 @@ class Seeds(NamedTuple):
     blocks: tuple[int, ...]
 
 
-def _is_said_of_a_sampler(item: tuple[object, object]) -> bool:
-    name, said = item
-    if not isinstance(name, str) or not isinstance(said, Mapping) or not isinstance(said.get("factory", ""), str):
-        return False
-    return "seeds" not in said or _are_seeds(said["seeds"])
-
-
-def _are_seeds(said: object) -> bool:
-    """Whether this is what a record says of the seeds of samples that belong together."""
-    if not isinstance(said, Mapping) or set(said) != set(Seeds._fields):
-        return False
-    rising = all(
-        isinstance(several, list | tuple)
-        and len(several) > 1
-        and all(type(one) is int for one in several)
-        and all(low < high for low, high in pairwise(several))
-        for several in said.values()
-    )
-    return rising and said["blocks"][0] == 0 and len(said["calibration"]) == len(said["reference"]) == 2
-
-
 @dataclass(frozen=True)
 class Study:
-    """One study, whole: everything its rows depend on besides the code.
+    """The settings of one study: everything that its rows depend on, except the code.
 
     Attributes:
-        preset: The name it goes by.
+        preset: The name of the study.
         domains: Keys of `trimtab.evaluation.domains.DOMAINS`.
         schedules: Keys of `trimtab.evaluation.studies.schedules.STUDY_SCHEDULES`.
         budgets: Fractions of T, ascending.
         seeds: Number of evaluation seeds, 0 to seeds - 1.
-        block: Seeds a task; a task is one batched rollout.
+        block: Seeds per task; a task is one batched rollout.
         calibration_seeds: Number of calibration seeds.
-        table_budget: Of the tables and of the kappa sweep.
-        example_seeds: Rollouts a schedule and budget that are kept to look at.
-        kappas: Values of the kappa sweep; none switches it off.
-        kappa_domains: The domains that are swept.
+        table_budget: The budget of the tables and of the kappa sweep.
+        example_seeds: Rollouts per schedule and budget that are kept for drawings.
+        kappas: Values of the kappa sweep; no sweep if empty.
+        kappa_domains: The domains of the sweep.
         kappa_seeds: Number of evaluation seeds of the sweep.
-        samplers: Those of `domains` that are the user's own (or have settings of their own), by name: their "factory",
-            "settings", and "code", a hash by which other versions are told apart; where samples belong together, also
-            "seeds", ranges that hold whole groups (`trimtab.evaluation.studies.whole_groups`).
-        unit: What budgets count. Of "projection"s they are fractions of T; of "iteration"s, fractions of those that
-            full projection takes on the same samples.
-        closing: Whether the closing projection is "paid" from the budget, for equal total cost, or "free" and apart, as
-            the paper counts.
+        samplers: Records of the domains that are not built in, or have changed settings, by name: their "factory",
+            "settings" and "code" (a hash). If samples form groups, also "seeds": ranges that hold whole groups.
+        unit: What budgets count. Budgets of "projection"s are fractions of T; budgets of "iteration"s are fractions of
+            the iterations that full projection takes on the same samples.
+        closing: "paid" if the budget includes the closing projection, "free" if it does not, as in the paper.
+        exceptions: Settings that differ for some domains, by name: "seeds", "block", "calibration_seeds", "budgets" or
+            "schedules", fewer than the study's.
     """
 
     preset: str
@@ -118,41 +110,43 @@ class Study:
     samplers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
     unit: Unit = "projection"
     closing: Closing = "free"
+    exceptions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        """Refuse a study that could not be summarised; one may come from a file."""
+        """Check the settings: they may come from a file."""
         check_type(self.preset, str, "the preset of a study")
         for name in ("domains", "schedules", "kappa_domains"):
-            several = check_type(getattr(self, name), tuple, f"{name} of a study")
-            for one in several:
+            for one in check_type(getattr(self, name), tuple, f"{name} of a study"):
                 check_type(one, str, f"each of the {name} of a study")
         for name in ("budgets", "kappas"):
             for value in check_type(getattr(self, name), tuple, f"{name} of a study"):
                 check_number(value, f"each of the {name} of a study", 0, 1)
         for name in (*self.domains, *self.kappa_domains):
             plain_name(name, "the name of a domain")
-        if not isinstance(self.samplers, Mapping) or not all(map(_is_said_of_a_sampler, self.samplers.items())):
-            raise TypeError(f"samplers of a study are facts by name, 'factory' among them: got {self.samplers!r:.60}")
-        for name, said in self.samplers.items():
-            if "seeds" in said and said["seeds"]["blocks"][-1] != self.seeds:
-                raise ValueError(
-                    f"the blocks of {name} end at {said['seeds']['blocks'][-1]}, its seeds at {self.seeds}"
-                )
+        for name, record in check_type(self.samplers, Mapping, "samplers of a study").items():  # type: ignore[type-abstract]
+            blocks = check_type(record, Mapping, f"the record of {name}").get("seeds", {}).get("blocks")  # type: ignore[type-abstract]
+            if blocks and blocks[-1] != self.seeds:
+                raise ValueError(f"the blocks of {name} end at {blocks[-1]}, its seeds at {self.seeds}")
         if not self.domains or len(set(self.domains)) != len(self.domains):
             raise ValueError(f"a study needs domains, each named once: got {list(self.domains)}")
         if self.unit not in get_args(Unit):
             raise ValueError(f"the unit of a study is 'projection' or 'iteration': got {self.unit!r}")
         if self.closing not in ("paid", "free") or (self.closing == "paid" and self.unit == "iteration"):
             raise ValueError(
-                "the closing projection of a study is 'paid' or 'free', and 'free' where budgets count iterations: got "
+                "the closing projection of a study is 'paid' or 'free', and 'free' if budgets count iterations: got "
                 f"{self.closing!r} with budgets of {self.unit}s"
             )
         if list(self.budgets) != sorted(set(self.budgets)) or not self.budgets:
-            raise ValueError(f"budgets are fractions of T in ascending order: got {list(self.budgets)}")
+            raise ValueError(f"budgets must be fractions of T in ascending order: got {list(self.budgets)}")
         if self.table_budget not in self.budgets:
             raise ValueError(f"the table's budget {self.table_budget} is not one of {list(self.budgets)}")
         for name in ("seeds", "block", "calibration_seeds", "kappa_seeds"):
             check_integer(getattr(self, name), f"{name} of a study")
+        for name, differs in check_type(self.exceptions, Mapping, "exceptions of a study").items():  # type: ignore[type-abstract]
+            unknown_names = set(differs) - {"seeds", "block", "calibration_seeds", "budgets", "schedules"}
+            fewer = all(set(differs.get(part, ())) <= set(getattr(self, part)) for part in ("budgets", "schedules"))
+            if unknown_names or not fewer or differs.get("seeds", 1) > self.seeds:
+                raise ValueError(f"the exceptions of {name} must be fewer seeds, budgets or schedules: got {differs}")
         most = min(self.seeds, self.block)
         check_integer(self.example_seeds, "example_seeds, which are in the first block of seeds,", 0, most)
         missing = {"terminal", "stepwise", "periodic"} - set(self.schedules)
@@ -162,32 +156,46 @@ class Study:
             )
 
     def in_iterations(self) -> Study:
-        """The same study with budgets that count iterations, on the schedules that spend those; no kappa sweep."""
+        """Return the same study with budgets of iterations, the schedules that spend those, and no kappa sweep."""
         return replace(self, unit="iteration", schedules=ITERATED, kappas=(), kappa_domains=())
 
     def only(self, domains: tuple[str, ...]) -> Study:
-        """The same study on some domains, in the order of the full one."""
+        """Return the same study on some domains, in the order of the full one."""
         order = [*self.domains, *(d for d in domains if d not in self.domains)]
-        chosen = tuple(d for d in order if d in domains)
-        return replace(self, domains=chosen, kappa_domains=tuple(d for d in self.kappa_domains if d in domains))
+        return replace(
+            self,
+            domains=tuple(d for d in order if d in domains),
+            kappa_domains=tuple(d for d in self.kappa_domains if d in domains),
+            exceptions={d: differs for d, differs in self.exceptions.items() if d in domains},
+        )
 
     def origin(self, domain: str) -> str:
-        """Where a domain comes from, as JSON text; "" for a built-in one."""
+        """Return the record of a domain as JSON text; "" for a built-in domain with its own settings."""
         return json.dumps(self.samplers[domain], sort_keys=True) if domain in self.samplers else ""
 
+    def budgets_of(self, domain: str) -> tuple[float, ...]:
+        """Return the budgets that a domain is run at."""
+        return tuple(self.exceptions.get(domain, {}).get("budgets", self.budgets))
+
+    def schedules_of(self, domain: str) -> tuple[str, ...]:
+        """Return the schedules that a domain is run with."""
+        return tuple(self.exceptions.get(domain, {}).get("schedules", self.schedules))
+
     def seeds_of(self, domain: str, number: int) -> Seeds:
-        """The seeds of a domain: those that its record names, or `number` in blocks, and the usual ones beside them."""
-        said = self.samplers.get(domain, {}).get("seeds")
-        if said is not None:
-            return Seeds(**{name: tuple(several) for name, several in said.items()})
+        """Return the seeds of a domain: those of its record, or `number` evaluation seeds and the usual others."""
+        recorded = self.samplers.get(domain, {}).get("seeds")
+        if recorded is not None:
+            return Seeds(**{name: tuple(several) for name, several in recorded.items()})
+        differs = self.exceptions.get(domain, {})
+        number = min(number, differs.get("seeds", number))
         return Seeds(
-            calibration=(CALIBRATION_SEED, CALIBRATION_SEED + self.calibration_seeds),
+            calibration=(CALIBRATION_SEED, CALIBRATION_SEED + differs.get("calibration_seeds", self.calibration_seeds)),
             reference=(REFERENCE_SEED, REFERENCE_SEED + number),
-            blocks=(*range(0, number, self.block), number),
+            blocks=(*range(0, number, differs.get("block", self.block)), number),
         )
 
     def facts(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the settings as JSON."""
         return {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}
 
     @classmethod
@@ -201,17 +209,40 @@ class Study:
 
     @classmethod
     def from_summary(cls, summary: Mapping[str, Any]) -> Study:
-        """The study of a `summary.json`, whose configuration also names the code that ran it."""
+        """Return the study of a `summary.json`, whose configuration also names the code."""
         return cls.from_facts({name: value for name, value in summary["config"].items() if name != "code"})
 
 
 _KAPPAS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.8, 0.95)
 
+_PLAIN = ("terminal", "stepwise", "periodic", "adaptive:paper")
+_RAMP, _REPLICA, _FLOW = (tuple(f"{name}-{kind}" for name in SYNTHETIC) for kind in ("ramp", "replica", "flow"))
+_ONE_ROW: dict[str, Any] = {"budgets": (0.0, 0.25, 1.0), "schedules": _PLAIN}
+_PDM = {
+    "seeds": 8,
+    "block": 8,
+    "calibration_seeds": 16,
+    "budgets": (0.0, 0.1, 0.25, 0.5, 0.75, 1.0),
+    "schedules": _PLAIN,
+}
+
 PRESETS: dict[str, Study] = {
+    "main": Study(
+        "main",
+        domains=(*_RAMP, *_REPLICA, *SYNTHETIC, *_FLOW, "pdm"),
+        schedules=(*_PLAIN, "adaptive:dp", "trimtab"),
+        seeds=256,
+        block=256,
+        kappa_domains=(),
+        exceptions={
+            **dict.fromkeys(_REPLICA, {"schedules": _PLAIN}),
+            **dict.fromkeys((*SYNTHETIC, *_FLOW), _ONE_ROW),
+            "pdm": _PDM,
+        },
+    ),
     "tiny": Study(
         "tiny",
         domains=("so3", "terrain-ridge"),
-        schedules=QUICK,
         budgets=(0.0, 0.25, 0.5, 1.0),
         seeds=3,
         block=2,
@@ -223,7 +254,6 @@ PRESETS: dict[str, Study] = {
     ),
     "quick": Study(
         "quick",
-        schedules=QUICK,
         budgets=(0.0, 0.1, 0.25, 0.5, 0.75, 1.0),
         seeds=8,
         block=8,
@@ -232,15 +262,15 @@ PRESETS: dict[str, Study] = {
         kappa_seeds=8,
     ),
     "paper": Study("paper", domains=(*SYNTHETIC, *FLOWS), kappas=_KAPPAS),
-    "large": Study(
-        "large", seeds=256, block=64, calibration_seeds=256, kappas=_KAPPAS, kappa_seeds=64, example_seeds=2
-    ),
+    "large": Study("large", seeds=256, block=64, calibration_seeds=256, kappas=_KAPPAS, kappa_seeds=64),
 }
-"""`paper` is the paper's protocol; the others differ from it in numbers, and small ones leave out the learned value."""
+"""`main` is the default: every table and figure of the paper in a few minutes. Its dynamics are ramps, chosen before any
+comparison, with the fitted replicas; Langevin dynamics and constant speed are counter-examples at the table's budget.
+`paper` is the paper's protocol on all dynamics."""
 
 
 def preset(name: str) -> Study:
-    """A preset by name.
+    """Return a preset by name.
 
     Example:
         >>> study = preset("paper")
@@ -253,10 +283,10 @@ def preset(name: str) -> Study:
 
 
 def budget_name(budget: float) -> str:
-    """A budget as summaries and pages name it.
+    """Return a budget as summaries and pages write it.
 
     Example:
         >>> budget_name(0.25), budget_name(1)
         ('0.25', '1.00')
     """
-    return f"{check_number(budget, 'a budget, a share of T,', 0, 1):.2f}"
+    return f"{check_number(budget, 'a budget, a fraction of T,', 0, 1):.2f}"

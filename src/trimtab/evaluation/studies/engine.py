@@ -1,37 +1,35 @@
-"""Running the tasks of a study: in this process, in local processes, or on a Ray cluster.
+"""Run the tasks of a study: in this process, in local processes, or on a Ray cluster.
 
-The engines differ only in where `run_task` is called. This process alone decides the order, hands each task what it
-needs, and keeps what comes back.
+This process alone decides the order, passes each task its inputs, and keeps the results.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from graphlib import TopologicalSorter
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import TextIO
 
-from trimtab.core.checks import EngineError, check_type
+from trimtab.core.checks import EngineError
 from trimtab.core.pools import ENGINES, Pool, pool
-from trimtab.evaluation.studies.config import Study
-from trimtab.evaluation.studies.errors import StudyError
-from trimtab.evaluation.studies.progress import progress_on
+from trimtab.evaluation.studies.config import Study, StudyError
+from trimtab.evaluation.studies.rows import check_arrow
 from trimtab.evaluation.studies.schedules import study_schedule
 from trimtab.evaluation.studies.store import Store
 from trimtab.evaluation.studies.tasks import Task, domain_of, study_tasks
 from trimtab.evaluation.studies.work import run_task
-from trimtab.prices.calibration import FEWEST
+from trimtab.prices.collect import FEWEST
 
-__all__ = ["ENGINES", "run_study"]
-
-_OF_ANY_NUMBER = (None, "paper")  # what needs no calibration seeds, or makes do with any number of them
+__all__ = ["ENGINES", "check_runnable", "run_study"]
 
 
 def check_runnable(study: Study, factories: Mapping[str, str] | None = None) -> None:
-    """Refuse a study that would stop half-way, before a directory is claimed for it; see `run_study`."""
+    """Raise if a study would stop half-way, before a directory is claimed for it; see `run_study`."""
+    check_arrow()
     tasks = study_tasks(study, factories)
-    learning = [key for key in study.schedules if study_schedule(key).calibration not in _OF_ANY_NUMBER]
+    learning = [key for key in study.schedules if study_schedule(key).calibration not in (None, "paper")]
     if learning and study.calibration_seeds < FEWEST:
         raise ValueError(
             f"{study.calibration_seeds} calibration rollouts are too few for {learning[0]}: give --calibration-seeds "
@@ -54,61 +52,101 @@ def run_study(
     stream: TextIO | None = None,
     factories: Mapping[str, str] | None = None,
 ) -> None:
-    """Run whatever a store's study still lacks.
+    """Run the unfinished tasks of a store's study.
 
     Args:
-        store: Where finished tasks are, and are kept.
+        store: Where results are kept.
         engine: A name in `ENGINES`.
-        workers: Number of processes; None is one per core (or all the cluster has).
+        workers: Number of processes; None is one per core (or all of the cluster).
         stream: Where to show progress; None shows nothing.
-        factories: The code of domains that are not built in, "package.module:factory" by name. What the record of a
-            run says of code is never followed.
+        factories: The code of domains that are not built in, "package.module:factory" by name. Code that only the
+            record of a run names is never run.
     """
-    check_type(store, Store, "store, where a study is kept,")
-    tasks = study_tasks(store.study, factories)
-    done = store.finished(tasks)
-    begin = perf_counter()
-    complete = False
+    tasks = {task.name: task for task in study_tasks(store.study, factories)}
+    done = store.finished(tasks.values())
+    start, complete = perf_counter(), False
     try:
         if len(done) < len(tasks):
-            show = progress_on(stream, len(tasks), len(done))
-            open_runner = None
-            try:
-                open_runner = pool(engine, workers)
-                _run_missing(tasks, done, store, open_runner, show.advance)
-            except EngineError as error:
-                raise StudyError(str(error)) from error
-            finally:
-                if open_runner is not None:
-                    open_runner.close()
-                show.close()
+            with _progress(stream, len(tasks), len(done)) as advance:
+                _run_missing(tasks, done, store, engine, workers, advance)
         complete = True
+    except EngineError as error:
+        raise StudyError(str(error)) from error
     finally:
-        store.add_seconds(perf_counter() - begin, complete)
+        store.add_seconds(perf_counter() - start, complete)
 
 
 def _run_missing(
-    tasks: list[Task], done: set[str], store: Store, open_runner: Pool, advance: Callable[[str], None]
+    tasks: Mapping[str, Task],
+    done: set[str],
+    store: Store,
+    engine: str,
+    workers: int | None,
+    advance: Callable[[str], None],
 ) -> None:
-    simplify_objective = {task.name: task for task in tasks}
-    order = TopologicalSorter({task.name: [need.name for need in task.needs.values()] for task in tasks})
+    order = TopologicalSorter({task.name: [need.name for need in task.needs.values()] for task in tasks.values()})
     order.prepare()
     ready: deque[str] = deque()
     running = 0
-    while order.is_active():
-        for name in order.get_ready():
-            if name in done:
+    with _open_pool(engine, workers) as workshop:
+        while order.is_active():
+            for name in order.get_ready():
+                if name in done:
+                    order.done(name)
+                else:
+                    ready.append(name)
+            while ready and running < workshop.capacity:
+                task = tasks[ready.popleft()]
+                inputs = {role: store.shared(tasks[need.name]) for role, need in task.needs.items()}
+                workshop.submit(task.name, run_task, task, inputs)
+                running += 1
+            if running:
+                name, result = workshop.next()
+                running -= 1
+                store.keep(tasks[name], result)
                 order.done(name)
-            else:
-                ready.append(name)
-        while ready and running < open_runner.capacity:
-            task = simplify_objective[ready.popleft()]
-            inputs = {role: store.shared(simplify_objective[need.name]) for role, need in task.needs.items()}
-            open_runner.submit(task.name, run_task, task, inputs)
-            running += 1
-        if running:
-            name, result = open_runner.next()
-            running -= 1
-            store.keep(simplify_objective[name], result)
-            order.done(name)
-            advance(name)
+                advance(name)
+
+
+@contextmanager
+def _open_pool(engine: str, workers: int | None) -> Iterator[Pool]:
+    workshop = pool(engine, workers)
+    try:
+        yield workshop
+    finally:
+        workshop.close()
+
+
+@contextmanager
+def _progress(stream: TextIO | None, total: int, done: int) -> Iterator[Callable[[str], None]]:
+    """Show progress: a bar on a terminal, a line every ten seconds elsewhere; yield a function to call per task."""
+    if stream is None:
+        yield lambda name: None
+    elif stream.isatty():
+        from tqdm import tqdm
+
+        with tqdm(total=total, initial=done, file=stream, unit="task", desc="study", dynamic_ncols=True) as bar:
+            yield lambda name: bar.update() and None
+    else:
+        print(f"study: {total} tasks" + (f", {done} done already" if done else ""), file=stream, flush=True)
+        yield _lines(stream, total, done)
+
+
+def _lines(
+    stream: TextIO, total: int, done: int, every: float = 10.0, clock: Callable[[], float] = monotonic
+) -> Callable[[str], None]:
+    start = last = clock()
+    finished = 0
+
+    def advance(name: str) -> None:
+        nonlocal last, finished
+        finished += 1
+        now = clock()
+        if now - last >= every or done + finished == total:
+            last = now
+            rate = finished / max(now - start, 1e-9)
+            left = int((total - done - finished) / rate)
+            text = f"study: {done + finished} of {total} tasks, {rate:.1f} tasks/s, {left // 60}:{left % 60:02d} left"
+            print(text, file=stream, flush=True)
+
+    return advance

@@ -1,4 +1,4 @@
-"""Trying out a sampler of the user's own: one step of a few samples, before anything long is run."""
+"""Try a user's sampler: one step of a few samples, before anything long is run."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from trimtab.core.arrays import Form, all_finite, map_leaves, numbers_of, pick
 from trimtab.core.bound_constraint import checked_projection
 from trimtab.core.rollout import noise_of, take_rows
 from trimtab.evaluation.domains.base import Domain, Problem
-from trimtab.evaluation.studies.explored import replicate_problem
+from trimtab.evaluation.studies.batches import next_end, replicate_problem
 from trimtab.evaluation.studies.usercode import short_error
-from trimtab.evaluation.studies.whole_groups import next_end
 from trimtab.integrations.independence import check_independence, check_rows
 
 __all__ = ["probe", "probe_side_by_side"]
 
-_TOGETHER = 16  # samples that are tried where they belong together, or a few more to fill the last group
+_SAMPLES = 16  # tried if samples form groups, or a few more to fill the last group
+_KNOWN = ("t", "previous")  # the context that trimtab's own loop passes to a constraint
 
 
 def probe(domain: Domain, seeds: Iterable[int] | Tensor, whole: bool = False) -> None:
-    """Try one step of a few samples, and complain about what would go wrong later.
+    """Try one step of a few samples, and raise if something would fail later.
 
     Args:
         domain: The user's.
@@ -38,7 +38,7 @@ def probe(domain: Domain, seeds: Iterable[int] | Tensor, whole: bool = False) ->
         x = _state(f"{name}: the sampler's start", lambda: sampler.start(noise), None, n)
         y = _state(f"{name}: the sampler's step", lambda: sampler.step(x, 0, noise), Form(x), n)
         _check_constraint(name, problem, x, y, by_rows=not grouped)
-        _one_each(f"{name}: distance", domain.distance(x, y), n)
+        _check_one_each(f"{name}: distance", domain.distance(x, y), n)
     if grouped:  # rows of a group may depend on each other
         return
 
@@ -56,14 +56,14 @@ def probe(domain: Domain, seeds: Iterable[int] | Tensor, whole: bool = False) ->
 
 
 def probe_side_by_side(domain: Domain, seeds: Iterable[int] | Tensor) -> None:
-    """Refuse samples that belong together if they depend on the same samples under another budget.
+    """Raise if the samples of a group depend on the same samples under another budget.
 
-    A study runs budgets side by side: one batch holds each seed once for every budget. Who tells by their seeds which
-    rows belong together takes the rows of all budgets for one group.
+    A study runs several budgets in one batch, which holds each seed once per budget. A sampler that finds the rows of a
+    group by their seeds would join the rows of all budgets.
 
     Args:
-        domain: The user's, which `probe` found usable.
-        seeds: A few of those that will be used, from the beginning of a group on.
+        domain: The user's, already tried by `probe`.
+        seeds: A few of those that will be used, from the start of a group on.
     """
     alone = _some(domain, seeds)
     if alone.groups is None:
@@ -78,42 +78,40 @@ def probe_side_by_side(domain: Domain, seeds: Iterable[int] | Tensor) -> None:
         for rows in (slice(len(alone)), slice(len(alone), None)):  # first or second in the batch
             both = replicate_problem(domain.problem, alone.seeds, 2)
             noise = noise_of(both.sampler, both.seeds)
-            both.sampler.start(noise)  # a loop has to be begun
-            stepped = both.sampler.step(_beside(x, other, rows), 0, noise)
-            projected = checked_projection(
-                both.constraint, _beside(y, other, rows), **_context(both, _beside(x, x, rows))
-            ).x
+            both.sampler.start(noise)  # a loop has to be started
+            stepped = both.sampler.step(_joined(x, other, rows), 0, noise)
+            context = _context(both, _joined(x, x, rows))
+            projected = checked_projection(both.constraint, _joined(y, other, rows), **context).x
             for what, expected, found in (("sampler steps", y, stepped), ("constraint projects", fixed, projected)):
                 wanted = numbers_of(expected)
-                apart = float((numbers_of(pick(found, rows)) - wanted).abs().max())
-                if not apart <= max(precisions) ** 0.5 * float(wanted.abs().max()):
+                largest = float((numbers_of(pick(found, rows)) - wanted).abs().max())
+                if not largest <= max(precisions) ** 0.5 * float(wanted.abs().max()):
                     raise ValueError(
-                        f"{domain.name}: the {what} samples that belong together differently beside the same samples "
-                        "in another state. Budgets are compared in one batch, which holds each seed once for every "
-                        "budget: rows that follow each other belong together, not all rows whose seeds say so. "
-                        "Reshape states to (groups, samples, …), or number the groups of a batch by "
-                        "torch.arange(len(seeds)) // size"
+                        f"{domain.name}: the {what} the samples of a group differently if the batch also holds the "
+                        "same samples in another state. Budgets are compared in one batch, which holds each seed once "
+                        "per budget: consecutive rows form a group, not all rows with equal seeds. Reshape states to "
+                        "(groups, samples, …), or number the groups of a batch by torch.arange(len(seeds)) // size"
                     )
 
 
-def _beside(one: Any, other: Any, rows: slice) -> Any:
-    """Both states in one batch, `one` as these rows of it."""
+def _joined(one: Any, other: Any, rows: slice) -> Any:
+    """Return both states in one batch, with `one` at these rows."""
     form = Form(one)
     pairs = zip(form.leaves(one), form.leaves(other), strict=True)
     return form.state(tuple(torch.cat(pair if rows.start is None else pair[::-1]) for pair in pairs))
 
 
 def _some(domain: Domain, seeds: Iterable[int] | Tensor) -> Problem:
-    """The problem of these seeds; where samples belong together, of whole groups from the first seed on."""
+    """Return the problem of these seeds; if samples form groups, of whole groups from the first seed on."""
     problem = domain.problem(seeds)
     if problem.groups is None:
         return problem
     first = int(problem.seeds[0])
-    return domain.problem(range(first, next_end(domain, first + _TOGETHER)))
+    return domain.problem(range(first, next_end(domain, first + _SAMPLES)))
 
 
 def _state(what: str, make: Callable[[], Any], form: Form | None, n: int) -> Any:
-    """What a sampler made, if it is a batch of n finite states, of the form of those before."""
+    """Return the states that `make` makes, checked: n finite rows, of the form of earlier states."""
     try:
         x = make()
     except Exception as error:
@@ -131,13 +129,13 @@ def _state(what: str, make: Callable[[], Any], form: Form | None, n: int) -> Any
 
 
 def _check_constraint(name: str, problem: Problem, x: Any, y: Any, *, by_rows: bool) -> None:
-    """Refuse a constraint that cannot handle proposals y made from x, for the whole batch or for one row."""
+    """Check that the constraint handles proposals y made from x, for the whole batch and for one row."""
     constraint = problem.constraint
     missing = [need for need in constraint.needs if need not in _KNOWN]
     if missing:
         raise ValueError(
-            f"{name}: the constraint needs {', '.join(missing)}, and a sampler that trimtab steps tells it only t and "
-            "previous; work it out from t, or run the loop yourself and call a Corrector"
+            f"{name}: the constraint needs {', '.join(missing)}, but trimtab's own loop passes only t and previous; "
+            "compute it from t, or run the loop yourself and call a Corrector"
         )
     context = _context(problem, x)
     try:
@@ -145,21 +143,17 @@ def _check_constraint(name: str, problem: Problem, x: Any, y: Any, *, by_rows: b
         defect = constraint.defect(y, **context)
     except Exception as error:
         raise ValueError(f"{name}: the constraint failed after the first step: {short_error(error)}") from error
-    _one_each(f"{name}: defect", defect, len(problem.seeds))
+    _check_one_each(f"{name}: defect", defect, len(problem.seeds))
     if by_rows:
         check_rows(constraint, y, **context)
 
 
-_KNOWN = ("t", "previous")  # what a sampler that trimtab steps tells a constraint
-
-
 def _context(problem: Problem, x: Any) -> dict[str, Any]:
-    """What the constraint needs to know after the first step from x."""
+    """Return the context of the constraint after the first step from x."""
     return {need: {"t": 0, "previous": x}[need] for need in problem.constraint.needs}
 
 
-def _one_each(what: str, values: Any, n: int) -> None:
-    """Refuse what is not one number per sample."""
+def _check_one_each(what: str, values: Any, n: int) -> None:
     shape = getattr(values, "shape", None)
     if shape is None or tuple(shape) != (n,):
         got = type(values).__name__ if shape is None else tuple(shape)

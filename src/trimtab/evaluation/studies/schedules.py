@@ -1,7 +1,7 @@
-"""The schedules a study compares, by key.
+"""The schedules that studies compare, by key.
 
-A new one is an entry in `STUDY_SCHEDULES`: a sentence, how to build it for a budget, and what it must be calibrated
-with, if anything. Everything else (tasks, rows, summaries, tables, figures) goes by the key.
+To add one, add an entry to `STUDY_SCHEDULES`: a sentence, how to build it for a budget, and its calibration method if
+it needs one. Tasks, rows, summaries, tables and figures follow from the key.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core.budget import Unit
-from trimtab.core.checks import check_callable, check_number, check_type, unknown
+from trimtab.core.checks import unknown
 from trimtab.core.record import Closing
 from trimtab.core.rollout import take_rows
 from trimtab.core.schedule import Schedule
@@ -34,22 +34,22 @@ class ScheduleInputs:
     """What a schedule may be built from.
 
     Attributes:
-        problem: Made for `seeds`; what hindsight would search on.
-        seeds: Of the rollouts it will decide for, (n,).
+        problem: Made for `seeds`; hindsight searches on it.
+        seeds: The seeds of the samples it decides for, (n,).
         thresholds: The calibrated prices, for keys that name a calibration method.
         unit: What budgets count.
-        each: Iterations of a whole projection, on average over those of full projection.
+        iterations_per_projection: Mean solver iterations per projection of the stepwise run.
     """
 
     problem: Problem
     seeds: Tensor
     thresholds: Price | Rule | None = None
     unit: Unit = "projection"
-    each: float = 1.0
+    iterations_per_projection: float = 1.0
 
     @property
     def prices(self) -> Price | Rule:
-        """The calibrated prices, planned times, or values of a rule."""
+        """The calibrated prices, planned steps, or values of a rule."""
         assert self.thresholds is not None, "this schedule's key names no calibration method"
         return self.thresholds
 
@@ -60,13 +60,13 @@ class StudySchedule:
 
     Attributes:
         summary: One sentence.
-        build: The schedule for budgets, a number of corrections for each sample, (n,).
-        calibration: The `method` of `calibrate` whose prices it needs, or the rule whose values; None for none.
-        exact: Whether it spends its budget to the last correction; a rule that knows none may spend less.
+        build: `build(inputs, budgets)` returns the schedule; budgets are numbers of corrections per sample, (n,).
+        calibration: The `method` of `calibrate`, or the rule, whose prices it needs; None for none.
         only_budget: The one budget it makes sense for; None for any.
-        cheap_only: Whether it runs so many rollouts that only the synthetic domains can afford it.
+        cheap_only: True if it runs so many rollouts that only the synthetic domains can afford it.
+        exact: True if it spends its budget to the last correction; a rule that knows no budget may spend less.
         units: What its budgets may count.
-        closings: Whether they may count the closing projection.
+        closings: Whether budgets may include the closing projection.
     """
 
     summary: str
@@ -78,156 +78,154 @@ class StudySchedule:
     units: tuple[Unit, ...] = ("projection",)
     closings: tuple[Closing, ...] = ("paid", "free")
 
-    def __post_init__(self) -> None:
-        """Refuse what builds no schedule."""
-        check_type(self.summary, str, "the summary of a schedule")
-        check_callable(self.build, "build", "build(given, budgets)")
-        if self.only_budget is not None:
-            check_number(self.only_budget, "only_budget, a share of T,", 0, 1)
-
 
 _EITHER: tuple[Unit, ...] = ("projection", "iteration")
 
 
-def _priced(summary: str, method: str) -> StudySchedule:
-    """A schedule made of the price that a method of `calibrate` finds."""
-    return StudySchedule(summary, lambda given, budgets: given.prices.at(budgets), method)
-
-
-def _ruled(summary: str, name: str) -> StudySchedule:
-    """A rule of `trimtab.evaluation.studies.rules`, with values that spend about the budget on calibration rollouts."""
-    return StudySchedule(summary, lambda given, budgets: given.prices.at(budgets), name, exact=False)
+def _calibrated(summary: str, method: str, exact: bool = True) -> StudySchedule:
+    """Return a schedule made from the price of a `calibrate` method, or from a rule's values."""
+    return StudySchedule(summary, lambda inputs, budgets: inputs.prices.at(budgets), method, exact=exact)
 
 
 STUDY_SCHEDULES: dict[str, StudySchedule] = {
     "terminal": StudySchedule(
         "No projection during the rollout, one at its end.",
-        lambda given, budgets: Terminal(),
+        lambda inputs, budgets: Terminal(),
         only_budget=0.0,
         units=_EITHER,
     ),
     "stepwise": StudySchedule(
         "A projection after every update: the reference.",
-        lambda given, budgets: Stepwise(),
+        lambda inputs, budgets: Stepwise(),
         only_budget=1.0,
         units=_EITHER,
     ),
     "periodic": StudySchedule(
-        "Projections at evenly spread steps.",
-        lambda given, budgets: Periodic(budgets) if given.unit == "projection" else _whole_evenly(given, budgets),
+        "Projections at evenly spaced steps.",
+        lambda inputs, budgets: Periodic(budgets) if inputs.unit == "projection" else _whole_evenly(inputs, budgets),
         units=_EITHER,
     ),
-    "adaptive:paper": _priced(
-        "A projection where the defect reaches the paper's price, a quantile of uncorrected rollouts' future defects.",
+    "adaptive:paper": _calibrated(
+        "A projection if the defect reaches the paper's price, a quantile of future defects of uncorrected rollouts.",
         "paper",
     ),
-    "adaptive:dp": _priced(
-        "A projection where the defect reaches the price that a dynamic program found on calibration rollouts.",
+    "adaptive:dp": _calibrated(
+        "A projection if the defect reaches the price that a dynamic program found on calibration rollouts.",
         "dp",
     ),
-    "adaptive:on-policy": _priced(
-        "The paper's rule, its prices calibrated on rollouts of the policy itself.",
+    "adaptive:on-policy": _calibrated(
+        "The paper's rule, with prices calibrated on rollouts of the policy itself.",
         "on-policy",
     ),
-    "planned": _priced(
-        "Projections at the best steps of calibration rollouts, the same for all samples; no defect is looked at.",
+    "planned": _calibrated(
+        "Projections at the best steps of calibration rollouts, the same for all samples; defects are not used.",
         "planned",
+    ),
+    "trimtab": StudySchedule(
+        "What trimtab does by default: the schedule whose final samples were nearest to those of full projection when "
+        "several were tried on calibration rollouts.",
+        lambda inputs, budgets: inputs.prices.at(_within(inputs, budgets)),
+        "race",
+        exact=False,
     ),
     "window": StudySchedule(
         "A projection at each of the last steps, as many as the budget allows, and none before.",
-        lambda given, budgets: Fixed(_last_steps(given.problem.sampler.n_steps, budgets)),
+        lambda inputs, budgets: Fixed(_last_steps(inputs.problem.sampler.n_steps, budgets)),
     ),
-    "best-window": _priced(
-        "A projection at each step of the stretch that had the least path error on calibration rollouts, no others.",
+    "best-window": _calibrated(
+        "A projection at each step of the window that had the least path error on calibration rollouts.",
         "best-window",
     ),
     "geometric": StudySchedule(
         "Projections at steps whose distance to the end shrinks by a constant factor.",
-        lambda given, budgets: Geometric(budgets),
+        lambda inputs, budgets: Geometric(budgets),
     ),
     "random-ramp": StudySchedule(
-        "Projections at random steps, the more likely the later, as DDAT draws them.",
-        lambda given, budgets: RandomRamp(budgets),
+        "Projections at random steps, later ones more likely, as in DDAT.",
+        lambda inputs, budgets: RandomRamp(budgets),
     ),
-    "accumulated": _ruled(
-        "A projection once the defects since the last one add up to a value, as caching schemes decide.", "accumulated"
+    "accumulated": _calibrated(
+        "A projection once the defects since the last one sum to a value, as caching schemes decide.",
+        "accumulated",
+        exact=False,
     ),
-    "event": _ruled(
-        "A projection where the defect reaches a value, at the earliest two steps after the last one.", "event"
+    "event": _calibrated(
+        "A projection if the defect reaches a value, at least two steps after the last one.", "event", exact=False
     ),
-    "above-noise": _ruled(
-        "A projection where the defect is more than a multiple of what one update of a feasible state explains, after "
-        "CDIM.",
+    "above-noise": _calibrated(
+        "A projection if the defect exceeds a multiple of what one update of a feasible state explains, after CDIM.",
         "above-noise",
+        exact=False,
     ),
-    "until-below": _ruled(
+    "until-below": _calibrated(
         "A projection after every update until the defect has once been below a value, and none afterwards.",
         "until-below",
+        exact=False,
     ),
     "inexact": StudySchedule(
-        "A solver that is cut short: iterations spread evenly over the steps, with no look at the defect.",
-        lambda given, budgets: _allowed(even_counts(given.problem.sampler.n_steps, int(budgets.max())), budgets),
+        "A solver that is stopped early: iterations spread evenly over the steps; defects are not used.",
+        lambda inputs, budgets: _counts(even_counts(inputs.problem.sampler.n_steps, int(budgets.max())), budgets),
         exact=False,
         units=("iteration",),
     ),
     "repeat": StudySchedule(
-        "One iteration more wherever the defect reaches the price of one, asked again after each.",
-        lambda given, budgets: given.prices.at(_within(given, budgets)),
+        "One more iteration wherever the defect reaches the price of one, decided again after each.",
+        lambda inputs, budgets: inputs.prices.at(_within(inputs, budgets)),
         "dp",
         exact=False,
         units=("iteration",),
     ),
     "raced": StudySchedule(
-        "Whatever left final samples nearest to those of full projection when tried out on calibration rollouts.",
-        lambda given, budgets: given.prices.at(_within(given, budgets)),
+        "The schedule whose final samples were nearest to those of full projection on calibration rollouts.",
+        lambda inputs, budgets: inputs.prices.at(_within(inputs, budgets)),
         "race",
         exact=False,
         units=_EITHER,
     ),
     "hindsight": StudySchedule(
-        "The best steps of each rollout, found afterwards: the limit, not a method.",
-        lambda given, budgets: Fixed(_hindsight_mask(given, budgets)),
+        "The best steps of each rollout, found afterwards: a limit, not a method.",
+        lambda inputs, budgets: Fixed(_hindsight_mask(inputs, budgets)),
         cheap_only=True,
         closings=("free",),
     ),
 }
-"""By the names used in rows, summaries and figures."""
+"""By the names in rows, summaries and figures."""
 
 
-def _allowed(counts: Tensor, budgets: Tensor) -> Schedule:
+def study_schedule(name: str) -> StudySchedule:
+    """Return an entry by key."""
+    if not isinstance(name, str) or name not in STUDY_SCHEDULES:
+        raise unknown("schedule", name, STUDY_SCHEDULES)
+    return STUDY_SCHEDULES[name]
+
+
+def _counts(counts: Tensor, budgets: Tensor) -> Schedule:
     return Allowance(counts).at(budgets)
 
 
-def _whole_evenly(given: ScheduleInputs, budgets: Tensor) -> Schedule:
-    """Whole projections at evenly spread steps, as many as the iterations pay for."""
-    n_steps = given.problem.sampler.n_steps
-    return _allowed(whole_counts(fixed_plans(n_steps, n_steps)[EVEN], int(budgets.max()), given.each), budgets)
+def _whole_evenly(inputs: ScheduleInputs, budgets: Tensor) -> Schedule:
+    """Return whole projections at evenly spaced steps, as many as the iterations pay for."""
+    n_steps, each = inputs.problem.sampler.n_steps, inputs.iterations_per_projection
+    return _counts(whole_counts(fixed_plans(n_steps, n_steps)[EVEN], int(budgets.max()), each), budgets)
 
 
-def _within(given: ScheduleInputs, budgets: Tensor) -> Tensor:
-    """Budgets as far as the prices go, which is what full projection took on the calibration seeds."""
-    assert isinstance(given.prices, Thresholds | Plan | Raced)
-    return budgets.clamp(max=given.prices.budget)
+def _within(inputs: ScheduleInputs, budgets: Tensor) -> Tensor:
+    """Clamp budgets to those of the prices, which end at what full projection took on the calibration seeds."""
+    assert isinstance(inputs.prices, Thresholds | Plan | Raced)
+    return budgets.clamp(max=inputs.prices.budget)
 
 
 def _last_steps(n_steps: int, budgets: Tensor) -> Tensor:
-    """(T, n) bool."""
+    """Return a mask of the last steps, (T, n) bool."""
     return torch.arange(n_steps)[:, None] >= n_steps - budgets
 
 
-def _hindsight_mask(given: ScheduleInputs, budgets: Tensor) -> Tensor:
-    problem = given.problem
+def _hindsight_mask(inputs: ScheduleInputs, budgets: Tensor) -> Tensor:
+    problem = inputs.problem
     mask = torch.zeros(problem.sampler.n_steps, len(budgets), dtype=torch.bool)
     for budget in sorted(set(budgets.tolist())):
         rows = (budgets == budget).nonzero().squeeze(1)
         sampler, constraint = take_rows(problem.sampler, rows), problem.constraint.take(rows)
-        # one round of branching finds nearly all there is to find
-        mask[:, rows] = hindsight(sampler, constraint, given.seeds[rows], budget, rounds=1, tries=2)
+        # one round of branching finds nearly all that can be found
+        mask[:, rows] = hindsight(sampler, constraint, inputs.seeds[rows], budget, rounds=1, tries=2)
     return mask
-
-
-def study_schedule(name: str) -> StudySchedule:
-    """A key by name."""
-    if not isinstance(name, str) or name not in STUDY_SCHEDULES:
-        raise unknown("schedule", name, STUDY_SCHEDULES)
-    return STUDY_SCHEDULES[name]

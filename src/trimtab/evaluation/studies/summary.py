@@ -1,9 +1,11 @@
-"""summary.json: the rows of a run condensed, a stable contract for other programs (docs/summary.md)."""
+"""summary.json: the rows of a run condensed, in a stable format for other programs; and the paper's own numbers."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
+from functools import lru_cache
 from importlib import resources
 from typing import Any
 
@@ -12,18 +14,17 @@ import torch
 from torch import Tensor
 
 from trimtab._version import __version__
-from trimtab.core.checks import check_type
+from trimtab.core import statistics
 from trimtab.core.metrics import Summary, check_paired, improvement, summary, win_rate
+from trimtab.evaluation.domains import base_of
 from trimtab.evaluation.studies.config import budget_name
-from trimtab.evaluation.studies.domain_info import read_about
-from trimtab.evaluation.studies.fidelity import FIDELITY
-from trimtab.evaluation.studies.rows import SWEEP, Rows, read_rows
-from trimtab.evaluation.studies.run_files import RunFiles
-from trimtab.evaluation.studies.store import read_run, study_of
+from trimtab.evaluation.studies.rows import FIDELITY, SWEEP, Rows, read_rows
+from trimtab.evaluation.studies.store import RunFiles, read_run, study_of
 from trimtab.evaluation.studies.tasks import equivalent_schedule
+from trimtab.evaluation.studies.traces import read_about
 from trimtab.evaluation.studies.work import GROUP, QUALITY
 
-__all__ = ["METRICS", "relative_improvement", "summarise", "summary_schema", "write_summary"]
+__all__ = ["relative_improvement", "reported", "reported_beside", "summarise", "summary_schema", "write_summary"]
 
 VERSION = 3
 Q = 0.2
@@ -33,25 +34,24 @@ BASELINE = "periodic"
 
 
 def write_summary(files: RunFiles) -> dict[str, Any]:
-    """Condense the rows of a run directory into its summary.json, and return what it says."""
+    """Condense the rows of a run directory into its summary.json, and return its contents."""
     result = summarise(files)
     files.put("summary.json", json.dumps(result, indent=1, allow_nan=False) + "\n")
     return result
 
 
 def summarise(files: RunFiles) -> dict[str, Any]:
-    """What summary.json holds, from the rows alone."""
-    directory = check_type(
-        files, RunFiles, "the files of a run", "trimtab.evaluation.studies.store.open_run opens them"
-    ).directory
+    """Return the contents of summary.json, made from the rows."""
+    directory = files.directory
     run, study = read_run(directory), study_of(directory)
-    said = read_about(files, study.domains)
+    facts = read_about(files, study.domains)
     result: dict[str, Any] = {
         "version": VERSION,
         "trimtab": __version__,
         "config": run["config"] | {"code": run["code"]},
         "domains": {
-            name: {"label": said[name]["label"]} | domain_summary(read_rows(directory, name)) for name in study.domains
+            name: {"label": facts[name]["label"]} | domain_summary(read_rows(directory, name), study.table_budget)
+            for name in study.domains
         },
     }
     if study.kappas and study.kappa_domains:
@@ -59,8 +59,11 @@ def summarise(files: RunFiles) -> dict[str, Any]:
     return result
 
 
-def domain_summary(rows: Rows) -> dict[str, Any]:
-    """One domain's part of the summary; of samples that were decided on together, over the means of groups."""
+def domain_summary(rows: Rows, table_budget: float | None = None) -> dict[str, Any]:
+    """Return one domain's part of the summary; if samples form groups, over the means of groups.
+
+    At the table's budget improvements have 95% intervals, and "tails" says how much a few samples decide each mean.
+    """
     run, rows = _once(rows), rows.units()
     schedules = {
         key: {
@@ -74,6 +77,7 @@ def domain_summary(rows: Rows) -> dict[str, Any]:
     compared = [key for key in schedules if key not in ("terminal", "stepwise", BASELINE)]
     judged = {"quality": _qualities(rows)} if rows.qualities else {}
     apart = _distributions(rows)
+    tails = {} if table_budget is None else {"tails": _tails(rows, ["periodic", *compared], table_budget)}
     grouped = {"groups": len(rows.values(GROUP))} if GROUP in rows.columns else {}
     return (
         {
@@ -81,25 +85,26 @@ def domain_summary(rows: Rows) -> dict[str, Any]:
             **grouped,
             "schedules": schedules,
             "win_rate": {key: _wins(rows, key) for key in compared},
-            "improvement": {key: _improvements(rows, key) for key in compared},
+            "improvement": {key: _improvements(rows, key, table_budget) for key in compared},
             "concentration": {"q": Q} | _json(summary(rows.where(schedule="terminal").tensor("concentration"))),
             "degenerate": int(run["degenerate"].sum()),
             "failures": int(run["failures"].sum()),
         }
         | judged
+        | tails
         | ({"distribution": apart} if apart else {})
     )
 
 
 def _once(rows: Rows) -> Rows:
-    """The rows of rollouts that were run: those of a terminal or stepwise one stand for other schedules' ends too."""
+    """Return the rows of rollouts that were run, without the copies of terminal and stepwise rows."""
     pairs = zip(rows["schedule"].tolist(), rows["budget"].tolist(), strict=True)
     run = np.array([equivalent_schedule(key, budget) == key for key, budget in pairs])
     return Rows({name: column[run] for name, column in rows.columns.items()})
 
 
 def sweep_summary(rows: Rows) -> dict[str, Any]:
-    """The kappa sweep's part of the summary, at the table's budget."""
+    """Return the kappa sweep's part of the summary, at the table's budget."""
     result: dict[str, Any] = {}
     for name in rows.values("domain"):
         of_domain = rows.where(domain=name)
@@ -117,7 +122,7 @@ def sweep_summary(rows: Rows) -> dict[str, Any]:
 
 
 def _qualities(rows: Rows) -> dict[str, Any]:
-    """The domain's own judgement of its final states, by schedule, budget and name."""
+    """Return the qualities of the final states by schedule, budget and name."""
     result: dict[str, Any] = {}
     for key in rows.values("schedule"):
         for budget in rows.where(schedule=key).values("budget"):
@@ -129,7 +134,7 @@ def _qualities(rows: Rows) -> dict[str, Any]:
 
 
 def _distributions(rows: Rows) -> dict[str, Any]:
-    """How far final samples are from those of full projection on other seeds, by schedule and budget."""
+    """Return the distances of final samples to full projection on other seeds, by schedule and budget."""
     result: dict[str, Any] = {}
     for key in rows.values("schedule"):
         for budget in rows.where(schedule=key).values("budget"):
@@ -142,7 +147,7 @@ def _distributions(rows: Rows) -> dict[str, Any]:
 
 
 def _wins(rows: Rows, key: str) -> dict[str, Any]:
-    """How often a schedule beats the baseline, over all pairs of budget and seed, with standard errors over seeds."""
+    """Return how often a schedule beats the baseline over all pairs of budget and seed, with errors over seeds."""
     method, baseline = paired(rows, key)
     gains = improvement(method.tensor("nepe"), baseline.tensor("nepe"))
     gains = gains[~gains.isnan()]
@@ -154,7 +159,7 @@ def _wins(rows: Rows, key: str) -> dict[str, Any]:
 
 
 def _won(method: Rows, baseline: Rows, metric: str) -> Summary:
-    """The share of pairs won, with the standard error of a mean over seeds: budgets of one seed share its noise."""
+    """Return the share of pairs won; its standard error is over seeds, as the budgets of a seed share its noise."""
     ours, theirs = method.tensor(metric), baseline.tensor(metric)
     rate = win_rate(ours, theirs)
     seed = torch.from_numpy(np.unique(method["seed"], return_inverse=True)[1])
@@ -163,24 +168,37 @@ def _won(method: Rows, baseline: Rows, metric: str) -> Summary:
     return Summary(rate.mean, relative_improvement(won[tried > 0], tried[tried > 0]).se, rate.n)
 
 
-def _improvements(rows: Rows, key: str) -> dict[str, Any]:
-    """At each budget, how much lower a schedule's mean is than the baseline's."""
+def _improvements(rows: Rows, key: str, table_budget: float | None) -> dict[str, Any]:
+    """Return how much lower a schedule's mean is than the baseline's, at each budget."""
     method, baseline = paired(rows, key)
-    return {
-        budget_name(budget): {
-            metric: _json(
-                relative_improvement(
-                    method.where(budget=budget).tensor(metric), baseline.where(budget=budget).tensor(metric)
-                )
-            )
-            for metric in COMPARED
-        }
-        for budget in method.values("budget")
-    }
+    result: dict[str, Any] = {}
+    for budget in method.values("budget"):
+        ours, theirs = method.where(budget=budget), baseline.where(budget=budget)
+        found = result.setdefault(budget_name(budget), {})
+        for metric in COMPARED:
+            found[metric] = _json(relative_improvement(ours.tensor(metric), theirs.tensor(metric)))
+            if budget == table_budget and 0 < budget < 1:
+                share = statistics.ratio(ours.tensor(metric), theirs.tensor(metric)).facts()
+                ends = (share["high"], share["low"])  # an improvement is 1 - the share
+                found[metric] |= dict(zip(("low", "high"), (e if e is None else 1 - e for e in ends), strict=True))
+    return result
+
+
+def _tails(rows: Rows, keys: list[str], budget: float) -> dict[str, Any]:
+    """Return mean, median, share of the largest 1% and effective number of samples, by schedule and metric."""
+    result: dict[str, Any] = {}
+    for key in keys:
+        for metric in COMPARED:
+            values = rows.where(schedule=key, budget=budget).tensor(metric)
+            numbers = {"mean": float(values.nanmean()), "median": float(values.nanmedian())}
+            numbers |= {"top": statistics.tail_share(values), "effective_n": statistics.effective_n(values)}
+            cleaned = {name: None if math.isnan(value) else value for name, value in numbers.items()}
+            result.setdefault(key, {})[metric] = cleaned
+    return result
 
 
 def paired(rows: Rows, key: str) -> tuple[Rows, Rows]:
-    """The rows of a schedule and of the baseline, pair by pair: the same budget and seed."""
+    """Return the rows of a schedule and of the baseline, paired by budget and seed."""
     method, baseline = rows.where(schedule=key), rows.where(schedule=BASELINE)
     for column in ("budget", "seed"):
         if not np.array_equal(method[column], baseline[column]):
@@ -189,10 +207,9 @@ def paired(rows: Rows, key: str) -> tuple[Rows, Rows]:
 
 
 def relative_improvement(method: Tensor, baseline: Tensor) -> Summary:
-    """How much lower the mean of `method` is than that of `baseline`, as a share of it.
+    """Return 1 - mean(method) / mean(baseline), with the standard error of a ratio of paired means.
 
-    Tables compare means, so this is 1 - mean(method) / mean(baseline), not the mean of the pairs' own ratios, which a
-    single pair with a tiny baseline would rule. The standard error is that of a ratio of paired means, to first order.
+    The mean of the ratios of pairs would be dominated by pairs with a tiny baseline.
 
     Args:
         method: (n,).
@@ -216,18 +233,56 @@ def relative_improvement(method: Tensor, baseline: Tensor) -> Summary:
 
 
 def summary_schema() -> dict[str, Any]:
-    """The JSON schema of summary.json."""
-    return dict(
-        json.loads(
-            resources.files("trimtab.evaluation.studies").joinpath("summary.schema.json").read_text(encoding="utf-8")
-        )
-    )
+    """Return the JSON schema of summary.json."""
+    return _packaged("summary.schema.json")
 
 
 def _json(value: Summary) -> dict[str, Any]:
-    """A summary as JSON, which has no NaN: what is unknown is null."""
+    """Return a summary as JSON, with null for NaN."""
     return {
         "mean": None if math.isnan(value.mean) else value.mean,
         "se": None if math.isnan(value.se) else value.se,
         "n": value.n,
     }
+
+
+# ------------------------------------------------------------------ the paper
+
+
+@lru_cache(maxsize=1)
+def reported() -> dict[str, Any]:
+    """Return the paper's tables by our names of domains; each number is [mean, standard error].
+
+    Example:
+        >>> reported()["table1"]["so3"]["nepe"]["adaptive"]
+        [0.13, 0.0016]
+    """
+    return _packaged("reported.json")
+
+
+def reported_beside(table: str, domain: str, config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the paper's numbers for a domain; None if it has none, or if the run is of another problem.
+
+    That is so if the run changed the domain's settings, or if its budgets include the closing projection, which the
+    paper's do not.
+
+    Args:
+        table: "table1" or "win_rates".
+        domain: By our name; the variants of a synthetic domain are compared with the same numbers.
+        config: The settings of the run, as in `Study.facts`.
+
+    Example:
+        >>> reported_beside("table1", "so3", {"samplers": {"so3": {"settings": {"kappa": 0.0}}}}) is None
+        True
+        >>> reported_beside("table1", "so3", {"closing": "paid"}) is None
+        True
+    """
+    if config.get("closing") == "paid" or config.get("samplers", {}).get(domain, {}).get("settings"):
+        return None
+    found: dict[str, Any] | None = reported()[table].get(base_of(domain))
+    return found
+
+
+def _packaged(name: str) -> dict[str, Any]:
+    text = resources.files("trimtab.evaluation.studies").joinpath(name).read_text(encoding="utf-8")
+    return dict(json.loads(text))

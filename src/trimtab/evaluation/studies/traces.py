@@ -1,9 +1,12 @@
-"""Example rollouts to look at: defects, decisions and the path, for figures and the page."""
+"""What a run keeps for its figures and its page: example rollouts, and facts about its domains."""
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,11 +15,17 @@ from trimtab.core.arrays import pick
 from trimtab.core.files import load_tensors, tensor_bytes
 from trimtab.core.record import Rollout
 from trimtab.evaluation.domains import View
+from trimtab.evaluation.domains.base import Domain
+from trimtab.evaluation.studies.config import StudyError
+from trimtab.evaluation.studies.store import RunFiles
 
-__all__ = ["Trace"]
+__all__ = ["ABOUT", "Trace", "about", "read_about"]
 
-SNAPSHOTS = 20
-"""States kept on the way, at most, where a state is a path of its own."""
+ABOUT = "domains.json"
+"""The file of a run directory with the facts about its domains."""
+
+_SNAPSHOTS = 20  # states kept during a rollout, at most, if a state is itself a path
+_GRID = 121  # heights along each side of a surface
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,16 +34,16 @@ class Trace:
 
     Attributes:
         seeds: (k,).
-        defects: Of the proposals, (T, k).
+        defects: Defects of the proposals, (T, k).
         projected: (T, k) bool.
         closing: (k,) bool.
         state_error: Distance to the stepwise rollout after each step, (T, k).
-        path: What is drawn of the states, (T + 1, k, 2 or 3), the start first; where a state is a path of its own, the
-            final one, (w, k, 2 or 3).
-        along: Where a state is a path of its own, states kept on the way, (s, w, k, 2 or 3), the last one before the
+        path: Points of the states, (T + 1, k, 2 or 3), the start first; if a state is itself a path, the final one,
+            (w, k, 2 or 3).
+        along: If a state is itself a path, states kept during the rollout, (s, w, k, 2 or 3), the last one before the
             closing projection; else None.
-        iterations: Made at each step, (T, k), where a budget counts those; else None.
-        residuals: What they left of the defects, (T, k); None where a step that corrects projects.
+        iterations: Iterations at each step, (T, k), if the budget counts those; else None.
+        residuals: Defects after the corrections, (T, k), if the budget counts iterations; else None.
     """
 
     seeds: Tensor
@@ -49,13 +58,13 @@ class Trace:
 
     @classmethod
     def of(cls, view: View, run: Rollout, state_error: Tensor, k: int) -> Trace:
-        """Of the first k rollouts of a run with kept states and known seeds."""
+        """Take the first k rollouts of a run with kept states and known seeds."""
         assert run.states is not None
         assert run.seeds is not None
         along = None
         if view.final:
             path = view.points(pick(run.final, slice(k))).transpose(0, 1)
-            steps = sorted({-(-run.n_steps * i // SNAPSHOTS) for i in range(1, SNAPSHOTS + 1)})
+            steps = sorted({-(-run.n_steps * i // _SNAPSHOTS) for i in range(1, _SNAPSHOTS + 1)})
             along = torch.stack([view.points(pick(run.states, (t, slice(k)))).transpose(0, 1) for t in steps])
         else:
             path = torch.stack([view.points(pick(run.states, (slice(None), i))) for i in range(k)], dim=1)
@@ -72,21 +81,66 @@ class Trace:
         )
 
     def as_bytes(self) -> bytes:
-        """As one safetensors file."""
+        """Return the bytes of one safetensors file."""
         tensors = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
         return tensor_bytes("trace", tensors, {})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Trace:
-        """Read what `as_bytes` made; a file that is no trace is a ValueError."""
+        """Read what `as_bytes` made; raise a ValueError for any other file."""
         tensors, _ = load_tensors(path, "trace")
         names = {f.name for f in fields(cls)}
         if not names - {"along", "iterations", "residuals"} <= set(tensors) <= names:
-            raise ValueError(f"{path}: holds {sorted(tensors)}, expected {sorted(names)}; go on with --resume")
-        trace = cls(**tensors)
-        steps, k = trace.defects.shape if trace.defects.ndim == 2 else (0, 0)
-        shapes = {"seeds": (k,), "projected": (steps, k), "closing": (k,), "state_error": (steps, k)}
-        shapes |= {name: (steps, k) for name in ("iterations", "residuals") if name in tensors}
-        if not k or any(getattr(trace, name).shape != shape for name, shape in shapes.items()) or trace.path.ndim != 3:
-            raise ValueError(f"{path}: its tensors do not fit each other; go on with --resume")
-        return trace
+            raise ValueError(f"{path}: holds {sorted(tensors)}, expected {sorted(names)}; continue with --resume")
+        return cls(**tensors)
+
+
+# ------------------------------------------------------------------ facts about domains
+
+
+def about(made: Domain, constraint: Any) -> dict[str, Any]:
+    """Return a domain's label, settings, what is drawn, and the ground it is drawn on, as JSON.
+
+    Args:
+        made: The domain.
+        constraint: Made for any seeds.
+    """
+    view = made.looks
+    circles = getattr(getattr(constraint, "obstacles", None), "circles", None)
+    graph = view.graph and {
+        "places": [_rounded(place) for place in view.graph.places],
+        "edges": [list(edge) for edge in view.graph.edges],
+    }
+    return {
+        "label": view.label,
+        "summary": made.summary,
+        "settings": json.loads(json.dumps(dict(made.settings), default=str)),
+        "path": {"title": view.title, "labels": list(view.axes)},
+        "surface": _surface(constraint, view.ground) if view.ground else None,
+        "obstacles": None if circles is None else [[round(v, 4) for v in circle] for circle in circles.tolist()],
+        "graph": graph,
+    }
+
+
+def _surface(constraint: Any, ground: tuple[tuple[float, float], tuple[float, float]]) -> dict[str, Any] | None:
+    """Return a height field: x (m,), y (m,) and z (m, m) by y and x."""
+    height = getattr(constraint, "height", None)
+    if height is None:
+        return None
+    u, v = (torch.linspace(*ends, _GRID, dtype=torch.float64) for ends in ground)
+    z = height(u.repeat(_GRID), v.repeat_interleave(_GRID)).reshape(_GRID, _GRID)
+    return {"x": _rounded(u.tolist()), "y": _rounded(v.tolist()), "z": [_rounded(line) for line in z.tolist()]}
+
+
+def _rounded(values: Iterable[float]) -> list[float]:
+    return [float(f"{value:.5g}") for value in values]
+
+
+def read_about(files: RunFiles, domains: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return a run's facts about its domains, by name."""
+    facts = files.read_json(ABOUT)
+    wanted = {"label", "summary", "settings", "path", "surface", "obstacles"}
+    for name in domains:
+        if not isinstance(facts, dict) or not isinstance(facts.get(name), dict) or not wanted <= set(facts[name]):
+            raise StudyError(f"{files.path(ABOUT)}: has no facts about {name}; continue with --resume")
+    return dict(facts)

@@ -1,8 +1,8 @@
-"""A sampler of the user's own as a domain, from "package.module:factory".
+"""A sampler of the user as a domain, from "package.module:factory".
 
-The factory returns a sampler and a constraint. It may take `seeds`, and is then called for every batch, so that data
-that differs from sample to sample can depend on the sample's seed; its other parameters are settings. What can go
-wrong with code that is not ours is explained; `trimtab.evaluation.studies.probe` tries it out before anything long is run.
+The factory returns a sampler and a constraint. If it takes `seeds`, it is called for every batch, so that data can
+depend on the sample's seed; its other parameters are settings. `trimtab.evaluation.studies.probe` tries the result
+before anything long is run.
 """
 
 from __future__ import annotations
@@ -33,22 +33,19 @@ from trimtab.core.rollout import Sampler
 from trimtab.evaluation.domains import DOMAINS, domain
 from trimtab.evaluation.domains.base import Domain, Problem
 
-__all__ = ["Source", "domain_from", "load_factory", "load_function", "read_settings", "record_of", "version_of"]
+__all__ = ["ProblemOf", "Source", "domain_from", "load_function", "read_settings", "record_of", "version_of"]
 
 _EXPECTED = (
     "expected (sampler, constraint), (sampler, constraint, distance), a trimtab.evaluation.domains.Problem or a "
     "trimtab.evaluation.domains.Domain"
 )
-
-
 _LARGEST_SETTINGS = 2**20  # bytes
-MOST_STEPS = 1_000_000
-"""Of a sampler; records are kept for every step, so more would not fit in memory."""
+_MOST_STEPS = 1_000_000  # every step is recorded, so more would not fit in memory
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a domain comes from; a value that can be written down and sent to another process.
+    """Where a domain comes from; a value that can be written to a file and sent to another process.
 
     Attributes:
         name: The domain's name, also in file names.
@@ -61,28 +58,39 @@ class Source:
     settings: str = "{}"
 
     def __post_init__(self) -> None:
-        """Refuse a name that files could not have."""
+        """Check that the name can be part of a file name."""
         plain_name(self.name, "a sampler's name")
 
     @classmethod
     def built_in(cls, name: str, settings: Mapping[str, Any]) -> Source:
-        """One of the library's own domains."""
+        """Return the source of a built-in domain."""
         if name not in DOMAINS:
             raise unknown("domain", name, DOMAINS)
         return cls(name, "", json.dumps(settings, sort_keys=True))
 
     @classmethod
     def of_user(cls, factory: str, settings: Mapping[str, Any], name: str | None = None) -> Source:
-        """The user's own; named after its module unless told otherwise."""
-        module, _ = split(factory)
-        name = name or module.rpartition(".")[2]
+        """Return the source of a user's sampler, named after its module by default."""
+        name = name or split(factory)[0].rpartition(".")[2]
         if name in DOMAINS:
-            raise ValueError(f"{name!r} is the name of a built-in domain; call your sampler otherwise with --name")
+            raise ValueError(f"{name!r} is the name of a built-in domain; choose another name with --name")
         return cls(name, factory, json.dumps(settings, sort_keys=True))
 
 
+@dataclass(frozen=True)
+class ProblemOf:
+    """A function that makes a domain's problem in any process; a worker imports the code itself."""
+
+    source: Source
+    seeds: range
+
+    def __call__(self) -> Problem:
+        """Return the problem."""
+        return domain_from(self.source).problem(self.seeds)
+
+
 def read_settings(path: Path) -> dict[str, Any]:
-    """Keyword arguments for a factory from a JSON or TOML file."""
+    """Read keyword arguments for a factory from a JSON or TOML file."""
     if path.suffix not in (".json", ".toml"):
         raise ValueError(f"{path}: settings are read from a .json or .toml file")
     if not path.is_file():
@@ -102,42 +110,27 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def split(spec: str, what: str = "a sampler") -> tuple[str, str]:
-    """Module and function of "package.module:function"; `what` is what the function is to make or to be.
+    """Return module and function of "package.module:function"; `what` names the function's purpose in errors.
 
     Example:
         >>> split("examples.my_sampler:make")
         ('examples.my_sampler', 'make')
     """
     module, colon, function = spec.partition(":")
-    dotted, part = module.removesuffix(".py").replace("/", ".").strip("."), _part(what)
-    words = f"{dotted or 'package.module'}:{function or part}"
     if not colon or not all(name.isidentifier() for name in [*module.split("."), function]) or module.endswith(".py"):
+        part = "factory" if what == "a sampler" else "function"
+        dotted = module.removesuffix(".py").replace("/", ".").strip(".")
         raise ValueError(
             f"{what} is given as package.module:{part}, the dotted name of a module and a function in it: got "
-            f"{spec!r} (perhaps {words}?)"
+            f"{spec!r} (perhaps {dotted or 'package.module'}:{function or part}?)"
         )
     return module, function
 
 
-def _part(what: str) -> str:
-    return "factory" if what == "a sampler" else "function"
-
-
-def load_factory(spec: str) -> Callable[..., Any]:
-    """Import the factory that "package.module:factory" names; the working directory is on the path."""
-    return load_function(spec, "a sampler")
-
-
-def load_function(spec: str, what: str) -> Callable[..., Any]:
-    """Import the function that "package.module:function" names; the working directory is on the path.
-
-    Args:
-        spec: As typed.
-        what: What the function is to make or to be, as errors call it: "a sampler", "a quality".
-    """
+def load_function(spec: str, what: str = "a sampler") -> Callable[..., Any]:
+    """Import the function that "package.module:function" names; the working directory is on the path."""
     module_name, name = split(spec, what)
-    here = str(Path.cwd())
-    if here not in sys.path:
+    if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
     try:
         module = importlib.import_module(module_name)
@@ -150,13 +143,12 @@ def load_function(spec: str, what: str) -> Callable[..., Any]:
     function = getattr(module, name, None)
     if function is None:
         known = [n for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module_name]
-        public = [n for n in known if not n.startswith("_")]
-        if not public:
-            raise ValueError(f"{module_name} has no {name!r}, and no function of its own at all")
-        raise unknown(f"{_part(what)} of {module_name}", name, public)
+        if not (public := [n for n in known if not n.startswith("_")]):
+            raise ValueError(f"{module_name} has no {name!r}, and defines no functions")
+        raise unknown(f"{'factory' if what == 'a sampler' else 'function'} of {module_name}", name, public)
     if not callable(function):
-        expected = _factory_words() if what == "a sampler" else f"{what} is a function of the final states"
-        raise ValueError(f"{spec} is not a function but {type(function).__name__}; {expected}")
+        takes = "settings, and of seeds if its data depend on the sample" if what == "a sampler" else "the final states"
+        raise ValueError(f"{spec} is not a function but {type(function).__name__}; {what} needs a function of {takes}")
     return function  # type: ignore[no-any-return]
 
 
@@ -167,18 +159,14 @@ def _no_module(wanted: str, missing: str) -> ValueError:
     if not parent:
         siblings += [path.name for path in Path.cwd().iterdir() if path.is_dir() and path.name.isidentifier()]
     near = unknown("module", missing.rpartition(".")[2], siblings).args[0].partition(" Known:")[0].rstrip(".")
-    return ValueError(f"{wanted}: {near}; it is looked for in the working directory and on Python's path")
+    return ValueError(f"{wanted}: {near}; modules are searched in the working directory and on Python's path")
 
 
 def short_error(error: BaseException) -> str:
-    """What went wrong in code that is not ours, and where."""
+    """Describe an error in the user's code in one line, with its place."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
     at = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {error}{at}"
-
-
-def _factory_words() -> str:
-    return f"a factory is a function of settings, and of seeds if its data differ from sample to sample; {_EXPECTED}"
 
 
 # ------------------------------------------------------------------ making the domain
@@ -186,101 +174,82 @@ def _factory_words() -> str:
 
 @lru_cache(maxsize=8)
 def domain_from(source: Source) -> Domain:
-    """Make the domain; once a process, since a factory may load a model."""
+    """Make the domain, once per process: a factory may load a model."""
     settings = json.loads(source.settings)
     if source.name in DOMAINS:
         try:
-            made = domain(source.name, **settings)
+            return _checked_length(domain(source.name, **settings))
         except (TypeError, RuntimeError, OverflowError, MemoryError) as error:
             raise ValueError(
                 f"{source.name}: cannot be made with the settings {source.settings}: {short_error(error)}"
             ) from error
-        return _of_usable_length(made)
-    factory = load_factory(source.factory)
-    takes_seeds = _check_settings(source.factory, factory, settings)
-    if not takes_seeds:
-        made = _call(source.factory, factory, settings)
+    spec, factory = source.factory, load_function(source.factory)
+    text = (inspect.getdoc(factory) or "a sampler of your own").strip().splitlines()[0].rstrip(".")
+    if not _check_settings(spec, factory, settings):
+        made = _call(spec, factory, settings)
         if isinstance(made, Domain):
-            return _of_usable_length(made)
-        sampler, constraint, distance = _parts(source.factory, made)
+            return _checked_length(made)
+        sampler, constraint, distance = _parts(spec, made)
         if isinstance(made, Problem) and made.groups is not None:
             raise ValueError(
-                f"{source.factory} returned a Problem with groups; groups depend on the samples, so let it take seeds, "
+                f"{spec} returned a Problem with groups; groups depend on the samples, so the factory must take seeds, "
                 "as in make(seeds): … Problem(…, groups=seeds // 4)"
             )
+        return Domain(
+            source.name, text, lambda seeds: Problem(sampler, constraint, seeds, distance), distance, settings
+        )
 
-        def same_for_all(seeds: Iterable[int] | Tensor) -> Problem:
-            return Problem(sampler, constraint, seeds, distance)
-
-        return Domain(source.name, _summary(factory), same_for_all, distance, settings)
-
-    def problem_for(seeds: Iterable[int] | Tensor) -> Problem:
-        answer = _call(source.factory, factory, settings | {"seeds": as_seeds(seeds)})
+    def problem(seeds: Iterable[int] | Tensor) -> Problem:
+        answer = _call(spec, factory, settings | {"seeds": as_seeds(seeds)})
         groups = answer.groups if isinstance(answer, Problem) else None
-        return Problem(*_parts(source.factory, answer)[:2], seeds, distance, groups)
+        return Problem(*_parts(spec, answer)[:2], seeds, distance, groups)
 
-    _, _, distance = _parts(source.factory, _call(source.factory, factory, settings | {"seeds": as_seeds([0])}))
-    return Domain(source.name, _summary(factory), problem_for, distance, settings)
-
-
-@dataclass(frozen=True)
-class ProblemOf:
-    """Makes a domain's problem for some seeds, in whichever process it is called: a worker imports the code itself.
-
-    Attributes:
-        source: Where the domain comes from.
-        seeds: Of the samples.
-    """
-
-    source: Source
-    seeds: range
-
-    def __call__(self) -> Problem:
-        """The problem."""
-        return domain_from(self.source).problem(self.seeds)
+    _, _, distance = _parts(spec, _call(spec, factory, settings | {"seeds": as_seeds([0])}))
+    return Domain(source.name, text, problem, distance, settings)
 
 
-def _of_usable_length(made: Domain) -> Domain:
-    check_steps(made.name, made.problem(as_seeds([0])).sampler.n_steps)
+def _checked_length(made: Domain) -> Domain:
+    _check_steps(made.name, made.problem(as_seeds([0])).sampler.n_steps)
     return made
 
 
-def check_steps(name: str, n_steps: object) -> None:
-    """Refuse a number of steps that is none, or more than can be recorded."""
-    if isinstance(n_steps, bool) or not isinstance(n_steps, int) or not 1 <= n_steps <= MOST_STEPS:
-        raise ValueError(f"{name}: n_steps must be a whole number from 1 to {MOST_STEPS}: got {n_steps!r}")
+def _check_steps(name: str, n_steps: object) -> None:
+    if isinstance(n_steps, bool) or not isinstance(n_steps, int) or not 1 <= n_steps <= _MOST_STEPS:
+        raise ValueError(f"{name}: n_steps must be a whole number from 1 to {_MOST_STEPS}: got {n_steps!r}")
 
 
 def version_of(source: Source) -> str:
-    """A hash of the factory's module and of what it makes, so that results of other code are told apart.
+    """Return a hash of the factory's module and of the sampler and constraint that it makes.
 
-    Modules that the factory's own imports are not looked at; settings and weights of sampler and constraint are.
+    Modules that the factory's module imports are not included; settings and weights of sampler and constraint are.
     """
     problem = domain_from(source).problem(as_seeds([0]))
     digest = hashlib.sha256(fingerprint(problem.sampler, problem.constraint).encode())
-    file = inspect.getsourcefile(inspect.unwrap(load_factory(source.factory))) if source.factory else None
-    if file is not None:  # a built-in domain's source is part of the version of the package
+    file = inspect.getsourcefile(inspect.unwrap(load_function(source.factory))) if source.factory else None
+    if file is not None:  # the source of a built-in domain is part of the version of the package
         digest.update(Path(file).read_bytes())
     return digest.hexdigest()[:16]
 
 
 def record_of(source: Source) -> dict[str, Any]:
-    """What the record of a run says of a domain with settings or code of its own; data to compare with, no more."""
+    """Return the record of a domain with its own settings or code: data to compare with, never code to run."""
     code = {"factory": source.factory} if source.factory else {}
     return code | {"settings": json.loads(source.settings), "code": version_of(source)}
 
 
 def _check_settings(spec: str, factory: Callable[..., Any], settings: Mapping[str, Any]) -> bool:
-    """Whether the factory takes seeds; settings it does not know, or lacks, are refused."""
+    """Check settings against the factory's parameters; return whether it takes seeds."""
     parameters = inspect.signature(factory).parameters
     names = [name for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     own = [name for name in names if name != "seeds"]
     anything = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for name in settings:
         if name not in own and not anything:
-            if not own:
-                raise ValueError(f"{spec} takes no settings: got {name!r}")
-            raise unknown(f"setting of {spec}", name, own)
+            raise (
+                unknown(f"setting of {spec}", name, own)
+                if own
+                else ValueError(f"{spec} takes no settings: got {name!r}")
+            )
     lacking = [name for name in own if parameters[name].default is inspect.Parameter.empty and name not in settings]
     if lacking:
         raise ValueError(f"{spec} needs {', '.join(lacking)}: give values in a file, with --config settings.json")
@@ -294,13 +263,8 @@ def _call(spec: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) 
         raise ValueError(f"{spec} failed: {short_error(error)}") from error
 
 
-def _summary(factory: Callable[..., Any]) -> str:
-    """The first sentence of the factory's docstring."""
-    text = (inspect.getdoc(factory) or "a sampler of your own").strip().splitlines()[0]
-    return text.rstrip(".")
-
-
 def _parts(spec: str, made: Any) -> tuple[Sampler, Constraint, Distance]:
+    """Check what a factory returned."""
     if isinstance(made, Problem):
         made = (made.sampler, made.constraint, made.distance)
     if isinstance(made, Domain):
@@ -317,7 +281,7 @@ def _parts(spec: str, made: Any) -> tuple[Sampler, Constraint, Distance]:
                 f"the sampler that {spec} returned, {type(sampler).__name__}, has no {name} ({meaning}); a sampler has "
                 "n_steps, start(noise) and step(x, t, noise)"
             )
-    check_steps(spec, sampler.n_steps)
+    _check_steps(spec, sampler.n_steps)
     if not isinstance(constraint, Constraint):
         raise ValueError(
             f"the constraint that {spec} returned, {type(constraint).__name__}, does not derive from "

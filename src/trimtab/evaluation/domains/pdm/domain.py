@@ -289,7 +289,7 @@ def _positions(x: Tensor) -> Tensor:
 def make(
     checkpoint: str | None = None,
     circles: str | None = None,
-    eligible_from: int = 6,
+    eligible_from: int = 0,
     inner_steps: int | None = None,
     defect: str = "segment-depth",
     effective_from: int | None = None,
@@ -299,16 +299,17 @@ def make(
     """Return the domain `pdm`.
 
     Args:
-        checkpoint: Our weights or a public PDM checkpoint; by default the shipped model.
-        circles: A JSON file with the map; by default the first shipped map, with six more circles in the constraint
-            that the model does not see, as in PDM's experiments. A model that sees them is nearly free of collisions
-            without any projection.
-        eligible_from: The first noise level whose updates can be corrected; T counts only those. PDM's own code
-            projects from level 6 on; 0 makes all updates eligible, as the paper counts.
-        inner_steps: The number of Langevin updates at each level; by default the model's.
-        defect: "segment-depth", "waypoint-depth", "colliding-segments" or "residual"; see the module.
-        effective_from: The first noise level at which a projection does anything. Below it a projection is counted and
-            changes nothing: PDM's code behaves so if every update counts as eligible.
+        checkpoint: Weights of ours or a public PDM checkpoint; the shipped model by default.
+        circles: A JSON file with the map; the first shipped map by default, with six more circles that turn up only in
+            the constraint. As in PDM's experiments the model does not know of those: a model that does is nearly
+            collision-free by itself, and leaves little to correct.
+        eligible_from: First noise level whose updates may be corrected, and T counts those alone. PDM's own code
+            projects from level 6 on, where corrections last; 0, the default, counts all of them, as the paper does.
+        inner_steps: Langevin updates a level; the model's own number by default.
+        defect: What schedules look at and path errors add up: "segment-depth", "waypoint-depth", "colliding-segments"
+            or "residual"; see `trimtab.evaluation.domains.pdm.scores`.
+        effective_from: First noise level at which a projection does anything; below it one is paid for and changes
+            nothing, which is how PDM's code behaves if every update is taken to be eligible.
         backend: "batched" or "ipopt".
         workers: The number of processes of the "ipopt" backend.
     """

@@ -50,14 +50,14 @@ const scheduleOf = (key) => SCHEDULES.find((s) => s.key === key);
 
 const BASELINES = ['terminal', 'stepwise', 'periodic'];
 
-/** The schedule to open with: the default of calibrate, else the paper's rule, else any that is no baseline. */
-const firstSchedule = () => (scheduleOf('raced') ?? scheduleOf('adaptive:paper') ?? SCHEDULES.find((s) => !BASELINES.includes(s.key)) ?? SCHEDULES[0]).key;
+/** The schedule to open with: what the page asks for, the default of calibrate, the paper's rule, or any but a baseline. */
+const firstSchedule = () => (scheduleOf(PAGE.open?.schedule) ?? scheduleOf('raced') ?? scheduleOf('adaptive:paper') ?? SCHEDULES.find((s) => !BASELINES.includes(s.key)) ?? SCHEDULES[0]).key;
 
 /** The schedule that comparisons with periodic speak of: the chosen one, unless it is a baseline itself. */
 const comparedKey = (chosen) => (BASELINES.includes(chosen) ? firstSchedule() : chosen);
 
 /* A synthetic domain may be there with several kinds of dynamics: the same base, one kind shown at a time. */
-const KNOWN_DYNAMICS = { langevin: 'Langevin', flow: 'flow', ramp: 'flow, ramp', replica: 'replica' };
+const KNOWN_DYNAMICS = { langevin: 'Langevin', flow: 'constant speed', ramp: 'ramp', replica: 'replica' };
 const dynamicsOf = (name) => PAGE.domains?.[name]?.dynamics ?? null;
 const baseOf = (name) => PAGE.domains?.[name]?.base ?? name;
 const DYNAMICS = unique(DOMAINS.map(dynamicsOf).filter((kind) => kind !== null));
@@ -168,11 +168,14 @@ function unpack({ low, high, levels }) {
 const isNumber = (x) => typeof x === 'number' && Number.isFinite(x);
 const MINUS = '\u2212';
 
-function number(x, digits = 3) {
+/** Digits after the point, down to 0.01; below that three significant ones, and powers of ten below 0.0001. */
+function number(x, digits = 3, like = x) {
   if (!isNumber(x)) return '–';
-  const size = Math.abs(x);
-  const text = size !== 0 && (size < 0.001 || size >= 1e5) ? x.toExponential(1) : size >= 100 ? x.toFixed(0) : size >= 10 ? x.toFixed(1) : size !== 0 && size < 0.01 ? String(Number(x.toPrecision(2))) : x.toFixed(digits);
-  return text.replace('-', MINUS);
+  const size = Math.abs(like);
+  const text = size !== 0 && (size < 1e-4 || size >= 1e5) ? x.toExponential(1)
+    : size >= 100 ? x.toFixed(0) : size >= 10 ? x.toFixed(1)
+      : size !== 0 && size < 0.01 ? x.toFixed(2 - Math.floor(Math.log10(size))) : x.toFixed(digits);
+  return text.replaceAll('-', MINUS);
 }
 const percent = (x, digits = 0) => (isNumber(x) ? `${(100 * x).toFixed(digits)}%`.replace(/^-(0(\.0*)?%)$/, '$1').replace('-', MINUS) : '–');
-const plusMinus = (value, digits = 3) => (value ? `${number(value.mean, digits)}${isNumber(value.se) ? ` ± ${number(value.se, digits)}` : ''}` : '–');
+const plusMinus = (value, digits = 3) => (value ? `${number(value.mean, digits)}${isNumber(value.se) ? ` ± ${number(value.se, digits, value.mean)}` : ''}` : '–');

@@ -68,24 +68,20 @@ function curvePoints(domain, key, metric) {
 
 const axisName = (metric) => (metric === 'nepe' ? 'NEPE, lower is better' : `${metricLabel(metric)}: ${METRICS[metric]?.unit ?? 'of final states'}`);
 
-/** Names and values beside the handle, moved apart where curves meet. */
-function drawLabels(root, drawn, state, { x, y, top, bottom, left, right, phone }) {
+/** Dots at the handle, and names with values in the corner above the falling curves, so that no text lies on a line. */
+function drawLabels(root, drawn, state, { x, y, top, left, right, phone }) {
   for (const { schedule, points } of drawn.filter((c) => c.points.level)) {
     const start = schedule.key === 'stepwise'; // where the other curves are far from the line
     root.append(svg('text', { class: `name${schedule.key === state.schedule ? ' chosen' : ''}`, x: start ? left + 6 : right, y: y(points[0].mean) - 6, 'text-anchor': start ? 'start' : 'end', style: `fill:${schedule.colour}` }, points[0].mean === 0 ? schedule.label : `${schedule.label} ${number(points[0].mean, 2)}`));
   }
   const here = drawn.filter((c) => !c.points.level).map(({ schedule }) => ({ schedule, value: cell(state.domain, schedule.key, state.budget, state.metric) })).filter((l) => l.value);
-  const places = spread(here.map((l) => y(l.value.mean)), 17, top + 4, bottom - 6);
+  here.sort((a, b) => b.value.mean - a.value.mean);
   const at = x(Number(state.budget));
-  const onLeft = at > left + 0.56 * (right - left);
-  const side = onLeft ? -1 : 1;
   here.forEach(({ schedule, value }, i) => {
     const chosen = schedule.key === state.schedule ? ' chosen' : '';
     root.append(svg('circle', { class: 'dot', cx: at, cy: y(value.mean), r: chosen ? 6 : 4, style: `fill:${schedule.colour}` }));
-    const away = Math.abs(places[i] - y(value.mean)) > 5;
-    if (away) root.append(svg('path', { class: 'leader', fill: 'none', d: line([[at + side * 5, y(value.mean)], [at + side * 20, places[i]]]), style: `stroke:${schedule.colour}` }));
     root.append(svg('text', {
-      class: `name${chosen}`, x: at + side * (away ? 23 : 12), y: places[i] + 4, 'text-anchor': onLeft ? 'end' : 'start', style: `fill:${schedule.colour}`,
+      class: `name${chosen}`, x: right, y: top + 24 + 18 * i, 'text-anchor': 'end', style: `fill:${schedule.colour}`,
     }, `${phone && !chosen ? shortLabel(schedule.label) : schedule.label} ${number(value.mean, 2)}`));
   });
 }

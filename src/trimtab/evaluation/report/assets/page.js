@@ -4,7 +4,7 @@ const at = (id) => document.getElementById(id);
 
 const state = (() => {
   const asked = new URLSearchParams(location.hash.slice(1));
-  const domain = domainOf(DOMAINS.includes(asked.get('domain')) ? asked.get('domain') : DOMAINS[0]);
+  const domain = domainOf(DOMAINS.includes(asked.get('domain')) ? asked.get('domain') : DOMAINS.includes(PAGE.open?.domain) ? PAGE.open.domain : DOMAINS[0]);
   return { domain, dynamics: dynamicsOf(domain.name) ?? DYNAMICS[0] ?? null, schedule: asked.get('schedule') ?? firstSchedule(), budget: asked.get('budget') ?? PAGE.table_budget ?? '0.25', metric: asked.get('metric') ?? (CLOSING_IS_PAID ? 'endpoint' : 'nepe'), trace: 'defects', seed: 0, step: 0 };
 })();
 
@@ -68,7 +68,7 @@ const STEMS = IN_ITERATIONS
   : 'A stem is a defect that a projection removed. Below, when each schedule projects with the same noise.';
 
 function writeNotes() {
-  at('frontier-note').textContent = 'Bands are ± one standard error. Drag anywhere in the plot to set the budget.';
+  at('frontier-note').textContent = 'Bands are ± one standard error. Drag in the plot to set the budget.';
   const example = exampleOf(state.domain, state.schedule, state.budget, state.seed);
   const elsewhere = example && example.budget !== budgetFor(state.domain, state.schedule, state.budget) ? ` Shown at budget ${percent(Number(example.budget))}, the nearest that was kept.` : '';
   at('trace-note').textContent = example
@@ -164,5 +164,7 @@ if (PAGE.title) document.title = PAGE.title;
 settle('domain');
 showTheme();
 writeAbout();
+writeAgreement();
+writePaper();
 writeRun();
 show();

@@ -9,13 +9,16 @@ function table(caption, groups, heads, rows) {
       html('th', { scope: 'row' }, name), cells.map((c) => html('td', { class: c.class ?? null }, c.text, c.small ? html('small', {}, ` ${c.small}`) : null))))));
 }
 
-const valueCell = (value) => ({ text: value ? number(value.mean) : '–', small: value && isNumber(value.se) ? `± ${number(value.se)}` : null });
+const valueCell = (value) => ({ text: value ? number(value.mean) : '–', small: value && isNumber(value.se) ? `± ${number(value.se, 3, value.mean)}` : null });
 
-/** An improvement, coloured only where it is beyond two standard errors. */
+/** An improvement with its 95% interval, or ± a standard error; coloured only if it excludes 0. */
 function gainCell(gain) {
   if (!gain) return { text: '–' };
-  const clear = isNumber(gain.se) && Math.abs(gain.mean) > 2 * gain.se;
-  return { text: percent(gain.mean), small: isNumber(gain.se) ? `± ${percent(gain.se)}` : null, class: clear ? (gain.mean > 0 ? 'better' : 'worse') : null };
+  if ('low' in gain && !isNumber(gain.low)) return { text: percent(gain.mean), small: 'undecided' };
+  const [low, high] = 'low' in gain ? [gain.low, gain.high] : [gain.mean - 2 * gain.se, gain.mean + 2 * gain.se];
+  const clear = isNumber(gain.se) && (low > 0 || high < 0);
+  const small = 'low' in gain ? `${percent(low).replace('%', '')} to ${percent(high)}` : isNumber(gain.se) ? `± ${percent(gain.se)}` : null;
+  return { text: percent(gain.mean), small, class: clear ? (gain.mean > 0 ? 'better' : 'worse') : null };
 }
 
 /** A figure the paper reports, [value, standard error], beside ours. */
@@ -40,7 +43,7 @@ function writeErrorTable(place, note, title, state) {
   });
   title.textContent = `Error at ${percent(Number(budget))} of the projections, all domains`;
   place.replaceChildren(table(`Periodic and ${label} at budget ${budget}`, [['', 1], ...metrics.map(([, text]) => [text, width])], heads, rows));
-  note.textContent = `Mean ± standard error over seeds. Improvement compares the means of the same seeds; it is coloured only where it is beyond two standard errors.${withPaper ? ' “In the paper” is the improvement the paper reports for its rule.' : ''}`;
+  note.textContent = `Mean ± standard error over seeds. Improvement compares the means of the same seeds, with a 95% interval at the table’s budget; it is coloured only if that excludes 0, and undecided if a few samples decide the mean.${withPaper ? ' “In the paper” is the improvement the paper reports for its rule.' : ''}`;
 }
 
 function writeWinTable(place, note, state) {
@@ -65,4 +68,44 @@ function writeWinTable(place, note, state) {
     ['Domain', 'path won', ...paperHead, 'endpoint won', ...paperHead, 'median gain', 'pairs', `defect in top ${q}`, 'degenerate'], rows));
   note.textContent = `A pair is one seed at one budget under both schedules; ± is the standard error over seeds. At budgets 0 and 1 all schedules are the same and a tie is not a win, so ${percent(winLimit(state.domain, key), 1)} is the highest rate possible here${withPaper ? ', and 90.5% on the paper’s grid' : ''}. `
     + `The defect in the top ${q} of the steps says how concentrated a domain’s trouble is.`;
+}
+
+/** Does the paper's result come out? One row a domain: the paper's improvement, ours, and a verdict. */
+function writeAgreement() {
+  const told = (PAGE.agreement ?? [])[0];
+  at('agreement-card').hidden = !told;
+  if (!told) return;
+  const short = told.columns.map((text) => text.replace('here, ', '').split(',')[0]);
+  const counter = (i) => told.columns[i].includes('counter-example');
+  const metrics = unique(told.rows.map((row) => row[0]));
+  const columns = metrics.map((metric, m) => short.map((_, i) => i).filter((i) => i > 1 && (m === 0 || !counter(i))));
+  const cellOf = (text, i) => {
+    if (text === undefined || text === 'n/a') return { text: '–' };
+    const [, main, more] = /^(.*?%)(.*)$/.exec(text.replaceAll('-', MINUS)) ?? [null, text, ''];
+    const word = short[i] === 'verdict';
+    return { text: main, small: more.trim() || null, class: word ? `word ${{ agrees: 'better', 'opposite sign': 'worse' }[text] ?? 'said'}` : short[i] === 'paper' ? 'said' : null };
+  };
+  const rows = unique(told.rows.map((row) => row[1])).map((name) => ({
+    name,
+    cells: metrics.flatMap((metric, m) => {
+      const row = told.rows.find((r) => r[0] === metric && r[1] === name) ?? [];
+      return columns[m].map((i) => cellOf(row[i], i));
+    }),
+  }));
+  at('agreement-title').textContent = told.title;
+  at('agreement').replaceChildren(table('Improvement over periodic, in the paper and here',
+    [['', 1], ...metrics.map((metric, m) => [`Improvement in ${metric}`, columns[m].length])], ['Domain', ...columns.flat().map((i) => short[i])], rows));
+  at('agreement-notes').replaceChildren(...[...told.notes].reverse().map((note) => html('p', { class: 'note' }, note)));
+}
+
+/** The figures that the paper has too, and its table 2. */
+function writePaper() {
+  const pictures = PAGE.pictures ?? [];
+  const told = (PAGE.table2 ?? [])[0];
+  at('paper-card').hidden = pictures.length === 0 && !told;
+  at('pictures').replaceChildren(...pictures.map(({ caption, width, data }) => html('figure', {}, html('img', { src: data, alt: caption, width }), html('figcaption', { class: 'note' }, caption))));
+  if (!told) return;
+  const rows = told.rows.map((row) => ({ name: row[0], cells: row.slice(1).map((text) => ({ text: text === 'n/a' ? '–' : text, class: row[1] === 'paper' ? 'said' : null })) }));
+  at('table2').replaceChildren(html('h4', {}, told.title), table(told.title, null, told.columns, rows));
+  at('table2-notes').replaceChildren(...told.notes.map((note) => html('p', { class: 'note' }, note)));
 }

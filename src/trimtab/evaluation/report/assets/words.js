@@ -135,7 +135,7 @@ function writeMade(place, state) {
     ['evaluation', seedWords(configOf('seeds'))],
     ['calibration', seedWords(configOf('calibration_seeds'), 'held out, never evaluated on')],
     ['left out', isNumber(domain.numbers.degenerate) ? `${domain.numbers.degenerate} degenerate values` : null],
-    ...Object.entries(domain.extra.settings ?? {}).filter(([key]) => key !== 'n_steps').map(([key, v]) => [key, typeof v === 'object' ? JSON.stringify(v) : String(v)]),
+    ...Object.entries(domain.extra.settings ?? {}).filter(([key]) => key !== 'n_steps').map(([key, v]) => [key, typeof v === 'object' ? JSON.stringify(v) : isNumber(v) ? String(Number(v.toPrecision(6))) : String(v)]),
   ].filter(([, v]) => v != null && v !== '');
   const rows = (LINKS.files ?? []).filter((file) => file === `rows/${domain.name}.parquet`);
   const right = html('div', { class: 'sum' }, html('dl', { class: 'facts' }, facts.flatMap(([k, v]) => [html('dt', {}, k), html('dd', {}, String(v))])),
