@@ -1,9 +1,6 @@
-"""Check the intervals of `advise` against the truth from many seeds.
+"""Check the intervals of `advise` on disjoint sets of seeds against the loss on 2,048 other seeds.
 
-For disjoint sets of seeds, it compares every interval that was stated, and the recommendation, with the loss on 2,048
-other seeds:
-
-    python benchmarks/advice_coverage.py linkage so3 se3 terrain-ridge
+Run it as `python benchmarks/advice_coverage.py linkage so3 se3 terrain-ridge`.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from trimtab.schedules.style import figure_style
 
 HERE = Path(__file__).parent
 CELLS = ("so3", "se3", "terrain", "so3-impulse", "se3-lever", "terrain-ridge")
-SAMPLERS = (*CELLS, *(f"{name}-flow" for name in CELLS), "linkage", "reaction-flow", "pdm")
+SAMPLERS = (*CELLS, *(f"{name}-flow" for name in CELLS), "linkage", "reaction-flow")
 FEW = ("so3-flow", "so3-impulse", "terrain-ridge-flow", "linkage")  # on which other batch sizes are tried
 SHARE, DRAWN, BATCH = 0.25, 256, 16
 FIRST_SEED, CALIBRATION_SEED, N_CALIBRATION = 700_000, 800_000, 64
@@ -148,10 +148,10 @@ def main() -> None:
     page = [
         "# Prices learned while sampling",
         "",
-        "At a quarter of the projections, the distance of final samples to those of full projection, and path error;",
-        "each as a share of one projection at the end (mean over samples 17 to 256, batches of 16). The calibrated",
-        f"prices (dp) used {N_CALIBRATION} more seeds. The last column is the total path error so far as a share of",
-        "even spacing's on the same noise, at its worst moment. Printed by `python docs/make_online.py`.",
+        "At a quarter of the projections: the distance of final samples to those of full projection, then path error,",
+        "each as a share of what one projection at the end leaves (mean over samples 17 to 256, in batches of 16). The",
+        f"calibrated prices (dp) used {N_CALIBRATION} more seeds. The last column is the total path error so far as a",
+        "share of even spacing's on the same noise, at its worst moment. Printed by `python docs/make_online.py`.",
         "",
         table(results),
         "",

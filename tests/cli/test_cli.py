@@ -230,7 +230,10 @@ def test_domains_are_listed(capsys):
         (["reproduce", "--unit", "iteration", "--only", "terrain"], "offers improve"),
         (["compare", "--domain", "so3", "--schedules", "hindsight"], "hindsight does not count the closing projection"),
         (["compare", "--domain", "so3", "--seeds", "0"], "--seeds: expected a whole number from 1"),
-        (["compare", "--domain", "so3", "--calibration-seeds", "0"], "--calibration-seeds: expected a whole number from 1"),
+        (
+            ["compare", "--domain", "so3", "--calibration-seeds", "0"],
+            "--calibration-seeds: expected a whole number from 1",
+        ),
         (["report"], "DIR"),
         (["report", "no-such-directory"], "not a run directory"),
     ],

@@ -275,7 +275,7 @@ def test_prices_of_going_on_come_back_from_their_file_and_must_fit(tmp_path):
     begin, onward = flat_prices(0.2, 9).table, flat_prices(0.01, 9).table
     Thresholds(begin, unit="iteration", onward=onward).save(tmp_path / "prices.safetensors")
     assert torch.equal(tt.load(tmp_path / "prices.safetensors").onward, onward)
-    with pytest.raises(ValueError, match="as many as those of beginning"):
+    with pytest.raises(ValueError, match="requires unit="):
         Thresholds(begin, unit="iteration", onward=onward[:, :-1])
     with pytest.raises(ValueError, match="column 0"):
         Thresholds(begin, unit="iteration", onward=torch.zeros_like(onward))

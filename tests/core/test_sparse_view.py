@@ -150,7 +150,7 @@ def test_it_cannot_be_told_to_look_at_nothing():
 
 
 def test_a_stream_has_no_steps_between_looks():
-    with pytest.raises(ValueError, match="a step of a stream is a run of its own"):
+    with pytest.raises(ValueError, match="each step of a stream is a run"):
         Stream(Sphere(), Seldom(), rate=0.5)
 
 

@@ -156,8 +156,8 @@ def test_the_mean_budget_of_a_batch_is_read_between_columns():
         assert price.threshold(rows[0], np.full(2, min(int(left), 3))).shape == (2,)
     # dear, but not closed, until there is nothing
     assert [float(price.threshold(rows[0], left)) for left in (0.5, 0.25, 0.0)] == [8.0, 16.0, INF]
-    # infinite entries are not mixed
-    assert [float(price.threshold(rows[1], left)) for left in (1.25, 1.75, 2.25, 2.75)] == [3.0, INF, INF, -INF]
+    # infinite entries are not mixed; after +inf, which is no budget, all are wanted and the pool rations them
+    assert [float(price.threshold(rows[1], left)) for left in (1.25, 1.75, 2.25, 2.75)] == [3.0, INF, -INF, -INF]
     typical = torch.ones(5, 4, dtype=torch.float64)
     scaled = tt.prices.Thresholds(table.double(), sample_scale=SampleScale(typical, 0.0))
     twice = StepView.of_record(0, torch.tensor([[1.0, 2.0]] * 4).double(), projected, 3)

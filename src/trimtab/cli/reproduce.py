@@ -23,8 +23,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--preset",
         metavar="P",
-        help="how much to run: main (every table and figure in a few minutes; the default), tiny (seconds), quick (a minute), "
-        "paper (the full protocol on all dynamics), large",
+        help="how much to run: main (every table and figure in a few minutes; the default), tiny (seconds), quick (a "
+        "minute), paper (the full protocol on all dynamics), large",
     )
     parser.add_argument(
         "--only", metavar="DOMAIN", nargs="+", help="run only these domains; `trimtab domains` lists them"
@@ -47,7 +47,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--eligible-from",
         metavar="LEVEL",
         type=int,
-        help="first noise level whose updates may be corrected (default 0, all of them, as in the paper; PDM's code has 6)",
+        help="first noise level whose updates may be corrected (default 0, all, as in the paper; PDM's code has 6)",
     )
     pdm.add_argument(
         "--defect",
@@ -162,7 +162,7 @@ REPORT = Command(
     "write tables, figures and page of a run again",
     "Write summary, tables, figures and page of a run directory again, from its rows; nothing is run.",
     "example:\n  trimtab report runs/paper\n",
-    lambda parser: parser.add_argument(  # type: ignore[arg-type,return-value]
+    lambda parser: parser.add_argument(  # type: ignore[arg-type]
         "directory", metavar="DIR", type=path, help="a run directory, made by `reproduce` or `compare`"
     ),
     _report,

@@ -80,7 +80,7 @@ class Quality:
         if self.name not in found:
             one = next(iter(found))
             raise ValueError(
-                f"the quality gives {', '.join(found)}; say which of them decides: Quality(measure, name={one!r})"
+                f"the quality has {', '.join(found)}; choose the one that decides: Quality(measure, name={one!r})"
             )
         return -found[self.name] if self.higher_is_better else found[self.name]
 

@@ -81,7 +81,8 @@ def as_schedule(schedule: Any) -> Schedule:
         elif hasattr(schedule, "at"):
             hint = "a price becomes a schedule by its budget, as in price.at(0.25)"
         raise TypeError(
-            f"a schedule must be a trimtab.Schedule, a function of a StepView or a budget: got {schedule!r:.99} ({hint})"
+            "a schedule must be a trimtab.Schedule, a function of a StepView or a budget: got "
+            f"{schedule!r:.60} ({hint})"
         )
     return _Function(schedule)
 

@@ -200,7 +200,7 @@ class Report:
     def __repr__(self) -> str:
         """Return a few lines."""
         lines = [
-            f"Learned from {self.samples} samples in {self.runs} runs; {self.control} of them are control, evenly spaced.",
+            f"Learned from {self.samples} samples in {self.runs} runs; {self.control} of them were control samples.",
             f"Budget: {self.budget}. The next run uses {self.in_use}.",
         ]
         measures = [("path error", self.path), ("landing", self.landing)]

@@ -18,7 +18,9 @@ def path_errors(mask, sampler, seeds):
 def best_of_all(sampler, constraint, seeds, budget):
     """The truly best mask for each sample by trying all of them, (T, n) bool."""
     T, n = sampler.n_steps, len(seeds)
-    masks = torch.stack([torch.zeros(T).index_fill(0, torch.tensor(c), 1).bool() for c in combinations(range(T), budget)])
+    masks = torch.stack(
+        [torch.zeros(T).index_fill(0, torch.tensor(c), 1).bool() for c in combinations(range(T), budget)]
+    )
     errors = torch.stack([path_errors(mask[:, None].expand(T, n), sampler, seeds) for mask in masks])
     return masks[errors.argmin(dim=0)].T.clone()
 

@@ -144,7 +144,11 @@ def skewed(n: int, outlier: float) -> Rows:
     base = np.linspace(1.0, 2.0, n)
     values = {"terminal": base, "stepwise": base, "periodic": np.append(base[1:], outlier), "adaptive:paper": base / 2}
     columns = {name: np.zeros(4 * n) for name in COLUMNS}
-    columns |= {"schedule": np.repeat(list(values), n), "budget": np.full(4 * n, 0.25), "seed": np.tile(np.arange(n), 4)}
+    columns |= {
+        "schedule": np.repeat(list(values), n),
+        "budget": np.full(4 * n, 0.25),
+        "seed": np.tile(np.arange(n), 4),
+    }
     columns |= {name: np.concatenate(list(values.values())) for name in ("nepe", "endpoint")}
     return Rows(columns | {"degenerate": np.zeros(4 * n, dtype=bool)})
 

@@ -374,7 +374,10 @@ def test_a_wrong_command_is_answered_with_one_line(tmp_path, capsys, monkeypatch
         (("calibrate", "--domain", "grid", "--quality", "cots"), "unknown quality of grid 'cots'. Known: cost_gap"),
         (("advise", "--sampler", MINE, "--window", "61"), "do not fit a rollout of 60 steps"),
         (("advise", "--sampler", MINE, "--window", "1.5"), "neither a step"),
-        (("advise", "--sampler", MINE, "--window", "half"), "--window is a fraction of the steps like 0.25, or a whole"),
+        (
+            ("advise", "--sampler", MINE, "--window", "half"),
+            "--window is a fraction of the steps like 0.25, or a whole",
+        ),
         (("calibrate", "--sampler", MINE, "--out", "{folder}", "--overwrite"), "is a folder"),
         (("advise", "--sampler", MINE, "--save", "{folder}", "--overwrite"), "is a folder"),
         (("advise", "--sampler", MINE, "--plot", "{folder}/a.png", "--overwrite"), "is a folder"),

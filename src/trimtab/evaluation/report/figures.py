@@ -53,12 +53,12 @@ def write_figures(files: RunFiles, summary: Summary) -> list[Path]:
         for metric, label in (("nepe", "NEPE"), ("endpoint", "endpoint distance")):
             add(f"{metric}{ending}", frontier, summary, metric, label, names)
     if study.example_seeds:
-        for smooth, volatile in (("terrain", "terrain-ridge"), ("so3", "so3-impulse")):
+        for volatile, smooth in (("terrain-ridge", "terrain"), ("so3-impulse", "so3")):  # the last pair is drawn
             shown = [name for base in (volatile, smooth) if (name := _variant(study, base))]
-            if shown and (smooth == "terrain" or "regime" not in figures):
-                kept = {name: traces_of(files, study, name) for name in shown}
-                if facts[shown[0]].get("surface"):
-                    add("title", title, facts[shown[0]]["surface"], kept[shown[0]], study)
+            kept = {name: traces_of(files, study, name) for name in shown}
+            if shown and facts[shown[0]].get("surface"):
+                add("title", title, facts[shown[0]]["surface"], kept[shown[0]], study)
+            if len(shown) == 2 or (shown and "regime" not in figures):
                 add("regime", regime, summary, kept, study)
         for name in study.domains:
             if facts[name].get("graph"):
@@ -136,6 +136,8 @@ def frontier(plt: Any, summary: Summary, metric: str, label: str, names: Sequenc
     for line in axes:
         line[0].set_ylabel(label)
         line[0].set_xticks([0, 0.25, 0.5, 0.75, 1])
+        for axis in line:
+            axis.ticklabel_format(axis="y", style="plain")
     by_label = {
         text: handle for axis in axes.flat for handle, text in zip(*axis.get_legend_handles_labels(), strict=True)
     }

@@ -177,6 +177,7 @@ def verdict(here: Mapping[str, Any], paper: Sequence[float | None]) -> str:
     return "undecided"
 
 
+_VERDICTS = ("agrees", "same sign, larger here", "same sign, smaller here", "opposite sign", "undecided")
 _METRIC_NAMES = {"nepe": "NEPE", "endpoint": "endpoint"}
 
 
@@ -213,7 +214,9 @@ def agreement(summary: Summary) -> list[Table]:
         "its standard error.",
         "Verdict: 'agrees' if the two 95% intervals overlap; 'same sign' or 'opposite sign' if they do not and both "
         "exclude 0; 'undecided' otherwise.",
-        f"{sum(counts.values())} comparisons: " + ", ".join(f"{n} {word}" for word, n in counts.items()) + ".",
+        f"{sum(counts.values())} comparisons: "
+        + "; ".join(f"{counts[word]} {word}" for word in _VERDICTS if word in counts)
+        + ".",
         *_speed_note(summary, groups, key, budget),
     ]
     return [Table("agreement", "Does the paper's result come out?", columns, rows, notes)]
@@ -461,7 +464,8 @@ def final_samples(summary: Summary) -> list[Table]:
     opening = (
         "Distance to stepwise is between final states with the same noise, mean ± standard error. Energy distance is "
         "between all final samples of a schedule and those of full projection on other seeds; noise is its 95% "
-        f"quantile if nothing differed. Differs: p at most {_LEVEL:g}, which chance alone gives in one comparison of twenty."
+        f"quantile if nothing differed. Differs: p at most {_LEVEL:g}, which chance alone gives in one comparison of "
+        "twenty."
     )
     title = "Final samples against those of full projection"
     return [Table("final-samples", title, [*columns, "p", "differs"], rows, [opening, *notes])]

@@ -92,7 +92,7 @@ class Study:
             the iterations that full projection takes on the same samples.
         closing: "paid" if the budget includes the closing projection, "free" if it does not, as in the paper.
         exceptions: Settings that differ for some domains, by name: "seeds", "block", "calibration_seeds", "budgets" or
-            "schedules", fewer than the study's.
+            "schedules", fewer than the study's. With fewer seeds, final samples are not compared as distributions.
     """
 
     preset: str
@@ -219,8 +219,8 @@ _PLAIN = ("terminal", "stepwise", "periodic", "adaptive:paper")
 _RAMP, _REPLICA, _FLOW = (tuple(f"{name}-{kind}" for name in SYNTHETIC) for kind in ("ramp", "replica", "flow"))
 _ONE_ROW: dict[str, Any] = {"budgets": (0.0, 0.25, 1.0), "schedules": _PLAIN}
 _PDM = {
-    "seeds": 8,
-    "block": 8,
+    "seeds": 16,
+    "block": 16,
     "calibration_seeds": 16,
     "budgets": (0.0, 0.1, 0.25, 0.5, 0.75, 1.0),
     "schedules": _PLAIN,
@@ -235,7 +235,7 @@ PRESETS: dict[str, Study] = {
         block=256,
         kappa_domains=(),
         exceptions={
-            **dict.fromkeys(_REPLICA, {"schedules": _PLAIN}),
+            **{name: {"schedules": _PLAIN} for name in _REPLICA},
             **dict.fromkeys((*SYNTHETIC, *_FLOW), _ONE_ROW),
             "pdm": _PDM,
         },
@@ -264,9 +264,9 @@ PRESETS: dict[str, Study] = {
     "paper": Study("paper", domains=(*SYNTHETIC, *FLOWS), kappas=_KAPPAS),
     "large": Study("large", seeds=256, block=64, calibration_seeds=256, kappas=_KAPPAS, kappa_seeds=64),
 }
-"""`main` is the default: every table and figure of the paper in a few minutes. Its dynamics are ramps, chosen before any
-comparison, with the fitted replicas; Langevin dynamics and constant speed are counter-examples at the table's budget.
-`paper` is the paper's protocol on all dynamics."""
+"""`main` is the default: every table and figure of the paper in a few minutes. Its dynamics are ramps, chosen before
+any comparison, with the fitted replicas; Langevin dynamics and constant speed are counter-examples at the table's
+budget. `paper` is the paper's protocol on all dynamics."""
 
 
 def preset(name: str) -> Study:

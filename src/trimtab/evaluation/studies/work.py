@@ -37,7 +37,7 @@ from trimtab.evaluation.studies.rules import BEST_WINDOW, RULES, Rule, best_wind
 from trimtab.evaluation.studies.schedules import ScheduleInputs, study_schedule
 from trimtab.evaluation.studies.tasks import Task, code_version, domain_of
 from trimtab.evaluation.studies.traces import Trace, about
-from trimtab.prices.calibration import Price, calibrate
+from trimtab.prices.calibration import calibrate
 from trimtab.prices.objective import finite
 from trimtab.prices.price import Price, load
 from trimtab.schedules import Stepwise
@@ -116,7 +116,8 @@ def _calibrate(task: Task, made: Domain, inputs: Mapping[str, bytes]) -> Result:
         by_finals: dict[str, Any] = {"objective": "endpoint", "distance": problem.distance}
         options = by_finals if method == "race" else {"objective": "path"}
         most = max(2, round(_iterations(run(Stepwise())))) if task.unit == "iteration" else 1.0
-        prices = calibrate(run, most, method, unit=task.unit, check=False, **options)
+        quiet: Any = {"check": False, "progress": lambda text: None}
+        prices = calibrate(run, most, method, unit=task.unit, **quiet, **options)
     return Result([], _timing(task), shared=_as_bytes(prices.save))
 
 
