@@ -32,8 +32,8 @@ lint: install
 	$(BIN)/mypy
 
 docs: install
-	$(BIN)/python -m pytest tests/docs
-	@echo "Every snippet of README.md and docs/ runs, and every link leads somewhere. make figures measures and draws again."
+	$(BIN)/python -m pytest tests/docs/test_docs.py
+	@echo "Every snippet of README.md and docs/ runs, every link leads somewhere, and the word counts hold."
 
 site: install
 	$(BIN)/python docs/site build/site
@@ -46,12 +46,12 @@ wheel-test: dist
 	$(BIN)/python -m pytest tests/packaging
 
 figures: install
-	$(BIN)/python docs/make_prices.py
-	$(BIN)/python docs/make_choose.py
+	$(BIN)/python docs/make_online.py
+	$(BIN)/python docs/make_fidelity.py
 	$(BIN)/python docs/make_domains.py
-	$(BIN)/python docs/make_gallery.py
+	$(BIN)/python docs/make_choose.py
 
-# every part says how far it is, keeps what it has made, and goes on where it was stopped; a public PDM checkpoint
+# each part shows its progress, keeps what it has made and continues where it was stopped; a public PDM checkpoint
 # (docs/pdm.md says where it is from) is PUBLIC="--checkpoint FILE --circles MAP.json"
 evidence: install
 	$(BIN)/python docs/make_evidence.py $(PUBLIC)

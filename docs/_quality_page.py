@@ -1,4 +1,4 @@
-"""The tables and the figures of docs/quality.md and the README, from what docs/make_quality.py measured."""
+"""The tables and the figures of docs/results/quality.md, from what docs/make_quality.py measured."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import statistics
 from typing import Any
 
 import torch
-
 from _page import HERE
+
 from trimtab.evaluation.domains import SYNTHETIC
 from trimtab.schedules.style import PAGE, figure_style, look_of
 
-__all__ = ["BUDGETS", "DEFAULT", "JUDGED", "PATH", "QUARTER", "RIVALS", "RULED", "draw", "draw_median", "tables"]
+__all__ = ["BUDGETS", "DEFAULT", "JUDGED", "PATH", "QUARTER", "RIVALS", "RULED", "draw", "tables"]
 
 BUDGETS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.95)
 QUARTER = BUDGETS.index(0.25)
@@ -181,12 +181,13 @@ def tables(cells: dict[str, Any]) -> str:
     """The Markdown between the markers."""
     points = len(cells) * len(BUDGETS)
     samples = {key: _counts(cells, key, words) for key, words in (("n", "fresh samples"), ("n_more", "final samples"))}
-    ties, compared = _ties(cells)
+    ties, compared, ahead, behind_count = _counted(cells)
+    equal = compared - ties - ahead
     behind = [
         f"{points} comparisons per rival ({len(cells)} cells, B/T = {', '.join(f'{b:g}' for b in BUDGETS)}),",
-        f"{samples['n']}, paired by seed, equal total cost. Between two schedules that are",
-        f"equally good but not the same, chance puts about {0.025 * points:.1f} beyond 2 SE on either side;",
-        f"in {ties} of {compared} comparisons the race chose what the rival is, and nothing differs.",
+        f"{samples['n']}, paired by seed, equal total cost. The default is identical to the rival",
+        f"in {ties} of {compared} comparisons and ahead by more than 2 SE in {ahead}, so at most {equal} are between",
+        f"equals. Of these, chance puts at most {0.0228 * equal:.0f} behind by more than 2 SE; {behind_count} are.",
     ]
     if set(RULED) & set(measured(cells)):
         behind += [
@@ -247,12 +248,14 @@ def _with(cells: dict[str, Any], method: str) -> dict[str, Any]:
     return {name: cell for name, cell in cells.items() if method in cell["rows"]}
 
 
-def _ties(cells: dict[str, Any]) -> tuple[int, int]:
-    """In how many comparisons of endpoints no sample differs, and how many there are."""
+def _counted(cells: dict[str, Any]) -> tuple[int, int, int, int]:
+    """Return how many comparisons of endpoints are ties, how many there are, and how many are ahead and behind."""
     found = [
         gap for rival in RIVALS for c in _with(cells, rival).values() for gap in c["rows"][rival]["behind"]["endpoint"]
     ]
-    return sum(gap["mean"] == gap["se"] == 0 for gap in found), len(found)
+    ties = sum(gap["mean"] == gap["se"] == 0 for gap in found)
+    ahead = sum(gap["mean"] < -2 * gap["se"] for gap in found)
+    return ties, len(found), ahead, sum(gap["mean"] > 2 * gap["se"] for gap in found)
 
 
 def _counts(cells: dict[str, Any], key: str, words: str) -> str:
@@ -272,27 +275,6 @@ DRAWN = {
     "paper's rule": "adaptive:paper",
     "planned": "planned",
 }
-
-
-def draw_median(cells: dict[str, Any]) -> None:
-    """docs/images/quality-median.png: the median over samplers of endpoint distance, against budget."""
-    with figure_style() as plt:
-        drawn, ax = plt.subplots(figsize=(0.7 * PAGE, 2.2))
-        for method, key in DRAWN.items():
-            if method == "planned":
-                continue
-            look = look_of(key)
-            ends = [[v["mean"] / c["terminal"]["mean"] for v in c["rows"][method]["endpoint"]] for c in cells.values()]
-            middle = [statistics.median(column) for column in zip(*ends, strict=True)]
-            words = "trimtab's default" if method == DEFAULT else method
-            ax.plot(BUDGETS, middle, color=look.colour, ls=look.dashes, marker=look.marker, label=words)
-        ax.set(xlabel="share of all projections paid for", ylabel="distance of final samples\nto full projection")
-        ax.set_ylim(0, 1.15)
-        ax.axhline(1, color="#888888", lw=0.8, ls=":")
-        ax.text(BUDGETS[-1], 1.02, "one projection at the end", ha="right", va="bottom", color="#666666", fontsize=7)
-        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncol=4)
-        drawn.tight_layout()
-        drawn.savefig(HERE / "images" / "quality-median.png", dpi=150, bbox_inches="tight")
 
 
 def draw(cells: dict[str, Any]) -> None:

@@ -3,9 +3,9 @@
     python docs/fit_replica.py se3 [trials, 150 unless told]
     python docs/fit_replica.py check        # what comes out with the settings that are kept, for all six
 
-Prints the settings found and what comes out with them. `se3` in `src/trimtab/domains/replica.json` was found with this;
-the other five are from an earlier search, which is not part of trimtab and whose settings for SE(3) diverge here
-(docs/domains.md).
+Prints the settings found and what comes out with them. `se3` in `replica.json` of the domains was found with
+this; the other five are from an earlier search, which is not part of trimtab and whose settings for SE(3) diverge here
+(docs/results/domains.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Renew what docs/choose-a-schedule.md and docs/advise.md show: a table, an example of advice and its picture.
+"""Renew what docs/results/budgets.md shows: the projections that each domain needs.
 
 Run it from the repository's root: `python docs/make_choose.py`
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import argparse
 
-from _page import HERE, renew
+from _page import renew
+
 from trimtab.advice.recommend import advise
 from trimtab.advice.result import Advice
 from trimtab.cli.advise import FIRST_SEED
@@ -43,9 +44,7 @@ def main() -> None:
     rows = [row(source, each) for source, each in advice.items()]
     for source, each in advice.items():  # what the text below the table quotes
         print(source.name, *(finding.text for finding in each.findings if finding.name == "tails"), sep=": ")
-    renew("choose-a-schedule.md", "table", "\n".join([HEAD, "|---" * 9 + "|", *rows]))
-    renew("advise.md", "advice", f"```text\n{advice[MINE]}\n```")
-    advice[MINE].plot(HERE / "images" / "advise.png")
+    renew("results/budgets.md", "table", "\n".join([HEAD, "|---" * 9 + "|", *rows]))
 
 
 if __name__ == "__main__":

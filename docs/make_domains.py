@@ -1,4 +1,4 @@
-"""Renew the tables of docs/domains.md: what adaptive correction gains over periodic, by kappa and by dynamics.
+"""Renew the tables of docs/results/domains.md: what adaptive correction gains over periodic, by kappa and by dynamics.
 
 Run it from the repository's root: `python docs/make_domains.py [langevin] [flows] [ramps]`; all three unless told. The
 studies are kept in runs/domains and go on where they were stopped; studies of other code are begun anew.
@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from _page import renew
 from fit_replica import outcome
 
-from _page import renew
 from trimtab.evaluation.domains import FLOWS, SYNTHETIC, VARIANTS, domain
 from trimtab.evaluation.studies.config import Study, StudyError
 from trimtab.evaluation.studies.engine import run_study
@@ -95,12 +95,12 @@ def main(parts: list[str]) -> None:
     """Run the studies and renew the tables."""
     if "langevin" in parts:
         summary = summary_of(STUDY, "langevin")
-        renew("domains.md", "tables", "\n\n".join(table(summary, key) for key in SCHEDULES))
+        renew("results/domains.md", "tables", "\n\n".join(table(summary, key) for key in SCHEDULES))
     if "flows" in parts:
         study = replace(STUDY, domains=(*SYNTHETIC, *FLOWS), kappas=())
-        renew("domains.md", "flows", flow_table(summary_of(study, "flows")))
+        renew("results/domains.md", "flows", flow_table(summary_of(study, "flows")))
     if "ramps" in parts:
-        renew("domains.md", "ramps", ramp_table())
+        renew("results/domains.md", "ramps", ramp_table())
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Measure how much to correct at equal cost in iterations, and write the tables and the figure of docs/effort.md.
+"""Measure how much to correct at equal cost in iterations, and write the tables of docs/results/effort.md.
 
-    python docs/make_effort.py                      what is not in docs/effort.json yet, then the page
+    python docs/make_effort.py                      what is not in docs/results/effort.json yet, then the page
     python docs/make_effort.py --cells linkage      some of it
     python docs/make_effort.py --anew               everything again
 
@@ -8,7 +8,7 @@ The cost of a run is the iterations of its solver, those of the closing projecti
 step is 1. Everything that has to be fitted (prices, budgets of whole projections, tau, the place of a window, values of
 rules that know no budget) is fitted to a cost on 64 seeds from 1,100,000 on and measured on 256 seeds from 700,000 on;
 for domains with a trained model these are 16 and 32. What a run then cost stands beside its error. Seconds are measured
-apart. Finished cells are kept in docs/effort.json.
+apart. Finished cells are kept in docs/results/effort.json.
 """
 
 from __future__ import annotations
@@ -23,22 +23,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from _effort_page import SHARES, draw, ends_table, seconds_table, table
+from _page import HERE, renew
 from _quality_page import RULED
 from torch import Tensor
 
 import trimtab as tt
-from _page import HERE, renew
 from trimtab.core.files import write_atomically
 from trimtab.core.metrics import summary
 from trimtab.evaluation.domains import Domain
 from trimtab.evaluation.studies.rules import find_rule
-from trimtab.prices import Mean
-from trimtab.prices.mean import AtPrice
 from trimtab.schedules import Geometric, Inexact, RandomRamp, windows
+from trimtab.schedules.style import figure_style, look_of
 
 CALIBRATION, EVALUATION = 1_100_000, 700_000
-STORE = HERE / "effort.json"
+STORE = HERE / "results" / "effort.json"
 CELLS: dict[str, tuple[str, dict[str, Any], int, int]] = {  # calibration and evaluation seeds
     "linkage": ("linkage", {"kappa": 0.3}, 64, 256),
     "linkage, calm": ("linkage", {"kappa": 0.1, "bursts": 0}, 64, 256),
@@ -120,7 +118,9 @@ def schedules_of(cell: Cell) -> list[Schedules]:
     reference = problem.rollout(tt.Stepwise()).final
     each = fitted(lambda k: iterations(problem.rollout(Inexact(k))), [1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 9.0])
     least = iterations(problem.rollout(Inexact(1.0)))
-    tau = fitted(lambda e: iterations(problem.rollout(_one_tau(T, e))), [-2.0, *(k / 2 for k in range(-1, 12))])
+    tau = fitted(
+        lambda e: iterations(problem.rollout(_one_tau(e), unit="iteration")), [-2.0, *(k / 2 for k in range(-1, 12))]
+    )
     found = []
     for units in wanted:
         counts = {name: max(1, round(costing[name](units))) for name in whole}
@@ -133,16 +133,11 @@ def schedules_of(cell: Cell) -> list[Schedules]:
         row["one iteration, evenly"] = tt.Periodic(min(T, max(1, int(units)))), {"unit": "iteration"}
         if units >= least:  # for less there is no iteration at every step
             row["inexact at every step"] = Inexact(each(units)), {}
-        row["one tau"] = _one_tau(T, tau(units)), {}
+        row["one tau"] = _one_tau(tau(units)), {"unit": "iteration"}
         row |= {
             f"repeat for {o}": (price.at(max(price.closing_reserve, int(units))), {}) for o, price in repeat.items()
         }
         row["iterations, default"] = raced.at(max(raced.closing_reserve, int(units))), {}
-        try:
-            mean = tt.calibrate(problem, Mean(round(units)), unit="iteration")
-            row["mean budget for endpoint"] = mean.at(Mean(round(units))), {}
-        except ValueError as error:  # out of reach: it is left out, and said
-            print(f"  mean budget left out: {error}", flush=True)
         found.append(row)
     return found
 
@@ -164,9 +159,9 @@ def _by_rule(cell: Cell, key: str) -> Make:
     return lambda b, n: rule.at(torch.full((n,), b))
 
 
-def _one_tau(n_steps: int, exponent: float) -> tt.Schedule:
+def _one_tau(exponent: float) -> Any:
     """Iterate until the defect is below one number, the same at every step."""
-    return AtPrice(torch.full((n_steps,), 10.0**-exponent, dtype=torch.float64), counted="iteration")
+    return lambda view: view.defect >= 10.0**-exponent
 
 
 def measured(cell: Cell, schedule: tt.Schedule, options: dict[str, Any]) -> dict[str, Any]:
@@ -191,7 +186,6 @@ def measured(cell: Cell, schedule: tt.Schedule, options: dict[str, Any]) -> dict
 
 def timed(cell: Cell) -> list[dict[str, Any]]:
     """What a run spent in its solver, by its own record, as a share of full projection, beside its iterations."""
-    T = cell.n_steps
     ways: Schedules = {
         "full projection": (tt.Stepwise(), {}),
         "whole, evenly, 50% of the steps": (tt.Periodic(0.5), {}),
@@ -199,7 +193,7 @@ def timed(cell: Cell) -> list[dict[str, Any]]:
         "two iterations at every step": (Inexact(2), {}),
         "one iteration at every step": (Inexact(1), {}),
         "one iteration, evenly, 25% of the steps": (tt.Periodic(0.25), {"unit": "iteration"}),
-        "until below one tau of 0.01": (_one_tau(T, 2.0), {}),
+        "until below one tau of 0.01": (_one_tau(2.0), {"unit": "iteration"}),
     }
     rows = []
     for way, (schedule, options) in ways.items():
@@ -221,6 +215,137 @@ def measure(name: str) -> dict[str, Any]:
     for k, number in enumerate(("one iteration", "two iterations"), start=1):
         ends[f"{number} at every step"] = measured(cell, Inexact(k), {})
     return {"iterations": iterations(cell.full), "steps": cell.n_steps, "ends": ends, "rows": rows}
+
+
+SHARES = (0.1, 0.25, 0.5)
+BY_PRICE = (
+    "whole, dp for path",
+    "whole, default",
+    "repeat for path",
+    "repeat for endpoint",
+    "iterations, default",
+)
+BASELINES = (
+    "whole, evenly",
+    "whole, last steps",
+    "whole, best window",
+    "whole, geometric",
+    "whole, random ramp",
+    "whole, accumulated defect",
+    "whole, event with a gap",
+    "whole, above noise",
+    "whole, until below",
+    "one iteration, evenly",
+    "inexact at every step",
+    "one tau",
+)
+METHODS = (*BASELINES, *BY_PRICE)
+DRAWN = {  # the schedule whose look it has; whole projections are dashed
+    "whole, evenly": "periodic",
+    "one iteration, evenly": "periodic",
+    "whole, default": "raced",
+    "iterations, default": "raced",
+    "repeat for path": "repeat",
+    "one tau": "one tau",
+}
+Row = dict[str, Any]
+MEASURES: dict[str, tuple[Callable[[Row], float], Callable[[Row], str]]] = {
+    "NEPE": (lambda row: row["NEPE"][0], lambda row: f"{row['NEPE'][0]:.3f}"),
+    "median endpoint": (lambda row: row["median"], lambda row: f"{row['median']:.1e}"),
+    "mean endpoint": (
+        lambda row: row["endpoint"][0],
+        lambda row: f"{row['endpoint'][0]:.2g} ± {row['endpoint'][1]:.1g}",
+    ),
+}
+
+
+def table(cells: dict[str, Any]) -> str:
+    """Errors at equal cost, one table per domain."""
+    shown = {name: cell for name, cell in cells.items() if cell["rows"]}
+    return "\n\n".join(f"**{name}**\n\n{_one_table(cell)}" for name, cell in shown.items())
+
+
+def _one_table(cell: dict[str, Any]) -> str:
+    columns = [(share, name) for share in SHARES for name in MEASURES]
+    lines = ["| way | " + " | ".join(f"{share:.0%}: {name}" for share, name in columns) + " |"]
+    lines.append("|---" * (1 + len(columns)) + "|")
+    found = {(row["share"], row["method"]): row for row in cell["rows"]}
+    best = {
+        (share, name): min(
+            (MEASURES[name][0](row) for (s, _), row in found.items() if s == share and not _off(row)), default=None
+        )
+        for share, name in columns
+    }
+    for method in METHODS:
+        texts = []
+        for share, name in columns:
+            row = found.get((share, method))
+            if row is None:
+                texts.append("out of reach")
+                continue
+            value, text = MEASURES[name]
+            shown = f"**{text(row)}**" if not _off(row) and value(row) == best[share, name] else text(row)
+            first = name == next(iter(MEASURES))
+            texts.append(f"{shown} ({row['cost']:.0%})" if first and _off(row) else shown)
+        lines.append(f"| {method} | " + " | ".join(texts) + " |")
+    return "\n".join(lines)
+
+
+def _off(row: Row) -> bool:
+    """Return whether a run cost more than 15% more or less than it should; it is then in brackets, and never bold."""
+    return bool(abs(row["cost"] - row["share"]) > 0.15 * row["share"])
+
+
+def ends_table(cells: dict[str, Any]) -> str:
+    """What full projection takes, and the simplest ways to take less."""
+    lines = [
+        "| domain | iterations of full projection, per step | one iteration at every step: cost, NEPE, "
+        "endpoint | two iterations at every step | at the end alone: NEPE, endpoint |",
+        "|---|---|---|---|---|",
+    ]
+    for name, cell in cells.items():
+        each = [cell["ends"].get(f"{number} at every step") for number in ("one iteration", "two iterations")]
+        shown = [
+            f"{end['cost']:.0%}, {end['NEPE'][0]:.3f}, {end['endpoint'][0]:.2g}" if end else "not measured"
+            for end in each
+        ]
+        end = cell["ends"]["terminal"]
+        shown.append(f"{end['NEPE'][0]:.3f}, {end['endpoint'][0]:.2g}")
+        lines.append(f"| {name} | {cell['iterations'] / cell['steps']:.2f} | " + " | ".join(shown) + " |")
+    judged = {name: cell["ends"] for name, cell in cells.items() if "length" in cell["ends"]["full"]}
+    for name, ends in judged.items():
+        told = [f"{end} {row['length'][0]:.3f} ± {row['length'][1]:.3f}" for end, row in ends.items()]
+        lines += ["", f"Length of the final trajectories of {name}: {', '.join(told)}."]
+    return "\n".join(lines)
+
+
+def seconds_table(cells: dict[str, Any]) -> str:
+    """Iterations and seconds side by side, as shares of those of full projection."""
+    timed_ones = {name: cell["timing"] for name, cell in cells.items() if "timing" in cell}
+    ways = [row["way"] for row in next(iter(timed_ones.values()))]
+    lines = ["| domain | " + " | ".join(ways) + " |", "|---|" + "---|" * len(ways)]
+    for name, rows in timed_ones.items():
+        shown = [f"{row['cost']:.0%} / {row['seconds']:.0%}" for row in rows]
+        lines.append(f"| {name} | " + " | ".join(shown) + " |")
+    return "\n".join(lines)
+
+
+def draw(cells: dict[str, Any]) -> None:
+    """The median distance of final states against what was spent."""
+    cells = {name: cell for name, cell in cells.items() if cell["rows"]}
+    with figure_style() as plt:
+        figure, axes = plt.subplots(1, len(cells), figsize=(2.7 * len(cells), 3.4), squeeze=False, layout="constrained")
+        for axis, (name, cell) in zip(axes[0], cells.items(), strict=True):
+            for method, key in DRAWN.items():
+                rows = [row for row in cell["rows"] if row["method"] == method]
+                look, dashes = look_of(key), "--" if method.startswith("whole") else "-"
+                costs, ends = [row["cost"] for row in rows], [row["median"] for row in rows]
+                axis.plot(costs, ends, ls=dashes, color=look.colour, marker=look.marker, label=method)
+            axis.set(title=name, xlabel="iterations, share of full", yscale="log")
+        axes[0][0].set_ylabel("median endpoint distance")
+        handles, labels = axes[0][0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+        figure.savefig(HERE / "images" / "effort.svg", metadata={"Date": None})
 
 
 def main() -> None:
@@ -246,9 +371,9 @@ def main() -> None:
             store[name]["timing"] = timed(cell_of(name))
             write_atomically(STORE, f"{json.dumps(store, indent=1)}\n".encode())
     cells = {name: store[name] for name in CELLS if name in store}
-    renew("effort.md", "costs", table(cells))
-    renew("effort.md", "ends", ends_table(cells))
-    renew("effort.md", "seconds", seconds_table(cells))
+    renew("results/effort.md", "costs", table(cells))
+    renew("results/effort.md", "ends", ends_table(cells))
+    renew("results/effort.md", "seconds", seconds_table(cells))
     draw(cells)
 
 

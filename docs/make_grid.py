@@ -1,4 +1,4 @@
-"""Write the tables and figures of docs/grid.md: schedules and budgets on the power grid, all measures side by side.
+"""Write the tables and figures of docs/results/grid.md: schedules and budgets on the power grid.
 
     python docs/make_grid.py [--case case14 case30] [--parts distributions measures] [--seeds 96] [--many 192]
 
@@ -16,16 +16,15 @@ from time import process_time
 from typing import Any
 
 import torch
-from _grid_distributions import distribution, excess
+from _page import HERE, renew
 from matplotlib.figure import Figure
 from torch import Tensor
 
 import trimtab as tt
-from _page import HERE, renew
-from trimtab.core.distributions import compare_samples
+from trimtab.core.distributions import compare_samples, energy_excess
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.identity import fingerprint
-from trimtab.core.metrics import nepe
+from trimtab.core.metrics import Summary, nepe
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
@@ -34,7 +33,7 @@ from trimtab.evaluation.domains.base import Domain
 from trimtab.evaluation.domains.grid.case import Grid
 from trimtab.evaluation.domains.grid.domain import draw_grid, features
 from trimtab.evaluation.domains.grid.model import given_demand, shipped_model, true_points
-from trimtab.evaluation.domains.grid.power import load_grid
+from trimtab.evaluation.domains.grid.power import load_grid, loadings
 from trimtab.evaluation.report.formats import Cell, Table
 from trimtab.schedules.style import figure_style, look_of
 
@@ -55,6 +54,9 @@ DRAWN = {  # the schedule whose look it has; what is priced for the endpoint is 
 }
 MEASURES = {"nepe": ("NEPE", 1.0), "endpoint": ("endpoint distance", 1.0), "cost_gap": ("cost gap, %", 100.0)}
 PARTS = ("distributions", "measures")
+STEPWISE = ("stepwise", 1.0)
+Found = dict[tuple[str, float], dict[str, Tensor]]
+Row = list[str | int | Cell]
 MANY = (("terminal", 0.0), ("periodic", 0.25), ("stepwise", 1.0))  # their distributions are looked at with more samples
 
 
@@ -177,6 +179,68 @@ def table_of(case: str, found: dict[tuple[str, float], dict[str, Tensor]], real:
     return Table("grid", f"{case}: all measures", columns, rows, notes)
 
 
+def kinds_of(case: str, real: Tensor) -> dict[str, Callable[[Tensor], Tensor]]:
+    """By name, from states (n, d) to what is compared of them."""
+    grid, model = load_grid(case), shipped_model(case)
+    seen = features(grid, real)
+    unlike = seen.std(dim=0) > 1e-9  # a voltage that is held has no spread to be measured by
+    return {
+        "loadings and voltages": lambda x: features(grid, x),
+        "loadings": lambda x: loadings(grid, x),
+        "loadings and voltages, each in its standard deviation": (
+            lambda x: features(grid, x)[:, unlike] / seen.std(dim=0)[unlike]
+        ),
+        "the whole state": model.standardise,
+    }
+
+
+def distribution(case: str, found: Found, real: Tensor) -> Table:
+    """How far the final samples are from true operating points, in four kinds of numbers."""
+    kinds = kinds_of(case, real)
+    rows: list[Row] = []
+    floors: dict[str, str] = {}
+    for (name, budget), content in found.items():
+        row: Row = [name, f"{budget:g}"]
+        for kind, embed in kinds.items():
+            near = compare_samples(content["final"][:, 0], real, embed=embed, shift=0.0, called="true points")
+            row += [Cell(near.value), Cell(near.p)]
+            floors[kind] = f"{kind} {near.floor:.4f} (95%: {near.floor_high:.4f})"
+        rows.append(row)
+    columns = ["Schedule", "B/T", *(text for kind in kinds for text in (kind, "p"))]
+    notes = [
+        f"Energy distance, a root, of {len(found[STEPWISE]['final'])} samples to {len(real)} true operating points "
+        "with demands of their own, drawn alike. The whole state: all its numbers in units of the model's standard "
+        "deviations.",
+        f"Noise floors with so many samples: {'; '.join(floors.values())}.",
+    ]
+    return Table("distribution", f"{case}: final samples as distributions", columns, rows, notes)
+
+
+def excess(case: str, found: Found, real: Tensor) -> Table:
+    """The same without what noise adds: unbiased squares, and how much farther than stepwise samples."""
+    rows: list[Row] = []
+    for (name, budget), content in found.items():
+        row: Row = [name, f"{budget:g}"]
+        for embed in kinds_of(case, real).values():
+            samples, stepwise = (embed(one["final"][:, 0]) for one in (content, found[STEPWISE]))
+            truth = embed(real)
+            row.append(_cell(energy_excess(samples, truth)))
+            row.append(_cell(energy_excess(samples, truth, less=stepwise)))
+        rows.append(row)
+    columns = ["Schedule", "B/T"]
+    for kind in kinds_of(case, real):
+        columns += [kind, "less stepwise's"]
+    notes = [
+        "Squared energy distance, unbiased: it is 0 on average where nothing differs, and may fall below. ± is the "
+        "standard error by leaving out one sample at a time; that of a difference is of paired samples."
+    ]
+    return Table("excess", f"{case}: the same without the noise floor", columns, rows, notes)
+
+
+def _cell(found: Summary) -> Cell:
+    return Cell(found.mean, found.se)
+
+
 def times(made: Domain, n: int = 32) -> Table:
     """Processor time of the parts of a step, per sample."""
     problem = made.problem(range(n))
@@ -216,7 +280,7 @@ def draw_points(case: str, found: dict[tuple[str, float], dict[str, Tensor]], re
     figure.colorbar(lines, ax=axes, label="share of the line's rating", shrink=0.8)
     figure.savefig(HERE / "images" / f"grid-{case}.png", dpi=110)
     words = f"Operating points of {case}: lines by load, circles are loads, squares generation"
-    return f"![{words}](images/grid-{case}.png)\n"
+    return f"![{words}](../images/grid-{case}.png)\n"
 
 
 def draw_measures(case: str, found: dict[tuple[str, float], dict[str, Cell]]) -> str:
@@ -244,7 +308,7 @@ def draw_measures(case: str, found: dict[tuple[str, float], dict[str, Cell]]) ->
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=len(DRAWN))
         figure.savefig(HERE / "images" / f"grid-{case}-measures.png", dpi=110)
-    return f"![NEPE, endpoint distance and cost gap against budget on {case}](images/grid-{case}-measures.png)\n"
+    return f"![NEPE, endpoint distance and cost gap against budget on {case}](../images/grid-{case}-measures.png)\n"
 
 
 def main() -> None:
@@ -265,7 +329,7 @@ def main() -> None:
             more = evaluated(made, work, arguments.many, MANY)
             real = truth(grid, work, arguments.many, independent=True)
             tables = [distribution(case, more, real), excess(case, more, real)]
-            renew("grid.md", f"{case} distributions", _text(tables))
+            renew("results/grid.md", f"{case} distributions", _text(tables))
         if "measures" in arguments.parts:
             found, real = evaluated(made, work, arguments.seeds), truth(grid, work, arguments.seeds)
             facts = json.dumps(_model_facts(case))
@@ -275,7 +339,7 @@ def main() -> None:
             }
             pictures = draw_points(case, found, real) + "\n" + draw_measures(case, cells)
             text = _text([table_of(case, found, real), times(made)])
-            renew("grid.md", case, f"{text}\n{pictures}\n<!-- the model: {facts} -->")
+            renew("results/grid.md", case, f"{text}\n{pictures}\n<!-- the model: {facts} -->")
 
 
 def _text(tables: Sequence[Table]) -> str:

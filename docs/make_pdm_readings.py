@@ -1,4 +1,4 @@
-"""Write what docs/pdm.md says of final trajectories, of path errors under four scores, and of readings of Table 2.
+"""Write docs/results/pdm.md: final trajectories, path errors under four scores, and readings of Table 2.
 
     python docs/make_pdm_readings.py --checkpoint FILE --circles MAP.json [--seeds 32] [--work runs/pdm-docs]
 
@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from _remembered import remembered
+from _page import renew
 from torch import Tensor
 
 import trimtab as tt
-from _page import renew
-from trimtab.constraints.obstacles.avoid import AvoidObstacles
-from trimtab.constraints.obstacles.geometry import Obstacles
 from trimtab.core.distributions import compare_samples
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.identity import fingerprint
@@ -62,7 +59,6 @@ class Reading:
         schedules: That are run; keys of `LABELS`.
         budget: Of the eligible updates.
         scores: Whether path errors are measured under all four scores.
-        room: Half the side of the square that projections keep waypoints in; PDM's bounds are 1.
     """
 
     name: str
@@ -71,58 +67,16 @@ class Reading:
     schedules: tuple[str, ...] = SHOWN
     budget: float = BUDGET
     scores: bool = False
-    room: float = 1.0
 
     def problem(self, seeds: range) -> Any:
         """For these seeds."""
-        starts = f"{self.settings.get('checkpoint')} {self.settings['eligible_from']}"
-        problem = remembered(domain("pdm", **self.settings).problem(seeds), starts)
-        return problem if self.room == 1 else replace(problem, constraint=Roomier.of(problem.constraint, self.room))
-
-
-@dataclass(frozen=True, eq=False)
-class Roomier(tt.Constraint):
-    """Paths among the same obstacles in a larger square: the search for a map that is `room` times as small.
-
-    Attributes:
-        inner: Among the smaller obstacles, in the square that the search keeps to.
-        room: Half the side of the larger square.
-    """
-
-    inner: AvoidObstacles = field(metadata={"per_sample": True})
-    room: float
-
-    @classmethod
-    def of(cls, avoid: AvoidObstacles, room: float) -> Roomier:
-        """The same map with more room around it; every length of the search shrinks with it."""
-        lengths = {
-            name: getattr(avoid.effort, name) / room for name in ("step", "reach", "hopeless", "leap", "overhang")
-        }
-        smaller = Obstacles(avoid.obstacles.circles.double() / room)
-        ends = {name: getattr(avoid, name).double() / room for name in ("start", "goal")}
-        effort, tolerance = replace(avoid.effort, **lengths), avoid.tolerance / room
-        return cls(replace(avoid, obstacles=smaller, **ends, tolerance=tolerance, effort=effort), room)
-
-    def project(self, x: Tensor) -> tt.Projection:
-        """(n, C, W) to the same; channels beyond the positions stay as they are."""
-        answer = self.inner.project(torch.cat([x[:, :2] / self.room, x[:, 2:]], dim=1).double())
-        y = torch.cat([answer.x[:, :2] * self.room, answer.x[:, 2:]], dim=1).to(x)
-        return tt.Projection(y, answer.converged, answer.iterations)
-
-    def defect(self, x: Tensor) -> Tensor:
-        """Summed depth, (n,): that of the smaller map, enlarged."""
-        return (self.inner.defect(x.double() / self.room) * self.room).to(x)
-
-    def take(self, rows: Tensor) -> Roomier:
-        """Of some samples."""
-        return Roomier(self.inner.take(rows), self.room)
+        return domain("pdm", **self.settings).problem(seeds)
 
 
 COUNTS = {"eligible_from": 0, "defect": "colliding-segments", "effective_from": 6}
 READINGS = (
     Reading("six", "segment depth, from level 6", {"eligible_from": 6}, scores=True),
     Reading("all", "segment depth, all levels", {"eligible_from": 0}, scores=True),
-    Reading("room", "segment depth, all levels, waypoints free to leave the map", {"eligible_from": 0}, TWO, room=64.0),
     Reading("A", "A: residual, from level 4", {"eligible_from": 4, "defect": "residual"}, TWO),
     Reading("B", "B, every look counted: colliding segments, all levels, no effect below 6", COUNTS, TWO),
     Reading(
@@ -132,11 +86,6 @@ READINGS = (
         ("stepwise", "terminal", "paper"),
         budget=0.63,  # as many corrections as a quarter of all 250 updates
     ),
-)
-
-LEVELS = (  # all of them, within PDM's bounds and without
-    Reading("all", "segment depth, all levels, waypoints kept in the map", {"eligible_from": 0}, scores=True),
-    Reading("room", "segment depth, all levels, waypoints free to leave it", {"eligible_from": 0}, TWO, room=64.0),
 )
 
 
@@ -229,7 +178,7 @@ def embedded(x: Tensor) -> Tensor:
 
 def planned_paths(problem: Any, circles: Tensor, seeds: int) -> Tensor:
     """What a planner finds for the same starts and goals, (m, w, 2)."""
-    sampler = problem.sampler.inner
+    sampler = problem.sampler
     starts, goals = sampler.starts.double(), sampler.goals.double()
     found = plan(Noise(as_seeds(range(500_000, 500_000 + seeds))), starts, goals, circles.double())
     return found.points[found.solved]
@@ -285,7 +234,7 @@ def main() -> None:
     wanted = {"own": READINGS[0]}
     if arguments.checkpoint is not None:
         files = {"checkpoint": str(arguments.checkpoint), "circles": str(arguments.circles)}
-        wanted |= {r.name: replace(r, settings=r.settings | files) for r in (*READINGS, *LEVELS)}
+        wanted |= {r.name: replace(r, settings=r.settings | files) for r in READINGS}
     if arguments.only:
         wanted = {name: wanted[name] for name in arguments.only}
     found = {name: evaluated(reading, seeds, calibration, arguments.work / name) for name, reading in wanted.items()}
@@ -302,10 +251,8 @@ def main() -> None:
     if found.keys() >= {reading.name for reading in READINGS}:
         title = "Table 2 of the paper, under several readings"
         tables["readings"] = [readings_table(found, READINGS, title)]
-    if found.keys() >= {reading.name for reading in LEVELS}:
-        tables["bounds"] = [readings_table(found, LEVELS, "All levels eligible, with PDM's bounds and without")]
     for name, some in tables.items():
-        renew("pdm.md", name, "\n".join(table.markdown() for table in some).replace("## ", "### "))
+        renew("results/pdm.md", name, "\n".join(table.markdown() for table in some).replace("## ", "### "))
 
 
 if __name__ == "__main__":

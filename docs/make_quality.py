@@ -1,6 +1,6 @@
 """Measure final samples at equal total cost, and write the tables and the figure of docs/quality.md.
 
-    python docs/make_quality.py                    what is not in docs/quality.json yet, then the page
+    python docs/make_quality.py                    what is not in docs/results/quality.json yet, then the page
     python docs/make_quality.py --cells so3 pdm    some of it
     python docs/make_quality.py --anew             everything again
     python docs/make_quality.py --cells pdm-public --checkpoint FILE --circles MAP.json
@@ -11,7 +11,7 @@ projection on 256 seeds from 610,000 on; for domains with a trained model these 
 every projection, the closing one included, and every rollout is checked to have paid for exactly its budget; rules that
 know no budget stop at it and may pay less, and their values are tuned for each budget on the calibration seeds. Domains
 that judge their final states are measured by that too, with a price of the same race made for it. Finished cells are
-kept in docs/quality.json, so that an interrupted run goes on where it was.
+kept in docs/results/quality.json, so that an interrupted run goes on where it was.
 """
 
 from __future__ import annotations
@@ -21,17 +21,15 @@ import json
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
-from _quality_page import BUDGETS, DEFAULT, JUDGED, PATH, QUARTER, RIVALS, RULED, draw, draw_median, tables
-from _remembered import remembered
+from _page import HERE, renew
+from _quality_page import BUDGETS, DEFAULT, JUDGED, PATH, QUARTER, RIVALS, RULED, draw, tables
 from torch import Tensor
 
 import trimtab as tt
-from _page import HERE, renew
 from trimtab.core import metrics
 from trimtab.core.budget import corrections
 from trimtab.core.distributions import compare_samples, minimum_detectable_shift
@@ -59,7 +57,7 @@ N_TRAINED, N_MORE_TRAINED, POSITIONS_TRAINED = 32, 64, 4  # a network is run at 
 CELLS = (*SYNTHETIC, *(f"{name}-flow" for name in SYNTHETIC), *TRAINED)
 FACTORS = (0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0)  # of the value at which a rule would spend the budget on average
 FACTORS_TRAINED = (0.2, 0.5, 1.0, 1.5)
-STORE = HERE / "quality.json"
+STORE = HERE / "results" / "quality.json"
 RULE_KINDS = AboveNoise, AccumulatedDefect, Trigger, UntilBelow
 Summed = dict[str, float]
 
@@ -255,7 +253,7 @@ def main() -> None:
     parser.add_argument("--cells", nargs="+", choices=CELLS, help=f"all by default, {PUBLIC} if its files are given")
     parser.add_argument("--checkpoint", help=f"of {PUBLIC}: a public PDM checkpoint")
     parser.add_argument("--circles", help=f"of {PUBLIC}: its map")
-    parser.add_argument("--anew", action="store_true", help="measure again what is in docs/quality.json")
+    parser.add_argument("--anew", action="store_true", help="measure again what is in docs/results/quality.json")
     options = parser.parse_args()
     files = bool(options.checkpoint and options.circles)
     wanted = options.cells or [name for name in CELLS if name != PUBLIC or files]
@@ -269,8 +267,6 @@ def main() -> None:
         place = f"{number}/{len(wanted)} {name}"
         own = {"checkpoint": options.checkpoint, "circles": options.circles}
         domain = tt.domain("pdm", **own) if name == PUBLIC else tt.domain(name)
-        if domain.name == "pdm":  # three fifths of its updates come before the first that may be corrected
-            domain = replace(domain, problem=lambda seeds, d=domain, name=name: remembered(d.problem(seeds), name))
         done[name] = measure(name, domain, lambda text, place=place: print(f"{place}: {text}", flush=True))
         cells = {cell: done[cell] for cell in CELLS if cell in done}
         text = json.dumps({"version": tt.__version__, "cells": cells}, separators=(",", ":"))
@@ -278,8 +274,7 @@ def main() -> None:
         print(f"{place}: {done[name]['seconds']} processor seconds", flush=True)
     cells = {cell: done[cell] for cell in CELLS if cell in done}
     draw(cells)
-    draw_median(cells)
-    renew("quality.md", "tables", tables(cells))
+    renew("results/quality.md", "tables", tables(cells))
 
 
 if __name__ == "__main__":

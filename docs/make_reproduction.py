@@ -1,4 +1,4 @@
-"""Write docs/reproduction.md: the paper's protocol on every kind of dynamics, its tables and figures.
+"""Write docs/results/reproduction.md: the paper's protocol on every kind of dynamics, its tables and figures.
 
     python docs/make_reproduction.py [--run runs/paper] [--workers 1]
 
@@ -13,9 +13,9 @@ import io
 from pathlib import Path
 from typing import Any
 
+from _page import HERE, renew
 from PIL import Image
 
-from _page import HERE, renew
 from trimtab.cli.main import main as trimtab
 from trimtab.core.files import read_json
 from trimtab.evaluation.domains import dynamics_of
@@ -56,7 +56,7 @@ def picture(summary: dict[str, Any], metric: str, ending: str) -> str:
     few = small.quantize(256, method=Image.Quantize.MAXCOVERAGE)  # rare colours too: a line in the legend alone
     few.save(HERE / "images" / f"paper-{metric}{ending}.png", optimize=True)
     words = LABELS[metric][0].upper() + LABELS[metric][1:]
-    return f"![{words} against budget: {FIGURES[ending]}](images/paper-{metric}{ending}.png)"
+    return f"![{words} against budget: {FIGURES[ending]}](../images/paper-{metric}{ending}.png)"
 
 
 def main() -> None:
@@ -73,10 +73,10 @@ def main() -> None:
         raise SystemExit("the study did not finish; run this again to go on")
     for table in TABLES:
         text = (run / "tables" / f"{table}.md").read_text(encoding="utf-8")
-        renew("reproduction.md", table, text.replace("## ", "### ", 1))
+        renew("results/reproduction.md", table, text.replace("## ", "### ", 1))
     summary = with_one_on_top(read_json(run / "summary.json"))
     for metric in LABELS:
-        renew("reproduction.md", metric, "\n\n".join(picture(summary, metric, ending) for ending in FIGURES))
+        renew("results/reproduction.md", metric, "\n\n".join(picture(summary, metric, ending) for ending in FIGURES))
 
 
 if __name__ == "__main__":

@@ -15,9 +15,8 @@ import griffe
 __all__ = ["Name", "api_pages", "public_names"]
 
 PACKAGE = "trimtab"
-HIDDEN = ("cli",)  # the command line has a page of its own
-LAST = ("experimental",)
-FIRST = ("core", "schedules", "constraints", "prices", "advice", "limits", "domains", "integrations")
+HIDDEN = ("cli", "evaluation")  # the command line has a page; the paper's evaluation is not the library
+FIRST = ("core", "schedules", "constraints", "prices", "advice", "integrations")
 
 
 @dataclass(frozen=True)
@@ -103,4 +102,4 @@ def _order(module: str) -> tuple[bool, tuple[int, str]]:
 def _place(room: str) -> tuple[int, str]:
     if room in FIRST:
         return FIRST.index(room), room
-    return (len(FIRST) + (room in LAST), room)
+    return len(FIRST), room

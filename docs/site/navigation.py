@@ -8,51 +8,29 @@ from pathlib import Path
 __all__ = ["navigation", "title_of"]
 
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "Start": ("index.md", "quickstart.md", "notebooks/your_loop.md", "gallery.md"),
-    "Wrap your loop": (
-        "wrap-your-sampler.md",
-        "your-loop.md",
-        "integrations.md",
-        "notebooks/diffusers_pipeline.md",
-        "constraints.md",
-    ),
-    "Choose": ("choose-a-schedule.md", "quality.md", "effort.md", "notebooks/choose_budget.md", "advise.md", "cli.md"),
-    "Understand": (
-        "evidence.md",
-        "prices.md",
-        "distributions.md",
-        "reliability.md",
-        "related-work.md",
-        "notation.md",
-    ),
-    "Reproduce": (
-        "studies.md",
-        "reproduction.md",
-        "domains.md",
-        "pdm.md",
-        "reaction-flow.md",
-        "grid.md",
-        "summary.md",
-        "performance.md",
-    ),
-    "Extend": ("contributing.md", "architecture.md", "dependencies.md"),
-    "About": ("changelog.md", "security.md", "code_of_conduct.md"),
+    "Start": ("index.md", "install.md", "quickstart.md", "notebooks/your_loop.md"),
+    "Use": ("your-loop.md", "integrations.md", "notebooks/diffusers_pipeline.md", "constraints.md", "cli.md"),
+    "Decide": ("choose-a-budget.md", "notebooks/choose_budget.md", "production.md"),
+    "Understand": ("how-it-works.md", "evidence.md", "related-work.md"),
+    "Reproduce": ("reproduce.md", "pdm.md", "reaction-flow.md", "grid.md"),
+    "Extend": ("contributing.md", "architecture.md", "changelog.md", "security.md", "code_of_conduct.md"),
 }
 REST = "Understand"  # where a page goes that is not named above
 ALONE = {"api": "API"}  # folders that are sections
+LINKED = ("code", "results")  # folders whose pages are reached by links only
 TITLES = {"index.md": "What it is", "api/index.md": "All names"}
 
 Entry = dict[str, "str | list[Entry]"]
 
 
 def navigation(pages: Path) -> list[Entry]:
-    """The navigation over all pages of a folder of Markdown; a page named here that is not there is an error.
+    """Return the navigation over all pages of a folder of Markdown; raise if a page named here does not exist.
 
     Args:
-        pages: The staged pages. Those under `code/` are reached by links alone.
+        pages: The staged pages.
     """
     there = {str(path.relative_to(pages).as_posix()) for path in pages.rglob("*.md")}
-    there = {page for page in there if not page.startswith("code/")}
+    there = {page for page in there if page.split("/")[0] not in LINKED}
     missing = [page for named in SECTIONS.values() for page in named if page not in there]
     if missing:
         raise ValueError(f"{missing} of the navigation do not exist; take them out of {Path(__file__).name}")

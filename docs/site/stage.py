@@ -73,7 +73,7 @@ class Stage:
             self._put(f"api/{name}", text)
         order = ["index.md", *(name for name in pages if name != "index.md")]
         self._put("api/order.txt", "\n".join(order))
-        for name in ("site.css",):
+        for name in ("site.css", "logo.svg"):
             self._copy(Path(__file__).with_name(name), name)
         shown: set[Path] = set()
         while self.wanted:

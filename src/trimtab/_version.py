@@ -1,3 +1,3 @@
 """The version, in a module of its own so that it can be read without importing torch."""
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"

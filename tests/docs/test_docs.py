@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from trimtab.evaluation.domains import DOMAINS
-
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+RESULTS = sorted((ROOT / "docs" / "results").glob("*.md"))
+LINKING = [*PAGES, *RESULTS, *(ROOT / f"{name}.md" for name in ("CONTRIBUTING", "CHANGELOG", "SECURITY"))]
+SCRIPTS = ["site", *(path.name for path in sorted((ROOT / "docs").glob("[a-z]*.py")))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"^```.*?^```|`[^`]*`", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
@@ -31,19 +32,40 @@ def test_snippets_run(page, tmp_path, monkeypatch):
         exec(compile(block, f"{page.name}, snippet {number}", "exec"), namespace)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", LINKING, ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
     missing = [link for link in LINK.findall(CODE.sub("", page.read_text())) if not (page.parent / link).exists()]
     assert not missing
 
 
-SCRIPTS = ["site", "fit_replica.py", *(f"make_{what}.py" for what in ("choose", "domains", "gallery", "resample"))]
+def words(pages):
+    return sum(len(page.read_text().split()) for page in pages)
+
+
+def test_readme_has_at_most_450_words():
+    assert words([ROOT / "README.md"]) <= 450
+
+
+def test_the_pages_have_at_most_20000_words():
+    assert words((ROOT / "docs").glob("*.md")) <= 20_000
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_heading_stands_twice_on_a_page(page):
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S), re.MULTILINE)
+    assert len(headings) == len(set(headings))
+
+
+@pytest.mark.parametrize("page", RESULTS, ids=lambda page: page.name)
+def test_results_say_first_which_command_prints_them(page):
+    title, first = page.read_text().split("\n\n")[:2]
+    assert title.startswith("# ")
+    assert re.search(r"`(python|make) [^`]+`", first), f"{page.name}: {first}"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", [*SCRIPTS, "make_setup_cost.py"])
-def test_a_script_refuses_what_it_does_not_know(script, tmp_path):
-    """It took such a word for a folder to build in, ran nothing without a word, or ended in a traceback."""
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_raises_for_unknown_options(script, tmp_path):
     done = subprocess.run(
         [sys.executable, str(ROOT / "docs" / script), "--nonsense"],
         cwd=tmp_path,
@@ -55,16 +77,3 @@ def test_a_script_refuses_what_it_does_not_know(script, tmp_path):
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith("usage:")
     assert not list(tmp_path.iterdir())
-
-
-def test_every_domain_integration_and_example_is_in_the_gallery():
-    gallery = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
-    shown = set(re.findall(r"\]\(\.\./(?:src/trimtab/)?([^)]+)\)", gallery))
-    homes = {path.removeprefix("trimtab.").replace(".", "/") + ".py" for path in DOMAINS.values()}
-    assert homes - shown == set()
-    assert {f"examples/{p.name}" for p in (ROOT / "examples").glob("*.py")} - shown == set()
-    helpers = {"__init__", "diffusers_schedulers", "independence", "loggers"}  # these help with a sampler, and are none
-    wanted = {p for p in (ROOT / "src" / "trimtab" / "integrations").glob("*.py") if p.stem not in helpers}
-    assert {f"integrations/{p.name}" for p in wanted} - shown == set()
-    pictures = {p.name for p in (ROOT / "docs" / "images" / "gallery").iterdir()}
-    assert set(re.findall(r"images/gallery/([^)]+)\)", gallery)) == pictures

@@ -218,7 +218,8 @@ def _corrector_maker(
 ) -> Callable[[int], Corrector]:
     """Return a function of T that makes a corrector; check the arguments now rather than in the middle of a run."""
     check_options(options, function)
-    Corrector(constraint, schedule, 1 << 30, **options)
+    if not hasattr(schedule, "observe"):  # a learner takes its number of steps from the first run
+        Corrector(constraint, schedule, 1 << 30, **options)
     return lambda n_steps: Corrector(constraint, schedule, n_steps, **options)
 
 

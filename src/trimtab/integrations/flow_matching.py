@@ -45,7 +45,8 @@ class ProjectedODESolver(ODESolver):  # type: ignore[misc]
         """Take the model of `ODESolver`, called as `velocity_model(x=x, t=t)`; options are those of `Corrector`."""
         check_callable(velocity_model, "velocity_model", "velocity_model(x=x, t=t)")
         check_options(options, "ProjectedODESolver")
-        Corrector(constraint, schedule, 1 << 30, **options)  # check the arguments now, not in the middle of a run
+        if not hasattr(schedule, "observe"):  # a learner takes its number of steps from the first run
+            Corrector(constraint, schedule, 1 << 30, **options)  # check the arguments now, not in the middle of a run
         super().__init__(velocity_model)
         self.constraint, self.schedule, self.options = constraint, schedule, options
         self._corrector: Corrector | None = None

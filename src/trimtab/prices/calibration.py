@@ -67,7 +67,7 @@ def calibrate(
         source: A `Problem` made for calibration seeds, on which the resulting schedules refuse to be evaluated; or a
             function `run(schedule)` that runs a loop once with a `Corrector` on that schedule, always with the same
             seeds, and returns `corrector.rollout`. 64 samples are plenty for most samplers; below 16 expect to lose
-            something (docs/prices.md shows how much).
+            something.
         budget: The largest budget wanted. Smaller ones need no other calibration: the price of a correction depends on
             how many are left and how many steps remain, not on how many there were.
         method: "race" (all methods below but "on-policy", even spacing and windows, compared on the measure), "dp" (the

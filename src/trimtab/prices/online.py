@@ -390,6 +390,11 @@ class Learner:
         if unit == "projection":
             self.expected = float(solution.expected[-1])
 
+    @property
+    def price(self) -> Thresholds | None:
+        """What has been learned, as a price to freeze: `learner.price.at(0.25)` is a schedule. None at first."""
+        return self.prices.get("projection")
+
     # -------------------------------------------------------------- what came of it
 
     def report(self) -> Report:

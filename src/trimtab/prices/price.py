@@ -124,7 +124,7 @@ class Price:
         return PricedSchedule(self, budget) if isinstance(self, Thresholds) else Planned(self, budget)
 
     def resample(self, n_steps: int, keep: Keep = "count") -> Self:
-        """Return the same price for another number of steps; docs/prices.md shows what that loses.
+        """Return the same price for another number of steps, which loses a little.
 
         Step t of S takes the price of the step of T that ends at the same share of the run.
 

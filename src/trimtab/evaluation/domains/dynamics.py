@@ -1,7 +1,7 @@
 """The dynamics that the synthetic domains share: Langevin chains, flows along the set, and bursts of noise.
 
 A synthetic sampler is a frozen dataclass. Its fields are its settings, all of them numbers, so that the settings of a
-domain are the fields of its sampler. `docs/domains.md` gives the reasons for the defaults.
+domain are the fields of its sampler. `docs/reproduce.md` describes the samplers.
 """
 
 from __future__ import annotations

@@ -212,7 +212,7 @@ def write_page(files: RunFiles, summary: Mapping[str, Any], page: Mapping[str, A
     Args:
         files: The files of the run.
         summary: The contents of `summary.json`.
-        page: The contents of `page.json`; see docs/studies.md.
+        page: The contents of `page.json`; see above.
     """
     files.put("page.json", json.dumps(page, allow_nan=False, separators=(",", ":")))
     run = files.path("run.json")
