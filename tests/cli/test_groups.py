@@ -102,4 +102,4 @@ def test_groups_too_few_to_calibrate_on_are_refused_before_anything_is_made(fold
 
 def test_groups_without_seeds_are_refused(capsys):
     assert main(["calibrate", "--sampler", "pairs_on_a_lead:make_without_seeds"]) == 2
-    assert "let it take seeds" in capsys.readouterr().err
+    assert "the factory must take seeds" in capsys.readouterr().err

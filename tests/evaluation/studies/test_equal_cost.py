@@ -58,8 +58,8 @@ def test_with_nothing_but_the_closing_projection_all_are_terminal(run):
 def test_words_and_page_say_that_it_is_counted(run, browser, tmp_path):
     summary = summarise(RunFiles(run))
     words = "".join(table.markdown() for table in all_tables(summary))
-    assert "The closing projection is one of them." in words
-    assert "closing projection is apart" not in words
+    assert "The closing projection is included." in words
+    assert "closing projection is not included" not in words
     report = tmp_path / "report.html"
     report.write_text(page_html(summary, examples(RunFiles(run), summary)), encoding="utf-8")
     seen = Browsed(browser.new_page())
@@ -75,7 +75,7 @@ def test_what_cannot_count_it_is_refused():
     for key in STUDY_SCHEDULES.keys() - set(PAYING):
         with pytest.raises(ValueError, match=r"does not count the closing projection|does not spend projections"):
             study_tasks(replace(PAID, schedules=(*PAID.schedules, key)))
-    with pytest.raises(ValueError, match="'free' where budgets count iterations"):
+    with pytest.raises(ValueError, match="'free' if budgets count iterations"):
         replace(PAID, unit="iteration")
     with pytest.raises(ValueError, match="'paid' or 'free'"):
         replace(PAID, closing="none")

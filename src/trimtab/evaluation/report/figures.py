@@ -91,7 +91,7 @@ def _by_dynamics(study: Study) -> dict[str, list[str]]:
     groups: dict[str, list[str]] = {}
     several = len({dynamics_of(name) for name in study.domains} - {None}) > 1
     for name in study.domains:
-        if len(study.budgets_of(name)) > 3:
+        if len(study.budgets_of(name)) >= min(4, len(study.budgets)):  # counter-examples have one budget between
             dynamics = dynamics_of(name)
             own = f"-{name}" if dynamics is None and several else ""
             groups.setdefault(f"-{dynamics}" if dynamics and dynamics != "langevin" else own, []).append(name)

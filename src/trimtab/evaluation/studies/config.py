@@ -157,7 +157,7 @@ class Study:
 
     def in_iterations(self) -> Study:
         """Return the same study with budgets of iterations, the schedules that spend those, and no kappa sweep."""
-        return replace(self, unit="iteration", schedules=ITERATED, kappas=(), kappa_domains=())
+        return replace(self, unit="iteration", schedules=ITERATED, kappas=(), kappa_domains=(), exceptions={})
 
     def only(self, domains: tuple[str, ...]) -> Study:
         """Return the same study on some domains, in the order of the full one."""
