@@ -557,14 +557,11 @@ def _owner() -> tuple[int, int]:
 
 def _as_learner(schedule: Any, constraint: Constraint, n_steps: int, closing: Closing, unit: Unit | None) -> Any:
     """Return what learns prices from run to run, if the schedule is a budget or a learner; None otherwise."""
-    is_number = isinstance(schedule, int | float | np.integer | np.floating | PerBatch | PerSample)
-    if hasattr(schedule, "observe") and hasattr(schedule, "schedule"):
-        learner = schedule
-    elif is_number and not isinstance(schedule, bool):
-        from trimtab.prices.online import Learner
+    if isinstance(schedule, int | float | np.integer | np.floating | PerBatch | PerSample):
+        from trimtab.prices.online import as_learner
 
-        learner = Learner(schedule)
-    else:
+        schedule = as_learner(schedule)
+    if not (hasattr(schedule, "observe") and hasattr(schedule, "prepare")):
         return None
-    learner.prepare(constraint, n_steps, closing, unit)
-    return learner
+    schedule.prepare(constraint, n_steps, closing, unit)
+    return schedule

@@ -25,6 +25,7 @@ from trimtab.core.corrector import Corrector
 from trimtab.core.record import Rollout
 from trimtab.integrations import diffusers_schedulers as rules
 from trimtab.integrations.loops import Correct, LoopSampler, check_options
+from trimtab.prices.online import as_learner
 
 try:
     from diffusers.callbacks import PipelineCallback
@@ -218,6 +219,7 @@ def _corrector_maker(
 ) -> Callable[[int], Corrector]:
     """Return a function of T that makes a corrector; check the arguments now rather than in the middle of a run."""
     check_options(options, function)
+    schedule = as_learner(schedule)  # one for all runs
     if not hasattr(schedule, "observe"):  # a learner takes its number of steps from the first run
         Corrector(constraint, schedule, 1 << 30, **options)
     return lambda n_steps: Corrector(constraint, schedule, n_steps, **options)

@@ -14,6 +14,7 @@ from trimtab.core.corrector import Corrector
 from trimtab.core.record import Rollout
 from trimtab.integrations.loops import check_options
 from trimtab.integrations.torchdiffeq import solve
+from trimtab.prices.online import as_learner
 
 try:
     from flow_matching.solver import ODESolver
@@ -45,6 +46,7 @@ class ProjectedODESolver(ODESolver):  # type: ignore[misc]
         """Take the model of `ODESolver`, called as `velocity_model(x=x, t=t)`; options are those of `Corrector`."""
         check_callable(velocity_model, "velocity_model", "velocity_model(x=x, t=t)")
         check_options(options, "ProjectedODESolver")
+        schedule = as_learner(schedule)  # one for all runs
         if not hasattr(schedule, "observe"):  # a learner takes its number of steps from the first run
             Corrector(constraint, schedule, 1 << 30, **options)  # check the arguments now, not in the middle of a run
         super().__init__(velocity_model)

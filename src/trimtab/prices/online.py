@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,7 +37,7 @@ from trimtab.prices.program import solve
 from trimtab.prices.sample_scale import SampleScale, fit_sample_scale
 from trimtab.prices.transitions import estimate_transitions
 
-__all__ = ["Learned", "Learner", "Report"]
+__all__ = ["Learned", "Learner", "Report", "as_learner"]
 
 _CONTROL = 8  # one sample in so many stays on even spacing; in smaller batches, one run in so many
 _FEWEST = 4  # samples to learn from
@@ -491,6 +492,12 @@ class Learner:
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path}: not a whole learner: {error}") from error
         return learner
+
+
+def as_learner(schedule: Any) -> Any:
+    """Return a learner if the schedule is a budget (a number, `PerBatch` or `PerSample`), else the schedule itself."""
+    budget = isinstance(schedule, int | float | np.integer | np.floating | PerBatch | PerSample)
+    return Learner(schedule) if budget and not isinstance(schedule, bool) else schedule
 
 
 _ARMS = ("control", "prices", "last", "iterations")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trimtab.core.budget import Unit
+from trimtab.core.budget import PerBatch, Unit
 from trimtab.core.checks import unknown
 from trimtab.core.record import Closing
 from trimtab.core.rollout import take_rows
@@ -26,7 +26,7 @@ from trimtab.prices.price import Allowance, Price, Raced, Thresholds
 from trimtab.prices.race import EVEN, fixed_plans
 from trimtab.schedules import Fixed, Geometric, Periodic, RandomRamp, Stepwise, Terminal
 
-__all__ = ["STUDY_SCHEDULES", "ScheduleInputs", "StudySchedule", "study_schedule"]
+__all__ = ["SHARING", "STUDY_SCHEDULES", "ScheduleInputs", "StudySchedule", "study_schedule"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +79,9 @@ class StudySchedule:
     closings: tuple[Closing, ...] = ("paid", "free")
 
 
+SHARING = 16
+"""How many samples share a budget, as a small production batch does."""
+
 _EITHER: tuple[Unit, ...] = ("projection", "iteration")
 
 
@@ -122,11 +125,9 @@ STUDY_SCHEDULES: dict[str, StudySchedule] = {
         "planned",
     ),
     "trimtab": StudySchedule(
-        "What trimtab does by default: the schedule whose final samples were nearest to those of full projection when "
-        "several were tried on calibration rollouts.",
-        lambda inputs, budgets: inputs.prices.at(_within(inputs, budgets)),
-        "race",
-        exact=False,
+        "What trimtab does: prices of the dynamic program, and a budget that every 16 samples share.",
+        lambda inputs, budgets: inputs.prices.at(PerBatch(budgets, SHARING)),
+        "dp",
     ),
     "window": StudySchedule(
         "A projection at each of the last steps, as many as the budget allows, and none before.",

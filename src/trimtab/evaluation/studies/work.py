@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core.arrays import Form, map_leaves, numbers_of
-from trimtab.core.budget import corrections
+from trimtab.core.budget import PerBatch, corrections
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.machine import THREADS, machine_facts
 from trimtab.core.metrics import Distance, endpoint_distance, measured_distance, path_error, top_mass
@@ -176,6 +176,11 @@ def verify(task: Task, schedule: Schedule, run: Rollout, wanted: Tensor) -> None
     if not torch.equal(replay(schedule, run), run.projected if run.unit == "projection" else run.iterations.long()):
         raise StudyError(f"{task.name}: the recorded decisions are not those of the schedule asked for")
     by_decider = run.grouped().spent
+    if isinstance(schedule.budget, PerBatch):  # of each pool on average
+        pools = schedule.budget.pools(len(by_decider))
+        by_decider, wanted = (
+            torch.zeros(int(pools.max()) + 1).long().index_add(0, pools, x) for x in (by_decider, wanted)
+        )
     off = by_decider != wanted if study_schedule(task.schedule).exact else by_decider > wanted
     wrong = off.nonzero().squeeze(1)
     if len(wrong):
