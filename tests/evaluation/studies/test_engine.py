@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import json
 import multiprocessing
 from dataclasses import replace
@@ -10,7 +9,7 @@ import pytest
 import torch
 
 from study_runs import SHORT, finish, finished, row_hashes
-from trimtab.core.machine import machine_facts
+from trimtab.core.identity import machine_facts
 from trimtab.evaluation.studies import engine, tasks, work
 from trimtab.evaluation.studies.config import StudyError
 from trimtab.evaluation.studies.engine import run_study
@@ -239,18 +238,6 @@ def test_a_worker_process_that_dies_is_reported_and_costs_only_its_own_task(whol
     with Store(tmp_path / "run", SHORT, "resume") as store:
         assert len(store.finished(study_tasks(SHORT))) >= 1
     assert row_hashes(finish(tmp_path / "run", SHORT)) == row_hashes(whole)
-
-
-def test_without_a_terminal_progress_is_lines_with_rate_and_time_left():
-    now = iter([0.0, 1.0, 10.0, 11.0, 20.0])
-    stream = io.StringIO()
-    advance = engine._lines(stream, total=6, done=2, every=5.0, clock=lambda: next(now))
-    for _ in range(4):
-        advance("x")
-    assert stream.getvalue().splitlines() == [
-        "study: 4 of 6 tasks, 0.2 tasks/s, 0:10 left",
-        "study: 6 of 6 tasks, 0.2 tasks/s, 0:00 left",
-    ]
 
 
 def test_the_wall_clock_of_all_sessions_is_added_up(tmp_path):

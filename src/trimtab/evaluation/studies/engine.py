@@ -6,14 +6,15 @@ This process alone decides the order, passes each task its inputs, and keeps the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from graphlib import TopologicalSorter
-from time import monotonic, perf_counter
-from typing import TextIO
+from time import perf_counter
+from typing import Any, TextIO
 
 from trimtab.core.checks import EngineError
-from trimtab.core.pools import ENGINES, Pool, pool
+from trimtab.core.executors import ENGINES, open_executor
+from trimtab.core.progress import Meter
 from trimtab.evaluation.studies.config import Study, StudyError
 from trimtab.evaluation.studies.rows import check_arrow
 from trimtab.evaluation.studies.schedules import study_schedule
@@ -67,8 +68,12 @@ def run_study(
     start, complete = perf_counter(), False
     try:
         if len(done) < len(tasks):
-            with _progress(stream, len(tasks), len(done)) as advance:
-                _run_missing(tasks, done, store, engine, workers, advance)
+            meter = None if stream is None else Meter("study", "tasks", len(tasks), len(done), stream=stream)
+            try:
+                _run_missing(tasks, done, store, engine, workers, (lambda: None) if meter is None else meter.advance)
+            finally:
+                if meter is not None:
+                    meter.close()
         complete = True
     except EngineError as error:
         raise StudyError(str(error)) from error
@@ -82,71 +87,26 @@ def _run_missing(
     store: Store,
     engine: str,
     workers: int | None,
-    advance: Callable[[str], None],
+    advance: Callable[[], None],
 ) -> None:
     order = TopologicalSorter({task.name: [need.name for need in task.needs.values()] for task in tasks.values()})
     order.prepare()
     ready: deque[str] = deque()
-    running = 0
-    with _open_pool(engine, workers) as workshop:
+    running: dict[Future[Any], str] = {}
+    with open_executor(engine, workers) as executor:
         while order.is_active():
             for name in order.get_ready():
                 if name in done:
                     order.done(name)
                 else:
                     ready.append(name)
-            while ready and running < workshop.capacity:
+            while ready and len(running) < 2 * executor.workers:
                 task = tasks[ready.popleft()]
                 inputs = {role: store.shared(tasks[need.name]) for role, need in task.needs.items()}
-                workshop.submit(task.name, run_task, task, inputs)
-                running += 1
+                running[executor.submit(run_task, task, inputs)] = task.name
             if running:
-                name, result = workshop.next()
-                running -= 1
-                store.keep(tasks[name], result)
-                order.done(name)
-                advance(name)
-
-
-@contextmanager
-def _open_pool(engine: str, workers: int | None) -> Iterator[Pool]:
-    workshop = pool(engine, workers)
-    try:
-        yield workshop
-    finally:
-        workshop.close()
-
-
-@contextmanager
-def _progress(stream: TextIO | None, total: int, done: int) -> Iterator[Callable[[str], None]]:
-    """Show progress: a bar on a terminal, a line every ten seconds elsewhere; yield a function to call per task."""
-    if stream is None:
-        yield lambda name: None
-    elif stream.isatty():
-        from tqdm import tqdm
-
-        with tqdm(total=total, initial=done, file=stream, unit="task", desc="study", dynamic_ncols=True) as bar:
-            yield lambda name: bar.update() and None
-    else:
-        print(f"study: {total} tasks" + (f", {done} done already" if done else ""), file=stream, flush=True)
-        yield _lines(stream, total, done)
-
-
-def _lines(
-    stream: TextIO, total: int, done: int, every: float = 10.0, clock: Callable[[], float] = monotonic
-) -> Callable[[str], None]:
-    start = last = clock()
-    finished = 0
-
-    def advance(name: str) -> None:
-        nonlocal last, finished
-        finished += 1
-        now = clock()
-        if now - last >= every or done + finished == total:
-            last = now
-            rate = finished / max(now - start, 1e-9)
-            left = int((total - done - finished) / rate)
-            text = f"study: {done + finished} of {total} tasks, {rate:.1f} tasks/s, {left // 60}:{left % 60:02d} left"
-            print(text, file=stream, flush=True)
-
-    return advance
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    name = running.pop(future)
+                    store.keep(tasks[name], future.result())
+                    order.done(name)
+                    advance()

@@ -85,6 +85,11 @@ SHARING = 16
 _EITHER: tuple[Unit, ...] = ("projection", "iteration")
 
 
+def _shared(inputs: ScheduleInputs, budgets: Tensor) -> Schedule:
+    assert isinstance(inputs.prices, Thresholds)
+    return inputs.prices.at(PerBatch(budgets, SHARING))
+
+
 def _calibrated(summary: str, method: str, exact: bool = True) -> StudySchedule:
     """Return a schedule made from the price of a `calibrate` method, or from a rule's values."""
     return StudySchedule(summary, lambda inputs, budgets: inputs.prices.at(budgets), method, exact=exact)
@@ -126,7 +131,7 @@ STUDY_SCHEDULES: dict[str, StudySchedule] = {
     ),
     "trimtab": StudySchedule(
         "What trimtab does: prices of the dynamic program, and a budget that every 16 samples share.",
-        lambda inputs, budgets: inputs.prices.at(PerBatch(budgets, SHARING)),
+        _shared,
         "dp",
     ),
     "window": StudySchedule(

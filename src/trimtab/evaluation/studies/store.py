@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from trimtab._version import __version__
 from trimtab.core.files import as_path, parse_json, plain_name, read_bytes, sha256, write_atomically
-from trimtab.core.machine import machine_facts
+from trimtab.core.identity import machine_facts
 from trimtab.evaluation.studies.config import Study, StudyError
 from trimtab.evaluation.studies.tasks import Task, code_version
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from trimtab.core.arrays import Form, map_leaves, numbers_of
 from trimtab.core.budget import PerBatch, corrections
 from trimtab.core.files import load_tensors, save_tensors
-from trimtab.core.machine import THREADS, machine_facts
+from trimtab.core.identity import THREADS, machine_facts
 from trimtab.core.metrics import Distance, endpoint_distance, measured_distance, path_error, top_mass
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Rollout
