@@ -251,8 +251,8 @@ def test_bad_input_is_one_clear_line(words, message, tmp_path, monkeypatch, caps
 def _price_of_endless_seeds(folder: Path) -> None:
     import torch
 
-    facts = {"method": "dp", "seeds": [1, math.inf], "objective": "path", "fingerprint": "", "notes": {}}
-    save_tensors(folder / "price.safetensors", "thresholds", {"table": torch.ones(2, 2)}, facts)
+    facts = {"is": "Thresholds", "method": "dp", "seeds": [1, math.inf], "objective": "path", "fingerprint": "", "notes": {}}
+    save_tensors(folder / "price.safetensors", "price", {"table": torch.ones(2, 2)}, facts)
 
 
 def _cut_checkpoint(folder: Path) -> None:

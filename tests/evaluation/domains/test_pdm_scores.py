@@ -61,7 +61,7 @@ def test_what_a_run_records_is_its_path_error_under_its_own_score(name: str) -> 
 
 def test_only_eligible_updates_are_counted() -> None:
     assert [
-        domain("pdm", inner_steps=2, **more).problem([0]).sampler.n_steps for more in ({}, {"eligible_from": 0})
+        domain("pdm", inner_steps=2, **more).problem([0]).sampler.n_steps for more in ({"eligible_from": 6}, {})
     ] == [
         8,
         20,

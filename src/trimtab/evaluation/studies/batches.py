@@ -68,8 +68,9 @@ def part_of(run: Rollout, rows: slice) -> Rollout:
         states["states"] = map_leaves(lambda leaf: leaf[:, rows].contiguous(), run.states)
     groups = None if run.groups is None else run.groups.take(torch.arange(run.projected.shape[1])[rows])
     closing = None if run.closing_iterations is None else run.closing_iterations[rows]
+    extra = None if run.extra is None else run.extra[rows]
     made = replace(run, **first, **along, **states, groups=groups, seconds={}, calls={}, rows={})
-    return replace(made, closing_iterations=closing, passes=None)
+    return replace(made, closing_iterations=closing, extra=extra, passes=None)
 
 
 # ------------------------------------------------------------------ calibration batches that methods share
