@@ -251,7 +251,14 @@ def test_bad_input_is_one_clear_line(words, message, tmp_path, monkeypatch, caps
 def _price_of_endless_seeds(folder: Path) -> None:
     import torch
 
-    facts = {"is": "Thresholds", "method": "dp", "seeds": [1, math.inf], "objective": "path", "fingerprint": "", "notes": {}}
+    facts = {
+        "is": "Thresholds",
+        "method": "dp",
+        "seeds": [1, math.inf],
+        "objective": "path",
+        "fingerprint": "",
+        "notes": {},
+    }
     save_tensors(folder / "price.safetensors", "price", {"table": torch.ones(2, 2)}, facts)
 
 

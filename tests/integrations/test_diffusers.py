@@ -338,7 +338,7 @@ def test_bad_use_is_explained(stable):
         project = staticmethod(lambda x: x)
         defect = staticmethod(lambda x: torch.zeros(len(x)))
 
-    with pytest.raises(TypeError, match=r"derives from trimtab\.Constraint: got Bare"):
+    with pytest.raises(TypeError, match=r"derive from trimtab\.Constraint: got Bare"):
         wrap(stable, Bare(), tt.Stepwise())
     scheduler = wrap(SCHEDULERS["DDIM"](), box(), tt.Stepwise())
     scheduler.set_timesteps(5)

@@ -11,14 +11,14 @@ import pytest
 
 pytest.importorskip("diffusers", reason="needs the diffusers extra")
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 TESTS = """
 import unittest
 
 import torch
 from diffusers import DDIMScheduler, VQDiffusionScheduler
-
-pytestmark = pytest.mark.slow
 
 
 class Tests(unittest.TestCase):

@@ -247,8 +247,8 @@ def test_a_projection_of_one_sample_does_not_touch_another(name):
     ("solver", "error", "message"),
     [
         ("ImplicitEuler", ValueError, "give it tolerances, as in diffrax.ImplicitEuler"),
-        ("KenCarp3", TypeError, "wants its terms as .*MultiTerm.*got ODETerm"),
-        ("SemiImplicitEuler", TypeError, "wants its terms as .*got ODETerm"),
+        ("KenCarp3", TypeError, "needs its terms as .*MultiTerm.*got ODETerm"),
+        ("SemiImplicitEuler", TypeError, "needs its terms as .*got ODETerm"),
         ("LeapfrogMidpoint", ValueError, "undoes a projection"),
     ],
 )

@@ -37,7 +37,7 @@ def test_runs_that_cannot_calibrate_are_refused():
         tt.prices.paper_prices([])
     with pytest.raises(ValueError, match="same number of steps and the same closing"):
         tt.prices.paper_prices([record(tt.Terminal()), record(tt.Terminal(), n_steps=5)])
-    with pytest.raises(ValueError, match="1 of 2 runs were corrected on the way"):
+    with pytest.raises(ValueError, match="1 of 2 runs were corrected before their end"):
         tt.prices.paper_prices([record(tt.Terminal()), record(tt.Periodic(2))])
 
 

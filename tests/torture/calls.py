@@ -198,7 +198,6 @@ CALLS: dict[str, Row] = {
     "Thresholds.at": (lambda budget: run(PRICES.at(budget)), {"budget": [-1, T + 1, 1.5, math.nan, True, "x", Thing()]}),
     "Adaptive": (lambda thresholds=PRICES, budget=1: run(tt.prices.Adaptive(thresholds, budget)), {"thresholds": FUNCTION}),
     "Plan": (tt.prices.Plan, {"masks": MASK}),
-    "Mean": (tt.prices.Mean, {"value": [-1, math.nan, math.inf, *NO_NUMBER]}),
     "paper_prices": (tt.prices.paper_prices, {"runs": [None, 3, "x", [], [1], ["a"], Thing(), {}]}),
     "quantile_table": (
         lambda defects=torch.rand(T, 8), budget=2: tt.prices.quantile_table(defects, budget),

