@@ -22,7 +22,7 @@ from trimtab.schedules.style import figure_style
 
 HERE = Path(__file__).parent
 CELLS = ("so3", "se3", "terrain", "so3-impulse", "se3-lever", "terrain-ridge")
-SAMPLERS = (*CELLS, *(f"{name}-flow" for name in CELLS), "linkage", "reaction-flow")
+SAMPLERS = (*CELLS, *(f"{name}-flow" for name in CELLS), "linkage")
 FEW = ("so3-flow", "so3-impulse", "terrain-ridge-flow", "linkage")  # on which other batch sizes are tried
 SHARE, DRAWN, BATCH = 0.25, 256, 16
 FIRST_SEED, CALIBRATION_SEED, N_CALIBRATION = 700_000, 800_000, 64

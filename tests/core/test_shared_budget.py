@@ -97,7 +97,7 @@ def test_a_view_shows_the_mean_that_is_left():
 @given(st.floats(0, 1.5), st.integers(1, T), st.integers(1, 7), st.integers(1, 9))
 def test_samples_may_share_in_parts_of_a_batch(value, budget, n, size):
     budgets = torch.full((n,), budget)
-    schedule = Above(PerBatch(budgets, size), value)
+    schedule = Above(PerBatch(budgets, torch.arange(n) // size), value)
     run = walk(schedule, n)
     for first in range(0, n, size):
         part = run.spent[first : first + size]

@@ -197,6 +197,16 @@ CALLS: dict[str, Row] = {
     "Thresholds": (tt.prices.Thresholds, {"table": TABLE}),
     "Thresholds.at": (lambda budget: run(PRICES.at(budget)), {"budget": [-1, T + 1, 1.5, math.nan, True, "x", Thing()]}),
     "Adaptive": (lambda thresholds=PRICES, budget=1: run(tt.prices.Adaptive(thresholds, budget)), {"thresholds": FUNCTION}),
+    "Learner": (
+        lambda budget=0.5, tolerance=0.05: run(tt.prices.Learner(budget, tolerance=tolerance)),
+        {"budget": [-1, T + 1, 1.5, math.nan, "x", Thing()], "tolerance": [-1.0, math.nan, "x"]},
+    ),
+    "EnergyDescent": (
+        lambda energy=lambda x: x.square().sum(1), steps=2, step_size=0.1: tt.constraints.EnergyDescent(
+            energy, steps, step_size
+        ),
+        {"energy": FUNCTION, "steps": [0, -1, 1.5, "x"], "step_size": [-1.0, math.nan, "x"]},
+    ),
     "Plan": (tt.prices.Plan, {"masks": MASK}),
     "paper_prices": (tt.prices.paper_prices, {"runs": [None, 3, "x", [], [1], ["a"], Thing(), {}]}),
     "quantile_table": (

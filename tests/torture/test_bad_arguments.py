@@ -25,6 +25,7 @@ PACKAGE = Path(tt.__file__).parent
 ROWS = CALLS | optional_calls()
 EXEMPT = {
     *("Projection", "Rollout", "StepView", "DecisionState", "Decisions", "Raced", "Planned", "Price"),
+    *("Allowance", "Learned", "PricedSchedule", "FewIterations"),
     *("ProjectedSampler", "Correct", "FIXED", "Stepwise", "Terminal", "check_options", "__version__"),
     "NonlinearProgram",  # needs casadi; tests/constraints has its errors
 }

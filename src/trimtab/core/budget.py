@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -32,7 +32,7 @@ class PerBatch:
 
     Attributes:
         budget: Per sample on average: a count, a fraction of T, or a count for each sample, (n,).
-        size: How many samples in a row share; the whole batch if not given.
+        parts: The part of the batch that each sample shares with, (n,) int64 from 0; the whole batch if not given.
 
     Example:
         >>> import trimtab as tt
@@ -44,11 +44,11 @@ class PerBatch:
     """
 
     budget: Any
-    size: int | None = None
+    parts: Tensor | None = field(default=None, compare=False)
 
     def pools(self, n: int) -> Tensor:
         """Return the pool of each of n samples, (n,) int64."""
-        return torch.arange(n) // (self.size or n)
+        return torch.zeros(n, dtype=torch.int64) if self.parts is None else self.parts
 
 
 def corrections(budget: Budget | PerBatch | PerSample | None, n_steps: int) -> int | Tensor:

@@ -169,5 +169,5 @@ def test_shared_calibration_rollouts_give_the_prices_that_calibration_finds_by_i
     shared = tt.calibrate(run, method=method, objective="path", check=False)
     name = "table" if method == "dp" else "masks"
     torch.testing.assert_close(getattr(shared, name), getattr(direct, name), rtol=1e-6, atol=1e-9)
-    later = ["Explore", "Explore", "PricedSchedule", "PricedSchedule"]
+    later = ["Explore", "Explore", "Watched", "PricedSchedule"]
     assert [type(schedule).__name__ for schedule in ran] == (later if method == "dp" else [])

@@ -87,7 +87,11 @@ _EITHER: tuple[Unit, ...] = ("projection", "iteration")
 
 def _shared(inputs: ScheduleInputs, budgets: Tensor) -> Schedule:
     assert isinstance(inputs.prices, Thresholds)
-    return inputs.prices.at(PerBatch(budgets, SHARING))
+    starts = torch.nn.functional.pad(budgets.diff() != 0, (1, 0), value=True)  # a task runs budget after budget
+    first = starts.nonzero().squeeze(1)[starts.cumsum(0) - 1]
+    place = torch.arange(len(budgets)) - first
+    parts = torch.stack([first, place // SHARING]).unique(dim=1, return_inverse=True)[1]
+    return inputs.prices.at(PerBatch(budgets, parts))
 
 
 def _calibrated(summary: str, method: str, exact: bool = True) -> StudySchedule:

@@ -1,6 +1,6 @@
 """Check the intervals of `advise` on disjoint sets of seeds against the loss on 2,048 other seeds.
 
-Run it as `python benchmarks/advice_coverage.py linkage so3 se3 terrain-ridge`.
+Run it as `python tools/advice_coverage.py linkage so3 se3 terrain-ridge`.
 """
 
 from __future__ import annotations
