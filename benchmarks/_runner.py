@@ -42,7 +42,7 @@ def main(words: list[str], directory: Path = HERE) -> int:
     parser.add_argument("--only", metavar="NAME", action="append", help="run this one; may be repeated")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write rows to this file; with --only, replace some")
     parser.add_argument("--quick", action="store_true", help="small inputs and few rounds, to see that it runs")
-    parser.add_argument("--docs", metavar="PAGE", type=Path, help="write the table and plots into docs/results/performance.md")
+    parser.add_argument("--docs", metavar="PAGE", type=Path, help="write table and plots into this page")
     args = parser.parse_args(words)
     found = {path.stem: path for path in sorted(directory.glob("*.py")) if not path.stem.startswith("_")}
     for name in args.only or ():

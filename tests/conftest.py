@@ -17,6 +17,31 @@ settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("search", print_blob=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
+# `make check` leaves these out: they run whole samplers, processes or the command line
+SLOW_ROOMS = {"advice", "benchmarks", "cli", "docs", "evaluation", "integrations", "packaging", "torture"}
+SLOW_FILES = {
+    *(
+        "test_distributions",
+        "test_identity",
+        "test_laws_of_the_loop",
+        "test_progress",
+        "test_runner",
+        "test_statistics",
+    ),
+    *("test_laws_of_constraints", "test_live_processes", "test_solvers", "test_time_limit", "test_obstacles_avoid"),
+    *("test_obstacles_compiled", "test_obstacles_ipopt", "test_calibration", "test_dynamic", "test_early_runs"),
+    *("test_graded", "test_iteration_race", "test_objective", "test_online", "test_planned", "test_prices"),
+    *("test_race", "test_resample", "test_seconds", "test_stationary", "test_transitions"),
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark slow tests, by their folder or file; examples in docstrings are among them."""
+    for item in items:
+        parts = item.path.relative_to(item.config.rootpath).parts
+        if SLOW_ROOMS & set(parts) or item.path.stem in SLOW_FILES or "src" in parts:
+            item.add_marker(pytest.mark.slow)
+
 
 @pytest.fixture
 def stable():
