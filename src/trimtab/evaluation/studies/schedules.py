@@ -89,8 +89,7 @@ def _shared(inputs: ScheduleInputs, budgets: Tensor) -> Schedule:
     assert isinstance(inputs.prices, Thresholds)
     starts = torch.nn.functional.pad(budgets.diff() != 0, (1, 0), value=True)  # a task runs budget after budget
     first = starts.nonzero().squeeze(1)[starts.cumsum(0) - 1]
-    place = torch.arange(len(budgets)) - first
-    parts = torch.stack([first, place // SHARING]).unique(dim=1, return_inverse=True)[1]
+    parts = first + (torch.arange(len(budgets)) - first) // SHARING
     return inputs.prices.at(PerBatch(budgets, parts))
 
 
