@@ -134,6 +134,22 @@ def test_workers_learn_as_one():
         merged.merge([Learner(0.5)])
 
 
+def test_what_workers_share_is_counted_once():
+    learner = Learner(0.25)
+    runs(learner, 2)
+    for round_ in range(3):
+        workers = [learner.worker(seed) for seed in range(4)]
+        assert all("projection" in worker.prices for worker in workers)
+        for k, worker in enumerate(workers):
+            runs(worker, 1, first=10_000 * (round_ + 1) + 100 * k)
+        learner = workers[0].merge(workers[1:])
+        assert learner.report().samples == learner.samples == 32 + 64 * (round_ + 1)
+    with pytest.raises(ValueError, match="merge the workers"):
+        learner.worker(0).save("nowhere")
+    with pytest.raises(ValueError, match="different learners"):
+        learner.worker(0).merge([Learner(0.25)])
+
+
 def test_another_problem_is_noticed():
     learner = Learner(0.25)
     runs(learner, 1)

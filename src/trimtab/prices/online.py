@@ -179,6 +179,7 @@ class Report:
     Attributes:
         samples: How many samples were seen, control samples included.
         runs: In how many runs.
+        called: At how many steps of a run the projection was called for some sample, on average.
         control: How many samples were corrected at evenly spaced steps.
         path: Path error of priced samples as a share of the control's, with an interval that is valid at any time.
         landing: The same for the defect of the last proposal.
@@ -190,6 +191,7 @@ class Report:
 
     samples: int
     runs: int
+    called: float
     control: int
     path: tuple[float, float, float]
     landing: tuple[float, float, float]
@@ -202,7 +204,8 @@ class Report:
         """Return a few lines."""
         lines = [
             f"Learned from {self.samples} samples in {self.runs} runs; {self.control} of them were control samples.",
-            f"Budget: {self.budget}. The next run uses {self.in_use}.",
+            f"Budget: {self.budget}; some sample was projected at {self.called:.0f} steps of a run.",
+            f"The next run uses {self.in_use}. Against the control, at equal projections:",
         ]
         measures = [("path error", self.path), ("landing", self.landing)]
         measures += [] if self.quality is None else [("quality", self.quality)]
@@ -260,6 +263,8 @@ class Learner:
         self.tallies = {f"{arm} {what}": Tally() for arm in _ARMS for what in _MEASURES}
         self.work = Tally()  # solver iterations per projection
         self.iterates = False
+        self.calls = 0  # steps at which the projection was called, over all runs
+        self.base: Learner | None = None  # what a worker has inherited; see `worker`
         self._unused = {"projection": 0, "iteration": 0}  # samples since the prices were last learned
         self._recent: list[float] = []  # mean path error of the control by run
 
@@ -322,7 +327,7 @@ class Learner:
         if "projection" not in self.prices or (n < _CONTROL and self.runs % _CONTROL == _CONTROL - 1):
             return "control"
         if self.quality is not None:
-            arms = {arm: self.tallies[f"{arm} quality"] for arm in _ARMS if arm != "iterations" or self._splits}
+            arms = {arm: self._tally(f"{arm} quality") for arm in _ARMS if arm != "iterations" or self._splits}
             for arm in [arm for arm in arms if arm != "control"]:
                 if arms[arm].n < 2 * _CONTROL:
                     return arm
@@ -336,7 +341,7 @@ class Learner:
 
     def _guard(self, n: int) -> bool:
         """Return whether n more priced samples keep the total path error within tolerance of even spacing's."""
-        control, priced = self.tallies["control path"], self.tallies["prices path"]
+        control, priced = self._tally("control path"), self._tally("prices path")
         expected = self.expected if priced.n < 2 * _CONTROL else priced.mean + priced.error
         drawn = priced.n + n
         return priced.total + n * expected <= control.mean * (drawn + self.tolerance * (drawn + control.n))
@@ -359,6 +364,7 @@ class Learner:
         if bool(control.any()):
             self._recent.append(float(measures["path"][control].mean()))
         self.runs, self.samples = self.runs + 1, self.samples + len(control)
+        self.calls += int(run.projected.any(dim=1).sum())
         unit = run.unit
         if unit == "projection" and bool(run.projected.any()):
             self.work.add(run.iterations[run.projected].double())
@@ -372,7 +378,8 @@ class Learner:
 
     def _learn(self, unit: str = "projection") -> None:
         """Solve for new prices from what is in memory; keep the old ones if it shows too little."""
-        memory = self.memory[unit]
+        inherited = [] if self.base is None or unit not in self.base.memory else [self.base.memory[unit]]
+        memory = _joined([*inherited, self.memory[unit]])
         n_choices, n_steps = len(memory.defects), self.made_for["n_steps"]
         spend, reserve = self._units(unit)
         if spend < 1 or n_choices < 2:
@@ -400,7 +407,10 @@ class Learner:
 
     def report(self) -> Report:
         """Return what is known so far, with intervals that are valid at any time."""
-        tallies = self.tallies
+        tallies = {name: self._tally(name) for name in self.tallies}
+        runs, samples, calls = self.runs, self.samples, self.calls
+        if self.base is not None:
+            runs, samples, calls = runs + self.base.runs, samples + self.base.samples, calls + self.base.calls
         arm = self._arm(_CONTROL) if self.prices else "control"
         best = "prices" if arm == "control" else arm
         ratios = {what: tallies[f"{best} {what}"].ratio_to(tallies[f"control {what}"]) for what in _MEASURES}
@@ -410,8 +420,9 @@ class Learner:
         whose = "per sample, shared by the batch" if isinstance(self.budget, PerBatch) else "for each sample"
         names = {"prices": "prices", "control": "even spacing", "last": "last steps", "iterations": "single iterations"}
         return Report(
-            samples=self.samples,
-            runs=self.runs,
+            samples=samples,
+            runs=runs,
+            called=calls / runs if runs else math.nan,
             control=tallies["control path"].n,
             path=ratios["path"],
             landing=ratios["landing"],
@@ -434,29 +445,63 @@ class Learner:
         ratio = float(lately.mean() / before.mean())
         return f"The sampler has drifted: the control's path error is lately {ratio:.2f} of what it was."
 
+    def _tally(self, name: str) -> Tally:
+        """Return a tally with what was inherited."""
+        known = Tally(*self.tallies[name].state())
+        if self.base is not None:
+            known.merge(self.base.tallies[name])
+        return known
+
+    def worker(self, seed: int) -> Learner:
+        """Return a learner for one of several workers: it starts with what this one knows, and counts what is new.
+
+        `merge` of workers that started from one learner counts what they share once.
+
+        Example:
+            >>> import trimtab as tt
+            >>> learner = tt.prices.Learner(0.25)
+            >>> workers = [learner.worker(seed) for seed in range(4)]
+            >>> workers[0].merge(workers[1:])
+            Learner(PerBatch(budget=0.25), 0 samples in 0 runs)
+        """
+        if self.base is not None:
+            raise ValueError("this learner is a worker's; merge the workers first, and make workers of the result")
+        one = Learner(self.budget, quality=self.quality, tolerance=self.tolerance, seed=seed)
+        one.made_for, one.iterates, one.base = dict(self.made_for), self.iterates, self
+        one.prices, one.expected = dict(self.prices), self.expected
+        one.work.merge(self.work)
+        return one
+
     def merge(self, others: Sequence[Learner]) -> Learner:
-        """Return a learner that knows what this one and others have learned, for instance of several workers."""
+        """Return a learner that knows what several have learned; make those of workers with `worker`."""
         merged = Learner(self.budget, quality=self.quality, tolerance=self.tolerance, seed=self.seed)
         for one in (self, *others):
             check_type(one, Learner, "what is merged")
+            if one.base is not self.base:
+                raise ValueError("workers that started from different learners cannot be merged")
+        everyone = (self, *others) if self.base is None else (self.base, self, *others)
+        for one in everyone:
             if one.budget != self.budget or (one.made_for and self.made_for and one.made_for != self.made_for):
                 raise ValueError("learners of another budget or problem cannot be merged")
             merged.made_for = merged.made_for or dict(one.made_for)
             merged.runs, merged.samples = merged.runs + one.runs, merged.samples + one.samples
+            merged.calls += one.calls
             merged._recent += one._recent
             merged.iterates = merged.iterates or one.iterates
             merged.work.merge(one.work)
             for name, tally in one.tallies.items():
                 merged.tallies[name].merge(tally)
         for unit in ("projection", "iteration"):
-            known = [one.memory[unit] for one in (self, *others) if unit in one.memory]
+            known = [one.memory[unit] for one in everyone if unit in one.memory]
             if known:
                 merged.memory[unit] = _joined(known, interleave=True)
                 merged._learn(unit)
         return merged
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write one safetensors file: the memory, and what was counted."""
+        """Write one safetensors file: the memory, and what was counted. Merge workers first."""
+        if self.base is not None:
+            raise ValueError("a worker's learner holds only what is new; merge the workers, and save the result")
         tensors = {
             f"{unit}_{name}": part for unit, traces in self.memory.items() for name, part in traces._asdict().items()
         }
@@ -468,6 +513,7 @@ class Learner:
             "made_for": self.made_for,
             "runs": self.runs,
             "samples": self.samples,
+            "calls": self.calls,
             "work": self.work.state(),
             "tallies": {name: tally.state() for name, tally in self.tallies.items()},
             "recent": self._recent[-1024:],
@@ -484,7 +530,7 @@ class Learner:
             learner.made_for, learner._recent = dict(facts["made_for"]), [float(x) for x in facts["recent"]]
             learner.runs, learner.samples = int(facts["runs"]), int(facts["samples"])
             learner.tallies = {name: Tally(*facts["tallies"][name]) for name in learner.tallies}
-            learner.work = Tally(*facts["work"])
+            learner.work, learner.calls = Tally(*facts["work"]), int(facts["calls"])
             for unit in ("projection", "iteration"):
                 if f"{unit}_defects" in tensors:
                     learner.memory[unit] = Traces(*(tensors[f"{unit}_{name}"] for name in Traces._fields))
