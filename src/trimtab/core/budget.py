@@ -44,7 +44,7 @@ class PerBatch:
     """
 
     budget: Any
-    parts: Tensor | None = field(default=None, compare=False)
+    parts: Tensor | None = field(default=None, compare=False, repr=False)
 
     def pools(self, n: int) -> Tensor:
         """Return the pool of each of n samples, (n,) int64."""
