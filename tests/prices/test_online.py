@@ -118,6 +118,8 @@ def test_it_can_be_saved_loaded_and_continued(tmp_path):
     assert repr(again.report()) == repr(learner.report())
     [mine], [theirs] = runs(copy.deepcopy(learner), 1, first=400), runs(again, 1, first=400)
     assert torch.equal(mine.projected, theirs.projected)
+    with pytest.raises(ValueError, match=r"Learner\.load"):
+        tt.load(tmp_path / "learner.safetensors")
     (tmp_path / "other").write_bytes(b"none")
     with pytest.raises(ValueError, match="other"):
         Learner.load(tmp_path / "other")

@@ -445,7 +445,7 @@ class Corrector:
         units(schedule.budget, self.n_steps, self.unit)  # an impossible budget raises at once
 
     def _measures_at(self, t: int) -> bool:
-        """Return whether the schedule measures defects at step t, if not at all steps."""
+        """Return whether the schedule needs the defects of step t."""
         return self.schedule.uses_defects and is_measured_step(t, self.schedule.measure_every)
 
     def _start(self, x: Any) -> Trace:

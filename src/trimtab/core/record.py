@@ -309,7 +309,7 @@ def _check_record(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> No
     passes = [name in tensors for name in _PASSES]
     if any(passes):
         if not all(passes) or tensors["pass_defects"].shape != tensors["pass_cost"].shape:
-            raise ValueError("its passes within steps lack their step, defects or cost")
+            raise ValueError("the tensors pass_step, pass_defects and pass_cost must come together, with one shape")
         step = tensors["pass_step"]
         if bool(((step >= sizes["T"]) | (step.diff(prepend=step[:1]) < 0)).any()):
             raise ValueError(f"its passes must be in the order of steps 0 to {sizes['T'] - 1}")

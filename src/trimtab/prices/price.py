@@ -66,7 +66,7 @@ class Price:
     made_for: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check what a file keeps and a run relies on."""
+        """Check the fields that files store and runs use."""
         for name in ("method", "objective", "fingerprint", "version", "closing"):
             check_type(getattr(self, name), str, f"{name} of prices")
         if self.closing not in ("", *get_args(Closing)):
@@ -612,6 +612,8 @@ def load_value(path: str | os.PathLike[str], kind: type[Kind]) -> Kind:
         )
     if holds == "rollout":
         raise ValueError(f"{path}: holds the record of a run; read it with trimtab.Rollout.load")
+    if holds == "learner":
+        raise ValueError(f"{path}: holds a learner; read it with trimtab.prices.Learner.load")
     tensors, facts = load_tensors(path, _KIND)
     try:
         value = _unpacked(facts, "", tensors)
