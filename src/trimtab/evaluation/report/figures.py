@@ -37,7 +37,7 @@ _DOMAIN_LOOKS = {
 }
 _COLLISION = "#E3120B"
 _TOLERANCE = 1e-3  # penetration below this is the solver's own
-_METHODS = ("trimtab", "raced", "adaptive:paper")
+_METHODS = ("adaptive:dp", "raced", "adaptive:paper")  # budgets of their own, as the one trajectory drawn has
 
 
 def write_figures(files: RunFiles, summary: Summary) -> list[Path]:
