@@ -15,7 +15,7 @@ from cases import Sphere, Walk
 from trimtab.core import state as accounts
 from trimtab.core.budget import PerBatch
 from trimtab.core.replay import replay
-from trimtab.core.state import Terms
+from trimtab.core.state import Pools, Terms
 
 T = 12
 
@@ -56,18 +56,18 @@ def test_a_schedule_may_spend_less_if_it_says_so(value, budget, n):
 
 
 def test_the_samples_with_the_largest_defects_go_first_if_not_all_can_be_paid_for():
-    terms = Terms(n_steps=4, reserve=0, pools=torch.tensor([0, 0, 0, -1]), exact=False)
+    terms = Terms(n_steps=4, pools=Pools.of_labels(torch.tensor([0, 0, 0, -1]), exact=False))
     state = accounts.start(terms, torch.tensor([1, 1, 0, 5]))
     wanted = torch.tensor([True, True, True, True])
     chosen = accounts.decide(terms, state, wanted, torch.tensor([0.1, 0.3, 0.2, 0.0]))
     assert chosen.tolist() == [False, True, True, True]  # two units for three, and the last has its own budget
     state = accounts.spend(terms, state, chosen)
-    assert int(state.pool) == 0
-    assert state.left.tolist() == [0, 0, 0, 4]
+    assert state.left.tolist() == [0, 4]
+    assert accounts.left_per_sample(terms, state).tolist() == [0.0, 0.0, 0.0, 4.0]
 
 
 def test_what_later_steps_could_not_spend_is_spent_now():
-    terms = Terms(n_steps=2, reserve=0, pools=torch.zeros(3, dtype=torch.int64))
+    terms = Terms(n_steps=2, pools=Pools.of_labels(torch.zeros(3, dtype=torch.int64), exact=True))
     state = accounts.start(terms, torch.tensor([2, 2, 1]))
     nobody = torch.zeros(3, dtype=torch.bool)
     chosen = accounts.decide(terms, state, nobody, torch.tensor([0.1, 0.3, 0.2]))

@@ -186,7 +186,6 @@ def _perturbed(bound: BoundConstraint, x: Leaves, generator: torch.Generator) ->
 
 def _projected(bound: BoundConstraint, x: Leaves) -> Leaves:
     answer = bound.project(x)
-    bound.check_answers(answer)
     return answer.x
 
 

@@ -114,21 +114,22 @@ class BoundConstraint:
         return self._one_each("defect must return", defect, len(x[0]))
 
     def project(self, x: Leaves, rows: Tensor | None = None) -> Outcome:
-        """Project states (n, …), or the given rows of them, and check the answer's kind, shape and dtype."""
+        """Project states (n, …), or the given rows of them, and check the answer."""
         start = perf_counter()
         copy = tuple(leaf.clone() for leaf in x) if rows is None else take_leaves(x, rows)  # it may work in place
         n = len(copy[0])
         answer = self.constraint.project(self.form.state(copy), **self.arguments)
         self.projections.count(start, n)
         if not isinstance(answer, Projection):
-            return Outcome(self._leaves(answer, copy))
+            answer = Projection(answer)
         outcomes = (self._outcome(name, getattr(answer, name), n) for name in Projection._fields[1:])
-        return Outcome(self._leaves(answer.x, copy), *outcomes)
+        outcome = Outcome(self._leaves(answer.x, copy), *outcomes)
+        if not all_finite(outcome.x):
+            self._check_finite(outcome)
+        return outcome
 
-    def check_answers(self, answer: Outcome) -> None:
+    def _check_finite(self, answer: Outcome) -> None:
         """Raise if a projection returned NaN or inf and did not report it as failed."""
-        if all_finite(answer.x):
-            return
         bad = ~finite_rows(answer.x)
         if answer.converged is not None:
             bad &= answer.converged
@@ -229,7 +230,6 @@ def checked_projection(constraint: Constraint, x: Any, **context: Any) -> Projec
     """Return `constraint.project(x)` outside a run, with its answer checked."""
     bound, leaves = bind(constraint, x, **context)
     answer = bound.project(leaves)
-    bound.check_answers(answer)
     return Projection(bound.form.state(bound.form.narrowed(answer.x)), *answer[1:])
 
 
@@ -311,7 +311,6 @@ def recover(
             break
         some, start, some_groups = bound.take(rows), take_leaves(best, rows), groups and groups.take(rows)
         again = some.project(start)
-        some.check_answers(again)
         retries[failed[rows]] += 1
         good = torch.ones_like(rows, dtype=torch.bool) if again.converged is None else again.converged
         good = _whole_groups(good, some_groups)

@@ -172,7 +172,8 @@ class Corrector:
                 if run.t == 0 and hasattr(run.schedule, "check_fits"):  # prices of another problem
                     event = tuple(run.form.shapes[0][1:]) if run.form.single else None
                     run.schedule.check_fits(event, defect=float(run.seen[0].median()))
-            run.check(finite_rows(x) if not finite else None, "the sampler proposed NaN or inf")
+            if not finite:
+                run.check(finite_rows(x), "the sampler proposed NaN or inf")
             return x
         except BaseException:
             run.returned_at = perf_counter()  # the loop may repeat the step, and its update is timed from here
@@ -181,7 +182,7 @@ class Corrector:
     def _project(self, run: Trace, constraint: BoundConstraint, x: Leaves, rows: Tensor) -> Leaves:
         """Project the chosen rows, record what is left of their defects, and return the states."""
         some = constraint.take(rows)
-        answer = self._recovered(run, some, x, some.project(x, rows), rows)
+        answer = self._solve(run, some, x, rows)
         run.record_projection(rows, answer, self._residual(some, answer))
         return put_rows(x, rows, answer.x)
 
@@ -229,14 +230,13 @@ class Corrector:
         rows = open_rows.nonzero().squeeze(1)
         if len(rows) == 0:
             return x
-        some = constraint.take(rows)
-        answer = self._recovered(run, some, x, some.project(x, rows), rows)
+        answer = self._solve(run, constraint.take(rows), x, rows)
         run.record_closing(rows, answer)
         return put_rows(x, rows, answer.x)
 
-    def _recovered(self, run: Trace, constraint: BoundConstraint, x: Leaves, answer: Outcome, rows: Tensor) -> Outcome:
-        """Check the answer of a projection of some rows, and handle failures by the policy."""
-        constraint.check_answers(answer)
+    def _solve(self, run: Trace, constraint: BoundConstraint, x: Leaves, rows: Tensor) -> Outcome:
+        """Project some rows with the constraint for exactly these, and handle failures by the policy."""
+        answer = constraint.project(x, rows)
         if answer.converged is None or bool(answer.converged.all()):
             return answer
         groups = None if run.groups is None else run.groups.take(rows)
@@ -460,13 +460,15 @@ class Corrector:
         run.owner = _owner()
         if self.constraint.defect_is_projection:
             run.defect_meter = run.projection_meter
+        run.constraint = BoundConstraint(self.constraint, form, run.projection_meter, run.defect_meter)
         self._trace, self._previous = run, None
         return run
 
     def _trace_for(self, proposal: Any, t: int | None) -> Trace:
         """Return the run that this call belongs to; raise if it belongs to none."""
         run = self._trace
-        if run is not None and 0 < run.t < self.n_steps and t in (None, run.t) and run.continues(_owner()):
+        continues = run is not None and 0 < run.t < run.n_steps and not run.broken and t in (None, run.t)
+        if run is not None and continues and run.owner == _owner():
             return run
         with self._starting:  # of two threads that start at once, one is the owner
             return self._next_trace(proposal, t)
@@ -522,7 +524,7 @@ class Corrector:
         """Return the constraint for this step, with what it needs to know."""
         needs = self.constraint.needs
         if not needs:
-            return BoundConstraint(self.constraint, run.form, run.projection_meter, run.defect_meter)
+            return run.constraint
         known = {"t": run.t, **context}
         if self._previous is not None:
             known["previous"] = run.form.state(run.form.widened(self._previous))

@@ -41,7 +41,7 @@ def replay(schedule: Schedule | Callable[[StepView], Tensor], record: Rollout) -
         going = torch.ones(n, dtype=torch.bool, device=budget.device)
         again, costs = _passes_of(record, t)
         for k, defect in enumerate([record.defects[t], *again]):
-            left = None if terms.pools is None else accounts.mean_left(terms, state)
+            left = accounts.left_per_sample(terms, state)
             view = StepView.of_record(
                 t,
                 record.defects,
@@ -49,15 +49,15 @@ def replay(schedule: Schedule | Callable[[StepView], Tensor], record: Rollout) -
                 budget,
                 n_steps=T,
                 seeds=record.seeds,
-                spent=None if left is not None else budget - state.left,
                 defect=defect,
                 reserve=terms.reserve,
                 memo=memo,
                 iteration=k,
                 left=left,
+                shares=terms.pools is not None,
             )
             wanted = torch.as_tensor(asked.decide(view))
-            priority = None if left is None else asked.priority(view)
+            priority = asked.priority(view) if view.shares else None
             going = going & accounts.decide(terms, state, wanted, priority)
             if k:
                 going &= ~defect.isnan()

@@ -1,9 +1,10 @@
 """Algorithm 1 as pure functions on an explicit run state.
 
-    state = start(budget)
+    state = start(terms, budget)
     for t in range(T):
         chosen = decide(terms, state, wanted)     # b > 0 and the schedule wants it: s >= lambda[t, b]
-        state = spend(terms, state, chosen)       # b -= 1, t += 1
+        state = spend(terms, state, chosen)       # b -= 1
+        state = next_step(state)                  # t += 1
 
 A `RunState` is a value: nothing here changes its arguments. `Corrector` is the shell around these functions;
 `trimtab.integrations.jax` calls them inside `jit`, since own budgets use nothing but operators.
@@ -16,7 +17,34 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["RunState", "Terms", "decide", "mean_left", "next_step", "spend", "start"]
+__all__ = ["Pools", "RunState", "Terms", "decide", "left_per_sample", "next_step", "spend", "start"]
+
+
+class Pools(NamedTuple):
+    """Who shares a budget with whom. A sample with a budget of its own is a pool of one.
+
+    Attributes:
+        of: The pool of each sample, (n,) int64 from 0 to P - 1.
+        size: Samples in each pool, (P,) int64.
+        exact: Whether a pool must be spent whole, as far as the remaining steps allow, (P,) bool.
+    """
+
+    of: Tensor
+    size: Tensor
+    exact: Tensor
+
+    @classmethod
+    def of_labels(cls, labels: Tensor, exact: bool) -> Pools:
+        """Return the pools of samples labelled from 0, (n,) int64; each sample labelled -1 is a pool of its own."""
+        own = labels < 0
+        shared = int(labels.max()) + 1
+        of = torch.where(own, shared + own.long().cumsum(0) - 1, labels)
+        size = torch.bincount(of)
+        return cls(of, size, (torch.arange(len(size), device=of.device) < shared) & exact)
+
+    def total(self, values: Tensor) -> Tensor:
+        """Return the sum of values of samples, (n,), over each pool, (P,)."""
+        return torch.zeros_like(self.size).index_add(0, self.of, values.long())
 
 
 class Terms(NamedTuple):
@@ -25,14 +53,12 @@ class Terms(NamedTuple):
     Attributes:
         n_steps: T.
         reserve: Units of each budget that belong to the closing projection; 0 if the budget does not pay for one.
-        pools: The pool that each sample draws from, (n,) int64, -1 for a budget of its own; None if no sample shares.
-        exact: Whether a pool must be spent whole, as far as the remaining steps allow.
+        pools: Who shares budgets; None if no sample does.
     """
 
     n_steps: int
     reserve: int = 0
-    pools: Tensor | None = None
-    exact: bool = True
+    pools: Pools | None = None
 
 
 class RunState(NamedTuple):
@@ -40,20 +66,16 @@ class RunState(NamedTuple):
 
     Attributes:
         t: The step.
-        left: Units that each sample may still spend, (n,); samples that share have their pool's here.
-        pool: Units that each pool may still spend, (P,); None if no sample shares.
+        left: Units that each sample may still spend, (n,); each pool, (P,), if samples share budgets.
     """
 
     t: Any
     left: Any
-    pool: Any = None
 
 
 def start(terms: Terms, budget: Any) -> RunState:
     """Return the state before the first step, given the budget of each sample, (n,) int64."""
-    if terms.pools is None:
-        return RunState(0, budget)
-    return _shared(terms, RunState(0, budget), _by_pool(terms, budget))
+    return RunState(0, budget if terms.pools is None else terms.pools.total(budget))
 
 
 def decide(terms: Terms, state: RunState, wanted: Any, priority: Any = None) -> Any:
@@ -67,16 +89,16 @@ def decide(terms: Terms, state: RunState, wanted: Any, priority: Any = None) -> 
         wanted: What the schedule asks for, (n,) bool.
         priority: Which samples go first if a pool does not pay for all that are wanted, (n,).
     """
-    if terms.reserve and isinstance(state.t, int) and state.t == terms.n_steps - 1:
-        return wanted | True
-    chosen = wanted & (state.left > terms.reserve)  # b > 0
-    return chosen if terms.pools is None else _ration(terms, state, chosen, priority)
+    if terms.pools is None:
+        chosen = wanted & (state.left > terms.reserve)  # b > 0
+    else:
+        chosen = _ration(terms, terms.pools, state, wanted, priority)
+    return chosen | (state.t == terms.n_steps - 1) if terms.reserve else chosen
 
 
 def spend(terms: Terms, state: RunState, cost: Any) -> RunState:
     """Return the state after each sample has paid `cost`, (n,) integers or bool."""
-    paid = state._replace(left=state.left - 1 * cost)
-    return paid if terms.pools is None else _shared(terms, paid, state.pool - _by_pool(terms, 1 * cost))
+    return state._replace(left=state.left - (1 * cost if terms.pools is None else terms.pools.total(cost)))
 
 
 def next_step(state: RunState) -> RunState:
@@ -84,42 +106,24 @@ def next_step(state: RunState) -> RunState:
     return state._replace(t=state.t + 1)
 
 
-def mean_left(terms: Terms, state: RunState) -> Tensor:
-    """Return what is left per sample, (n,) floats: of its pool on average, or of its own budget."""
-    assert terms.pools is not None
-    sizes = _by_pool(terms, torch.ones_like(terms.pools))
-    return torch.where(terms.pools >= 0, (state.pool / sizes)[terms.pools], state.left.double())
+def left_per_sample(terms: Terms, state: RunState) -> Any:
+    """Return what is left of each sample's budget, (n,); the mean of its pool, as floats, if samples share."""
+    return state.left if terms.pools is None else (state.left / terms.pools.size)[terms.pools.of]
 
 
-def _by_pool(terms: Terms, values: Tensor) -> Tensor:
-    """Return the sums of values of samples, (n,), over each pool, (P,)."""
-    assert terms.pools is not None
-    shares = terms.pools >= 0
-    sums = torch.zeros(int(terms.pools.max()) + 1, dtype=values.dtype, device=values.device)
-    return sums.index_add(0, terms.pools[shares], values[shares])
-
-
-def _shared(terms: Terms, state: RunState, pool: Tensor) -> RunState:
-    """Return the state with these pools, (P,), shown to the samples that share them."""
-    assert terms.pools is not None
-    return state._replace(left=torch.where(terms.pools >= 0, pool[terms.pools], state.left), pool=pool)
-
-
-def _ration(terms: Terms, state: RunState, chosen: Tensor, priority: Tensor) -> Tensor:
-    """Keep the choice of each pool within what it has, and spend what its later steps could not."""
-    assert terms.pools is not None
-    rows = (terms.pools >= 0).nonzero().squeeze(1)
-    size, count = _by_pool(terms, torch.ones_like(terms.pools)), _by_pool(terms, chosen.long())
-    free = (state.pool - terms.reserve * size).clamp(min=0)
+def _ration(terms: Terms, pools: Pools, state: RunState, wanted: Tensor, priority: Tensor) -> Tensor:
+    """Keep the choice of each pool within what it has, and spend now what its later steps could not."""
     steps_after = terms.n_steps - 1 - state.t - int(terms.reserve > 0)
-    least = (free - size * steps_after).clamp(min=0) if terms.exact else torch.zeros_like(free)
-    allowed = torch.minimum(torch.maximum(count, least), torch.minimum(free, size))
+    if steps_after < 0:  # the closing step, which the reserve pays for
+        return wanted
+    count = pools.total(wanted)
+    free = (state.left - terms.reserve * pools.size).clamp(min=0)
+    least = (free - pools.size * steps_after).clamp(min=0) * pools.exact
+    allowed = torch.minimum(torch.maximum(count, least), torch.minimum(free, pools.size))
     if torch.equal(allowed, count):
-        return chosen
-    order = rows[priority[rows].argsort(descending=True, stable=True)]
-    order = order[chosen[order].int().argsort(descending=True, stable=True)]  # wanted ones first
-    order = order[terms.pools[order].argsort(stable=True)]  # pool by pool
-    rank = torch.arange(len(order), device=order.device) - (size.cumsum(0) - size)[terms.pools[order]]
-    rationed = chosen.clone()
-    rationed[order] = rank < allowed[terms.pools[order]]
-    return rationed
+        return wanted
+    order = priority.argsort(descending=True, stable=True)
+    order = order[wanted[order].int().argsort(descending=True, stable=True)]  # wanted ones first
+    order = order[pools.of[order].argsort(stable=True)]  # pool by pool
+    rank = torch.arange(len(order), device=order.device) - (pools.size.cumsum(0) - pools.size)[pools.of[order]]
+    return torch.zeros_like(wanted).index_copy(0, order, rank < allowed[pools.of[order]])

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from trimtab.core import state as accounts
 from trimtab.core.arrays import Form, Leaves
-from trimtab.core.bound_constraint import Meter, Outcome, ProjectionError
+from trimtab.core.bound_constraint import BoundConstraint, Meter, Outcome, ProjectionError
 from trimtab.core.budget import Unit, units
 from trimtab.core.constraint import Improvement
 from trimtab.core.groups import Groups
 from trimtab.core.record import Closing, Passes, Rollout
 from trimtab.core.schedule import Schedule
-from trimtab.core.state import RunState, Terms
+from trimtab.core.state import Pools, RunState, Terms
 from trimtab.core.view import History, StepView
 
 __all__ = ["Trace", "run_terms"]
@@ -75,6 +75,7 @@ class Trace:
         self.iteration = 0  # of this step
         self.planned_steps: int | None = None  # if the run was stopped before its last step
         self.broken = False  # whether a step failed after its decisions were made
+        self.constraint: BoundConstraint  # set by the corrector that starts the run
         self.owner: tuple[int, int] | None = None
         self.updates, self.projection_meter, self.defect_meter = Meter(), Meter(), Meter()
         self.states: list[Leaves] = []
@@ -113,10 +114,6 @@ class Trace:
             self.owner = caller
         return self.owner == caller
 
-    def continues(self, caller: tuple[int, int]) -> bool:
-        """Return whether the next step of this run can be made by a thread and task."""
-        return not self.broken and not self.complete and self.belongs_to(caller)
-
     # -------------------------------------------------------------- one step
 
     def observe(self, defect: Tensor) -> None:
@@ -140,8 +137,7 @@ class Trace:
         """
         t = self.t
         present = self.passes[-1][1] if self.iteration else None
-        shares = self.terms.pools is not None
-        left = accounts.mean_left(self.terms, self.state) if shares else self.state.left
+        shares, left = self.terms.pools is not None, accounts.left_per_sample(self.terms, self.state)
         view = StepView(t, self.history, left, proposal, context, present, self.iteration, shares)
         if self.closes_now:
             wanted, priority = torch.ones_like(self.decided[t]), None
@@ -328,7 +324,7 @@ def run_terms(
             f"a budget of {asked} leaves nothing for the closing projection, which takes {reserve}; give at least "
             f"{reserve}, or closing='free' to count as the paper does, or closing='none' to end as the sampler does"
         )
-    pools = schedule.pools(n)
-    pools = None if pools is None else pools.to(device)
+    labels, exact = schedule.pools(n), unit == "projection" and schedule.spends_all
+    pools = None if labels is None else Pools.of_labels(labels.to(device), exact)
     each = torch.as_tensor(budget, dtype=torch.int64, device=device).expand(n).clone()
-    return Terms(n_steps, reserve, pools, exact=unit == "projection" and schedule.spends_all), each
+    return Terms(n_steps, reserve, pools), each

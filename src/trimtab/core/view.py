@@ -91,12 +91,12 @@ class StepView:
         *,
         n_steps: int | None = None,
         seeds: Tensor | None = None,
-        spent: Tensor | None = None,
         defect: Tensor | None = None,
         reserve: int = 0,
         memo: dict[Hashable, Any] | None = None,
         iteration: int = 0,
         left: Tensor | None = None,
+        shares: bool = False,
     ) -> StepView:
         """Return the view of step t of a recorded run.
 
@@ -107,12 +107,12 @@ class StepView:
             budget: A number, or one per sample, (n,).
             n_steps: T, if the record has fewer steps than were planned.
             seeds: (n,), if known.
-            spent: (n,), if that is not the number of decisions before step t.
             defect: As in `StepView`.
             reserve: Units of each budget that belong to the closing projection.
             memo: Running sums of the steps before.
             iteration: As in `StepView`.
-            left: Units left per sample, (n,) floats, if samples share budgets.
+            left: Units left per sample, (n,), if that is not the budget less the decisions before step t.
+            shares: As in `StepView`.
         """
         if not isinstance(defects, Tensor) or not isinstance(projected, Tensor) or defects.shape != projected.shape:
             raise ValueError("defects and projected of a record must be tensors of one shape, (T, n)")
@@ -120,12 +120,11 @@ class StepView:
             raise ValueError(f"defects must be (T, n) floats: got {tuple(defects.shape)} of {defects.dtype}")
         check_integer(t, "t, a step of the record,", 0, len(defects) - 1)
         start = torch.as_tensor(budget, device=defects.device).expand(defects.shape[1])
-        already = projected[:t].sum(dim=0) if spent is None else spent
         history = History(
             defects, projected, start, n_steps or len(defects), reserve, seeds, {} if memo is None else memo
         )
-        known = start - already if left is None else left
-        return cls(t, history, known, defect=defect, iteration=iteration, shares=left is not None)
+        known = start - projected[:t].sum(dim=0) if left is None else left
+        return cls(t, history, known, defect=defect, iteration=iteration, shares=shares)
 
     def __repr__(self) -> str:
         """Return one line."""

@@ -16,8 +16,10 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
+from trimtab.core import state as accounts
 from trimtab.core.checks import check_type, missing_extra
 from trimtab.core.record import Closing
+from trimtab.core.state import RunState, Terms
 from trimtab.prices.plan import Planned
 from trimtab.prices.schedule import Adaptive
 
@@ -101,6 +103,7 @@ def decision_function(schedule: Adaptive | Planned, closing: Closing | None = No
         raise ValueError("a budget of 0 leaves nothing for the closing projection; give at least 1")
     budget = schedule.budget
     wanted, n_steps, prior = _planned(schedule) if isinstance(schedule, Planned) else _priced(schedule)
+    terms = Terms(n_steps, reserve=int(rule == "paid"))
 
     def start(shape: tuple[int, ...]) -> DecisionState:
         sizes = shape if isinstance(shape, tuple | list) else (shape,)
@@ -112,11 +115,10 @@ def decision_function(schedule: Adaptive | Planned, closing: Closing | None = No
     def decide(state: DecisionState, defect: jax.Array, t: Any) -> tuple[jax.Array, DecisionState]:
         _check_step(state, defect, t, n_steps)
         mask, total = wanted(state, defect, t)
-        if rule == "paid":
-            mask = jnp.where(jnp.asarray(t) == n_steps - 1, True, mask & (state.left > 1))
-        mask = mask & (state.left > 0)
+        run = RunState(t, state.left)
+        mask = accounts.decide(terms, run, mask)
         last = jnp.where(mask, jnp.asarray(t, jnp.int32) + 1, state.last)
-        return mask, DecisionState(state.left - mask.astype(jnp.int32), last, total)
+        return mask, DecisionState(accounts.spend(terms, run, mask).left, last, total)
 
     return Decisions(start, decide)
 
