@@ -11,9 +11,9 @@ from hypothesis import settings
 
 torch.set_num_threads(1)  # tests run side by side; results must not depend on threads anyway
 
-# Whether a change passes must not be luck: the same examples every time (HYPOTHESIS_PROFILE=search tries new ones), and
-# no limit on the time of one, which belongs to the machine.
-settings.register_profile("repeatable", derandomize=True, deadline=None)
+# Whether a change passes must not be luck: the same examples every time (HYPOTHESIS_PROFILE=search tries more, and new
+# ones), and no limit on the time of one, which belongs to the machine.
+settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=40)
 settings.register_profile("search", print_blob=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 

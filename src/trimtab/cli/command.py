@@ -204,9 +204,8 @@ def engine_from(arguments: argparse.Namespace, keep: Path | None, source: Source
         source: The code that this command line names.
         seeds: The seeds of all samples.
     """
-    from trimtab.core.batch_cache import is_cache_file
     from trimtab.core.executors import check_engine
-    from trimtab.core.runner import Engine
+    from trimtab.core.runner import Engine, is_cache_file
     from trimtab.evaluation.studies.usercode import ProblemOf
 
     if arguments.engine is None:
@@ -230,7 +229,7 @@ def engine_from(arguments: argparse.Namespace, keep: Path | None, source: Source
 
 def remove_batches(folder: Path) -> None:
     """Remove the batches that an engine kept in a folder."""
-    from trimtab.core.batch_cache import is_cache_file
+    from trimtab.core.runner import is_cache_file
 
     for file in folder.iterdir():
         if is_cache_file(file.name):

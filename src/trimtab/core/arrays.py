@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from importlib import import_module
 from math import inf
@@ -61,7 +62,7 @@ class Form:
         """
         found: list[Any] = []
         self.tree = tree_of(state, found)
-        self.names = names_of(self.tree)
+        self.names = [name for name, _ in named_kinds(self.tree)]
         if len(set(self.names)) < len(self.names):  # a file knows arrays by their names
             twice = next(name for name in self.names if self.names.count(name) > 1)
             raise ValueError(f"two arrays of the state are both called {twice}; give one of them another key")
@@ -98,32 +99,27 @@ class Form:
             n: How many samples it must have; all by default.
             wide: Whether half-precision arrays must be in float32, as constraints see them.
         """
-        found: Leaves
-        if self.single:
-            if not isinstance(state, Tensor):
-                raise TypeError(f"states must be torch tensors as at the first step: got {type(state).__name__}")
-            found = (state,)
-            usual = n is None and not wide and state.shape == self.shapes[0] and state.dtype is self.dtypes[0]
-            if usual and not state.is_meta:
-                return found
-        else:
-            parts: list[Any] = []
+        parts: list[Any] = [state]
+        if not self.single:
+            parts = []
             tree = tree_of(state, parts)
             if tree != self.tree:
-                got, first = (f"{names_of(one)} of {', '.join(kinds_of(one))}" for one in (tree, self.tree))
-                raise TypeError(f"states must be the tree {first} arrays as at the first step: got {got} arrays")
-            found = tuple(map(as_tensor, parts))
+                got, first = (", ".join(f"{name} ({kind})" for name, kind in named_kinds(t)) for t in (tree, self.tree))
+                raise TypeError(f"states must be the same tree of arrays as at the first step, {first}: got {got}")
+        elif not isinstance(state, Tensor):
+            raise TypeError(f"states must be torch tensors as at the first step: got {type(state).__name__}")
+        found = tuple(map(as_tensor, parts))
         for leaf, shape, dtype, name in zip(
             found, self.shapes, self.wide if wide else self.dtypes, self.names, strict=True
         ):
+            wanted = shape if n is None else (n, *shape[1:])
+            if leaf.shape != wanted or leaf.dtype is not dtype:
+                raise ValueError(
+                    f"{name} is {tuple(leaf.shape)} of {leaf.dtype} where {tuple(wanted)} of {dtype} was expected, as "
+                    "at the first step"
+                )
             if leaf.is_meta:
                 raise ValueError(f"{name} is on the device 'meta' and holds no numbers; give states that do")
-            if leaf.dtype is not dtype or (leaf.shape != shape if n is None else leaf.shape != (n, *shape[1:])):
-                wanted = tuple(shape) if n is None else (n, *shape[1:])
-                raise ValueError(
-                    f"{name} is {tuple(leaf.shape)} of {leaf.dtype} where {wanted} of {dtype} was expected, as at the "
-                    "first step"
-                )
         return found
 
     def state(self, leaves: Leaves) -> Any:
@@ -136,11 +132,11 @@ class Form:
 
     def widened(self, leaves: Leaves) -> Leaves:
         """Return half-precision leaves in float32, in which they are measured and projected."""
-        return tuple(leaf.float() if leaf.dtype in _HALF else leaf for leaf in leaves)
+        return leaves if self.exact else tuple(map(Tensor.to, leaves, self.wide))
 
     def narrowed(self, leaves: Leaves) -> Leaves:
         """Return the leaves in the loop's own dtypes."""
-        return tuple(leaf.to(dtype) for leaf, dtype in zip(leaves, self.dtypes, strict=True))
+        return leaves if self.exact else tuple(map(Tensor.to, leaves, self.dtypes))
 
 
 # ------------------------------------------------------------------ whole states
@@ -187,28 +183,19 @@ def difference(a: Tensor, b: Tensor) -> Tensor:
 
 def take_leaves(leaves: Leaves, rows: Tensor) -> Leaves:
     """Return the rows (k,) of every leaf."""
-    try:
-        if len(leaves) == 1:  # the usual case
-            return (leaves[0].index_select(0, rows),)
-        return tuple([leaf.index_select(0, rows) for leaf in leaves])
-    except NotImplementedError:
-        return tuple(signed(leaf).index_select(0, rows).view(leaf.dtype) for leaf in leaves)
+    return tuple([leaf[rows] for leaf in leaves])
 
 
 def put_rows(leaves: Leaves, rows: Tensor, some: Leaves) -> Leaves:
     """Return new leaves with the rows (k,) replaced."""
-    try:
-        if len(leaves) == len(some) == 1:  # the usual case
-            return (leaves[0].index_copy(0, rows, some[0]),)
-        return tuple([leaf.index_copy(0, rows, part) for leaf, part in zip(leaves, some, strict=True)])
-    except NotImplementedError:
-        pairs = ((leaf, signed(leaf), signed(part)) for leaf, part in zip(leaves, some, strict=True))
-        return tuple(leaf.index_copy(0, rows, part).view(like.dtype) for like, leaf, part in pairs)
-
-
-def signed(leaf: Tensor) -> Tensor:
-    """Return a view as signed numbers: torch cannot select rows of large unsigned ones, such as keys of JAX."""
-    return leaf.view(_SIGNED[leaf.dtype]) if leaf.dtype in _SIGNED else leaf
+    new = []
+    for leaf, part in zip(leaves, some, strict=True):
+        signed = _SIGNED.get(leaf.dtype)  # torch cannot write rows of large unsigned numbers, such as keys of JAX
+        if signed is None:
+            new.append(leaf.index_copy(0, rows, part))
+        else:
+            new.append(leaf.view(signed).index_copy(0, rows, part.view(signed)).view(leaf.dtype))
+    return tuple(new)
 
 
 def rowwise(mask: Tensor, like: Tensor) -> Tensor:
@@ -219,13 +206,11 @@ def rowwise(mask: Tensor, like: Tensor) -> Tensor:
 def all_finite(leaves: Leaves) -> bool:
     """Return whether every number is finite."""
     for leaf in leaves:
-        try:
-            flat = leaf.numpy().ravel("K")
-            # NaN is both the largest and the least; argmax is several times faster than max on few numbers
-            finite = not leaf.is_complex() and flat.item(flat.argmax()) < inf and flat.item(flat.argmin()) > -inf
-        except (RuntimeError, TypeError, ValueError):  # on a device, of a dtype that numpy lacks, or empty
-            finite = False
-        if not finite and not bool(leaf.isfinite().all()):
+        with suppress(RuntimeError, TypeError, ValueError):  # on a device, of a dtype that numpy lacks, or empty
+            flat = leaf.numpy().ravel("K")  # of few numbers, numpy finds the largest several times faster than torch
+            if not leaf.is_complex() and flat.item(flat.argmax()) < inf and flat.item(flat.argmin()) > -inf:
+                continue
+        if not bool(leaf.isfinite().all()):
             return False
     return True
 
@@ -249,9 +234,10 @@ class Node(NamedTuple):
 
 def tree_of(state: Any, found: list[Any]) -> Node:
     """Return the tree of a state; append its arrays to `found`."""
-    if isinstance(state, Tensor | np.ndarray) or _is_jax(state):
+    kind = _kind_of(state)
+    if kind is not None:
         found.append(state)
-        return Node("torch" if isinstance(state, Tensor) else "numpy" if isinstance(state, np.ndarray) else "jax")
+        return Node(kind)
     if isinstance(state, dict):
         keys, parts = tuple(state), tuple(state.values())
     elif isinstance(state, list | tuple):
@@ -267,56 +253,37 @@ def tree_of(state: Any, found: list[Any]) -> Node:
     return Node(type(state), keys, tuple(tree_of(part, found) for part in parts))
 
 
-def names_of(tree: Node, above: str = "") -> list[str]:
-    """Return the name of each leaf: its keys, joined by dots."""
+def named_kinds(tree: Node, above: str = "") -> list[tuple[str, str]]:
+    """Return the name of each leaf, its keys joined by dots, and the kind of its array."""
     if isinstance(tree.kind, str):
-        return [above or "the state"]
-    inside = f"{above}." if above else ""
-    return [name for key, node in zip(tree.keys, tree.below, strict=True) for name in names_of(node, f"{inside}{key}")]
-
-
-def kinds_of(tree: Node) -> list[str]:
-    """Return the kinds of its arrays, "torch", "numpy" or "jax", each once."""
-    if isinstance(tree.kind, str):
-        return [tree.kind]
-    return list(dict.fromkeys(kind for node in tree.below for kind in kinds_of(node)))
+        return [(above or _ONLY, tree.kind)]
+    pairs = zip(tree.keys, tree.below, strict=True)
+    return [leaf for key, node in pairs for leaf in named_kinds(node, _joined(above, key))]
 
 
 def built(tree: Node, leaves: Iterator[Tensor]) -> Any:
     """Return a state of that tree with these leaves, each as an array of its kind."""
-    if isinstance(tree.kind, str):
-        leaf = next(leaves)
-        if tree.kind == "numpy":
-            return leaf.numpy()
-        if tree.kind == "jax":  # may not be imported yet when a file is read
-            return import_module("jax").dlpack.from_dlpack(leaf.contiguous())
-        return leaf
+    make = tree.kind
+    if isinstance(make, str):
+        return _as_kind(next(leaves), make)
     parts = [built(node, leaves) for node in tree.below]
     named = dict(zip(tree.keys, parts, strict=True))
-    make = tree.kind
-    if make is dict:
-        return named
-    if is_dataclass(tree.kind):
+    if is_dataclass(make):
         return make(**named)
     if issubclass(make, dict):
-        return _dict_of(make, named)
+        return named if make is dict else _dict_of(make, named)
     return make(*parts) if hasattr(make, "_fields") else make(parts)
 
 
 def _dict_of(kind: Any, named: dict[Any, Any]) -> Any:
     """Return a dictionary of a derived type, which may not be made like a plain one."""
-    try:
+    with suppress(TypeError, KeyError):
         made = kind(named)
         if all(made[key] is part for key, part in named.items()):
             return made
-    except (TypeError, KeyError):
-        pass
     made = kind.__new__(kind)
     made.update(named)
     return made
-
-
-_PLAIN: dict[str, type] = {"dict": dict, "list": list, "tuple": tuple}
 
 
 def plain_tree(state: Any) -> Any:
@@ -326,31 +293,49 @@ def plain_tree(state: Any) -> Any:
         >>> plain_tree({"x": np.zeros(2), "y": [torch.zeros(2)]})
         ['dict', [['x', 'numpy'], ['y', ['list', [[0, 'torch']]]]]]
     """
-    return _described(tree_of(state, []))
+    kind = _kind_of(state)
+    if kind is not None or type(state) not in _PLAIN.values():
+        return kind
+    items = state.items() if isinstance(state, dict) else enumerate(state)
+    parts = [[key, plain_tree(part)] for key, part in items]
+    known = all(part is not None and isinstance(key, str | int) for key, part in parts)
+    return [type(state).__name__, parts] if known else None
 
 
-def _described(tree: Node) -> Any:
-    if isinstance(tree.kind, str):
-        return tree.kind
-    below = [_described(node) for node in tree.below]
-    if tree.kind not in _PLAIN.values() or None in below or not all(isinstance(key, str | int) for key in tree.keys):
-        return None
-    return [tree.kind.__name__, [[key, part] for key, part in zip(tree.keys, below, strict=True)]]
-
-
-def state_of(tree: Any, arrays: Tensor | dict[str, Tensor]) -> Any:
+def state_of(tree: Any, arrays: Tensor | dict[str, Tensor], name: str = "") -> Any:
     """Return the state of a `plain_tree`, given its arrays by name or its only tensor."""
     if isinstance(arrays, Tensor):
         return arrays
-    node = _node(tree)
-    return built(node, iter([arrays[name] for name in names_of(node)]))
-
-
-def _node(tree: Any) -> Node:
     if isinstance(tree, str):
-        return Node(tree)
+        return _as_kind(arrays[name or _ONLY], tree)
     kind, parts = tree
-    return Node(_PLAIN[kind], tuple(key for key, _ in parts), tuple(_node(part) for _, part in parts))
+    made = {key: state_of(part, arrays, _joined(name, key)) for key, part in parts}
+    return made if kind == "dict" else _PLAIN[kind](made.values())
+
+
+_PLAIN: dict[str, type] = {"dict": dict, "list": list, "tuple": tuple}
+_ONLY = "the state"  # the name of an array that is the whole state
+
+
+def _joined(above: str, key: object) -> str:
+    return f"{above}.{key}" if above else str(key)
+
+
+# ------------------------------------------------------------------ kinds of arrays
+
+
+def _kind_of(x: Any) -> str | None:
+    """Return "torch", "numpy" or "jax"; None for what is not an array."""
+    if isinstance(x, Tensor):
+        return "torch"
+    return "numpy" if isinstance(x, np.ndarray) else "jax" if _is_jax(x) else None
+
+
+def _as_kind(leaf: Tensor, kind: str) -> Any:
+    """Return a tensor as an array of that kind."""
+    if kind == "jax":  # may not be imported yet when a file is read
+        return import_module("jax").dlpack.from_dlpack(leaf.contiguous())
+    return leaf.numpy() if kind == "numpy" else leaf
 
 
 def _is_jax(x: Any) -> bool:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable
 from difflib import get_close_matches
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:  # `trimtab --help` imports this module, and needs no torch
     from torch import Tensor
@@ -20,7 +20,6 @@ __all__ = [
     "check_callable",
     "check_floats",
     "check_integer",
-    "check_integers",
     "check_number",
     "check_positive",
     "check_type",
@@ -167,43 +166,23 @@ def check_floats(
         Traceback (most recent call last):
         ValueError: circles must have shape (m, 3): got (3,)
     """
-    tensor = _of_shape(value, what, shape)
-    if not tensor.is_floating_point():
-        raise ValueError(f"{what} must be floating-point numbers: got {tensor.dtype}; convert them with .float()")
-    if tensor.is_meta or (finite and not bool(tensor.isfinite().all())):
-        got = "a tensor without numbers" if tensor.is_meta else "NaN or an infinity"
-        raise ValueError(f"{what} must be finite numbers: got {got}")
-    return tensor
-
-
-def check_integers(value: object, what: str, shape: tuple[int | str, ...]) -> Tensor:
-    """Return the value; raise if it is not an integer tensor of a shape.
-
-    Example:
-        >>> import torch
-        >>> check_integers(torch.rand(3), "rows", ("n",))
-        Traceback (most recent call last):
-        ValueError: rows must be whole numbers: got torch.float32
-    """
-    tensor = _of_shape(value, what, shape)
-    if tensor.is_floating_point() or tensor.is_complex() or str(tensor.dtype) == "torch.bool":
-        raise ValueError(f"{what} must be whole numbers: got {tensor.dtype}")
-    return tensor
-
-
-def _of_shape(value: object, what: str, shape: tuple[int | str, ...] | None) -> Tensor:
     from torch import Tensor
 
     if not isinstance(value, Tensor):
         raise TypeError(f"{what} must be a torch tensor: got {_got(value)}")
-    if shape is not None and not _fits(value.shape, shape):
+    if shape is not None and not (len(shape) == value.ndim and all(map(_fits, shape, value.shape))):
         wanted = f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
         raise ValueError(f"{what} must have shape {wanted}: got {tuple(value.shape)}")
+    if not value.is_floating_point():
+        raise ValueError(f"{what} must be floating-point numbers: got {value.dtype}; convert them with .float()")
+    if value.is_meta or (finite and not bool(value.isfinite().all())):
+        got = "a tensor without numbers" if value.is_meta else "NaN or an infinity"
+        raise ValueError(f"{what} must be finite numbers: got {got}")
     return value
 
 
-def _fits(got: tuple[int, ...], wanted: tuple[Any, ...]) -> bool:
-    return len(got) == len(wanted) and all(isinstance(w, str) or w == c for w, c in zip(wanted, got, strict=True))
+def _fits(wanted: int | str, got: int) -> bool:
+    return isinstance(wanted, str) or wanted == got
 
 
 def _got(value: object) -> str:

@@ -22,7 +22,7 @@ import torch
 from trimtab.core.checks import EngineError, missing_extra, unknown
 from trimtab.core.identity import THREADS
 
-__all__ = ["ENGINES", "check_engine", "mapped", "open_executor"]
+__all__ = ["ENGINES", "check_engine", "open_executor"]
 
 
 def check_engine(engine: str, workers: int | None = None) -> None:
@@ -72,7 +72,7 @@ class ProcessExecutor(ProcessPoolExecutor):
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:  # type: ignore[override]
         """Give the call to the next free process."""
         try:
-            return mapped(super().submit(function, *arguments), cause=_without_worker)
+            return _translated(super().submit(function, *arguments), _without_worker)
         except BrokenProcessPool as error:
             raise _without_worker(error) from error
 
@@ -117,7 +117,7 @@ class RayExecutor(Executor):
         self.running.add(reference)
         future = reference.future()
         future.add_done_callback(lambda _: self.running.discard(reference))
-        return mapped(future, cause=self._cause)
+        return _translated(future, self._cause)
 
     def _cause(self, error: BaseException) -> BaseException:
         if isinstance(error, self.ray.exceptions.RayTaskError):
@@ -143,17 +143,13 @@ ENGINES: dict[str, Callable[[int | None], SerialExecutor | ProcessExecutor | Ray
 """The executors by the names of their engines."""
 
 
-def mapped(
-    future: Future[Any],
-    convert: Callable[[Any], Any] = lambda result: result,
-    cause: Callable[[BaseException], BaseException] = lambda error: error,
-) -> Future[Any]:
-    """Return a future whose result is `convert(result)` of another one, and whose error is `cause(error)`."""
+def _translated(future: Future[Any], cause: Callable[[BaseException], BaseException]) -> Future[Any]:
+    """Return a future with the same result, and with `cause(error)` for an error."""
     found: Future[Any] = Future()
 
     def settle(done: Future[Any]) -> None:
         try:
-            found.set_result(convert(done.result()))
+            found.set_result(done.result())
         except BaseException as error:
             found.set_exception(cause(error))
 

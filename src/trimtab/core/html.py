@@ -6,7 +6,7 @@ Drawings are SVG in the colour of the text, so they can be read on light and on 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 __all__ = ["draw", "figure_of", "panel", "table"]
@@ -17,7 +17,6 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 10, 22, 34
 _POINTS = 240  # of a line at the most; more cannot be seen
 
 Points = Sequence[tuple[float, float]]
-Scale = Callable[[float], float]
 
 
 def figure_of(value: float) -> str:
@@ -66,67 +65,56 @@ def draw(lines: Mapping[str, Points], x: str, y: str, bars: Points = ()) -> str:
     """
     lines = {name: points for name, points in lines.items() if any(map(_finite, points))}
     seen = [point for points in lines.values() for point in points if _finite(point)]
-    places = [place for place, _ in [*seen, *bars]]
+    places, values = [place for place, _ in [*seen, *bars]], [value for _, value in seen] or [0.0, 1.0]
     if not places:
         return ""
-    low, high = min((v for _, v in seen), default=0.0), max((v for _, v in seen), default=1.0)
+    left, right, low, high = min(places), max(places), min(values), max(values)
     low = 0.0 if 0 < low < 0.5 * high else low
-    across = _scale(min(places), max(places), _LEFT, _WIDTH - _RIGHT)
-    up = _scale(low, high, _HEIGHT - _BOTTOM, _TOP)
-    parts = [_bars(bars, across), _axes(across, up, (min(places), max(places)), (low, high), x, y)]
+    width, height, foot = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM, _HEIGHT - _BOTTOM
+
+    def at(place: float, value: float) -> tuple[float, float]:
+        return _LEFT + width * _share(place, left, right), foot - height * _share(value, low, high)
+
+    thick = max(0.8, 0.8 * width / max(len(bars), 1))
+    drawn = "".join(
+        f'<rect x="{at(place, low)[0] - thick / 2:.1f}" y="{foot - height * share:.1f}" width="{thick:.1f}" '
+        f'height="{height * share:.1f}"/>'
+        for place, share in bars
+        if share > 0
+    )
+    parts = [f'<g fill="{COLOURS[1]}" opacity="0.35">{drawn}</g>']
+    parts.append(f'<path d="M{_LEFT},{_TOP}V{foot}H{_LEFT + width}" fill="none" stroke="currentColor" opacity="0.5"/>')
+    parts += [_label(at(place, low)[0], foot + 13, figure_of(place)) for place in dict.fromkeys((left, right))]
+    parts += [
+        _label(_LEFT - 5, at(left, value)[1] + 4, figure_of(value), "end") for value in dict.fromkeys((low, high))
+    ]
+    parts.append(_label(_LEFT + width / 2, _HEIGHT - 6, x))
+    parts.append(f'<g transform="translate(12,{_TOP + height / 2:.0f}) rotate(-90)">{_label(0, 0, y)}</g>')
     for number, (name, points) in enumerate(lines.items()):
+        path, pen = "", "M"
+        for point in points[:: max(1, math.ceil(len(points) / _POINTS))]:
+            if _finite(point):
+                path += f"{pen}{at(*point)[0]:.1f},{at(*point)[1]:.1f}"
+            pen = "L" if _finite(point) else "M"
         colour = COLOURS[number % len(COLOURS)]
-        parts.append(f'<path d="{_path(points, across, up)}" fill="none" stroke="{colour}" stroke-width="1.8"/>')
+        parts.append(f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.8"/>')
         if len(lines) > 1:
-            parts.append(_label(_LEFT + number * (_WIDTH - _LEFT) / len(lines), 11, name, colour, "start"))
-    words = escape(f"{y} against {x}")
+            legend = _label(_LEFT + number * (_WIDTH - _LEFT) / len(lines), 11, name, "start")
+            parts.append(f'<g fill="{colour}">{legend}</g>')
     return (
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}" role="img" aria-label="{words}" '
-        f'style="max-width:100%;height:auto;font:11px sans-serif" fill="currentColor">{"".join(parts)}</svg>'
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}" role="img" '
+        f'aria-label="{escape(f"{y} against {x}")}" style="max-width:100%;height:auto;font:11px sans-serif" '
+        f'fill="currentColor">{"".join(parts)}</svg>'
     )
 
 
-def _scale(low: float, high: float, first: float, last: float) -> Scale:
-    """Return the map from numbers between `low` and `high` to pixels between `first` and `last`."""
-    span = (high / 2 - low / 2) or 1.0  # halves: the difference of two large numbers may overflow
-    return lambda value: first + (last - first) * ((value / 2 - low / 2) / span)
+def _share(value: float, low: float, high: float) -> float:
+    return (value / 2 - low / 2) / ((high / 2 - low / 2) or 1.0)  # the difference of two large numbers may overflow
 
 
 def _finite(point: tuple[float, float]) -> bool:
     return math.isfinite(point[0]) and math.isfinite(point[1])
 
 
-def _path(points: Points, across: Scale, up: Scale) -> str:
-    parts, pen = [], "M"
-    for point in points[:: max(1, math.ceil(len(points) / _POINTS))]:
-        if _finite(point):
-            parts.append(f"{pen}{across(point[0]):.1f},{up(point[1]):.1f}")
-        pen = "L" if _finite(point) else "M"
-    return "".join(parts)
-
-
-def _bars(bars: Points, across: Scale) -> str:
-    width = max(0.8, (_WIDTH - _LEFT - _RIGHT) / max(len(bars), 1) * 0.8)
-    room = _HEIGHT - _TOP - _BOTTOM
-    drawn = [
-        f'<rect x="{across(place) - width / 2:.1f}" y="{_HEIGHT - _BOTTOM - room * share:.1f}" width="{width:.1f}" '
-        f'height="{room * share:.1f}"/>'
-        for place, share in bars
-        if share > 0
-    ]
-    return f'<g fill="{COLOURS[1]}" opacity="0.35">{"".join(drawn)}</g>'
-
-
-def _axes(across: Scale, up: Scale, xs: tuple[float, float], ys: tuple[float, float], x: str, y: str) -> str:
-    foot = _HEIGHT - _BOTTOM
-    frame = f'<path d="M{_LEFT},{_TOP}V{foot}H{_WIDTH - _RIGHT}" fill="none" stroke="currentColor" opacity="0.5"/>'
-    marks = [_label(across(value), foot + 13, figure_of(value)) for value in dict.fromkeys(xs)]
-    marks += [_label(_LEFT - 5, up(value) + 4, figure_of(value), anchor="end") for value in dict.fromkeys(ys)]
-    turned = f'<text transform="translate(12,{(foot + _TOP) / 2:.0f}) rotate(-90)" text-anchor="middle">'
-    named = _label((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 6, x) + f"{turned}{escape(y)}</text>"
-    return frame + "".join(marks) + named
-
-
-def _label(x: float, y: float, text: str, colour: str = "", anchor: str = "middle") -> str:
-    fill = f' fill="{colour}"' if colour else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{fill}>{escape(text)}</text>'
+def _label(x: float, y: float, text: str, anchor: str = "middle") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'

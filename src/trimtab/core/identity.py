@@ -17,7 +17,7 @@ import random
 import sys
 import sysconfig
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
@@ -120,9 +120,11 @@ def _is_users(module: object) -> bool:
         return True
     if root == "trimtab" or root in sys.stdlib_module_names:
         return False
-    found = sys.modules.get(root)
-    place = getattr(found, "__file__", None) or next(iter(getattr(found, "__path__", [])), "")
-    return not _is_installed(place)
+    with suppress(ImportError, ValueError):
+        found: Any = sys.modules.get(root) or find_spec(root)
+        places = [getattr(found, name, None) for name in ("__file__", "origin")]
+        return not _is_installed(next(filter(None, [*places, *getattr(found, "__path__", [])]), ""))
+    return True
 
 
 @lru_cache
@@ -136,11 +138,6 @@ def _version(root: str) -> str:
     with suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version(root)
     return str(getattr(sys.modules.get(root), "__version__", ""))
-
-
-@lru_cache
-def _source(path: str, changed: float) -> str:
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
 def _named(thing: Any) -> str | None:
@@ -158,16 +155,21 @@ def _named(thing: Any) -> str | None:
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented))
 _GENERATORS = (np.random.Generator, np.random.BitGenerator, np.random.RandomState, torch.Generator, random.Random)
-_DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
-_NOT_OF_A_CLASS = {
-    "__dict__",
-    "__weakref__",
-    "__module__",
-    "__annotations__",
-    "__firstlineno__",
-    "__slotnames__",
-    "_abc_impl",
-}
+_OF_CODE = ("code", "consts", "names", "varnames", "freevars", "cellvars", "argcount", "kwonlyargcount", "flags")
+_OF_NO_CLASS = {"__annotations__", "__dict__", "__firstlineno__", "__module__", "__slotnames__", "__weakref__"}
+
+_PARTS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
+    (torch.Generator, lambda made: (str(made.device), made.get_state())),
+    (types.CodeType, lambda code: [getattr(code, f"co_{name}") for name in _OF_CODE]),
+    (types.MethodType, lambda method: (method.__func__, method.__self__)),
+    (types.BuiltinFunctionType, lambda method: (method.__module__, method.__qualname__, _owner(method))),
+    (types.CellType, lambda cell: _contents(cell)),
+    (property, lambda made: (made.fget, made.fset, made.fdel)),
+    (staticmethod | classmethod | functools._lru_cache_wrapper, lambda made: (made.__wrapped__,)),
+    (functools.cached_property, lambda made: (made.func,)),
+    (types.MemberDescriptorType | types.GetSetDescriptorType, lambda made: (made.__name__,)),
+)
+"""What an object of a type is made of, for types that pickle does not take apart."""
 
 
 class _Walk:
@@ -218,44 +220,24 @@ class _Walk:
         elif isinstance(thing, np.ndarray | np.generic):
             yield from (kind, str(thing.dtype), thing.shape)
             yield thing.tolist() if thing.dtype.hasobject else thing.tobytes()
-        elif (numbers := _jax_numbers(thing)) is not None:
+        elif "jax" in sys.modules and (numbers := _jax_numbers(thing)) is not None:
             yield from ("jax", str(thing.dtype), numbers)
-        elif isinstance(thing, _GENERATORS) and not self.whole:
-            yield kind
-        elif isinstance(thing, torch.Generator):
-            yield from (kind, str(thing.device), thing.get_state())
         elif isinstance(thing, type | types.FunctionType):
             yield from self._code(thing)
-        elif isinstance(thing, types.CodeType):
-            yield from (thing.co_code, thing.co_consts, thing.co_names, thing.co_varnames, thing.co_freevars)
-            yield from (thing.co_cellvars, thing.co_argcount, thing.co_kwonlyargcount, thing.co_flags)
         elif isinstance(thing, types.ModuleType):
             yield self._module(thing.__name__)
-        elif isinstance(thing, types.MethodType):
-            yield from (thing.__func__, thing.__self__)
-        elif isinstance(thing, types.BuiltinFunctionType):
-            owner = thing.__self__
-            yield from (thing.__module__, thing.__qualname__, None if isinstance(owner, types.ModuleType) else owner)
-        elif isinstance(thing, types.CellType):
-            with suppress(ValueError):  # a name that is not bound yet
-                yield thing.cell_contents
-        elif isinstance(thing, property):
-            yield from (thing.fget, thing.fset, thing.fdel)
-        elif isinstance(thing, staticmethod | classmethod | functools._lru_cache_wrapper):
-            yield from (kind, thing.__wrapped__)
-        elif isinstance(thing, functools.cached_property):
-            yield thing.func
-        elif isinstance(thing, _DESCRIPTORS):
-            yield thing.__name__
+        elif not self.whole and isinstance(thing, _GENERATORS):
+            yield kind
         elif not self.whole and is_dataclass(thing):
             yield kind
             yield from ((f.name, getattr(thing, f.name)) for f in fields(thing) if not f.metadata.get("per_sample"))
         else:
-            yield from self._reduced(thing)
+            parts = next((parts for known, parts in _PARTS if isinstance(thing, known)), self._reduced)
+            yield kind
+            yield from parts(thing)
 
     def _reduced(self, thing: Any) -> Iterator[Any]:
-        """Yield what pickle would keep of an object: its class, the arguments and the state that make it again."""
-        yield type(thing)
+        """Yield what pickle would keep of an object: the arguments and the state that make it again."""
         try:
             reduce = copyreg.dispatch_table.get(type(thing))
             made = reduce(thing) if reduce else thing.__reduce_ex__(4)
@@ -292,32 +274,24 @@ class _Walk:
         yield from ("code", thing.__qualname__, self._module(thing.__module__) if mine else "")
         if isinstance(thing, type):
             yield from (type(thing), thing.__bases__)
-            yield from ((key, value) for key, value in vars(thing).items() if key not in _NOT_OF_A_CLASS)
+            yield from ((key, value) for key, value in vars(thing).items() if key not in {*_OF_NO_CLASS, "_abc_impl"})
             return
         yield from (thing.__code__, thing.__defaults__, thing.__kwdefaults__, thing.__dict__ or None, thing.__closure__)
         if mine:
-            yield from self._read(thing)
+            names, attributes, imported = _names(thing.__code__, self.whole)
+            for name in sorted(names & thing.__globals__.keys()):
+                yield name
+                yield from self._global(thing.__globals__[name], attributes)
+            for module in _users_modules(imported, thing.__globals__.get("__package__") or ""):
+                yield from self._global(module, attributes)
 
-    def _read(self, function: types.FunctionType) -> Iterator[Any]:
-        """Yield the globals that a function reads, with the attributes that it reads of the user's own modules."""
-        names, attributes, imported = _names(function.__code__, self.whole)
-        known = function.__globals__
-        for name in sorted(names & known.keys()):
-            yield name
-            yield from self._attributes(known[name], attributes)
-        for name in sorted(imported):
-            for full in (name, f"{known.get('__package__') or ''}.{name}".lstrip(".")):
-                module = _users_module(full)
-                if module is not None:
-                    yield from self._attributes(module, attributes)
-
-    def _attributes(self, thing: Any, names: set[str]) -> Iterator[Any]:
+    def _global(self, thing: Any, attributes: set[str]) -> Iterator[Any]:
+        """Yield a global that a function reads; of the user's own modules also the attributes that it reads."""
         yield thing
         if isinstance(thing, types.ModuleType) and _is_users(thing.__name__):
-            for name in sorted(names & vars(thing).keys()):
-                value = vars(thing)[name]
+            for name in sorted(attributes & vars(thing).keys()):
                 yield name
-                yield from self._attributes(value, names - {name}) if isinstance(value, types.ModuleType) else (value,)
+                yield from self._global(vars(thing)[name], attributes - {name})
 
     def _module(self, name: str) -> str:
         """Return what a module counts as: one of the user is noted, and counts with its source."""
@@ -326,9 +300,9 @@ class _Walk:
         if not _is_users(name):
             return f"{name} {_version(name.partition('.')[0])}"
         self.modules.add(name)
-        file = getattr(sys.modules.get(name), "__file__", None)
-        path = Path(file or "")
-        return f"{name} {_source(str(path), path.stat().st_mtime) if path.suffix == '.py' and path.is_file() else ''}"
+        path = Path(getattr(sys.modules.get(name), "__file__", None) or "")
+        source = path.read_bytes() if path.suffix == ".py" and path.is_file() else b""
+        return f"{name} {hashlib.sha256(source).hexdigest()}"
 
 
 def _names(code: types.CodeType, whole: bool) -> tuple[set[str], set[str], set[str]]:
@@ -348,15 +322,23 @@ def _names(code: types.CodeType, whole: bool) -> tuple[set[str], set[str], set[s
     return names - written, attributes, imported
 
 
-def _users_module(name: str) -> types.ModuleType | None:
-    """Return a module that a function imports when it is called, if it is the user's."""
-    root = name.partition(".")[0]
-    with suppress(ImportError, ValueError, AttributeError):
-        spec = sys.modules.get(root) or find_spec(root)
-        place = getattr(spec, "origin", None) or getattr(spec, "__file__", None) or ""
-        if root != "trimtab" and root not in sys.stdlib_module_names and place and not _is_installed(place):
-            return importlib.import_module(name)
-    return None
+def _users_modules(names: set[str], package: str) -> Iterator[types.ModuleType]:
+    """Yield the user's modules among those that a function of a package imports when it is called."""
+    for name in sorted(names):
+        for full in (name, f"{package}.{name}".lstrip(".")):
+            with suppress(ImportError, ValueError, AttributeError):
+                if _is_users(full):
+                    yield importlib.import_module(full)
+
+
+def _owner(method: Any) -> Any:
+    """Return the object that a compiled function belongs to; None for one of a module."""
+    return None if isinstance(method.__self__, types.ModuleType) else method.__self__
+
+
+def _contents(cell: types.CellType) -> Iterator[Any]:
+    with suppress(ValueError):  # a name that is not bound yet
+        yield cell.cell_contents
 
 
 def _with_hooks_in_order(state: dict[str, Any]) -> dict[str, Any]:
@@ -377,8 +359,8 @@ def _is_derived(kind: type, name: object) -> bool:
 
 def _jax_numbers(thing: Any) -> np.ndarray | None:
     """Return the numbers of an array or of keys of JAX; None for everything else."""
-    jax = sys.modules.get("jax")
-    if jax is None or not isinstance(thing, jax.Array):
+    jax = sys.modules["jax"]
+    if not isinstance(thing, jax.Array):
         return None
     with suppress(Exception):  # there are none while JAX traces
         keys = jax.dtypes.issubdtype(thing.dtype, jax.dtypes.prng_key)

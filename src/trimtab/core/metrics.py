@@ -47,15 +47,13 @@ def euclidean(a: Any, b: Any) -> Tensor:
         >>> euclidean(torch.zeros(2, 2, 2), torch.ones(2, 2, 2))
         tensor([2., 2.])
     """
-    form = Form(a, floats=False)
-    theirs = Form(b, floats=False)
-    if form.tree != theirs.tree:
-        kinds = [f"{type(state).__name__} of {', '.join(f.names)}" for state, f in ((a, form), (b, theirs))]
-        raise TypeError(f"a distance needs states of the same tree and kind of array: got {kinds[0]} and {kinds[1]}")
-    if [tuple(shape) for shape in form.shapes] != [tuple(shape) for shape in theirs.shapes]:
-        raise ValueError(f"a distance needs states of the same shape: got {form.shapes} and {theirs.shapes}")
-    if form.dtypes != theirs.dtypes:
-        raise ValueError(f"a distance needs states of the same dtype: got {form.dtypes} and {theirs.dtypes}")
+    form, other = Form(a, floats=False), Form(b, floats=False)
+    if (form.tree, form.shapes, form.dtypes) != (other.tree, other.shapes, other.dtypes):
+        got = [
+            f"{type(state).__name__} of {', '.join(f.names)} with {[tuple(shape) for shape in f.shapes]} of {f.dtypes}"
+            for state, f in ((a, form), (b, other))
+        ]
+        raise ValueError(f"a distance needs states of the same tree, shape and dtype: got {got[0]} and {got[1]}")
     apart = [difference(x, y) for x, y in zip(form.leaves(a), form.leaves(b), strict=True)]
     parts = [torch.linalg.vector_norm(d.flatten(1), dim=1) if d.ndim > 1 else d.abs() for d in apart]
     distance: Tensor = parts[0] if len(parts) == 1 else torch.linalg.vector_norm(torch.stack(parts), dim=0)

@@ -11,7 +11,7 @@ are the inverse normal distribution function of these uniform numbers, in float6
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,8 +36,6 @@ _STREAM = _signed(0xAF251AF3B0F025B5)
 _START = -1  # the step of the initial states
 _BLOCK_STEPS = 64
 _BLOCK_NUMBERS = 1 << 16
-
-Draw = Callable[[Tensor, range, tuple[int, ...], int], Tensor]
 
 
 def as_seeds(seeds: Iterable[int] | Tensor, device: torch.device | str | None = None) -> Tensor:
@@ -100,11 +98,11 @@ class Noise:
         Returns:
             (n, *event), each row a function of its seed, `t` and `stream`.
         """
-        return self._draw(uniform_numbers, t, event, stream)
+        return self._draw("uniform", t, event, stream)
 
     def normal(self, t: int, event: tuple[int, ...] = (), stream: int = 0) -> Tensor:
         """Draw standard normal numbers, (n, *event); arguments as in `uniform`."""
-        return self._draw(_normal_numbers, t, event, stream)
+        return self._draw("normal", t, event, stream)
 
     def start(self, event: tuple[int, ...] = (), stream: int = 0) -> Tensor:
         """Draw standard normal numbers for the initial states, (n, *event); a step may ask for them again."""
@@ -114,34 +112,29 @@ class Noise:
         """Return the noise of the samples `rows`."""
         return Noise(self.seeds[rows], self.dtype)
 
-    def _draw(self, draw: Draw, t: int, event: tuple[int, ...], stream: int) -> Tensor:
+    def _draw(self, law: str, t: int, event: tuple[int, ...], stream: int) -> Tensor:
         """Draw a block of steps at once and keep it: for small states the calls cost more than the numbers."""
         if not isinstance(event, tuple) or not all(type(side) is int and side >= 0 for side in event):
             raise ValueError(f"the shape of one sample's draw must be a tuple of whole numbers: got {event!r}")
         size = len(self.seeds) * math.prod(event)
         steps = 1 if t < 0 else max(1, min(_BLOCK_STEPS, _BLOCK_NUMBERS // max(size, 1)))
         first = t - t % steps
-        cached = self._blocks.get((draw, event, stream))
-        if cached is None or cached[0] != first:
-            block = draw(self.seeds, range(first, first + steps), event, stream).to(self.dtype)
-            self._blocks[draw, event, stream] = cached = (first, block)
-        return cached[1][t - first].clone()
+        key = law, event, stream
+        if key not in self._blocks or self._blocks[key][0] != first:
+            block = uniform_numbers(self.seeds, range(first, first + steps), event, stream)
+            self._blocks[key] = first, (torch.special.ndtri(block) if law == "normal" else block).to(self.dtype)
+        return self._blocks[key][1][t - first].clone()
 
 
 def uniform_numbers(seeds: Tensor, steps: range, event: tuple[int, ...], stream: int) -> Tensor:
     """Draw uniform numbers in (0, 1) for several steps, (len(steps), n, *event) float64."""
-    salts = torch.tensor([[_signed(t * _STEP)] for t in steps], device=seeds.device)
-    key = _mix(_mix(seeds * _GAMMA + salts) + _signed(stream * _STREAM))
+    salts = torch.arange(steps.start, steps.stop, device=seeds.device)[:, None] * _STEP
+    key = _mix(_mix(seeds * _GAMMA + salts) + torch.tensor(stream, device=seeds.device) * _STREAM)
     count = torch.arange(1, math.prod(event) + 1, device=seeds.device)
     bits = _mix(key[..., None] + count * _GAMMA)
     # 52 bits, centred in their cells: never 0 or 1, symmetric about a half
     cells = ((bits >> 12) & 0xFFFFFFFFFFFFF).double().add_(0.5).mul_(2.0**-52)
     return cells.reshape(len(steps), len(seeds), *event)
-
-
-def _normal_numbers(seeds: Tensor, steps: range, event: tuple[int, ...], stream: int) -> Tensor:
-    normal: Tensor = torch.special.ndtri(uniform_numbers(seeds, steps, event, stream))
-    return normal
 
 
 def _mix(z: Tensor) -> Tensor:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,21 +19,26 @@ from trimtab.core.schedule import Schedule
 __all__ = ["check_repeatable"]
 
 
-class Twice(NamedTuple):
-    """Two runs of one batch under one schedule, and the global random generators that they drew from."""
+class Batch(NamedTuple):
+    """A batch that was run once or twice.
 
-    first: Rollout
-    second: Rollout
-    moved: tuple[str, ...]
+    Attributes:
+        records: One per run.
+        moved: The global random generators that the first of two runs drew from.
+    """
+
+    records: tuple[Rollout, ...]
+    moved: tuple[str, ...] = ()
 
 
-def twice(run: Callable[[Schedule], Rollout], schedule: Schedule) -> Twice:
-    """Run one batch twice in this process."""
-    check_callable(run, "run", "run(schedule)")
+def run_batch(run: Callable[[Schedule], Any], schedule: Schedule, times: int = 1) -> Batch:
+    """Run one batch in this process, once or twice."""
+    if times == 1:
+        return Batch((as_record(run(schedule)),))
     before = _global_states()
     first = as_record(run(schedule))
     moved = tuple(name for name, state in _global_states().items() if state != before[name])
-    return Twice(first, as_record(run(schedule)), moved)
+    return Batch((first, as_record(run(schedule))), moved)
 
 
 def check_repeatable(run: Callable[[Schedule], Rollout], schedule: Schedule) -> Rollout:
@@ -62,18 +68,17 @@ def check_repeatable(run: Callable[[Schedule], Rollout], schedule: Schedule) -> 
         Traceback (most recent call last):
         ValueError: run is not repeatable: 4 of 4 samples differ between two calls with the same schedule (first: ...
     """
-    return check_same(twice(run, schedule))
-
-
-def check_same(pair: Twice) -> Rollout:
-    """Return the first of two runs of one batch; raise if the second differs. See `check_repeatable`."""
-    found = differing(pair.first, pair.second)
+    check_callable(run, "run", "run(schedule)")
+    # batches on an engine are run twice in one worker
+    batch: Batch = run.twice(schedule) if hasattr(run, "twice") else run_batch(run, schedule, 2)
+    first, second = batch.records
+    found = differing(first, second)
     if found is not None:
         raise ValueError(
             f"run is not repeatable: {found}. Schedules are compared on the same noise, so each call must start with "
-            f"the same seeds. {_advice(pair.moved)}"
+            f"the same seeds. {_advice(batch.moved)}"
         )
-    return pair.first
+    return first
 
 
 def differing(first: Rollout, second: Rollout, tolerance: float | None = None) -> str | None:
@@ -137,14 +142,9 @@ _SEEDING = {
 }
 
 
-def _global_states() -> dict[str, object]:
-    legacy = np.random.get_state(legacy=True)
-    assert isinstance(legacy, tuple)
-    return {
-        "torch": torch.get_rng_state().numpy().tobytes(),
-        "numpy": (legacy[1].tobytes(), legacy[2:]),
-        "random": random.getstate(),
-    }
+def _global_states() -> dict[str, bytes]:
+    states = {"torch": torch.get_rng_state().numpy(), "numpy": np.random.get_state(), "random": random.getstate()}
+    return {name: pickle.dumps(state) for name, state in states.items()}
 
 
 def _advice(moved: tuple[str, ...]) -> str:

@@ -7,34 +7,39 @@ identified when it is submitted, and a kept batch is reused only if all of that 
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
+import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 
-from trimtab.core.batch_cache import BatchCache, CachedBatch, folder_of
+from trimtab.core.arrays import plain_tree, state_of
 from trimtab.core.checks import EngineError, check_callable
-from trimtab.core.executors import check_engine, mapped, open_executor
-from trimtab.core.files import sha256
+from trimtab.core.executors import check_engine, open_executor
+from trimtab.core.files import UNUSABLE, as_path, plain_name, read_json, sha256, write_atomically
 from trimtab.core.identity import UnidentifiedError, environment, identity, user_modules
 from trimtab.core.problem import Problem
 from trimtab.core.record import Rollout
-from trimtab.core.repeatable import Twice, as_record, check_same, differing, twice
+from trimtab.core.repeatable import Batch, check_repeatable, differing, run_batch
 from trimtab.core.schedule import Schedule
 
-__all__ = ["BatchRunner", "Engine", "RunBatch", "Runs", "open_runner", "prefetch"]
+__all__ = ["BatchRunner", "Engine", "RunBatch", "Runs", "is_cache_file", "open_runner", "prefetch"]
 
 RunBatch = Callable[[Schedule], Rollout]
 """Runs one batch of rollouts under a schedule, with the same seeds and noise every time."""
+
+checked = check_repeatable
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ class Engine:
         """Check the settings."""
         check_engine(self.name, self.workers)
         if self.keep is not None:
-            folder_of(self.keep)
+            as_path(self.keep)
         if self.make is not None:
             check_callable(self.make, "make", "make()")
 
@@ -87,9 +92,8 @@ class BatchRunner:
         self._executor: Any = None
         self._runs: dict[tuple[int, str], Runs] = {}
         self._makers: dict[int, tuple[Problem, Callable[[], Problem]]] = {}
-        self._written: set[str] = set()
-        self._compared = False
-        self._notices: dict[str, bool] = {}  # and whether they were reported
+        self._compared = False  # one kept batch is run again and compared
+        self._said: set[str] = set()
 
     def runs(self, source: Problem | RunBatch, **options: Any) -> Runs:
         """Return the batches of a problem, with options of `rollout`, or of a function run(schedule)."""
@@ -106,17 +110,14 @@ class BatchRunner:
 
     def maker_of(self, problem: object) -> Callable[[], Problem] | None:
         """Return the function by which workers make a problem; None if it is sent to them."""
-        known = self._makers.get(id(problem))
-        return None if known is None else known[1]
+        return self._makers.get(id(problem), (None, None))[1]
 
-    def submit(self, name: str | None, work: Work, source: Any) -> Future[CachedBatch]:
-        """Start a batch; `name` is the name of its files, None if it cannot be kept."""
+    def start(self, name: str | None, work: Work, source: Any) -> Started:
+        """Start a batch, or read it; `name` is the name of its files, None if it cannot be kept."""
         cached = None if self.cache is None or name is None else self.cache.read(name)
-        if cached is not None and (self._compared or name in self._written):
+        if cached is not None and self._compared:
             self.reused += 1
-            found: Future[CachedBatch] = Future()
-            found.set_result(cached)
-            return found
+            return Started(self, name, cached, None)
         self._compared = self._compared or cached is not None
         if self._executor is None:
             self._executor = open_executor(self.engine.name, self.engine.workers)
@@ -124,49 +125,26 @@ class BatchRunner:
             future = self._executor.submit(_run_here, work, source)
         else:
             future = self._executor.submit(_run_sent, *_sent(work, source, self.maker_of(source)))
-        return mapped(future, partial(self._finish, name, cached))
+        return Started(self, name, cached, future)
 
-    def _finish(self, name: str | None, cached: CachedBatch | None, answer: Any) -> CachedBatch:
-        """Check where a batch was run, compare it with the kept one, or keep it."""
-        batch, there = pickle.loads(answer) if isinstance(answer, bytes) else answer
-        changed = [key for key, value in environment().items() if there.get(key) != value]
-        if changed:
-            raise EngineError(
-                f"a worker differs from this process in {', '.join(changed)}, and its numbers may differ in their last "
-                "digits; use workers with the same libraries and the same kind of processor"
-            )
-        if cached is not None:
-            pairs = zip(batch.records, cached.records, strict=True)
-            if any(differing(one, other, 1e-9) is not None for one, other in pairs):
-                raise EngineError(
-                    f"a batch that is kept in {self.engine.keep} was run again and came out differently: the sampler "
-                    "depends on something that cannot be seen, or does not repeat itself; use another folder"
-                )
-            return cached
-        if self.cache is not None and name is not None:
-            if self.cache.write(name, batch):
-                self._written.add(name)
-            else:
-                self.notice("final states in types of your own cannot be kept in files: such batches will run again")
-        return batch  # type: ignore[no-any-return]
+    def keep(self, name: str | None, batch: Batch) -> None:
+        """Write a finished batch to the folder, if there is one."""
+        if self.cache is not None and name is not None and not self.cache.write(name, batch):
+            self.say("final states in types of your own cannot be kept in files: such batches will run again")
 
-    def notice(self, text: str) -> None:
-        """Remember something to report; batches may finish in another thread, where progress cannot be called."""
-        self._notices.setdefault(text, False)
-
-    def say_notices(self) -> None:
-        """Report each notice once."""
-        for text in [text for text, said in self._notices.items() if not said]:
-            self._notices[text] = True
+    def say(self, text: str) -> None:
+        """Report something once."""
+        if text not in self._said:
+            self._said.add(text)
             self.progress(text)
 
     def close(self) -> None:
-        """End the workers; batches that are not finished are dropped."""
+        """End the workers. Batches that are finished are kept; the others are dropped."""
+        for runs in self._runs.values():
+            runs.drop()
         if self._executor is not None:
             self._executor.__exit__(None, None, None)
         self._executor = None
-        for runs in self._runs.values():
-            runs.forget()
 
     def __enter__(self) -> BatchRunner:
         """Return itself."""
@@ -177,6 +155,39 @@ class BatchRunner:
         self.close()
 
 
+class Started(NamedTuple):
+    """A batch that was started: kept before and not run if `future` is None, else run, and compared with `cached`."""
+
+    runner: BatchRunner
+    name: str | None
+    cached: Batch | None
+    future: Future[Any] | None
+
+    def result(self) -> Batch:
+        """Wait for the batch; check where it was run, and keep it or compare it with the kept one."""
+        if self.future is None:
+            assert self.cached is not None
+            return self.cached
+        answer = self.future.result()
+        batch, there = pickle.loads(answer) if isinstance(answer, bytes) else answer
+        changed = [key for key, value in environment().items() if there.get(key) != value]
+        if changed:
+            raise EngineError(
+                f"a worker differs from this process in {', '.join(changed)}, and its numbers may differ in their last "
+                "digits; use workers with the same libraries and the same kind of processor"
+            )
+        if self.cached is None:
+            self.runner.keep(self.name, batch)
+            return batch  # type: ignore[no-any-return]
+        pairs = zip(batch.records, self.cached.records, strict=True)
+        if any(differing(one, other, 1e-9) is not None for one, other in pairs):
+            raise EngineError(
+                f"a batch that is kept in {self.runner.engine.keep} was run again and came out differently: the "
+                "sampler depends on something that cannot be seen, or does not repeat itself; use another folder"
+            )
+        return self.cached
+
+
 class Runs:
     """The batches of one problem on an engine: `runs(schedule)` returns the record of one."""
 
@@ -184,22 +195,21 @@ class Runs:
         """See `BatchRunner.runs`."""
         self.runner = self.shop = runner
         self.source, self.options = source, dict(options)
-        self._started: defaultdict[str, deque[Future[CachedBatch]]] = defaultdict(deque)
+        self._started: defaultdict[str, deque[Started]] = defaultdict(deque)
         self._numbers: Counter[str] = Counter()
 
     def __call__(self, schedule: Schedule) -> Rollout:
         """Run one batch."""
-        return self._wait(schedule, 1).records[0]
+        return self.submit(schedule).result().records[0]
 
-    def twice(self, schedule: Schedule) -> Twice:
+    def twice(self, schedule: Schedule) -> Batch:
         """Run one batch twice in one worker, which shows if a loop carries something from run to run."""
-        both = self._wait(schedule, 2)
-        first, second = both.records
-        return Twice(first, second, both.moved)
+        return self.submit(schedule, 2).result()
 
-    def submit(self, schedule: Schedule) -> Future[Rollout]:
-        """Start one batch, or return the one that was started ahead."""
-        return mapped(self._take(schedule, 1), lambda batch: batch.records[0])
+    def submit(self, schedule: Schedule, times: int = 1) -> Started:
+        """Start one batch, or take the one that was started ahead; its `result()` waits for it."""
+        work, key = self._work(schedule, times)
+        return self._started[key].popleft() if self._started[key] else self._start(work, key)
 
     def prefetch(self, schedules: Sequence[Schedule]) -> None:
         """Start batches that will be asked for; a serial engine runs each when it is asked for."""
@@ -208,24 +218,19 @@ class Runs:
                 work, key = self._work(schedule, 1)
                 self._started[key].append(self._start(work, key))
 
-    def forget(self) -> None:
-        """Drop what was started and not asked for."""
+    def drop(self) -> None:
+        """Forget what was started and not asked for; what is finished is kept in the folder."""
+        for started in [one for queue in self._started.values() for one in queue]:
+            if started.future is not None and started.future.done():
+                with suppress(Exception):  # nobody asked for it
+                    started.result()
         self._started.clear()
 
-    def _wait(self, schedule: Schedule, times: int) -> CachedBatch:
-        batch = self._take(schedule, times).result()
-        self.runner.say_notices()
-        return batch
-
-    def _take(self, schedule: Schedule, times: int) -> Future[CachedBatch]:
-        work, key = self._work(schedule, times)
-        return self._started[key].popleft() if self._started[key] else self._start(work, key)
-
-    def _start(self, work: Work, key: str) -> Future[CachedBatch]:
+    def _start(self, work: Work, key: str) -> Started:
         """Start a batch; the same batch again runs again, to be timed or compared, and has the next number."""
         number = self._numbers[key]
         self._numbers[key] += 1
-        return self.runner.submit(f"{key}-{number}" if work.identity else None, work, self.source)
+        return self.runner.start(f"{key}-{number}" if work.identity else None, work, self.source)
 
     def _work(self, schedule: Schedule, times: int) -> tuple[Work, str]:
         """Return what to run, and a hash of everything that it depends on now."""
@@ -238,7 +243,7 @@ class Runs:
             return known, identity(known, make, environment())[:32]
         except UnidentifiedError as error:
             if runner.cache is not None:
-                runner.notice(f"batches of this problem are not kept, and will run again: {error}")
+                runner.say(f"batches of this problem are not kept, and will run again: {error}")
             return work, "" if serial else sha256(b"".join(_sent(work, self.source, make)))
 
 
@@ -255,13 +260,10 @@ class Work(NamedTuple):
     identity: str = ""
 
 
-def _run_here(work: Work, source: Any) -> tuple[CachedBatch, dict[str, Any]]:
+def _run_here(work: Work, source: Any) -> tuple[Batch, dict[str, Any]]:
     """Run a batch in this process; return it with what its numbers depend on besides."""
     run: RunBatch = partial(source.rollout, **work.options) if isinstance(source, Problem) else source
-    if work.times == 1:
-        return CachedBatch((as_record(run(work.schedule)),)), environment()
-    first, second, moved = twice(run, work.schedule)
-    return CachedBatch((first, second), moved), environment()
+    return run_batch(run, work.schedule, work.times), environment()
 
 
 def _run_sent(sent: bytes, payload: bytes) -> bytes:
@@ -325,6 +327,80 @@ def _by_value() -> Any:
     return None
 
 
+# ------------------------------------------------------------------ finished batches in a folder
+
+_FORMAT = "trimtab-batch-2"
+_NAME = re.compile(r"[0-9a-f]{32}-\d+(\.json|\.\d+\.safetensors)")
+
+
+def is_cache_file(name: str) -> bool:
+    """Return whether a file has the name of a cached batch.
+
+    Example:
+        >>> is_cache_file(f"{'0' * 32}-1.json"), is_cache_file("my-notes.json")
+        (True, False)
+    """
+    return _NAME.fullmatch(name) is not None
+
+
+class BatchCache:
+    """A folder of finished batches, so that a call that was stopped can continue.
+
+    A batch has one file per record, and a JSON file that is written last: it is there whole or not at all. Its name is
+    a hash of everything that the batch depends on, so another sampler, schedule, library or machine looks for other
+    names.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], progress: Callable[[str], None] = lambda text: None) -> None:
+        """Create the folder if it does not exist; `progress` receives a line for each damaged batch."""
+        self.folder, self.progress = as_path(folder), progress
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise ValueError(
+                f"{self.folder}: finished batches are kept in a folder, and none can be made here, since "
+                f"{error.filename} is a file or a link that leads nowhere; remove it, or give another folder"
+            ) from error
+
+    def write(self, name: str, batch: Batch) -> bool:
+        """Keep a batch; return False if its states have types of the user, which cannot be kept in files."""
+        trees = [plain_tree(record.final) for record in batch.records]
+        if None in trees:
+            return False
+        for i, record in enumerate(batch.records):
+            record.save(self._record(name, i))
+        facts = {"format": _FORMAT, "name": name, "trees": trees, "moved": batch.moved}
+        write_atomically(self._facts(name), json.dumps(facts, indent=1).encode())
+        return True
+
+    def read(self, name: str) -> Batch | None:
+        """Return a batch if it was kept and is as it was written; a damaged one is removed."""
+        path = self._facts(name)
+        if not path.is_file():
+            return None
+        try:
+            facts = read_json(path)
+            if (facts["format"], facts["name"]) != (_FORMAT, name):
+                raise ValueError(f"{path}: belongs to another batch")
+            records = tuple(self._load(name, i, tree) for i, tree in enumerate(facts["trees"]))
+            return Batch(records, tuple(map(str, facts["moved"])))
+        except (OSError, *UNUSABLE) as error:
+            self.progress(f"a kept batch is damaged and is run again ({error})")
+            path.unlink(missing_ok=True)
+            return None
+
+    def _load(self, name: str, i: int, tree: Any) -> Rollout:
+        record = Rollout.load(self._record(name, i))  # compares the file with its checksum
+        states = None if record.states is None else state_of(tree, record.states)
+        return replace(record, final=state_of(tree, record.final), states=states)
+
+    def _facts(self, name: str) -> Path:
+        return self.folder / f"{plain_name(name)}.json"
+
+    def _record(self, name: str, i: int) -> Path:
+        return self.folder / f"{plain_name(name)}.{i}.safetensors"
+
+
 # ------------------------------------------------------------------ what callers use
 
 
@@ -357,8 +433,3 @@ def prefetch(run: RunBatch, schedules: Sequence[Schedule]) -> None:
 
 
 ahead = prefetch
-
-
-def checked(run: RunBatch, schedule: Schedule) -> Rollout:
-    """Run one batch twice and check that both are the same; see `check_repeatable`."""
-    return check_same(run.twice(schedule) if isinstance(run, Runs) else twice(run, schedule))

@@ -91,7 +91,7 @@ def calibrate(
         check: Whether to run the first batch twice, to check that it is repeatable.
         engine: Where to run batches: "processes", "ray", "serial", or an `Engine`, which can also keep finished batches
             in a folder. By default in this process. It changes no number.
-        progress: Called with a text before each batch. Without it, a slow call prints its progress on stderr.
+        progress: Called with a text before each batch. Without it, a slow call shows a bar of tqdm.
         say: The old name of `progress`.
 
     Example:

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 from trimtab.core.checks import EngineError
 from trimtab.core.executors import ENGINES, open_executor
-from trimtab.core.progress import Meter
+from trimtab.core.progress import open_bar
 from trimtab.evaluation.studies.config import Study, StudyError
 from trimtab.evaluation.studies.rows import check_arrow
 from trimtab.evaluation.studies.schedules import study_schedule
@@ -68,12 +68,12 @@ def run_study(
     start, complete = perf_counter(), False
     try:
         if len(done) < len(tasks):
-            meter = None if stream is None else Meter("study", "tasks", len(tasks), len(done), stream=stream)
+            bar = None if stream is None else open_bar("study", "tasks", len(tasks), len(done), stream=stream)
             try:
-                _run_missing(tasks, done, store, engine, workers, (lambda: None) if meter is None else meter.advance)
+                _run_missing(tasks, done, store, engine, workers, (lambda: None) if bar is None else bar.update)
             finally:
-                if meter is not None:
-                    meter.close()
+                if bar is not None:
+                    bar.close()
         complete = True
     except EngineError as error:
         raise StudyError(str(error)) from error
@@ -87,7 +87,7 @@ def _run_missing(
     store: Store,
     engine: str,
     workers: int | None,
-    advance: Callable[[], None],
+    advance: Callable[[], object],
 ) -> None:
     order = TopologicalSorter({task.name: [need.name for need in task.needs.values()] for task in tasks.values()})
     order.prepare()
