@@ -7,7 +7,7 @@
   each sample's scale (`sample_scale`), and `objective` what a residual adds to an error that is not path error.
 - `plan`: the best fixed times. `race`: all of these compared on final samples. `iterations`: the same by the iteration.
 - `online`: `Learner`, which learns prices from the runs they serve.
-- `rates`: budgets of seconds, and rates of corrections in loops without an end.
+- `rates`: a rate of corrections in loops without an end.
 """
 
 from trimtab.prices.calibration import calibrate

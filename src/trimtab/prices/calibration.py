@@ -6,42 +6,32 @@ keeps, for each range of budgets, the one with the best final samples.
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, get_args
 
-import numpy as np
-from torch import Tensor
-
 from trimtab.core.budget import Budget, Unit
-from trimtab.core.checks import check_bool, check_callable, unknown
+from trimtab.core.checks import check_bool, check_callable, check_number, unknown
 from trimtab.core.identity import fingerprint
 from trimtab.core.metrics import Distance, summary
 from trimtab.core.problem import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
-from trimtab.core.record import Closing, Rollout
-from trimtab.core.runner import BatchRunner, Engine, RunBatch, open_runner
-from trimtab.prices.collect import (
-    FEWEST,
-    Batches,
-    Source,
-    check_corrections_happen,
-    check_distinct_seeds,
-)
+from trimtab.core.record import Closing
+from trimtab.core.runner import BatchRunner, Engine, open_runner
+from trimtab.prices.collect import Batches, Source, spread_budgets
 from trimtab.prices.iterations import by_iteration_race, graded_prices
 from trimtab.prices.objective import Objective, describe, objective_weights
 from trimtab.prices.plan import planned_masks
 from trimtab.prices.price import Plan, Price, Thresholds
 from trimtab.prices.program import solve
-from trimtab.prices.quantile import on_policy_table, quantile_table
+from trimtab.prices.quantile import on_policy_prices, quantile_table
 from trimtab.prices.race import by_race, check_candidates
 from trimtab.prices.transitions import estimate_transitions
 from trimtab.schedules import Periodic
 
-__all__ = ["FEWEST", "METHODS", "Price", "batches_of", "by_dp", "by_plan", "calibrate", "price_of_a_look"]
+__all__ = ["METHODS", "Price", "calibrate"]
 
 
 def calibrate(
@@ -126,16 +116,23 @@ def calibrate(
     elif problem is not None:
         distance = problem.distance
     check_bool(check, "check")
-    known, constraint = "", ""
-    if problem is not None:
-        check_distinct_seeds(problem)
-        known, constraint = fingerprint(problem.sampler, problem.constraint), type(problem.constraint).__name__
+    if problem is not None and len(set(problem.seeds.tolist())) < len(problem.seeds):
+        raise ValueError(
+            "a calibration seed is repeated, and a repeated rollout shows nothing new: give each seed once"
+        )
     tell = progress_of("calibrate", progress)
     if tell is not progress:
-        tell.expect(batches_of(method, objective, unit))
+        tell.expect(_expected_batches(method, "path" in mix and len(mix) == 1, unit))
     with tell, open_runner(engine, tell, source) as runner:
-        run = _run_of(source, runner, closing=closing, keep_states="state" in mix, measure_defects=True)
-        batches = Batches(run, budget, objective, distance, known, check, tell, unit, constraint)
+        if problem is None:
+            run = source if runner is None else runner.runs(source)
+            known: dict[str, Any] = {}
+        else:
+            options = {"closing": closing, "keep_states": "state" in mix, "measure_defects": True}
+            run = partial(problem.rollout, **options) if runner is None else runner.runs(problem, **options)
+            known = {"fingerprint": fingerprint(problem.sampler, problem.constraint)}
+            known["constraint"] = type(problem.constraint).__name__
+        batches = Batches(run, budget, objective, distance, check=check, progress=tell, unit=unit, **known)
         if method == "race":
             race = by_iteration_race if unit == "iteration" else by_race
             return race(batches, judge, problem, check_candidates(candidates or {}, batches), look)
@@ -158,7 +155,7 @@ def _checked_method(
         )
     if unit == "iteration" and method not in ("race", "dp"):
         raise ValueError(f"prices of iterations are made by method='dp' or 'race': got {method!r}")
-    if price_of_a_look(look) and method != "race":
+    if check_number(look, "look, what one evaluation of the defect costs,", 0.0, 1e6) and method != "race":
         raise ValueError(f"look= is for the race; method {method!r} assumes that defects cost nothing")
     if method in ("paper", "on-policy") and not path and set(mix) != {"endpoint"}:
         raise ValueError(
@@ -169,51 +166,20 @@ def _checked_method(
     return method
 
 
-def price_of_a_look(look: float) -> float:
-    """Return what one evaluation of the defect costs, in units of the budget, checked."""
-    if isinstance(look, bool) or not isinstance(look, int | float | np.number) or not 0 <= look < math.inf:
-        raise ValueError(f"look is what one evaluation of the defect costs, a number of at least 0: got {look!r}")
-    return float(look)
-
-
-def batches_of(method: str, objective: Objective = "endpoint", unit: Unit = "projection") -> int:
-    """Return about how many batches a calibration runs."""
-    more = 0 if set(objective_weights(objective)) == {"path"} else 4
+def _expected_batches(method: str, path: bool, unit: Unit) -> int:
+    """Return about how many batches a calibration runs; path error needs no weights of residuals."""
+    more = 0 if path else 4
     if unit == "iteration" and method == "race":
         return 24 + 3 * more // 2
     return {"race": 14 + 3 * more // 2, "dp": 8 + more // 2, "planned": 5 + more, "on-policy": 8, "paper": 2}[method]
 
 
-def _run_of(source: Source, runner: BatchRunner | None, **options: Any) -> RunBatch:
-    if not isinstance(source, Problem):
-        return source if runner is None else runner.runs(source)
-    return partial(source.rollout, **options) if runner is None else runner.runs(source, **options)
-
-
 # ------------------------------------------------------------------ methods
 
 
-def by_paper(batches: Batches, method: str = "paper", notes: dict[str, Any] | None = None) -> Thresholds:
+def by_paper(batches: Batches, method: str = "paper") -> Thresholds:
     """Appendix B of the paper: quantiles of uncorrected defects; also what any table is if there is no choice."""
-    table = quantile_table(batches.inner(batches.uncorrected).defects, batches.spendable)
-    return batches.thresholds(table, method, notes or {})
-
-
-def by_on_policy(batches: Batches) -> Thresholds:
-    """Return the paper's rule on the policy's own rollouts."""
-    batches.require()
-    if not batches.has_choice:
-        return by_paper(batches, "on-policy", {"rounds": []})
-
-    def run(table: Tensor, budgets: Tensor) -> Rollout:
-        schedule = Thresholds(batches.closed(table)).at(budgets + batches.closing_reserve)
-        record = batches.inner(batches.run(schedule))
-        if bool(budgets.any()):
-            check_corrections_happen([record])
-        return record
-
-    table, rounds = on_policy_table(run, batches.inner(batches.uncorrected), batches.spendable)
-    return batches.thresholds(table, "on-policy", {"rounds": rounds})
+    return batches.thresholds(quantile_table(batches.uncorrected.defects, batches.spendable), method)
 
 
 def by_dp(batches: Batches) -> Thresholds:
@@ -233,9 +199,10 @@ def by_dp(batches: Batches) -> Thresholds:
 
 def _ahead_of_periodic(batches: Batches, prices: Thresholds) -> list[float]:
     """Return how much less path error the prices have than even spacing on calibration seeds, and its SE."""
-    budgets = batches.trial_budgets
+    most = batches.spendable
+    budgets = spread_budgets(batches.n, batches.n_choices, most, seed=0).clamp(max=most) + batches.closing_reserve
     schedules = [Periodic(budgets), prices.at(budgets)]
-    batches.ahead(schedules)
+    batches.prefetch(schedules)
     even, ours = (batches.inner(batches.run(schedule)).residuals.cpu().double().sum(dim=0) for schedule in schedules)
     ahead = summary(even - ours)
     if ahead.mean < -2 * ahead.se:
@@ -251,14 +218,14 @@ def _ahead_of_periodic(batches: Batches, prices: Thresholds) -> list[float]:
 def by_plan(batches: Batches) -> Plan:
     """Return the best times fixed in advance."""
     batches.require()
-    runs = [*batches.explore(range(3)), batches.inner(batches.uncorrected)]
+    runs = [*batches.explore(range(3)), batches.uncorrected]
     return batches.plan(planned_masks(runs, batches.spendable, batches.weights))
 
 
 _MAKERS: dict[str, Callable[[Batches], Price]] = {
     "dp": by_dp,
     "paper": by_paper,
-    "on-policy": by_on_policy,
+    "on-policy": on_policy_prices,
     "planned": by_plan,
 }
 METHODS = ("race", *_MAKERS)

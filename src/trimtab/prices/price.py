@@ -642,9 +642,9 @@ def _packed(value: Any, prefix: str, tensors: dict[str, Tensor]) -> dict[str, An
 
 def _unpacked(facts: dict[str, Any], prefix: str, tensors: dict[str, Tensor]) -> Any:
     """Build the dataclass that `_packed` took apart."""
-    from trimtab.prices.rates import SolverCost, StationaryPrice, TimedPrices
+    from trimtab.prices.rates import StationaryPrice
 
-    known = (Thresholds, Plan, Allowance, Raced, SampleScale, SolverCost, StationaryPrice, TimedPrices)
+    known = (Thresholds, Plan, Allowance, Raced, SampleScale, StationaryPrice)
     kind = {cls.__name__: cls for cls in known}[facts["is"]]
     parts: dict[str, Any] = {}
     for each in fields(kind):

@@ -92,23 +92,23 @@ def by_race(
 ) -> Raced | Thresholds:
     """Race all candidates for whole projections."""
     batches.require()
-    uncorrected, budget = batches.inner(batches.uncorrected), batches.spendable
+    uncorrected, budget = batches.uncorrected, batches.spendable
     paper = quantile_table(uncorrected.defects, budget)
     if not batches.has_choice:
-        return batches.thresholds(paper, "dp", {})
+        return batches.thresholds(paper, "dp")
     batches.prefetch_weights()
     runs, sample_scale = batches.explored(None, near_rounds=1)
     steps = estimate_transitions(runs, sample_scale)
     plans = fixed_plans(batches.n_choices, budget)
     found: dict[str, Part] = {name: batches.plan(masks, name) for name, masks in plans.items()}
-    found["paper"] = batches.thresholds(paper, "paper", {}, objective="path")
+    found["paper"] = batches.thresholds(paper, "paper", objective="path")
     for goal, weights in goal_weights(batches).items():
         named: dict[str, Any] = {"objective": "path"} if goal == "path" else {}
         found[f"planned for {goal}"] = batches.plan(
             planned_masks(runs, budget, weights), f"planned for {goal}", **named
         )
         table = solve(steps, budget, weights).table
-        found[f"dp for {goal}"] = batches.thresholds(table, f"dp for {goal}", {}, sample_scale=sample_scale, **named)
+        found[f"dp for {goal}"] = batches.thresholds(table, f"dp for {goal}", sample_scale=sample_scale, **named)
     return race(batches, {**found, **more}, measure_of(batches, quality, problem), look)
 
 
@@ -191,7 +191,7 @@ def race(
         budgets, place = _spread(batches, seed=number)
         without_looks = (budgets - looks).clamp(min=held)
         schedules = {name: known[name].at(without_looks if name in looking else budgets) for name in names}
-        batches.ahead(list(schedules.values()))
+        batches.prefetch(list(schedules.values()))
         costs = {}
         for name, schedule in schedules.items():
             batches.progress(f"race, round {number + 1}: {name}")
