@@ -52,7 +52,9 @@ def panel(title: str, *parts: str) -> str:
     return f"<div><p><strong>{escape(title)}</strong></p>{row}</div>"
 
 
-def draw(lines: Mapping[str, Points], x: str, y: str, bars: Points = ()) -> str:
+def draw(
+    lines: Mapping[str, Points], x: str, y: str, bars: Points = (), bands: Mapping[str, Sequence[Points]] | None = None
+) -> str:
     """Draw lines, with bars on a scale from 0 to 1 behind them, as SVG. A line is broken at points that are not finite.
 
     Args:
@@ -60,6 +62,7 @@ def draw(lines: Mapping[str, Points], x: str, y: str, bars: Points = ()) -> str:
         x: The name of the horizontal axis.
         y: The name of the vertical axis.
         bars: (place, share) pairs with shares in [0, 1].
+        bands: By the name of a line, the lower and the upper edge of an interval around it.
 
     Returns:
         An `<svg>` element, or "" if there is nothing to draw.
@@ -76,6 +79,7 @@ def draw(lines: Mapping[str, Points], x: str, y: str, bars: Points = ()) -> str:
     parts = [_bars(bars, across), _axes(across, up, (min(places), max(places)), (low, high), x, y)]
     for number, (name, points) in enumerate(lines.items()):
         colour = COLOURS[number % len(COLOURS)]
+        parts += [_band(edges, points, across, up, colour) for edges in [(bands or {}).get(name)] if edges]
         parts.append(f'<path d="{_path(points, across, up)}" fill="none" stroke="{colour}" stroke-width="1.8"/>')
         if len(lines) > 1:
             parts.append(_label(_LEFT + number * (_WIDTH - _LEFT) / len(lines), 11, name, colour, "start"))
@@ -103,6 +107,16 @@ def _path(points: Points, across: Scale, up: Scale) -> str:
             parts.append(f"{pen}{across(point[0]):.1f},{up(point[1]):.1f}")
         pen = "L" if _finite(point) else "M"
     return "".join(parts)
+
+
+def _band(edges: Sequence[Points], line: Points, across: Scale, up: Scale, colour: str) -> str:
+    """Return the area between two edges, within the plot; an infinite edge is where the line is."""
+    sides = [
+        [edge if _finite(edge) else point for edge, point in zip(side, line, strict=True) if _finite(point)]
+        for side in edges
+    ]
+    places = [f"{across(x):.1f},{min(max(up(y), _TOP), _HEIGHT - _BOTTOM):.1f}" for x, y in sides[0] + sides[1][::-1]]
+    return f'<polygon points="{" ".join(places)}" fill="{colour}" opacity="0.2"/>'
 
 
 def _bars(bars: Points, across: Scale) -> str:

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, get_args
 
+from torch import Tensor
+
 from trimtab.core.budget import Budget, Unit
 from trimtab.core.checks import check_bool, check_callable, check_number, unknown
 from trimtab.core.identity import fingerprint
@@ -23,6 +25,7 @@ from trimtab.core.runner import BatchRunner, Engine, open_runner
 from trimtab.prices.collect import Batches, Source, spread_budgets
 from trimtab.prices.iterations import by_iteration_race, graded_prices
 from trimtab.prices.objective import Objective, describe, objective_weights
+from trimtab.prices.online import Traces
 from trimtab.prices.plan import planned_masks
 from trimtab.prices.price import Plan, Price, Thresholds
 from trimtab.prices.program import solve
@@ -47,6 +50,7 @@ def calibrate(
     closing: Closing = "paid",
     unit: Unit = "projection",
     check: bool = True,
+    uncertainty: bool = False,
     engine: Engine | BatchRunner | str | None = None,
     progress: Callable[[str], None] | None = None,
     say: Callable[[str], None] | None = None,
@@ -79,6 +83,8 @@ def calibrate(
             then "dp" and "race", which compares prices of iterations with whole projections and truncated solves. A
             float budget is iterations per step.
         check: Whether to run the first batch twice, to check that it is repeatable.
+        uncertainty: Whether to estimate an interval for every price ("paper" and "dp") by resampling the calibration
+            rollouts, which runs nothing more: `price.interval`, `price.close_calls(run)`, and bands in the drawing.
         engine: Where to run batches: "processes", "ray", "serial", or an `Engine`, which can also keep finished batches
             in a folder. By default in this process. It changes no number.
         progress: Called with a text before each batch. Without it, a slow call prints its progress on stderr.
@@ -116,6 +122,8 @@ def calibrate(
     elif problem is not None:
         distance = problem.distance
     check_bool(check, "check")
+    if check_bool(uncertainty, "uncertainty") and (method not in ("paper", "dp") or unit == "iteration"):
+        raise ValueError(f"uncertainty= is for methods 'paper' and 'dp' that count projections: got {method!r}")
     if problem is not None and len(set(problem.seeds.tolist())) < len(problem.seeds):
         raise ValueError(
             "a calibration seed is repeated, and a repeated rollout shows nothing new: give each seed once"
@@ -132,7 +140,9 @@ def calibrate(
             run = partial(problem.rollout, **options) if runner is None else runner.runs(problem, **options)
             known = {"fingerprint": fingerprint(problem.sampler, problem.constraint)}
             known["constraint"] = type(problem.constraint).__name__
-        batches = Batches(run, budget, objective, distance, check=check, progress=tell, unit=unit, **known)
+        batches = Batches(
+            run, budget, objective, distance, check=check, progress=tell, unit=unit, uncertainty=uncertainty, **known
+        )
         if method == "race":
             race = by_iteration_race if unit == "iteration" else by_race
             return race(batches, judge, problem, check_candidates(candidates or {}, batches), look)
@@ -179,7 +189,9 @@ def _expected_batches(method: str, path: bool, unit: Unit) -> int:
 
 def by_paper(batches: Batches, method: str = "paper") -> Thresholds:
     """Appendix B of the paper: quantiles of uncorrected defects; also what any table is if there is no choice."""
-    return batches.thresholds(quantile_table(batches.uncorrected.defects, batches.spendable), method)
+    defects, budget = batches.uncorrected.defects, batches.spendable
+    interval = batches.interval(lambda rows: quantile_table(defects[:, rows], budget))
+    return batches.thresholds(quantile_table(defects, budget), method, interval=interval)
 
 
 def by_dp(batches: Batches) -> Thresholds:
@@ -194,7 +206,13 @@ def by_dp(batches: Batches) -> Thresholds:
     if weights is None:  # other objectives have run more batches already
         prices = Thresholds(batches.closed(table), sample_scale=sample_scale)
         notes["ahead_of_periodic"] = _ahead_of_periodic(batches, prices)
-    return batches.thresholds(table, "dp", notes, sample_scale=sample_scale)
+
+    def table_of(rows: Tensor) -> Tensor:
+        some = [Traces(*(part[:, rows] for part in (run.defects, run.residuals, run.projected))) for run in runs]
+        return solve(estimate_transitions(some, sample_scale), batches.spendable, weights).table
+
+    interval = batches.interval(table_of)
+    return batches.thresholds(table, "dp", notes, sample_scale=sample_scale, interval=interval)
 
 
 def _ahead_of_periodic(batches: Batches, prices: Thresholds) -> list[float]:

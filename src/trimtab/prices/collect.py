@@ -39,6 +39,7 @@ RANDOM_SHARE = 0.15
 """Share of the decisions made at random while staying near the policy."""
 
 _RANDOM_ROUNDS, _NEAR_ROUNDS = 2, 2
+_RESAMPLES = 40  # of the calibration rollouts, for intervals of prices
 _COINS = 1 << 33  # streams of noise
 _ITERATION_COINS = 1 << 34
 _COINS_PER_STEP = 64  # within a step, if decisions are about iterations
@@ -70,11 +71,13 @@ class Batches:
         check: bool = True,
         progress: Callable[[str], None] | None = None,
         unit: Unit = "projection",
+        uncertainty: bool = False,
     ) -> None:
         """Run the uncorrected batch; run it twice and compare if `check`."""
         self._run, self.objective, self.fingerprint, self.unit = run, objective, fingerprint, unit
         self.progress = progress_of("calibrate", progress)
         self.distance = euclidean if distance is None else distance
+        self.uncertainty = uncertainty
         self.ran, self._prefetched = [0], False  # the list is shared by copies of these batches
         self._known: Rollout | None = None  # a record that all others must belong with
         if check:
@@ -247,6 +250,20 @@ class Batches:
     def thresholds(self, table: Tensor, method: str, notes: dict[str, Any] | None = None, **more: Any) -> Thresholds:
         """Return a table (T', B' + 1) of the free decisions as a price."""
         return Thresholds(self.closed(table), **{"method": method, **self.facts(notes), **more})
+
+    def interval(self, table_of: Callable[[Tensor], Tensor]) -> Tensor | None:
+        """Return a 90% interval of a table, (2, T, B + 1), from resampled rollouts; None unless it was asked for.
+
+        `table_of(rows)` makes the table (T', B' + 1) of the free decisions from some rollouts, (n,) int64. The ends are
+        order statistics, since prices may be infinite.
+        """
+        if not self.uncertainty:
+            return None
+        generator = torch.Generator().manual_seed(0)
+        drawn = torch.randint(self.n, (_RESAMPLES, self.n), generator=generator)
+        tables = torch.stack([self.closed(table_of(rows)) for rows in drawn]).sort(dim=0).values
+        edge = _RESAMPLES // 20
+        return tables[[edge, -1 - edge]]
 
     def plan(self, masks: Tensor, method: str = "planned", **more: Any) -> Plan:
         """Return masks (B' + 1, T') of the free decisions as a price."""

@@ -25,7 +25,8 @@ from trimtab.core import html
 from trimtab.core.budget import Budget, PerBatch, PerSample, Unit, units
 from trimtab.core.checks import check_integer, check_type
 from trimtab.core.files import UNUSABLE, as_path, kind_of, load_tensors, save_tensors
-from trimtab.core.record import Closing
+from trimtab.core.record import Closing, Rollout
+from trimtab.core.replay import replay
 from trimtab.core.view import StepView
 from trimtab.prices.sample_scale import SampleScale
 from trimtab.schedules.basic import MOST_STEPS
@@ -202,6 +203,8 @@ class Thresholds(Price):
         closing_reserve: Units of a budget that are kept for a closing projection; 1 if projections are counted.
         onward: Thresholds for the second and later iterations within a step, (T, B + 1). They are lower than `table`
             if starting the solver has a set-up cost. None if they are the same.
+        interval: Lower and upper ends of a 90% interval for every entry of the table, (2, T, B + 1), from resampled
+            calibration rollouts. None unless `calibrate(…, uncertainty=True)` made the price.
 
     Example:
         >>> import torch
@@ -215,6 +218,7 @@ class Thresholds(Price):
     unit: Unit = "projection"
     closing_reserve: int = 1
     onward: Tensor | None = None
+    interval: Tensor | None = None
 
     def __post_init__(self) -> None:
         """Check the table."""
@@ -239,6 +243,9 @@ class Thresholds(Price):
                     f"unit={self.unit!r} and {tuple(self.onward.shape)}"
                 )
 
+        if self.interval is not None and self.interval.shape != (2, T, columns):
+            raise ValueError(f"an interval is (2, T, B + 1): got {tuple(self.interval.shape)} for {(T, columns)}")
+
     @property
     def _size(self) -> tuple[int, int]:
         return self.table.shape[0], self.table.shape[1] - 1
@@ -256,14 +263,46 @@ class Thresholds(Price):
         return price if self.sample_scale is None else price * self.sample_scale.now(view)
 
     def _resampled(self, n_steps: int, keep: Keep) -> dict[str, Any]:
-        scale = self.sample_scale and resample_scale(self.sample_scale, n_steps)
-        return {"table": resample_table(self.table, n_steps, keep), "sample_scale": scale}
+        scale, ends = self.sample_scale and resample_scale(self.sample_scale, n_steps), self.interval
+        ends = None if ends is None else torch.stack([resample_table(end, n_steps, keep) for end in ends])
+        return {"table": resample_table(self.table, n_steps, keep), "sample_scale": scale, "interval": ends}
+
+    def close_calls(self, run: Rollout, budget: Budget | PerBatch | PerSample | None = None) -> Tensor:
+        """Return the decisions whose defect lay within the interval of their price, (T, n) bool.
+
+        More calibration rollouts might have decided these otherwise. Nothing is run: views are built from the record.
+
+        Args:
+            run: A record of a run under this price, with its defects.
+            budget: What it was run with; by default what each sample spent, since a table spends its budget exactly.
+
+        Example:
+            >>> import trimtab as tt
+            >>> domain = tt.domain("so3", n_steps=20)
+            >>> price = tt.calibrate(domain.problem(range(1000, 1032)), method="paper", uncertainty=True)
+            >>> run = domain.problem(range(8)).rollout(price.at(5))
+            >>> bool(price.close_calls(run).double().mean() < 0.5)
+            True
+        """
+        from trimtab.prices.schedule import CloseCalls
+
+        if self.interval is None:
+            raise ValueError("this price has no interval: make it with calibrate(…, uncertainty=True)")
+        spent = run.grouped().spent if budget is None else budget
+        watching = CloseCalls(self.at(spent), torch.zeros_like(run.grouped().projected))
+        replay(watching, run)
+        return watching.found if run.groups is None else run.groups.per_row(watching.found)
 
     def _shown(self) -> tuple[str, str]:
         lefts = dict.fromkeys(max(1, round(share * self.budget)) for share in (0.0, 0.05, 0.1, 0.25))
         lines = {f"{b} left": list(enumerate(self.table[:, b].tolist())) for b in lefts if b <= self.budget}
         note = "<p>Project where the defect is at least the price; no line: always, or never.</p>"
-        drawing = html.draw(lines, "step", "price")
+        bands = {}
+        if self.interval is not None:
+            note += "<p>Bands: 90% intervals from resampled calibration rollouts.</p>"
+            ends = {b: self.interval[:, :, b].tolist() for b in lefts if b <= self.budget}
+            bands = {f"{b} left": [list(enumerate(end)) for end in both] for b, both in ends.items()}
+        drawing = html.draw(lines, "step", "price", bands=bands)
         return "Prices of a correction", drawing + note if drawing else ""
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core.budget import PerBatch
-from trimtab.core.schedule import Schedule
+from trimtab.core.schedule import Around, Schedule
 from trimtab.core.view import StepView
 from trimtab.prices.price import Allowance, Plan, Price, Raced, Thresholds, budget_within
 from trimtab.schedules.basic import brief_repr
@@ -119,3 +119,23 @@ class Mixed(PricedSchedule):
         """Return which samples to correct now, (n,) bool."""
         decided = torch.stack([torch.as_tensor(schedule.decide(view)) for schedule in self.schedules])
         return decided.gather(0, self.price.winner[self.budget][None])[0]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CloseCalls(Around):
+    """Decide as the wrapped schedule of thresholds, and note which defects lie within the interval of their price.
+
+    Attributes:
+        found: Where they did, (T, n) bool; filled in as steps are decided.
+    """
+
+    found: Tensor
+
+    def decide(self, view: StepView) -> Any:
+        """Return the decision of the wrapped schedule."""
+        price: Thresholds = self.schedule.price  # type: ignore[attr-defined]
+        assert price.interval is not None
+        s, b = view.arrays(self.schedule)
+        low, high = (replace(price, table=end, interval=None).threshold(view, b) for end in price.interval)
+        self.found[view.t] |= torch.as_tensor((s >= low) & (s <= high))
+        return self.schedule.decide(view)
