@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from typing import Any, Self, TextIO
 
@@ -46,6 +47,7 @@ class Meter:
         """
         self.name, self.unit, self.total, self.done = name, unit, total, done
         self.stream, self.every, self.clock = stream or sys.stderr, every, clock
+        self.preface = ""  # shown once, before the first line
         self.before, self.start = done, clock()
         self.next_line = self.start + (patience or every)
         self.bar = _bar(self, patience)
@@ -55,6 +57,9 @@ class Meter:
     def advance(self, doing: str = "", count: int = 1) -> None:
         """Count finished parts, and show it if it is time; `doing` is added to the line."""
         self.done += count
+        if self.preface and self.clock() >= self.next_line:
+            (self._print if self.bar is None else partial(self.bar.write, file=self.stream))(self.preface)
+            self.preface = ""
         if self.bar is not None:
             self.bar.total = max(self.total, self.done)
             self.bar.set_postfix_str(doing, refresh=False)
@@ -118,6 +123,16 @@ class Progress:
     def expect(self, batches: int) -> None:
         """Expect about that many more batches."""
         self.expected = self.done + batches
+
+    def plan(self, cost: Any) -> None:
+        """Say what the call will take; `cost.batches` are expected unless this is part of another call."""
+        if self._inside == 1:
+            self.expect(cost.batches)
+        text = f"this will take {cost}"
+        if self.progress is not None:
+            self.progress(text)
+        elif self.meter is not None:
+            self.meter.preface = f"trimtab.{self.call}: {text}"
 
     def batch(self, count: int = 1) -> None:
         """Count finished batches."""

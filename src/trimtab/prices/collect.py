@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -22,6 +23,7 @@ from trimtab.core.repeatable import as_record
 from trimtab.core.runner import RunBatch, checked, prefetch
 from trimtab.core.schedule import Schedule, Watched, watched
 from trimtab.core.view import StepView
+from trimtab.prices.cost import with_payback
 from trimtab.prices.objective import Objective, describe, objective_weights, residual_weights, window_schedules
 from trimtab.prices.price import Plan, Thresholds, inner_size, with_closing
 from trimtab.prices.program import solve
@@ -78,7 +80,7 @@ class Batches:
         self.progress = progress_of("calibrate", progress)
         self.distance = euclidean if distance is None else distance
         self.uncertainty = uncertainty
-        self.ran, self._prefetched = [0], False  # the list is shared by copies of these batches
+        self.ran, self._prefetched = [0, 0], False  # batches and projections; shared by copies of these batches
         self._known: Rollout | None = None  # a record that all others must belong with
         if check:
             self.ran[0] += 2
@@ -145,6 +147,7 @@ class Batches:
             )
         # seeds of all samples: a group has a column for its first row only
         self.groups, self.seeds = record.groups, () if record.seeds is None else tuple(record.seeds.tolist())
+        self.ran[1] += batches * record.rows["projection"]
         self.progress.batch(batches)
         return record.grouped()
 
@@ -234,12 +237,15 @@ class Batches:
 
     def facts(self, notes: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return what every price keeps about how it was made."""
+        cost = with_payback(self.ran[0], self.n, self.ran[1], self.n_steps, self.budget, self.unit)
+        paid_back = None if cost.pays_back_after == math.inf else cost.pays_back_after
+        work = {"batches": cost.batches, "projections": cost.spent, "pays_back_after": paid_back}
         return {
             "seeds": self.seeds,
             "objective": describe(self.objective),
             "fingerprint": self.fingerprint,
             "closing": self.closing,
-            "notes": {"rollouts": self.n, "batches": self.ran[0], **(notes or {})},
+            "notes": {"rollouts": self.n, **work, **(notes or {})},
             "made_for": self.made_for,
         }
 

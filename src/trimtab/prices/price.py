@@ -81,13 +81,19 @@ class Price:
         """Return one line."""
         return (
             f"{type(self).__name__}(T={self.n_steps}, budgets up to {self.budget}, method={self.method!r}, "
-            f"objective={self.objective!r}, {len(self.seeds)} calibration seeds)"
+            f"objective={self.objective!r}, {len(self.seeds)} calibration seeds{self._cost()})"
         )
+
+    def _cost(self) -> str:
+        spent = self.notes.get("projections")
+        return "" if spent is None else f"; {spent:,} projections to calibrate"
 
     def _repr_html_(self) -> str:
         """Return how it was made, and a drawing or a table of its rule, for a notebook."""
         facts = [("method", self.method), ("objective", self.objective), ("steps", self.n_steps)]
         facts += [("largest budget", self.budget), ("calibration seeds", len(self.seeds))]
+        known = {"projections": "calibration projections", "pays_back_after": "samples until paid back"}
+        facts += [(name, self.notes[key]) for key, name in known.items() if self.notes.get(key) is not None]
         title, rule = self._shown()
         return html.panel(title, html.table(facts), rule)
 
@@ -407,7 +413,7 @@ class Raced(Price):
     def __repr__(self) -> str:
         """Return one line."""
         names = ", ".join(dict.fromkeys(part.method for part in self.parts))
-        return f"Raced(T={self.n_steps}, budgets up to {self.budget}, by {self.objective!r}: {names})"
+        return f"Raced(T={self.n_steps}, budgets up to {self.budget}, by {self.objective!r}: {names}{self._cost()})"
 
     def _shown(self) -> tuple[str, str]:
         rows = []
