@@ -71,7 +71,7 @@ def calibration_cost(
     path = set(objective_weights(objective)) == {"path"}
     weights = [] if path else [T] * 4  # corrected at every step, or at all but those of a window
     explored = min(T, 1.5 * most) / 2 if unit == "projection" else 0.75 * most
-    raced = [most / 3] * (10 if path else 12)
+    raced = [most / 3] * (11 if path else 13)
     parts: dict[str, list[float]] = {
         "paper": [],
         "on-policy": [most * 2 / 3] * 6,

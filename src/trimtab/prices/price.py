@@ -268,6 +268,38 @@ class Thresholds(Price):
         price = _between_columns(row, left) if left.is_floating_point() else row[left]
         return price if self.sample_scale is None else price * self.sample_scale.now(view)
 
+    def keep_last(self, steps: int) -> Thresholds:
+        """Return the same prices with one correction kept back for each of the last steps.
+
+        A sample that spends its budget early lands far from feasible. With so many corrections kept back it is
+        corrected at each of the last steps before a paid closing projection, and by these prices before. Budgets stay
+        exact; one of at most that many corrections is spent at the very last steps.
+
+        Args:
+            steps: How many, k; 0 changes nothing.
+
+        Example:
+            >>> import trimtab as tt
+            >>> domain = tt.domain("so3", n_steps=20)
+            >>> price = tt.calibrate(domain.problem(range(1000, 1016)), method="paper").keep_last(2)
+            >>> domain.problem(range(4)).rollout(price.at(6)).projected[-3:].all().item()
+            True
+        """
+        T, most = self._size
+        closing = int(self.closing == "paid")
+        k = check_integer(steps, "the last steps to keep corrections for", 0, T - closing)
+        if self.unit == "iteration":
+            raise ValueError("keep_last is for prices that count projections")
+        b = torch.arange(most + 1, device=self.table.device)
+        to_go = torch.arange(T - closing, 0, -1, device=b.device)[:, None]
+        table = self.table[:, (b - k).clamp(min=0)]
+        table[T - closing :, 1:] = -torch.inf
+        before = torch.where(to_go > k, table[: T - closing], torch.inf)
+        table[: T - closing] = torch.where(
+            b - closing >= to_go, -torch.inf, before
+        )  # a correction for every step to go
+        return replace(self, table=table, interval=None, notes={**self.notes, "kept_for_last_steps": k})
+
     def _resampled(self, n_steps: int, keep: Keep) -> dict[str, Any]:
         scale, ends = self.sample_scale and resample_scale(self.sample_scale, n_steps), self.interval
         ends = None if ends is None else torch.stack([resample_table(end, n_steps, keep) for end in ends])
