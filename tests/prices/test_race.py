@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,7 +11,6 @@ import trimtab as tt
 from trimtab.core.progress import Progress
 from trimtab.core.quality import Quality
 from trimtab.core.replay import replay
-from trimtab.prices.calibration import price_of_a_look
 from trimtab.prices.collect import Batches
 from trimtab.prices.plan import Plan
 from trimtab.prices.price import Raced
@@ -62,10 +60,8 @@ def batches_of(sampler, **options):
         lambda schedule: problem.rollout(schedule, measure_defects=True),
         1.0,
         options.get("objective", "endpoint"),
-        None,
-        "",
-        False,
-        Progress("race", lambda text: None),
+        check=False,
+        progress=Progress("race", lambda text: None),
     )
 
 
@@ -113,7 +109,7 @@ def test_where_even_spacing_is_best_it_is_the_answer_and_is_said_to_be():
     found = tt.calibrate(tt.Problem(STEADY, FIRST_ZERO, KNOWN))
     assert {one["winner"] for one in found.notes["ranges"]} == {EVEN}
     assert {one["ahead_of_even_spacing"][0] for one in found.notes["ranges"]} == {0.0}
-    assert repr(found) == f"Raced(T={T}, budgets up to {T}, by 'endpoint': {EVEN})"
+    assert repr(found).startswith(f"Raced(T={T}, budgets up to {T}, by 'endpoint': {EVEN}; ")
     for b in range(2, T):
         gaps = tt.rollout(STEADY, FIRST_ZERO, found.at(b), range(1)).projected[:, 0].nonzero().squeeze(1).diff()
         assert int(gaps.max() - gaps.min()) <= 1
@@ -311,7 +307,7 @@ def test_what_only_a_race_looks_at_is_raced_and_refused_elsewhere():
 # ------------------------------------------------------------------ what it costs, and what comes of it
 
 
-def test_a_race_of_eight_takes_at_most_twenty_batches_and_counts_every_one():
+def test_a_race_of_nine_takes_at_most_21_batches_and_counts_every_one():
     problem, batches = tt.Problem(LATE, FIRST_ZERO, KNOWN), []
 
     def run(schedule):
@@ -320,8 +316,8 @@ def test_a_race_of_eight_takes_at_most_twenty_batches_and_counts_every_one():
 
     said = []
     price = tt.calibrate(run, progress=said.append)
-    assert len(price.notes["candidates"]) == 8
-    assert price.notes["batches"] == len(batches) <= 20
+    assert len(price.notes["candidates"]) == 9
+    assert price.notes["batches"] == len(batches) <= 21
     assert set(price.notes["second_round"]) <= set(price.notes["candidates"])
     assert len(price.notes["second_round"]) <= 3
     assert any("race, round 1: last steps" in text for text in said)
@@ -407,8 +403,7 @@ def test_prices_that_look_pay_for_it_out_of_the_budget_and_fixed_times_do_not(tm
 
 def test_the_cost_of_a_look_is_a_number_and_for_the_race_alone():
     problem = tt.Problem(LATE, FIRST_ZERO, KNOWN)
-    with pytest.raises(ValueError, match=r"at least 0: got -0\.5"):
+    with pytest.raises(ValueError, match=r"look, what one .*from 0 to 1e\+06: got -0\.5"):
         tt.calibrate(problem, look=-0.5)
-    assert price_of_a_look(np.float32(0.5)) == 0.5
     with pytest.raises(ValueError, match="for the race; method 'dp'"):
         tt.calibrate(problem, method="dp", look=0.5)

@@ -51,7 +51,9 @@ def panel(title: str, *parts: str) -> str:
     return f"<div><p><strong>{escape(title)}</strong></p>{row}</div>"
 
 
-def draw(lines: Mapping[str, Points], x: str, y: str, bars: Points = ()) -> str:
+def draw(
+    lines: Mapping[str, Points], x: str, y: str, bars: Points = (), bands: Mapping[str, Sequence[Points]] | None = None
+) -> str:
     """Draw lines, with bars on a scale from 0 to 1 behind them, as SVG. A line is broken at points that are not finite.
 
     Args:
@@ -59,6 +61,7 @@ def draw(lines: Mapping[str, Points], x: str, y: str, bars: Points = ()) -> str:
         x: The name of the horizontal axis.
         y: The name of the vertical axis.
         bars: (place, share) pairs with shares in [0, 1].
+        bands: By the name of a line, the lower and the upper edge of an interval around it.
 
     Returns:
         An `<svg>` element, or "" if there is nothing to draw.
@@ -97,6 +100,10 @@ def draw(lines: Mapping[str, Points], x: str, y: str, bars: Points = ()) -> str:
                 path += f"{pen}{at(*point)[0]:.1f},{at(*point)[1]:.1f}"
             pen = "L" if _finite(point) else "M"
         colour = COLOURS[number % len(COLOURS)]
+        if bands and name in bands:
+            corners = [at(place, min(max(value, low), high)) for place, value in _outline(bands[name], points)]
+            drawn = " ".join(f"{across:.1f},{down:.1f}" for across, down in corners)
+            parts.append(f'<polygon points="{drawn}" fill="{colour}" opacity="0.2"/>')
         parts.append(f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.8"/>')
         if len(lines) > 1:
             legend = _label(_LEFT + number * (_WIDTH - _LEFT) / len(lines), 11, name, "start")
@@ -114,6 +121,15 @@ def _share(value: float, low: float, high: float) -> float:
 
 def _finite(point: tuple[float, float]) -> bool:
     return math.isfinite(point[0]) and math.isfinite(point[1])
+
+
+def _outline(edges: Sequence[Points], line: Points) -> list[tuple[float, float]]:
+    """Return the corners of the area between two edges; an infinite edge is where the line is."""
+    lower, upper = (
+        [edge if _finite(edge) else point for edge, point in zip(side, line, strict=True) if _finite(point)]
+        for side in edges
+    )
+    return lower + upper[::-1]
 
 
 def _label(x: float, y: float, text: str, anchor: str = "middle") -> str:

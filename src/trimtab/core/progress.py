@@ -1,4 +1,4 @@
-"""Show how far some work is, as a bar of tqdm; without tqdm nothing is shown."""
+"""Show how far some work is, as a bar of tqdm; without tqdm, only what a long call will take."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Progress:
         if progress is not None:
             check_callable(progress, "progress", "progress(text)")
         self.call, self.progress = call, progress
-        self.done, self.expected, self.doing = 0, 0, ""
+        self.done, self.expected, self.doing, self.preface = 0, 0, "", ""
         self.start, self.bar = monotonic(), None
         self._inside = 0
 
@@ -53,11 +53,24 @@ class Progress:
         """Expect about that many more batches."""
         self.expected = self.done + batches
 
+    def plan(self, cost: Any) -> None:
+        """Say what the call will take; `cost.batches` are expected unless this is part of another call."""
+        if self._inside == 1:
+            self.expect(cost.batches)
+        text = f"this will take {cost}"
+        if self.progress is not None:
+            self.progress(text)
+        else:
+            self.preface = f"trimtab.{self.call}: {text}"
+
     def batch(self, count: int = 1) -> None:
         """Count finished batches."""
         self.done += count
         if self.progress is not None or self.done < _FEWEST or monotonic() < self.start + _PATIENCE:
             return
+        if self.preface:
+            print(self.preface, file=sys.stderr, flush=True)
+            self.preface = ""
         if self.bar is None:
             self.bar = open_bar(f"trimtab.{self.call}", "batches", self.expected, leave=False)
         if self.bar is not None:

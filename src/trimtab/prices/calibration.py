@@ -6,42 +6,36 @@ keeps, for each range of budgets, the one with the best final samples.
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, get_args
 
-import numpy as np
 from torch import Tensor
 
 from trimtab.core.budget import Budget, Unit
-from trimtab.core.checks import check_bool, check_callable, unknown
+from trimtab.core.checks import check_bool, check_callable, check_number, unknown
 from trimtab.core.identity import fingerprint
 from trimtab.core.metrics import Distance, summary
 from trimtab.core.problem import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
-from trimtab.core.record import Closing, Rollout
-from trimtab.core.runner import BatchRunner, Engine, RunBatch, open_runner
-from trimtab.prices.collect import (
-    FEWEST,
-    Batches,
-    Source,
-    check_corrections_happen,
-    check_distinct_seeds,
-)
+from trimtab.core.record import Closing
+from trimtab.core.runner import BatchRunner, Engine, open_runner
+from trimtab.prices.collect import Batches, Source, spread_budgets
+from trimtab.prices.cost import calibration_cost
 from trimtab.prices.iterations import by_iteration_race, graded_prices
 from trimtab.prices.objective import Objective, describe, objective_weights
+from trimtab.prices.online import Traces
 from trimtab.prices.plan import planned_masks
 from trimtab.prices.price import Plan, Price, Thresholds
 from trimtab.prices.program import solve
-from trimtab.prices.quantile import on_policy_table, quantile_table
+from trimtab.prices.quantile import on_policy_prices, quantile_table
 from trimtab.prices.race import by_race, check_candidates
 from trimtab.prices.transitions import estimate_transitions
 from trimtab.schedules import Periodic
 
-__all__ = ["FEWEST", "METHODS", "Price", "batches_of", "by_dp", "by_plan", "calibrate", "price_of_a_look"]
+__all__ = ["METHODS", "Price", "calibrate"]
 
 
 def calibrate(
@@ -57,11 +51,16 @@ def calibrate(
     closing: Closing = "paid",
     unit: Unit = "projection",
     check: bool = True,
+    uncertainty: bool = False,
     engine: Engine | BatchRunner | str | None = None,
     progress: Callable[[str], None] | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Any:
     """Find out when to correct, for all budgets up to `budget`.
+
+    What that takes is said first, through `progress`, and kept in the price's notes. With 64 seeds, T = 100 and a
+    budget of 0.25 it is about 128 projections for "paper", 7,000 for "dp" and path error, and 36,000 for the default.
+    A smaller `budget` costs less. `trimtab.prices.cost.calibration_cost` estimates it without running anything.
 
     Args:
         source: A `Problem` made for calibration seeds, on which the resulting schedules refuse to be evaluated; or a
@@ -89,6 +88,8 @@ def calibrate(
             then "dp" and "race", which compares prices of iterations with whole projections and truncated solves. A
             float budget is iterations per step.
         check: Whether to run the first batch twice, to check that it is repeatable.
+        uncertainty: Whether to estimate an interval for every price ("paper" and "dp") by resampling the calibration
+            rollouts, which runs nothing more: `price.interval`, `price.close_calls(run)`, and bands in the drawing.
         engine: Where to run batches: "processes", "ray", "serial", or an `Engine`, which can also keep finished batches
             in a folder. By default in this process. It changes no number.
         progress: Called with a text before each batch. Without it, a slow call shows a bar of tqdm.
@@ -126,16 +127,28 @@ def calibrate(
     elif problem is not None:
         distance = problem.distance
     check_bool(check, "check")
-    known, constraint = "", ""
-    if problem is not None:
-        check_distinct_seeds(problem)
-        known, constraint = fingerprint(problem.sampler, problem.constraint), type(problem.constraint).__name__
+    if check_bool(uncertainty, "uncertainty") and (method not in ("paper", "dp") or unit == "iteration"):
+        raise ValueError(f"uncertainty= is for methods 'paper' and 'dp' that count projections: got {method!r}")
+    if problem is not None and len(set(problem.seeds.tolist())) < len(problem.seeds):
+        raise ValueError(
+            "a calibration seed is repeated, and a repeated rollout shows nothing new: give each seed once"
+        )
     tell = progress_of("calibrate", progress)
-    if tell is not progress:
-        tell.expect(batches_of(method, objective, unit))
+    cost_of = partial(calibration_cost, method, budget=budget, objective=objective, unit=unit, check=check)
     with tell, open_runner(engine, tell, source) as runner:
-        run = _run_of(source, runner, closing=closing, keep_states="state" in mix, measure_defects=True)
-        batches = Batches(run, budget, objective, distance, known, check, tell, unit, constraint)
+        if problem is None:
+            run = source if runner is None else runner.runs(source)
+            known: dict[str, Any] = {}
+        else:
+            options = {"closing": closing, "keep_states": "state" in mix, "measure_defects": True}
+            run = partial(problem.rollout, **options) if runner is None else runner.runs(problem, **options)
+            known = {"fingerprint": fingerprint(problem.sampler, problem.constraint)}
+            known["constraint"] = type(problem.constraint).__name__
+            tell.plan(cost_of(problem.sampler.n_steps, len(problem.seeds)))
+        known |= {"check": check, "progress": tell, "unit": unit, "uncertainty": uncertainty}
+        batches = Batches(run, budget, objective, distance, **known)
+        if problem is None:  # the first batch has shown how many steps there are
+            tell.plan(cost_of(batches.n_steps, batches.n))
         if method == "race":
             race = by_iteration_race if unit == "iteration" else by_race
             return race(batches, judge, problem, check_candidates(candidates or {}, batches), look)
@@ -158,7 +171,7 @@ def _checked_method(
         )
     if unit == "iteration" and method not in ("race", "dp"):
         raise ValueError(f"prices of iterations are made by method='dp' or 'race': got {method!r}")
-    if price_of_a_look(look) and method != "race":
+    if check_number(look, "look, what one evaluation of the defect costs,", 0.0, 1e6) and method != "race":
         raise ValueError(f"look= is for the race; method {method!r} assumes that defects cost nothing")
     if method in ("paper", "on-policy") and not path and set(mix) != {"endpoint"}:
         raise ValueError(
@@ -169,51 +182,14 @@ def _checked_method(
     return method
 
 
-def price_of_a_look(look: float) -> float:
-    """Return what one evaluation of the defect costs, in units of the budget, checked."""
-    if isinstance(look, bool) or not isinstance(look, int | float | np.number) or not 0 <= look < math.inf:
-        raise ValueError(f"look is what one evaluation of the defect costs, a number of at least 0: got {look!r}")
-    return float(look)
-
-
-def batches_of(method: str, objective: Objective = "endpoint", unit: Unit = "projection") -> int:
-    """Return about how many batches a calibration runs."""
-    more = 0 if set(objective_weights(objective)) == {"path"} else 4
-    if unit == "iteration" and method == "race":
-        return 24 + 3 * more // 2
-    return {"race": 14 + 3 * more // 2, "dp": 8 + more // 2, "planned": 5 + more, "on-policy": 8, "paper": 2}[method]
-
-
-def _run_of(source: Source, runner: BatchRunner | None, **options: Any) -> RunBatch:
-    if not isinstance(source, Problem):
-        return source if runner is None else runner.runs(source)
-    return partial(source.rollout, **options) if runner is None else runner.runs(source, **options)
-
-
 # ------------------------------------------------------------------ methods
 
 
-def by_paper(batches: Batches, method: str = "paper", notes: dict[str, Any] | None = None) -> Thresholds:
+def by_paper(batches: Batches, method: str = "paper") -> Thresholds:
     """Appendix B of the paper: quantiles of uncorrected defects; also what any table is if there is no choice."""
-    table = quantile_table(batches.inner(batches.uncorrected).defects, batches.spendable)
-    return batches.thresholds(table, method, notes or {})
-
-
-def by_on_policy(batches: Batches) -> Thresholds:
-    """Return the paper's rule on the policy's own rollouts."""
-    batches.require()
-    if not batches.has_choice:
-        return by_paper(batches, "on-policy", {"rounds": []})
-
-    def run(table: Tensor, budgets: Tensor) -> Rollout:
-        schedule = Thresholds(batches.closed(table)).at(budgets + batches.closing_reserve)
-        record = batches.inner(batches.run(schedule))
-        if bool(budgets.any()):
-            check_corrections_happen([record])
-        return record
-
-    table, rounds = on_policy_table(run, batches.inner(batches.uncorrected), batches.spendable)
-    return batches.thresholds(table, "on-policy", {"rounds": rounds})
+    defects, budget = batches.uncorrected.defects, batches.spendable
+    interval = batches.interval(lambda rows: quantile_table(defects[:, rows], budget))
+    return batches.thresholds(quantile_table(defects, budget), method, interval=interval)
 
 
 def by_dp(batches: Batches) -> Thresholds:
@@ -228,14 +204,21 @@ def by_dp(batches: Batches) -> Thresholds:
     if weights is None:  # other objectives have run more batches already
         prices = Thresholds(batches.closed(table), sample_scale=sample_scale)
         notes["ahead_of_periodic"] = _ahead_of_periodic(batches, prices)
-    return batches.thresholds(table, "dp", notes, sample_scale=sample_scale)
+
+    def table_of(rows: Tensor) -> Tensor:
+        some = [Traces(*(part[:, rows] for part in (run.defects, run.residuals, run.projected))) for run in runs]
+        return solve(estimate_transitions(some, sample_scale), batches.spendable, weights).table
+
+    interval = batches.interval(table_of)
+    return batches.thresholds(table, "dp", notes, sample_scale=sample_scale, interval=interval)
 
 
 def _ahead_of_periodic(batches: Batches, prices: Thresholds) -> list[float]:
     """Return how much less path error the prices have than even spacing on calibration seeds, and its SE."""
-    budgets = batches.trial_budgets
+    most = batches.spendable
+    budgets = spread_budgets(batches.n, batches.n_choices, most, seed=0).clamp(max=most) + batches.closing_reserve
     schedules = [Periodic(budgets), prices.at(budgets)]
-    batches.ahead(schedules)
+    batches.prefetch(schedules)
     even, ours = (batches.inner(batches.run(schedule)).residuals.cpu().double().sum(dim=0) for schedule in schedules)
     ahead = summary(even - ours)
     if ahead.mean < -2 * ahead.se:
@@ -251,14 +234,14 @@ def _ahead_of_periodic(batches: Batches, prices: Thresholds) -> list[float]:
 def by_plan(batches: Batches) -> Plan:
     """Return the best times fixed in advance."""
     batches.require()
-    runs = [*batches.explore(range(3)), batches.inner(batches.uncorrected)]
+    runs = [*batches.explore(range(3)), batches.uncorrected]
     return batches.plan(planned_masks(runs, batches.spendable, batches.weights))
 
 
 _MAKERS: dict[str, Callable[[Batches], Price]] = {
     "dp": by_dp,
     "paper": by_paper,
-    "on-policy": by_on_policy,
+    "on-policy": on_policy_prices,
     "planned": by_plan,
 }
 METHODS = ("race", *_MAKERS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -19,9 +20,10 @@ from trimtab.core.problem import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.record import Rollout
 from trimtab.core.repeatable import as_record
-from trimtab.core.runner import RunBatch, ahead, checked
+from trimtab.core.runner import RunBatch, checked, prefetch
 from trimtab.core.schedule import Schedule, Watched, watched
 from trimtab.core.view import StepView
+from trimtab.prices.cost import with_payback
 from trimtab.prices.objective import Objective, describe, objective_weights, residual_weights, window_schedules
 from trimtab.prices.price import Plan, Thresholds, inner_size, with_closing
 from trimtab.prices.program import solve
@@ -39,6 +41,7 @@ RANDOM_SHARE = 0.15
 """Share of the decisions made at random while staying near the policy."""
 
 _RANDOM_ROUNDS, _NEAR_ROUNDS = 2, 2
+_RESAMPLES = 40  # of the calibration rollouts, for intervals of prices
 _COINS = 1 << 33  # streams of noise
 _ITERATION_COINS = 1 << 34
 _COINS_PER_STEP = 64  # within a step, if decisions are about iterations
@@ -50,40 +53,50 @@ class Batches:
     If the closing projection is paid for, the last step corrects every sample under any schedule. The free decisions
     are then those of the steps before, with one correction less: `inner` records hold only those steps, and `n_choices`
     and `spendable` are counted that way.
+
+    Attributes:
+        first: The uncorrected batch, all steps.
+        uncorrected: Its inner record.
+        closing_reserve: Corrections that the closing projection takes of a budget, 0 or 1.
+        held: The same in units of the budget.
     """
 
     def __init__(
         self,
         run: RunBatch,
         budget: Budget,
-        objective: Objective,
-        distance: Distance | None,
-        fingerprint: str,
-        check: bool,
-        progress: Callable[[str], None],
-        unit: Unit = "projection",
+        objective: Objective = "endpoint",
+        distance: Distance | None = None,
+        *,
+        fingerprint: str = "",
         constraint: str = "",
+        check: bool = True,
+        progress: Callable[[str], None] | None = None,
+        unit: Unit = "projection",
+        uncertainty: bool = False,
     ) -> None:
         """Run the uncorrected batch; run it twice and compare if `check`."""
-        self._run, self.objective, self.fingerprint = run, objective, fingerprint
+        self._run, self.objective, self.fingerprint, self.unit = run, objective, fingerprint, unit
         self.progress = progress_of("calibrate", progress)
         self.distance = euclidean if distance is None else distance
-        self._ran, self._prefetched = [0], False  # the list is shared by copies of these batches
-        self._first: Rollout | None = None
+        self.uncertainty = uncertainty
+        self.ran, self._prefetched = [0, 0], False  # batches and projections; shared by copies of these batches
+        self._known: Rollout | None = None  # a record that all others must belong with
         if check:
-            self._ran[0] += 2
+            self.ran[0] += 2
             self.progress("calibration batches 1 and 2, which must be the same")
-            self.uncorrected = self._checked(checked(run, Watched(Terminal())), Terminal(), 2)
+            self.first = self._checked(checked(run, Watched(Terminal())), Terminal(), 2)
         else:
-            self.uncorrected = self.run(Terminal())
-        defects = self.uncorrected.defects
+            self.first = self.run(Terminal())
+        defects = self.first.defects
         self.n_steps, self.n = defects.shape
-        self.unit, self.budget = unit, _largest(budget, self.n_steps, unit)
-        self.closing = self.uncorrected.closing_rule
-        self.n_choices, _ = inner_size(self.n_steps, self.budget, self.closing)
-        self.closing_reserve = self.n_steps - self.n_choices
-        self.hold(self.closing_reserve)
-        if bool(self.inner(self.uncorrected).projected.any()):
+        if isinstance(budget, Tensor) and budget.ndim:
+            raise ValueError(f"calibrate takes the largest budget wanted, one number: got {len(budget)} of them")
+        self.budget, self.closing = int(units(budget, self.n_steps, unit)), self.first.closing_rule
+        self.n_choices, self.spendable = inner_size(self.n_steps, self.budget, self.closing)
+        self.closing_reserve = self.held = self.n_steps - self.n_choices
+        self.uncorrected = self.inner(self.first)
+        if bool(self.uncorrected.projected.any()):
             raise ValueError(f"run(schedule) made corrections under Terminal(), which makes none: {_PASS_IT_ON}")
         if bool(defects.isnan().any()):
             raise ValueError(
@@ -96,37 +109,28 @@ class Batches:
                 "one step from another; a defect that measures distance, or Periodic, will serve better",
                 stacklevel=3,
             )
-        shape = getattr(self.uncorrected.final, "shape", None)
+        shape = getattr(self.first.final, "shape", None)
         self.made_for: dict[str, Any] = {"defect": float(defects[0].double().median()), "constraint": constraint}
         self.made_for["event"] = None if shape is None else list(shape[1:])
-
-    def hold(self, units: int) -> None:
-        """Keep so many units of every budget for the closing projection."""
-        self.held, self.spendable = units, self.budget - units
 
     def with_projection_budget(self, budget: int) -> Batches:
         """Return the same batches with a budget of whole projections; what they run is counted here too."""
         view = copy(self)
-        view.unit, view.budget = "projection", budget
-        view.hold(self.closing_reserve)
+        view.unit, view.budget, view.held = "projection", budget, self.closing_reserve
+        view.spendable = budget - view.held
         return view
 
     # -------------------------------------------------------------- running
 
-    @property
-    def count(self) -> int:
-        """Batches that were run so far."""
-        return self._ran[0]
-
     def run(self, schedule: Schedule) -> Rollout:
         """Run one batch and count it."""
-        self._ran[0] += 1
-        self.progress(f"calibration batch {self.count}")
+        self.ran[0] += 1
+        self.progress(f"calibration batch {self.ran[0]}")
         return self._checked(as_record(self._run(watched(schedule))), schedule)
 
-    def ahead(self, schedules: Sequence[Schedule]) -> None:
+    def prefetch(self, schedules: Sequence[Schedule]) -> None:
         """Start batches that will be run."""
-        ahead(self._run, [watched(schedule) for schedule in schedules])
+        prefetch(self._run, [watched(schedule) for schedule in schedules])
 
     def _checked(self, record: Rollout, schedule: Schedule, batches: int = 1) -> Rollout:
         if record.planned_steps is not None:
@@ -134,9 +138,7 @@ class Batches:
                 f"run ended early, after {record.n_steps} of {record.planned_steps} steps, and prices are for all T of "
                 "them: let calibration runs continue to their end, and stop early with the prices that they make"
             )
-        if self._first is None:
-            self._first = record
-        same_batch(record, self._first)
+        self._known = same_batch(record, self._known or record)
         unit = schedule.unit or "projection"
         if record.unit != unit:
             raise ValueError(
@@ -145,6 +147,7 @@ class Batches:
             )
         # seeds of all samples: a group has a column for its first row only
         self.groups, self.seeds = record.groups, () if record.seeds is None else tuple(record.seeds.tolist())
+        self.ran[1] += batches * record.rows["projection"]
         self.progress.batch(batches)
         return record.grouped()
 
@@ -157,7 +160,7 @@ class Batches:
         """Run batches with budgets spread over all rates, at random times or near a table; return inner records."""
         budgets = {k: spread_budgets(self.n, self.n_choices, self.spendable, seed=k) for k in rounds}
         schedules = [Explore(budgets[k] + self.closing_reserve, thresholds, share, seed=k) for k in rounds]
-        self.ahead(schedules)
+        self.prefetch(schedules)
         runs = [self.inner(self.run(schedule)) for schedule in schedules]
         if thresholds is None and any(bool(some.any()) for some in budgets.values()):
             check_corrections_happen(runs)
@@ -171,7 +174,7 @@ class Batches:
         Returns:
             All inner records, the uncorrected one last, and the scale of samples that they show.
         """
-        runs, uncorrected = self.explore(range(_RANDOM_ROUNDS)), self.inner(self.uncorrected)
+        runs, uncorrected = self.explore(range(_RANDOM_ROUNDS)), self.uncorrected
         for k in range(_RANDOM_ROUNDS, _RANDOM_ROUNDS + near_rounds):
             scale = self.sample_scale([*runs, uncorrected])
             steps = estimate_transitions([*runs, uncorrected], scale)
@@ -193,7 +196,7 @@ class Batches:
         """Start the batches that `weights` needs, once."""
         if not self._prefetched and set(objective_weights(self.objective)) != {"path"}:
             self._prefetched = True
-            self.ahead([Stepwise(), *window_schedules(self.n_steps, self.n)])
+            self.prefetch([Stepwise(), *window_schedules(self.n_steps, self.n)])
 
     # -------------------------------------------------------------- what the records show
 
@@ -211,26 +214,20 @@ class Batches:
         found = fit_sample_scale(runs)
         if found is None or not self.closing_reserve:
             return found
-        typical = torch.cat([found.typical, found.typical[-1:]])
-        return SampleScale(torch.cat([typical, typical[:, -1:]], dim=1), found.prior)
+        padded = torch.nn.functional.pad(found.typical[None], (0, 1, 0, 1), mode="replicate")[0]
+        return SampleScale(padded, found.prior)
 
     @property
     def has_choice(self) -> bool:
         """Whether there is a correction to spend and more than one step to spend it at."""
         return self.spendable > 0 and self.n_choices > 1
 
-    @property
-    def trial_budgets(self) -> Tensor:
-        """Budgets at which prices are tried, spread over all rates, (n,), the closing projection included."""
-        spread = spread_budgets(self.n, self.n_choices, self.spendable, seed=0).clamp(max=self.spendable)
-        return spread + self.closing_reserve
-
-    def require(self, least: int = FEWEST) -> None:
-        """Raise if there are fewer rollouts than `least`."""
-        if self.n < least:
-            what, enough = "rollouts", f"at least {least} seeds, better 64"
+    def require(self) -> None:
+        """Raise if there are too few rollouts to learn from."""
+        if self.n < FEWEST:
+            what, enough = "rollouts", f"at least {FEWEST} seeds, better 64"
             if self.groups is not None:
-                what, enough = "groups", f"the seeds of at least {least} groups, better of 64"
+                what, enough = "groups", f"the seeds of at least {FEWEST} groups, better of 64"
             raise ValueError(
                 f"{self.n} calibration {what} are too few for this method: give {enough} (method='paper' works with "
                 "any number)"
@@ -238,14 +235,17 @@ class Batches:
 
     # -------------------------------------------------------------- prices
 
-    def facts(self, notes: dict[str, Any]) -> dict[str, Any]:
+    def facts(self, notes: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return what every price keeps about how it was made."""
+        cost = with_payback(self.ran[0], self.n, self.ran[1], self.n_steps, self.budget, self.unit)
+        paid_back = None if cost.pays_back_after == math.inf else cost.pays_back_after
+        work = {"batches": cost.batches, "projections": cost.spent, "pays_back_after": paid_back}
         return {
             "seeds": self.seeds,
             "objective": describe(self.objective),
             "fingerprint": self.fingerprint,
             "closing": self.closing,
-            "notes": {"rollouts": self.n, "batches": self.count, **notes},
+            "notes": {"rollouts": self.n, **work, **(notes or {})},
             "made_for": self.made_for,
         }
 
@@ -253,23 +253,30 @@ class Batches:
         """Return a table (T', B' + 1) of the free decisions for all steps and the whole budget, (T, B + 1)."""
         return with_closing(table, self.closing_reserve)
 
-    def thresholds(self, table: Tensor, method: str, notes: dict[str, Any], **more: Any) -> Thresholds:
+    def thresholds(self, table: Tensor, method: str, notes: dict[str, Any] | None = None, **more: Any) -> Thresholds:
         """Return a table (T', B' + 1) of the free decisions as a price."""
         return Thresholds(self.closed(table), **{"method": method, **self.facts(notes), **more})
+
+    def interval(self, table_of: Callable[[Tensor], Tensor]) -> Tensor | None:
+        """Return a 90% interval of a table, (2, T, B + 1), from resampled rollouts; None unless it was asked for.
+
+        `table_of(rows)` makes the table (T', B' + 1) of the free decisions from some rollouts, (n,) int64. The ends are
+        order statistics, since prices may be infinite.
+        """
+        if not self.uncertainty:
+            return None
+        generator = torch.Generator().manual_seed(0)
+        drawn = torch.randint(self.n, (_RESAMPLES, self.n), generator=generator)
+        tables = torch.stack([self.closed(table_of(rows)) for rows in drawn]).sort(dim=0).values
+        edge = _RESAMPLES // 20
+        return tables[[edge, -1 - edge]]
 
     def plan(self, masks: Tensor, method: str = "planned", **more: Any) -> Plan:
         """Return masks (B' + 1, T') of the free decisions as a price."""
         if self.closing_reserve:
             closed = torch.cat([masks, torch.ones(len(masks), 1, dtype=torch.bool)], dim=1)
             masks = torch.cat([torch.zeros_like(closed[:1]), closed])
-        return Plan(masks, **{"method": method, **self.facts({}), **more})
-
-
-def _largest(budget: Budget, n_steps: int, unit: Unit) -> int:
-    """Return the largest budget in units."""
-    if isinstance(budget, Tensor) and budget.ndim:
-        raise ValueError(f"calibrate takes the largest budget wanted, one number: got {tuple(budget.shape)} of them")
-    return int(units(budget, n_steps, unit))
+        return Plan(masks, **{"method": method, **self.facts(), **more})
 
 
 # ------------------------------------------------------------------ exploring
@@ -320,25 +327,12 @@ class ExploreIterations(Explore):
     """The same for single iterations: stop or continue with the odds that spend what is left by the last step.
 
     Attributes:
-        held: Units that are kept for the closing projection.
+        closing_reserve: Iterations that are kept for the closing projection.
     """
 
-    held: int = 1
-
-    @property
-    def unit(self) -> str:
-        """Iterations."""
-        return "iteration"
-
-    @property
-    def repeats(self) -> bool:
-        """Asked again after each iteration."""
-        return True
-
-    @property
-    def closing_reserve(self) -> int:
-        """Units that are kept for the closing projection."""
-        return self.held
+    closing_reserve: int = 1
+    unit = "iteration"
+    repeats = True
 
     def _tossed(self, view: StepView, seeds: Tensor) -> tuple[Tensor, Tensor]:
         count, stream = _COINS_PER_STEP, _ITERATION_COINS + self.seed
@@ -390,14 +384,3 @@ def check_corrections_happen(explored: Sequence[Rollout]) -> None:
     """Raise if no sample was corrected under schedules that always spend their budgets."""
     if not any(bool(run.projected.any()) for run in explored):
         raise ValueError(f"run(schedule) corrected nothing under schedules that correct some samples: {_PASS_IT_ON}")
-
-
-def check_distinct_seeds(problem: Problem) -> None:
-    """Raise if a calibration seed is there twice."""
-    seeds = problem.seeds.tolist()
-    repeated = len(seeds) - len(set(seeds))
-    if repeated:
-        raise ValueError(
-            f"{repeated} of the {len(seeds)} calibration seeds are repeated, and a repeated rollout shows nothing new: "
-            "give each seed once"
-        )

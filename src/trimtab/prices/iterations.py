@@ -53,25 +53,23 @@ _TAU_SPREAD = 1e-6  # of the largest defect: the least tau
 
 def graded_prices(batches: Batches) -> Thresholds:
     """Calibrate prices of one iteration for all budgets up to the largest of the batches."""
-    runs = _explored(batches, batches.weights)
-    prices, expected = _iteration_prices(batches, iteration_steps(runs), batches.weights)
-    return replace(prices, **batches.facts({"expected": expected}))
+    prices = _iteration_prices(batches, iteration_steps(_explored(batches, batches.weights)), batches.weights)
+    return replace(prices, **batches.facts(dict(prices.notes)))
 
 
-def _iteration_prices(
-    batches: Batches, steps: IterationSteps, weights: Tensor | None
-) -> tuple[Thresholds, list[float]]:
-    """Return the prices for these weights, and the expected objective for every budget."""
+def _iteration_prices(batches: Batches, steps: IterationSteps, weights: Tensor | None) -> Thresholds:
+    """Return the prices for these weights; their notes hold the expected objective for every budget."""
     solved = solve_iterations(steps, batches.spendable, weights)
     expected = [float(solved.expected[0])] * batches.held + solved.expected.tolist()
-    return _as_price(batches, solved.table, solved.onward, method="dp"), expected
+    return _as_price(batches, solved.table, solved.onward, method="dp", notes={"expected": expected})
 
 
 def _as_price(batches: Batches, table: Tensor, onward: Tensor | None = None, **more: Any) -> Thresholds:
+    """Return tables (T', B' + 1) of the free decisions as a price of iterations."""
     held = batches.held
-    if onward is not None:
-        more["onward"] = with_closing(onward, held)
-    return Thresholds(with_closing(table, held), unit="iteration", closing_reserve=max(held, 1), **more)
+    further = None if onward is None else with_closing(onward, held)
+    closed = with_closing(table, held)
+    return Thresholds(closed, unit="iteration", closing_reserve=max(held, 1), onward=further, **more)
 
 
 def _explored(batches: Batches, weights: Tensor | None) -> list[Rollout]:
@@ -79,12 +77,12 @@ def _explored(batches: Batches, weights: Tensor | None) -> list[Rollout]:
 
     The runs show what the closing projection takes of a budget, and the batches hold it back.
     """
-    _hold_closing(batches, batches.uncorrected)
+    _hold_closing(batches, batches.first)
     runs: list[Rollout] = []
     near, share = None, 1.0
     for k in range(_RANDOM_ROUNDS + _NEAR_ROUNDS):
         if k >= _RANDOM_ROUNDS:
-            near, share = _iteration_prices(batches, iteration_steps(runs), weights)[0], RANDOM_SHARE
+            near, share = _iteration_prices(batches, iteration_steps(runs), weights), RANDOM_SHARE
         held = max(batches.held, 1)
         order = uniform_numbers(torch.tensor([k]), range(1), (batches.n,), _ORDER)[0, 0].argsort()
         budgets = ((order + 0.5) / batches.n * 1.5 * batches.spendable).long() + held
@@ -99,12 +97,13 @@ def _hold_closing(batches: Batches, run: Rollout) -> None:
     if not batches.closing_reserve:
         return
     held = max(1, round(float(run.iterations[-1].double().quantile(_ENOUGH_FOR))))
-    if run is batches.uncorrected and batches.budget <= held:
+    if run is batches.first and batches.budget <= held:
         raise ValueError(
             f"a budget of {batches.budget} iterations leaves nothing to choose: in the calibration rollouts the "
             f"closing projection alone took up to {held}; give more"
         )
-    batches.hold(min(held, batches.budget - 1))
+    batches.held = min(held, batches.budget - 1)
+    batches.spendable = batches.budget - batches.held
 
 
 def iteration_steps(runs: Sequence[Rollout]) -> IterationSteps:
@@ -241,7 +240,7 @@ def by_iteration_race(
     }
     found["until below one tau"] = _as_price(batches, _tau_table(batches))
     for goal, weight in weights.items():
-        by_price = _iteration_prices(batches, steps, weight)[0]
+        by_price = _iteration_prices(batches, steps, weight)
         whole = _in_iterations(batches, tables[goal], cost, sample_scale)
         objective = "path" if goal == "path" else describe(batches.objective)
         found[f"iterations by price for {goal}"] = replace(by_price, objective=objective)
@@ -294,45 +293,22 @@ def _tau_table(batches: Batches) -> Tensor:
 
     A few batches in which samples have different taus show what each tau costs per step.
     """
-    T, B = batches.n_choices, batches.spendable
-    largest = max(float(batches.inner(batches.uncorrected).defects.max()), 1e-300)
+    T, B, n = batches.n_choices, batches.spendable, batches.n
+    largest = max(float(batches.uncorrected.defects.max()), 1e-300)
     taus = np.geomspace(_TAU_SPREAD * largest, largest, _TAUS)
     paid, count = torch.zeros(2, _TAUS, dtype=torch.float64)
     for k in range(_TAU_TRIALS):
-        level = _assigned_levels(_TAUS, batches.n, k, _TAU_TRIALS)
+        order = uniform_numbers(torch.tensor([k]), range(1), (n,), _TAU_ORDER)[0, 0].argsort()
+        # fewer samples than taus try others in each trial
+        level = order % _TAUS if n >= _TAUS else ((order + (k + 0.5) / _TAU_TRIALS) * _TAUS / n).long()
         run = batches.inner(batches.run(_UntilBelow(torch.from_numpy(taus)[level])))
         per_step = run.iterations.sum(dim=0).double().cpu() / T
         paid.index_add_(0, level, per_step)
         count.index_add_(0, level, torch.ones_like(per_step))
-    costs = isotonic_decreasing(paid.numpy(), count.numpy())
+    tried = count.nonzero()[:, 0]
+    costs = np.interp(np.arange(_TAUS), tried, paid[tried] / count[tried])
+    costs = np.minimum.accumulate(costs)  # a larger tau costs no more
     rate = np.arange(B + 1) / np.arange(T, 0, -1)[:, None]
     table = torch.from_numpy(np.exp(np.interp(rate, costs[::-1], np.log(taus[::-1]))))
     table[:, 0] = torch.inf
     return table
-
-
-def _assigned_levels(levels: int, n: int, trial: int, trials: int) -> Tensor:
-    """Return the level that each of n samples tries, (n,); fewer samples than levels try others at each trial."""
-    order = uniform_numbers(torch.tensor([trial]), range(1), (n,), _TAU_ORDER)[0, 0].argsort()
-    if n >= levels:
-        return order % levels
-    return ((order + (trial + 0.5) / trials) * levels / n).long()
-
-
-def isotonic_decreasing(total: Array, count: Array) -> Array:
-    """Return the non-increasing means nearest to total / count, (k,); cells with count 0 are interpolated.
-
-    Example:
-        >>> isotonic_decreasing(np.array([4.0, 1.0, 0.0, 2.0]), np.array([1.0, 1.0, 0.0, 1.0])).tolist()
-        [4.0, 1.5, 1.5, 1.5]
-    """
-    tried = np.flatnonzero(count)
-    if len(tried) < len(count):
-        return np.interp(np.arange(len(count)), tried, isotonic_decreasing(total[tried], count[tried]))
-    blocks: list[tuple[float, float, int]] = []  # sum, weight, cells
-    for block in zip(total.tolist(), count.tolist(), [1] * len(total), strict=True):
-        while blocks and blocks[-1][0] * block[1] < block[0] * blocks[-1][1]:  # a rise: merge
-            before = blocks.pop()
-            block = before[0] + block[0], before[1] + block[1], before[2] + block[2]
-        blocks.append(block)
-    return np.concatenate([np.full(cells, sums / weight) for sums, weight, cells in blocks])

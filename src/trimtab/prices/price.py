@@ -25,7 +25,8 @@ from trimtab.core import html
 from trimtab.core.budget import Budget, PerBatch, PerSample, Unit, units
 from trimtab.core.checks import check_integer, check_type
 from trimtab.core.files import UNUSABLE, as_path, kind_of, load_tensors, save_tensors
-from trimtab.core.record import Closing
+from trimtab.core.record import Closing, Rollout
+from trimtab.core.replay import replay
 from trimtab.core.view import StepView
 from trimtab.prices.sample_scale import SampleScale
 from trimtab.schedules.basic import MOST_STEPS
@@ -80,13 +81,19 @@ class Price:
         """Return one line."""
         return (
             f"{type(self).__name__}(T={self.n_steps}, budgets up to {self.budget}, method={self.method!r}, "
-            f"objective={self.objective!r}, {len(self.seeds)} calibration seeds)"
+            f"objective={self.objective!r}, {len(self.seeds)} calibration seeds{self._cost()})"
         )
+
+    def _cost(self) -> str:
+        spent = self.notes.get("projections")
+        return "" if spent is None else f"; {spent:,} projections to calibrate"
 
     def _repr_html_(self) -> str:
         """Return how it was made, and a drawing or a table of its rule, for a notebook."""
         facts = [("method", self.method), ("objective", self.objective), ("steps", self.n_steps)]
         facts += [("largest budget", self.budget), ("calibration seeds", len(self.seeds))]
+        known = {"projections": "calibration projections", "pays_back_after": "samples until paid back"}
+        facts += [(name, self.notes[key]) for key, name in known.items() if self.notes.get(key) is not None]
         title, rule = self._shown()
         return html.panel(title, html.table(facts), rule)
 
@@ -202,6 +209,8 @@ class Thresholds(Price):
         closing_reserve: Units of a budget that are kept for a closing projection; 1 if projections are counted.
         onward: Thresholds for the second and later iterations within a step, (T, B + 1). They are lower than `table`
             if starting the solver has a set-up cost. None if they are the same.
+        interval: Lower and upper ends of a 90% interval for every entry of the table, (2, T, B + 1), from resampled
+            calibration rollouts. None unless `calibrate(…, uncertainty=True)` made the price.
 
     Example:
         >>> import torch
@@ -215,6 +224,7 @@ class Thresholds(Price):
     unit: Unit = "projection"
     closing_reserve: int = 1
     onward: Tensor | None = None
+    interval: Tensor | None = None
 
     def __post_init__(self) -> None:
         """Check the table."""
@@ -239,6 +249,9 @@ class Thresholds(Price):
                     f"unit={self.unit!r} and {tuple(self.onward.shape)}"
                 )
 
+        if self.interval is not None and self.interval.shape != (2, T, columns):
+            raise ValueError(f"an interval is (2, T, B + 1): got {tuple(self.interval.shape)} for {(T, columns)}")
+
     @property
     def _size(self) -> tuple[int, int]:
         return self.table.shape[0], self.table.shape[1] - 1
@@ -255,15 +268,79 @@ class Thresholds(Price):
         price = _between_columns(row, left) if left.is_floating_point() else row[left]
         return price if self.sample_scale is None else price * self.sample_scale.now(view)
 
+    def keep_last(self, steps: int) -> Thresholds:
+        """Return the same prices with one correction kept back for each of the last steps.
+
+        A sample that spends its budget early lands far from feasible. With so many corrections kept back it is
+        corrected at each of the last steps before a paid closing projection, and by these prices before. Budgets stay
+        exact; one of at most that many corrections is spent at the very last steps.
+
+        Args:
+            steps: How many, k; 0 changes nothing.
+
+        Example:
+            >>> import trimtab as tt
+            >>> domain = tt.domain("so3", n_steps=20)
+            >>> price = tt.calibrate(domain.problem(range(1000, 1016)), method="paper").keep_last(2)
+            >>> domain.problem(range(4)).rollout(price.at(6)).projected[-3:].all().item()
+            True
+        """
+        T, most = self._size
+        closing = int(self.closing == "paid")
+        k = check_integer(steps, "the last steps to keep corrections for", 0, T - closing)
+        if self.unit == "iteration":
+            raise ValueError("keep_last is for prices that count projections")
+        b = torch.arange(most + 1, device=self.table.device)
+        to_go = torch.arange(T - closing, 0, -1, device=b.device)[:, None]
+        table = self.table[:, (b - k).clamp(min=0)]
+        table[T - closing :, 1:] = -torch.inf
+        before = torch.where(to_go > k, table[: T - closing], torch.inf)
+        table[: T - closing] = torch.where(
+            b - closing >= to_go, -torch.inf, before
+        )  # a correction for every step to go
+        return replace(self, table=table, interval=None, notes={**self.notes, "kept_for_last_steps": k})
+
     def _resampled(self, n_steps: int, keep: Keep) -> dict[str, Any]:
-        scale = self.sample_scale and resample_scale(self.sample_scale, n_steps)
-        return {"table": resample_table(self.table, n_steps, keep), "sample_scale": scale}
+        scale, ends = self.sample_scale and resample_scale(self.sample_scale, n_steps), self.interval
+        ends = None if ends is None else torch.stack([resample_table(end, n_steps, keep) for end in ends])
+        return {"table": resample_table(self.table, n_steps, keep), "sample_scale": scale, "interval": ends}
+
+    def close_calls(self, run: Rollout, budget: Budget | PerBatch | PerSample | None = None) -> Tensor:
+        """Return the decisions whose defect lay within the interval of their price, (T, n) bool.
+
+        More calibration rollouts might have decided these otherwise. Nothing is run: views are built from the record.
+
+        Args:
+            run: A record of a run under this price, with its defects.
+            budget: What it was run with; by default what each sample spent, since a table spends its budget exactly.
+
+        Example:
+            >>> import trimtab as tt
+            >>> domain = tt.domain("so3", n_steps=20)
+            >>> price = tt.calibrate(domain.problem(range(1000, 1032)), method="paper", uncertainty=True)
+            >>> run = domain.problem(range(8)).rollout(price.at(5))
+            >>> bool(price.close_calls(run).double().mean() < 0.5)
+            True
+        """
+        from trimtab.prices.schedule import CloseCalls
+
+        if self.interval is None:
+            raise ValueError("this price has no interval: make it with calibrate(…, uncertainty=True)")
+        spent = run.grouped().spent if budget is None else budget
+        watching = CloseCalls(self.at(spent), torch.zeros_like(run.grouped().projected))
+        replay(watching, run)
+        return watching.found if run.groups is None else run.groups.per_row(watching.found)
 
     def _shown(self) -> tuple[str, str]:
         lefts = dict.fromkeys(max(1, round(share * self.budget)) for share in (0.0, 0.05, 0.1, 0.25))
         lines = {f"{b} left": list(enumerate(self.table[:, b].tolist())) for b in lefts if b <= self.budget}
         note = "<p>Project where the defect is at least the price; no line: always, or never.</p>"
-        drawing = html.draw(lines, "step", "price")
+        bands = {}
+        if self.interval is not None:
+            note += "<p>Bands: 90% intervals from resampled calibration rollouts.</p>"
+            ends = {b: self.interval[:, :, b].tolist() for b in lefts if b <= self.budget}
+            bands = {f"{b} left": [list(enumerate(end)) for end in both] for b, both in ends.items()}
+        drawing = html.draw(lines, "step", "price", bands=bands)
         return "Prices of a correction", drawing + note if drawing else ""
 
 
@@ -368,7 +445,7 @@ class Raced(Price):
     def __repr__(self) -> str:
         """Return one line."""
         names = ", ".join(dict.fromkeys(part.method for part in self.parts))
-        return f"Raced(T={self.n_steps}, budgets up to {self.budget}, by {self.objective!r}: {names})"
+        return f"Raced(T={self.n_steps}, budgets up to {self.budget}, by {self.objective!r}: {names}{self._cost()})"
 
     def _shown(self) -> tuple[str, str]:
         rows = []
@@ -642,9 +719,9 @@ def _packed(value: Any, prefix: str, tensors: dict[str, Tensor]) -> dict[str, An
 
 def _unpacked(facts: dict[str, Any], prefix: str, tensors: dict[str, Tensor]) -> Any:
     """Build the dataclass that `_packed` took apart."""
-    from trimtab.prices.rates import SolverCost, StationaryPrice, TimedPrices
+    from trimtab.prices.rates import StationaryPrice
 
-    known = (Thresholds, Plan, Allowance, Raced, SampleScale, SolverCost, StationaryPrice, TimedPrices)
+    known = (Thresholds, Plan, Allowance, Raced, SampleScale, StationaryPrice)
     kind = {cls.__name__: cls for cls in known}[facts["is"]]
     parts: dict[str, Any] = {}
     for each in fields(kind):

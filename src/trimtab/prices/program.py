@@ -4,9 +4,9 @@ The paper calls lambda[t, b] the marginal price of a correction and guesses it f
 computed. A sample with defect s at step t and budget b pays s if it is left alone and its (small) residual r if it is
 corrected; in both cases calibration rollouts show how its next defect s' is distributed. The cost to go is
 
-    V[t, b](s) = min( s + E[ V[t+1, b](s') | s, left alone ],  r + E[ V[t+1, b - c](s') | s, corrected ] )
+    V[t, b](s) = min( s + E[ V[t+1, b](s') | s, left alone ],  r + E[ V[t+1, b - 1](s') | s, corrected ] )
 
-with c what a correction costs, and lambda[t, b] is the defect at which both are equal: correcting pays above it.
+and lambda[t, b] is the defect at which both are equal: correcting pays above it.
 `solve_iterations` is the same for a solver that is bought iteration by iteration.
 """
 
@@ -29,57 +29,38 @@ class Solution(NamedTuple):
         table: lambda, (T, B + 1).
         expected: Expected objective of a whole rollout with budget b, (B + 1,).
         onward: Prices of the second and later iterations of a step, (T, B + 1); None if they equal `table`.
-        gain: What correcting gains at each node, (T, B + 1, k); None unless costs were given.
     """
 
     table: Tensor
     expected: Tensor
     onward: Tensor | None = None
-    gain: Tensor | None = None
 
 
-def solve(steps: Steps, budget: int, weights: Tensor | None = None, costs: Tensor | None = None) -> Solution:
+def solve(steps: Steps, budget: int, weights: Tensor | None = None) -> Solution:
     """Solve backward for the prices of whole projections.
 
     Args:
         steps: What one step does to a defect; see `estimate_transitions`.
         budget: The largest budget, B.
         weights: What a unit of residual costs at each step, (T,); 1 for path error.
-        costs: What a correction costs at each node, (T, k), in units of the budget, fractions allowed; 1 by default.
-            Large defects may then cost too much to pay, so the answer is `gain` rather than one threshold.
     """
-    T, B = len(steps.scale), budget
+    T = len(steps.scale)
     unit = np.ones(T) if weights is None else weights.double().numpy()
     scale, nodes, residual = steps.scale.numpy(), steps.nodes.numpy(), steps.residual.numpy()
     alone, corrected = steps.alone.numpy(), steps.corrected.numpy()
-    table, gains = np.full((T, B + 1), np.inf), []
-    value = np.zeros((B + 1, nodes.shape[1]))  # the cost to go V[t + 1, b](s)
+    table = np.full((T, budget + 1), np.inf)
+    value = np.zeros((budget + 1, nodes.shape[1]))  # the cost to go V[t + 1, b](s)
     for t in reversed(range(T)):
         stay = go = value  # nothing lies ahead of the last step
         if t < T - 1:
             stay, go = value @ alone[t].T, value @ corrected[t].T
         defects = scale[t] * nodes[t]
         stay, go = stay + unit[t] * defects, go + unit[t] * scale[t] * residual[t]
-        if costs is None:
-            go = np.concatenate([np.full_like(go[:1], np.inf), go[:-1]])  # one unit less
-            table[t, 1:] = _break_even(defects, (stay - go)[1:])
-            table[t, T - t :] = -np.inf  # a correction for every step to go: spend it
-            spend = defects >= table[t][:, None]
-        else:
-            go = _after_paying(go, costs[t].numpy())
-            gains.append(torch.from_numpy(stay - go))
-            spend = go < stay
-        value = np.where(spend, go, stay)
-    expected = torch.from_numpy(value) @ steps.start
-    return Solution(torch.from_numpy(table), expected, gain=torch.stack(gains[::-1]) if gains else None)
-
-
-def _after_paying(values: Array, costs: Array) -> Array:
-    """Return the values (B + 1, k) with `costs` (k,) less to spend, interpolated; inf if that is not left."""
-    left = np.arange(len(values))[:, None] - costs
-    low = np.floor(left).clip(0, len(values) - 2).astype(np.intp)
-    below, above = (np.take_along_axis(values, at, axis=0) for at in (low, low + 1))
-    return np.where(left >= 0, below + (left - low).clip(0, 1) * (above - below), np.inf)
+        go = np.concatenate([np.full_like(go[:1], np.inf), go[:-1]])  # with one correction less
+        table[t, 1:] = _break_even(defects, (stay - go)[1:])
+        table[t, T - t :] = -np.inf  # a correction for every step to go: spend it
+        value = np.where(defects >= table[t][:, None], go, stay)
+    return Solution(torch.from_numpy(table), torch.from_numpy(value) @ steps.start)
 
 
 def _break_even(defects: Array, gain: Array) -> Array:

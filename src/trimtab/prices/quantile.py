@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from trimtab.core.budget import Budget, most_corrections
 from trimtab.core.checks import check_integer, check_type
 from trimtab.core.record import Rollout
-from trimtab.prices.collect import spread_budgets
+from trimtab.prices.collect import Batches, check_corrections_happen, spread_budgets
 from trimtab.prices.price import Thresholds, inner_size, with_closing
 
 _ROUNDS, _POOLED = 6, 3  # of the rule on the policy's own rollouts
@@ -57,39 +57,36 @@ def quantile_table(defects: Tensor, budget: int) -> Tensor:
     return torch.from_numpy(table)
 
 
-def on_policy_table(
-    run: Callable[[Tensor, Tensor], Rollout],
-    uncorrected: Rollout,
-    budget: int,
-) -> tuple[Tensor, list[dict[str, float]]]:
-    """Return the paper's table, calibrated under the policy that it makes.
+def on_policy_prices(batches: Batches) -> Thresholds:
+    """Return the paper's prices, calibrated under the policy that they make.
 
     Corrected samples have smaller defects than uncorrected rollouts show, the more so the more often they are
     corrected. So the batch is spread over all rates of correction and run under the present table, and lambda[t, b] is
     read off the defects of samples whose rate was near b / (T - t). A pool of the last few rounds damps the oscillation
     between spending too early and too late. It stops when the share of the budget spent by each step has settled.
-
-    `run(table, budgets)` runs a calibration batch by a table (T, B + 1) at budgets (n,), and `uncorrected` makes the
-    first table. Returns the table, and a record of each round.
     """
-    T, n = uncorrected.defects.shape
-    table = quantile_table(uncorrected.defects, budget)
-    record: list[dict[str, float]] = []
+    batches.require()
+    T, budget, uncorrected = batches.n_choices, batches.spendable, batches.uncorrected.defects
+    table = quantile_table(uncorrected, budget)
+    rounds: list[dict[str, float]] = []
     traces: list[tuple[Tensor, Tensor]] = []
     profile = torch.zeros(T, dtype=torch.float64)
-    for number in range(_ROUNDS):
-        budgets = spread_budgets(n, T, budget, seed=number).clamp(max=budget)
-        rollout = run(table, budgets)
+    for number in range(_ROUNDS if batches.has_choice else 0):
+        budgets = spread_budgets(batches.n, T, budget, seed=number).clamp(max=budget)
+        schedule = Thresholds(batches.closed(table)).at(budgets + batches.closing_reserve)
+        rollout = batches.inner(batches.run(schedule))
+        if bool(budgets.any()):
+            check_corrections_happen([rollout])
         traces = [*traces, (budgets / T, rollout.defects)][-_POOLED:]
-        table = _by_rate(traces, uncorrected.defects, budget)
+        table = _by_rate(traces, uncorrected, budget)
         spent = rollout.projected.double().cumsum(dim=0) / budgets.clamp(min=1)
         before, profile = profile, spent[:, budgets > 0].mean(dim=1)
         change = float((profile - before).abs().max())
         path_error = float(rollout.residuals.sum(dim=0).mean())
-        record.append({"round": number, "path_error": path_error, "profile_change": change})
+        rounds.append({"round": number, "path_error": path_error, "profile_change": change})
         if change < _SETTLED:
             break
-    return table, record
+    return batches.thresholds(table, "on-policy", {"rounds": rounds})
 
 
 def _by_rate(traces: list[tuple[Tensor, Tensor]], uncorrected: Tensor, budget: int) -> Tensor:

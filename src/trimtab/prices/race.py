@@ -35,9 +35,11 @@ Part = Thresholds | Plan | Allowance
 """What can race."""
 
 EVEN = "even spacing"
+KEPT = "dp for path, last steps kept"
 GOALS = ("path", "influence")
 """What prices in the race are made for: path error, or path error with the weights of the objective."""
 
+_KEPT = 0.05  # of the steps: those at the end that `KEPT` keeps corrections for
 _RANGES = 5  # of budgets
 _NEAR = 0.35  # how much a neighbouring range counts
 _SECOND_ROUND = 3  # candidates at most
@@ -92,23 +94,26 @@ def by_race(
 ) -> Raced | Thresholds:
     """Race all candidates for whole projections."""
     batches.require()
-    uncorrected, budget = batches.inner(batches.uncorrected), batches.spendable
+    uncorrected, budget = batches.uncorrected, batches.spendable
     paper = quantile_table(uncorrected.defects, budget)
     if not batches.has_choice:
-        return batches.thresholds(paper, "dp", {})
+        return batches.thresholds(paper, "dp")
     batches.prefetch_weights()
     runs, sample_scale = batches.explored(None, near_rounds=1)
     steps = estimate_transitions(runs, sample_scale)
     plans = fixed_plans(batches.n_choices, budget)
     found: dict[str, Part] = {name: batches.plan(masks, name) for name, masks in plans.items()}
-    found["paper"] = batches.thresholds(paper, "paper", {}, objective="path")
+    found["paper"] = batches.thresholds(paper, "paper", objective="path")
     for goal, weights in goal_weights(batches).items():
         named: dict[str, Any] = {"objective": "path"} if goal == "path" else {}
         found[f"planned for {goal}"] = batches.plan(
             planned_masks(runs, budget, weights), f"planned for {goal}", **named
         )
         table = solve(steps, budget, weights).table
-        found[f"dp for {goal}"] = batches.thresholds(table, f"dp for {goal}", {}, sample_scale=sample_scale, **named)
+        found[f"dp for {goal}"] = batches.thresholds(table, f"dp for {goal}", sample_scale=sample_scale, **named)
+    priced = found["dp for path"]
+    assert isinstance(priced, Thresholds)
+    found[KEPT] = replace(priced.keep_last(max(1, round(_KEPT * batches.n_choices))), method=KEPT)
     return race(batches, {**found, **more}, measure_of(batches, quality, problem), look)
 
 
@@ -123,7 +128,7 @@ def builtin_candidate_names(unit: Unit) -> set[str]:
     """Return the names of the race's candidates."""
     plans = fixed_plans(1, 0)
     if unit == "projection":
-        return {*plans, "paper", *(f"{how} for {goal}" for how in ("planned", "dp") for goal in GOALS)}
+        return {*plans, "paper", KEPT, *(f"{how} for {goal}" for how in ("planned", "dp") for goal in GOALS)}
     priced = {f"{what} by price for {goal}" for what in ("iterations", "whole projections") for goal in GOALS}
     return {EVEN, "until below one tau", *(f"whole projections, {name}" for name in plans), *priced}
 
@@ -191,7 +196,7 @@ def race(
         budgets, place = _spread(batches, seed=number)
         without_looks = (budgets - looks).clamp(min=held)
         schedules = {name: known[name].at(without_looks if name in looking else budgets) for name in names}
-        batches.ahead(list(schedules.values()))
+        batches.prefetch(list(schedules.values()))
         costs = {}
         for name, schedule in schedules.items():
             batches.progress(f"race, round {number + 1}: {name}")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core.budget import PerBatch
-from trimtab.core.schedule import Schedule
+from trimtab.core.schedule import Around, Schedule
 from trimtab.core.view import StepView
 from trimtab.prices.price import Allowance, Plan, Price, Raced, Thresholds, budget_within
 from trimtab.schedules.basic import brief_repr
@@ -41,7 +41,17 @@ class PricedSchedule(Schedule):
         price: Any = self.price
         wanted = price.budget if self.budget is None else self.budget
         within = budget_within(wanted, price.n_steps, price.budget, price.unit)
-        object.__setattr__(self, "budget", replace(wanted, budget=within) if isinstance(wanted, PerBatch) else within)
+        planned = isinstance(price, Plan)  # which fits either unit, and is asked once per step
+        terms = {
+            "budget": replace(wanted, budget=within) if isinstance(wanted, PerBatch) else within,
+            "calibration_seeds": price.seeds,
+            "closing": price.closing,
+            "closing_reserve": price.closing_reserve,
+            "unit": "" if planned else price.unit,
+            "repeats": not planned,
+        }
+        for name, value in terms.items():
+            object.__setattr__(self, name, value)
 
     def decide(self, view: StepView) -> Any:
         """Return which samples to correct now, (n,) bool."""
@@ -58,32 +68,6 @@ class PricedSchedule(Schedule):
             )
 
     thresholds = plan = property(lambda self: self.price)  # names of the price in version 0.2
-
-    @property
-    def calibration_seeds(self) -> tuple[int, ...]:
-        """Seeds that this schedule must not be evaluated on."""
-        seeds: tuple[int, ...] = self.price.seeds
-        return seeds
-
-    @property
-    def closing(self) -> str:
-        """The accounting that the price was made for."""
-        return str(self.price.closing)
-
-    @property
-    def unit(self) -> str:
-        """What the price counts; "" for a plan, which fits either."""
-        return "" if isinstance(self.price, Plan) else str(self.price.unit)
-
-    @property
-    def repeats(self) -> bool:
-        """Whether it is asked again after each iteration, if iterations are counted."""
-        return not isinstance(self.price, Plan)
-
-    @property
-    def closing_reserve(self) -> int:
-        """Units of the budget that are kept for a closing projection."""
-        return int(self.price.closing_reserve)
 
     def priority(self, view: StepView) -> Tensor:
         """Return the defects in units of each sample's scale, (n,)."""
@@ -135,3 +119,23 @@ class Mixed(PricedSchedule):
         """Return which samples to correct now, (n,) bool."""
         decided = torch.stack([torch.as_tensor(schedule.decide(view)) for schedule in self.schedules])
         return decided.gather(0, self.price.winner[self.budget][None])[0]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CloseCalls(Around):
+    """Decide as the wrapped schedule of thresholds, and note which defects lie within the interval of their price.
+
+    Attributes:
+        found: Where they did, (T, n) bool; filled in as steps are decided.
+    """
+
+    found: Tensor
+
+    def decide(self, view: StepView) -> Any:
+        """Return the decision of the wrapped schedule."""
+        price: Thresholds = self.schedule.price  # type: ignore[attr-defined]
+        assert price.interval is not None
+        s, b = view.arrays(self.schedule)
+        low, high = (replace(price, table=end, interval=None).threshold(view, b) for end in price.interval)
+        self.found[view.t] |= torch.as_tensor((s >= low) & (s <= high))
+        return self.schedule.decide(view)

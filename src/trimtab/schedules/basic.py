@@ -261,15 +261,9 @@ class Window(_Timed):
     def __post_init__(self) -> None:
         """Check both ends."""
         for name, value in (("start", self.start), ("stop", self.stop)):
-            if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-                raise ValueError(f"Window: {name} is a step (a whole number) or a fraction of T: got {value!r}")
-            plain = int(value) if isinstance(value, int | np.integer) else float(value)
-            object.__setattr__(self, name, plain)
-            if plain < 0 or (isinstance(plain, float) and not plain <= 1):
-                raise ValueError(
-                    f"Window: {name} = {value} is neither a step (a whole number of at least 0) nor a fraction of T "
-                    "(a float from 0 to 1)"
-                )
+            most = math.inf if isinstance(value, int | np.integer) else 1.0
+            check_number(value, f"Window: {name}, a step (a whole number) or a fraction of T,", 0.0, most)
+            object.__setattr__(self, name, int(value) if most > 1 else float(value))
         if type(self.start) is type(self.stop) and self.start >= self.stop:
             raise ValueError(f"Window: the start comes before the stop: got {self.start} and {self.stop}")
 

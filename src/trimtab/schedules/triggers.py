@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -97,8 +96,8 @@ class _PerSample(FrozenSchedule):
         if isinstance(value, Tensor):
             if value.ndim != 1 or not value.is_floating_point() or not bool((value >= 0).all()):
                 raise ValueError(f"{what} is a number of at least 0, or one for each sample: got {value!r}")
-        elif isinstance(value, bool) or not isinstance(value, int | float | np.number) or not value >= 0:
-            raise ValueError(f"{what} is a number of at least 0: got {value!r}")
+        else:
+            check_number(value, what, 0.0)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -148,8 +147,7 @@ class Trigger(_PerSample):
     def __post_init__(self) -> None:
         """Check value and gap."""
         super().__post_init__()
-        if isinstance(self.gap, bool) or not isinstance(self.gap, int | np.integer) or self.gap < 1:
-            raise ValueError(f"Trigger: gap is a whole number of steps, at least 1: got {self.gap!r}")
+        check_integer(self.gap, "Trigger: gap, the steps from one correction to the next,")
 
     def decide(self, view: StepView) -> Tensor:
         """Choose samples with a large defect and no recent correction."""

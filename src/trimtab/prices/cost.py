@@ -1,0 +1,96 @@
+"""What a calibration costs: estimated before it starts, and after how many samples that is paid back."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from trimtab.core.budget import Budget, Unit, units
+from trimtab.prices.objective import Objective, objective_weights
+
+__all__ = ["CalibrationCost", "calibration_cost"]
+
+
+class CalibrationCost(NamedTuple):
+    """What a calibration takes.
+
+    Attributes:
+        batches: Number of batches.
+        rollouts: In all of them.
+        spent: Projections in all of them, or iterations if those are counted.
+        pays_back_after: Samples after which so many projections are saved, compared with projecting at every step;
+            infinite if iterations are counted, since it is not known beforehand what a whole projection takes.
+        budget: The budget at which they are saved.
+        n_steps: T.
+    """
+
+    batches: int
+    rollouts: int
+    spent: int
+    pays_back_after: float
+    budget: int
+    n_steps: int
+
+    def __str__(self) -> str:
+        """Return one line."""
+        text = f"about {self.batches} batches, {self.rollouts:,} rollouts and {self.spent:,} "
+        if math.isinf(self.pays_back_after):
+            return text + "iterations"
+        return (
+            f"{text}projections, paid back after {self.pays_back_after:,.0f} samples with {self.budget} of "
+            f"{self.n_steps} projections each"
+        )
+
+
+def calibration_cost(
+    method: str,
+    n_steps: int,
+    samples: int,
+    budget: Budget = 1.0,
+    *,
+    objective: Objective = "endpoint",
+    unit: Unit = "projection",
+    check: bool = True,
+) -> CalibrationCost:
+    """Estimate what `calibrate` takes with the same arguments.
+
+    Args:
+        method: As in `calibrate`, "race" for its default.
+        n_steps: T.
+        samples: Number of calibration seeds.
+        budget: The largest budget wanted.
+        objective: As in `calibrate`.
+        unit: What a budget counts.
+        check: Whether the first batch runs twice.
+
+    Example:
+        >>> print(calibration_cost("paper", 100, 64, 0.25))
+        about 2 batches, 128 rollouts and 128 projections, paid back after 2 samples with 25 of 100 projections each
+    """
+    T, most = n_steps, int(units(budget, n_steps, unit))
+    path = set(objective_weights(objective)) == {"path"}
+    weights = [] if path else [T] * 4  # corrected at every step, or at all but those of a window
+    explored = min(T, 1.5 * most) / 2 if unit == "projection" else 0.75 * most
+    raced = [most / 3] * (11 if path else 13)
+    parts: dict[str, list[float]] = {
+        "paper": [],
+        "on-policy": [most * 2 / 3] * 6,
+        "dp": [explored] * 4 + (weights or [most * 2 / 3] * 2),
+        "planned": [explored] * 3 + weights,
+        "race": [explored] * 3 + weights + raced,
+    }
+    if unit == "iteration":
+        parts = {"dp": [explored] * 5 + weights, "race": [explored] * 8 + weights + [T] * 3 + raced}
+    each = [1.0] * (1 + check) + parts[method]  # a closing projection, and what is spent before
+    spent = samples * sum(each)
+    return with_payback(len(each), samples, round(spent), T, most, unit)
+
+
+def with_payback(batches: int, samples: int, spent: int, n_steps: int, most: int, unit: Unit) -> CalibrationCost:
+    """Return the cost of so many batches; a price for all budgets is taken to serve a quarter of the steps."""
+    if unit == "iteration":
+        return CalibrationCost(batches, batches * samples, spent, math.inf, most, n_steps)
+    used = most if most < n_steps else max(1, round(n_steps / 4))
+    saved = n_steps - used
+    after = math.ceil(spent / saved) if saved else math.inf
+    return CalibrationCost(batches, batches * samples, spent, after, used, n_steps)

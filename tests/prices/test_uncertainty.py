@@ -1,0 +1,77 @@
+"""Intervals of prices from resampled rollouts, and the decisions that lie within them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+import trimtab as tt
+
+T = 12
+LINE = tt.as_constraint(lambda x: x * torch.tensor([0.0, 1.0], dtype=x.dtype), lambda x: x[:, 0].abs())
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Defects that are independent and uniform from 0 to 1; `same` makes all samples alike."""
+
+    same: bool = False
+    n_steps: int = T
+
+    def start(self, noise):
+        return torch.zeros(len(noise.seeds), 2, dtype=torch.float64)
+
+    def step(self, x, t, noise):
+        drawn = noise.uniform(t, (1,)).double()
+        return torch.cat([drawn[:1].expand_as(drawn) if self.same else drawn, x[:, 1:]], dim=1)
+
+
+def paper(n, same=False, **options):
+    problem = tt.Problem(Uniform(same), LINE, range(1000, 1000 + n))
+    return tt.calibrate(problem, method="paper", closing="free", uncertainty=True, **options)
+
+
+def test_the_interval_holds_the_true_quantile_and_narrows_with_more_rollouts():
+    widths = []
+    for n in (16, 256):
+        low, high = paper(n).interval[:, 0, 1:T]
+        true = 1 - torch.arange(1, T) / T  # all defects have the same distribution
+        assert ((low <= true) & (true <= high)).double().mean() > 0.7
+        widths.append(float((high - low).mean()))
+    assert 2.5 < widths[0] / widths[1] < 6  # 4 in theory
+
+
+def test_rollouts_that_are_all_alike_leave_no_doubt():
+    price = paper(8, same=True)
+    assert torch.equal(*price.interval)
+    assert torch.equal(price.interval[0], price.table)
+
+
+@pytest.mark.parametrize("method", ["paper", "dp"])
+def test_close_calls_are_the_defects_between_the_two_ends(method, tmp_path):
+    domain = tt.domain("so3", n_steps=T)
+    price = tt.calibrate(domain.problem(range(1000, 1016)), 0.5, method, objective="path", uncertainty=True)
+    run = domain.problem(range(16)).rollout(price.at(4))
+    price.save(tmp_path / "price")
+    found = tt.load(tmp_path / "price").close_calls(run)
+    assert torch.equal(found, price.close_calls(run, 4))
+    scale = 1.0 if price.sample_scale is None else price.sample_scale.along(run.defects.double(), run.projected)
+    left = 4 - run.projected.long().cumsum(dim=0) + run.projected.long()
+    low, high = (end[torch.arange(T)[:, None], left] * scale for end in price.interval)
+    within = (run.defects >= low) & (run.defects <= high)
+    within[-1] = False  # the closing projection is no decision
+    assert torch.equal(found, within)
+    assert 0 < found.double().mean() < 0.6
+    assert "<polygon" in price._repr_html_()
+
+
+def test_intervals_are_asked_for():
+    plain = tt.calibrate(tt.Problem(Uniform(), LINE, range(1000, 1008)), method="paper")
+    assert plain.interval is None
+    with pytest.raises(ValueError, match=r"no interval.*uncertainty=True"):
+        plain.close_calls(tt.rollout(Uniform(), LINE, plain.at(3), range(4)))
+    with pytest.raises(ValueError, match="uncertainty= is for methods 'paper' and 'dp'"):
+        tt.calibrate(tt.Problem(Uniform(), LINE, range(1000, 1008)), uncertainty=True)
+    assert paper(8).resample(6).interval.shape == (2, 6, 7)
