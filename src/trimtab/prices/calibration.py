@@ -33,6 +33,7 @@ from trimtab.prices.collect import (
 )
 from trimtab.prices.iterations import by_iteration_race, graded_prices
 from trimtab.prices.objective import Objective, describe, objective_weights
+from trimtab.prices.online import warn_of_path_error
 from trimtab.prices.plan import planned_masks
 from trimtab.prices.price import Plan, Price, Thresholds
 from trimtab.prices.program import solve
@@ -130,6 +131,8 @@ def calibrate(
     if problem is not None:
         check_distinct_seeds(problem)
         known, constraint = fingerprint(problem.sampler, problem.constraint), type(problem.constraint).__name__
+        if not problem.constraint.is_projection and judge is None and set(objective_weights(objective)) == {"path"}:
+            warn_of_path_error(problem.constraint, "calibrate(…, quality=…)", stacklevel=2)
     tell = progress_of("calibrate", progress)
     if tell is not progress:
         tell.expect(batches_of(method, objective, unit))
