@@ -79,6 +79,7 @@ def outside_disc(y, p):
     return [1 - (y[0] - p[0]) ** 2 - (y[1] - p[1]) ** 2], [y[2] - y[1] ** 2]
 
 
+NEEDS_DAQP = ("half-spaces", "many half-spaces", "half-spaces, b of each sample", "product of solvers")
 CASES: dict[str, Case] = {
     "affine": Case(lambda: AffineEquality(numbers(3, 7), numbers(3, seed=1)), (7,)),
     "affine, repeated rows": Case(lambda: AffineEquality(torch.ones(2, 7), torch.ones(2)), (7,)),
@@ -122,9 +123,6 @@ CASES: dict[str, Case] = {
         1e-5,
         nearest=False,
     ),
-    "equations, one by one": Case(
-        lambda: NonlinearEquality(torus, tolerance=1e-5, vectorised=False), (3,), 1e-5, nearest=False
-    ),
     "inequalities": Case(
         lambda: NonlinearInequality(beyond_disc, on_parabola, (numbers(N, 2, seed=3),), tolerance=1e-5),
         (3,),
@@ -141,6 +139,8 @@ CASES: dict[str, Case] = {
         1e-12,
     ),
 }
+if find_spec("daqp") is None:
+    CASES = {name: case for name, case in CASES.items() if name not in NEEDS_DAQP}
 if find_spec("casadi") is not None:
     CASES["program"] = Case(lambda: NonlinearProgram(outside_disc, numbers(N, 2, seed=3)), (3,), 1e-6, nearest=False)
     CASES["program within bounds"] = Case(

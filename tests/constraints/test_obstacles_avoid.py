@@ -14,7 +14,6 @@ from torch import Tensor
 
 from obstacle_cases import MAPS, SIGMAS, distance, free_points, proposals
 from trimtab.constraints.obstacles import AvoidObstacles, Obstacles, scattered_circles
-from trimtab.constraints.obstacles.batched import Effort
 from trimtab.constraints.obstacles.geometry import contacts, gaps, penetration
 from trimtab.constraints.obstacles.roadmap import route
 from trimtab.core.bound_constraint import checked_projection
@@ -294,26 +293,8 @@ def test_every_noise_level_of_the_public_map_is_solved() -> None:
         assert float(avoid.violation(answer.x).max()) <= 1e-3
 
 
-def test_effort_limits_the_rounds() -> None:
+def test_a_search_that_settles_sooner_takes_fewer_rounds() -> None:
     x, avoid = proposals(MAPS["circles"], 8, 0.15, seed=31)
-    quick = AvoidObstacles(avoid.obstacles, avoid.start, avoid.goal, effort=Effort(rounds=3))
-    answer = quick.project(x)
-    assert answer.iterations is not None
-    assert int(answer.iterations.max()) <= 6
-    assert bool(answer.x.isfinite().all())
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"rounds": -1}, "rounds of an Effort .* at least 0: got -1"),
-        ({"rounds": 1.5}, "whole number: got 1.5"),
-        ({"step": "a"}, "step of an Effort must be a number"),
-        ({"step": -1.0}, "above 0: got -1.0"),
-        ({"damping": math.nan}, "damping of an Effort must be a number: got NaN"),
-        ({"reach": -0.1}, "reach of an Effort"),
-    ],
-)
-def test_an_effort_that_is_none_is_refused(settings: dict[str, object], message: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=message):
-        Effort(**settings)  # type: ignore[arg-type]
+    sooner = AvoidObstacles(avoid.obstacles, avoid.start, avoid.goal, settled=0.5).project(x)
+    assert int(sooner.iterations.sum()) < int(avoid.project(x).iterations.sum())
+    assert bool(sooner.converged.all())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 
@@ -120,3 +122,13 @@ def test_a_descent_runs_without_gradients_of_the_caller():
 def test_settings_of_a_descent_are_checked(make, message):
     with pytest.raises((TypeError, ValueError), match=message):
         make()
+
+
+def test_prices_for_path_error_of_a_descent_warn():
+    with pytest.warns(UserWarning, match="EnergyDescent is not a projection .* quality="):
+        tt.Corrector(DESCENT, 0.5, n_steps=4, closing="none")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        judged = tt.prices.Learner(0.5, quality=lambda x: x.norm(dim=1))
+        tt.Corrector(DESCENT, judged, n_steps=4, closing="none")
+        tt.Corrector(Ball(), 0.5, n_steps=4)

@@ -7,11 +7,10 @@ import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from constraint_cases import numbers, outside_disc
 from trimtab.constraints import (
@@ -27,21 +26,13 @@ from trimtab.constraints import (
     Simplex,
     Sphere,
     Stiefel,
-    halfspaces,
 )
 from trimtab.core.constraint import as_constraint
 
-
-@pytest.fixture(params=["DAQP", "torch"])
-def either_solver(request, monkeypatch):
-    """Half-spaces are projected by DAQP, and by the method in torch."""
-    if request.param == "torch":
-        monkeypatch.setattr(halfspaces, "_daqp", lambda: None)
-    else:
-        pytest.importorskip("daqp", reason="this solver of half-spaces is DAQP")
+needs_daqp = pytest.mark.skipif(find_spec("daqp") is None, reason="DAQP is not installed")
 
 
-@pytest.mark.usefixtures("either_solver")
+@needs_daqp
 def test_half_spaces_satisfy_the_optimality_conditions():
     A, b, x = numbers(12, 5), 0.3 * numbers(12, seed=1).abs(), 4 * numbers(40, 5, seed=2)
     answer = HalfSpaces(A, b).project(x)
@@ -55,7 +46,7 @@ def test_half_spaces_satisfy_the_optimality_conditions():
         assert (normals[touching].T @ multipliers - step).norm() <= 1e-9
 
 
-@pytest.mark.usefixtures("either_solver")
+@needs_daqp
 def test_half_spaces_leave_points_inside_as_they_are():
     x = 0.01 * numbers(5, 3)
     answer = HalfSpaces(numbers(4, 3), torch.ones(4)).project(x)
@@ -63,7 +54,7 @@ def test_half_spaces_leave_points_inside_as_they_are():
     assert (answer.iterations == 0).all()
 
 
-@pytest.mark.usefixtures("either_solver")
+@needs_daqp
 def test_half_spaces_that_leave_nothing_fail_for_their_sample_only():
     A = torch.tensor([[1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)
     b = torch.tensor([[1.0, 1.0], [-1.0, -1.0], [0.5, 0.5]], dtype=torch.float64)
@@ -73,21 +64,21 @@ def test_half_spaces_that_leave_nothing_fail_for_their_sample_only():
     assert answer.x[2].tolist() == [0.5, 3.0]
 
 
-@pytest.mark.usefixtures("either_solver")
+@needs_daqp
 def test_a_plane_that_is_far_away_excuses_no_other():
     A = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
     answer = HalfSpaces(A, torch.tensor([0.0, -1.0, 1e7], dtype=torch.float64)).project(torch.zeros(1, 2).double())
     assert answer.converged.tolist() == [False]
 
 
-@pytest.mark.usefixtures("either_solver")
+@needs_daqp
 def test_half_spaces_take_tensors_laid_out_in_any_way():
     A, b, x = numbers(6, 4), numbers(5, 6, seed=1).abs(), 3 * numbers(5, 4, seed=2)
     turned = HalfSpaces(A.T.contiguous().T, b.T.contiguous().T).project(x.T.contiguous().T)
     torch.testing.assert_close(turned.x, HalfSpaces(A, b).project(x).x, rtol=0, atol=1e-12)
 
 
-@pytest.mark.usefixtures("either_solver")
+@needs_daqp
 def test_parallel_and_repeated_planes_do_no_harm():
     A = torch.tensor([[1.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
     answer = HalfSpaces(A, torch.tensor([1.0, 1.0, 1.0, 0.0])).project(torch.tensor([[3.0, 3.0]], dtype=torch.float64))
@@ -95,23 +86,7 @@ def test_parallel_and_repeated_planes_do_no_harm():
     assert torch.allclose(answer.x, torch.tensor([[0.5, 0.0]], dtype=torch.float64), rtol=0, atol=1e-12)
 
 
-@pytest.mark.skipif(halfspaces._daqp() is None, reason="DAQP is not installed")
-@settings(max_examples=60)
-@given(m=st.integers(1, 12), d=st.integers(1, 6), own=st.booleans(), seed=st.integers(0, 10_000))
-def test_both_solvers_of_half_spaces_find_the_same_points(m, d, own, seed):
-    planes = HalfSpaces(numbers(m, d, seed=seed), 0.1 + numbers(*[9] * own, m, seed=seed + 1).abs())
-    x = 3 * numbers(9, d, seed=seed + 2)
-    by_daqp = planes.project(x)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(halfspaces, "_daqp", lambda: None)
-        in_torch = planes.project(x)
-    assert by_daqp.converged.all()
-    torch.testing.assert_close(by_daqp.x, in_torch.x, rtol=0, atol=1e-10)
-    rows = torch.tensor([7, 2])
-    torch.testing.assert_close(planes.take(rows).project(x[rows]).x, by_daqp.x[rows], rtol=0, atol=1e-10)
-
-
-@pytest.mark.usefixtures("either_solver")
+@needs_daqp
 def test_a_point_that_is_not_finite_fails_alone():
     planes, x = HalfSpaces(numbers(6, 4), numbers(6, seed=1).abs()), 3 * numbers(5, 4, seed=2)
     x[1, 2], x[3, 0] = torch.nan, torch.inf
@@ -120,7 +95,7 @@ def test_a_point_that_is_not_finite_fails_alone():
     torch.testing.assert_close(answer.x[[0, 2, 4]], planes.project(x[[0, 2, 4]]).x, rtol=0, atol=1e-12)
 
 
-@pytest.mark.usefixtures("either_solver")
+@needs_daqp
 def test_a_plane_may_be_infinitely_far():
     answer = HalfSpaces(torch.eye(2), torch.tensor([1.0, torch.inf])).project(torch.full((1, 2), 3.0))
     assert answer.converged.all()
@@ -290,7 +265,7 @@ def test_bad_settings_are_explained(make, message):
         make()
 
 
-@pytest.mark.usefixtures("either_solver")
+@needs_daqp
 def test_a_sample_of_half_spaces_does_not_depend_on_the_samples_before():
     A, b, x = numbers(12, 5, seed=0), numbers(12, seed=1).abs(), 2 * numbers(30, 5, seed=2)
     planes = HalfSpaces(A, b)
@@ -305,7 +280,7 @@ def test_a_sample_of_half_spaces_does_not_depend_on_the_samples_before():
     torch.testing.assert_close(HalfSpaces(A, own.b[3]).project(x[3:4]).x, apart[1:], rtol=0, atol=1e-10)
 
 
-@pytest.mark.skipif(halfspaces._daqp() is None, reason="DAQP is not installed")
+@needs_daqp
 def test_threads_share_half_spaces():
     planes, x = HalfSpaces(numbers(12, 5, seed=0), numbers(12, seed=1).abs()), 2 * numbers(400, 5, seed=2)
     expected = planes.project(x).x

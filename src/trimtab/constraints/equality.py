@@ -19,9 +19,9 @@ from trimtab.core.constraint import Constraint, Improvement, Projection
 __all__ = ["NonlinearEquality"]
 
 _TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-5}
-_SHRINK = {"fresh": 0.25, "frozen": 0.7, "none": 0.0}
+_SHRINK = {"fresh": 0.25, "frozen": 0.7}
 
-Jacobian = Literal["fresh", "frozen", "none"]
+Jacobian = Literal["fresh", "frozen"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,14 +41,12 @@ class NonlinearEquality(Constraint):
         nearness: Refinement ends when a step along the set would be shorter than this share of the distance.
         jacobian: "fresh" computes the Jacobian again if a step with the last one would not make norm(g) four times
             smaller. "frozen" keeps it unless norm(g) hardly falls: many cheap steps instead of few expensive ones.
-            "none" never builds the matrix: conjugate gradients for states with very many numbers. A tensor (m, d) is
-            one Jacobian for all samples and calls, such as `torch.func.jacrev(function)(state)` at a typical state:
-            by far the cheapest steps, to a solution that is a little farther away.
-        vectorised: Whether the function may run under `torch.func.vmap`. Use False for a function that calls
-            `torch.autograd.grad` itself: it then runs sample by sample.
+            A tensor (m, d) is one Jacobian for all samples and calls, such as `torch.func.jacrev(function)(state)` at
+            a typical state: by far the cheapest steps, to a solution that is a little farther away.
         batched: Whether the function takes a whole batch instead, (n, \*event) to (n, m), with all of its data. This
             saves the cost of `vmap`, which for small problems is most of the time. Each row of the answer must depend
-            on its own sample only; the first call with several samples checks that.
+            on its own sample only; the first call with several samples checks that. A function that calls
+            `torch.autograd.grad` itself can run only like this.
 
     Example:
         >>> import torch
@@ -64,7 +62,6 @@ class NonlinearEquality(Constraint):
     refinements: int = 3
     nearness: float = 3e-2
     jacobian: Jacobian | Tensor = "fresh"
-    vectorised: bool = True
     batched: bool = False
     _step_matrix: Tensor | None = field(default=None, init=False, repr=False)
 
@@ -76,17 +73,12 @@ class NonlinearEquality(Constraint):
             raise ValueError(f"the function of NonlinearEquality is called with states: got {self.function!r}")
         check_solver(self.data, self.tolerance, self.max_iterations, self.nearness)
         check_integer(self.refinements, "refinements", 0)
-        check_bool(self.vectorised, "vectorised")
         check_bool(self.batched, "batched")
         if isinstance(self.jacobian, Tensor):
             matrix = check_floats(self.jacobian, "a Jacobian for all samples", ("m", "d"))
             object.__setattr__(self, "_step_matrix", torch.linalg.pinv(matrix.double()).T)
         elif self.jacobian not in get_args(Jacobian):
             raise ValueError(f"jacobian must be one of {get_args(Jacobian)} or a matrix: got {self.jacobian!r}")
-        if not self.vectorised and self.jacobian == "none":
-            raise ValueError("jacobian='none' needs a function that may run under torch.func: use vectorised=True")
-        if self.batched and not self.vectorised:
-            raise ValueError("vectorised=False and batched=True contradict each other; set only one")
 
     @torch.no_grad()
     def project(self, x: Tensor) -> Projection:
@@ -163,13 +155,12 @@ class NonlinearEquality(Constraint):
     def _method(self, x: Tensor) -> Method:
         """Check the states and return how to solve the equations for them."""
         check_states(x, "NonlinearEquality", samples=len(self.data[0]) if self.data else None)
-        how = {"vectorised": self.vectorised, "batched": self.batched}
-        conditions = Conditions.on(x, self.function, "NonlinearEquality", self.data, **how)
+        conditions = Conditions.on(x, self.function, "NonlinearEquality", self.data, self.batched)
         conditions.check_rows_are_independent(x)
         tolerance = _TOLERANCE[x.dtype] if self.tolerance is None else self.tolerance
         if not isinstance(self.jacobian, Tensor):
             kind = self.jacobian
-            return Method(conditions, tolerance, _SHRINK[kind], kind == "fresh", kind == "none")
+            return Method(conditions, tolerance, _SHRINK[kind], renew_once=kind == "fresh")
         assert self._step_matrix is not None
         d = x.shape[1:].numel()
         if self._step_matrix.shape[1] != d:

@@ -14,8 +14,6 @@ from trimtab.core.checks import check_integer, check_number, check_positive
 
 __all__ = ["Conditions", "check_solver"]
 
-Product = Callable[[Tensor], Tensor]
-
 # batched functions, and the shapes of states for which their rows were found to be independent
 _INDEPENDENT: WeakKeyDictionary[Callable[..., Any], set[torch.Size]] = WeakKeyDictionary()
 
@@ -41,7 +39,6 @@ class Conditions:
         owner: The constraint's name, for messages.
         data: Tensors with one row per sample, their floats in the dtype of the states.
         event: The shape of one state.
-        vectorised: Whether the function may run under `torch.func.vmap`; if not, it runs sample by sample.
         batched: Whether the function takes a whole batch.
     """
 
@@ -49,47 +46,31 @@ class Conditions:
     owner: str
     data: tuple[Tensor, ...]
     event: torch.Size
-    vectorised: bool = True
     batched: bool = False
 
     @classmethod
     def on(
-        cls, x: Tensor, function: Callable[..., Any], owner: str, data: tuple[Tensor, ...], **how: bool
+        cls, x: Tensor, function: Callable[..., Any], owner: str, data: tuple[Tensor, ...], batched: bool
     ) -> Conditions:
         r"""Return the conditions on the samples that have this data, for states like x, (n, \*event)."""
         data = tuple(d.to(x) if d.is_floating_point() else d.to(x.device) for d in data)
-        return cls(function, owner, data, x.shape[1:], **how)
+        return cls(function, owner, data, x.shape[1:], batched)
 
     def values(self, flat: Tensor, rows: Tensor | None = None) -> Tensor:
         """Return g, (k, m), for states (k, d) of the samples `rows` (k,), or of all samples."""
         x, data = flat.reshape(-1, *self.event), self._data_of(rows)
         try:
-            if self.batched:
-                values = self.function(x, *data)
-            elif self.vectorised:
-                values = torch.func.vmap(self.function)(x, *data)
-            else:
-                each = _for_each(self.function, x, *data)
-                others = [value for value in each if not isinstance(value, Tensor)]
-                values = others[0] if others else torch.stack([value.detach() for value in each])
+            values = (self.function if self.batched else torch.func.vmap(self.function))(x, *data)
         except (IndexError, RuntimeError, TypeError, ValueError) as error:
-            called = "all at once" if self.batched else f"one of shape {tuple(self.event)} at a time"
+            called = "all at once" if self.batched else f"one of shape {tuple(self.event)} at a time under vmap"
             raise ValueError(
-                f"the function of {self.owner} failed on states {tuple(x.shape)}, {called}: {error}{self._hint()}"
+                f"the function of {self.owner} failed on states {tuple(x.shape)}, {called}: {error} (a function that "
+                "calls torch.autograd.grad itself needs batched=True, and torch.enable_grad() around the call)"
             ) from error
         return self._checked(x, values)
 
     def jacobian(self, flat: Tensor, rows: Tensor) -> Tensor:
         """Return the Jacobian of g, (k, m, d), at states (k, d) of the samples `rows`, (k,)."""
-        if not self.vectorised:
-
-            def of_one(state: Tensor, *own: Tensor) -> Tensor:
-                found: Tensor = torch.autograd.functional.jacobian(  # type: ignore[no-untyped-call]
-                    lambda s: self.function(s, *own), state.view(self.event)
-                )
-                return found.reshape(-1, flat.shape[1])
-
-            return torch.stack(_for_each(of_one, flat, *self._data_of(rows)))
         # samples are independent: the gradient of one equation of all samples is one row of every sample's Jacobian
         try:  # ordinary derivatives are twice as fast as those of torch.func
             with torch.inference_mode(False), torch.enable_grad():
@@ -99,14 +80,9 @@ class Conditions:
                     return flat.new_zeros(*g.shape, flat.shape[1])
                 found: Tensor = torch.autograd.grad(g, place, _each_equation(g), is_grads_batched=True)[0]
         except (RuntimeError, ValueError):  # inside of a transform, or with tensors of the inference mode
-            g, pull_back = self.products(flat, rows)
-            found = torch.func.vmap(pull_back)(_each_equation(g))
+            g, pull_back = torch.func.vjp(lambda y: self.values(y, rows), flat)
+            (found,) = torch.func.vmap(pull_back)(_each_equation(g))
         return found.transpose(0, 1).contiguous()
-
-    def products(self, flat: Tensor, rows: Tensor) -> tuple[Tensor, Product]:
-        """Return g, (k, m), and the products with the transposed Jacobian, (k, m) to (k, d), at states (k, d)."""
-        found: Any = torch.func.vjp(lambda y: self.values(y, rows), flat)
-        return found[0], lambda multipliers: found[1](multipliers)[0]
 
     @torch.no_grad()
     def check_rows_are_independent(self, x: Tensor) -> None:
@@ -137,13 +113,6 @@ class Conditions:
             return self.data
         return tuple(d[rows] for d in self.data)
 
-    def _hint(self) -> str:
-        if self.batched or not self.vectorised:
-            return ""
-        inequality = self.owner == "NonlinearInequality"
-        how = "can run with batched=True only" if inequality else "needs vectorised=False"
-        return f" (a function that calls torch.autograd.grad itself {how})"
-
     def _checked(self, x: Tensor, values: object) -> Tensor:
         if not isinstance(values, Tensor) or values.ndim != 2 or len(values) != len(x):
             wanted = "(n, m) values for a batch" if self.batched else "(m,) values for one sample"
@@ -164,10 +133,3 @@ class Conditions:
 def _each_equation(g: Tensor) -> Tensor:
     """Return one-hot rows that select one equation of all samples, (n, m) to (m, n, m)."""
     return torch.eye(g.shape[1], dtype=g.dtype, device=g.device)[:, None].expand(-1, len(g), -1)
-
-
-def _for_each(function: Callable[..., Any], *batch: Tensor) -> list[Any]:
-    """Call a function of one sample for each, with derivatives enabled, also in inference mode."""
-    with torch.inference_mode(False), torch.enable_grad():
-        ordinary = [part.clone() if part.is_inference() else part for part in batch]
-        return [function(*sample) for sample in zip(*ordinary, strict=True)]

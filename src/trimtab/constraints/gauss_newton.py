@@ -6,7 +6,6 @@ as long as its steps shrink norm(g) enough (the chord method), and is computed a
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -28,7 +27,6 @@ class Method(NamedTuple):
         shrink: A kept Jacobian is computed again if a step leaves more than this share of norm(g).
         renew_once: Whether a search computes its second Jacobian after the first step: near the solution it then
             serves to the end.
-        matrix_free: Whether no Jacobian is ever built.
         shared: One Jacobian for all samples as a step matrix, (m, d), or None.
     """
 
@@ -36,7 +34,6 @@ class Method(NamedTuple):
     tolerance: float
     shrink: float
     renew_once: bool = False
-    matrix_free: bool = False
     shared: Tensor | None = None
 
 
@@ -135,9 +132,6 @@ def iterate(method: Method, now: Iterate, rows: Tensor, x: Tensor) -> Iterate:
     """Make one step of every sample; a step with a new Jacobian leads towards the solution nearest to x, (k, d)."""
     if not now.g.shape[1]:  # there are no equations
         return now
-    if method.matrix_free:
-        accuracy = 1e-2 if now.y.dtype == torch.float32 else 1e-4
-        return _line_search(method, now, _matrix_free_steps(method, now.y, now.g, rows, accuracy), rows)
     if method.shared is None and now.kept is None:
         return _newton(method, now, rows, x)
     from_y, target = (now.y, now.g) if now.last is None else _extrapolate(now.y, now.g, *now.last)
@@ -212,21 +206,16 @@ def closer(
     The result is kept if it is nearer to x and feasible. A step shorter than the share `nearness` of the distance is
     not made. Returns states, norms of g, (k,), and whether another step may shorten the distance, (k,) bool.
     """
-    back, factor = x - y, None
-    if method.matrix_free:
-        g, pull_back = method.conditions.products(y, rows)
-        along = back - _matrix_free_steps(method, y, _transposed(pull_back, g)(back), rows, 1e-3)
-    else:
-        factor = factorise(method.conditions.jacobian(y, rows))
-        along = back - factor.steps(factor.pushed(back))
+    back = x - y
+    factor = factorise(method.conditions.jacobian(y, rows))
+    along = back - factor.steps(factor.pushed(back))
     spent[rows] += 1
     more = _norm(along) > nearness * _norm(back)
     moving = more.nonzero().squeeze(1)
     if len(moving) == 0:
         return y, size, more
-    kept = None if factor is None else factor.take(moving)
     own = method._replace(shared=None)  # each sample has its own Jacobian here
-    new, new_size = solve(own, y[moving] + along[moving], rows[moving], kept, limit, spent, x[moving])
+    new, new_size = solve(own, y[moving] + along[moving], rows[moving], factor.take(moving), limit, spent, x[moving])
     better = (new_size <= method.tolerance) & (_norm(x[moving] - new) < _norm(back[moving]))
     y, size = y.clone(), size.clone()
     y[moving[better]], size[moving[better]] = new[better], new_size[better]
@@ -241,38 +230,6 @@ def factorise(jacobian: Tensor) -> Factor:
     ridge = (torch.finfo(gram.dtype).eps * 8 * trace).clamp(min=torch.finfo(gram.dtype).tiny)
     gram.diagonal(dim1=1, dim2=2).add_(ridge[:, None])
     return Factor(jacobian, torch.linalg.cholesky_ex(gram).L)
-
-
-def _matrix_free_steps(method: Method, at: Tensor, target: Tensor, rows: Tensor, accuracy: float) -> Tensor:
-    """Return the shortest steps for targets (k, m) at states (k, d) by conjugate gradients on J Jᵀ.
-
-    Only products with J are needed; memory grows with the states, not with the Jacobian. A sample stops at the residual
-    `accuracy` relative to its target.
-    """
-    _, pull_back = method.conditions.products(at, rows)
-    push = _transposed(pull_back, target)
-    step, residual = torch.zeros_like(at), target.clone()
-    direction, energy = residual, (residual * residual).sum(dim=1)
-    enough = accuracy**2 * energy
-    for _ in range(2 * target.shape[1] + 10):
-        back = pull_back(direction)
-        pushed = push(back)
-        curvature = (direction * pushed).sum(dim=1)
-        active = (energy > enough) & (curvature > 0)
-        if not bool(active.any()):
-            break
-        length = torch.where(active, energy / curvature.where(active, 1.0), 0.0)[:, None]
-        step, residual = step + length * back, residual - length * pushed
-        new = (residual * residual).sum(dim=1)
-        direction = residual + torch.where(active, new / energy.where(active, 1.0), 0.0)[:, None] * direction
-        energy = torch.where(active, new, energy)
-    return step
-
-
-def _transposed(product: Callable[[Tensor], Tensor], like: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return the transpose of a linear function of tensors like `like`: the derivative of its vector product."""
-    back = torch.func.vjp(product, torch.zeros_like(like))[1]
-    return lambda vectors: back(vectors)[0]
 
 
 def _norm(rows: Tensor) -> Tensor:

@@ -177,8 +177,8 @@ class NonlinearInequality(Constraint):
         stacked = _Stacked(self.inequalities, self.equations)
         for function in (self.inequalities, self.equations) if self.batched else ():
             if function is not None:
-                Conditions.on(x, function, "NonlinearInequality", self.data, batched=True).check_rows_are_independent(x)
-        return Conditions.on(x, stacked, "NonlinearInequality", self.data, batched=self.batched), stacked
+                Conditions.on(x, function, "NonlinearInequality", self.data, True).check_rows_are_independent(x)
+        return Conditions.on(x, stacked, "NonlinearInequality", self.data, self.batched), stacked
 
     def _allowed(self, x: Tensor) -> float:
         return _TOLERANCE[x.dtype] if self.tolerance is None else self.tolerance

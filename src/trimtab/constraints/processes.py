@@ -9,16 +9,18 @@ import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
-import torch
+from trimtab.core.checks import EngineError
+from trimtab.core.executors import ProcessExecutor
 
 __all__ = ["WorkerDiedError", "Workers"]
 
 Answer = TypeVar("Answer")
 
 _PATIENCE = 120  # seconds in which a process has to start, or to read a task
+
+_task: Any = None  # what this process has read and is about to run; None if it is no worker
 
 
 class WorkerDiedError(RuntimeError):
@@ -34,7 +36,7 @@ class Workers:
 
     def __init__(self) -> None:
         """Start nothing yet."""
-        self._idle: list[_Worker] = []
+        self._idle: list[ProcessExecutor] = []  # of one process each, so that one can be ended alone
         weakref.finalize(self, _end_all, self._idle)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -55,69 +57,52 @@ class Workers:
         its process a `WorkerDiedError`. Inside of a worker process tasks run there, since it must not start others.
         """
         workers = workers or os.cpu_count() or 1
-        if multiprocessing.current_process().daemon or (seconds is None and (workers == 1 or len(tasks) < 2)):
+        within = _task is not None or multiprocessing.current_process().daemon
+        if within or (seconds is None and (workers == 1 or len(tasks) < 2)):
             return [_call(function, task) for task in tasks]
         with ThreadPoolExecutor(min(workers, len(tasks))) as threads:
             return list(threads.map(lambda task: self._run_one(function, task, seconds), tasks))
 
     def _run_one(self, function: Callable[..., Answer], task: tuple[Any, ...], seconds: float | None) -> Any:
+        # Plain pickles: a queue of torch would share the memory of tensors, which fails if a process is killed.
+        sent = pickle.dumps((function, task))
         try:
             worker = self._idle.pop()
         except IndexError:
-            worker = _Worker()
+            worker = _started()
         try:
-            worker.pipe.send_bytes(pickle.dumps((function, task)))
-            worker.wait("read a task")
-            if worker.pipe.poll(seconds):
-                answer = pickle.loads(worker.pipe.recv_bytes())
-                self._idle.append(worker)
-                return answer
-            failure: Exception = TimeoutError(f"the task took more than {seconds:g} s")
-        except (EOFError, OSError):
-            failure = WorkerDiedError("the worker process ended before it answered")
-        worker.end()
-        return failure
+            worker.submit(_read, sent).result(_PATIENCE)  # imports are no part of a task's time
+            answer = pickle.loads(worker.submit(_run).result(seconds))
+        except (EngineError, TimeoutError) as error:
+            _end_all([worker])
+            if isinstance(error, EngineError):
+                return WorkerDiedError("the worker process ended before it answered")
+            return TimeoutError(f"the task took more than {seconds or _PATIENCE:g} s")
+        self._idle.append(worker)
+        return answer
 
     def close(self) -> None:
         """End the processes; the next tasks start new ones."""
         _end_all(self._idle)
 
 
-class _Worker:
-    """One process and the pipe to it."""
-
-    def __init__(self) -> None:
-        context = _context()
-        self.pipe, there = context.Pipe()
-        self.process = context.Process(target=_work, args=(there,), daemon=True)
-        try:
-            self.process.start()
-            there.close()
-            self.wait("start")
-        except (EOFError, OSError, RuntimeError) as error:
-            raise RuntimeError(
-                "the worker process ended as it started; a script that uses worker processes needs its entry under "
-                '`if __name__ == "__main__":`'
-            ) from error
-
-    def wait(self, what: str) -> None:
-        """Wait for the process to say that it is ready; imports must not count as a part of a task's time."""
-        if not self.pipe.poll(_PATIENCE):
-            self.end()
-            raise TimeoutError(f"a worker process did not {what} within {_PATIENCE} s; is the machine overloaded?")
-        self.pipe.recv_bytes()
-
-    def end(self) -> None:
-        """End the process, whatever it does."""
-        self.process.kill()
-        self.process.join()
-        self.process.close()
-        self.pipe.close()
+def _started() -> ProcessExecutor:
+    """Return a worker whose process runs; starting it is no part of a task's time."""
+    worker = ProcessExecutor(1, _context())
+    try:
+        worker.submit(os.getpid).result(_PATIENCE)
+    except (EngineError, TimeoutError) as error:
+        _end_all([worker])
+        raise RuntimeError(
+            "the worker process ended as it started; a script that uses worker processes needs its entry under "
+            '`if __name__ == "__main__":`'
+        ) from error
+    return worker
 
 
-def _end_all(workers: list[_Worker]) -> None:
+def _end_all(workers: list[ProcessExecutor]) -> None:
     while workers:
-        workers.pop().end()
+        workers.pop().__exit__()
 
 
 @cache
@@ -129,26 +114,20 @@ def _context() -> Any:
     return context
 
 
-def _work(there: Connection) -> None:
-    """Answer tasks until the pipe is closed.
+def _read(sent: bytes) -> None:
+    """Unpickle a task in a worker, which may import modules."""
+    global _task
+    _task = True  # whatever reading it calls is called inside of a worker
+    _task = _call(pickle.loads, (sent,))
 
-    Tasks are plain pickles: the pipe itself would share the memory of tensors, which fails if a process is killed.
-    """
-    torch.set_num_threads(1)
-    there.send_bytes(b"ready")
-    while True:
-        try:
-            received = there.recv_bytes()
-        except EOFError:
-            return
-        loaded = _call(pickle.loads, (received,))
-        there.send_bytes(b"ready")
-        answer = loaded if isinstance(loaded, Exception) else _call(*loaded)
-        try:
-            sent = pickle.dumps(answer)
-        except Exception as error:
-            sent = pickle.dumps(RuntimeError(f"{type(answer).__name__} cannot be sent between processes: {error}"))
-        there.send_bytes(sent)
+
+def _run() -> bytes:
+    """Run the task that was read in a worker; return the answer, or the exception that it ended with, pickled."""
+    answer = _task if isinstance(_task, Exception) else _call(*_task)
+    try:
+        return pickle.dumps(answer)
+    except Exception as error:
+        return pickle.dumps(RuntimeError(f"{type(answer).__name__} cannot be sent between processes: {error}"))
 
 
 def _call(function: Callable[..., Answer], task: tuple[Any, ...]) -> Answer | Exception:

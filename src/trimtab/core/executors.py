@@ -63,11 +63,11 @@ class SerialExecutor(Executor):
 class ProcessExecutor(ProcessPoolExecutor):
     """Runs calls in processes of this machine."""
 
-    def __init__(self, workers: int | None = None) -> None:
-        """Use one process per core, or as many as `workers`."""
+    def __init__(self, workers: int | None = None, context: Any = None) -> None:
+        """Use one process per core, or as many as `workers`; `context` says how they start, None is by spawning."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self.workers = workers or cores
-        super().__init__(self.workers, multiprocessing.get_context("spawn"), _start_worker)
+        super().__init__(self.workers, context or multiprocessing.get_context("spawn"), _start_worker)
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:  # type: ignore[override]
         """Give the call to the next free process."""

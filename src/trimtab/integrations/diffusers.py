@@ -24,8 +24,7 @@ from trimtab.core.constraint import Constraint
 from trimtab.core.corrector import Corrector
 from trimtab.core.record import Rollout
 from trimtab.integrations import diffusers_schedulers as rules
-from trimtab.integrations.loops import Correct, LoopSampler, check_options
-from trimtab.prices.online import as_learner
+from trimtab.integrations.loops import Correct, LoopSampler, corrector_maker
 
 try:
     from diffusers.callbacks import PipelineCallback
@@ -81,7 +80,7 @@ def wrap(
         ([5, 5], 1.0)
     """
     _check_choices(target, history)
-    settings = _Settings(_corrector_maker("wrap", constraint, schedule, options), target, history, constraint)
+    settings = _Settings(corrector_maker("wrap", constraint, schedule, options), target, history, constraint)
     if hasattr(thing, "components") or (hasattr(thing, "scheduler") and not hasattr(thing, "step")):
         scheduler = getattr(thing, "scheduler", None)
         if scheduler is None:
@@ -150,7 +149,7 @@ class ProjectionCallback(PipelineCallback):
     def __init__(self, constraint: Constraint, schedule: Any, **options: Any) -> None:
         """Take the arguments of `wrap`."""
         super().__init__()
-        make = _corrector_maker("ProjectionCallback", constraint, schedule, options)
+        make = corrector_maker("ProjectionCallback", constraint, schedule, options)
         self._hook = _StepHook(_Settings(make, constraint=constraint))
 
     @property
@@ -214,17 +213,6 @@ class _External:
         return y
 
 
-def _corrector_maker(
-    function: str, constraint: Constraint, schedule: Any, options: dict[str, Any]
-) -> Callable[[int], Corrector]:
-    """Return a function of T that makes a corrector; check the arguments now rather than in the middle of a run."""
-    check_options(options, function)
-    schedule = as_learner(schedule)  # one for all runs
-    if not hasattr(schedule, "observe"):  # a learner takes its number of steps from the first run
-        Corrector(constraint, schedule, 1 << 30, **options)
-    return lambda n_steps: Corrector(constraint, schedule, n_steps, **options)
-
-
 class _Settings:
     """The arguments of `wrap`, shared by a scheduler and all its copies, and the last complete record."""
 
@@ -239,15 +227,9 @@ class _Settings:
         self.needs_previous = constraint is not None and "previous" in constraint.needs
         self.warned = self.warned_outside = False
         self.record: Rollout | None = None
-        self.idle: Corrector | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Settings:
         return self
-
-    def corrector(self, n_steps: int) -> Corrector | _External:
-        """Return the corrector of the last complete run if it has this T: it keeps what it learned. Else a new one."""
-        idle, self.idle = self.idle, None
-        return idle if idle is not None and idle.n_steps == n_steps else self.make(n_steps)
 
     def warn_outside(self, scheduler: Any, timestep: Any) -> None:
         """Warn once that a step outside the scheduler's timesteps is not corrected."""
@@ -301,7 +283,7 @@ class _StepHook:
                 f"{len(ends) - sum(ends)} of {len(ends)} calls do not; use target='state', or a first-order or "
                 "multistep scheduler (DDIM, Euler, DPMSolverMultistep, …)"
             )
-        self.corrector = self.settings.corrector(sum(ends))
+        self.corrector = self.settings.make(sum(ends))
         self.ends, self.call, self.stale = ends, 0, None
         self.has_history = rules.remembers(scheduler)
         if x is not None and self.settings.needs_previous and isinstance(self.corrector, Corrector):
@@ -348,8 +330,6 @@ class _StepHook:
         if self.call == len(self.ends):
             assert self.corrector is not None
             self.settings.record = self.corrector.rollout
-            if isinstance(self.corrector, Corrector):
-                self.settings.idle = self.corrector
             self.corrector = None
 
     def close(self) -> None:

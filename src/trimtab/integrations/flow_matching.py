@@ -10,11 +10,9 @@ from torch import Tensor
 
 from trimtab.core.checks import check_callable, check_type, missing_extra
 from trimtab.core.constraint import Constraint
-from trimtab.core.corrector import Corrector
 from trimtab.core.record import Rollout
-from trimtab.integrations.loops import check_options
+from trimtab.integrations.loops import corrector_maker
 from trimtab.integrations.torchdiffeq import solve
-from trimtab.prices.online import as_learner
 
 try:
     from flow_matching.solver import ODESolver
@@ -45,13 +43,8 @@ class ProjectedODESolver(ODESolver):  # type: ignore[misc]
     ) -> None:
         """Take the model of `ODESolver`, called as `velocity_model(x=x, t=t)`; options are those of `Corrector`."""
         check_callable(velocity_model, "velocity_model", "velocity_model(x=x, t=t)")
-        check_options(options, "ProjectedODESolver")
-        schedule = as_learner(schedule)  # one for all runs
-        if not hasattr(schedule, "observe"):  # a learner takes its number of steps from the first run
-            Corrector(constraint, schedule, 1 << 30, **options)  # check the arguments now, not in the middle of a run
+        self._make_corrector = corrector_maker("ProjectedODESolver", constraint, schedule, options)
         super().__init__(velocity_model)
-        self.constraint, self.schedule, self.options = constraint, schedule, options
-        self._corrector: Corrector | None = None
         self._rollout: Rollout | None = None
 
     @property
@@ -60,12 +53,6 @@ class ProjectedODESolver(ODESolver):  # type: ignore[misc]
         if self._rollout is None:
             raise RuntimeError("there is no record yet: call sample first")
         return self._rollout
-
-    def _corrector_for(self, n_steps: int) -> Corrector:
-        """Return the last corrector if it has this T, because it keeps what it learned; else a new one."""
-        if self._corrector is None or self._corrector.n_steps != n_steps:
-            self._corrector = Corrector(self.constraint, self.schedule, n_steps, **self.options)
-        return self._corrector
 
     def sample(
         self,
@@ -90,7 +77,7 @@ class ProjectedODESolver(ODESolver):  # type: ignore[misc]
         times = torch.tensor([0.0, 1.0]) if time_grid is None else time_grid
         check_type(times, Tensor, "time_grid", "give times in one direction, (k,)")
         path, self._rollout = solve(
-            self._corrector_for,
+            self._make_corrector,
             lambda t, x: self.velocity_model(x=x, t=t, **model_extras),
             x_init,
             times.to(x_init.device),

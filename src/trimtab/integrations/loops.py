@@ -20,10 +20,12 @@ from torch import Tensor
 
 from trimtab.core.arrays import Form
 from trimtab.core.checks import check_callable, check_integer, unknown
+from trimtab.core.constraint import Constraint
 from trimtab.core.corrector import Corrector
 from trimtab.core.noise import Noise
+from trimtab.prices.online import as_learner
 
-__all__ = ["Correct", "LoopSampler", "check_options"]
+__all__ = ["Correct", "LoopSampler", "check_options", "corrector_maker"]
 
 Correct = Callable[..., Any]
 """`correct(x)` or `correct(x, t)` returns the state to continue with, (n, *event), or a tree of such arrays."""
@@ -184,3 +186,14 @@ def check_options(options: Mapping[str, Any], function: str) -> None:
     for name in options:
         if name not in known:
             raise TypeError(str(unknown(f"option of {function}", name, known)))
+
+
+def corrector_maker(
+    function: str, constraint: Constraint, schedule: Any, options: Mapping[str, Any]
+) -> Callable[[int], Corrector]:
+    """Return a function of T that makes a corrector; the arguments of `function` are checked now, not during a run."""
+    check_options(options, function)
+    schedule = as_learner(schedule)  # one for all runs
+    if not hasattr(schedule, "observe"):  # a learner takes its number of steps from the first run
+        Corrector(constraint, schedule, 1 << 30, **options)
+    return lambda n_steps: Corrector(constraint, schedule, n_steps, **options)

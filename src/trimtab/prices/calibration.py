@@ -26,7 +26,7 @@ from trimtab.prices.collect import Batches, Source, spread_budgets
 from trimtab.prices.cost import calibration_cost
 from trimtab.prices.iterations import by_iteration_race, graded_prices
 from trimtab.prices.objective import Objective, describe, objective_weights
-from trimtab.prices.online import Traces
+from trimtab.prices.online import Traces, warn_of_path_error
 from trimtab.prices.plan import planned_masks
 from trimtab.prices.price import Plan, Price, Thresholds
 from trimtab.prices.program import solve
@@ -133,6 +133,9 @@ def calibrate(
         raise ValueError(
             "a calibration seed is repeated, and a repeated rollout shows nothing new: give each seed once"
         )
+    if problem is not None and judge is None and set(objective_weights(objective)) == {"path"}:
+        if not problem.constraint.is_projection:
+            warn_of_path_error(problem.constraint, "calibrate(…, quality=…)", stacklevel=2)
     tell = progress_of("calibrate", progress)
     cost_of = partial(calibration_cost, method, budget=budget, objective=objective, unit=unit, check=check)
     with tell, open_runner(engine, tell, source) as runner:

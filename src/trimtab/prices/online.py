@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -37,7 +38,7 @@ from trimtab.prices.program import solve
 from trimtab.prices.sample_scale import SampleScale, fit_sample_scale
 from trimtab.prices.transitions import estimate_transitions
 
-__all__ = ["Learned", "Learner", "Report", "as_learner"]
+__all__ = ["Learned", "Learner", "Report", "as_learner", "warn_of_path_error"]
 
 _CONTROL = 8  # one sample in so many stays on even spacing; in smaller batches, one run in so many
 _FEWEST = 4  # samples to learn from
@@ -276,6 +277,8 @@ class Learner:
         """Check that what was learned fits a loop; a `Corrector` calls this."""
         if unit == "iteration":
             raise ValueError("a budget as schedule counts projections: leave unit='iteration' out, or calibrate prices")
+        if self.quality is None and not constraint.is_projection:
+            warn_of_path_error(constraint, "trimtab.prices.Learner(budget, quality=…)", stacklevel=4)
         loop = {"constraint": type(constraint).__name__, "n_steps": n_steps, "closing": closing}
         self.made_for = self.made_for or loop
         wrong = [
@@ -538,6 +541,15 @@ class Learner:
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path}: not a whole learner: {error}") from error
         return learner
+
+
+def warn_of_path_error(constraint: Constraint, instead: str, stacklevel: int) -> None:
+    """Warn that path error is the wrong objective for a correction that ends on no feasible set."""
+    warnings.warn(
+        f"{type(constraint).__name__} is not a projection (its is_projection is False), and prices for path error may "
+        f"choose steps that make final samples worse than no correction; judge final samples by {instead}",
+        stacklevel=stacklevel + 1,
+    )
 
 
 def as_learner(schedule: Any) -> Any:

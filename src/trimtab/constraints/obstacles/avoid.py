@@ -9,7 +9,7 @@ The set is not convex, and a search finds one of many local minima. The backends
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
@@ -20,7 +20,7 @@ from trimtab.constraints.obstacles.batched import Effort, improve_paths, project
 from trimtab.constraints.obstacles.geometry import Obstacles, gaps, penetration, scattered_circles
 from trimtab.constraints.partial import FewIterations
 from trimtab.constraints.states import check_states, with_settings
-from trimtab.core.checks import check_bool, check_integer, check_positive, check_type, unknown
+from trimtab.core.checks import check_bool, check_integer, check_number, check_positive, check_type, unknown
 from trimtab.core.constraint import Constraint, Improvement, Projection
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ class AvoidObstacles(Constraint):
             torch otherwise; "ipopt" continues from there, sample by sample, with CasADi's IPOPT.
         tolerance: Largest penetration of a converged sample.
         defect_counts_outside: Whether to add to the defect how far waypoints are outside the square.
-        effort: Limits of the batched search.
+        settled: The batched search ends when a round moves a free path by less than this share of its distance to the
+            proposal.
         workers: Processes of the "ipopt" backend; 1 solves in this process, 0 uses every core.
 
     Example:
@@ -81,7 +82,7 @@ class AvoidObstacles(Constraint):
     backend: Backend = "batched"
     tolerance: float = 1e-3
     defect_counts_outside: bool = False
-    effort: Effort = field(default_factory=Effort)
+    settled: float = 0.03
     workers: int = 1
     _ipopt: IpoptPaths | None = field(default=None, init=False, repr=False, metadata={"per_sample": True})
 
@@ -90,7 +91,7 @@ class AvoidObstacles(Constraint):
         if self.backend not in get_args(Backend):
             raise unknown("backend", self.backend, get_args(Backend))
         check_type(self.obstacles, Obstacles, "obstacles", "as in Obstacles(torch.tensor([[x, y, r]]))")
-        check_type(self.effort, Effort, "effort")
+        check_number(self.settled, "settled", 0, 1)
         check_positive(self.tolerance, "tolerance")
         check_bool(self.defect_counts_outside, "defect_counts_outside")
         check_integer(self.workers, "workers", 0)
@@ -134,7 +135,7 @@ class AvoidObstacles(Constraint):
         proposal = torch.where(finite[:, None], raw, 0.0).clamp_(-_FARTHEST, _FARTHEST)
         proposal[:, :, 0], proposal[:, :, -1] = start, goal
         obstacles = _converted(self.obstacles, x.dtype, x.device)
-        solution = project_paths(obstacles, proposal, self._aim, self.effort)
+        solution = project_paths(obstacles, proposal, self._aim, Effort(settled=self.settled))
         converged = finite & (solution.violation <= self.tolerance)
         path, rounds = solution.path, solution.rounds
         if self._ipopt is not None:
@@ -148,7 +149,7 @@ class AvoidObstacles(Constraint):
         """Return cheaper variants by name, the one to try first in front."""
         if self.backend == "ipopt":
             return {"batched search": with_settings(self, backend="batched", _ipopt=None)}
-        sooner = with_settings(self, effort=replace(self.effort, settled=0.2))
+        sooner = with_settings(self, settled=0.2)
         return {"1 iteration": FewIterations(self, 1), "search that settles sooner": sooner}
 
     def improve(self, x: Tensor, state: tuple[Tensor, ...] | None = None, **context: Any) -> Improvement:
@@ -165,7 +166,7 @@ class AvoidObstacles(Constraint):
             y[:, :2] = path.transpose(0, 1)
             return Improvement(y, self.defect(y), torch.ones(len(x), dtype=torch.bool, device=x.device), ())
         obstacles = _converted(self.obstacles, x.dtype, x.device)
-        path, final, carried = improve_paths(obstacles, path, state, self._aim, self.effort)
+        path, final, carried = improve_paths(obstacles, path, state, self._aim, Effort(settled=self.settled))
         y[:, :2] = path.transpose(0, 1)
         return Improvement(y, self.defect(y), final, carried)
 

@@ -24,7 +24,6 @@ from torch import Tensor
 from trimtab.constraints.obstacles.geometry import Obstacles, contacts, gaps
 from trimtab.constraints.obstacles.roadmap import route
 from trimtab.constraints.states import host_array
-from trimtab.core.checks import check_integer, check_number, check_positive
 
 __all__ = [
     "Effort",
@@ -87,16 +86,6 @@ class Effort:
     hopeless: float = 1e-3
     leap: float = 0.7
     overhang: float = 2.0
-
-    def __post_init__(self) -> None:
-        """Check the limits, which reach compiled code."""
-        for name in ("rounds", "sweeps", "stale", "patience"):
-            check_integer(getattr(self, name), f"{name} of an Effort", 0)
-        for name in ("step", "stiffening"):
-            check_positive(getattr(self, name), f"{name} of an Effort")
-        for name in ("reach", "damping", "settled", "hopeless", "overhang"):
-            check_number(getattr(self, name), f"{name} of an Effort", 0, 1e6)
-        check_number(self.leap, "leap of an Effort", 0)
 
 
 class Solution(NamedTuple):
