@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import pickle
 from dataclasses import dataclass
 
 import pytest
@@ -223,6 +224,22 @@ def test_workers_learn_as_one():
     assert "projection" in merged.prices
     with pytest.raises(ValueError, match="another budget"):
         merged.merge([Learner(0.5)])
+
+
+def test_workers_in_other_processes_need_no_more_samples_than_one():
+    """Four learn from 96 samples in rounds of 32; one learns from 80, a fifth more were allowed."""
+    learner, alone = Learner(0.25), Learner(0.25)
+    for round_ in range(3):
+        workers = [pickle.loads(pickle.dumps(learner.worker(seed))) for seed in range(4)]
+        for k, worker in enumerate(workers):
+            runs(worker, 1, 8, first=32 * round_ + 8 * k)
+        workers = [pickle.loads(pickle.dumps(worker)) for worker in workers]
+        learner = workers[0].merge(workers[1:])
+    runs(alone, 10, 8)
+    assert (learner.samples, alone.samples) == (96, 80)
+    problem = tt.domain("so3-impulse", n_steps=40).problem(range(5000, 5256))
+    merged, single = (problem.rollout(each.price.at(PerBatch(0.25))).residuals.sum() for each in (learner, alone))
+    assert float(merged) < 1.01 * float(single)
 
 
 def test_what_workers_share_is_counted_once():

@@ -21,7 +21,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -70,7 +70,7 @@ class Learned(Schedule):
             closing projection) or "iterations"; "control" if there are no others.
         spend: Units per sample to spend before the closing projection.
         counts: How many of the others are corrected at each step with a choice, (T',); () if prices decide.
-        unit: "iteration" if single iterations are bought; "" otherwise.
+        unit: What is bought, "projection" or "iteration".
         closing_reserve: Units that the closing projection takes.
     """
 
@@ -81,7 +81,7 @@ class Learned(Schedule):
     arm: str = "control"
     spend: int = 0
     counts: tuple[int, ...] = ()
-    unit: str = ""
+    unit: Unit = "projection"
     closing_reserve: int = 1
 
     def decide(self, view: StepView) -> Tensor:
@@ -278,7 +278,7 @@ class Learner:
         self.iterates = False
         self.calls = 0  # steps at which the projection was called, over all runs
         self.base: Learner | None = None  # what a worker has inherited; see `worker`
-        self._unused = {"projection": 0, "iteration": 0}  # samples since the prices were last learned
+        self._unused = dict.fromkeys(get_args(Unit), 0)  # samples since the prices were last learned
         self._recent: list[float] = []  # mean path error of the control by run
 
     def __repr__(self) -> str:
@@ -320,13 +320,12 @@ class Learner:
         control, phase = torch.zeros(n, dtype=torch.bool), torch.zeros(n, dtype=torch.float64)
         control[order[:kept]] = True
         phase[order[:kept]] = (torch.arange(kept).double() + start) / max(kept, 1)  # they take turns
-        unit = "iteration" if arm == "iterations" else "projection"
+        unit: Unit = "iteration" if arm == "iterations" else "projection"
         spend, reserve = self._units(unit)
         price = self.prices.get(unit) if arm in ("prices", "iterations") else None
         total: Any = PerBatch(spend + reserve) if isinstance(self.budget, PerBatch) else spend + reserve
         counts = _counts(self.pace, n - kept, spend) if fixed and arm == "prices" else ()
-        named = "iteration" if unit == "iteration" else ""
-        return Learned(total, control, phase, price, arm, spend, counts, named, max(reserve, 1))
+        return Learned(total, control, phase, price, arm, spend, counts, unit, max(reserve, 1))
 
     def _units(self, unit: str) -> tuple[int, int]:
         """Return the units per sample before the closing projection, and those that it takes."""
@@ -400,7 +399,7 @@ class Learner:
         ):
             self._learn(unit)
 
-    def _learn(self, unit: str = "projection") -> None:
+    def _learn(self, unit: Unit) -> None:
         """Solve for new prices from what is in memory; keep the old ones if it shows too little."""
         inherited = [] if self.base is None or unit not in self.base.memory else [self.base.memory[unit]]
         memory = _joined([*inherited, self.memory[unit]])
@@ -415,9 +414,8 @@ class Learner:
             return
         solution = solve(steps, spend)
         table = solution.table if n_choices == n_steps else with_closing(solution.table, reserve)
-        named: Any = unit
         extended = _extended(scale, n_steps)
-        self.prices[unit] = Thresholds(table, extended, method="learned", unit=named, closing_reserve=max(reserve, 1))
+        self.prices[unit] = Thresholds(table, extended, method="learned", unit=unit, closing_reserve=max(reserve, 1))
         self._unused[unit] = 0
         if unit == "projection":
             self.expected = float(solution.expected[-1])
@@ -432,22 +430,20 @@ class Learner:
 
     def report(self) -> Report:
         """Return what is known so far, with intervals that are valid at any time."""
-        tallies = {name: self._tally(name) for name in self.tallies}
-        runs, samples, calls = self.runs, self.samples, self.calls
         if self.base is not None:
-            runs, samples, calls = runs + self.base.runs, samples + self.base.samples, calls + self.base.calls
-        arm = self._arm(_CONTROL) if self.prices else "control"
+            return self.merge([]).report()
+        arm = self._arm(_CONTROL)
         best = "prices" if arm == "control" else arm
-        ratios = {what: tallies[f"{best} {what}"].ratio_to(tallies[f"control {what}"]) for what in _MEASURES}
+        ratios = {what: self.tallies[f"{best} {what}"].ratio_to(self.tallies[f"control {what}"]) for what in _MEASURES}
         n_steps = self.made_for.get("n_steps")
         of = "" if n_steps is None else f" of {n_steps}"
         count = self.budget.budget if n_steps is None else int(corrections(self.budget, n_steps))
         whose = "per sample, shared by the batch" if isinstance(self.budget, PerBatch) else "for each sample"
         return Report(
-            samples=samples,
-            runs=runs,
-            called=calls / runs if runs else math.nan,
-            control=tallies["control path"].n,
+            samples=self.samples,
+            runs=self.runs,
+            called=self.calls / self.runs if self.runs else math.nan,
+            control=self.tallies["control path"].n,
             path=ratios["path"],
             landing=ratios["landing"],
             quality=None if self.quality is None else ratios["quality"],
@@ -501,7 +497,7 @@ class Learner:
         merged = Learner(self.budget, quality=self.quality, tolerance=self.tolerance, seed=self.seed)
         for one in (self, *others):
             check_type(one, Learner, "what is merged")
-            if one.base is not self.base:
+            if (one.base and one.base._facts()) != (self.base and self.base._facts()):  # they may be copies
                 raise ValueError("workers that started from different learners cannot be merged")
         everyone = (self, *others) if self.base is None else (self.base, self, *others)
         for one in everyone:
@@ -515,7 +511,7 @@ class Learner:
             merged.work.merge(one.work)
             for name, tally in one.tallies.items():
                 merged.tallies[name].merge(tally)
-        for unit in ("projection", "iteration"):
+        for unit in get_args(Unit):
             known = [one.memory[unit] for one in everyone if unit in one.memory]
             if known:
                 merged.memory[unit] = _joined(known, interleave=True)
@@ -529,7 +525,11 @@ class Learner:
         tensors = {
             f"{unit}_{name}": part for unit, traces in self.memory.items() for name, part in traces._asdict().items()
         }
-        facts = {
+        save_tensors(path, "learner", tensors, self._facts())
+
+    def _facts(self) -> dict[str, Any]:
+        """Return everything but the memory and the quality, as JSON values."""
+        return {
             "budget": self.budget.budget,
             "rows": getattr(self.budget, "rows", None),
             "tolerance": self.tolerance,
@@ -542,7 +542,6 @@ class Learner:
             "tallies": {name: tally.state() for name, tally in self.tallies.items()},
             "recent": self._recent[-1024:],
         }
-        save_tensors(path, "learner", tensors, facts)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], quality: Callable[[Any], Any] | None = None) -> Learner:
@@ -556,7 +555,7 @@ class Learner:
             learner.runs, learner.samples = int(facts["runs"]), int(facts["samples"])
             learner.tallies = {name: Tally(*facts["tallies"][name]) for name in learner.tallies}
             learner.work, learner.calls = Tally(*facts["work"]), int(facts["calls"])
-            for unit in ("projection", "iteration"):
+            for unit in get_args(Unit):
                 if f"{unit}_defects" in tensors:
                     learner.memory[unit] = Traces(*(tensors[f"{unit}_{name}"] for name in Traces._fields))
                     learner._learn(unit)
