@@ -16,7 +16,12 @@ import pytest
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
 SCRIPTS = sorted(p for p in (ROOT / "examples").glob("*.py") if "__main__" in p.read_text())
-NEEDS = {"diffusers_pipeline": "diffusers", "flow_on_sphere": "flow_matching", "planner_ipopt": "casadi"}
+NEEDS = {
+    "diffusers_pipeline": "diffusers",
+    "flow_on_sphere": "flow_matching",
+    "planner_ipopt": "casadi",
+    "ray_workers": "ray",
+}
 
 
 def run(script: Path, cwd: Path) -> str:

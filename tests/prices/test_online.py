@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import copy
 import math
+import pickle
+from dataclasses import dataclass
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import trimtab as tt
-from cases import Sphere, Walk
+from cases import CONSTRAINTS, Sphere, Walk
 from trimtab.core.budget import PerBatch, PerSample
 from trimtab.core.replay import replay
-from trimtab.prices.online import Learner, Tally
+from trimtab.prices.online import Learner, Tally, _counts
 
 
 def runs(learner, batches, n=16, name="so3-impulse", n_steps=40, first=0):
@@ -31,11 +35,11 @@ def test_a_number_as_schedule_learns_and_spends_exactly():
     assert "40 samples in 5 runs" in repr(corrector.learned)
 
 
-@pytest.mark.parametrize("budget", [PerBatch(0.25), PerSample(0.25), PerBatch(10)])
+@pytest.mark.parametrize("budget", [PerBatch(0.25), PerSample(0.25), PerBatch(10), PerBatch(10, rows="fixed")])
 @pytest.mark.parametrize("n", [1, 3, 16])
 def test_every_run_is_exact_and_is_replayed(budget, n):
     learner = Learner(budget)
-    for run in runs(learner, 5, n):
+    for run in runs(learner, 13 if n == 1 else 5, n):
         assert int(run.spent.sum()) == 10 * n
         if isinstance(budget, PerSample):
             assert run.spent.tolist() == [10] * n
@@ -44,9 +48,10 @@ def test_every_run_is_exact_and_is_replayed(budget, n):
     assert torch.equal(replay(schedule, run), run.projected)
 
 
+@pytest.mark.parametrize("rows", ["any", "fixed"])
 @pytest.mark.parametrize("closing", ["paid", "free", "none"])
-def test_learning_fits_every_way_to_end(closing):
-    learner = Learner(0.25)
+def test_learning_fits_every_way_to_end(closing, rows):
+    learner = Learner(PerBatch(0.25, rows=rows))
     domain = tt.domain("so3-impulse", n_steps=40)
     for k in range(3):
         run = domain.problem(range(16 * k, 16 * k + 16)).rollout(learner, closing=closing)
@@ -59,6 +64,43 @@ def test_one_batch_teaches_prices_that_beat_even_spacing():
     problem = tt.domain("so3-impulse", n_steps=40).problem(range(5000, 5064))
     even, priced = problem.rollout(tt.Periodic(10), measure_defects=True), problem.rollout(learner.schedule(64))
     assert float(priced.residuals.sum()) < 0.75 * float(even.residuals.sum())
+
+
+@pytest.mark.parametrize("name", CONSTRAINTS)
+@pytest.mark.parametrize("n", [5, 16])
+def test_the_number_of_rows_is_known_before_the_run(name, n):
+    learner = Learner(PerBatch(0.25, rows="fixed"))
+
+    def counts(schedule, first):
+        seeds = torch.arange(first, first + n)
+        run = tt.rollout(Walk(24), CONSTRAINTS[name](seeds), schedule, seeds, on_failure="keep", measure_defects=True)
+        assert int(run.projected.sum()) == 6 * n
+        return run.projected.sum(dim=1).tolist()
+
+    first = counts(learner, 0)
+    assert max(first[:-1]) - min(first[:-1]) <= 1  # an even pace
+    for k in range(3):
+        counts(learner, 100 + n * k)
+    learned = learner.schedule(n)
+    assert learned.price is not None
+    assert counts(learned, 1000) == counts(learned, 2000)
+
+
+@given(st.lists(st.floats(0.01, 1), min_size=1, max_size=12), st.integers(1, 9), st.data())
+def test_counts_of_rows_are_exact_and_fit(pace, n, data):
+    spend = data.draw(st.integers(1, len(pace)))
+    counts = _counts(torch.tensor(pace, dtype=torch.float64), n, spend)
+    assert sum(counts) == n * spend
+    assert min(counts) >= 0
+    assert max(counts) <= n
+
+
+def test_fixed_rows_need_a_learner():
+    price = tt.prices.Thresholds(torch.tensor([[torch.inf, 0.1]]).expand(12, 2).clone())
+    with pytest.raises(ValueError, match="learned"):
+        tt.rollout(Walk(), Sphere(), price.at(PerBatch(1, rows="fixed")), range(4))
+    with pytest.raises(ValueError, match="fixed"):
+        PerBatch(0.25, rows="all")
 
 
 def test_control_samples_stay_on_even_spacing():
@@ -110,6 +152,54 @@ def test_a_quality_decides_between_prices_and_last_steps():
     assert learner.report().quality is not None
 
 
+class Wearing(tt.Constraint):
+    """Counts its projections in the last coordinate of a state."""
+
+    def project(self, x):
+        return torch.cat([Sphere().project(x[:, :-1]), x[:, -1:] + 1], dim=1)
+
+    def defect(self, x):
+        return Sphere().defect(x[:, :-1])
+
+
+@dataclass(frozen=True)
+class WalkWithCount(Walk):
+    def start(self, noise):
+        return torch.nn.functional.pad(super().start(noise), (0, 1))
+
+    def step(self, x, t, noise):
+        return torch.cat([super().step(x[:, :-1], t, noise), x[:, -1:]], dim=1)
+
+
+def test_it_spends_less_if_the_quality_is_better_then():
+    learner = Learner(0.5, quality=lambda final: final[:, -1])
+    for k in range(24):
+        run = tt.rollout(WalkWithCount(), Wearing(), learner, range(16 * k, 16 * k + 16))
+    assert learner.report().in_use == "one at the end"
+    assert int(run.spent.min()) == 1
+    assert int(run.spent.sum()) <= 16 + 5 * 2  # two control samples at most spend six
+    assert "Only a quality" not in repr(learner.report())
+
+
+@pytest.mark.parametrize("n", [1, 3, 16])
+def test_one_sample_in_eight_is_control_until_prices_are_proven(n):
+    learner = Learner(0.25)
+    runs(learner, max(1, 16 // n), n)
+    learner.samples = 0
+    assert sum(int(control_of(learner, n)) for _ in range(32)) == 32 * n // 8
+    learner.tallies["control path"] = Tally(64, 64.0, 64.1, 1.1)
+    learner.tallies["prices path"] = Tally(64, 32.0, 16.1, 0.6)
+    learner.samples = 0
+    assert sum(int(control_of(learner, n)) for _ in range(32)) == n
+
+
+def control_of(learner, n):
+    """Return how many control samples the next run has, and count the run as drawn."""
+    control = learner.schedule(n).control.sum()
+    learner.samples += n
+    return control
+
+
 def test_it_can_be_saved_loaded_and_continued(tmp_path):
     learner = Learner(0.25, seed=3)
     runs(learner, 3)
@@ -134,6 +224,22 @@ def test_workers_learn_as_one():
     assert "projection" in merged.prices
     with pytest.raises(ValueError, match="another budget"):
         merged.merge([Learner(0.5)])
+
+
+def test_workers_in_other_processes_need_no_more_samples_than_one():
+    """Four learn from 96 samples in rounds of 32; one learns from 80, a fifth more were allowed."""
+    learner, alone = Learner(0.25), Learner(0.25)
+    for round_ in range(3):
+        workers = [pickle.loads(pickle.dumps(learner.worker(seed))) for seed in range(4)]
+        for k, worker in enumerate(workers):
+            runs(worker, 1, 8, first=32 * round_ + 8 * k)
+        workers = [pickle.loads(pickle.dumps(worker)) for worker in workers]
+        learner = workers[0].merge(workers[1:])
+    runs(alone, 10, 8)
+    assert (learner.samples, alone.samples) == (96, 80)
+    problem = tt.domain("so3-impulse", n_steps=40).problem(range(5000, 5256))
+    merged, single = (problem.rollout(each.price.at(PerBatch(0.25))).residuals.sum() for each in (learner, alone))
+    assert float(merged) < 1.01 * float(single)
 
 
 def test_what_workers_share_is_counted_once():

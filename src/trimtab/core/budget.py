@@ -33,6 +33,9 @@ class PerBatch:
     Attributes:
         budget: Per sample on average: a count, a fraction of T, or a count for each sample, (n,).
         parts: The part of the batch that each sample shares with, (n,) int64 from 0; the whole batch if not given.
+        rows: "fixed" if the number of samples that are corrected at each step must be known before the run, as for a
+            compiled solver. Only a budget that is learned with can be: `Corrector(constraint, PerBatch(0.25,
+            rows="fixed"), n_steps)`.
 
     Example:
         >>> import trimtab as tt
@@ -45,9 +48,17 @@ class PerBatch:
 
     budget: Any
     parts: Tensor | None = field(default=None, compare=False, repr=False)
+    rows: Literal["any", "fixed"] = "any"
+
+    def __post_init__(self) -> None:
+        """Check the rows."""
+        if self.rows not in ("any", "fixed"):
+            raise unknown("rows", self.rows, ("any", "fixed"))
 
     def pools(self, n: int) -> Tensor:
-        """Return the pool of each of n samples, (n,) int64."""
+        """Return the pool of each of n samples, (n,) int64; raise if rows must be fixed, which a learner does."""
+        if self.rows == "fixed":
+            raise ValueError("rows='fixed' needs a pace that is learned: give the budget itself as the schedule")
         return torch.zeros(n, dtype=torch.int64) if self.parts is None else self.parts
 
 

@@ -3,14 +3,16 @@
 `Corrector(constraint, 0.25, n_steps)` makes a `Learner`. It needs no calibration: the first run corrects at evenly
 spaced steps, each sample with its own phase, so that both actions are seen at every step. After each run its traces
 join a bounded memory, the dynamic program is solved again, and the next run has the new prices. Learning happens
-between runs: the schedule of a run is a frozen value, and `replay` holds.
+between runs: the schedule of a run is a frozen value, and `replay` holds. With `PerBatch(0.25, rows="fixed")` prices
+decide how many samples are corrected at each step, which is known before the run, and defects decide which.
 
-One sample in eight stays on even spacing, as control. A guard falls back to even spacing as long as the other samples
-would make the total path error more than 5% worse than even spacing's.
+One sample in eight stays on even spacing, as control, and one in 32 once prices are better beyond doubt. A guard falls
+back to even spacing as long as the others would make the total path error more than 5% worse than even spacing's.
 
-With a quality, prices have rivals: the last steps corrected, and single iterations if the constraint's solver iterates
-(at most one per sample and step, at equal work, with prices of their own). Path error must not choose between units:
-on the linkage it is twice as good with single iterations, whose final samples are many times farther off.
+With a quality, prices have rivals: the last steps corrected, nothing corrected before the end (which spends less), and
+single iterations if the constraint's solver iterates (at most one per sample and step, at equal work, with prices of
+their own). Path error cannot choose between these. More corrections always lower it; and on the linkage it is twice as
+good with single iterations, whose final samples are many times farther off.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -36,11 +38,12 @@ from trimtab.core.view import StepView
 from trimtab.prices.price import Thresholds, with_closing
 from trimtab.prices.program import solve
 from trimtab.prices.sample_scale import SampleScale, fit_sample_scale
-from trimtab.prices.transitions import estimate_transitions
+from trimtab.prices.transitions import Steps, estimate_transitions
 
 __all__ = ["Learned", "Learner", "Report", "as_learner", "warn_of_path_error"]
 
-_CONTROL = 8  # one sample in so many stays on even spacing; in smaller batches, one run in so many
+_CONTROL = 8  # one sample in so many stays on even spacing
+_PROVEN = 32  # the same, once prices are better beyond doubt
 _FEWEST = 4  # samples to learn from
 _WINDOW = 512  # samples in memory
 _LEVEL = 0.05  # of the confidence sequences
@@ -64,9 +67,11 @@ class Learned(Schedule):
         control: Which samples stay on even spacing, (n,) bool.
         phase: Where the even spacing of each sample starts, (n,) in [0, 1).
         price: What has been learned; None while even spacing is used for all.
-        arm: What the samples that are not control follow: "control", "prices", "last" steps or "iterations".
+        arm: What the samples that are not control follow: "prices", "last" steps, "end" (no correction before the
+            closing projection) or "iterations"; "control" if there are no others.
         spend: Units per sample to spend before the closing projection.
-        unit: "iteration" if single iterations are bought; "" otherwise.
+        counts: How many of the others are corrected at each step with a choice, (T',); () if prices decide.
+        unit: What is bought, "projection" or "iteration".
         closing_reserve: Units that the closing projection takes.
     """
 
@@ -76,7 +81,8 @@ class Learned(Schedule):
     price: Thresholds | None = None
     arm: str = "control"
     spend: int = 0
-    unit: str = ""
+    counts: tuple[int, ...] = ()
+    unit: Unit = "projection"
     closing_reserve: int = 1
 
     def decide(self, view: StepView) -> Tensor:
@@ -84,12 +90,15 @@ class Learned(Schedule):
         n_choices = view.t + view.steps_to_go
         pace = self.spend / max(n_choices, 1)
         even = torch.floor((view.t + 1) * pace + self.phase) > torch.floor(view.t * pace + self.phase)
-        if self.arm == "last":
-            return torch.where(self.control, even, torch.full_like(even, view.t >= n_choices - self.spend))
         if self.price is None:
-            return even
-        s, left = view.arrays(self)
-        return torch.where(self.control, even, s >= self.price.threshold(view, left))
+            wanted = torch.full_like(even, self.arm == "last" and view.t >= n_choices - self.spend)
+        elif self.counts:
+            first = self.priority(view).masked_fill(self.control, -torch.inf).topk(self.counts[view.t]).indices
+            wanted = torch.zeros_like(even).index_fill(0, first, True)
+        else:
+            s, left = view.arrays(self)
+            wanted = s >= self.price.threshold(view, left)
+        return torch.where(self.control, even, wanted)
 
     def priority(self, view: StepView) -> Tensor:
         """Return the defects in units of each sample's scale, (n,)."""
@@ -185,7 +194,7 @@ class Report:
         path: Path error of priced samples as a share of the control's, with an interval that is valid at any time.
         landing: The same for the defect of the last proposal.
         quality: The same for the quality, if one was given.
-        in_use: What the next run uses: "prices", "even spacing", "last steps" or "single iterations".
+        in_use: What the next run uses: "prices", "even spacing", "last steps", "one at the end" or "single iterations".
         drift: A sentence if the sampler seems to have changed; "" otherwise.
         budget: What is spent, in words.
     """
@@ -211,6 +220,8 @@ class Report:
         measures = [("path error", self.path), ("landing", self.landing)]
         measures += [] if self.quality is None else [("quality", self.quality)]
         lines += [f"{name}: {_share(*values)}" for name, values in measures]
+        if self.quality is None:
+            lines.append("Only a quality can say whether final samples are better, or would be with fewer projections.")
         return "\n".join(lines + ([self.drift] if self.drift else []))
 
 
@@ -249,7 +260,8 @@ class Learner:
         Args:
             budget: What may be spent. A number is `PerBatch`: the batch shares it, and its total is exact.
             quality: A function of final states, (n, *event) to (n,), lower is better. If given, it decides from run to
-                run between prices, even spacing, the last steps, and single iterations if the solver iterates.
+                run between prices, even spacing, the last steps, one at the end, and single iterations if the solver
+                iterates.
             tolerance: How much worse than even spacing's the total path error may ever be, as a share.
             seed: Of the control's choice and phases.
         """
@@ -261,12 +273,13 @@ class Learner:
         self.memory: dict[str, Traces] = {}  # by unit
         self.prices: dict[str, Thresholds] = {}
         self.expected = math.inf  # path error per sample under the prices, as the program sees it
+        self.pace = torch.zeros(0)  # corrections per sample at each step under the prices, (T',)
         self.tallies = {f"{arm} {what}": Tally() for arm in _ARMS for what in _MEASURES}
         self.work = Tally()  # solver iterations per projection
         self.iterates = False
         self.calls = 0  # steps at which the projection was called, over all runs
         self.base: Learner | None = None  # what a worker has inherited; see `worker`
-        self._unused = {"projection": 0, "iteration": 0}  # samples since the prices were last learned
+        self._unused = dict.fromkeys(get_args(Unit), 0)  # samples since the prices were last learned
         self._recent: list[float] = []  # mean path error of the control by run
 
     def __repr__(self) -> str:
@@ -301,20 +314,21 @@ class Learner:
     def schedule(self, n: int) -> Learned:
         """Return the frozen schedule of the next run, for n samples."""
         generator = torch.Generator().manual_seed(self.seed + 1_000_003 * self.runs)
-        phase = torch.rand(n, generator=generator, dtype=torch.float64)
         arm = self._arm(n)
-        control = torch.ones(n, dtype=torch.bool)
-        if arm == "iterations":  # the control's even spacing is of whole projections, in other runs
-            control[:] = False
-        elif arm != "control":
-            control[:] = False
-            control[torch.randperm(n, generator=generator)[: n // _CONTROL]] = True
-        unit = "iteration" if arm == "iterations" else "projection"
+        kept = n if arm == "control" else self._controls(arm, n)
+        arm = "control" if kept == n else arm
+        fixed = isinstance(self.budget, PerBatch) and self.budget.rows == "fixed"
+        order = torch.randperm(n, generator=generator)
+        start = 0.618 if fixed else float(torch.rand(1, generator=generator))
+        control, phase = torch.zeros(n, dtype=torch.bool), torch.zeros(n, dtype=torch.float64)
+        control[order[:kept]] = True
+        phase[order[:kept]] = (torch.arange(kept).double() + start) / max(kept, 1)  # they take turns
+        unit: Unit = "iteration" if arm == "iterations" else "projection"
         spend, reserve = self._units(unit)
         price = self.prices.get(unit) if arm in ("prices", "iterations") else None
         total: Any = PerBatch(spend + reserve) if isinstance(self.budget, PerBatch) else spend + reserve
-        named = "iteration" if unit == "iteration" else ""
-        return Learned(total, control, phase, price, arm, spend, named, max(reserve, 1))
+        counts = _counts(self.pace, n - kept, spend) if fixed and arm == "prices" else ()
+        return Learned(total, control, phase, price, arm, spend, counts, unit, max(reserve, 1))
 
     def _units(self, unit: str) -> tuple[int, int]:
         """Return the units per sample before the closing projection, and those that it takes."""
@@ -327,7 +341,7 @@ class Learner:
 
     def _arm(self, n: int) -> str:
         """Return what the next run's samples follow, but for the control; see `Learned`."""
-        if "projection" not in self.prices or (n < _CONTROL and self.runs % _CONTROL == _CONTROL - 1):
+        if "projection" not in self.prices:
             return "control"
         if self.quality is not None:
             arms = {arm: self._tally(f"{arm} quality") for arm in _ARMS if arm != "iterations" or self._splits}
@@ -336,6 +350,15 @@ class Learner:
                     return arm
             return min(arms, key=lambda arm: arms[arm].mean - min(arms[arm].radius, 1e300))
         return "prices" if self._guard(n) else "control"
+
+    def _controls(self, arm: str, n: int) -> int:
+        """Return how many of the next n samples stay on even spacing."""
+        if arm == "iterations":  # the control's even spacing is of whole projections, in other runs
+            return 0
+        what = "path" if self.quality is None else "quality"
+        _, _, high = self._tally(f"{arm} {what}").ratio_to(self._tally(f"control {what}"))
+        one_in = _PROVEN if high < 1 and not self._drift() else _CONTROL
+        return (self.samples + n) // one_in - self.samples // one_in
 
     @property
     def _splits(self) -> bool:
@@ -379,7 +402,7 @@ class Learner:
         ):
             self._learn(unit)
 
-    def _learn(self, unit: str = "projection") -> None:
+    def _learn(self, unit: Unit) -> None:
         """Solve for new prices from what is in memory; keep the old ones if it shows too little."""
         inherited = [] if self.base is None or unit not in self.base.memory else [self.base.memory[unit]]
         memory = _joined([*inherited, self.memory[unit]])
@@ -394,12 +417,12 @@ class Learner:
             return
         solution = solve(steps, spend)
         table = solution.table if n_choices == n_steps else with_closing(solution.table, reserve)
-        named: Any = unit
         extended = _extended(scale, n_steps)
-        self.prices[unit] = Thresholds(table, extended, method="learned", unit=named, closing_reserve=max(reserve, 1))
+        self.prices[unit] = Thresholds(table, extended, method="learned", unit=unit, closing_reserve=max(reserve, 1))
         self._unused[unit] = 0
         if unit == "projection":
             self.expected = float(solution.expected[-1])
+            self.pace = _pace(steps, solution.table)
 
     @property
     def price(self) -> Thresholds | None:
@@ -410,27 +433,24 @@ class Learner:
 
     def report(self) -> Report:
         """Return what is known so far, with intervals that are valid at any time."""
-        tallies = {name: self._tally(name) for name in self.tallies}
-        runs, samples, calls = self.runs, self.samples, self.calls
         if self.base is not None:
-            runs, samples, calls = runs + self.base.runs, samples + self.base.samples, calls + self.base.calls
-        arm = self._arm(_CONTROL) if self.prices else "control"
+            return self.merge([]).report()
+        arm = self._arm(_CONTROL)
         best = "prices" if arm == "control" else arm
-        ratios = {what: tallies[f"{best} {what}"].ratio_to(tallies[f"control {what}"]) for what in _MEASURES}
+        ratios = {what: self.tallies[f"{best} {what}"].ratio_to(self.tallies[f"control {what}"]) for what in _MEASURES}
         n_steps = self.made_for.get("n_steps")
         of = "" if n_steps is None else f" of {n_steps}"
         count = self.budget.budget if n_steps is None else int(corrections(self.budget, n_steps))
         whose = "per sample, shared by the batch" if isinstance(self.budget, PerBatch) else "for each sample"
-        names = {"prices": "prices", "control": "even spacing", "last": "last steps", "iterations": "single iterations"}
         return Report(
-            samples=samples,
-            runs=runs,
-            called=calls / runs if runs else math.nan,
-            control=tallies["control path"].n,
+            samples=self.samples,
+            runs=self.runs,
+            called=self.calls / self.runs if self.runs else math.nan,
+            control=self.tallies["control path"].n,
             path=ratios["path"],
             landing=ratios["landing"],
             quality=None if self.quality is None else ratios["quality"],
-            in_use=names[arm],
+            in_use=_ARMS[arm],
             drift=self._drift(),
             budget=f"{count}{of} projections {whose}",
         )
@@ -465,13 +485,13 @@ class Learner:
             >>> learner = tt.prices.Learner(0.25)
             >>> workers = [learner.worker(seed) for seed in range(4)]
             >>> workers[0].merge(workers[1:])
-            Learner(PerBatch(budget=0.25), 0 samples in 0 runs)
+            Learner(PerBatch(budget=0.25, rows='any'), 0 samples in 0 runs)
         """
         if self.base is not None:
             raise ValueError("this learner is a worker's; merge the workers first, and make workers of the result")
         one = Learner(self.budget, quality=self.quality, tolerance=self.tolerance, seed=seed)
         one.made_for, one.iterates, one.base = dict(self.made_for), self.iterates, self
-        one.prices, one.expected = dict(self.prices), self.expected
+        one.prices, one.expected, one.pace = dict(self.prices), self.expected, self.pace
         one.work.merge(self.work)
         return one
 
@@ -480,7 +500,7 @@ class Learner:
         merged = Learner(self.budget, quality=self.quality, tolerance=self.tolerance, seed=self.seed)
         for one in (self, *others):
             check_type(one, Learner, "what is merged")
-            if one.base is not self.base:
+            if (one.base and one.base._facts()) != (self.base and self.base._facts()):  # they may be copies
                 raise ValueError("workers that started from different learners cannot be merged")
         everyone = (self, *others) if self.base is None else (self.base, self, *others)
         for one in everyone:
@@ -494,7 +514,7 @@ class Learner:
             merged.work.merge(one.work)
             for name, tally in one.tallies.items():
                 merged.tallies[name].merge(tally)
-        for unit in ("projection", "iteration"):
+        for unit in get_args(Unit):
             known = [one.memory[unit] for one in everyone if unit in one.memory]
             if known:
                 merged.memory[unit] = _joined(known, interleave=True)
@@ -508,9 +528,13 @@ class Learner:
         tensors = {
             f"{unit}_{name}": part for unit, traces in self.memory.items() for name, part in traces._asdict().items()
         }
-        facts = {
+        save_tensors(path, "learner", tensors, self._facts())
+
+    def _facts(self) -> dict[str, Any]:
+        """Return everything but the memory and the quality, as JSON values."""
+        return {
             "budget": self.budget.budget,
-            "shared": isinstance(self.budget, PerBatch),
+            "rows": getattr(self.budget, "rows", None),
             "tolerance": self.tolerance,
             "seed": self.seed,
             "made_for": self.made_for,
@@ -521,20 +545,20 @@ class Learner:
             "tallies": {name: tally.state() for name, tally in self.tallies.items()},
             "recent": self._recent[-1024:],
         }
-        save_tensors(path, "learner", tensors, facts)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], quality: Callable[[Any], Any] | None = None) -> Learner:
         """Read what `save` wrote, and continue learning from there."""
         tensors, facts = load_tensors(path, "learner")
         try:
-            budget = (PerBatch if facts["shared"] else PerSample)(facts["budget"])
+            rows = facts["rows"]
+            budget = PerBatch(facts["budget"], rows=rows) if rows else PerSample(facts["budget"])
             learner = cls(budget, quality=quality, tolerance=facts["tolerance"], seed=facts["seed"])
             learner.made_for, learner._recent = dict(facts["made_for"]), [float(x) for x in facts["recent"]]
             learner.runs, learner.samples = int(facts["runs"]), int(facts["samples"])
             learner.tallies = {name: Tally(*facts["tallies"][name]) for name in learner.tallies}
             learner.work, learner.calls = Tally(*facts["work"]), int(facts["calls"])
-            for unit in ("projection", "iteration"):
+            for unit in get_args(Unit):
                 if f"{unit}_defects" in tensors:
                     learner.memory[unit] = Traces(*(tensors[f"{unit}_{name}"] for name in Traces._fields))
                     learner._learn(unit)
@@ -558,7 +582,13 @@ def as_learner(schedule: Any) -> Any:
     return Learner(schedule) if budget and not isinstance(schedule, bool) else schedule
 
 
-_ARMS = ("control", "prices", "last", "iterations")
+_ARMS = {
+    "control": "even spacing",
+    "prices": "prices",
+    "last": "last steps",
+    "end": "one at the end",
+    "iterations": "single iterations",
+}
 _MEASURES = ("path", "landing", "quality")
 
 
@@ -570,6 +600,36 @@ def _joined(parts: Sequence[Traces], interleave: bool = False) -> Traces:
         return whole
     keep = torch.linspace(0, m - 1, _WINDOW).long() if interleave else torch.arange(m - _WINDOW, m)
     return Traces(*(part[:, keep] for part in whole))
+
+
+def _pace(steps: Steps, table: Tensor) -> Tensor:
+    """Return the corrections per sample that prices are expected to buy at each step, (T',), with the largest budget.
+
+    Args:
+        steps: What one step does to a defect, at the T' steps with a choice.
+        table: The prices, (T', B + 1).
+    """
+    share = torch.zeros(table.shape[1], len(steps.start), dtype=torch.float64)  # of samples, by units left and node
+    share[-1] = steps.start
+    pace = torch.zeros(len(table), dtype=torch.float64)
+    for t, prices in enumerate(table):
+        bought = torch.where(steps.scale[t] * steps.nodes[t] >= prices[:, None], share, 0.0)
+        pace[t] = bought.sum()
+        if t < len(table) - 1:
+            share = (share - bought) @ steps.alone[t]
+            share[:-1] += (bought @ steps.corrected[t])[1:]  # one unit less
+    return pace.clamp(0, 1)
+
+
+def _counts(pace: Tensor, n: int, spend: int) -> tuple[int, ...]:
+    """Return how many of n samples to correct at each step, (T',), at a pace (T',), so that n * spend are in all."""
+    counts, left = [], n * spend
+    due = (pace.cumsum(0) / pace.sum() * left).round().long().tolist()
+    for t, total in enumerate(due):
+        fewest = left - n * (len(due) - 1 - t)  # what later steps could not take
+        counts.append(min(max(total - sum(counts), fewest, 0), n, left))
+        left -= counts[-1]
+    return tuple(counts)
 
 
 def _extended(scale: SampleScale | None, n_steps: int) -> SampleScale | None:
