@@ -35,8 +35,7 @@ class Truth:
         key = f"{trial.how} {trial.schedule!r}"
         if key not in self._known or trial.kind == "adaptive":
             constraint = cheaper_constraint(self.problem.constraint, trial.how)
-            options = {"unit": "iteration"} if trial.kind == "inexact" else {}
-            run = replace(self.problem, constraint=constraint).rollout(trial.schedule, **options)
+            run = replace(self.problem, constraint=constraint).rollout(trial.schedule)
             self._known[key] = float(self._apart(run.final).mean()) / self.gain
         return self._known[key]
 
