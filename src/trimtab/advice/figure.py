@@ -74,9 +74,10 @@ def _curves(axis: Any, advice: Any, place: Callable[[Trial], float]) -> None:
         trials = m.of(kind)
         if len(trials) > 2:  # more than both ends
             _curve(axis, key, kind, [(place(t), t.loss.mean, t.loss.low, t.loss.high) for t in trials])
-    if m.efforts:
-        points = [(place(t), t.loss.mean) for t in m.efforts]
-        axis.plot(*zip(*points, strict=True), "x", color="#5D3A9B", label="cheaper projection", zorder=4)
+    others = [t for t in (*m.efforts, *m.trials) if t.how or t.way.shared]
+    if others:
+        points = [(place(t), t.loss.mean) for t in others]
+        axis.plot(*zip(*points, strict=True), "x", color="#5D3A9B", label="cheaper or shared", zorder=4)
     ring: dict[str, Any] = {"marker": "o", "markersize": 10, "mfc": "none", "mec": "#B2182B", "mew": 1.5, "ls": "none"}
     axis.plot([place(advice.trial)], [advice.trial.loss.mean], label="recommended", zorder=5, **ring)
 

@@ -7,6 +7,7 @@ anything is recommended, both ends are compared, and the projection is checked.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -27,7 +28,7 @@ from trimtab.advice.checks import (
     problem_stability,
 )
 from trimtab.advice.result import Advice, Measured
-from trimtab.advice.trials import KINDS, Cost, Evaluation, Goal, Search, Trial, cheaper_constraint
+from trimtab.advice.trials import KINDS, Cost, Evaluation, Goal, Search, Trial, Way, cheaper_constraint
 from trimtab.core.arrays import Form
 from trimtab.core.checks import check_callable, check_number, check_positive, unknown
 from trimtab.core.constraint import Constraint, check_constraint
@@ -56,6 +57,7 @@ WORTHWHILE = 0.1
 _FEWEST_STEPS = 4
 _FEWEST_FOR_FRESH = 32  # samples: with fewer, none are kept for measuring the recommendation once more
 _BATCHES = 20  # a typical number
+_MARGIN = 0.9  # of the tolerance, for each choice that fresh seeds have rejected
 _TRIES = 3  # choices that fresh seeds may reject
 
 
@@ -83,8 +85,10 @@ def advise(
 ) -> Advice:
     """Find out whether scheduled correction is worth it, and recommend a schedule, a projection and a budget.
 
-    Candidates are cheaper projections at every step (`constraint.cheaper()`, single iterations) and full projections at
-    some steps (evenly spaced, the last ones, by price). The cheapest one that meets the tolerance is recommended.
+    Candidates are ways to project (whole, the cheaper variants of `constraint.cheaper()`, single iterations) with times
+    to project at (every step, evenly spaced, the last steps, by price, by price shared by the batch). They are compared
+    at equal work, cheap ones first, and the cheapest one that meets the tolerance is recommended. It takes about 20
+    batches of at most half the seeds.
 
     Args:
         source: A `Problem` with at least 16 seeds, better 64 or more; repeated seeds count once. A quarter of them
@@ -138,6 +142,7 @@ def advise(
     with tell, open_runner(engine, tell, source) as runner:
         tell.expect(_BATCHES)
         parts = _parts(source, held_out, fresh, runner, price is not None)
+        tell(f"this takes about {_BATCHES} batches")
         _check_price(price, parts.n_steps)
         if today is not None:
             today.steps(parts.n_steps)  # raises if it does not fit
@@ -148,21 +153,13 @@ def advise(
         search = Search(at, parts.calibrating, price, thorough, parts.engine)
         yours = None
         if today is not None:
-            yours = at.judge("window", len(today.steps(at.n_steps)), today, at.run(Watched(today)))
+            yours = at.judge(Way("window"), len(today.steps(at.n_steps)), today, at.run(today))
         tell("checking the projection")
         stability = _stability(at, constraint, nudge)
         stop = _reason_to_stop(at, stability)
-        needed = {} if stop else _try_out(search)
-        unit = "iterations" if cost == "projections" and at.iterates else cost
-        choice = _Choice(at.terminal, stop) if stop else _chosen(search, parts, unit)
-        return _answer(search, parts, choice, needed, stability, yours, unit, constraint)
-
-
-def _try_out(search: Search) -> dict[str, Trial]:
-    """Try cheaper projections, then schedules, and return by kind the trial that does what was asked."""
-    search.try_efforts()
-    found = {kind: search.search(kind) for kind in search.kinds}
-    return {kind: trial for kind, trial in found.items() if trial is not None}
+        needed = {} if stop else search.explore()
+        choice = _Choice(at.terminal, stop) if stop else _chosen(search, parts)
+        return _answer(search, parts, choice, needed, stability, yours, constraint)
 
 
 def _reason_to_stop(at: Evaluation, stability: Stability) -> str:
@@ -175,6 +172,8 @@ def _reason_to_stop(at: Evaluation, stability: Stability) -> str:
         return f"rollouts part however close they start, so endpoints decide nothing; project {once}, and {needs}"
     if not at.worth_following:
         return f"projecting at every step is no better than {once}, by {at.goal.measure}"
+    if at.goal.limit is None and at.goal.met(at.terminal):
+        return "the tolerance is met without any correction on the way"
     return ""
 
 
@@ -188,13 +187,13 @@ class _Choice(NamedTuple):
     rejected: tuple[Trial, ...] = ()
 
 
-def _chosen(search: Search, parts: _Parts, unit: Cost) -> _Choice:
+def _chosen(search: Search, parts: _Parts) -> _Choice:
     """Choose, and measure the choice on fresh seeds; if it does not meet the tolerance there, choose again."""
     at, goal = search.at, search.goal
     fresh: Evaluation | None = None
     rejected: list[Trial] = []
     for _ in range(_TRIES):
-        trial, reason = choose(search, unit, {one.name for one in rejected})
+        trial, reason = choose(search, {one.name for one in rejected})
         if parts.fresh is None or trial in (at.terminal, at.stepwise):
             return _Choice(trial, reason, None, fresh, tuple(rejected))
         at.progress(f"{trial.name} on fresh seeds")
@@ -206,8 +205,8 @@ def _chosen(search: Search, parts: _Parts, unit: Cost) -> _Choice:
         if goal.tolerance is None or goal.met(again):
             return _Choice(trial, reason, again, fresh, tuple(rejected))
         rejected.append(again)
-        if trial.kind in search.kinds:  # a little more may do
-            search.trial(trial.kind, min(max(trial.budget + 1, round(1.4 * trial.budget)), search.most(trial.kind)))
+        if (trial.way, trial.budget) in search.trials:  # a little more may do
+            search.trial(trial.way, min(max(trial.budget + 1, round(1.4 * trial.budget)), search.most(trial.way)))
     reason = f"{len(rejected)} cheaper candidates met the tolerance at first but not on fresh seeds"
     return _Choice(at.stepwise, reason, None, fresh, tuple(rejected))
 
@@ -219,9 +218,9 @@ def _pooled(*pairs: tuple[Evaluation, Trial]) -> Trial:
     return replace(pairs[-1][1], loss=ratio(lost, gain), excess=summarize(lost))
 
 
-def choose(search: Search, unit: Cost, rejected: Collection[str] = ()) -> tuple[Trial, str]:
+def choose(search: Search, rejected: Collection[str] = ()) -> tuple[Trial, str]:
     """Return the trial to recommend, and why; no other trial is cheaper and loses less."""
-    at, goal = search.at, search.goal
+    at, goal, unit = search.at, search.goal, search.at.unit
     candidates = [trial for trial in search.everything if trial.name not in rejected and not trial.missing]
 
     def rank(trial: Trial) -> tuple[float, float, int]:
@@ -234,11 +233,10 @@ def choose(search: Search, unit: Cost, rejected: Collection[str] = ()) -> tuple[
         if not fitting:
             return at.terminal, "even one projection at the end takes longer than the limit, so this is the quickest"
         return min(fitting, key=lambda trial: goal.lost(trial).mean), "it loses least within the time limit"
-    if goal.met(at.terminal):
-        return at.terminal, "the tolerance is met without any correction on the way"
-    meeting = [at.stepwise, *(trial for trial in search.efforts if goal.met(trial))]
-    meeting += [trial for kind in search.kinds for trial in search.meeting(kind)]
-    best = min((trial for trial in meeting if trial in candidates), key=rank)
+    # what failed on fresh seeds shows that the choice is optimistic: the next one needs a margin
+    most = (goal.tolerance or 0.0) * _MARGIN ** len(rejected)
+    good = [trial for trial in search.good if trial is at.stepwise or goal.lost(trial).high <= most]
+    best = min((trial for trial in good if trial in candidates), key=rank)
     least = goal.lost(best).mean
     best = min((trial for trial in candidates if trial is best or goal.lost(trial).mean <= least), key=rank)
     saved = 1 - best.cost(unit) / max(at.stepwise.cost(unit), 1e-300)
@@ -268,11 +266,10 @@ def _answer(
     needed: dict[str, Trial],
     stability: Stability,
     yours: Trial | None,
-    unit: Cost,
     constraint: Constraint | None,
 ) -> Advice:
     """Put everything together."""
-    at, goal = search.at, search.goal
+    at, goal, unit = search.at, search.goal, search.at.unit
     chosen, reason, confirmed, again, rejected = choice
     effects = None
     if search.trials and float((at.ends[1] - at.ends[0] <= 1e-9).double().mean()) < 0.5:
@@ -284,7 +281,10 @@ def _answer(
     samples = None
     if again is not None and at.alone.groups is None and chosen.name in search.finals:
         samples = search.finals[chosen.name], again.reference.final
-    priced = chosen.kind in search.prices and not chosen.how
+    spent = at.spent[unit] + (0 if again is None else again.spent[unit])
+    each = at.terminal if not search.thorough else at.stepwise  # the paper's rule is calibrated by uncorrected rollouts
+    spent += search.calibration_batches * parts.calibrated * each.cost(unit)
+    saved = (at.stepwise.cost(unit) - chosen.cost(unit)) if chosen is not at.stepwise else 0.0
     measured = Measured(
         goal=goal,
         unit=unit,
@@ -299,7 +299,7 @@ def _answer(
         full=float(at.full.nanmean()),
         terminal=at.terminal,
         stepwise=at.stepwise,
-        trials=tuple(sorted(search.trials.values(), key=lambda t: (KINDS.index(t.kind), t.budget))),
+        trials=tuple(search.trials.values()),
         efforts=tuple(search.efforts),
         needed=needed,
         confirmed=confirmed,
@@ -316,6 +316,7 @@ def _answer(
         + (again.batches if again else 0)
         + search.calibration_batches
         + int(parts.first is not None),
+        paid_back=spent / saved if saved > 0 else math.inf,
         given=search.given is not None,
         broken=at.broken or ("" if again is None else again.broken),
     )
@@ -325,7 +326,7 @@ def _answer(
         saving=Summary(sum(shares) / len(shares), min(shares), max(shares), n=len(shares), reliable=True),
         schedule=chosen.schedule,
         constraint=constraint if parts.whole is None else cheaper_constraint(parts.whole.constraint, chosen.how),
-        price=search.prices[chosen.kind] if priced else None,
+        price=getattr(chosen.schedule, "price", None),
         measured=measured,
         reason=reason,
     )
@@ -335,12 +336,12 @@ def _stability(at: Evaluation, constraint: Constraint | None, nudge: Any) -> Sta
     """Check the projection and the rollout, as far as a problem or a loop allows it."""
     if at.problem is None:
         found = loop_stability(constraint, at.reference)
-        at.count(int(nudge is not None))
+        at.batches += int(nudge is not None)
         return replace(found, divergence=loop_divergence(nudge, at.reference, at.goal.distance))
     some, run = at.changed(first_samples, keep_states=True, measure_defects=True)
     found = problem_stability(some, run, at.reference)
     moved, run = at.changed(nudged, closing=at.reference.closing_rule, measure_defects=False)
-    at.count()
+    at.count(at.reference)  # it costs the same
     return replace(found, divergence=problem_divergence(moved, run, at.reference, at.goal.distance))
 
 

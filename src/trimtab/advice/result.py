@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -10,7 +11,7 @@ from typing import Any
 
 from trimtab.advice.figure import advice_figure
 from trimtab.advice.text import findings_of, words_of
-from trimtab.advice.trials import Finding, Measured, Trial
+from trimtab.advice.trials import Finding, Measured, Trial, Way
 from trimtab.core import html
 from trimtab.core.constraint import Constraint
 from trimtab.core.schedule import Schedule
@@ -81,7 +82,7 @@ class Advice:
         facts += [("projection", self.trial.how)] if self.trial.how else []
         facts += [("saved", f"{self.saving.mean:.0%} of the {m.unit}")]
         facts += [("warnings", ", ".join(self.failure_modes))] if self.failure_modes else []
-        kinds = dict.fromkeys(trial.kind for trial in m.trials)
+        kinds = dict.fromkeys(trial.kind for trial in m.trials if trial.way == Way(trial.kind))
         lines: dict[str, list[tuple[float, float]]] = {
             kind: [(float(trial.budget), trial.loss.mean) for trial in m.of(kind)] for kind in kinds
         }
@@ -96,6 +97,7 @@ class Advice:
                 "schedule": self.kind,
                 "budget": self.budget,
                 "projection": self.trial.how,
+                "shared": self.trial.way.shared,
                 "n_steps": m.n_steps,
                 "reason": self.reason,
             },
@@ -105,6 +107,8 @@ class Advice:
             "findings": [vars(finding) for finding in self.findings],
             "trials": [_facts_of(trial, m.goal.measure) for trial in (m.terminal, *m.trials, m.stepwise)],
             "efforts": [_facts_of(trial, m.goal.measure) for trial in m.efforts],
+            "batches": m.batches,
+            "paid_back_after": m.paid_back if math.isfinite(m.paid_back) else None,
             "confirmed": None if m.confirmed is None else _facts_of(m.confirmed, m.goal.measure),
         }
 
@@ -127,6 +131,7 @@ def _facts_of(trial: Trial, measure: str) -> dict[str, Any]:
         "schedule": trial.kind,
         "budget": trial.budget,
         "projection": trial.how,
+        "shared": trial.way.shared,
         "loss": trial.loss.facts(),
         "excess": trial.excess.facts(),
         "worse": trial.worse.higher,

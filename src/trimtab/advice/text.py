@@ -37,10 +37,11 @@ def words_of(advice: Any) -> str:
     """Return the whole advice as plain text."""
     m = advice.measured
     lines = [_headline(advice), f"  Why: {advice.reason}."]
-    lines += [f"  {line}" for line in (_loss(advice), _cost(advice), _not_quality(m)) if line]
+    lines += [f"  {line}" for line in (_loss(advice), _cost(advice), _otherwise(advice), _not_quality(m)) if line]
     if m.trials or m.efforts:
         lines += ["", f"Candidates by {m.unit}, the cheapest first (* meets the tolerance)"]
-        lines += [_candidate(m, trial) for trial in m.everything]
+        width = min(64, max(len(trial.name) for trial in m.everything))
+        lines += [_candidate(m, trial, width) for trial in m.everything]
     lines += ["", "What was found"]
     for finding in advice.findings:
         mark = "  ! " if finding.warns else "  - "
@@ -54,13 +55,15 @@ def _headline(advice: Any) -> str:
         return "Use terminal correction: no projection on the way and, with closing='none', none at the end."
     if trial.kind == "terminal":
         return "Use terminal correction: no projection on the way, one at the end."
-    if trial.how or trial.kind == "inexact":
-        unit = ", advice.schedule and unit='iteration'" if trial.kind == "inexact" else ""
-        return f"Use a cheaper projection at every step: {trial.how or trial.name} (advice.constraint{unit})."
+    if trial.how and trial.kind in ("stepwise", "inexact"):
+        return f"Use a cheaper projection at every step: {trial.how} (advice.constraint with advice.schedule)."
     if trial.kind == "stepwise":
         return "Use stepwise correction: project after every step."
-    share = f"B/T = {trial.budget / m.n_steps:.2f}"
-    return f"Use {trial.kind} correction with {trial.budget} of {m.n_steps} projections ({share})."
+    shared = ", shared by the batch" if trial.way.shared else ""
+    text = f"Use {trial.kind} correction with {trial.budget} of {m.n_steps} "
+    if trial.how:
+        return f"{text}steps{shared}, and a cheaper projection: {trial.how} (advice.constraint with advice.schedule)."
+    return f"{text}projections (B/T = {trial.budget / m.n_steps:.2f}){shared}."
 
 
 def _loss(advice: Any) -> str:
@@ -108,20 +111,34 @@ def _cost(advice: Any) -> str:
     return f"{text}."
 
 
+def _otherwise(advice: Any) -> str:
+    """Return what is nearest for half of the cost, if full projection is recommended."""
+    m = advice.measured
+    if advice.trial is not m.stepwise:
+        return ""
+    half = [t for t in m.everything if t.cost(m.unit) <= 0.5 * m.stepwise.cost(m.unit) and t is not m.terminal]
+    best = min(half, key=lambda trial: m.goal.lost(trial).mean, default=None)
+    return (
+        ""
+        if best is None
+        else f"For at most half of the {m.unit}, the nearest is {best.name}: loss {m.goal.lost(best)}."
+    )
+
+
 def _not_quality(m: Measured) -> str:
     if m.goal.quality is not None:
         return ""
     return "Nearness to full projection is not quality: full projection may be worse. Give quality= to go by yours."
 
 
-def _candidate(m: Measured, trial: Trial) -> str:
+def _candidate(m: Measured, trial: Trial, width: int) -> str:
     cost = f"{trial.projections:6.1f} projections"
     cost += f", {trial.iterations:6.1f} iterations" if m.iterates else ""
     cost += f", {_time(trial.seconds):>8}" if m.unit == "seconds" else ""
     again = next((one for one in m.rejected if one.name == trial.name), None)
     met = "*" if m.goal.tolerance is not None and m.goal.met(trial) and again is None else " "
     on_fresh = "" if again is None else f"; on fresh seeds {m.goal.lost(again)}"
-    return f"  {met} {trial.name:42.42} {cost}, loss {m.goal.lost(trial)}{on_fresh}"
+    return f"  {met} {trial.name:{width}.{width}} {cost}, loss {m.goal.lost(trial)}{on_fresh}"
 
 
 def _measured_on(m: Measured, chosen: Trial) -> str:
@@ -131,7 +148,9 @@ def _measured_on(m: Measured, chosen: Trial) -> str:
     elif m.calibrated:
         text += f", calibrated on {m.calibrated} others"
     text += f", measured once more on {m.fresh} that chose nothing" if m.fresh else ""
-    text += f"; {m.batches} batches in all. Intervals are 95%, bootstrapped over {m.units}"
+    text += f"; {m.batches} batches in all"
+    text += f", paid back after {m.paid_back:.3g} samples" if math.isfinite(m.paid_back) else ""
+    text += f". Intervals are 95%, bootstrapped over {m.units}"
     text += " and left out if a few of them hold most of the spread."
     if not m.fresh and chosen not in (m.terminal, m.stepwise):
         text += " The choice was made on the same rollouts, so its loss is optimistic: measure it on other seeds."
@@ -260,15 +279,8 @@ def _tails(m: Measured) -> Finding | None:
     return Finding("tails", False, text)
 
 
-def _middle(m: Measured, kind: str) -> Trial | None:
-    """Return the trial of a kind nearest to a quarter of the steps."""
-    trials = [trial for trial in m.trials if trial.kind == kind]
-    return min(trials, key=lambda trial: abs(trial.budget - m.n_steps / 4), default=None)
-
-
 def _concentration(m: Measured) -> Finding | None:
-    periodic = _middle(m, "periodic")
-    others = [trial for kind in ("window", "planned", "adaptive") if (trial := _middle(m, kind)) is not None]
+    periodic, others = m.level.get("periodic"), [trial for kind, trial in m.level.items() if kind != "periodic"]
     if periodic is None or not others:
         return None
     full = m.stepwise.measured
@@ -281,9 +293,9 @@ def _concentration(m: Measured) -> Finding | None:
     if math.isnan(left.mean):
         return Finding("concentration", False, f"Concentration: {held}. Periodic correction may lose nothing at all.")
     if m.concentration < _DIFFUSE and gain < _GAIN:
-        text = f"The defect is diffuse: {held}, and at a quarter of the budget {lowers}."
+        text = f"The defect is diffuse: {held}, and with {periodic.budget} projections {lowers}."
         return Finding("diffuse-defect", True, f"{text} Periodic correction is competitive.")
-    return Finding("concentration", False, f"Concentration: {held}. At a quarter of the budget {lowers}.")
+    return Finding("concentration", False, f"Concentration: {held}. With {periodic.budget} projections {lowers}.")
 
 
 def _lasting(m: Measured) -> Finding | None:
@@ -339,7 +351,7 @@ def _price_of_projection(m: Measured) -> Finding:
 
 
 def _calibration(m: Measured) -> Finding | None:
-    periodic, adaptive = _middle(m, "periodic"), _middle(m, "adaptive")
+    periodic, adaptive = m.level.get("periodic"), m.level.get("adaptive")
     if periodic is None or adaptive is None:
         return None
     found = verdict(paired(adaptive.measured, periodic.measured))

@@ -1,18 +1,24 @@
-"""Schedules and cheaper projections tried out: what each loses against full projection, and what it costs."""
+"""Ways to correct tried out: what each loses against full projection, and what it costs.
+
+A way is a schedule (when) with a projection (how): the constraint's own, a cheaper variant, or single iterations of its
+solver. Ways are compared at equal work, cheap ones first.
+"""
 
 from __future__ import annotations
 
 import math
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from trimtab.advice.checks import Effects, Stability
+from trimtab.core.budget import PerBatch
 from trimtab.core.constraint import Constraint
 from trimtab.core.metrics import Distance, measured_distance, nepe, path_error
 from trimtab.core.problem import Problem
@@ -23,11 +29,13 @@ from trimtab.core.repeatable import as_record
 from trimtab.core.runner import RunBatch, Runs, checked
 from trimtab.core.schedule import Schedule, Watched
 from trimtab.core.statistics import Signs, Summary, count_signs, paired, ratio
-from trimtab.prices import Plan, Price, calibrate
+from trimtab.prices import Allowance, Plan, Price, Thresholds, calibrate
 from trimtab.prices.collect import check_schedule_is_used, same_batch
+from trimtab.prices.iterations import counts_with_closing
+from trimtab.prices.race import EVEN, fixed_plans
 from trimtab.schedules import Inexact, Periodic, Stepwise, Terminal, Window
 
-__all__ = ["KINDS", "Cost", "Evaluation", "Finding", "Goal", "Kind", "Measured", "Search", "Trial"]
+__all__ = ["KINDS", "Cost", "Evaluation", "Finding", "Goal", "Kind", "Measured", "Search", "Trial", "Way"]
 
 Cost = Literal["seconds", "projections", "iterations"]
 Kind = Literal["terminal", "periodic", "window", "planned", "adaptive", "inexact", "stepwise"]
@@ -38,8 +46,15 @@ KINDS: tuple[Kind, ...] = ("terminal", "inexact", "stepwise", "periodic", "windo
 FAR = 10.0
 """A landing so many times the median is far out."""
 
-_FIRST = 0.25  # share of the steps that every kind is tried at first
-_SEARCHES = 2  # budgets per kind after that
+ONE_ITERATION = "1 iteration"
+"""How a constraint without cheaper variants is corrected a little: by one iteration of its solver."""
+
+_FIRST = 0.25  # share of the cost of full projection that every way is tried at first
+_REFINED = 2  # ways that are followed up
+_NEAR = 1.5  # a way that loses more than so many times as much as the best one is not followed up if that one will do
+_SEARCHES = 3  # further budgets of each
+_LEAST_MOVE = 0.25  # of the gap between two budgets: a search moves at least so far from either
+_LOSSLESS = 0.5  # of the tolerance: what a cheaper projection may lose at every step to replace the whole one
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,17 +86,33 @@ class Goal:
 
     def met(self, trial: Trial) -> bool:
         """Return whether the whole interval of the loss is within the tolerance."""
-        return (trial.kind == "stepwise" and not trial.how) or self.lost(trial).high <= (self.tolerance or 0.0)
+        return trial.way == STEPWISE or self.lost(trial).high <= (self.tolerance or 0.0)
+
+
+class Way(NamedTuple):
+    """When and how to correct, at any budget."""
+
+    kind: Kind  # kind of schedule
+    how: str = ""  # the name of a cheaper projection; "" for the constraint itself
+    shared: bool = False  # whether the samples of a batch share the budget
+
+    def named(self, budget: int) -> str:
+        """Return what it is with a budget, in words."""
+        if self.kind == "terminal":
+            return "one projection at the end"
+        if self.kind in ("stepwise", "inexact"):
+            return f"{self.how or 'a full projection'} at every step"
+        shared = ", shared by the batch" if self.shared else ""
+        return f"{self.how + ', ' if self.how else ''}{self.kind} with {budget}{shared}"
 
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """One way to correct, measured."""
+    """One way to correct with one budget, measured."""
 
-    kind: Kind  # kind of schedule
+    way: Way  # when and how
     budget: int  # corrections per sample
     schedule: Schedule  # the schedule
-    how: str  # the name of a cheaper projection; "" for the constraint itself
     measured: Tensor  # the measure of each sample or group, (n,), lower is better
     loss: Summary  # the share of full projection's gain that is lost: 0 is full projection, 1 is terminal projection
     excess: Summary  # the mean of `measured` minus that of full projection, in the unit of the measure
@@ -95,6 +126,16 @@ class Trial:
     missing: int  # number of samples without a measure
 
     @property
+    def kind(self) -> Kind:
+        """Return the kind of schedule."""
+        return self.way.kind
+
+    @property
+    def how(self) -> str:
+        """Return the name of a cheaper projection; "" for the constraint itself."""
+        return self.way.how
+
+    @property
     def never_projects(self) -> bool:
         """Return whether nothing is ever projected (a terminal schedule with closing='none')."""
         return self.projections == 0
@@ -102,16 +143,14 @@ class Trial:
     @property
     def name(self) -> str:
         """Return what it is, in words."""
-        if self.how:
-            return f"{self.how} at every step"
-        if self.kind == "inexact":
-            return f"{self.schedule.per_step:g} iterations per step"  # type: ignore[attr-defined]
-        ends = {"terminal": "one projection at the end", "stepwise": "a full projection at every step"}
-        return ends.get(self.kind) or f"{self.kind} with {self.budget}"
+        return self.way.named(self.budget)
 
     def cost(self, unit: Cost) -> float:
         """Return the cost per sample in a unit."""
         return {"seconds": self.seconds, "projections": self.projections, "iterations": self.iterations}[unit]
+
+
+TERMINAL, STEPWISE = Way("terminal"), Way("stepwise")
 
 
 class Evaluation:
@@ -120,15 +159,16 @@ class Evaluation:
     def __init__(self, run: RunBatch, problem: Problem | None, goal: Goal, progress: Progress, check: bool = True):
         """Run the terminal batch, twice if it is to be checked, and the stepwise batch."""
         self.run_batch, self.problem, self.goal, self.progress = run, problem, goal, progress
-        self.batches, self.broken = 0, ""
+        self.broken, self.batches, self.spent = "", 0, Counter[str]()
+        self._cheaper: dict[str, RunBatch] = {}
         progress("terminal and stepwise rollouts")
         self.alone = checked(run, Watched(Terminal())) if check else as_record(run(Watched(Terminal())))
-        self.count(2 if check else 1)
+        self.count(self.alone, 2 if check else 1)
         self._tried = False  # the quality, which may fail at once but not later
         if goal.quality is not None:
             self.measure(self.alone)
         self._tried = True
-        self.reference = self.run(Watched(Stepwise()))
+        self.reference = self.run(Stepwise())
         check_schedule_is_used(self.alone, self.reference)
         self.n = self.alone.defects.shape[1]
         self.looks_project = self.alone.calls["defect"] == 0  # a defect that projects is counted as a projection
@@ -138,8 +178,8 @@ class Evaluation:
         self.full, self.closed = self.measure(self.reference), self.measure(self.alone)
         self.gain = paired(self.closed, self.full, self.clusters)
         nothing = int(self.alone.closing_rule == "paid")
-        self.terminal = self.judge("terminal", nothing, Terminal(), self.alone)
-        self.stepwise = self.judge("stepwise", self.n_steps, Stepwise(), self.reference)
+        self.terminal = self.judge(TERMINAL, nothing, Terminal(), self.alone)
+        self.stepwise = self.judge(STEPWISE, self.n_steps, Stepwise(), self.reference)
 
     @property
     def n_steps(self) -> int:
@@ -157,6 +197,11 @@ class Evaluation:
         return self.stepwise.iterations > 1.001 * self.stepwise.projections
 
     @property
+    def unit(self) -> Cost:
+        """Return the cost that decides: if the solver iterates, equal projections are not equal work."""
+        return "iterations" if self.goal.cost == "projections" and self.iterates else self.goal.cost
+
+    @property
     def worth_following(self) -> bool:
         """Return whether full projection is better than terminal projection, as far as can be told.
 
@@ -167,19 +212,26 @@ class Evaluation:
         signs = count_signs(self.full, self.closed, self.clusters)
         return self.gain.low > 0 if self.gain.reliable else signs.lower > signs.higher and signs.p < 0.05
 
-    def count(self, batches: int = 1) -> None:
-        """Count batches that were run."""
+    def count(self, run: Rollout, batches: int = 1) -> None:
+        """Count batches that were run, and what they cost."""
         self.batches += batches
+        total = {"seconds": sum(run.seconds.values()), "projections": int(run.paid.sum())}
+        if run.unit == "iteration":
+            total["projections"] = int(run.projected.sum() + run.closing.sum())
+        for unit, one in (total | {"iterations": int(run.all_iterations.sum())}).items():
+            self.spent[unit] += batches * one  # type: ignore[assignment]
         self.progress.batch(batches)
 
-    def run(self, schedule: Schedule, how: str = "", **options: Any) -> Rollout:
+    def run(self, schedule: Schedule, how: str = "") -> Rollout:
         """Run the batch under a schedule, with a cheaper projection if it is named."""
         run = self.run_batch
-        if how or options:
-            closing = {"closing": self.alone.closing_rule, "measure_defects": True}
-            _, run = self.changed(partial(_with_cheaper, how=how), **closing | options)
-        record = same_batch(run(schedule), self.alone)
-        self.count()
+        if how:
+            if how not in self._cheaper:
+                closing = {"closing": self.alone.closing_rule}
+                self._cheaper[how] = self.changed(partial(_with_cheaper, how=how), **closing)[1]
+            run = self._cheaper[how]
+        record = same_batch(run(Watched(schedule)), self.alone)
+        self.count(record)
         return record
 
     def changed(self, change: Callable[[Problem], Problem], **options: Any) -> tuple[Problem, RunBatch]:
@@ -219,24 +271,23 @@ class Evaluation:
             found = torch.full((run.projected.shape[1],), torch.nan, dtype=torch.float64)
         return torch.where(found.isinf(), torch.nan, found)
 
-    def judge(self, kind: Kind, budget: int, schedule: Schedule, run: Rollout, how: str = "") -> Trial:
+    def judge(self, way: Way, budget: int, schedule: Schedule, run: Rollout) -> Trial:
         """Return what a run, whose defects were measured, lost and cost."""
         measured = self.measure(run)
         landing = run.landing
         far = int((landing > FAR * landing.median()).sum()) if float(landing.median()) > 0 else 0
         looks = self.goal.defect_cost * self.n_steps * schedule.uses_defects
         return Trial(
-            kind=kind,
+            way=way,
             budget=budget,
             schedule=schedule,
-            how=how,
             measured=measured,
-            loss=self._loss(kind, how, measured),
+            loss=self._loss(way, measured),
             excess=paired(measured, self.full, self.clusters),
             worse=count_signs(measured, self.full, self.clusters),
             nepe=float(nepe(path_error(run).double(), *self.ends).nanmean()),
             endpoint=float(measured_distance(self.goal.distance, run.final, self.reference.final).double().mean()),
-            seconds=self.seconds(run, kind, schedule.uses_defects),
+            seconds=self.seconds(run, way.kind, schedule.uses_defects),
             projections=self._projections(run) + looks,
             iterations=run.all_iterations.double().mean().item(),
             far=far,
@@ -245,17 +296,14 @@ class Evaluation:
 
     def again(self, trial: Trial) -> Trial:
         """Return a trial of another evaluation, measured on this one."""
-        options = {"unit": "iteration"} if trial.kind == "inexact" else {}
-        plain = bool(trial.how or options)
-        run = self.run(trial.schedule if plain else Watched(trial.schedule), trial.how, **options)
-        return self.judge(trial.kind, trial.budget, trial.schedule, run, trial.how)
+        return self.judge(trial.way, trial.budget, trial.schedule, self.run(trial.schedule, trial.how))
 
-    def _loss(self, kind: Kind, how: str, measured: Tensor) -> Summary:
+    def _loss(self, way: Way, measured: Tensor) -> Summary:
         """Return the share of full projection's gain that is lost; the two ends are 0 and 1 by definition."""
         if not float((self.closed - self.full).nanmean()) > 0:
             return Summary(math.nan)
-        if kind in ("terminal", "stepwise") and not how:
-            end = float(kind == "terminal")
+        if way in (TERMINAL, STEPWISE):
+            end = float(way == TERMINAL)
             return Summary(end, end, end, end, len(measured), 0.0, len(measured), True)
         return ratio(measured - self.full, self.closed - self.full, self.clusters)
 
@@ -276,14 +324,15 @@ class Evaluation:
 
 
 class Search:
-    """Candidates tried on one evaluation; prices are calibrated on `calibrating`, a problem or a run function."""
+    """Ways tried on one evaluation; prices are calibrated on `calibrating`, a problem or a run function."""
 
     def __init__(self, at: Evaluation, calibrating: Any, price: Price | None, thorough: bool, engine: Any) -> None:
         """Start with the two ends."""
         self.at, self.goal, self.calibrating = at, at.goal, calibrating
         self.thorough, self.engine = thorough, engine
-        self.trials: dict[tuple[str, int], Trial] = {}
+        self.trials: dict[tuple[Way, int], Trial] = {}
         self.efforts: list[Trial] = []
+        self.few: dict[str, int] = {}  # cheaper projections that stop early, and after how many iterations
         self.finals: dict[str, Any] = {}
         self.given: Kind | None = None
         self.prices: dict[str, Price] = {}
@@ -293,31 +342,96 @@ class Search:
             self.prices[self.given] = price
 
     @property
-    def kinds(self) -> tuple[Kind, ...]:
-        """Return the kinds to try: a defect that is constant, or that costs a projection, decides nothing."""
-        blind = self.at.constant or self.at.looks_project
-        return ("periodic", "window", self.given or ("planned" if blind else "adaptive"))
-
-    @property
     def everything(self) -> list[Trial]:
         """Return all trials, with both ends."""
         return [self.at.terminal, *self.efforts, *self.trials.values(), self.at.stepwise]
 
-    def try_efforts(self) -> None:
-        """Try cheaper projections, and a few iterations, at every step; problems only."""
+    @property
+    def good(self) -> list[Trial]:
+        """Return the trials that meet the tolerance, full projection among them."""
+        found = [trial for trial in self.efforts if self.goal.met(trial)]
+        for way in dict.fromkeys(way for way, _ in self.trials):
+            found += [trial for trial in self.meeting(way) if trial.way == way]
+        return [*found, self.at.stepwise]
+
+    def explore(self) -> dict[str, Trial]:
+        """Try cheaper projections at every step, then all ways at equal work, and follow up the best.
+
+        Returns:
+            By kind, the cheapest trial that does what was asked.
+        """
+        self._try_efforts()
+        unit, goal = self.at.unit, self.goal
+        cheapest = min((trial.cost(unit) for trial in self.efforts if goal.met(trial)), default=math.inf)
+        level = min(_FIRST * self.at.stepwise.cost(unit), cheapest / 2)
+        blind = self.at.constant or self.at.looks_project
+        kinds: list[Kind] = ["periodic", "window", self.given or ("planned" if blind else "adaptive")]
+        ways = [way for how in self._hows() for kind in kinds if self._fits(way := Way(kind, how))]
+        first = {way: self.trial(way, self._budget_at(way, level)) for way in ways}
+        by_loss = sorted(ways, key=lambda way: goal.lost(first[way]).mean)
+        best = by_loss[0]
+        if best.kind == "adaptive" and self.at.alone.groups is None:
+            shared = best._replace(shared=True)
+            self.trial(shared, first[best].budget)
+            by_loss.insert(0, shared)
+        found: dict[str, Trial] = {}
+        near = _NEAR * goal.lost(first[best]).mean
+        for count, way in enumerate(by_loss):
+            done = count >= _REFINED or (count and found and goal.lost(first.get(way, first[best])).mean > near)
+            if done and not self.thorough and goal.limit is None:
+                break
+            trial = self.search(way)
+            if trial is not None and trial.cost(unit) < found.get(way.kind, self.at.stepwise).cost(unit):
+                found[way.kind] = trial
+        return found
+
+    def _try_efforts(self) -> None:
+        """Try cheaper projections, and a few iterations, at every step until one will do; problems only."""
         at, problem = self.at, self.at.problem
         if problem is None or at.alone.groups is not None:
             return
         variants: dict[str, Any] = dict(problem.constraint.cheaper())
-        few = {how: int(one.iterations) for how, one in variants.items() if _stops_early(one)}
-        if problem.constraint.improves and at.iterates and not few:
-            variants[""], few[""] = problem.constraint, 1
-        for how in sorted(variants, key=lambda name: name not in few):  # the cheapest first
-            schedule = Inexact(few[how]) if how in few else Stepwise()
-            kind: Kind = "inexact" if how in few else "stepwise"
-            at.progress(f"projecting with {how or 'one iteration'} at every step")
-            run = at.run(schedule, how, **({"unit": "iteration"} if how in few else {}))
-            self.efforts.append(at.judge(kind, at.n_steps, schedule, run, how))
+        self.few = {how: int(one.iterations) for how, one in variants.items() if _stops_early(one)}
+        if problem.constraint.improves and at.iterates and not self.few:
+            variants[ONE_ITERATION], self.few[ONE_ITERATION] = problem.constraint, 1
+        for how in sorted(variants, key=lambda name: self.few.get(name, math.inf)):  # the cheapest first
+            few = self.few.get(how, 0)
+            schedule = Inexact(few) if few else Stepwise()
+            at.progress(f"projecting with {how} at every step")
+            way = Way("inexact" if few else "stepwise", how)
+            self.efforts.append(at.judge(way, at.n_steps, schedule, at.run(schedule, how)))
+            if self.goal.limit is None and self.goal.met(self.efforts[-1]):
+                break
+
+    def _hows(self) -> list[str]:
+        """Return the projections to schedule: the cheapest whole one, and a few iterations if they may do."""
+        goal, unit = self.goal, self.at.unit
+        most = math.inf if goal.tolerance is None else goal.tolerance
+
+        def whole(trial: Trial) -> bool:
+            return trial.how not in self.few and goal.lost(trial).mean <= _LOSSLESS * most
+
+        cheap = min(
+            (trial for trial in (self.at.stepwise, *self.efforts) if trial.way == STEPWISE or whole(trial)),
+            key=lambda trial: trial.cost(unit),
+        )
+        few = [trial.how for trial in self.efforts if trial.how in self.few and goal.lost(trial).mean <= most]
+        return [cheap.how, *few[:1]]
+
+    def _fits(self, way: Way) -> bool:
+        """Return whether there is a schedule for a way: by price, only thresholds can buy single iterations."""
+        if way.kind in ("periodic", "window") or way.how not in self.few:
+            return True
+        return self.few[way.how] == 1 and isinstance(self.price(way.kind), Thresholds)
+
+    def _at_every_step(self, how: str) -> Trial:
+        """Return the trial that corrects in a way at every step."""
+        return next((trial for trial in self.efforts if trial.how == how), self.at.stepwise)
+
+    def _budget_at(self, way: Way, level: float) -> int:
+        """Return the budget of a way that costs about as much as the level."""
+        share = level / max(self._at_every_step(way.how).cost(self.at.unit), 1e-300)
+        return max(2, min(round(share * self.at.n_steps), self.most(way)))
 
     def price(self, kind: str) -> Price:
         """Return the price of a kind, calibrated when first asked for."""
@@ -343,61 +457,72 @@ class Search:
             self.prices[kind] = found
         return self.prices[kind]
 
-    def schedule(self, kind: Kind, budget: int) -> Schedule:
-        """Return the schedule of a kind for a budget, the closing projection included."""
-        if kind == "periodic":
+    def schedule(self, way: Way, budget: int) -> Schedule:
+        """Return the schedule of a way for a budget, the closing projection included."""
+        T, few = self.at.n_steps, self.few.get(way.how)
+        if few and way.kind in ("periodic", "window"):
+            steps = fixed_plans(T - 1, T - 1)[EVEN if way.kind == "periodic" else "last steps"]
+            return _few_at(steps, few).at(few * (budget - 1) + 1)
+        if way.kind == "periodic":
             return Periodic(budget)
-        return Window(self.at.n_steps - budget) if kind == "window" else self.price(kind).at(budget)
+        if way.kind == "window":
+            return Window(T - budget)
+        price = self.price(way.kind)
+        if few:
+            price = _of_single_iterations(price)
+        return price.at(PerBatch(budget) if way.shared else budget)
 
-    def trial(self, kind: Kind, budget: int) -> Trial:
+    def trial(self, way: Way, budget: int) -> Trial:
         """Return one trial; each is run once."""
         at = self.at
         if budget <= at.terminal.budget:
             return at.terminal
         if budget >= at.n_steps:
-            return at.stepwise
-        if (kind, budget) not in self.trials:
-            schedule = self.schedule(kind, budget)
-            at.progress(f"{kind} correction with {budget} of {at.n_steps}")
-            run = at.run(Watched(schedule))
-            found = self.trials[kind, budget] = at.judge(kind, budget, schedule, run)
+            return self._at_every_step(way.how)
+        if (way, budget) not in self.trials:
+            schedule = self.schedule(way, budget)
+            at.progress(f"{way.named(budget)} of {at.n_steps}")
+            run = at.run(schedule, way.how)
+            found = self.trials[way, budget] = at.judge(way, budget, schedule, run)
             self.finals[found.name] = run.final
-        return self.trials[kind, budget]
+        return self.trials[way, budget]
 
-    def most(self, kind: str) -> int:
+    def most(self, way: Way) -> int:
         """Return the largest budget below T; a price made earlier may end before."""
-        price = self.prices.get(kind)
+        price = self.prices.get(way.kind)
         return self.at.n_steps - 1 if price is None else min(self.at.n_steps - 1, price.budget)
 
-    def known(self, kind: str) -> list[Trial]:
-        """Return the trials of a kind by budget, with both ends; a short price has no upper end."""
-        between = [trial for (name, _), trial in self.trials.items() if name == kind]
-        ends = [self.at.terminal, *([] if self.most(kind) < self.at.n_steps - 1 else [self.at.stepwise])]
-        return sorted([*between, *ends], key=lambda trial: trial.budget)
+    def known(self, way: Way) -> list[Trial]:
+        """Return the trials of a way by budget, with both ends; a short price has no upper end."""
+        between = [trial for (one, _), trial in self.trials.items() if one == way]
+        upper = [] if self.most(way) < self.at.n_steps - 1 else [self._at_every_step(way.how)]
+        return sorted([self.at.terminal, *between, *upper], key=lambda trial: trial.budget)
 
-    def search(self, kind: Kind) -> Trial | None:
-        """Return the cheapest trial of a kind that does what was asked; None if none does."""
-        goal, most = self.goal, self.most(kind)
-        self.trial(kind, max(2, min(round(_FIRST * self.at.n_steps), most)))
-        for count in range(_SEARCHES + 1):
-            budget = self._next(kind, most)
-            found = goal.limit is not None or len(self.meeting(kind)) > 1
-            if budget is None or (count == _SEARCHES and found):
+    def search(self, way: Way) -> Trial | None:
+        """Return the cheapest trial of a way that does what was asked; None if none does."""
+        goal, unit = self.goal, self.at.unit
+        for _ in range(_SEARCHES):
+            budget = self._next(way)
+            if budget is None:
                 break
-            self.trial(kind, budget)
+            # a budget that costs more than what is known to do is of no use
+            cost = budget / self.at.n_steps * self._at_every_step(way.how).cost(unit)
+            if goal.limit is None and not self.thorough and cost >= min(trial.cost(unit) for trial in self.good):
+                break
+            self.trial(way, budget)
         if goal.limit is not None:
-            fitting = [trial for trial in self.known(kind) if trial.seconds <= goal.limit]
+            fitting = [trial for trial in self.known(way) if trial.seconds <= goal.limit]
             return min(fitting, key=lambda trial: goal.lost(trial).mean, default=None)
-        return next(iter(self.meeting(kind)), None)
+        return next(iter(self.meeting(way)), None)
 
-    def meeting(self, kind: str) -> list[Trial]:
-        """Return the trials of a kind that meet the tolerance, as all with larger budgets do, by budget."""
-        known = self.known(kind)
+    def meeting(self, way: Way) -> list[Trial]:
+        """Return the trials of a way that meet the tolerance, as all with larger budgets do, by budget."""
+        known = self.known(way)
         return known[first_within([self.goal.met(trial) for trial in known]) :]
 
-    def _next(self, kind: Kind, most: int) -> int | None:
+    def _next(self, way: Way) -> int | None:
         """Return the budget to try next, between the last that fails and the first that does what was asked."""
-        goal, known = self.goal, self.known(kind)
+        goal, known, most = self.goal, self.known(way), self.most(way)
         if goal.limit is not None:
             ok, value, target = [t.seconds > goal.limit for t in known], [t.seconds for t in known], goal.limit
         else:
@@ -411,8 +536,20 @@ class Search:
             return None
         if at == len(known):
             return most
-        share = _between(value[at - 1], value[at], target)
+        share = min(max(_between(value[at - 1], value[at], target), _LEAST_MOVE), 1 - _LEAST_MOVE)
         return min(max(round(low + share * (high - low)), low + 1), high - 1)
+
+
+def _few_at(masks: Tensor, few: int) -> Allowance:
+    """Return a few iterations at planned steps, (B + 1, T - 1) bool, and a whole projection at the last one."""
+    steps = torch.arange(few * (len(masks) - 1) + 1) // few
+    return Allowance(counts_with_closing(few * masks[steps].to(torch.int16), 1), method=f"{few} iterations")
+
+
+def _of_single_iterations(price: Price) -> Thresholds:
+    """Return thresholds of projections as such that buy a single iteration instead."""
+    assert isinstance(price, Thresholds)
+    return replace(price, unit="iteration", onward=torch.full_like(price.table, torch.inf))
 
 
 def first_within(ok: Sequence[bool]) -> int:
@@ -454,7 +591,7 @@ def cheaper_constraint(constraint: Constraint, how: str) -> Constraint:
     A variant that stops early does not end feasible. Its solver is returned instead, to be run by `Inexact`, after
     which the closing projection is a whole one.
     """
-    found = constraint.cheaper()[how] if how else constraint
+    found = constraint.cheaper()[how] if how not in ("", ONE_ITERATION) else constraint
     solver: Constraint = getattr(found, "constraint", found) if _stops_early(found) else found
     return solver
 
@@ -509,6 +646,7 @@ class Measured:
     # the recommended final samples, and those of full projection on fresh seeds; None if there are none
     samples: tuple[Any, Any] | None
     batches: int  # number of batches that were run
+    paid_back: float  # number of samples after which the advice has saved what it cost; inf if it saves nothing
     given: bool = False  # whether the price was made earlier
     broken: str = ""  # the error of the quality, if it failed on the way
 
@@ -531,6 +669,14 @@ class Measured:
         return min(known or [self.stepwise], key=lambda trial: float(trial.measured.mean()))
 
     def of(self, kind: str) -> list[Trial]:
-        """Return the trials of a kind by budget, between the terminal and the stepwise one."""
-        between = [trial for trial in self.trials if trial.kind == kind]
+        """Return the trials of whole projections of a kind by budget, between the terminal and the stepwise one."""
+        between = [trial for trial in self.trials if trial.way == Way(kind)]  # type: ignore[arg-type]
         return [self.terminal, *sorted(between, key=lambda trial: trial.budget), self.stepwise]
+
+    @property
+    def level(self) -> dict[str, Trial]:
+        """Return by kind the trials that were first tried, of one projection and with equal budgets."""
+        first = self.trials[:1]
+        return {
+            t.kind: t for t in self.trials for f in first if (t.how, t.budget, t.way.shared) == (f.how, f.budget, False)
+        }

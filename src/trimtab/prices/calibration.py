@@ -133,9 +133,9 @@ def calibrate(
         raise ValueError(
             "a calibration seed is repeated, and a repeated rollout shows nothing new: give each seed once"
         )
-    if problem is not None and judge is None and set(objective_weights(objective)) == {"path"}:
-        if not problem.constraint.is_projection:
-            warn_of_path_error(problem.constraint, "calibrate(…, quality=…)", stacklevel=2)
+    is_path = judge is None and set(objective_weights(objective)) == {"path"}
+    if problem is not None and is_path and not problem.constraint.is_projection:
+        warn_of_path_error(problem.constraint, "calibrate(…, quality=…)", stacklevel=2)
     tell = progress_of("calibrate", progress)
     cost_of = partial(calibration_cost, method, budget=budget, objective=objective, unit=unit, check=check)
     with tell, open_runner(engine, tell, source) as runner:
