@@ -49,7 +49,6 @@ _METRICS = {
     ),
     "endpoint": ("endpoint distance", "Distance of the final state to that of the stepwise rollout of the same seed."),
     "path_error": ("path error", "The defects of the states kept, summed over the path."),
-    "state_error": ("state error", "Distance to the stepwise rollout of the same seed, summed over the path."),
     "achieved_budget": ("achieved budget", "The share of steps that were projected, without the closing projection."),
 }
 
