@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from study_runs import SWEPT, finished
-from trimtab.evaluation.report import write_report
+from trimtab.evaluation.report import figures, write_report
 from trimtab.evaluation.report.figures import write_figures
 from trimtab.evaluation.report.page import examples
 from trimtab.evaluation.report.study_tables import Cell, Table, all_tables, budget_usage, final_samples, write_tables
@@ -300,6 +300,19 @@ def test_a_study_of_the_baselines_alone_is_drawn_with_periodic(monkeypatch):
     plain = replace(SWEPT, schedules=("terminal", "stepwise", "periodic"), kappas=(), kappa_domains=())
     drawn = [path.name for path in write_report(RunFiles(finished(plain))) if path.suffix == ".svg"]
     assert drawn == ["nepe.svg", "endpoint.svg", "title.svg", "regime.svg"]
+
+
+@pytest.mark.parametrize(
+    ("domains", "shown"),
+    [
+        (("so3-ramp", "terrain-ridge-ramp", "terrain-dome"), ("terrain-ridge-ramp", "terrain-dome")),
+        (("so3-impulse-flow", "so3-flow"), ("so3-impulse-flow", "so3-flow")),
+        (("so3-flow",), (None, "so3-flow")),
+    ],
+)
+def test_the_regime_figure_shows_concentrated_and_even_defects_of_any_dynamics(domains, shown):
+    study = SWEPT.only(domains)
+    assert (figures._first(study, figures._VOLATILE), figures._first(study, figures._SMOOTH)) == shown
 
 
 def test_every_kind_of_dynamics_has_a_frontier_of_its_own(run, summary, monkeypatch):

@@ -53,7 +53,7 @@ def test_all_schedules_coincide_at_the_ends_of_the_grid(small):
     rows = read_rows(small, "so3")
     for end, budget in (("terminal", 0.0), ("stepwise", 1.0)):
         for key in ("periodic", "adaptive:paper"):
-            for column in ("path_error", "endpoint", "state_error", "projections"):
+            for column in ("path_error", "endpoint", "projections"):
                 there = rows.where(schedule=key, budget=budget)[column]
                 assert there.tolist() == rows.where(schedule=end)[column].tolist()
 

@@ -208,7 +208,7 @@ def test_summaries_follow_the_schema(name, request):
     [
         lambda s: s.update(version=1),
         lambda s: s["domains"]["so3"]["schedules"].pop("terminal"),
-        lambda s: s["domains"]["so3"]["schedules"]["periodic"]["0.25"].pop("state_error"),
+        lambda s: s["domains"]["so3"]["schedules"]["periodic"]["0.25"].pop("path_error"),
         lambda s: s["domains"]["so3"]["schedules"]["periodic"].update({"25%": {}}),
         lambda s: s["domains"]["so3"]["win_rate"]["adaptive:paper"].pop("median_improvement"),
         lambda s: s["domains"]["so3"]["concentration"].pop("q"),
@@ -225,8 +225,8 @@ def test_the_schema_notices_what_is_wrong(small, break_it):
 def test_a_summary_is_that_of_its_rows(small):
     result = write_summary(RunFiles(small))["domains"]["so3"]
     rows = read_rows(small, "so3")
-    values = rows.where(schedule="periodic", budget=0.25)["state_error"]
-    got = result["schedules"]["periodic"]["0.25"]["state_error"]
+    values = rows.where(schedule="periodic", budget=0.25)["path_error"]
+    got = result["schedules"]["periodic"]["0.25"]["path_error"]
     assert got["mean"] == pytest.approx(values.mean(), rel=1e-12)
     assert got["se"] == pytest.approx(values.std(ddof=1) / math.sqrt(SMALL.seeds), rel=1e-12)
     assert got["n"] == SMALL.seeds

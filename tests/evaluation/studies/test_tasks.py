@@ -44,7 +44,6 @@ def test_rows_are_the_metrics_of_the_rollouts(reference, direct):
     expected = {
         "path_error": metrics.path_error(run),
         "endpoint": metrics.endpoint_distance(run, stepwise, distance),
-        "state_error": metrics.state_error(run, stepwise, distance),
         "achieved_budget": metrics.achieved_budget(run),
         "concentration": metrics.top_mass(run.defects),
     }
@@ -56,18 +55,18 @@ def test_rows_are_the_metrics_of_the_rollouts(reference, direct):
 
 
 def test_the_reference_is_at_no_distance_from_itself(reference):
-    assert all(row["endpoint"] < 1e-7 and row["state_error"] < 1e-5 for row in reference.rows)
+    assert all(row["endpoint"] < 1e-7 for row in reference.rows)
 
 
 @pytest.mark.parametrize(
     ("bad", "complaint"),
-    [(torch.inf, "states to those of full projection is infinite for 1 of 3 samples"), (torch.nan, "got NaN for")],
+    [(torch.inf, "to full projection is infinite for 1 of 3 samples"), (torch.nan, "got NaN for")],
 )
 def test_a_distance_that_no_mean_can_be_taken_of_is_refused_before_rows_are_kept(
     bad, complaint, reference, monkeypatch
 ):
-    def distance(a, b):  # of a state along the path, whose sum is in the rows too
-        return torch.where(torch.arange(len(a)) == 7, bad, (a - b).flatten(1).norm(dim=1))
+    def distance(a, b):
+        return torch.where(torch.arange(len(a)) == 1, bad, (a - b).flatten(1).norm(dim=1))
 
     monkeypatch.setattr(
         "trimtab.evaluation.studies.work.domain_of", lambda task: replace(domain("so3"), distance=distance)

@@ -35,6 +35,8 @@ _DOMAIN_LOOKS = {
     "terrain": ("#009E73", "^", False),
     "terrain-ridge": ("#009E73", "^", True),
 }
+_VOLATILE = ("terrain-ridge", "so3-impulse")  # defects are concentrated in a few steps
+_SMOOTH = ("terrain-dome", "terrain", "so3")  # on the dome all steps make the same defect
 _COLLISION = "#E3120B"
 _TOLERANCE = 1e-3  # penetration below this is the solver's own
 _METHODS = ("adaptive:dp", "raced", "adaptive:paper")  # budgets of their own, as the one trajectory drawn has
@@ -53,13 +55,12 @@ def write_figures(files: RunFiles, summary: Summary) -> list[Path]:
         for metric, label in (("nepe", "NEPE"), ("endpoint", "endpoint distance")):
             add(f"{metric}{ending}", frontier, summary, metric, label, names)
     if study.example_seeds:
-        for volatile, smooth in (("terrain-ridge", "terrain"), ("so3-impulse", "so3")):  # the last pair is drawn
-            shown = [name for base in (volatile, smooth) if (name := _variant(study, base))]
-            kept = {name: traces_of(files, study, name) for name in shown}
-            if shown and facts[shown[0]].get("surface"):
-                add("title", title, facts[shown[0]]["surface"], kept[shown[0]], study)
-            if len(shown) == 2 or (shown and "regime" not in figures):
-                add("regime", regime, summary, kept, study)
+        volatile, smooth = _first(study, _VOLATILE), _first(study, _SMOOTH)
+        if volatile and facts[volatile]["surface"]:
+            add("title", title, facts[volatile]["surface"], traces_of(files, study, volatile), study)
+        if volatile:
+            kept = {name: traces_of(files, study, name) for name in (volatile, smooth) if name}
+            add("regime", regime, summary, kept, study)
         for name in study.domains:
             if facts[name].get("graph"):
                 add(f"network-{name}", networks, traces_of(files, study, name), facts[name]["graph"], study)
@@ -98,9 +99,9 @@ def _by_dynamics(study: Study) -> dict[str, list[str]]:
     return groups
 
 
-def _variant(study: Study, base: str) -> str | None:
-    """Return the first domain of a study with this base."""
-    return next((name for name in study.domains if base_of(name) == base), None)
+def _first(study: Study, bases: Sequence[str]) -> str | None:
+    """Return the first domain of a study, of any dynamics, that has the first of these bases it has at all."""
+    return next((name for base in bases for name in study.domains if base_of(name) == base), None)
 
 
 def _method(study: Study) -> str:
@@ -246,7 +247,7 @@ def _dots(axis: Any, at: NDArray[Any], size: float, colour: str, marker: str, ed
 
 
 def regime(plt: Any, summary: Summary, examples: Mapping[str, Traces], study: Study) -> Any:
-    """Draw state error over time with projection ticks: a domain with concentrated defects, and one without."""
+    """Draw state error over time with projection ticks: a domain with concentrated defects, and one with even ones."""
     keys = [("terminal", 0.0), *((key, study.table_budget) for key in dict.fromkeys(("periodic", _method(study))))]
     figure, axes = plt.subplots(
         2, len(examples), figsize=(PAGE * len(examples) / 2, 2.6), squeeze=False, sharex="col",
@@ -263,8 +264,8 @@ def regime(plt: Any, summary: Summary, examples: Mapping[str, Traces], study: St
             if which[0] != "terminal":
                 at = steps[trace.projected[:, 0].numpy()]
                 lower.vlines(at, place - 0.42, place + 0.42, color=look.colour, lw=0.9)
-        kind = "volatile" if base_of(name) in ("terrain-ridge", "so3-impulse") else "homogeneous"
-        upper.set_title(f"{domain_label(summary, name)} ({kind})")
+        held = summary["domains"][name]["concentration"]
+        upper.set_title(f"{domain_label(summary, name)}: $C_{{{held['q']}}}$ = {held['mean']:.2f}")
         lower.set_ylim(len(keys) - 0.4, 0.4)
         lower.set_yticks(range(1, len(keys)), [label_of(which[0]) if column == 0 else "" for which in keys[1:]])
         lower.grid(False)

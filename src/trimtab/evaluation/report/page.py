@@ -49,7 +49,6 @@ _METRICS = {
     ),
     "endpoint": ("endpoint distance", "Distance of the final state to that of the stepwise rollout of the same seed."),
     "path_error": ("path error", "The defects of the states kept, summed over the path."),
-    "state_error": ("state error", "Distance to the stepwise rollout of the same seed, summed over the path."),
     "achieved_budget": ("achieved budget", "The share of steps that were projected, without the closing projection."),
 }
 
@@ -100,7 +99,7 @@ _FIGURES = {
     "title": "Figure 1. One seed's path over the ridged terrain: projected at the end only, after every step, and on "
     "schedule with a quarter of the projections.",
     "regime": "Figure 2. Distance to the stepwise path of one seed, and when each schedule projects: where defects are "
-    "concentrated in time (left), and where they are not (right).",
+    "concentrated in time (left), and on a round hill, where every step makes the same defect (right).",
     "nepe-ramp": "Figure 3. NEPE against the budget; diamonds are the paper's numbers. Dynamics: ramp.",
     "nepe-replica": "Figure 3 with dynamics that were fitted to the paper's numbers (replica).",
     "nepe-pdm": "Figure 4. Projected diffusion for trajectories, with the shipped model: NEPE against the budget.",

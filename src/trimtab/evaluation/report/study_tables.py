@@ -8,7 +8,7 @@ from typing import Any
 
 from trimtab.evaluation.domains import SYNTHETIC, base_of, dynamics_of
 from trimtab.evaluation.report.formats import Cell, Table
-from trimtab.evaluation.studies.config import budget_name
+from trimtab.evaluation.studies.config import HOMOGENEOUS, budget_name
 from trimtab.evaluation.studies.rows import read_timing
 from trimtab.evaluation.studies.schedules import STUDY_SCHEDULES
 from trimtab.evaluation.studies.store import RunFiles
@@ -406,7 +406,7 @@ def quality(summary: Summary) -> list[Table]:
 
 def cost(directory: Path, summary: Summary) -> list[Table]:
     """Return projections and seconds by part for the learned samplers, from the timing of a run; none without it."""
-    learned = [name for name in summary["domains"] if base_of(name) not in SYNTHETIC]
+    learned = [name for name in summary["domains"] if base_of(name) not in (*SYNTHETIC, HOMOGENEOUS)]
     timing = read_timing(directory) if learned else []
     rows: list[Row] = []
     for name in learned:

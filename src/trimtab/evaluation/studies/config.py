@@ -15,6 +15,7 @@ from trimtab.evaluation.domains import FLOWS, SYNTHETIC
 
 __all__ = [
     "CALIBRATION_SEED",
+    "HOMOGENEOUS",
     "ITERATED",
     "PRESETS",
     "REFERENCE_SEED",
@@ -43,6 +44,9 @@ SWEPT = ("terminal", "stepwise", "periodic", "adaptive:paper", "adaptive:dp")
 
 ITERATED = ("terminal", "stepwise", "periodic", "inexact", "repeat", "raced")
 """The schedules of a study in iterations."""
+
+HOMOGENEOUS = "terrain-dome"
+"""The domain in which all steps make the same defect, so that timing should not matter."""
 
 CALIBRATION_SEED = 1_000_000
 """The first calibration seed. Evaluation seeds start at 0."""
@@ -229,7 +233,7 @@ _PDM = {
 PRESETS: dict[str, Study] = {
     "main": Study(
         "main",
-        domains=(*_RAMP, *_REPLICA, *SYNTHETIC, *_FLOW, "pdm"),
+        domains=(*_RAMP, *_REPLICA, *SYNTHETIC, *_FLOW, HOMOGENEOUS, "pdm"),
         schedules=(*_PLAIN, "adaptive:dp", "trimtab"),
         seeds=256,
         block=256,
@@ -237,6 +241,7 @@ PRESETS: dict[str, Study] = {
         exceptions={
             **{name: {"schedules": _PLAIN} for name in _REPLICA},
             **dict.fromkeys((*SYNTHETIC, *_FLOW), _ONE_ROW),
+            HOMOGENEOUS: _ONE_ROW | {"schedules": (*_PLAIN, "adaptive:dp")},
             "pdm": _PDM,
         },
     ),

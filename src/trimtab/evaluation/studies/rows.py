@@ -49,7 +49,6 @@ COLUMNS: dict[str, str] = {
     "achieved_budget": "float64",
     "path_error": "float64",
     "endpoint": "float64",
-    "state_error": "float64",
     "nepe": "float64",
     "degenerate": "bool",
     "concentration": "float64",

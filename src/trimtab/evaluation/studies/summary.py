@@ -26,9 +26,9 @@ from trimtab.evaluation.studies.work import GROUP, QUALITY
 
 __all__ = ["relative_improvement", "reported", "reported_beside", "summarise", "summary_schema", "write_summary"]
 
-VERSION = 3
+VERSION = 4
 Q = 0.2
-METRICS = ("nepe", "endpoint", "path_error", "state_error", "achieved_budget")
+METRICS = ("nepe", "endpoint", "path_error", "achieved_budget")
 COMPARED = ("nepe", "endpoint")
 BASELINE = "periodic"
 

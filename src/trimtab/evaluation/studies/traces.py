@@ -58,7 +58,7 @@ class Trace:
 
     @classmethod
     def of(cls, view: View, run: Rollout, state_error: Tensor, k: int) -> Trace:
-        """Take the first k rollouts of a run with kept states and known seeds."""
+        """Take the first k rollouts of a run with kept states and known seeds; `state_error` is theirs, (T, k)."""
         assert run.states is not None
         assert run.seeds is not None
         along = None
@@ -73,7 +73,7 @@ class Trace:
             defects=run.defects[:, :k].double(),
             projected=run.projected[:, :k],
             closing=run.closing[:k],
-            state_error=state_error[:, :k].double(),
+            state_error=state_error.double(),
             path=path.double(),
             along=None if along is None else along.double(),
             iterations=run.iterations[:, :k] if run.unit == "iteration" else None,

@@ -149,8 +149,6 @@ def _rollout(task: Task, made: Domain, inputs: Mapping[str, bytes]) -> Result:
     for i, budget in enumerate(task.budgets):
         block = slice(i * n, (i + 1) * n)
         part = part_of(run, block)
-        apart = _distances_along(part, reference, made.distance)
-        along = finite(apart.sum(dim=0), "the distance of states to those of full projection")
         more: dict[str, list[Any]] = {}
         if task.unit == "iteration":
             more["unit"] = [task.unit] * n
@@ -158,9 +156,11 @@ def _rollout(task: Task, made: Domain, inputs: Mapping[str, bytes]) -> Result:
         if made.quality is not None:
             constraint = problem.constraint.take(torch.arange(block.start, block.stop))
             more |= {f"{QUALITY}{name}": v.tolist() for name, v in made.quality(part.final, constraint).items()}
-        rows += _rows(task, budget, made, part, endpoint_distance(part, reference, made.distance), along, more)
+        ends = finite(endpoint_distance(part, reference, made.distance), "the distance to full projection")
+        rows += _rows(task, budget, made, part, ends, more)
         if task.examples:
-            traces[budget] = Trace.of(made.looks, part, apart, task.examples).as_bytes()
+            along = _distances_along(part, reference, made.distance, task.examples)
+            traces[budget] = Trace.of(made.looks, part, along, task.examples).as_bytes()
     shared = None
     if task.has_output:
         shared = _as_bytes(run.save) if task.schedule == "stepwise" else _finals(run)
@@ -189,10 +189,10 @@ def verify(task: Task, schedule: Schedule, run: Rollout, wanted: Tensor) -> None
         raise StudyError(f"{task.name}: a budget of {asked} {what} was asked for, {spent} were spent")
 
 
-def _distances_along(run: Rollout, reference: Rollout, distance: Distance) -> Tensor:
-    """Return the distance to the reference after each step, (T, n)."""
-    after = (map_leaves(lambda leaf: leaf[1:].flatten(0, 1), states) for states in (run.states, reference.states))
-    return measured_distance(distance, *after).reshape(run.projected.shape)
+def _distances_along(run: Rollout, reference: Rollout, distance: Distance, k: int) -> Tensor:
+    """Return the distance of the first k rollouts to the reference after each step, (T, k)."""
+    after = (map_leaves(lambda leaf: leaf[1:, :k].flatten(0, 1), states) for states in (run.states, reference.states))
+    return measured_distance(distance, *after).reshape(run.n_steps, k)
 
 
 def _rows(
@@ -201,7 +201,6 @@ def _rows(
     made: Domain,
     run: Rollout,
     endpoint: Tensor,
-    state_error: Tensor,
     more: Mapping[str, list[Any]],
 ) -> list[dict[str, Any]]:
     """Return one row per rollout; NEPE is added later, as it needs the terminal rollout too."""
@@ -210,7 +209,6 @@ def _rows(
         "achieved_budget": (run.spent.double() / run.n_steps).tolist(),
         "path_error": path_error(run).double().tolist(),
         "endpoint": endpoint.double().tolist(),
-        "state_error": state_error.double().tolist(),
         "concentration": top_mass(run.defects).double().tolist(),
         "projections": (run.spent + run.closing).tolist(),
         "closing": run.closing.tolist(),

@@ -23,7 +23,6 @@ const METRICS = {
   nepe: { label: 'NEPE', unit: 'normalised excess path error' },
   endpoint: { label: 'endpoint distance', unit: 'distance of the final state to the stepwise one' },
   path_error: { label: 'path error', unit: 'residual defects summed over the path' },
-  state_error: { label: 'state error', unit: 'distance to the stepwise path, summed over the path' },
   achieved_budget: { label: 'achieved budget', unit: IN_ITERATIONS ? 'share of full projection’s iterations that were spent' : 'share of the steps that were projected' },
 };
 const metricLabel = (metric) => METRICS[metric]?.label ?? metric.replaceAll('_', ' '); // a domain's own measures are named by it

@@ -105,14 +105,12 @@ const FORMULAS = {
   nepe: () => [mi('NEPE'), mo('='), math('mfrac', math('mrow', pathErrorOf('schedule'), mo(MINUS), pathErrorOf('stepwise')), math('mrow', pathErrorOf('terminal'), mo(MINUS), pathErrorOf('stepwise')))],
   path_error: () => [math('msub', mi('E'), mtext('path')), mo('='), math('munder', mo('∑'), mi('t')), mi('d'), mo('('), math('msub', mi('x'), math('mrow', mi('t'), mo('+'), math('mn', '1'))), mo(','), mi('M'), mo(')')],
   endpoint: () => [math('msub', mi('E'), mtext('end')), mo('='), mi('ρ'), mo('('), math('msub', mi('x'), mi('T')), mo(','), math('msubsup', mi('x'), mi('T'), mtext('stepwise')), mo(')')],
-  state_error: () => [math('msub', mi('E'), mtext('state')), mo('='), math('munder', mo('∑'), mi('t')), mi('ρ'), mo('('), math('msub', mi('x'), mi('t')), mo(','), math('msubsup', mi('x'), mi('t'), mtext('stepwise')), mo(')')],
   achieved_budget: () => [math('mfrac', math('mn', '1'), mi('T')), math('munder', mo('∑'), mi('t')), mi('σ'), mo('('), mi('t'), mo(')')],
 };
 const MEANING = {
   nepe: 'Each seed is run under this schedule, with a projection after every step, and with none before the end, always with the same noise. A path’s error is the distance from the constraint, added up over its steps. NEPE places it between the two extremes: 0 is as good as projecting always, 1 as bad as projecting only at the end.',
   path_error: 'The distance from the constraint of each state that was kept, after the decision to project or not, added up over all steps. ' + (CLOSING_IS_PAID ? 'At the last one every sample is projected, and the budget pays for it.' : 'The closing projection is not credited.'),
   endpoint: 'The domain’s own distance between the final state and that of the paired stepwise rollout with the same noise. Both are feasible; they need not be the same.',
-  state_error: 'The domain’s own distance between each state and that of the paired stepwise rollout, added up over all steps.',
   achieved_budget: 'How many projections were made during the rollout, as a share of its steps. ' + (CLOSING_IS_PAID ? 'The closing projection, which makes the result feasible, is one of them, for every schedule alike.' : 'A closing projection that makes the result feasible is counted apart, for every schedule alike.'),
 };
 
