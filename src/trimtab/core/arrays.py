@@ -266,7 +266,7 @@ def built(tree: Node, leaves: Iterator[Tensor]) -> Any:
         return _as_kind(next(leaves), make)
     parts = [built(node, leaves) for node in tree.below]
     named = dict(zip(tree.keys, parts, strict=True))
-    if is_dataclass(make):
+    if is_dataclass(tree.kind):
         return make(**named)
     if issubclass(make, dict):
         return named if make is dict else _dict_of(make, named)

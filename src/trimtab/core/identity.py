@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -155,19 +156,19 @@ def _named(thing: Any) -> str | None:
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented))
 _GENERATORS = (np.random.Generator, np.random.BitGenerator, np.random.RandomState, torch.Generator, random.Random)
-_OF_CODE = ("code", "consts", "names", "varnames", "freevars", "cellvars", "argcount", "kwonlyargcount", "flags")
 _OF_NO_CLASS = {"__annotations__", "__dict__", "__firstlineno__", "__module__", "__slotnames__", "__weakref__"}
 
+_OF_CODE = ("code", "consts", "names", "varnames", "freevars", "cellvars", "argcount", "kwonlyargcount", "flags")
 _PARTS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
     (torch.Generator, lambda made: (str(made.device), made.get_state())),
-    (types.CodeType, lambda code: [getattr(code, f"co_{name}") for name in _OF_CODE]),
-    (types.MethodType, lambda method: (method.__func__, method.__self__)),
-    (types.BuiltinFunctionType, lambda method: (method.__module__, method.__qualname__, _owner(method))),
+    (types.CodeType, attrgetter(*(f"co_{name}" for name in _OF_CODE))),
+    (types.MethodType, attrgetter("__func__", "__self__")),
+    (types.BuiltinFunctionType, lambda made: (made.__module__, made.__qualname__, _owner(made))),
     (types.CellType, lambda cell: _contents(cell)),
-    (property, lambda made: (made.fget, made.fset, made.fdel)),
+    (property, attrgetter("fget", "fset", "fdel")),
     (staticmethod | classmethod | functools._lru_cache_wrapper, lambda made: (made.__wrapped__,)),
-    (functools.cached_property, lambda made: (made.func,)),
-    (types.MemberDescriptorType | types.GetSetDescriptorType, lambda made: (made.__name__,)),
+    (functools.cached_property, attrgetter("attrname", "func")),
+    (types.MemberDescriptorType | types.GetSetDescriptorType, attrgetter("__name__", "__qualname__")),
 )
 """What an object of a type is made of, for types that pickle does not take apart."""
 
