@@ -262,8 +262,8 @@ class _Walk:
                 part = _with_hooks_in_order(part)
             if isinstance(part, dict):  # cached properties of installed code follow from the rest of the object
                 known = {key: getattr(type(thing), key, None) for key in part if isinstance(key, str)}
-                cached = {key for key, found in known.items() if isinstance(found, functools.cached_property)}
-                derived = {key for key in cached if not _is_users(known[key].func.__module__)}
+                cached = {key: one for key, one in known.items() if isinstance(one, functools.cached_property)}
+                derived = {key for key, one in cached.items() if not _is_users(one.func.__module__)}
                 part = {key: value for key, value in part.items() if key not in derived}
             yield tuple(part) if isinstance(part, Iterator) else part
 
