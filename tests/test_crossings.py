@@ -17,10 +17,10 @@ ROOT = Path(tt.__file__).parent
 
 # Functions and files: what is crossed today, and 15% more. Lower them as layers go.
 CEILINGS = {
-    "a step of a Corrector": (0, 0),
-    'calibrate(method="paper")': (0, 0),
-    'calibrate(method="dp")': (0, 0),
-    "advise": (0, 0),
+    "a step of a Corrector": (55, 9),
+    'calibrate(method="paper")': (182, 29),
+    'calibrate(method="dp")': (261, 33),
+    "advise": (348, 36),
 }
 
 PROBLEM = tt.Problem(Walk(), Sphere(), range(1000, 1032))

@@ -16,9 +16,10 @@ from trimtab.cli.main import main
 from trimtab.core.rollout import rollout
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my_sampler.py"
-SLOW = EXAMPLE.read_text() + (
+SHORT = EXAMPLE.read_text().replace("n_steps = 60", "n_steps = 20").replace("t % 15 == 9", "t % 5 == 3")
+SLOW = SHORT + (
     "\nimport os\nimport time\n\nclass SlowWalk(Walk):\n    def step(self, x, t, noise):\n"
-    "        time.sleep(float(os.environ.get('PAUSE', 0.005)))\n        return super().step(x, t, noise)\n\n"
+    "        time.sleep(float(os.environ.get('PAUSE', 0.015)))\n        return super().step(x, t, noise)\n\n"
     "def make_slow():\n    return SlowWalk(), make()[1]\n"
 )
 
@@ -107,7 +108,10 @@ def test_every_batch_of_advice_is_kept_those_on_the_projection_itself_too(folder
 STOPPED = {
     "advise": ("--seeds", "16", "--cost", "projections", "--out", "kept"),
     "calibrate": ("--seeds", "8", "--engine", "serial", "--out", "kept"),
-    "compare": ("--seeds", "2", "--calibration-seeds", "4", "--budgets", "0.25", "--workers", "1", "--out", "kept"),
+    "compare": (
+        *("--seeds", "2", "--calibration-seeds", "4", "--budgets", "0.25", "--schedules", "adaptive:paper"),
+        *("--workers", "1", "--out", "kept"),
+    ),
 }
 
 
@@ -169,7 +173,7 @@ def make(gain=1.0):
 
 
 def test_other_settings_of_the_command_are_another_problem_however_a_sampler_hides_them(folder, capsys):
-    (folder / "my_walk.py").write_text(EXAMPLE.read_text())
+    (folder / "my_walk.py").write_text(SHORT)
     (folder / "hidden_settings.py").write_text(HIDDEN)
     answers = {}
     for name, gain, folders in (("a", 1.0, "kept"), ("b", 1.2, "kept"), ("b alone", 1.2, "other")):
@@ -229,8 +233,10 @@ def test_overwriting_removes_what_was_kept_and_nothing_else(folder):
 def test_a_folder_that_is_there_is_used_as_it_is(kept, tmp_path, monkeypatch):
     (tmp_path / "mine").mkdir()
     (tmp_path / "link").symlink_to("mine")
+    (tmp_path / "short.json").write_text('{"n_steps": 12}')
     monkeypatch.chdir(tmp_path / "mine" if kept == "." else tmp_path)
-    assert main(["advise", "--domain", "so3", "--seeds", "16", "--cost", "projections", "--out", kept]) == 0
+    short = ("--domain", "so3", "--config", str(tmp_path / "short.json"), "--seeds", "16", "--cost", "projections")
+    assert main(["advise", *short, "--out", kept]) == 0
     assert list((tmp_path / "mine").glob("*.json"))
     assert (tmp_path / "link").is_symlink()
 

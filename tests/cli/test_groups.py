@@ -21,6 +21,7 @@ SAMPLER = ("--sampler", "pairs_on_a_lead:make")
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr("trimtab.evaluation.report.figures.write_figures", lambda *_: [])  # they take most of the time
     return tmp_path
 
 

@@ -74,7 +74,7 @@ def test_a_factory_works_in_a_folder_of_the_users(name, tmp_path):
             "-m",
             "trimtab",
             "calibrate",
-            *("--sampler", f"{name}:make", "--seeds", "16", "--out", "price.st"),
+            *("--sampler", f"{name}:make", "--seeds", "16", "--method", "paper", "--out", "price.st"),
         ],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},

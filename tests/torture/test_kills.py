@@ -18,6 +18,6 @@ pytestmark = pytest.mark.slow
 def test_a_killed_study_is_resumed_with_the_same_results():
     pytest.importorskip("pyarrow")
     script = Path(__file__).with_name("kills.py")
-    command = [sys.executable, "-W", "ignore", str(script), str(4 * TIMES), "1"]
+    command = [sys.executable, "-W", "ignore", str(script), str(2 * TIMES), "1"]
     done = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

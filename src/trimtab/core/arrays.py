@@ -70,14 +70,12 @@ class Form:
         if not leaves:
             raise ValueError("states must hold at least one array with one row per sample: got an empty tree")
         for name, leaf in zip(self.names, leaves, strict=True):
-            if leaf.layout is not torch.strided or leaf.is_meta:
+            dense = leaf.layout is torch.strided and not leaf.is_meta
+            if not dense or leaf.ndim < 1 or leaf.numel() == 0 or len(leaf) != len(leaves[0]):
                 raise ValueError(
-                    f"states must be dense arrays with numbers in them: {name} is {leaf.layout} on {leaf.device}"
-                )
-            if leaf.ndim < 1 or leaf.numel() == 0 or len(leaf) != len(leaves[0]):
-                raise ValueError(
-                    f"states must have one row per sample, at least one, the same number in every array: {name} is "
-                    f"{tuple(leaf.shape)} of {leaf.dtype}"
+                    "states must be dense arrays with numbers in them and one row per sample, at least one, the same "
+                    f"number in every array: {name} is {tuple(leaf.shape)} of {leaf.dtype}, {leaf.layout} on "
+                    f"{leaf.device}"
                 )
         if floats and not any(leaf.is_floating_point() for leaf in leaves):
             raise ValueError(
@@ -99,16 +97,16 @@ class Form:
             n: How many samples it must have; all by default.
             wide: Whether half-precision arrays must be in float32, as constraints see them.
         """
-        parts: list[Any] = [state]
+        found: Leaves = (state,)
+        if self.single and not isinstance(state, Tensor):
+            raise TypeError(f"states must be torch tensors as at the first step: got {type(state).__name__}")
         if not self.single:
-            parts = []
+            parts: list[Any] = []
             tree = tree_of(state, parts)
             if tree != self.tree:
                 got, first = (", ".join(f"{name} ({kind})" for name, kind in named_kinds(t)) for t in (tree, self.tree))
                 raise TypeError(f"states must be the same tree of arrays as at the first step, {first}: got {got}")
-        elif not isinstance(state, Tensor):
-            raise TypeError(f"states must be torch tensors as at the first step: got {type(state).__name__}")
-        found = tuple(map(as_tensor, parts))
+            found = tuple(map(as_tensor, parts))
         for leaf, shape, dtype, name in zip(
             found, self.shapes, self.wide if wide else self.dtypes, self.names, strict=True
         ):
@@ -268,7 +266,7 @@ def built(tree: Node, leaves: Iterator[Tensor]) -> Any:
         return _as_kind(next(leaves), make)
     parts = [built(node, leaves) for node in tree.below]
     named = dict(zip(tree.keys, parts, strict=True))
-    if is_dataclass(make):
+    if is_dataclass(tree.kind):
         return make(**named)
     if issubclass(make, dict):
         return named if make is dict else _dict_of(make, named)
@@ -356,12 +354,10 @@ def as_tensor(x: Any) -> Tensor:
     if isinstance(x, Tensor):
         return x
     if isinstance(x, np.ndarray):
-        plain = x if x.flags.writeable and x.dtype.isnative else np.array(x, x.dtype.newbyteorder("="))
         try:
-            try:
-                return torch.from_numpy(plain)
-            except ValueError:  # strides that torch lacks: negative ones, or a field of a record
-                return torch.from_numpy(np.ascontiguousarray(plain))
+            with suppress(ValueError):  # strides or a byte order that torch lacks
+                return torch.from_numpy(x if x.flags.writeable else x.copy())
+            return torch.from_numpy(np.array(x, x.dtype.newbyteorder("="), order="C"))
         except TypeError as error:
             raise TypeError(
                 "states must hold numbers of a kind that torch has, as float32 or float64: got a numpy array of "

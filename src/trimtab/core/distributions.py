@@ -311,7 +311,7 @@ def minimum_detectable_shift(reference: Samples, n: int, *, embed: Embedding | N
 
     def distances(x: Tensor, others: Tensor) -> Tensor:
         """Return the squared distances of r pairs of sets, (r, n, d) and (r, m, d) to (r,)."""
-        parts = torch.cat([x, others], dim=1).split(max(1, 2 * _PAIRS // len(weights) ** 2))
+        parts = torch.split(torch.cat([x, others], dim=1), max(1, 2 * _PAIRS // len(weights) ** 2))
         return torch.cat([-(torch.cdist(part, part) @ weights) @ weights for part in parts])
 
     critical = distances(draw(_NULL_DRAWS, small_n), draw(_NULL_DRAWS, small_m)).quantile(1 - LEVEL)

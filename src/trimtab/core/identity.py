@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -155,19 +156,25 @@ def _named(thing: Any) -> str | None:
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented))
 _GENERATORS = (np.random.Generator, np.random.BitGenerator, np.random.RandomState, torch.Generator, random.Random)
-_OF_CODE = ("code", "consts", "names", "varnames", "freevars", "cellvars", "argcount", "kwonlyargcount", "flags")
 _OF_NO_CLASS = {"__annotations__", "__dict__", "__firstlineno__", "__module__", "__slotnames__", "__weakref__"}
 
+
+def _contents(cell: types.CellType) -> Iterator[Any]:
+    with suppress(ValueError):  # a name that is not bound yet
+        yield cell.cell_contents
+
+
+_OF_CODE = ("code", "consts", "names", "varnames", "freevars", "cellvars", "argcount", "kwonlyargcount", "flags")
 _PARTS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
     (torch.Generator, lambda made: (str(made.device), made.get_state())),
-    (types.CodeType, lambda code: [getattr(code, f"co_{name}") for name in _OF_CODE]),
-    (types.MethodType, lambda method: (method.__func__, method.__self__)),
-    (types.BuiltinFunctionType, lambda method: (method.__module__, method.__qualname__, _owner(method))),
-    (types.CellType, lambda cell: _contents(cell)),
-    (property, lambda made: (made.fget, made.fset, made.fdel)),
+    (types.CodeType, attrgetter(*(f"co_{name}" for name in _OF_CODE))),
+    (types.MethodType, attrgetter("__func__", "__self__")),
+    (types.BuiltinFunctionType, attrgetter("__module__", "__qualname__", "__self__")),
+    (types.CellType, _contents),
+    (property, attrgetter("fget", "fset", "fdel")),
     (staticmethod | classmethod | functools._lru_cache_wrapper, lambda made: (made.__wrapped__,)),
-    (functools.cached_property, lambda made: (made.func,)),
-    (types.MemberDescriptorType | types.GetSetDescriptorType, lambda made: (made.__name__,)),
+    (functools.cached_property, attrgetter("attrname", "func")),
+    (types.MemberDescriptorType | types.GetSetDescriptorType, attrgetter("__name__", "__qualname__")),
 )
 """What an object of a type is made of, for types that pickle does not take apart."""
 
@@ -253,8 +260,11 @@ class _Walk:
         for part in made:
             if isinstance(thing, nn.Module) and isinstance(part, dict):
                 part = _with_hooks_in_order(part)
-            if isinstance(part, dict):
-                part = {key: value for key, value in part.items() if not _is_derived(type(thing), key)}
+            if isinstance(part, dict):  # cached properties of installed code follow from the rest of the object
+                known = {key: getattr(type(thing), key, None) for key in part if isinstance(key, str)}
+                cached = {key: one for key, one in known.items() if isinstance(one, functools.cached_property)}
+                derived = {key for key, one in cached.items() if not _is_users(one.func.__module__)}
+                part = {key: value for key, value in part.items() if key not in derived}
             yield tuple(part) if isinstance(part, Iterator) else part
 
     def _tensor(self, tensor: Tensor) -> Iterator[Any]:
@@ -331,30 +341,11 @@ def _users_modules(names: set[str], package: str) -> Iterator[types.ModuleType]:
                     yield importlib.import_module(full)
 
 
-def _owner(method: Any) -> Any:
-    """Return the object that a compiled function belongs to; None for one of a module."""
-    return None if isinstance(method.__self__, types.ModuleType) else method.__self__
-
-
-def _contents(cell: types.CellType) -> Iterator[Any]:
-    with suppress(ValueError):  # a name that is not bound yet
-        yield cell.cell_contents
-
-
 def _with_hooks_in_order(state: dict[str, Any]) -> dict[str, Any]:
     """Return the state of a module whose hooks are numbered from 0; torch counts all hooks of a process."""
     hooks = {key: value for key, value in state.items() if "_hooks" in key and isinstance(value, dict)}
     rank = {number: k for k, number in enumerate(sorted({number for found in hooks.values() for number in found}))}
     return state | {key: {rank[number]: one for number, one in found.items()} for key, found in hooks.items()}
-
-
-def _is_derived(kind: type, name: object) -> bool:
-    """Whether an attribute is a cached property of installed code, which follows from the rest of the object.
-
-    That of the user's code may be out of date after a change in place, and then numbers depend on it.
-    """
-    found = getattr(kind, name, None) if isinstance(name, str) else None
-    return isinstance(found, functools.cached_property) and not _is_users(found.func.__module__)
 
 
 def _jax_numbers(thing: Any) -> np.ndarray | None:

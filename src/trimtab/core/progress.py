@@ -29,7 +29,8 @@ class Progress:
             check_callable(progress, "progress", "progress(text)")
         self.call, self.progress = call, progress
         self.done, self.expected, self.doing, self.preface = 0, 0, "", ""
-        self.start, self.bar = monotonic(), None
+        self.start = monotonic()
+        self.bar: Any = None
         self._inside = 0
 
     def __enter__(self) -> Self:

@@ -105,7 +105,8 @@ def _run_missing(
                 inputs = {role: store.shared(tasks[need.name]) for role, need in task.needs.items()}
                 running[executor.submit(run_task, task, inputs)] = task.name
             if running:
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                finished = wait(running, return_when=FIRST_COMPLETED).done  # a set, in no order
+                for future in [one for one in running if one in finished]:
                     name = running.pop(future)
                     store.keep(tasks[name], future.result())
                     order.done(name)
