@@ -344,11 +344,12 @@ class Learner:
         if "projection" not in self.prices:
             return "control"
         if self.quality is not None:
-            arms = {arm: self._tally(f"{arm} quality") for arm in _ARMS if arm != "iterations" or self._splits}
-            for arm in [arm for arm in arms if arm != "control"]:
-                if arms[arm].n < 2 * _CONTROL:
+            splits = self.iterates and self.work.mean > 1  # a projection can be bought by the iteration
+            arms = {arm: self._tally(f"{arm} quality") for arm in _ARMS if arm != "iterations" or splits}
+            for arm, tally in arms.items():
+                if arm != "control" and tally.n < 2 * _CONTROL:
                     return arm
-            return min(arms, key=lambda arm: arms[arm].mean - min(arms[arm].radius, 1e300))
+            return min(arms, key=lambda arm: arms[arm].mean - arms[arm].radius)
         return "prices" if self._guard(n) else "control"
 
     def _controls(self, arm: str, n: int) -> int:
@@ -359,11 +360,6 @@ class Learner:
         _, _, high = self._tally(f"{arm} {what}").ratio_to(self._tally(f"control {what}"))
         one_in = _PROVEN if high < 1 and not self._drift() else _CONTROL
         return (self.samples + n) // one_in - self.samples // one_in
-
-    @property
-    def _splits(self) -> bool:
-        """Whether a projection can be bought by the iteration: the solver offers it, and takes more than one."""
-        return self.iterates and self.work.n > 0 and self.work.mean > 1
 
     def _guard(self, n: int) -> bool:
         """Return whether n more priced samples keep the total path error within tolerance of even spacing's."""
@@ -378,10 +374,10 @@ class Learner:
         if run.planned_steps is not None or bool(run.defects.isnan().any()):
             return  # a run that was stopped early shows no whole trace
         n_choices = run.n_steps - int(run.closing_rule == "paid")
-        traces = Traces(*(part[:n_choices].detach().cpu() for part in (run.defects, run.residuals, run.projected)))
-        traces = Traces(traces.defects.double(), traces.residuals.double(), traces.projected)
+        defects, residuals = (part[:n_choices].detach().cpu().double() for part in (run.defects, run.residuals))
+        traces = Traces(defects, residuals, run.projected[:n_choices].cpu())
         control = schedule.control.cpu()
-        measures = {"path": traces.residuals.sum(dim=0), "landing": run.landing.detach().cpu().double()}
+        measures = {"path": residuals.sum(dim=0), "landing": run.landing.detach().cpu().double()}
         if self.quality is not None:
             measures["quality"] = torch.as_tensor(self.quality(run.final)).detach().cpu().double()
         for what, values in measures.items():
@@ -397,9 +393,8 @@ class Learner:
         known = [self.memory[unit]] if unit in self.memory else []
         self.memory[unit] = _joined([*known, traces])
         self._unused[unit] += len(control)
-        if self.samples >= _FEWEST and self._unused[unit] >= max(
-            1, (self.memory[unit].defects.shape[1] - len(control)) // 4
-        ):
+        before = self.memory[unit].defects.shape[1] - len(control)
+        if self.samples >= _FEWEST and self._unused[unit] >= max(1, before // 4):
             self._learn(unit)
 
     def _learn(self, unit: Unit) -> None:
@@ -623,7 +618,8 @@ def _pace(steps: Steps, table: Tensor) -> Tensor:
 
 def _counts(pace: Tensor, n: int, spend: int) -> tuple[int, ...]:
     """Return how many of n samples to correct at each step, (T',), at a pace (T',), so that n * spend are in all."""
-    counts, left = [], n * spend
+    counts: list[int] = []
+    left = n * spend
     due = (pace.cumsum(0) / pace.sum() * left).round().long().tolist()
     for t, total in enumerate(due):
         fewest = left - n * (len(due) - 1 - t)  # what later steps could not take
