@@ -3,7 +3,8 @@
 The state is {x, velocity, input}: the sample, the last answer of the network, and the x it was asked about. The
 correction runs the network; the defect is the relative change of its input since. Nothing has to be feasible at the end
 (closing="none"), and every sample runs the network exactly B times. The table shows how far the samples end from those
-with a call at every step.
+with a call at every step. Only the race, which was calibrated for that distance with uncached runs, is ahead of even
+spacing. Prices learned online, for path error, are behind it: there is no hook for pipelines.
 
 Run it: `python examples/network_cache.py`
 """
@@ -11,6 +12,7 @@ Run it: `python examples/network_cache.py`
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +20,9 @@ import torch
 from torch import Tensor, nn
 
 import trimtab as tt
+from trimtab.core.budget import PerSample
 from trimtab.core.metrics import summary
+from trimtab.schedules import AccumulatedDefect
 
 STEPS = 50
 State = dict[str, Tensor]
@@ -98,6 +102,27 @@ def ended(state: State) -> Tensor:
     return state["x"] + state["velocity"] / STEPS
 
 
+def accumulated(held_out: tt.Problem, budget: int) -> AccumulatedDefect:
+    """Return the rule of threshold caches: run when changes add up to a value, chosen on held-out seeds."""
+    low, high = 0.0, 1e3
+    for _ in range(30):
+        value = (low + high) / 2
+        spent = held_out.rollout(AccumulatedDefect(value), closing="none").spent.double().mean()
+        low, high = (value, high) if spent > budget else (low, value)
+    return AccumulatedDefect(high)
+
+
+def learned(held_out: tt.Problem, budget: int) -> tt.Schedule:
+    """Learn prices online, without a single run that calls the network at every step."""
+    learner = tt.prices.Learner(PerSample(budget))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # prices for path error of what is not a projection: this measures them
+        for rows in torch.arange(len(held_out)).split(32):
+            held_out.take(rows).rollout(learner, closing="none")
+    assert learner.price is not None
+    return learner.price.at(budget)
+
+
 def main() -> None:
     """Calibrate on some seeds and compare on others."""
     network = RunNetwork(trained())
@@ -107,15 +132,19 @@ def main() -> None:
     how = free | {"objective": "endpoint", "distance": lambda a, b: (ended(a) - ended(b)).norm(dim=1)}
     methods = {"planned": "planned", "dp": "dp", "race of all": None}
     prices = {name: tt.calibrate(held_out, 9, method, **how) for name, method in methods.items()}
-    print(f"{'schedule':<14}{'network calls':>14}{'distance to 50 calls':>24}")
+    print(f"{'schedule':<22}{'network calls':>14}{'distance to 50 calls':>24}")
     for calls in (5, 10):
-        schedules = {"even spacing": tt.Periodic(calls - 1)}
+        schedules = {"even spacing": tt.Periodic(calls - 1), "accumulated change": accumulated(held_out, calls - 1)}
+        schedules |= {"learned online": learned(held_out, calls - 1)}
         schedules |= {name: price.at(calls - 1) for name, price in prices.items()}
         for name, schedule in schedules.items():
             network.rows = 0
             final = fresh.rollout(schedule, **free).final
-            assert network.rows == calls * 1024  # exactly B calls for every sample
-            print(f"{name:<14}{calls:>14}{summary((ended(final) - reference).norm(dim=1))!s:>24}")
+            spent = network.rows / len(final["x"])
+            assert (
+                spent == calls or name == "accumulated change"
+            )  # exactly B calls for every sample, but for a threshold
+            print(f"{name:<22}{spent:>14.1f}{summary((ended(final) - reference).norm(dim=1))!s:>24}")
 
 
 if __name__ == "__main__":

@@ -83,14 +83,13 @@ def test_defect_adds_up_depths_and_is_zero_off_obstacles() -> None:
     assert avoid.free(x).tolist() == [False, True]
 
 
-def test_outside_counts_only_when_asked() -> None:
+def test_outside_does_not_count_and_is_corrected() -> None:
     x = torch.tensor([[[0.0, 1.3, 0.0], [0.0, 1.4, 0.0]]]).double()
     nothing = Obstacles(torch.zeros(0, 3))
     ends = {"start": x[:, :, 0], "goal": x[:, :, -1]}
-    assert float(AvoidObstacles(nothing, **ends).defect(x)) == 0
-    counted = AvoidObstacles(nothing, **ends, defect_counts_outside=True)
-    torch.testing.assert_close(counted.defect(x), torch.tensor([0.5]).double())
-    torch.testing.assert_close(counted.project(x).x, x.clamp(-1, 1))
+    avoid = AvoidObstacles(nothing, **ends)
+    assert float(avoid.defect(x)) == 0
+    torch.testing.assert_close(avoid.project(x).x, x.clamp(-1, 1))
 
 
 # ---------------------------------------------------------------- laws of the projection

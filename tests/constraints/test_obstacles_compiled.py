@@ -68,8 +68,7 @@ def looks(draw: st.DrawFn) -> tuple[AvoidObstacles, Tensor]:
     chosen = torch.rand(n, waypoints, generator=g) < draw(st.sampled_from([0.0, 0.5, 1.0]))  # and repeated: length 0
     x[:, :2] = torch.where(chosen[:, None], special[at].movedim(2, 1), x[:, :2])
     free = torch.full((2,), -0.99, dtype=dtype)
-    outside = draw(st.booleans())
-    return AvoidObstacles(Obstacles(circles, boxes), free, free, defect_counts_outside=outside), x
+    return AvoidObstacles(Obstacles(circles, boxes), free, free), x
 
 
 @settings(max_examples=50)

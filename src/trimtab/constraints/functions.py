@@ -80,8 +80,8 @@ class Conditions:
                     return flat.new_zeros(*g.shape, flat.shape[1])
                 found: Tensor = torch.autograd.grad(g, place, _each_equation(g), is_grads_batched=True)[0]
         except (RuntimeError, ValueError):  # inside of a transform, or with tensors of the inference mode
-            g, pull_back = torch.func.vjp(lambda y: self.values(y, rows), flat)
-            (found,) = torch.func.vmap(pull_back)(_each_equation(g))
+            pulled: Any = torch.func.vjp(lambda y: self.values(y, rows), flat)
+            (found,) = torch.func.vmap(pulled[1])(_each_equation(pulled[0]))
         return found.transpose(0, 1).contiguous()
 
     @torch.no_grad()

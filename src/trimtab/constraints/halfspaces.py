@@ -131,7 +131,7 @@ def _nearest(normals: Tensor, b: Tensor, x: Tensor, max_iterations: int) -> tupl
     model.setup(np.eye(d), np.zeros(d), host_array(normals), np.full(m, _FAR), np.full(m, -_FAR), inactive)
     y = host_array(x).copy()
     iterations = np.zeros(len(y), dtype=np.int64)
-    for i in np.isfinite(y).all(axis=1).nonzero()[0]:
+    for i in np.flatnonzero(np.isfinite(y).all(axis=1)):
         # no plane is active at first, so that an answer does not depend on the sample before
         model.update(f=-y[i], bupper=offsets[i] if b.ndim == 2 else offsets, sense=inactive)
         nearest, value, flag, facts = model.solve()

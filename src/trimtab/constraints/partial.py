@@ -116,11 +116,10 @@ class EnergyDescent(Constraint):
     def project(self, x: Tensor) -> Projection:
         r"""Return the states after `steps` gradient steps, (n, \*event); samples at the floor stay."""
         y, spent = x, torch.zeros(len(x), dtype=torch.int64, device=x.device)
-        defect = self.defect(x)
         for _ in range(self.steps):
-            spent += defect > 0
-            y, defect, *_ = self.improve(y)
-        return Projection(y, None, spent, defect)
+            y, above = self._descend(y)
+            spent += above
+        return Projection(y, None, spent, self.defect(y).detach())
 
     def defect(self, x: Tensor) -> Tensor:
         r"""Return the energy above its floor, (n, \*event) to (n,)."""
@@ -128,13 +127,18 @@ class EnergyDescent(Constraint):
 
     def improve(self, x: Tensor, state: tuple[Tensor, ...] | None = None, **context: Any) -> Improvement:
         """Make one gradient step; samples at the floor stay. Carries no state."""
+        y, _ = self._descend(x)
+        defect = self.defect(y).detach()
+        return Improvement(y, defect, defect <= 0, ())
+
+    def _descend(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Return states after a gradient step, (n, \*event), and which were above the floor before, (n,) bool."""
         with torch.inference_mode(False), torch.enable_grad():
             place = (x.clone() if x.is_inference() else x.detach()).requires_grad_()
             energy = self._energy(place)
             (slope,) = torch.autograd.grad(energy.sum(), place)
-        y = torch.where(rowwise(energy.detach() > self.floor, x), x.detach() - self.step_size * slope, x.detach())
-        defect = self.defect(y).detach()
-        return Improvement(y, defect, defect <= 0, ())
+        above, here = energy.detach() > self.floor, x.detach()
+        return torch.where(rowwise(above, x), here - self.step_size * slope, here), above
 
     def _energy(self, x: Tensor) -> Tensor:
         check_states(x, "EnergyDescent")

@@ -20,7 +20,7 @@ from trimtab.constraints.obstacles.batched import Effort, improve_paths, project
 from trimtab.constraints.obstacles.geometry import Obstacles, gaps, penetration, scattered_circles
 from trimtab.constraints.partial import FewIterations
 from trimtab.constraints.states import check_states, with_settings
-from trimtab.core.checks import check_bool, check_integer, check_number, check_positive, check_type, unknown
+from trimtab.core.checks import check_integer, check_number, check_positive, check_type, unknown
 from trimtab.core.constraint import Constraint, Improvement, Projection
 
 if TYPE_CHECKING:
@@ -46,9 +46,9 @@ class AvoidObstacles(Constraint):
     States are (n, C, W) with C at least 2: channels 0 and 1 are the positions x and y of W waypoints; other channels
     (velocities) are returned unchanged. The projection keeps positions in [-1, 1].
 
-    The defect is the penetration depth summed over segments and obstacles. Positions outside the square do not count
-    unless `defect_counts_outside` is set: a sampler at high noise is outside almost everywhere, and that would hide
-    the collisions. A wrong first or last waypoint does not count either. The projection corrects both.
+    The defect is the penetration depth summed over segments and obstacles. Positions outside the square do not count: a
+    sampler at high noise is outside almost everywhere, and that would hide the collisions. A wrong first or last
+    waypoint does not count either. The projection corrects both.
 
     A sample has converged when no segment is deeper in any obstacle than `tolerance`. The solvers aim at a tenth of
     that, and a state within a tenth of it is returned unchanged.
@@ -60,7 +60,6 @@ class AvoidObstacles(Constraint):
         backend: "batched" is a local search that falls back to a roadmap, in C if the package was built with it and in
             torch otherwise; "ipopt" continues from there, sample by sample, with CasADi's IPOPT.
         tolerance: Largest penetration of a converged sample.
-        defect_counts_outside: Whether to add to the defect how far waypoints are outside the square.
         settled: The batched search ends when a round moves a free path by less than this share of its distance to the
             proposal.
         workers: Processes of the "ipopt" backend; 1 solves in this process, 0 uses every core.
@@ -81,7 +80,6 @@ class AvoidObstacles(Constraint):
     goal: Tensor = field(metadata={"per_sample": True})
     backend: Backend = "batched"
     tolerance: float = 1e-3
-    defect_counts_outside: bool = False
     settled: float = 0.03
     workers: int = 1
     _ipopt: IpoptPaths | None = field(default=None, init=False, repr=False, metadata={"per_sample": True})
@@ -93,7 +91,6 @@ class AvoidObstacles(Constraint):
         check_type(self.obstacles, Obstacles, "obstacles", "as in Obstacles(torch.tensor([[x, y, r]]))")
         check_number(self.settled, "settled", 0, 1)
         check_positive(self.tolerance, "tolerance")
-        check_bool(self.defect_counts_outside, "defect_counts_outside")
         check_integer(self.workers, "workers", 0)
         for name in ("start", "goal"):
             check_type(getattr(self, name), Tensor, name, "give x and y, as in torch.tensor([-0.9, 0.0])")
@@ -115,13 +112,10 @@ class AvoidObstacles(Constraint):
     def defect(self, x: Tensor) -> Tensor:
         """Return the penetration summed over segments and obstacles, (n, C, W) to (n,)."""
         self._check(x)
-        total = x.new_zeros(len(x))
-        if len(self.obstacles):
-            depth = penetration(_converted(self.obstacles, x.dtype, x.device), *segments(x[:, :2].transpose(0, 1)))
-            total = depth.sum(0).view(len(x), x.shape[2] - 1).sum(1)
-        if self.defect_counts_outside:
-            total = total + (x[:, :2].abs() - 1).clamp(min=0).square().sum(1).sqrt().sum(1)
-        return total
+        if not len(self.obstacles):
+            return x.new_zeros(len(x))
+        depth = penetration(_converted(self.obstacles, x.dtype, x.device), *segments(x[:, :2].transpose(0, 1)))
+        return depth.sum(0).view(len(x), x.shape[2] - 1).sum(1)
 
     def project(self, x: Tensor) -> Projection:
         """Return the nearest collision-free trajectories found, (n, C, W), with an outcome for each.
