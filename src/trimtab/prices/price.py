@@ -487,7 +487,12 @@ class Raced(Price):
         """Return the schedule of one part for what is spent of a budget; looking at defects is paid from it."""
         if self.spend is not None:
             budget = self.spend[budget] if isinstance(budget, Tensor) else int(self.spend[budget])
-        known = {"seeds": self.seeds, "closing": self.closing, "made_for": self.made_for, "objective": self.objective}
+        known: dict[str, Any] = {
+            "seeds": self.seeds,
+            "closing": self.closing,
+            "made_for": self.made_for,
+            "objective": self.objective,
+        }
         part = replace(self.parts[i], **known)
         less = self.looks if isinstance(part, Thresholds) else 0
         return part.at((budget - less).clamp(min=0) if isinstance(budget, Tensor) else max(0, budget - less))
