@@ -138,5 +138,5 @@ def test_unknown_methods_and_objectives_are_refused():
 
 
 def test_repeated_calibration_seeds_are_refused():
-    with pytest.raises(ValueError, match="15 of the 16 calibration seeds are repeated"):
+    with pytest.raises(ValueError, match=r"a calibration seed is repeated.*give each seed once"):
         free.calibrate(tt.Problem(Drift(0.3), ZERO, [7] * 16), objective="path")

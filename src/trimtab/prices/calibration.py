@@ -21,7 +21,7 @@ from trimtab.core.problem import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Closing
-from trimtab.core.runner import BatchRunner, Engine, open_runner
+from trimtab.core.runner import BatchRunner, Engine, RunBatch, open_runner
 from trimtab.prices.collect import Batches, Source, spread_budgets
 from trimtab.prices.cost import calibration_cost
 from trimtab.prices.iterations import by_iteration_race, graded_prices
@@ -139,9 +139,10 @@ def calibrate(
     tell = progress_of("calibrate", progress)
     cost_of = partial(calibration_cost, method, budget=budget, objective=objective, unit=unit, check=check)
     with tell, open_runner(engine, tell, source) as runner:
+        run: RunBatch
+        known: dict[str, Any] = {}
         if problem is None:
-            run = source if runner is None else runner.runs(source)
-            known: dict[str, Any] = {}
+            run = source if runner is None else runner.runs(source)  # type: ignore[assignment]
         else:
             options = {"closing": closing, "keep_states": "state" in mix, "measure_defects": True}
             run = partial(problem.rollout, **options) if runner is None else runner.runs(problem, **options)

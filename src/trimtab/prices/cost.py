@@ -69,9 +69,9 @@ def calibration_cost(
     """
     T, most = n_steps, int(units(budget, n_steps, unit))
     path = set(objective_weights(objective)) == {"path"}
-    weights = [] if path else [T] * 4  # corrected at every step, or at all but those of a window
+    weights: list[float] = [] if path else [T] * 4  # corrected at every step, or at all but those of a window
     explored = min(T, 1.5 * most) / 2 if unit == "projection" else 0.75 * most
-    raced = [most / 3] * (11 if path else 13)
+    raced: list[float] = [most / 3] * (11 if path else 13)
     parts: dict[str, list[float]] = {
         "paper": [],
         "on-policy": [most * 2 / 3] * 6,
@@ -80,7 +80,7 @@ def calibration_cost(
         "race": [explored] * 3 + weights + raced,
     }
     if unit == "iteration":
-        parts = {"dp": [explored] * 5 + weights, "race": [explored] * 8 + weights + [T] * 3 + raced}
+        parts = {"dp": [explored] * 5 + weights, "race": [explored] * 8 + weights + [float(T)] * 3 + raced}
     each = [1.0] * (1 + check) + parts[method]  # a closing projection, and what is spent before
     spent = samples * sum(each)
     return with_payback(len(each), samples, round(spent), T, most, unit)

@@ -245,9 +245,7 @@ def by_iteration_race(
         objective = "path" if goal == "path" else describe(batches.objective)
         found[f"iterations by price for {goal}"] = replace(by_price, objective=objective)
         found[f"whole projections by price for {goal}"] = replace(whole, objective=objective)
-    # a few samples may end far away, and more often by chance than because of a candidate
-    measure = measure_of(batches, quality, problem)
-    return race(batches, {**found, **more}, measure, look, bound_tails=quality is None)
+    return race(batches, {**found, **more}, measure_of(batches, quality, problem), look)
 
 
 def _whole_projections(

@@ -420,11 +420,14 @@ class Raced(Price):
         winner: The index of the part that serves each budget from 0 to B, (B + 1,) int64.
         looks: What all defect evaluations of a rollout cost, in whole units. A part that looks at defects has that much
             less to spend.
+        spend: What is spent of each budget from 0 to B, (B + 1,) int64: less than all where a projection at the end
+            does better. None if every budget is spent.
     """
 
     parts: tuple[Thresholds | Plan | Allowance, ...]
     winner: Tensor
     looks: int = 0
+    spend: Tensor | None = None
     objective: str = field(default="endpoint", kw_only=True)
     method: str = field(default="race", kw_only=True)
 
@@ -441,6 +444,8 @@ class Raced(Price):
         known, served = set(range(len(self.parts))), min(part.budget for part in self.parts)
         if len(winner) - 1 > served or not set(winner.tolist()) <= known:
             raise ValueError(f"winner must name one of {len(self.parts)} parts for every budget up to {served} at most")
+        if self.spend is not None and self.spend.shape != winner.shape:
+            raise ValueError(f"spend must have the shape of winner: got {tuple(self.spend.shape)}")
 
     def __repr__(self) -> str:
         """Return one line."""
@@ -479,22 +484,37 @@ class Raced(Price):
         return own.price.at(replace(budget, budget=own.budget)) if isinstance(budget, PerBatch) else own
 
     def part_at(self, i: int, budget: int | Tensor) -> PricedSchedule:
-        """Return the schedule of one part for a budget; looking at defects is paid from it."""
-        part = replace(self.parts[i], seeds=self.seeds, closing=self.closing, made_for=self.made_for)
+        """Return the schedule of one part for what is spent of a budget; looking at defects is paid from it."""
+        if self.spend is not None:
+            budget = self.spend[budget] if isinstance(budget, Tensor) else int(self.spend[budget])
+        known: dict[str, Any] = {
+            "seeds": self.seeds,
+            "closing": self.closing,
+            "made_for": self.made_for,
+            "objective": self.objective,
+        }
+        part = replace(self.parts[i], **known)
         less = self.looks if isinstance(part, Thresholds) else 0
         return part.at((budget - less).clamp(min=0) if isinstance(budget, Tensor) else max(0, budget - less))
 
     def to(self, device: torch.device) -> Self:
         """Return the same price on `device`."""
-        return replace(self, parts=tuple(part.to(device) for part in self.parts), winner=self.winner.to(device))
+        moved = super().to(device)
+        return replace(moved, parts=tuple(part.to(device) for part in self.parts))
 
     def _resampled(self, n_steps: int, keep: Keep) -> dict[str, Any]:
         stands_for = _old_budgets(n_steps, self.n_steps, self.budget, keep).round().long()
+        stands_for = stands_for.to(self.winner.device)
         looks = math.ceil(self.looks * n_steps / self.n_steps)
+        spend = None
+        if self.spend is not None:
+            less, every = self.spend[stands_for], torch.arange(len(stands_for), device=stands_for.device)
+            spend = torch.where(less < stands_for, less, every)
         return {
             "parts": tuple(part.resample(n_steps, keep) for part in self.parts),
-            "winner": self._affordable(looks, self.winner[stands_for.to(self.winner.device)]),
+            "winner": self._affordable(looks, self.winner[stands_for]),
             "looks": looks,
+            "spend": spend,
         }
 
     def _affordable(self, looks: int, winner: Tensor) -> Tensor:

@@ -1,10 +1,13 @@
-"""A race of prices on calibration seeds: the best candidate by the measure wins, and even spacing is the baseline.
+"""A race of prices on calibration seeds: a candidate must prove itself against even spacing, which is used otherwise.
 
 All candidates run the same samples on the same noise at the same budgets, which are spread over all rates, so every
 comparison is paired. The cost of a sample is divided by what even spacing costs at similar budgets, so that all budgets
-have a say. The few candidates that do best together run a second time. In each range of budgets the candidate with the
-least cost wins, neighbouring ranges counting a little, if it is ahead of even spacing there and the lead is more than
-noise, either over all budgets or in this range.
+have a say. The few candidates that do best together run a second time.
+
+The lead of a candidate must show in the mean of costs whose tails are cut, by more than its standard error allows for
+so few rollouts, in the signed ranks, and in the plain mean. The best of those wins. Fixed times, and one projection at
+the end, must be ahead of priced candidates by a wider margin. In a range of budgets another candidate may win that is
+ahead there, and even spacing is used if the winner is not ahead of it by a margin in that range.
 """
 
 from __future__ import annotations
@@ -36,6 +39,9 @@ Part = Thresholds | Plan | Allowance
 
 EVEN = "even spacing"
 KEPT = "dp for path, last steps kept"
+AT_END = "once at the end"
+"""No correction but a closing projection, whatever the budget; the uncorrected batch shows what that costs."""
+
 GOALS = ("path", "influence")
 """What prices in the race are made for: path error, or path error with the weights of the objective."""
 
@@ -43,9 +49,10 @@ _KEPT = 0.05  # of the steps: those at the end that `KEPT` keeps corrections for
 _RANGES = 5  # of budgets
 _NEAR = 0.35  # how much a neighbouring range counts
 _SECOND_ROUND = 3  # candidates at most
-_FEW = 0.25  # if a smaller share of the rollouts makes up the mean of even spacing, costs are cut off
-_BODY = 0.8  # at this quantile
-_BEHIND = 2.5  # standard errors behind the first: no second round
+_TAIL = 4.0  # medians of even spacing's costs in a range: costs are cut off there
+_LEAD, _RANGE_LEAD, _FIXED_LEAD = 1.5, 1.0, 2.0  # standard errors: over all budgets, in a range, of fixed times
+_FEW = 12  # rollouts, below which ranges are not told apart
+_MARGIN = 0.05  # of even spacing's cost: what a winner must be ahead by in each range
 _LEAST = 0.01  # of the largest range's cost: the least cost of a range
 _SHUFFLES = 1 << 37  # a stream of noise
 
@@ -128,9 +135,9 @@ def builtin_candidate_names(unit: Unit) -> set[str]:
     """Return the names of the race's candidates."""
     plans = fixed_plans(1, 0)
     if unit == "projection":
-        return {*plans, "paper", KEPT, *(f"{how} for {goal}" for how in ("planned", "dp") for goal in GOALS)}
+        return {*plans, AT_END, "paper", KEPT, *(f"{how} for {goal}" for how in ("planned", "dp") for goal in GOALS)}
     priced = {f"{what} by price for {goal}" for what in ("iterations", "whole projections") for goal in GOALS}
-    return {EVEN, "until below one tau", *(f"whole projections, {name}" for name in plans), *priced}
+    return {EVEN, AT_END, "until below one tau", *(f"whole projections, {name}" for name in plans), *priced}
 
 
 def check_candidates(candidates: Mapping[str, Price], batches: Batches) -> dict[str, Part]:
@@ -165,7 +172,6 @@ def race(
     candidates: Mapping[str, Part],
     measure: Measure,
     look: float = 0.0,
-    bound_tails: bool = False,
 ) -> Raced:
     """Run the candidates against each other and keep the best.
 
@@ -175,7 +181,6 @@ def race(
         measure: What to compare.
         look: What one evaluation of the defect costs, in units of the budget. A candidate that looks at defects has
             that much less to spend, and cannot win a budget that looking would use up.
-        bound_tails: Whether to cut costs off at a high quantile of even spacing's if a few rollouts make up its mean.
     """
     looks, held = math.ceil(look * batches.n_steps), batches.held
     for name, one in candidates.items():
@@ -187,41 +192,41 @@ def race(
     # these run on calibration seeds, which schedules with seeds would reject
     known = {name: replace(one, seeds=()) for name, one in candidates.items()}
     looking = {name for name, one in known.items() if isinstance(one, Thresholds)}
+    at_end = finite(measure.cost(batches.first).cpu().double(), measure.name)
     names, rounds = list(known), list[_Round]()
     for number in range(2):
         if number:
-            names = _second_round(_Scores(rounds, bound_tails), names)
+            names = _second_round(_Scores(rounds), names)
         if len(names) == 1:
             break
         budgets, place = _spread(batches, seed=number)
         without_looks = (budgets - looks).clamp(min=held)
         schedules = {name: known[name].at(without_looks if name in looking else budgets) for name in names}
         batches.prefetch(list(schedules.values()))
-        costs = {}
+        costs = {AT_END: at_end}
         for name, schedule in schedules.items():
             batches.progress(f"race, round {number + 1}: {name}")
             costs[name] = finite(measure.cost(batches.run(schedule)).cpu().double(), measure.name)
         rounds.append(_Round(costs, place))
 
-    scores = _Scores(rounds, bound_tails)
-    first = min(names, key=scores.mean)
-    clear = _is_ahead(scores, first)
-    best = first if clear else EVEN
-    ranges = _ranges(batches)
-    winners = {k: _winner(scores, k, names, clear) for k in ranges}
-    blind = min((name for name in known if name not in looking), key=scores.mean)
-    kept = list(dict.fromkeys([*winners.values(), *([blind] if looks else [])]))
-    winner = torch.zeros(batches.budget + 1, dtype=torch.int64)
-    for k, (low, high) in ranges.items():
-        winner[low : high + 1] = kept.index(winners[k])
-        if looks and winners[k] in looking:  # not for budgets that looking would use up
+    scores, ranges = _Scores(rounds), _ranges(batches)
+    best, winners = _winners(scores, looking, list(ranges))
+    blind = min((name for name in known if name not in looking), key=lambda name: scores.gap(name, EVEN).mean)
+    serving = [EVEN if name == AT_END else name for name in winners.values()]
+    kept = list(dict.fromkeys([*serving, *([blind] if looks else [])]))
+    winner, spend = torch.zeros(batches.budget + 1, dtype=torch.int64), torch.arange(batches.budget + 1)
+    for (k, (low, high)), name in zip(ranges.items(), serving, strict=True):
+        winner[low : high + 1] = kept.index(name)
+        if winners[k] == AT_END:
+            spend[low : high + 1] = spend[low : high + 1].clamp(max=held)
+        if looks and name in looking:  # not for budgets that looking would use up
             winner[low : min(high + 1, looks + held + 1)] = kept.index(blind)
     facts = batches.facts(
         {
             "measure": measure.name,
-            "candidates": list(candidates),
+            "candidates": [*candidates, AT_END],
             "look": look,
-            "second_round": list(rounds[-1].costs) if len(rounds) > 1 else [],
+            "second_round": names if len(rounds) > 1 else [],
             "overall": {"winner": best, "ahead_of_even_spacing": scores.ahead_of_even(best)},
             "ranges": [
                 {
@@ -238,7 +243,7 @@ def race(
     seeds = dict.fromkeys([*facts["seeds"], *(seed for one in candidates.values() for seed in one.seeds)])
     facts |= {"objective": measure.name, "seeds": tuple(seeds)}
     parts = tuple(replace(known[name], notes={}, fingerprint="", method=name) for name in kept)
-    return Raced(parts, winner, looks, **facts)
+    return Raced(parts, winner, looks, spend if AT_END in winners.values() else None, **facts)
 
 
 class _Round(NamedTuple):
@@ -246,96 +251,104 @@ class _Round(NamedTuple):
     place: Tensor  # the range of budgets that each sample was run in, (n,)
 
 
+class _Gap(NamedTuple):
+    """How much more one candidate costs than another, in units of even spacing's cost.
+
+    Attributes:
+        mean: Of costs whose tails are cut.
+        se: Its standard error.
+        n: The number of equally weighted samples that it stands for.
+        plain: The mean of the costs as they are.
+        ranks: The sum of the signed ranks in units of its standard error.
+    """
+
+    mean: float
+    se: float
+    n: float
+    plain: float
+    ranks: float
+
+    def is_ahead(self, errors: float, margin: float = 0.0) -> bool:
+        """Return whether the first costs less, beyond a margin and so many standard errors, more of few samples."""
+        more = 1 + (errors**2 + 1) / (4 * max(self.n - 1, 1.0))  # as the quantiles of Student's t
+        return self.plain < 0 and self.mean < -margin - errors * more * self.se
+
+
 class _Scores:
     """Costs of all rounds so far, in units of what even spacing costs in the same range of budgets."""
 
-    def __init__(self, rounds: list[_Round], bound_tails: bool = False) -> None:
-        with_even = [one for one in rounds if EVEN in one.costs]
-        costs = torch.cat([one.costs[EVEN].abs() for one in with_even])
-        place = torch.cat([one.place for one in with_even])
+    def __init__(self, rounds: list[_Round]) -> None:
+        costs, place = (
+            torch.cat(parts) for parts in zip(*((r.costs[EVEN].abs(), r.place) for r in rounds), strict=True)
+        )
         here = [costs[place == k] if bool((place == k).any()) else costs for k in range(_RANGES)]
-        in_effect = float(costs.sum() ** 2 / costs.square().sum().clamp(min=1e-300))
-        if bound_tails and in_effect < _FEW * len(costs):
-            most = torch.stack([some.quantile(_BODY) for some in here])
-            rounds = [_Round({n: c.minimum(most[r.place]) for n, c in r.costs.items()}, r.place) for r in rounds]
-            here = [some.clamp(max=float(limit)) for some, limit in zip(here, most, strict=True)]
-        self.rounds = rounds
-        unit = torch.stack([some.mean() for some in here])
+        typical = [float(some.median()) for some in here]
+        self.most = torch.tensor(
+            [_TAIL * t if t > 0 else float(some.max()) for t, some in zip(typical, here, strict=True)]
+        )
+        unit = torch.stack([some.clamp(max=float(most)).mean() for some, most in zip(here, self.most, strict=True)])
         self.unit = unit.clamp(min=max(_LEAST * float(unit.max()), 1e-300))
+        self.rounds = rounds
 
-    def mean(self, name: str) -> float:
-        """Return the mean cost of a candidate over all rounds that it ran in."""
-        ran = [one for one in self.rounds if name in one.costs]
-        return float(torch.cat([one.costs[name] / self.unit[one.place] for one in ran]).mean())
-
-    def gaps(self, name: str, other: str) -> tuple[Tensor, Tensor]:
-        """Return how much more one costs than the other per sample, in the rounds of both, and the ranges, (m,)."""
+    def gap(self, name: str, other: str, k: int | None = None) -> _Gap:
+        """Return how much more one costs than the other in the rounds of both; in range k neighbours count a little."""
         both = [one for one in self.rounds if name in one.costs and other in one.costs]
-        gaps = [(one.costs[name] - one.costs[other]) / self.unit[one.place] for one in both]
-        return torch.cat(gaps), torch.cat([one.place for one in both])
-
-    def gap(self, name: str, other: str, k: int | None = None) -> tuple[float, float]:
-        """Return the mean of the gaps and its standard error; in range k its neighbours count a little."""
-        gaps, place = self.gaps(name, other)
-        weight = torch.ones_like(gaps)
+        place = torch.cat([one.place for one in both])
+        costs = [torch.cat([one.costs[each] for one in both]) for each in (name, other)]
+        plain = (costs[0] - costs[1]) / self.unit[place]
+        cut = [each.clamp(-self.most[place], self.most[place]) for each in costs]
+        gaps, weight = (cut[0] - cut[1]) / self.unit[place], torch.ones_like(plain)
         if k is not None:
             away = (place - k).abs()
             weight = (away == 0) + _NEAR * (away == 1).double()
         total = weight.sum().clamp(min=1e-300)
         mean = (weight * gaps).sum() / total
-        return float(mean), float((weight * (gaps - mean)).norm() / total)
+        n = float(total**2 / weight.square().sum().clamp(min=1e-300))
+        se = float((weight * (gaps - mean)).norm() / total) * math.sqrt(n / max(n - 1, 0.5))
+        seen = gaps[(weight > 0) & (gaps != 0)]
+        ranks = (seen.abs().argsort().argsort() + 1.0).double()
+        signed = float((ranks * seen.sign()).sum() / ranks.norm().clamp(min=1e-300))
+        return _Gap(float(mean), se, n, float((weight * plain).sum() / total), signed)
 
     def ahead_of_even(self, name: str, k: int | None = None) -> list[float]:
         """Return by which share of even spacing's cost a candidate is ahead of it, and the standard error."""
-        mean, se = self.gap(name, EVEN, k)
-        return [0.0 - mean, se]
+        gap = self.gap(name, EVEN, k)
+        return [0.0 - gap.mean, gap.se]
 
 
 def _second_round(scores: _Scores, names: list[str]) -> list[str]:
-    """Return the few that do best together: the first, even spacing if not clearly behind, and those that add most.
-
-    A candidate adds what the ranges cost less if each is served by the best of those kept.
-    """
-    first = min(names, key=scores.mean)
-    costs = {name: torch.tensor([scores.gap(name, first, k)[0] for k in range(_RANGES)]) for name in names}
-
-    def clearly_behind(name: str) -> bool:
-        mean, se = scores.gap(name, first)
-        return mean > _BEHIND * se
-
-    kept = [first] if first == EVEN or clearly_behind(EVEN) else [first, EVEN]
-    others = [n for n in names if n not in kept and (not clearly_behind(n) or bool((costs[n] < 0).any()))]
-    while others and len(kept) < _SECOND_ROUND:
-        best = torch.stack([costs[name] for name in kept]).min(dim=0).values
-        new = min(others, key=lambda name: (float(torch.minimum(best, costs[name]).sum()), scores.mean(name)))
+    """Return even spacing, and the few that lower the cost most if each range is served by the best of them."""
+    costs = {name: torch.tensor([scores.gap(name, EVEN, k).mean for k in range(_RANGES)]) for name in names}
+    kept, best = [EVEN], torch.zeros(_RANGES)
+    while len(kept) < _SECOND_ROUND:
+        new = min(names, key=lambda name: float(torch.minimum(best, costs[name]).sum()))
+        if new in kept or not bool((costs[new] < best).any()):
+            break
         kept.append(new)
-        others.remove(new)
+        best = torch.minimum(best, costs[new])
     return kept
 
 
-def _is_ahead(scores: _Scores, name: str) -> bool:
-    """Return whether a candidate is ahead of even spacing by more than noise.
+def _winners(scores: _Scores, looking: set[str], ranges: list[int]) -> tuple[str, dict[int, str]]:
+    """Return the winner over all budgets, and the one of each range."""
+    names = [name for name in scores.rounds[0].costs if name != EVEN]
 
-    A few rollouts that end far away can make up most of the mean and of its standard error, and hide what all others
-    show. So the lead must exceed one standard error of the mean or of the signed ranks.
-    """
-    mean, se = scores.gap(name, EVEN)
-    if mean >= 0:
-        return False
-    gaps = scores.gaps(name, EVEN)[0]
-    gaps = gaps[gaps != 0]
-    ranks = (gaps.abs().argsort().argsort() + 1.0).double()
-    return mean < -se or float((ranks * gaps.sign()).sum()) < -float(ranks.norm())
+    def ahead(name: str, other: str, k: int | None = None) -> bool:
+        lead = _FIXED_LEAD if name not in looking and other != EVEN else _LEAD if k is None else _RANGE_LEAD
+        gap = scores.gap(name, other, k)
+        return gap.is_ahead(lead) and gap.ranks < -lead
 
-
-def _winner(scores: _Scores, k: int, names: list[str], clear: bool) -> str:
-    """Return the candidate with the least cost in range k, or even spacing if the lead may be noise.
-
-    `clear` says that some candidate is ahead over all budgets; if none is, the lead in the range must be clear.
-    """
-    first = min(names, key=lambda name: scores.gap(name, names[0], k)[0])
-    mean, se = scores.gap(first, EVEN, k)
-    return first if mean < (0.0 if clear else -se) else EVEN
+    proven = sorted((name for name in names if ahead(name, EVEN)), key=lambda name: scores.gap(name, EVEN).mean)
+    first = next((name for name in proven if name in looking), EVEN)
+    overall = next((name for name in proven if name not in looking and ahead(name, first)), first)
+    winners, enough = {}, len(scores.rounds[0].place) >= _FEW
+    for k in ranges:
+        best = overall
+        for name in names:
+            if enough and name != best and ahead(name, best, k) and ahead(name, EVEN, k):
+                best = name
+        winners[k] = best if best == EVEN or scores.gap(best, EVEN, k).is_ahead(_LEAD, _MARGIN) else EVEN
+    return overall, winners
 
 
 def _spread(batches: Batches, seed: int) -> tuple[Tensor, Tensor]:
