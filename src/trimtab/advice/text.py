@@ -112,10 +112,14 @@ def _cost(advice: Any) -> str:
 
 
 def _otherwise(advice: Any) -> str:
-    """Return what is nearest for half of the cost, if full projection is recommended."""
+    """Return what may be enough, or what is nearest for half of the cost, if full projection is recommended."""
     m = advice.measured
     if advice.trial is not m.stepwise:
         return ""
+    rejected = {trial.name for trial in m.rejected}
+    enough = [t for t in m.everything if m.goal.lost(t).mean <= (m.goal.tolerance or 0.0) and t.name not in rejected]
+    if enough and enough[0] is not m.stepwise:  # the cheapest
+        return f"This may be enough: {enough[0].name}, loss {m.goal.lost(enough[0])}. Try it on more seeds."
     half = [t for t in m.everything if t.cost(m.unit) <= 0.5 * m.stepwise.cost(m.unit) and t is not m.terminal]
     best = min(half, key=lambda trial: m.goal.lost(trial).mean, default=None)
     return (
