@@ -183,7 +183,7 @@ def _plain(value: Summary) -> str:
 
 def findings_of(m: Measured, chosen: Trial) -> tuple[Finding, ...]:
     """Return answers and failure modes, in the order a person would ask."""
-    found = [_reference(m), _broken(m), _chaos(m), _landing(chosen, m)]
+    found = [_reference(m), _turned(m), _broken(m), _chaos(m), _landing(chosen, m)]
     if m.samples is not None:
         words = compare_samples(*m.samples).words()
         found.append(Finding("distribution", False, f"As a distribution, the final samples {words}."))
@@ -221,6 +221,16 @@ def _reference(m: Measured) -> Finding:
     terminal = "no projection" if m.terminal.never_projects else "terminal projection"
     text = f"By {m.goal.measure}, full projection is better than {terminal} by {gain}{best_at}."
     return Finding("reference", False, text)
+
+
+def _turned(m: Measured) -> Finding | None:
+    if not m.turnable:
+        return None
+    text = (
+        "States look like sets of points in space. If a turned sample is the same sample, give "
+        "distance=trimtab.core.metrics.aligned."
+    )
+    return Finding("symmetry", False, text)
 
 
 def _broken(m: Measured) -> Finding | None:
