@@ -71,7 +71,8 @@ def _loss(advice: Any) -> str:
     trial = m.confirmed or advice.trial
     lost, n = goal.lost(trial), m.fresh or m.held_out
     if math.isnan(lost.mean):
-        return "Loss: it could not be measured."
+        why = "samples have no measure" if m.gain.mean > 0 else "full projection gains nothing"
+        return f"Loss: there is no share to give, because {why}."
     where = f"on {n} fresh {m.units}" if m.fresh else f"on {n} {m.units}"
     where = f"on {lost.n} {m.units}, {n} of them fresh" if m.fresh and lost.n > n else where
     text = f"Loss, by {goal.measure}: {lost} {where}"
@@ -302,14 +303,14 @@ def _concentration(m: Measured) -> Finding | None:
     left = ratio(best.measured - full, periodic.measured - full)
     held = f"the worst 20% of steps hold {m.concentration:.0%} of the defect (20% would be uniform)"
     gain = 1 - left.mean
-    interval = f" ({1 - left.high:.0%} to {1 - left.low:.0%})" if left.reliable else ""
-    lowers = f"{best.kind} correction lowers the loss of periodic correction by {gain:.0%}{interval}"
+    interval = f" ({left.low:.0%} to {left.high:.0%})" if left.reliable else ""
+    compared = f"{best.kind} correction has {left.mean:.0%}{interval} of the loss of periodic correction"
     if math.isnan(left.mean):
         return Finding("concentration", False, f"Concentration: {held}. Periodic correction may lose nothing at all.")
     if m.concentration < _DIFFUSE and gain < _GAIN:
-        text = f"The defect is diffuse: {held}, and with {periodic.budget} projections {lowers}."
+        text = f"The defect is diffuse: {held}, and with {periodic.budget} projections {compared}."
         return Finding("diffuse-defect", True, f"{text} Periodic correction is competitive.")
-    return Finding("concentration", False, f"Concentration: {held}. With {periodic.budget} projections {lowers}.")
+    return Finding("concentration", False, f"Concentration: {held}. With {periodic.budget} projections {compared}.")
 
 
 def _lasting(m: Measured) -> Finding | None:

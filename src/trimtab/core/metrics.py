@@ -87,7 +87,8 @@ def aligned(a: Tensor, b: Tensor) -> Tensor:
     singular = torch.linalg.svdvals(product)
     singular[:, -1] *= torch.where(torch.linalg.det(product) < 0, -1.0, 1.0)  # a rotation, and no mirror image
     squared = (a * a + b * b).sum(dim=(1, 2)) - 2 * singular.sum(dim=1)
-    return (squared.clamp(min=0) / a.shape[1]).sqrt()
+    distance: Tensor = (squared.clamp(min=0) / a.shape[1]).sqrt()
+    return distance
 
 
 def path_error(run: Rollout) -> Tensor:
