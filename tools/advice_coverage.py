@@ -1,6 +1,6 @@
 """Check the answers of `advise` on disjoint sets of seeds against the loss on 2,048 other seeds.
 
-Run it as `python tools/advice_coverage.py linkage so3`; without domains it runs all of the table. Finished sets are kept
+Run it as `python tools/advice_coverage.py linkage so3`; without domains it runs the whole table. Finished sets are kept
 in docs/results/coverage.json and not run again, and the table of docs/results/coverage.md is renewed.
 """
 

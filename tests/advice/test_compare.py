@@ -84,6 +84,34 @@ def test_prices_are_refused_on_the_seeds_that_made_them(price):
         compare(tt.Problem(Walk(), Sphere(), range(96, 104)), {"paper": price}, [3])
 
 
+def noisy_loop(seed):
+    """A loop whose corrector is not told any seeds."""
+
+    def run(schedule):
+        generator = torch.Generator().manual_seed(seed)
+        corrector = tt.Corrector(BALL, schedule, 12)
+        x = torch.zeros(24, 2, dtype=torch.float64)
+        for t in range(12):
+            x = corrector(x + torch.randn(24, 2, generator=generator, dtype=torch.float64), t)
+        return corrector.rollout
+
+    return run
+
+
+BALL = tt.as_constraint(
+    lambda x: x / x.norm(dim=1, keepdim=True).clamp(min=1), lambda x: (x.norm(dim=1) - 1).clamp(min=0)
+)
+
+
+def test_noise_that_calibrated_is_recognised_without_seeds(tmp_path):
+    price = tt.calibrate(noisy_loop(1), method="paper")
+    price.save(tmp_path / "price.safetensors")
+    for made in (price, tt.load(tmp_path / "price.safetensors"), price.at(0.25)):
+        with pytest.raises(ValueError, match="rollouts were used to calibrate 'mine'"):
+            tt.compare(noisy_loop(1), {"mine": made}, [0.25])
+    tt.compare(noisy_loop(2), {"mine": price}, [0.25])
+
+
 def test_rows_are_found_by_name_and_budget_and_shown_in_words(found):
     with pytest.raises(KeyError, match="'paper', 6"):
         found["paper", 5]

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import trimtab as tt
+from trimtab.core.metrics import aligned
 from trimtab.core.quality import Quality
 
 SEEDS = range(100, 164)
@@ -465,3 +466,24 @@ def test_too_few_groups_are_refused_however_many_rows_they_have():
     runs = [partial(in_pairs(seeds).rollout, measure_defects=True) for seeds in (range(10), range(50, 60))]
     with pytest.raises(ValueError, match=complaint):
         tt.advise(runs[0], held_out=runs[1], quality=trace)
+
+
+def test_a_distance_up_to_rotation_is_suggested_for_point_sets_and_used():
+    class Turning:
+        """Three points that are turned at random; only their radius is constrained."""
+
+        n_steps, dtype = 6, torch.float64
+
+        def start(self, noise):
+            return noise.start((3, 3))
+
+        def step(self, x, t, noise):
+            return x + 0.3 * noise.normal(t, (3, 3))
+
+    unit = tt.as_constraint(lambda x: x / x.norm(dim=2, keepdim=True), lambda x: (x.norm(dim=2) - 1).norm(dim=1))
+    problem = tt.Problem(Turning(), unit, SEEDS)
+    names = [finding.name for finding in tt.advise(problem, tolerance=0.5, cost="projections").findings]
+    assert "symmetry" in names
+    advice = tt.advise(problem, tolerance=0.5, cost="projections", distance=aligned)
+    assert "symmetry" not in [finding.name for finding in advice.findings]
+    assert advice.measured.gain.mean > 0

@@ -139,3 +139,20 @@ def test_unpaired_rollouts_are_refused(runs):
     metrics.endpoint_distance(runs["periodic"], longer)
     with pytest.raises(ValueError, match="same shape"):
         metrics.endpoint_distance(runs["periodic"], free.rollout(Walk(), Sphere(), tt.Stepwise(), range(3)), distance)
+
+
+def test_aligned_distances_do_not_see_how_points_are_turned_and_moved():
+    generator = torch.Generator().manual_seed(3)
+    a, b = torch.randn(2, 12, 7, 3, generator=generator, dtype=torch.float64)
+    turn, _ = torch.linalg.qr(torch.randn(12, 3, 3, generator=generator, dtype=torch.float64))
+    turn = turn * torch.linalg.det(turn)[:, None, None].sign()
+    shift = torch.randn(12, 1, 3, generator=generator, dtype=torch.float64)
+    near = metrics.aligned(a, b)
+    torch.testing.assert_close(metrics.aligned(a @ turn + shift, b), near)
+    assert bool((near <= metrics.euclidean(a, b) / 7**0.5 + 1e-12).all())
+    Rotation = pytest.importorskip("scipy.spatial.transform").Rotation
+    for one, two, found in zip(a, b, near.tolist(), strict=True):
+        _, root = Rotation.align_vectors(one - one.mean(dim=0), two - two.mean(dim=0))
+        assert found == pytest.approx(root / 7**0.5, abs=1e-9)
+    with pytest.raises(ValueError, match="same shape"):
+        metrics.aligned(a, b[:, :5])

@@ -153,7 +153,10 @@ CALLS: dict[str, Row] = {
         lambda **own: tt.Problem(**{"sampler": Walk(), "constraint": BALL, "seeds": range(N)} | own),
         {"seeds": SEEDS, "sampler": FUNCTION, "constraint": FUNCTION},
     ),
-    "Noise": (lambda shape: Noise(torch.arange(N)).normal(0, shape), {"shape": ["x", (-1,), None]}),
+    "Noise": (
+        lambda shape=(2,), seeds=torch.arange(N): Noise(seeds).normal(0, shape),
+        {"shape": ["x", (-1,), None], "seeds": SEEDS},
+    ),
     "replay": (
         lambda schedule=tt.Periodic(2), record=RUN: replay(schedule, record),
         {"schedule": SCHEDULE, "record": FUNCTION},
@@ -172,7 +175,7 @@ CALLS: dict[str, Row] = {
     "Periodic": (used(tt.Periodic), {"budget": BUDGET}),
     "Geometric": (used(schedules.Geometric), {"budget": BUDGET}),
     "RandomTimes": (used(schedules.RandomTimes), {"budget": BUDGET, "seed": [1.5, "x", Thing()]}),
-    "RandomRamp": (used(schedules.RandomRamp), {"budget": BUDGET, "weights": ["x", 3, torch.ones(T + 1)]}),
+    "RandomRamp": (used(schedules.RandomRamp), {"budget": BUDGET, "weights": ["x", 3, torch.ones(T + 1), torch.zeros(T)]}),
     "FixedThreshold": (
         lambda value=0.1, budget=2: run(schedules.FixedThreshold(value, budget)),
         {"value": [math.nan, *NO_NUMBER], "budget": BUDGET},

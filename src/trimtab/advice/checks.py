@@ -28,7 +28,6 @@ __all__ = ["Effects", "Stability", "correction_effects"]
 
 _NUDGE = 1e-6  # size of the change of the initial states, as a share of their size
 _TRIED = 4  # samples whose projection is tried after a small change
-_ROUNDS = 1  # batches of single corrections
 
 
 @dataclass(frozen=True)
@@ -214,16 +213,15 @@ def _unit(like: Tensor, generator: torch.Generator) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Effects:
-    """What m single corrections at random steps did, compared with the same samples left alone."""
+    """What one correction of each of n samples at a random step did, compared with the same samples left alone."""
 
-    step: Tensor  # the step of each, (m,)
-    defect: Tensor  # the defect at that step, (m,)
-    value: Tensor  # how much the path error fell, (m,)
-    endpoint: Tensor  # how much the distance to the stepwise rollout's final state fell, (m,)
+    step: Tensor  # the step of each, (n,)
+    defect: Tensor  # the defect at that step, (n,)
+    value: Tensor  # how much the path error fell, (n,)
+    endpoint: Tensor  # how much the distance to the stepwise rollout's final state fell, (n,)
     survival: Tensor  # the share of the first benefit that is left k steps later, k = 0, 1, …, (K,); NaN if unknown
     # the share left after one step, for corrections in the first, second and last third of the rollout
     one_step: tuple[float, float, float]
-    sample: Tensor  # the sample of each, (m,)
 
     @property
     def half_life(self) -> float:
@@ -236,16 +234,13 @@ class Effects:
         return k - 1 + (high - 0.5) / (high - low)
 
     def alignment(self, worth: Tensor) -> Summary:
-        """Return the rank correlation of the defect with a measured worth, (m,), bootstrapped over samples."""
-        n = int(self.sample.max()) + 1
-        pairs = torch.stack([self.defect, worth], dim=1).reshape(-1, n, 2).transpose(0, 1)  # (n, rounds, 2)
-        return bootstrap(lambda sets: rank_correlation(sets[..., 0].flatten(1), sets[..., 1].flatten(1)), pairs)
+        """Return the rank correlation of the defect with a measured worth, (n,), bootstrapped over samples."""
+        pairs = torch.stack([self.defect, worth], dim=1)
+        return bootstrap(lambda sets: rank_correlation(sets[..., 0], sets[..., 1]), pairs)
 
 
-def correction_effects(
-    run: RunBatch, alone: Rollout, stepwise: Rollout, distance: Distance, rounds: int = _ROUNDS
-) -> Effects:
-    """Correct every sample, or group, once at a random step, `rounds` times, and compare with the terminal rollout."""
+def correction_effects(run: RunBatch, alone: Rollout, stepwise: Rollout, distance: Distance) -> Effects:
+    """Correct every sample, or group, once at a random step, and compare with the terminal rollout."""
     groups, alone, stepwise = alone.groups, alone.grouped(), stepwise.grouped()
 
     def to_go(record: Rollout) -> Tensor:
@@ -255,30 +250,22 @@ def correction_effects(
     T, n = alone.defects.shape
     T -= int(alone.closing_rule == "paid")  # the last step corrects all samples
     generator = torch.Generator().manual_seed(0)
-    steps, far = torch.arange(alone.n_steps), to_go(alone)
-    when, values, endpoints, gains = [], [], [], []
-    for _ in range(rounds):
-        # one stratum of the steps per sample, so that few samples cover all steps
-        place = torch.randperm(n, generator=generator) + torch.rand(n, generator=generator)
-        at = (place / n * T).long().clamp(max=T - 1)
-        once = run(Watched(Fixed((steps[:, None] == at).to(alone.projected.device)))).grouped()
-        gain = (alone.residuals - once.residuals).cpu().double()[:T]
-        when.append(at)
-        values.append(gain.sum(dim=0))
-        endpoints.append(far - to_go(once))
-        gains.append(gain)
-    step, sample, after = torch.cat(when), torch.arange(n).repeat(rounds), torch.cat(gains, dim=1)
-    lag = step + steps[:T, None]  # (T, m): the step k after the correction
-    left = torch.where(lag < T, after.gather(0, lag.clamp(max=T - 1)), torch.nan)
+    steps = torch.arange(alone.n_steps)
+    # one stratum of the steps per sample, so that few samples cover all steps
+    place = torch.randperm(n, generator=generator) + torch.rand(n, generator=generator)
+    step = (place / n * T).long().clamp(max=T - 1)
+    once = run(Watched(Fixed((steps[:, None] == step).to(alone.projected.device)))).grouped()
+    gain = (alone.residuals - once.residuals).cpu().double()[:T]
+    lag = step + steps[:T, None]  # (T, n): the step k after the correction
+    left = torch.where(lag < T, gain.gather(0, lag.clamp(max=T - 1)), torch.nan)
     thirds = [_survival(left[:, step * 3 // T == third], 2)[1].item() for third in range(3)]
     return Effects(
         step=step,
-        defect=alone.defects.cpu().double()[step, sample],
-        value=torch.cat(values),
-        endpoint=torch.cat(endpoints),
+        defect=alone.defects.cpu().double()[step, torch.arange(n)],
+        value=gain.sum(dim=0),
+        endpoint=to_go(alone) - to_go(once),
         survival=_survival(left, max(2, min(T // 2, 100))),
         one_step=(thirds[0], thirds[1], thirds[2]),
-        sample=sample,
     )
 
 

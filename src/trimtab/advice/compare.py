@@ -31,12 +31,13 @@ from trimtab.core.schedule import Schedule, Watched, as_schedule, watched
 from trimtab.core.statistics import Summary, summarize
 from trimtab.core.view import StepView
 from trimtab.prices import Plan, Price, Raced, Thresholds
-from trimtab.prices.collect import check_schedule_is_used
+from trimtab.prices.collect import check_schedule_is_used, rollout_marks
 from trimtab.schedules import Periodic, Stepwise, Terminal, Window
 
 __all__ = ["Compared", "Comparison", "compare"]
 
 _ALWAYS = ("terminal", "stepwise", "periodic", "window")  # schedules that are always run
+_SAME = 0.1  # share of the rollouts that may look like rollouts that calibrated
 _MEASURES = ("endpoint", "nepe")  # measured whatever the quality
 
 
@@ -253,6 +254,7 @@ def compare(
                 "the rows of a group are not independent samples, and a comparison of distributions would count them as"
                 " such: leave out the reference where samples are decided on in groups"
             )
+        _check_unused(schedules, terminal)
         if judge is not None:
             _named(judge.values(terminal.final, problem))  # an evaluator that fails should fail now
         wanted = _wanted(schedules, budgets, T)
@@ -295,6 +297,19 @@ def compare(
     n, units = (rows_run, "samples") if groups is None else (groups.n, "groups")
     distinct = n if clusters is None else len(set(clusters.tolist()))
     return Comparison(tuple(rows), tuple(rows[0].values), T, distinct, units, n - distinct)
+
+
+def _check_unused(schedules: Mapping[str, Any], terminal: Rollout) -> None:
+    """Raise if a price was calibrated on these very rollouts, which their seeds do not show if a loop has none."""
+    ours = set(rollout_marks(terminal.grouped().defects))
+    for name, schedule in schedules.items():
+        made_for = getattr(getattr(schedule, "price", schedule), "made_for", {})
+        same = len(ours.intersection(made_for.get("rollouts", ())))
+        if same > max(1, _SAME * len(ours)):
+            raise ValueError(
+                f"{same} of these rollouts were used to calibrate {name!r}: their first defects are the same; compare "
+                "on other noise"
+            )
 
 
 def _shown(value: Summary) -> str:

@@ -32,7 +32,7 @@ from trimtab.advice.trials import KINDS, Cost, Evaluation, Goal, Search, Trial, 
 from trimtab.core.arrays import Form
 from trimtab.core.checks import check_callable, check_number, check_positive, unknown
 from trimtab.core.constraint import Constraint, check_constraint
-from trimtab.core.metrics import Distance, euclidean, top_mass
+from trimtab.core.metrics import Distance, distinct_seeds, euclidean, top_mass
 from trimtab.core.problem import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
@@ -57,6 +57,7 @@ WORTHWHILE = 0.1
 _FEWEST_STEPS = 4
 _FEWEST_FOR_FRESH = 32  # samples: with fewer, none are kept for measuring the recommendation once more
 _BATCHES = 20  # a typical number
+_HOPE = 1 / 3  # of the tolerance: a mean loss, without an interval, that is worth a try on fresh seeds
 _MARGIN = 0.9  # of the tolerance, for each choice that fresh seeds have rejected
 _TRIES = 3  # choices that fresh seeds may reject
 
@@ -193,7 +194,7 @@ def _chosen(search: Search, parts: _Parts) -> _Choice:
     fresh: Evaluation | None = None
     rejected: list[Trial] = []
     for _ in range(_TRIES):
-        trial, reason = choose(search, {one.name for one in rejected})
+        trial, reason = choose(search, {one.name for one in rejected}, hopeful=parts.fresh is not None)
         if parts.fresh is None or trial in (at.terminal, at.stepwise):
             return _Choice(trial, reason, None, fresh, tuple(rejected))
         at.progress(f"{trial.name} on fresh seeds")
@@ -218,8 +219,11 @@ def _pooled(*pairs: tuple[Evaluation, Trial]) -> Trial:
     return replace(pairs[-1][1], loss=ratio(lost, gain), excess=summarize(lost))
 
 
-def choose(search: Search, rejected: Collection[str] = ()) -> tuple[Trial, str]:
-    """Return the trial to recommend, and why; no other trial is cheaper and loses less."""
+def choose(search: Search, rejected: Collection[str] = (), hopeful: bool = False) -> tuple[Trial, str]:
+    """Return the trial to recommend, and why; no other trial is cheaper and loses less.
+
+    If `hopeful`, the first choice may be one whose interval is not known, since fresh seeds decide.
+    """
     at, goal, unit = search.at, search.goal, search.at.unit
     candidates = [trial for trial in search.everything if trial.name not in rejected and not trial.missing]
 
@@ -236,6 +240,8 @@ def choose(search: Search, rejected: Collection[str] = ()) -> tuple[Trial, str]:
     # what failed on fresh seeds shows that the choice is optimistic: the next one needs a margin
     most = (goal.tolerance or 0.0) * _MARGIN ** len(rejected)
     good = [trial for trial in search.good if trial is at.stepwise or goal.lost(trial).high <= most]
+    if hopeful and not rejected:
+        good += [t for t in candidates if not goal.lost(t).reliable and goal.lost(t).mean <= _HOPE * most]
     best = min((trial for trial in good if trial in candidates), key=rank)
     least = goal.lost(best).mean
     best = min((trial for trial in candidates if trial is best or goal.lost(trial).mean <= least), key=rank)
@@ -248,14 +254,9 @@ def choose(search: Search, rejected: Collection[str] = ()) -> tuple[Trial, str]:
             f"whether less would do cannot be decided with {len(at.full)} samples, because a few of them hold most of "
             "the loss; give more seeds, a quality, or a tolerance in its unit"
         )
-    return at.stepwise, nothing_saved(saved, unit)
-
-
-def nothing_saved(share: float, unit: Cost) -> str:
-    """Return why stepwise correction is recommended if nothing else saves enough."""
-    return (
+    return at.stepwise, (
         f"nothing that meets the tolerance saves as much as {WORTHWHILE:.0%} of the {unit} (the best saves "
-        f"{max(share, 0.0):.0%})"
+        f"{max(saved, 0.0):.0%})"
     )
 
 
@@ -312,6 +313,9 @@ def _answer(
         effects=effects,
         stability=stability,
         samples=samples,
+        turnable=goal.to_full
+        and goal.distance is euclidean
+        and tuple(getattr(at.alone.final, "shape", ()))[2:] == (3,),
         batches=at.batches
         + (again.batches if again else 0)
         + search.calibration_batches
@@ -412,9 +416,8 @@ def _parts(
 
 def distinct(problem: Problem) -> Problem:
     """Return the problem with every seed once; groups stay as they are."""
-    seeds = problem.seeds.tolist()
-    rows = [i for i, seed in enumerate(seeds) if seeds.index(seed) == i]
-    return problem if len(rows) == len(seeds) or problem.groups is not None else problem.take(torch.tensor(rows))
+    rows = distinct_seeds(problem.seeds)
+    return problem if len(rows) == len(problem) or problem.groups is not None else problem.take(rows)
 
 
 def _shares(count: int, given: bool) -> tuple[int, int, int]:

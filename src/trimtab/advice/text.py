@@ -71,7 +71,8 @@ def _loss(advice: Any) -> str:
     trial = m.confirmed or advice.trial
     lost, n = goal.lost(trial), m.fresh or m.held_out
     if math.isnan(lost.mean):
-        return "Loss: it could not be measured."
+        why = "samples have no measure" if m.gain.mean > 0 else "full projection gains nothing"
+        return f"Loss: there is no share to give, because {why}."
     where = f"on {n} fresh {m.units}" if m.fresh else f"on {n} {m.units}"
     where = f"on {lost.n} {m.units}, {n} of them fresh" if m.fresh and lost.n > n else where
     text = f"Loss, by {goal.measure}: {lost} {where}"
@@ -112,10 +113,14 @@ def _cost(advice: Any) -> str:
 
 
 def _otherwise(advice: Any) -> str:
-    """Return what is nearest for half of the cost, if full projection is recommended."""
+    """Return what may be enough, or what is nearest for half of the cost, if full projection is recommended."""
     m = advice.measured
     if advice.trial is not m.stepwise:
         return ""
+    rejected = {trial.name for trial in m.rejected}
+    enough = [t for t in m.everything if m.goal.lost(t).mean <= (m.goal.tolerance or 0.0) and t.name not in rejected]
+    if enough and enough[0] is not m.stepwise:  # the cheapest
+        return f"This may be enough: {enough[0].name}, loss {m.goal.lost(enough[0])}. Try it on more seeds."
     half = [t for t in m.everything if t.cost(m.unit) <= 0.5 * m.stepwise.cost(m.unit) and t is not m.terminal]
     best = min(half, key=lambda trial: m.goal.lost(trial).mean, default=None)
     return (
@@ -179,7 +184,7 @@ def _plain(value: Summary) -> str:
 
 def findings_of(m: Measured, chosen: Trial) -> tuple[Finding, ...]:
     """Return answers and failure modes, in the order a person would ask."""
-    found = [_reference(m), _broken(m), _chaos(m), _landing(chosen, m)]
+    found = [_reference(m), _turned(m), _broken(m), _chaos(m), _landing(chosen, m)]
     if m.samples is not None:
         words = compare_samples(*m.samples).words()
         found.append(Finding("distribution", False, f"As a distribution, the final samples {words}."))
@@ -217,6 +222,16 @@ def _reference(m: Measured) -> Finding:
     terminal = "no projection" if m.terminal.never_projects else "terminal projection"
     text = f"By {m.goal.measure}, full projection is better than {terminal} by {gain}{best_at}."
     return Finding("reference", False, text)
+
+
+def _turned(m: Measured) -> Finding | None:
+    if not m.turnable:
+        return None
+    text = (
+        "States look like sets of points in space. If a turned sample is the same sample, give "
+        "distance=trimtab.core.metrics.aligned."
+    )
+    return Finding("symmetry", False, text)
 
 
 def _broken(m: Measured) -> Finding | None:
@@ -288,14 +303,14 @@ def _concentration(m: Measured) -> Finding | None:
     left = ratio(best.measured - full, periodic.measured - full)
     held = f"the worst 20% of steps hold {m.concentration:.0%} of the defect (20% would be uniform)"
     gain = 1 - left.mean
-    interval = f" ({1 - left.high:.0%} to {1 - left.low:.0%})" if left.reliable else ""
-    lowers = f"{best.kind} correction lowers the loss of periodic correction by {gain:.0%}{interval}"
+    interval = f" ({left.low:.0%} to {left.high:.0%})" if left.reliable else ""
+    compared = f"{best.kind} correction has {left.mean:.0%}{interval} of the loss of periodic correction"
     if math.isnan(left.mean):
         return Finding("concentration", False, f"Concentration: {held}. Periodic correction may lose nothing at all.")
     if m.concentration < _DIFFUSE and gain < _GAIN:
-        text = f"The defect is diffuse: {held}, and with {periodic.budget} projections {lowers}."
+        text = f"The defect is diffuse: {held}, and with {periodic.budget} projections {compared}."
         return Finding("diffuse-defect", True, f"{text} Periodic correction is competitive.")
-    return Finding("concentration", False, f"Concentration: {held}. With {periodic.budget} projections {lowers}.")
+    return Finding("concentration", False, f"Concentration: {held}. With {periodic.budget} projections {compared}.")
 
 
 def _lasting(m: Measured) -> Finding | None:

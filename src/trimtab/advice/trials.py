@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -159,7 +158,7 @@ class Evaluation:
     def __init__(self, run: RunBatch, problem: Problem | None, goal: Goal, progress: Progress, check: bool = True):
         """Run the terminal batch, twice if it is to be checked, and the stepwise batch."""
         self.run_batch, self.problem, self.goal, self.progress = run, problem, goal, progress
-        self.broken, self.batches, self.spent = "", 0, Counter[str]()
+        self.broken, self.batches, self.spent = "", 0, dict.fromkeys(get_args(Cost), 0.0)
         self._cheaper: dict[str, RunBatch] = {}
         progress("terminal and stepwise rollouts")
         self.alone = checked(run, Watched(Terminal())) if check else as_record(run(Watched(Terminal())))
@@ -215,11 +214,9 @@ class Evaluation:
     def count(self, run: Rollout, batches: int = 1) -> None:
         """Count batches that were run, and what they cost."""
         self.batches += batches
-        total = {"seconds": sum(run.seconds.values()), "projections": int(run.paid.sum())}
-        if run.unit == "iteration":
-            total["projections"] = int(run.projected.sum() + run.closing.sum())
-        for unit, one in (total | {"iterations": int(run.all_iterations.sum())}).items():
-            self.spent[unit] += batches * one  # type: ignore[assignment]
+        self.spent["seconds"] += batches * sum(run.seconds.values())
+        self.spent["projections"] += batches * self._projections(run) * run.projected.shape[1]
+        self.spent["iterations"] += batches * float(run.all_iterations.sum())
         self.progress.batch(batches)
 
     def run(self, schedule: Schedule, how: str = "") -> Rollout:
@@ -645,6 +642,7 @@ class Measured:
     stability: Stability  # of the projection and the rollout
     # the recommended final samples, and those of full projection on fresh seeds; None if there are none
     samples: tuple[Any, Any] | None
+    turnable: bool  # whether states look like point sets, (n, m, 3), whose distance depends on how they are turned
     batches: int  # number of batches that were run
     paid_back: float  # number of samples after which the advice has saved what it cost; inf if it saves nothing
     given: bool = False  # whether the price was made earlier

@@ -76,7 +76,7 @@ def _add_advise(parser: argparse.ArgumentParser) -> None:
         default="seconds",
         help="what to save: seconds as measured here (the default), or projections",
     )
-    add_seeds(parser, "--seeds", 64, "number of rollouts, half to calibrate and half to measure")
+    add_seeds(parser, "--seeds", 64, "number of rollouts: a quarter calibrates, the others choose and measure")
     parser.add_argument("--price", metavar="FILE", type=path, help="judge this price file instead of a new one")
     parser.add_argument("--plot", metavar="FILE", type=path, help="draw the advice: a .png, .svg or .pdf file")
     parser.add_argument("--save", metavar="FILE", type=path, help="keep the recommended schedule's price file")
@@ -229,7 +229,7 @@ def _show_expected(price: Price) -> None:
 ADVISE = Command(
     "should I bother? which schedule and budget for a sampler",
     "From a few rollouts of a sampler: is timing worth anything, which schedule and budget to take, what is lost "
-    "and what is saved. Half of the rollouts calibrate, the other half measures.",
+    "and what is saved. A quarter of the rollouts calibrates, the others choose and measure.",
     "examples:\n"
     "  trimtab advise --sampler package.module:factory                      lose no more than a tenth\n"
     "  trimtab advise --sampler package.module:factory --quality package.module:length --window 0.5\n"

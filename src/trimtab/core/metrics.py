@@ -17,6 +17,7 @@ from trimtab.core.record import Rollout
 __all__ = [
     "Summary",
     "achieved_budget",
+    "aligned",
     "benefit",
     "distinct_seeds",
     "endpoint_distance",
@@ -57,6 +58,34 @@ def euclidean(a: Any, b: Any) -> Tensor:
     apart = [difference(x, y) for x, y in zip(form.leaves(a), form.leaves(b), strict=True)]
     parts = [torch.linalg.vector_norm(d.flatten(1), dim=1) if d.ndim > 1 else d.abs() for d in apart]
     distance: Tensor = parts[0] if len(parts) == 1 else torch.linalg.vector_norm(torch.stack(parts), dim=0)
+    return distance
+
+
+def aligned(a: Tensor, b: Tensor) -> Tensor:
+    """Return the distance of point sets however they are turned and moved: RMSD after the best rotation (Kabsch), (n,).
+
+    A `distance` for states such as molecules, if a turned sample is the same sample; mirror images differ.
+
+    Args:
+        a: (n, m, 3).
+        b: Of the same shape.
+
+    Example:
+        >>> import torch
+        >>> a = torch.rand(4, 5, 3, generator=torch.manual_seed(0), dtype=torch.float64)
+        >>> turned = a @ torch.tensor([[0.0, -1, 0], [1, 0, 0], [0, 0, 1]], dtype=a.dtype) + 2
+        >>> bool((aligned(a, turned) < 1e-6).all()), bool((aligned(a, -a) > 0.1).all())
+        (True, True)
+    """
+    check_floats(a, "point sets", ("n", "m", 3))
+    if check_floats(b, "point sets", ("n", "m", 3)).shape != a.shape:
+        raise ValueError(f"aligned needs point sets of the same shape: got {tuple(a.shape)} and {tuple(b.shape)}")
+    a, b = (x.double() - x.double().mean(dim=1, keepdim=True) for x in (a, b))
+    product = a.transpose(1, 2) @ b
+    singular = torch.linalg.svdvals(product)
+    singular[:, -1] *= torch.where(torch.linalg.det(product) < 0, -1.0, 1.0)  # a rotation, and no mirror image
+    squared = (a * a + b * b).sum(dim=(1, 2)) - 2 * singular.sum(dim=1)
+    distance: Tensor = (squared.clamp(min=0) / a.shape[1]).sqrt()
     return distance
 
 

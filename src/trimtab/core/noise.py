@@ -87,6 +87,11 @@ class Noise:
     dtype: torch.dtype = torch.float64
     _blocks: dict[Any, tuple[int, Tensor]] = field(default_factory=dict, init=False, repr=False)
 
+    def __post_init__(self) -> None:
+        """Check the seeds; the rows of a batch may be none."""
+        if not isinstance(self.seeds, Tensor) or self.seeds.dtype != torch.int64 or self.seeds.ndim != 1:
+            object.__setattr__(self, "seeds", as_seeds(self.seeds))
+
     def uniform(self, t: int, event: tuple[int, ...] = (), stream: int = 0) -> Tensor:
         """Draw uniform numbers in (0, 1).
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
+from zlib import crc32
 
 import torch
 from torch import Tensor
@@ -112,6 +114,7 @@ class Batches:
         shape = getattr(self.first.final, "shape", None)
         self.made_for: dict[str, Any] = {"defect": float(defects[0].double().median()), "constraint": constraint}
         self.made_for["event"] = None if shape is None else list(shape[1:])
+        self.made_for["rollouts"] = rollout_marks(defects)
 
     def with_projection_budget(self, budget: int) -> Batches:
         """Return the same batches with a budget of whole projections; what they run is counted here too."""
@@ -277,6 +280,22 @@ class Batches:
             closed = torch.cat([masks, torch.ones(len(masks), 1, dtype=torch.bool)], dim=1)
             masks = torch.cat([torch.zeros_like(closed[:1]), closed])
         return Plan(masks, **{"method": method, **self.facts(), **more})
+
+
+def rollout_marks(defects: Tensor) -> list[int]:
+    """Return numbers by which uncorrected rollouts are recognised again, from their defects, (T, n), in any order.
+
+    The first four defects above 0 are rounded to three digits and hashed. Rollouts that look alike are left out.
+
+    Example:
+        >>> import torch
+        >>> a, b = torch.rand(2, 9, 5, generator=torch.manual_seed(0))
+        >>> rollout_marks(a) == rollout_marks(a * (1 + 1e-9)), set(rollout_marks(a)) & set(rollout_marks(b))
+        (True, set())
+    """
+    seen = [[f"{one:.2e}" for one in rollout if one > 0][:4] for rollout in defects.double().T.tolist()]
+    count = Counter(crc32(" ".join(first).encode()) for first in seen if len(first) == 4)
+    return sorted(mark for mark, times in count.items() if times == 1)
 
 
 # ------------------------------------------------------------------ exploring

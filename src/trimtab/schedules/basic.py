@@ -378,8 +378,8 @@ class RandomRamp(_Spread):
         """Check budget, weights and seed."""
         super().__post_init__()
         w = self.weights
-        if w is not None and bool((check_floats(w, "RandomRamp: weights", ("T",)) < 0).any()):
-            raise ValueError("RandomRamp: weights must be at least 0")
+        if w is not None and (bool((check_floats(w, "RandomRamp: weights", ("T",)) < 0).any()) or not bool(w.any())):
+            raise ValueError("RandomRamp: weights must be at least 0, and not all of them 0")
 
     @classmethod
     def over(cls, levels: Tensor, low: float, high: float, budget: Budget, seed: int = 0) -> RandomRamp:
