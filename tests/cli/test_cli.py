@@ -84,14 +84,13 @@ def test_everything_comes_out(killed_and_resumed):
     run = killed_and_resumed["run"]
     for name in (
         "run.json",
-        "timing.parquet",
         "summary.json",
         "page.json",
         "report.html",
         "rows/terrain-ridge.parquet",
     ):
         assert (run / name).is_file(), name
-    for table in ("table1", "table3", "concentration", "budget-usage", "degenerate"):
+    for table in ("table1", "table3", "diagnostics"):
         assert {f"{table}.{ending}" for ending in ("md", "csv", "tex")} <= set(os.listdir(run / "tables"))
     for figure in ("title", "regime", "nepe", "endpoint"):
         for ending in ("png", "svg", "pdf"):
