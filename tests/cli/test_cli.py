@@ -150,7 +150,7 @@ def trajectories(tmp_path_factory):
 def test_trajectories_have_their_own_table_and_figure(trajectories):
     run = trajectories["run"]
     assert "| adaptive (paper) | paper | 0.25 | 0.288 ± 0.009 | 0.712 ± 0.009 | 41% |" in trajectories["out"]
-    assert {"table2.md", "quality-pdm.md", "cost.md"} <= set(os.listdir(run / "tables"))
+    assert {"table2.md", "quality-pdm.md"} <= set(os.listdir(run / "tables"))
     assert (run / "figures" / "trajectories.png").stat().st_size > 1000
     summary = json.loads((run / "summary.json").read_text())
     jsonschema.validate(summary, summary_schema())

@@ -214,7 +214,7 @@ def agreement(summary: Summary) -> list[Table]:
         "Verdict: 'agrees' if the two 95% intervals overlap; 'same sign' or 'opposite sign' if they do not and both "
         "exclude 0; 'undecided' otherwise.",
         f"{sum(counts.values())} comparisons: "
-        + "; ".join(f"{counts[word]} {word}" for word in _VERDICTS if word in counts)
+        + "; ".join(f"{word} {counts[word]}" for word in _VERDICTS if word in counts)
         + ".",
         *_speed_note(summary, groups, key, budget),
     ]
@@ -312,7 +312,7 @@ def win_rates(summary: Summary, key: str, name: str) -> Table:
             wins = summary["domains"][domain]["win_rate"][key]
             ours = {part: _pair(wins[part]) for part in ("endpoint", "pathwise")}
             ours |= {"median_improvement": wins["median_improvement"], "n": wins["pathwise"]["n"]}
-            rows += [] if domain in fewer else [[row_label, source, *_four(ours)]]
+            rows += [] if "budgets" in fewer.get(domain, {}) else [[row_label, source, *_four(ours)]]
         paper = _paper(summary, "win_rates", next(iter(sources.values()))) if compares else None
         rows += [[row_label, "paper", *_four(paper)]] if paper else []
     budgets = summary["config"]["budgets"]
