@@ -1,4 +1,4 @@
-"""The tables and the figures of docs/results/quality.md, from what docs/make_quality.py measured."""
+"""The tables and the figure of docs/results/quality.md, from what docs/make_quality.py measured."""
 
 from __future__ import annotations
 
@@ -11,52 +11,37 @@ from _page import HERE
 from trimtab.evaluation.domains import SYNTHETIC
 from trimtab.schedules.style import PAGE, figure_style, look_of
 
-__all__ = ["BUDGETS", "DEFAULT", "JUDGED", "PATH", "QUARTER", "RIVALS", "RULED", "draw", "tables"]
+__all__ = ["DEFAULT", "JUDGED", "PATH", "draw", "tables"]
 
-BUDGETS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.95)
-QUARTER = BUDGETS.index(0.25)
 DEFAULT, PATH, JUDGED = "default", "dp for path", "race by quality"
-RULED = {
-    "accumulated defect": "accumulated",
-    "event with a gap": "event",
-    "above noise": "above-noise",
-    "until below": "until-below",
-}
-"""Rules that know no budget: as tables and as `trimtab.evaluation.studies.rules` call them."""
-
-RIVALS = (
-    "periodic",
-    "last steps",
-    "best window",
-    "geometric",
-    "random ramp",
-    "paper's rule",
-    "planned",
-    "dp for path",
-    "dp for endpoint",
-    *RULED,
-)
+RIVALS = ("periodic", "last steps", "best window", "geometric", "random ramp", "paper's rule", "planned")
+RIVALS += ("dp for path", "dp for endpoint")
+LEARNED = "cells with a network"
 
 
-def measured(cells: dict[str, Any]) -> list[str]:
-    """The rivals that were measured in some cell."""
-    return [rival for rival in RIVALS if any(rival in cell["rows"] for cell in cells.values())]
+def points_of(cells: dict[str, Any], rival: str, measure: str) -> list[tuple[float, float, str]]:
+    """Return mean and standard error of every comparison, as shares, with its cell and budget."""
+    points = []
+    for name, cell in cells.items():
+        scale = 1.0 if measure == "path" else cell["terminal" if measure == "endpoint" else "judged"]
+        if isinstance(scale, dict):
+            scale = scale["mean"] if measure == "endpoint" else scale["terminal"]["mean"]
+        gaps = cell["rows"].get(rival, {}).get("behind", {}).get(measure, ())
+        at = (f"{name} at {budget:g}" for budget in cell["budgets"])
+        points += [(gap["mean"] / scale, gap["se"] / scale, where) for gap, where in zip(gaps, at, strict=False)]
+    return points
 
 
 def behind_table(cells: dict[str, Any], measure: str, unit: str) -> list[str]:
-    """How often the one is behind each rival by more than 2 SE, and by how much."""
+    """Return how often ours is behind each rival by more than 2 SE, and by how much at worst."""
     lines = [
         f"| rival | ahead by > 2 SE | within 2 SE | behind by > 2 SE | worst such loss, {unit} |",
         "|---" * 5 + "|",
     ]
-    for rival in measured(cells):
-        if measure == "path" and rival == PATH:
+    for rival in RIVALS:
+        points = points_of(cells, rival, measure)
+        if not points or (measure == "path" and rival == PATH):
             continue
-        points = []
-        for name, cell in _with(cells, rival).items():
-            scale = _scale(cell, measure)
-            for i, gap in enumerate(cell["rows"][rival]["behind"].get(measure, ())):
-                points.append((gap["mean"] / scale, gap["se"] / scale, f"{name} at {BUDGETS[i]:g}"))
         ahead = sum(mean < -2 * se for mean, se, _ in points)
         behind = [point for point in points if point[0] > 2 * point[1]]
         worst = max(behind, default=None)
@@ -65,19 +50,24 @@ def behind_table(cells: dict[str, Any], measure: str, unit: str) -> list[str]:
     return lines
 
 
-def _scale(cell: dict[str, Any], measure: str) -> float:
-    """What a loss is a share of: terminal projection's endpoint distance or quality; NEPE is a share already."""
-    if measure in ("nepe", "path"):
-        return 1.0
-    found: dict[str, Any] = cell["terminal"] if measure == "endpoint" else cell["judged"]["terminal"]
-    return float(found["mean"])
+def counted(cells: dict[str, Any]) -> str:
+    """Return how often the default is ahead, behind and identical, and how often chance would put it behind."""
+    points = [point for rival in RIVALS for point in points_of(cells, rival, "endpoint")]
+    ties = sum(mean == se == 0 for mean, se, _ in points)
+    ahead = sum(mean < -2 * se for mean, se, _ in points)
+    behind = sum(mean > 2 * se for mean, se, _ in points)
+    equal = len(points) - ties - ahead
+    return (
+        f"ahead by more than 2 SE in {ahead} of {len(points)} comparisons, behind in {behind}, identical in {ties}. At "
+        f"most {equal} are between equals, of which chance puts at most {0.0228 * equal:.1f} behind"
+    )
 
 
 def losses(cells: dict[str, Any]) -> list[str]:
-    """Every comparison of endpoints in which the default is behind a rival by more than 2 SE."""
+    """Return every comparison of endpoints in which the default is behind a rival by more than 2 SE."""
     lines = ["| cell | B/T | rival | default | rival's | behind by |", "|---" * 6 + "|"]
     for name, cell in cells.items():
-        for i, budget in enumerate(BUDGETS):
+        for i, budget in enumerate(cell["budgets"]):
             ours = cell["rows"][DEFAULT]["endpoint"][i]["mean"]
             for rival in (rival for rival in RIVALS if rival in cell["rows"]):
                 gap = cell["rows"][rival]["behind"]["endpoint"][i]
@@ -89,40 +79,28 @@ def losses(cells: dict[str, Any]) -> list[str]:
 
 
 def endpoint_table(cells: dict[str, Any]) -> list[str]:
-    """Endpoint distances at a quarter of the steps, in shares of terminal projection's."""
-    shown_rivals = measured(cells)
-    lines = ["| cell | " + " | ".join((DEFAULT, *shown_rivals)) + " |", "|---" * (2 + len(shown_rivals)) + "|"]
-    everything = []
+    """Return endpoint distances at a quarter of the projections, in shares of terminal projection's."""
+    methods = (DEFAULT, *RIVALS)
+    lines = ["| cell | " + " | ".join((*methods, "fewer steps")) + " |", "|---" * (2 + len(methods)) + "|"]
+    everything: dict[str, list[float | None]] = {}
     for name, cell in cells.items():
-        rows, scale = cell["rows"], cell["terminal"]["mean"]
-        shares = [rows[m]["endpoint"][QUARTER]["mean"] / scale if m in rows else None for m in (DEFAULT, *shown_rivals)]
-        best = min(share for share in shares if share is not None)
-        shown = ["" if s is None else f"**{s:.3f}**" if s == best else f"{s:.3f}" for s in shares]
+        quarter, scale = cell["budgets"].index(0.25), cell["terminal"]["mean"]
+        found = [cell["rows"][m]["endpoint"][quarter]["mean"] / scale if m in cell["rows"] else None for m in methods]
+        best = min(share for share in found if share is not None)
+        shown = ["" if share is None else f"**{share:.3f}**" if share == best else f"{share:.3f}" for share in found]
+        shown.append(f"{cell['fewer'][quarter]['mean'] / scale:.1f}" if cell["fewer"] else "")
         lines.append(f"| {name} | " + " | ".join(shown) + " |")
-        everything.append(shares)
-    others = [shares for name, shares in zip(cells, everything, strict=True) if name not in SYNTHETIC]
-    for words, kept in (("median", everything), ("median without the chains", others)):
-        middle = [statistics.median([s for s in column if s is not None]) for column in zip(*kept, strict=True)]
-        lines.append(f"| {words} | " + " | ".join(f"{share:.3f}" for share in middle) + " |")
-    return lines
-
-
-def default_table(cells: dict[str, Any]) -> list[str]:
-    """What shares are of, and the endpoint distances of the default at every budget in such shares."""
-    lines = [
-        "| cell | terminal's distance | of it by one sample | " + " | ".join(f"B/T = {b:g}" for b in BUDGETS) + " |",
-        "|---" * (3 + len(BUDGETS)) + "|",
-    ]
-    for name, cell in cells.items():
-        terminal, found = cell["terminal"], cell["rows"][DEFAULT]["endpoint"]
-        shown = [f"{terminal['mean']:.3g} ± {terminal['se']:.2g}", f"{terminal['largest']:.0%}"]
-        shown += [f"{v['mean'] / terminal['mean']:.3f} ± {v['se'] / terminal['mean']:.3f}" for v in found]
-        lines.append(f"| {name} | " + " | ".join(shown) + " |")
+        everything[name] = found
+    others = [found for name, found in everything.items() if name not in SYNTHETIC]
+    for words, kept in (("median", list(everything.values())), ("median without the chains", others)):
+        columns = [[share for share in column if share is not None] for column in zip(*kept, strict=True)]
+        middle = [f"{statistics.median(column):.3f}" if column else "" for column in columns]
+        lines.append(f"| {words} | " + " | ".join(middle) + " | |")
     return lines
 
 
 def distribution_table(cells: dict[str, Any]) -> list[str]:
-    """Can final samples at a quarter of the steps be told from those of full projection?"""
+    """Return whether final samples at a quarter of the projections can be told from those of full projection."""
     names = ("full", DEFAULT, "periodic", "terminal")
     lines = ["| cell | full, other seeds | default | periodic | terminal | smallest shift seen |", "|---" * 6 + "|"]
     for name, cell in cells.items():
@@ -134,34 +112,18 @@ def distribution_table(cells: dict[str, Any]) -> list[str]:
     return [*lines, "", f"Told apart at 5%, of {len(cells)} cells: {'; '.join(words)}."]
 
 
-def told_apart_table(cells: dict[str, Any]) -> list[str]:
-    """At how many points the final samples of each schedule can be told from those of full projection."""
-    lines = [
-        "| schedule | " + " | ".join(f"B/T = {b:g}" for b in BUDGETS) + " | all |",
-        "|---" * (2 + len(BUDGETS)) + "|",
-    ]
-    for method in (DEFAULT, *measured(cells)):
-        with_it = _with(cells, method).values()
-        counts = [sum(cell["rows"][method]["p"][i] <= 0.05 for cell in with_it) for i in range(len(BUDGETS))]
-        lines.append(f"| {method} | " + " | ".join(map(str, counts)) + f" | {sum(counts)} |")
-    return lines
-
-
 def quality_tables(cells: dict[str, Any]) -> list[str]:
-    """By the domain's own judgement: every schedule at every budget, and how often ours are behind."""
-    judged = {name: cell for name, cell in cells.items() if cell.get("judged")}
-    if not judged:
-        return []
+    """Return every schedule at every budget by the domain's own judgement, and how often ours are behind."""
     parts: list[str] = []
-    for name, cell in judged.items():
+    for name, cell in cells.items():
         ends = cell["judged"]
         full, terminal = (f"{ends[key]['mean']:.4g} ± {ends[key]['se']:.1g}" for key in ("full", "terminal"))
         parts += [
-            f"**Quality of {name}: {ends['name'].replace('_', ' ')}**, lower being better, of {cell['n']} samples; "
-            f"full projection {full}, terminal {terminal}. The race by quality is `calibrate(..., quality=...)`.",
+            f"**Quality of {name}: {ends['name'].replace('_', ' ')}**, lower is better, {cell['n']} samples; full "
+            f"projection {full}, terminal {terminal}. The race by quality is `calibrate(..., quality=...)`.",
             "",
-            "| schedule | " + " | ".join(f"B/T = {b:g}" for b in BUDGETS) + " |",
-            "|---" * (1 + len(BUDGETS)) + "|",
+            "| schedule | " + " | ".join(f"B/T = {b:g}" for b in cell["budgets"]) + " |",
+            "|---" * (1 + len(cell["budgets"])) + "|",
         ]
         for method in (m for m in (DEFAULT, JUDGED, *RIVALS) if m in cell["rows"]):
             found = cell["rows"][method]["quality"]
@@ -171,114 +133,61 @@ def quality_tables(cells: dict[str, Any]) -> list[str]:
         parts += [
             f"{words} against each rival, by quality:",
             "",
-            *behind_table(judged, measure, "share of terminal's"),
+            *behind_table(cells, measure, "share of terminal's"),
             "",
         ]
     return parts
 
 
 def tables(cells: dict[str, Any]) -> str:
-    """The Markdown between the markers."""
-    points = len(cells) * len(BUDGETS)
-    samples = {key: _counts(cells, key, words) for key, words in (("n", "fresh samples"), ("n_more", "final samples"))}
-    ties, compared, ahead, behind_count = _counted(cells)
-    equal = compared - ties - ahead
-    behind = [
-        f"{points} comparisons per rival ({len(cells)} cells, B/T = {', '.join(f'{b:g}' for b in BUDGETS)}),",
-        f"{samples['n']}, paired by seed, equal total cost. The default is identical to the rival",
-        f"in {ties} of {compared} comparisons and ahead by more than 2 SE in {ahead}, so at most {equal} are between",
-        f"equals. Of these, chance puts at most {0.0228 * equal:.0f} behind by more than 2 SE; {behind_count} are.",
-    ]
-    if set(RULED) & set(measured(cells)):
-        behind += [
-            "The last four rivals are rules that know no budget: they stop at it, and their values are tuned for each",
-            "budget on the calibration seeds.",
+    """Return the Markdown between the markers."""
+    learned = {name: cell for name, cell in cells.items() if cell["n"] < max(c["n"] for c in cells.values())}
+    judged = {name: cell for name, cell in cells.items() if cell["judged"]}
+    sizes = "; ".join(
+        f"{words}: {cell['n']} samples ({cell['n_more']} for distributions), B/T = "
+        + ", ".join(f"{b:g}" for b in cell["budgets"])
+        for words, some in (("synthetic cells", cells), (LEARNED, learned))
+        if (cell := next(iter(some.values()), None))
+    )
+    return "\n".join(
+        [
+            f"Paired by seed, equal total cost; {sizes}.",
+            "",
+            "**Endpoint: the default against each rival.** A loss is in shares of terminal projection's distance. The",
+            f"default is {counted(cells)}. In {LEARNED} it is {counted(learned)}.",
+            "",
+            *behind_table(cells, "endpoint", "share of terminal's"),
+            "",
+            '**Path error: `objective="path"` (dp for path) against each rival**, by NEPE:',
+            "",
+            *behind_table(cells, "path", "NEPE"),
+            "",
+            "**Every endpoint at which the default is behind by more than 2 SE:**",
+            "",
+            *losses(cells),
+            "",
+            "**Endpoint distance at B/T = 0.25**, in shares of terminal projection's; the lowest in bold. On the six",
+            "chains a few samples make up much of that distance, so the last row leaves them out. *Fewer steps* takes",
+            "a quarter of the steps and projects after each: as many projections, another discretisation.",
+            "",
+            *endpoint_table(cells),
+            "",
+            "**Distribution at B/T = 0.25**: energy distance to final samples of full projection on other seeds. The",
+            "last column is the shift, in units of their spread, that so many samples would have shown.",
+            "",
+            *distribution_table(cells),
+            "",
+            *(quality_tables(judged) if judged else []),
         ]
-    parts = [
-        "**Endpoint: the default against each rival.** A loss is in shares of terminal projection's distance.",
-        *behind,
-        "",
-        *behind_table(cells, "endpoint", "share of terminal's"),
-        "",
-        '**Path error: `objective="path"` (dp for path) against each rival**, by NEPE:',
-        "",
-        *behind_table(cells, "path", "NEPE"),
-        "",
-        "**Path error of the default**, which was not priced for it:",
-        "",
-        *behind_table(cells, "nepe", "NEPE"),
-        "",
-        "**Every endpoint at which the default is behind by more than 2 SE:**",
-        "",
-        *losses(cells),
-        "",
-        "**Endpoint distance at B/T = 0.25**, in shares of terminal projection's; the lowest in bold. A share can be",
-        "no surer than what it is a share of. On the six Langevin chains (the first six cells) that is uncertain: a",
-        "few samples, which end far from where full projection leads them, make up much of terminal projection's",
-        "distance (the table after this one). The last row leaves the chains out.",
-        "",
-        *endpoint_table(cells),
-        "",
-        "**Endpoint distance of the default at every budget**, in the same shares, ± the standard error of the",
-        "numerator alone. Before them: what they are shares of, ± its own standard error, and how much of that the one",
-        "sample adds that ends farthest away.",
-        "",
-        *default_table(cells),
-        "",
-        f"**Distribution at B/T = 0.25**: energy distance of {samples['n_more']} to as many of full",
-        "projection on other seeds.",
-        "The last column is the shift, in units of their spread, that so many samples would have shown.",
-        "",
-        *distribution_table(cells),
-        "",
-        f"**Distribution at every budget**: in how many of {len(cells)} cells final samples can be told from those of",
-        f"full projection at 5%, with {samples['n']}.",
-        f"Chance alone does that in about {0.05 * len(cells):.1f}, and mostly in the same cells, as all schedules run",
-        "the same seeds.",
-        "",
-        *told_apart_table(cells),
-        "",
-        *quality_tables(cells),
-    ]
-    return "\n".join(parts)
+    )
 
 
-def _with(cells: dict[str, Any], method: str) -> dict[str, Any]:
-    """The cells in which a method was measured."""
-    return {name: cell for name, cell in cells.items() if method in cell["rows"]}
-
-
-def _counted(cells: dict[str, Any]) -> tuple[int, int, int, int]:
-    """Return how many comparisons of endpoints are ties, how many there are, and how many are ahead and behind."""
-    found = [
-        gap for rival in RIVALS for c in _with(cells, rival).values() for gap in c["rows"][rival]["behind"]["endpoint"]
-    ]
-    ties = sum(gap["mean"] == gap["se"] == 0 for gap in found)
-    ahead = sum(gap["mean"] < -2 * gap["se"] for gap in found)
-    return ties, len(found), ahead, sum(gap["mean"] > 2 * gap["se"] for gap in found)
-
-
-def _counts(cells: dict[str, Any], key: str, words: str) -> str:
-    """How many samples a cell has, and how many one with a network."""
-    usual = max(cell[key] for cell in cells.values())
-    others = [cell[key] for cell in cells.values() if cell[key] != usual]
-    number = ("no", "one", "two", "three", "four")[len(others)]
-    fewer = f" ({others[0]} in the {number} with a network)" if others else ""
-    assert len(set(others)) <= 1, "cells with a network have different numbers of samples"
-    return f"{usual} {words} per cell{fewer}"
-
-
-DRAWN = {
-    DEFAULT: "raced",
-    "periodic": "periodic",
-    "last steps": "window",
-    "paper's rule": "adaptive:paper",
-    "planned": "planned",
-}
+DRAWN = {DEFAULT: "raced", "periodic": "periodic", "last steps": "window", "paper's rule": "adaptive:paper"}
+DRAWN |= {"planned": "planned"}
 
 
 def draw(cells: dict[str, Any]) -> None:
-    """docs/images/quality.png: endpoint distance against budget."""
+    """Draw docs/images/quality.png: endpoint distance against budget."""
     with figure_style() as plt:
         columns = 4
         lines = -(-len(cells) // columns)
@@ -291,11 +200,9 @@ def draw(cells: dict[str, Any]) -> None:
                 look, found = look_of(key), cell["rows"][method]["endpoint"]
                 mean = torch.tensor([v["mean"] for v in found]) / scale
                 se = torch.tensor([v["se"] for v in found]) / scale
-                ax.fill_between(BUDGETS, mean - se, mean + se, color=look.colour, alpha=0.2, lw=0)
-                on_top = 3 if method == DEFAULT else 2  # often it is what a rival is
-                ax.plot(
-                    BUDGETS, mean, color=look.colour, ls=look.dashes, marker=look.marker, label=method, zorder=on_top
-                )
+                ax.fill_between(cell["budgets"], mean - se, mean + se, color=look.colour, alpha=0.2, lw=0)
+                line = {"color": look.colour, "ls": look.dashes, "marker": look.marker, "label": method}
+                ax.plot(cell["budgets"], mean, zorder=3 if method == DEFAULT else 2, **line)  # often what a rival is
             ax.set_title(name)
             ax.set_ylim(0)
         drawn.supxlabel("budget B/T, closing projection included", fontsize=8)

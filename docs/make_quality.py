@@ -1,32 +1,30 @@
-"""Measure final samples at equal total cost, and write the tables and the figure of docs/quality.md.
+"""Measure final samples at equal total cost, and write the tables and the figure of docs/results/quality.md.
 
     python docs/make_quality.py                    what is not in docs/results/quality.json yet, then the page
     python docs/make_quality.py --cells so3 pdm    some of it
-    python docs/make_quality.py --anew             everything again
-    python docs/make_quality.py --cells pdm-public --checkpoint FILE --circles MAP.json
+    python docs/make_quality.py --again            everything again
+    python docs/make_quality.py --checkpoint FILE --circles MAP.json    with the cell pdm-public
 
-Each cell is one domain with one kind of dynamics. Prices are calibrated on 64 seeds from 1,100,000 on. All schedules
-are run on the 64 seeds from 510,000 on, and 256 of their final samples are compared as distributions with those of full
-projection on 256 seeds from 610,000 on; for domains with a trained model these are 32 and 64 instead. A budget counts
-every projection, the closing one included, and every rollout is checked to have paid for exactly its budget; rules that
-know no budget stop at it and may pay less, and their values are tuned for each budget on the calibration seeds. Domains
-that judge their final states are measured by that too, with a price of the same race made for it. Finished cells are
-kept in docs/results/quality.json, so that an interrupted run goes on where it was.
+A cell is one domain with one kind of dynamics. Prices are calibrated on seeds from 1,100,000 on, all schedules are run
+on seeds from 510,000 on, and final samples are compared as distributions with those of full projection on seeds from
+610,000 on. A budget counts every projection, the closing one included, and every rollout is checked to have paid for
+exactly its budget. Samplers with a network have fewer samples and three budgets. Domains that judge their final states
+are measured by that too, with a race made for it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
 from _page import HERE, renew
-from _quality_page import BUDGETS, DEFAULT, JUDGED, PATH, QUARTER, RIVALS, RULED, draw, tables
+from _quality_page import DEFAULT, JUDGED, PATH, draw, tables
 from torch import Tensor
 
 import trimtab as tt
@@ -35,213 +33,185 @@ from trimtab.core.budget import corrections
 from trimtab.core.distributions import compare_samples, minimum_detectable_shift
 from trimtab.core.files import write_atomically
 from trimtab.core.quality import Quality
+from trimtab.core.runner import BatchRunner, Engine
 from trimtab.evaluation.domains import SYNTHETIC, Domain
-from trimtab.evaluation.studies.rules import Rule, find_rule
-from trimtab.schedules import (
-    AboveNoise,
-    AccumulatedDefect,
-    Fixed,
-    Geometric,
-    RandomRamp,
-    Trigger,
-    UntilBelow,
-    windows,
-)
+from trimtab.schedules import Fixed, Geometric, RandomRamp, windows
 
 CALIBRATION, EVALUATION, REFERENCE = 1_100_000, 510_000, 610_000
-N, N_MORE, POSITIONS = 64, 256, 10  # samples; of distributions; windows that are tried on the calibration seeds
 PUBLIC = "pdm-public"  # the same sampler with a checkpoint that is at hand, on its own map
-TRAINED = ("reaction-flow", "grid", "pdm", PUBLIC)
+TRAINED: dict[str, tuple[str, dict[str, Any]]] = {  # the domain and its settings
+    "reaction-flow": ("reaction-flow", {"n_steps": 50}),
+    "grid": ("grid", {}),
+    "pdm": ("pdm", {"eligible_from": 6}),
+    PUBLIC: ("pdm", {"eligible_from": 6}),
+}
 QUALITIES = {"grid": "cost_gap", "pdm": "length", PUBLIC: "length"}  # lower is better
-N_TRAINED, N_MORE_TRAINED, POSITIONS_TRAINED = 32, 64, 4  # a network is run at every step
-CELLS = (*SYNTHETIC, *(f"{name}-flow" for name in SYNTHETIC), *TRAINED)
-FACTORS = (0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0)  # of the value at which a rule would spend the budget on average
-FACTORS_TRAINED = (0.2, 0.5, 1.0, 1.5)
+FLOWS = tuple(f"{name}-flow" for name in SYNTHETIC)
+CELLS = (*SYNTHETIC, *FLOWS, *TRAINED)
+BUDGETS, BUDGETS_TRAINED = (0.05, 0.1, 0.25, 0.5, 0.75, 0.95), (0.1, 0.25, 0.5)
+N, N_CALIBRATION, N_MORE, PLACES = 64, 64, 256, 10  # samples; of distributions; windows tried for each budget
+N_TRAINED, N_CALIBRATION_TRAINED, N_MORE_TRAINED, PLACES_TRAINED = 24, 16, 48, 4
 STORE = HERE / "results" / "quality.json"
-RULE_KINDS = AboveNoise, AccumulatedDefect, Trigger, UntilBelow
 Summed = dict[str, float]
-
-
-def masks_of(steps: list[range], n_steps: int) -> Tensor:
-    """One column per stretch of steps, (T, len(steps)) bool."""
-    mask = torch.zeros(n_steps, len(steps), dtype=torch.bool)
-    for column, stretch in enumerate(steps):
-        mask[stretch.start : stretch.stop, column] = True
-    return mask
 
 
 class Evaluation:
     """All budgets of a domain on the same seeds, as one batch: rows are budgets times samples."""
 
-    def __init__(self, domain: Domain, first: int, n: int) -> None:
+    def __init__(self, domain: Domain, seeds: range, budgets: tuple[float, ...]) -> None:
         """Run the ends that path error is measured between."""
-        self.domain, self.n = domain, n
-        self.one = domain.problem(range(first, first + n))
+        self.domain, self.n, self.one = domain, len(seeds), domain.problem(seeds)
         self.T = self.one.n_steps
-        self.counts = [int(corrections(b, self.T)) for b in BUDGETS]
+        self.counts = [int(corrections(budget, self.T)) for budget in budgets]
         self.full = self.one.rollout(tt.Stepwise(), measure_defects=True)
         self.terminal = self.one.rollout(tt.Terminal(), measure_defects=True)
         self.ends = [metrics.path_error(run).double() for run in (self.full, self.terminal)]
 
-    def run(self, schedule: tt.Schedule, counts: Tensor, copies: int) -> tt.Rollout:
-        """The samples `copies` times over; each must have paid for exactly what it was given, a rule for no more."""
-        run = self.domain.problem(self.one.seeds.repeat(copies)).rollout(schedule, measure_defects=True)
-        paid = run.paid.cpu()
-        assert bool((paid <= counts).all()), "a schedule paid for more than its budget"
-        assert isinstance(schedule, RULE_KINDS) or torch.equal(paid, counts), "a schedule paid for less than its budget"
+    def run(self, schedule: tt.Schedule, counts: Tensor) -> tt.Rollout:
+        """Run the samples once for each of the budgets; check that each paid for exactly its budget."""
+        problem = self.domain.problem(self.one.seeds.repeat(len(counts) // self.n))
+        run = problem.rollout(schedule, measure_defects=True)
+        assert torch.equal(run.paid.cpu(), counts), "a schedule missed its budget"
         return run
 
-    def quality(self, run: tt.Rollout, copies: int, name: str) -> Tensor:
-        """The domain's own judgement of the final states, (copies, n)."""
+    def endpoint(self, final: Tensor) -> Tensor:
+        """Return the distances of final states to those of full projection, (copies, n)."""
+        full = self.full.final.repeat(len(final) // self.n, *([1] * (final.ndim - 1)))
+        return self.one.distance(final, full).double().reshape(-1, self.n)
+
+    def quality(self, final: Tensor, name: str) -> Tensor:
+        """Return the domain's own judgement of final states, (copies, n)."""
         assert self.domain.quality is not None
-        constraint = self.domain.problem(self.one.seeds.repeat(copies)).constraint
-        return self.domain.quality(run.final, constraint)[name].double().reshape(copies, self.n)
+        constraint = self.domain.problem(self.one.seeds.repeat(len(final) // self.n)).constraint
+        return self.domain.quality(final, constraint)[name].double().reshape(-1, self.n)
 
-    def endpoint(self, run: tt.Rollout, copies: int) -> Tensor:
-        """Distance of the final states to those of full projection, (copies, n)."""
-        full = self.full.final.repeat(copies, *([1] * (self.full.final.ndim - 1)))
-        return self.one.distance(run.final, full).double().reshape(copies, self.n)
-
-    def all_budgets(
-        self, make: Callable[[Tensor], tt.Schedule], judged: str | None
-    ) -> tuple[dict[str, Tensor], Tensor]:
-        """Endpoint distances, NEPE and the quality, (budgets, n) each, and final states, (budgets, n, *event)."""
-        counts, copies = torch.tensor(self.counts).repeat_interleave(self.n), len(BUDGETS)
-        run = self.run(make(counts), counts, copies)
-        path = metrics.path_error(run).double().reshape(copies, self.n)
+    def all_budgets(self, make: Callable[[Tensor], tt.Schedule], judged: str | None) -> dict[str, Tensor]:
+        """Return endpoint distances, NEPE and the quality, (budgets, n) each."""
+        counts = torch.tensor(self.counts).repeat_interleave(self.n)
+        run = self.run(make(counts), counts)
+        path = metrics.path_error(run).double().reshape(-1, self.n)
         nepe = metrics.nepe(path, *(end.expand_as(path) for end in self.ends))
-        paid = run.paid.double().cpu().reshape(copies, self.n)
-        found = {"endpoint": self.endpoint(run, copies), "nepe": nepe, "paid": paid}
-        if judged is not None:
-            found["quality"] = self.quality(run, copies, judged)
-        return found, run.final.reshape(copies, self.n, *run.final.shape[1:])
+        judgement = {"quality": self.quality(run.final, judged)} if judged else {}
+        return {"endpoint": self.endpoint(run.final), "nepe": nepe, **judgement}
 
-    def best_windows(self, positions: int) -> list[range]:
-        """For each budget, the stretch of steps whose final states are nearest to those of full projection."""
+    def best_windows(self, places: int) -> list[range]:
+        """Return for each budget the window whose final states are nearest to those of full projection."""
         tried: list[tuple[int, range]] = []
-        for b in self.counts:
-            found = windows(b, self.T)
-            places = sorted({round(i * (len(found) - 1) / (positions - 1)) for i in range(positions)})
-            tried += [(b, found[place].steps(self.T)) for place in places]
+        for count in self.counts:
+            found = windows(count, self.T)
+            at = sorted({round(i * (len(found) - 1) / (places - 1)) for i in range(places)})
+            tried += [(count, found[place].steps(self.T)) for place in at]
         mask = masks_of([steps for _, steps in tried], self.T).repeat_interleave(self.n, dim=1)
-        counts = torch.tensor([b for b, _ in tried]).repeat_interleave(self.n)
-        means = self.endpoint(self.run(Fixed(mask), counts, len(tried)), len(tried)).mean(dim=1).tolist()
+        counts = torch.tensor([count for count, _ in tried]).repeat_interleave(self.n)
+        means = self.endpoint(self.run(Fixed(mask), counts).final).mean(dim=1).tolist()
         ranked = sorted(zip(means, tried, strict=True), key=lambda pair: pair[0])
-        return [next(steps for _, (count, steps) in ranked if count == b) for b in self.counts]
+        return [next(steps for _, (b, steps) in ranked if b == count) for count in self.counts]
 
-    def tuned(self, rule: Rule, factors: tuple[float, ...]) -> Tensor:
-        """For each budget, the value of the rule whose final states are nearest to those of full projection."""
-        values = rule.values[:, None] * torch.tensor(factors, dtype=torch.float64)  # (budgets, factors)
-        counts = torch.tensor(self.counts).repeat_interleave(len(factors) * self.n)
-        schedule = rule.made(values.flatten().repeat_interleave(self.n), counts)
-        means = self.endpoint(self.run(schedule, counts, values.numel()), values.numel()).mean(dim=1)
-        return values.gather(1, means.reshape(values.shape).argmin(dim=1, keepdim=True))[:, 0]
+
+def masks_of(stretches: list[range], n_steps: int) -> Tensor:
+    """Return one column per stretch of steps, (T, len(stretches)) bool."""
+    mask = torch.zeros(n_steps, len(stretches), dtype=torch.bool)
+    for column, steps in enumerate(stretches):
+        mask[steps.start : steps.stop, column] = True
+    return mask
 
 
 def schedules_of(
     domain: Domain, evaluation: Evaluation, trained: bool, judged: str | None, progress: Callable[[str], None]
-) -> tuple[dict[str, Callable[[Tensor], tt.Schedule]], dict[str, Any]]:
-    """By name, what makes the schedule for budgets of all rows; and what the race decided."""
-    calibration = domain.problem(range(CALIBRATION, CALIBRATION + N))
-    prices = {}
+) -> dict[str, Callable[[Tensor], tt.Schedule]]:
+    """Return by name what makes the schedule for the budgets of all rows."""
+    seeds = range(CALIBRATION, CALIBRATION + (N_CALIBRATION_TRAINED if trained else N_CALIBRATION))
+    calibration = domain.problem(seeds)
     methods: dict[str, dict[str, Any]] = {
         DEFAULT: {},
         "paper's rule": {"method": "paper"},
         "planned": {"method": "planned"},
-        "dp for path": {"objective": "path"},
+        PATH: {"objective": "path"},
         "dp for endpoint": {"method": "dp"},
     }
     judge = domain.quality
     if judged is not None and judge is not None:
         methods[JUDGED] = {"quality": Quality(lambda x, about: judge(x, about.constraint), name=judged)}
-    for name, options in methods.items():
-        progress(f"calibrating {name}")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that a price is behind even spacing is in the tables
-            prices[name] = tt.calibrate(calibration, **options)
+    made: dict[str, Callable[[Tensor], tt.Schedule]] = {}
+    with tempfile.TemporaryDirectory() as folder, BatchRunner(Engine("serial", keep=folder)) as runner:
+        for name, options in methods.items():
+            progress(f"calibrating {name}")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that a price is behind even spacing is in the tables
+                made[name] = tt.calibrate(calibration, engine=runner, progress=lambda text: None, **options).at
     progress("windows")
     T, n = evaluation.T, evaluation.n
-    tuning = Evaluation(domain, CALIBRATION, n)
-    best = tuning.best_windows(POSITIONS_TRAINED if trained else POSITIONS)
-    last = [range(T - b, T) for b in evaluation.counts]
+    tuning = Evaluation(domain, range(CALIBRATION, CALIBRATION + n), BUDGETS_TRAINED if trained else BUDGETS)
 
     def fixed(stretches: list[range]) -> Callable[[Tensor], tt.Schedule]:
         return lambda counts: Fixed(masks_of(stretches, T).repeat_interleave(n, dim=1))
 
-    made: dict[str, Callable[[Tensor], tt.Schedule]] = {name: price.at for name, price in prices.items()}
     made |= {"periodic": tt.Periodic, "geometric": Geometric, "random ramp": RandomRamp}
-    made |= {"last steps": fixed(last), "best window": fixed(best)}
-    for name, key in RULED.items():
-        progress(f"tuning {name}")
-        rule = find_rule(key, domain.problem, calibration.seeds, "free")
-        assert len(rule.counts) == len(BUDGETS), f"{T} steps are too few to tell {len(BUDGETS)} budgets apart"
-        values = tuning.tuned(rule, FACTORS_TRAINED if trained else FACTORS).repeat_interleave(n)
-        made[name] = partial(rule.made, values)
-    return made, {"batches": prices[DEFAULT].notes["batches"], "ranges": prices[DEFAULT].notes["ranges"]}
+    made["last steps"] = fixed([range(T - count, T) for count in evaluation.counts])
+    made["best window"] = fixed(tuning.best_windows(PLACES_TRAINED if trained else PLACES))
+    return made
 
 
-def told(values: Tensor) -> Summed:
-    """The mean and its standard error, samples for which timing is of no consequence left out."""
+def summed(values: Tensor) -> Summed:
+    """Return the mean and its standard error; samples for which timing is of no consequence are left out."""
     found = metrics.summary(values[~values.isnan()])
     return {"mean": round(found.mean, 7), "se": round(found.se, 7)}
 
 
-def terminal_of(evaluation: Evaluation) -> Summed:
-    """Terminal projection's endpoint distance, and the share of it that the sample farthest away makes."""
-    apart = evaluation.one.distance(evaluation.terminal.final, evaluation.full.final).double()
-    return told(apart) | {"largest": round(float(apart.max() / apart.sum()), 4)}
+def fewer_steps(name: str, evaluation: Evaluation, budgets: tuple[float, ...]) -> list[Summed]:
+    """Return the endpoint distances of as many steps as the budget has projections, all projected."""
+    runs = [
+        tt.domain(name, n_steps=count).problem(evaluation.one.seeds).rollout(tt.Stepwise())
+        for count in evaluation.counts
+    ]
+    return [summed(evaluation.endpoint(run.final)[0]) for run in runs]
 
 
 def measure(name: str, domain: Domain, progress: Callable[[str], None]) -> dict[str, Any]:
-    """One cell."""
+    """Return the numbers of one cell."""
     began = time.process_time()
     trained, judged = name in TRAINED, QUALITIES.get(name)
     n, n_more = (N_TRAINED, N_MORE_TRAINED) if trained else (N, N_MORE)
-    evaluation = Evaluation(domain, EVALUATION, n)
-    progress("full projection on other seeds")
-    reference = domain.problem(range(REFERENCE, REFERENCE + n_more)).rollout(tt.Stepwise()).final
-    made, raced = schedules_of(domain, evaluation, trained, judged, progress)
-    shift = minimum_detectable_shift(reference, n)
+    budgets = BUDGETS_TRAINED if trained else BUDGETS
+    evaluation = Evaluation(domain, range(EVALUATION, EVALUATION + n), budgets)
+    made = schedules_of(domain, evaluation, trained, judged, progress)
     rows: dict[str, Any] = {}
     values = {}
-    ours = (DEFAULT, *([JUDGED] if judged else []))
-    for method in (*ours, *RIVALS):
+    for method, make in made.items():
         progress(method)
-        values[method], final = evaluation.all_budgets(made[method], judged)
-        p = [compare_samples(samples, reference, shift=shift).p for samples in final]
-        rows[method] = {key: list(map(told, found)) for key, found in values[method].items()} | {"p": p}
-    pairs = {"endpoint": (DEFAULT, "endpoint"), "nepe": (DEFAULT, "nepe"), "path": (PATH, "nepe")}
+        values[method] = evaluation.all_budgets(make, judged)
+        rows[method] = {key: list(map(summed, found)) for key, found in values[method].items()}
+    pairs = {"endpoint": (DEFAULT, "endpoint"), "path": (PATH, "nepe")}
     if judged:
         pairs |= {"quality": (DEFAULT, "quality"), "judged": (JUDGED, "quality")}
-    for method in RIVALS:
+    for method in rows:
         rows[method]["behind"] = {
-            measure: [told(a - b) for a, b in zip(values[one][key], values[method][key], strict=True)]
+            measure: [summed(a - b) for a, b in zip(values[one][key], values[method][key], strict=True)]
             for measure, (one, key) in pairs.items()
         }
-    progress("more samples at a quarter of the steps")
+    progress("distributions at a quarter of the steps")
+    reference = domain.problem(range(REFERENCE, REFERENCE + n_more)).rollout(tt.Stepwise()).final
     more = domain.problem(range(EVALUATION, EVALUATION + n_more))
-    count = evaluation.counts[QUARTER]
-    ends = {"full": tt.Stepwise(), "terminal": tt.Terminal()}
+    count = evaluation.counts[budgets.index(0.25)]
     quarter = {DEFAULT: made[DEFAULT](torch.full((n_more,), count)), "periodic": tt.Periodic(count)}
     width = minimum_detectable_shift(reference, n_more)
     told_apart = {
         method: compare_samples(more.rollout(schedule).final, reference, shift=width).facts()
-        for method, schedule in (ends | quarter).items()
+        for method, schedule in ({"full": tt.Stepwise(), "terminal": tt.Terminal()} | quarter).items()
     }
-    ends_judged = {
-        key: told(evaluation.quality(run, 1, judged)[0])
-        for key, run in (("full", evaluation.full), ("terminal", evaluation.terminal))
-        if judged is not None
-    }
+    ends = {"full": evaluation.full.final, "terminal": evaluation.terminal.final}
+    apart = evaluation.endpoint(evaluation.terminal.final)[0]
     return {
         "n_steps": evaluation.T,
         "n": n,
         "n_more": n_more,
-        "terminal": terminal_of(evaluation),
-        "judged": {"name": judged, **ends_judged} if judged else None,
+        "budgets": list(budgets),
+        "terminal": summed(apart) | {"largest": round(float(apart.max() / apart.sum()), 4)},
+        "judged": {"name": judged} | {k: summed(evaluation.quality(x, judged)[0]) for k, x in ends.items()}
+        if judged
+        else None,
         "rows": rows,
-        "race": raced,
-        "shift": shift,
+        "fewer": fewer_steps(name, evaluation, budgets) if name in FLOWS else None,
         "told_apart": {k: {f: v[f] for f in ("value", "floor_high", "p", "shift")} for k, v in told_apart.items()},
         "seconds": round(time.process_time() - began, 1),
     }
@@ -253,20 +223,21 @@ def main() -> None:
     parser.add_argument("--cells", nargs="+", choices=CELLS, help=f"all by default, {PUBLIC} if its files are given")
     parser.add_argument("--checkpoint", help=f"of {PUBLIC}: a public PDM checkpoint")
     parser.add_argument("--circles", help=f"of {PUBLIC}: its map")
-    parser.add_argument("--anew", action="store_true", help="measure again what is in docs/results/quality.json")
+    parser.add_argument("--again", action="store_true", help="measure again what is in docs/results/quality.json")
     options = parser.parse_args()
-    files = bool(options.checkpoint and options.circles)
-    wanted = options.cells or [name for name in CELLS if name != PUBLIC or files]
-    if PUBLIC in wanted and not files:
+    files = {"checkpoint": options.checkpoint, "circles": options.circles}
+    known = all(files.values())
+    wanted = options.cells or [name for name in CELLS if name != PUBLIC or known]
+    if PUBLIC in wanted and not known:
         parser.error(f"{PUBLIC} needs --checkpoint and --circles")
     torch.set_num_threads(1)
     done: dict[str, Any] = json.loads(STORE.read_text(encoding="utf-8"))["cells"] if STORE.exists() else {}
     for number, name in enumerate(wanted, 1):
-        if name in done and not options.anew:
+        if name in done and not options.again:
             continue
         place = f"{number}/{len(wanted)} {name}"
-        own = {"checkpoint": options.checkpoint, "circles": options.circles}
-        domain = tt.domain("pdm", **own) if name == PUBLIC else tt.domain(name)
+        kind, settings = TRAINED.get(name, (name, {}))
+        domain = tt.domain(kind, **settings | (files if name == PUBLIC else {}))
         done[name] = measure(name, domain, lambda text, place=place: print(f"{place}: {text}", flush=True))
         cells = {cell: done[cell] for cell in CELLS if cell in done}
         text = json.dumps({"version": tt.__version__, "cells": cells}, separators=(",", ":"))

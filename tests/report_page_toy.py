@@ -20,7 +20,7 @@ KEYS = (
     "adaptive:paper",
     "adaptive:on-policy",
     "adaptive:dp",
-    "adaptive:value",
+    "trimtab",
     "planned",
     "hindsight",
 )

@@ -88,14 +88,13 @@ def test_everything_comes_out(killed_and_resumed):
     run = killed_and_resumed["run"]
     for name in (
         "run.json",
-        "timing.parquet",
         "summary.json",
         "page.json",
         "report.html",
         "rows/terrain-ridge.parquet",
     ):
         assert (run / name).is_file(), name
-    for table in ("table1", "table3", "concentration", "budget-usage", "degenerate"):
+    for table in ("table1", "table3", "diagnostics"):
         assert {f"{table}.{ending}" for ending in ("md", "csv", "tex")} <= set(os.listdir(run / "tables"))
     for figure in ("title", "regime", "nepe", "endpoint"):
         for ending in ("png", "svg", "pdf"):
@@ -155,7 +154,7 @@ def trajectories(tmp_path_factory):
 def test_trajectories_have_their_own_table_and_figure(trajectories):
     run = trajectories["run"]
     assert "| adaptive (paper) | paper | 0.25 | 0.288 ± 0.009 | 0.712 ± 0.009 | 41% |" in trajectories["out"]
-    assert {"table2.md", "quality-pdm.md", "cost.md"} <= set(os.listdir(run / "tables"))
+    assert {"table2.md", "quality-pdm.md"} <= set(os.listdir(run / "tables"))
     assert (run / "figures" / "trajectories.png").stat().st_size > 1000
     summary = json.loads((run / "summary.json").read_text())
     jsonschema.validate(summary, summary_schema())

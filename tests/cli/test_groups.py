@@ -55,7 +55,7 @@ def test_groups_of_any_size_can_be_used_by_every_command(folder, capsys):
     assert tt.load("pairs_on_a_lead.safetensors").seeds == tuple(range(1_000_002, 1_000_017))
     assert main(["advise", *threes, "--seeds", "48", "--cost", "projections"]) == 0
     seeds = ("--seeds", "33", "--calibration-seeds", "18", "--budgets", "0.25", "--engine", "serial", "--out", "run")
-    rules = ("accumulated", "event", "above-noise", "until-below", "best-window", "raced")
+    rules = ("geometric", "random-ramp", "window", "raced")
     assert main(["compare", *threes, *seeds, "--schedules", *rules]) == 0
     rows = pyarrow.parquet.read_table(folder / "run" / "rows" / "pairs_on_a_lead.parquet").to_pylist()
     spent = {(row["schedule"], row["budget"], row["seed"]): row["projections"] for row in rows}

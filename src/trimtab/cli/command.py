@@ -237,7 +237,7 @@ def remove_batches(folder: Path) -> None:
 
 
 def add_running(parser: argparse.ArgumentParser) -> None:
-    """Add --out, --engine, --workers, --resume, --overwrite and --mix-machines to a command that runs a study."""
+    """Add --out, --engine, --workers, --resume and --overwrite to a command that runs a study."""
     parser.add_argument(
         "--engine", metavar="E", default="processes", help="processes (the default), ray (a cluster), serial"
     )
@@ -249,11 +249,6 @@ def add_running(parser: argparse.ArgumentParser) -> None:
         help="continue the unfinished run in DIR; damaged results are made again",
     )
     again.add_argument("--overwrite", action="store_true", help="remove what the run in DIR wrote and start again")
-    parser.add_argument(
-        "--mix-machines",
-        action="store_true",
-        help="also keep results of machines whose arithmetic may differ in the last bits; run.json lists them",
-    )
 
 
 def run_and_report(
@@ -281,7 +276,7 @@ def run_and_report(
     check_runnable(study, factories)
     mode = "resume" if arguments.resume else "overwrite" if arguments.overwrite else "new"
     try:
-        with Store(directory, study, mode, mix_machines=arguments.mix_machines, progress=progress) as store:  # type: ignore[arg-type]
+        with Store(directory, study, mode, progress) as store:  # type: ignore[arg-type]
             run_study(store, arguments.engine, arguments.workers, sys.stderr, factories)
             write_rows(store)
             progress("writing tables, figures and the page")

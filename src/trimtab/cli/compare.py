@@ -37,7 +37,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=list(SCHEDULES),
         help=f"{', '.join(SCHEDULES)} (all of them by default; the first three are always run); "
-        "also best-window, geometric, random-ramp, adaptive:on-policy, accumulated, event, above-noise, until-below",
+        "also geometric, random-ramp, adaptive:on-policy",
     )
     add_seeds(parser, "--seeds", 16, "number of evaluation rollouts")
     add_seeds(parser, "--calibration-seeds", 64, "number of calibration rollouts")

@@ -39,7 +39,7 @@ _LOOKS = {
     "adaptive:paper": Look("#0072B2", "D"),
     "adaptive:on-policy": Look("#009E73", "^"),
     "adaptive:dp": Look("#D55E00", "P"),
-    "adaptive:value": Look("#CC79A7", "X"),
+    "trimtab": Look("#CC79A7", "X"),
     "planned": Look("#56B4E9", "h", (0, (5, 1, 1, 1))),
     "hindsight": Look("#5D3A9B", "*", (0, (2, 1))),
     "raced": Look("#332288", "p"),

@@ -41,17 +41,6 @@ def test_hindsight_finds_nearly_the_best_of_all_masks(small):
     assert value.mean() <= 1.02 * limit.mean()
 
 
-def test_a_start_counts_for_each_sample_that_it_spends_the_budget_on():
-    sampler, seeds = Walk(n_steps=8), torch.arange(12)
-    start = best_of_all(sampler, CONSTRAINTS["ball"](seeds), seeds, 3)
-    limit = path_errors(start, sampler, seeds)
-    start[:, 5] = True
-    found = hindsight(sampler, CONSTRAINTS["ball"](seeds), seeds, 3, [start], rounds=0, tries=0)
-    others = seeds != 5
-    assert torch.equal(path_errors(found, sampler, seeds)[others], limit[others])
-    assert (found.sum(dim=0) == 3).all()
-
-
 def test_all_masks_are_tried():
     sampler, seeds = Walk(n_steps=6), torch.arange(5)
     best = path_errors(best_of_all(sampler, CONSTRAINTS["ball"](seeds), seeds, 2), sampler, seeds)
@@ -62,12 +51,11 @@ def test_all_masks_are_tried():
             assert (path_errors(mask, sampler, seeds) >= best - 1e-12).all()
 
 
-def test_hindsight_is_never_worse_than_what_it_starts_from():
+def test_hindsight_is_never_worse_than_even_spacing():
     sampler, seeds = Walk(), torch.arange(6)
-    for seed in range(3):
-        start = free.rollout(sampler, CONSTRAINTS["ball"](seeds), tt.schedules.RandomTimes(4, seed), seeds).projected
-        found = hindsight(sampler, CONSTRAINTS["ball"](seeds), seeds, 4, [start], rounds=0, tries=2)
-        assert (path_errors(found, sampler, seeds) <= path_errors(start, sampler, seeds)).all()
+    even = free.rollout(sampler, CONSTRAINTS["ball"](seeds), tt.Periodic(4), seeds).projected
+    found = hindsight(sampler, CONSTRAINTS["ball"](seeds), seeds, 4, rounds=0, tries=2)
+    assert (path_errors(found, sampler, seeds) <= path_errors(even, sampler, seeds)).all()
 
 
 def test_hindsight_does_not_depend_on_the_batch_size():
@@ -81,11 +69,3 @@ def test_hindsight_does_not_depend_on_the_batch_size():
 def test_extreme_budgets_leave_no_choice(budget):
     found = hindsight(Walk(), CONSTRAINTS["ball"](torch.arange(3)), torch.arange(3), budget)
     assert torch.equal(found, torch.full((12, 3), budget > 0))
-
-
-def test_an_objective_that_is_nan_is_refused():
-    def unknown(run, rows):
-        return torch.where(rows == 1, torch.nan, run.residuals.sum(dim=0))
-
-    with pytest.raises(ValueError, match=r"objective\(run, rows\) must .*: got NaN for 1 of 3 samples"):
-        hindsight(Walk(), CONSTRAINTS["ball"](torch.arange(3)), torch.arange(3), 4, objective=unknown)

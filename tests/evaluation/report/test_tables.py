@@ -12,7 +12,7 @@ from study_runs import SWEPT, finished
 from trimtab.evaluation.report import figures, write_report
 from trimtab.evaluation.report.figures import write_figures
 from trimtab.evaluation.report.page import examples
-from trimtab.evaluation.report.study_tables import Cell, Table, all_tables, budget_usage, final_samples, write_tables
+from trimtab.evaluation.report.study_tables import Cell, Table, all_tables, diagnostics, final_samples, write_tables
 from trimtab.evaluation.studies.schedules import STUDY_SCHEDULES
 from trimtab.evaluation.studies.store import RunFiles
 from trimtab.evaluation.studies.summary import reported, write_summary
@@ -77,7 +77,7 @@ def test_a_table_in_its_three_formats():
 
 def test_every_table_is_written_in_every_format(run, summary):
     written = write_tables(RunFiles(run), summary)
-    assert len(written) == 3 * len(all_tables(summary)) == 24
+    assert len(written) == 3 * len(all_tables(summary))
     for path in written:
         assert path.stat().st_size > 0
     for table in all_tables(summary):
@@ -179,7 +179,7 @@ def test_several_dynamics_stand_in_one_group_with_the_papers_numbers_once(summar
 def test_several_dynamics_are_compared_with_the_paper_by_the_ramp(summary):
     table = named(with_flows(paper_like(summary, 0.42, 0.2)))["agreement"]
     assert table.columns[3:6] == ["here, ramp", "verdict", "Langevin, a counter-example"]
-    assert "4 comparisons: 4 agrees." in table.notes
+    assert "4 comparisons: agrees 4." in table.notes
 
 
 @pytest.mark.skipif(not SHARED.is_file(), reason="the paper's figures are not beside this checkout")
@@ -200,14 +200,10 @@ def test_the_papers_numbers_are_the_papers():
 
 
 def test_budgets_are_said_to_be_spent_exactly_but_for_the_schedules_that_may_spend_less(summary):
-    (note,) = budget_usage(summary).notes
-    assert "spent its budget exactly, rounded to whole corrections; the largest difference" in note
-    assert "may spend less" not in note
+    assert any("spent its budget exactly, rounded to whole corrections. The" in n for n in diagnostics(summary).notes)
     for domain in summary["domains"].values():
-        domain["schedules"] |= dict.fromkeys(("event", "raced", "window"), domain["schedules"]["periodic"])
-    (note,) = budget_usage(summary).notes
-    names = f"{label_of('event')} and {label_of('raced')}"
-    assert f"corrections, except for {names}, which may spend less and are checked to spend no more;" in note
+        domain["schedules"] |= dict.fromkeys(("raced", "window"), domain["schedules"]["periodic"])
+    assert any("except for raced, which may spend less" in note for note in diagnostics(summary).notes)
 
 
 # ------------------------------------------------------------------ final samples
@@ -261,7 +257,7 @@ def test_a_schedule_that_one_domain_alone_was_run_with_is_reported_there(place, 
     tables = {table.name: table for table in all_tables(summary)}
     for name in ("table1-hindsight", "table3-hindsight"):
         assert [row[0] for row in tables[name].rows] == [cheap["label"]]
-    beside = {row[0]: str(row[-1]) for row in tables["concentration"].rows}
+    beside = {row[0]: str(row[-4]) for row in tables["diagnostics"].rows}
     assert [label for label, gain in beside.items() if gain != "n/a"] == [cheap["label"]]
     drawn = {path.name: path.read_text() for path in write_figures(RunFiles(run), summary)}
     assert look_of("hindsight").colour.lower() in drawn["nepe.svg"]

@@ -54,7 +54,7 @@ def test_every_rollout_costs_its_budget_the_closing_projection_included(run):
 def test_with_nothing_but_the_closing_projection_all_are_terminal(run):
     rows = read_rows(run, "so3")
     terminal = rows.where(schedule="terminal")["endpoint"].tolist()
-    for key in ("periodic", "window", "raced", "adaptive:dp", "planned", "best-window"):
+    for key in ("periodic", "window", "raced", "adaptive:dp", "planned"):
         assert rows.where(schedule=key, budget=0.05)["endpoint"].tolist() == terminal
 
 

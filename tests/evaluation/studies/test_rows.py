@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import io
 
-import numpy as np
 import pytest
 import torch
 
@@ -83,12 +82,3 @@ def test_rows_of_an_unfinished_run_or_another_version_are_refused(tmp_path):
     text = dict.fromkeys(COLUMNS, "string")
     with pytest.raises(StudyError, match="'kappa'"):
         rows_in(parquet_bytes([dict.fromkeys(COLUMNS, "a")], text), "so3.parquet")
-
-
-def test_seconds_are_kept_apart_from_the_rows(small):
-    from pyarrow.parquet import read_table
-
-    assert not [column for column in COLUMNS if "seconds" in column]
-    timing = read_table(small / "timing.parquet").to_pydict()
-    assert all(np.array(timing["seconds"]) > 0)
-    assert sum(timing["rollouts"]) == SMALL.seeds * 5 + SMALL.calibration_seeds  # full projection on other seeds too

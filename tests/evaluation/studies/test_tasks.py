@@ -9,9 +9,7 @@ import torch
 import free
 import trimtab as tt
 from trimtab.core import metrics
-from trimtab.core.problem import Problem
 from trimtab.evaluation.domains import domain
-from trimtab.evaluation.studies import batches
 from trimtab.evaluation.studies.config import StudyError
 from trimtab.evaluation.studies.tasks import Task
 from trimtab.evaluation.studies.usercode import Source, version_of
@@ -117,7 +115,7 @@ def test_kappa_reaches_the_domain_and_the_rows():
     assert {row["kappa"] for row in rows} == {0.75}
 
 
-# ------------------------------------------------------------------ budgets side by side, rollouts shared
+# ------------------------------------------------------------------ budgets side by side
 
 
 @pytest.mark.parametrize("key", ["periodic", "adaptive:dp", "planned", "hindsight"])
@@ -125,8 +123,7 @@ def test_budgets_run_side_by_side_give_the_rows_they_give_alone(key, reference):
     inputs = {"reference": reference.shared}
     calibration = replace(CALIBRATION, schedule=key)
     if key in ("adaptive:dp", "planned"):
-        known = {"explored": run_task(replace(calibration, kind="explore"), {}).shared}
-        inputs["thresholds"] = run_task(calibration, known).shared
+        inputs["thresholds"] = run_task(calibration, {}).shared
     together = replace(PERIODIC, schedule=key, budgets=(0.1, 0.5, 0.9))
     alone = [replace(together, budgets=(budget,)) for budget in together.budgets]
     whole = run_task(together, inputs)
@@ -150,23 +147,3 @@ def test_a_network_s_budgets_side_by_side_agree_to_rounding():
         assert one["budget"] == other["budget"]
         assert one["path_error"] == pytest.approx(other["path_error"], rel=1e-4)
         assert one["quality_length"] == pytest.approx(other["quality_length"], rel=1e-3)
-
-
-@pytest.mark.parametrize("closing", ["free", "paid"])
-@pytest.mark.parametrize("method", ["dp", "planned"])
-def test_shared_calibration_rollouts_give_the_prices_that_calibration_finds_by_itself(method, closing, monkeypatch):
-    seeds = range(1_000_000, 1_000_016)
-    problem = domain("so3").problem(seeds)
-    known = batches.explore(domain("so3").problem, seeds, closing)
-    direct = tt.calibrate(problem, method=method, objective="path", closing=closing, check=False)
-    ran = []
-    plain = Problem.rollout
-    monkeypatch.setattr(
-        Problem, "rollout", lambda self, schedule, **o: ran.append(schedule) or plain(self, schedule, **o)
-    )
-    run = batches.runs_from(known, problem, seeds, closing)
-    shared = tt.calibrate(run, method=method, objective="path", check=False)
-    name = "table" if method == "dp" else "masks"
-    torch.testing.assert_close(getattr(shared, name), getattr(direct, name), rtol=1e-6, atol=1e-9)
-    later = ["Explore", "Explore", "Watched", "PricedSchedule"]
-    assert [type(schedule).__name__ for schedule in ran] == (later if method == "dp" else [])

@@ -67,10 +67,10 @@ def test_no_task_of_a_study_cuts_a_group(made, seeds):
         samplers={made.name: {"factory": "a:b", **said}},
     )
     tasks = study_tasks(Study.from_facts(study.facts()))
-    assert {task.kind for task in tasks} == {"explore", "calibrate", "reference", "rollout"}
+    assert {task.kind for task in tasks} == {"calibrate", "reference", "rollout"}
     for task in tasks:
         check_whole_groups(made, task.seeds)
-        assert task.kind not in ("explore", "calibrate") or task.seeds == calibration
+        assert task.kind != "calibrate" or task.seeds == calibration
         assert task.kind != "reference" or len(task.seeds) >= seeds
     run = [list(task.seeds) for task in tasks if task.schedule == "terminal"]
     assert sorted(seed for several in run for seed in several) == list(range(seeds))

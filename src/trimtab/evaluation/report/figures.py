@@ -61,9 +61,6 @@ def write_figures(files: RunFiles, summary: Summary) -> list[Path]:
         if volatile:
             kept = {name: traces_of(files, study, name) for name in (volatile, smooth) if name}
             add("regime", regime, summary, kept, study)
-        for name in study.domains:
-            if facts[name].get("graph"):
-                add(f"network-{name}", networks, traces_of(files, study, name), facts[name]["graph"], study)
         if "pdm" in study.domains:
             circles = facts["pdm"].get("obstacles") or []
             add("trajectories", trajectories, traces_of(files, study, "pdm"), circles, study)
@@ -326,7 +323,7 @@ def where_it_helps(plt: Any, summary: Summary, key: str) -> Any:
     return figure
 
 
-# ------------------------------------------------------------------ final states: networks and trajectories
+# ------------------------------------------------------------------ trajectories
 
 
 def _shown(traces: Traces, study: Study) -> list[tuple[str, float]]:
@@ -334,34 +331,6 @@ def _shown(traces: Traces, study: Study) -> list[tuple[str, float]]:
     keys = ("periodic", "adaptive:paper", "adaptive:dp")
     wanted = [("terminal", 0.0), *((key, study.table_budget) for key in keys), ("stepwise", 1.0)]
     return [which for which in wanted if which in traces]
-
-
-def networks(plt: Any, traces: Traces, graph: Mapping[str, Any], study: Study) -> Any:
-    """Draw the first example's final state on a network under each schedule, edges coloured by their load.
-
-    Below each is the largest difference of an edge's load from that of the stepwise sample.
-    """
-    shown = _shown(traces, study)
-    places = np.asarray(graph["places"], dtype=float)
-    ends = [places[list(edge)] for edge in graph["edges"]]
-    reference = traces["stepwise", 1.0].path[:, 0, 1].numpy()
-    figure, axes = plt.subplots(1, len(shown), figsize=(PAGE, 1.9), squeeze=False)
-    for axis, which in zip(axes[0], shown, strict=True):
-        loads = traces[which].path[:, 0, 1].numpy()
-        lines = plt.matplotlib.collections.LineCollection(
-            ends, array=loads, cmap="viridis_r", clim=(0, 1), linewidths=2.2, zorder=1
-        )
-        axis.add_collection(lines)
-        axis.scatter(*places.T, s=7, color="white", edgecolors="#444444", linewidths=0.7, zorder=2)
-        axis.set_title(label_of(which[0]) + ("" if which[1] in (0.0, 1.0) else f"\nB/T = {which[1]:g}"), fontsize=7.5)
-        far = float(np.abs(loads - reference).max())
-        axis.set_xlabel("the reference" if which[0] == "stepwise" else f"{far:.1%} off at most", fontsize=7)
-        axis.set(xticks=[], yticks=[])
-        axis.grid(False)
-        axis.margins(0.08)
-        axis.spines[:].set_visible(False)
-    figure.colorbar(lines, ax=axes[0].tolist(), label="share of a rating", shrink=0.75, pad=0.02)
-    return figure
 
 
 def trajectories(plt: Any, traces: Traces, circles: Sequence[Sequence[float]], study: Study) -> Any:

@@ -10,13 +10,12 @@ import base64
 import io
 import json
 import math
-from array import array
 from collections.abc import Mapping, Sequence
 from importlib.resources import files as resource_files
 from pathlib import Path
-from sys import byteorder
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from trimtab._version import __version__
@@ -279,16 +278,12 @@ def _packed_example(example: Mapping[str, Any]) -> dict[str, Any]:
 
 def _pack(values: Sequence[float | None]) -> dict[str, Any]:
     """Return numbers as little-endian 16-bit integers in base64, between their least and their greatest."""
-    finite = [v for v in values if v is not None and math.isfinite(v)]
-    low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
-    scale = _LEVELS / (high - low) if high > low else 0.0
-    levels = array(
-        "H",
-        (round((v - low) * scale) if v is not None and math.isfinite(v) else _LEVELS + 1 for v in values),
-    )
-    if byteorder == "big":
-        levels.byteswap()
-    return {"low": low, "high": high, "levels": base64.b64encode(levels.tobytes()).decode("ascii")}
+    numbers = np.array([math.nan if value is None else value for value in values], dtype=float)
+    known = np.isfinite(numbers)
+    low, high = (float(numbers[known].min()), float(numbers[known].max())) if known.any() else (0.0, 0.0)
+    levels = np.full(len(numbers), _LEVELS + 1)
+    levels[known] = np.rint((numbers[known] - low) * (_LEVELS / (high - low) if high > low else 0.0))
+    return {"low": low, "high": high, "levels": base64.b64encode(levels.astype("<u2").tobytes()).decode("ascii")}
 
 
 def _assemble(data: str) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trimtab.evaluation.domains import SYNTHETIC, base_of, dynamics_of
+from trimtab.evaluation.domains import base_of, dynamics_of
 from trimtab.evaluation.report.formats import Cell, Table
-from trimtab.evaluation.studies.config import HOMOGENEOUS, budget_name
-from trimtab.evaluation.studies.rows import read_timing
+from trimtab.evaluation.studies.config import budget_name
 from trimtab.evaluation.studies.schedules import STUDY_SCHEDULES
 from trimtab.evaluation.studies.store import RunFiles
 from trimtab.evaluation.studies.summary import reported, reported_beside
@@ -21,14 +21,13 @@ Summary = Mapping[str, Any]
 Row = list[str | int | Cell]
 
 _LEVEL = 0.05
-_PARTS = ("update", "defect", "projection", "scheduling")
 _DYNAMICS = {"langevin": "Langevin", "flow": "constant speed", "ramp": "ramp", "replica": "replica"}
 
 
 def write_tables(files: RunFiles, summary: Summary) -> list[Path]:
     """Write every table of a summary into `tables/`, in three formats each."""
     written = []
-    for table in [*all_tables(summary), *cost(files.directory, summary)]:
+    for table in all_tables(summary):
         for ending, text in (("md", table.markdown()), ("csv", table.csv()), ("tex", table.latex())):
             written.append(files.put(f"tables/{table.name}.{ending}", text))
     return written
@@ -41,7 +40,7 @@ def all_tables(summary: Summary) -> list[Table]:
         ending = "" if key == "adaptive:paper" else f"-{key.replace(':', '-')}"
         tables += [fixed_budget(summary, key, f"table1{ending}"), win_rates(summary, key, f"table3{ending}")]
     tables += [*projected_diffusion(summary), *quality(summary), *final_samples(summary), *tails(summary)]
-    return [*tables, concentration(summary), budget_usage(summary), degenerate(summary)]
+    return [*tables, diagnostics(summary)]
 
 
 # ------------------------------------------------------------------ labels
@@ -127,14 +126,14 @@ def _pair(value: Mapping[str, Any]) -> list[float | None]:
     return [value["mean"], value["se"]]
 
 
-def _value(value: Mapping[str, Any], bold: bool = False) -> Cell:
-    return Cell(value["mean"], value["se"], bold=bold)
+def _value(value: Mapping[str, Any]) -> Cell:
+    return Cell(value["mean"], value["se"])
 
 
-def _gain(value: Mapping[str, Any], bold: bool = False) -> Cell:
+def _gain(value: Mapping[str, Any]) -> Cell:
     """Return an improvement in percent, with its interval if the summary has one."""
     interval = (value["low"], value["high"]) if "low" in value else None
-    return Cell(value["mean"], value["se"], "percent", bold, interval)
+    return Cell(value["mean"], value["se"], "percent", interval=interval)
 
 
 def _paper_gain(pair: Sequence[float | None]) -> Cell:
@@ -215,7 +214,7 @@ def agreement(summary: Summary) -> list[Table]:
         "Verdict: 'agrees' if the two 95% intervals overlap; 'same sign' or 'opposite sign' if they do not and both "
         "exclude 0; 'undecided' otherwise.",
         f"{sum(counts.values())} comparisons: "
-        + "; ".join(f"{counts[word]} {word}" for word in _VERDICTS if word in counts)
+        + "; ".join(f"{word} {counts[word]}" for word in _VERDICTS if word in counts)
         + ".",
         *_speed_note(summary, groups, key, budget),
     ]
@@ -283,28 +282,24 @@ def _six(content: Mapping[str, Any], key: str, budget: str) -> list[Cell]:
     """Return periodic, schedule and improvement, for endpoint and NEPE."""
     cells = []
     for metric in ("endpoint", "nepe"):
-        pair = [content["schedules"][k][budget][metric] for k in ("periodic", key)]
-        lower = _lower(pair[0]["mean"], pair[1]["mean"])
-        gain = content["improvement"][key][budget][metric]
-        cells += [_value(pair[0], lower == 0), _value(pair[1], lower == 1), _gain(gain, lower == 1)]
+        periodic, own = (_pair(content["schedules"][k][budget][metric]) for k in ("periodic", key))
+        cells += _three_cells(periodic, own, _gain(content["improvement"][key][budget][metric]))
     return cells
 
 
 def _paper_six(paper: Mapping[str, Any]) -> list[Cell]:
     cells = []
     for metric in ("endpoint", "nepe"):
-        if metric not in paper:
-            cells += [Cell(None)] * 3
-            continue
-        periodic, adaptive, gain = (paper[metric][part] for part in ("periodic", "adaptive", "improvement"))
-        lower = _lower(periodic[0], adaptive[0])
-        cells += [Cell(periodic[0], periodic[1], bold=lower == 0), Cell(adaptive[0], adaptive[1], bold=lower == 1)]
-        cells.append(Cell(gain[0], gain[1], "percent", lower == 1))
+        found = paper.get(metric, dict.fromkeys(("periodic", "adaptive", "improvement"), (None, None)))
+        cells += _three_cells(found["periodic"], found["adaptive"], _paper_gain(found["improvement"]))
     return cells
 
 
-def _lower(first: float | None, second: float | None) -> int | None:
-    return None if first is None or second is None or first == second else int(second < first)
+def _three_cells(periodic: Sequence[float | None], own: Sequence[float | None], gain: Cell) -> list[Cell]:
+    """Return two means, the lower one in bold, and the improvement."""
+    known = periodic[0] is not None and own[0] is not None
+    ahead, behind = known and own[0] < periodic[0], known and periodic[0] < own[0]  # type: ignore[operator]
+    return [Cell(*periodic, bold=behind), Cell(*own, bold=ahead), replace(gain, bold=ahead)]
 
 
 def win_rates(summary: Summary, key: str, name: str) -> Table:
@@ -317,7 +312,7 @@ def win_rates(summary: Summary, key: str, name: str) -> Table:
             wins = summary["domains"][domain]["win_rate"][key]
             ours = {part: _pair(wins[part]) for part in ("endpoint", "pathwise")}
             ours |= {"median_improvement": wins["median_improvement"], "n": wins["pathwise"]["n"]}
-            rows += [] if domain in fewer else [[row_label, source, *_four(ours)]]
+            rows += [] if "budgets" in fewer.get(domain, {}) else [[row_label, source, *_four(ours)]]
         paper = _paper(summary, "win_rates", next(iter(sources.values()))) if compares else None
         rows += [[row_label, "paper", *_four(paper)]] if paper else []
     budgets = summary["config"]["budgets"]
@@ -346,7 +341,7 @@ def _four(numbers: Mapping[str, Any]) -> list[int | Cell]:
     return [*cells, Cell(numbers["median_improvement"], None, "percent"), int(numbers["n"])]
 
 
-# ------------------------------------------------------------------ table 2, quality, cost
+# ------------------------------------------------------------------ table 2 and quality
 
 
 def projected_diffusion(summary: Summary) -> list[Table]:
@@ -402,37 +397,6 @@ def quality(summary: Summary) -> list[Table]:
         title = f"{domain_label(summary, name)}: final states by the domain's own measures"
         tables.append(Table(f"quality-{name}", title, [*columns, "distance to stepwise", "NEPE"], rows, [note]))
     return tables
-
-
-def cost(directory: Path, summary: Summary) -> list[Table]:
-    """Return projections and seconds by part for the learned samplers, from the timing of a run; none without it."""
-    learned = [name for name in summary["domains"] if base_of(name) not in (*SYNTHETIC, HOMOGENEOUS)]
-    timing = read_timing(directory) if learned else []
-    rows: list[Row] = []
-    for name in learned:
-        for key, at in _at_table_budget(summary, name).items():
-            mine = [
-                task
-                for task in timing
-                if (task["domain"], task["schedule"]) == (name, key)
-                and task.get("rows_projection") is not None
-                and task["budget"] is not None
-                and budget_name(task["budget"]) == at
-            ]
-            if mine:
-                rollouts = sum(task["rollouts"] for task in mine)
-                parts = [sum(task[f"seconds_{part}"] for task in mine) / rollouts for part in _PARTS]
-                made = Cell(sum(task["rows_projection"] for task in mine) / rollouts)
-                rows.append([domain_label(summary, name), label_of(key), at, made, *map(Cell, (*parts, sum(parts)))])
-    if not rows:
-        return []
-    symbol = budget_symbol(summary)
-    columns = ["Domain", "Schedule", symbol, "projections", *(f"s {part}" for part in _PARTS), "s in all"]
-    note = (
-        "A rollout's share of its batch, one thread per process; seconds differ from run to run and with the load of "
-        "the machine. Projections include closing ones and retries."
-    )
-    return [Table("cost", f"What a rollout costs at {symbol} = {_table_budget(summary)}", columns, rows, [note])]
 
 
 # ------------------------------------------------------------------ final samples and tails
@@ -518,66 +482,44 @@ def tails(summary: Summary) -> list[Table]:
 # ------------------------------------------------------------------ about the run
 
 
-def concentration(summary: Summary) -> Table:
-    """Return C_q of each domain beside the improvement it should explain."""
-    budget = _table_budget(summary)
-    keys = _compared_keys(summary)
+def diagnostics(summary: Summary) -> Table:
+    """Return C_q of each domain beside the improvement it should explain, and what was left out or failed."""
+    budget, keys = _table_budget(summary), _compared_keys(summary)
     rows: list[Row] = []
     for domain, content in summary["domains"].items():
         gains = [
             _gain(content["improvement"][key][budget]["nepe"]) if key in content["improvement"] else Cell(None)
             for key in keys
         ]
-        rows.append([domain_label(summary, domain), _value(content["concentration"]), *gains])
-    q = next(iter(summary["domains"].values()))["concentration"]["q"]
-    note = (
-        f"C_{q} is the share of an uncorrected rollout's defect in its largest {q:.0%} of steps; if all defects were "
-        f"equal it would be {q}."
-    )
-    columns = ["Domain", f"C_{q}", *(f"Δ NEPE of {label_of(key)} at {budget}" for key in keys)]
-    return Table("concentration", f"Defect concentration C_{q}", columns, rows, [note])
-
-
-def budget_usage(summary: Summary) -> Table:
-    """Return what each schedule was given and what it spent."""
-    rows: list[Row] = []
-    off, symbol = 0.0, budget_symbol(summary)
-    for domain, content in summary["domains"].items():
-        for key, by_budget in content["schedules"].items():
-            for budget, metrics in by_budget.items():
-                spent = metrics["achieved_budget"]
-                off = max(off, abs(spent["mean"] - float(budget)))
-                rows.append([domain_label(summary, domain), label_of(key), budget, _value(spent), spent["n"]])
-    if in_iterations(summary):
-        head = f"spent, {symbol}"
-        note = (
-            "Every task checks that no rollout spent more than its budget of iterations. Most spend less, as a solver "
-            f"that has converged takes no more; on average up to {off:.4f} of full projection's. The closing "
-            "projection is not included."
-        )
-    else:
-        head, keys = f"spent {symbol}", dict.fromkeys(k for c in summary["domains"].values() for k in c["schedules"])
-        names = [label_of(key) for key in keys if key in STUDY_SCHEDULES and not STUDY_SCHEDULES[key].exact]
-        listed = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-        less = f", except for {listed}, which may spend less and are checked to spend no more" if names else ""
-        closing = "included" if _closing_is_paid(summary) else "not included"
-        note = (
-            "Every task checks that each of its rollouts spent its budget exactly, rounded to whole corrections"
-            f"{less}; the largest difference from the fraction asked for is {off:.4f}. The closing projection is "
-            f"{closing}."
-        )
-    columns = ["Domain", "Schedule", symbol, head, "N"]
-    return Table("budget-usage", "Budget asked for and spent", columns, rows, [note])
-
-
-def degenerate(summary: Summary) -> Table:
-    """Return how many values were left out, and how many projections failed."""
-    rows: list[Row] = []
-    for domain, content in summary["domains"].items():
         terminal = content["schedules"]["terminal"]["0.00"]
-        left_out = int(terminal["achieved_budget"]["n"]) - int(terminal["nepe"]["n"])
-        rows.append([domain_label(summary, domain), int(content["degenerate"]), left_out, int(content["failures"])])
-    note = "A seed is degenerate if terminal and stepwise path errors differ by less than 1e-9; its NEPE is left out."
-    columns = ["Domain", "rollouts left out", "seeds left out", "failed projections"]
-    notes = [note, *_group_notes(summary)]
-    return Table("degenerate", "Degenerate values and failed projections", columns, rows, notes)
+        seeds = int(terminal["achieved_budget"]["n"]) - int(terminal["nepe"]["n"])
+        counts = [int(content["degenerate"]), seeds, int(content["failures"])]
+        rows.append([domain_label(summary, domain), _value(content["concentration"]), *gains, *counts])
+    q = next(iter(summary["domains"].values()))["concentration"]["q"]
+    columns = ["Domain", f"C_{q}", *(f"Δ NEPE of {label_of(key)} at {budget}" for key in keys)]
+    notes = [
+        f"C_{q} is the share of an uncorrected rollout's defect in its largest {q:.0%} of steps; if all defects were "
+        f"equal it would be {q}.",
+        "A seed is degenerate if terminal and stepwise path errors differ by less than 1e-9; its NEPE is left out.",
+        _spending(summary),
+        *_group_notes(summary),
+    ]
+    columns += ["rollouts left out", "seeds left out", "failed projections"]
+    return Table("diagnostics", f"Defect concentration C_{q}, and what was left out", columns, rows, notes)
+
+
+def _spending(summary: Summary) -> str:
+    """Return what every task checks about its budgets."""
+    closing = "included" if _closing_is_paid(summary) else "not included"
+    if in_iterations(summary):
+        return (
+            "Every task checks that no rollout spent more than its budget of iterations; a solver that has converged "
+            f"takes no more. The closing projection is {closing}."
+        )
+    keys = dict.fromkeys(key for content in summary["domains"].values() for key in content["schedules"])
+    names = [label_of(key) for key in keys if key in STUDY_SCHEDULES and not STUDY_SCHEDULES[key].exact]
+    less = f", except for {', '.join(names)}, which may spend less and never more" if names else ""
+    return (
+        "Every task checks that each of its rollouts spent its budget exactly, rounded to whole corrections"
+        f"{less}. The closing projection is {closing}."
+    )

@@ -1,10 +1,9 @@
-"""Batches of a study: whole groups of samples, budgets in one batch, and calibration batches that methods share."""
+"""Batches of a study: budgets in one batch, and whole groups of samples."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,28 +12,19 @@ from torch import Tensor
 from trimtab.core.arrays import map_leaves, pick
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Closing, Rollout
-from trimtab.core.runner import RunBatch
-from trimtab.core.schedule import Schedule, Watched
-from trimtab.core.view import StepView
 from trimtab.evaluation.domains.base import Domain, Problem
-from trimtab.prices.collect import Explore, spread_budgets
-from trimtab.schedules import Terminal
 
 __all__ = [
     "check_whole_groups",
     "counting",
-    "explore",
-    "first_of",
     "n_deciders",
     "next_end",
     "part_of",
     "replicate_problem",
-    "runs_from",
     "seed_ranges",
     "whole_groups",
 ]
 
-_RANDOM_BATCHES = 3  # the most that any method asks for
 _LARGEST_GROUP = 4096  # samples
 
 
@@ -73,92 +63,7 @@ def part_of(run: Rollout, rows: slice) -> Rollout:
     return replace(made, closing_iterations=closing, extra=extra, passes=None)
 
 
-# ------------------------------------------------------------------ calibration batches that methods share
-
-
-def _shared_schedules(n: int, n_steps: int, closing: Closing) -> list[Schedule]:
-    """Return the schedules that the methods of `calibrate` run first, for all budgets up to T."""
-    reserve = int(closing == "paid")
-    choices = n_steps - reserve
-    budgets = [reserve + spread_budgets(n, choices, choices, seed=k) for k in range(_RANDOM_BATCHES)]
-    return [Terminal(), *(Explore(budget, seed=k) for k, budget in enumerate(budgets))]
-
-
-def explore(problem: Callable[[Tensor], Problem], seeds: Iterable[int] | Tensor, closing: Closing) -> Rollout:
-    """Run the batches that several methods share as one batch: the seeds once for each schedule."""
-    seeds = as_seeds(seeds)
-    alone = problem(seeds)
-    schedules = _shared_schedules(n_deciders(alone), alone.sampler.n_steps, closing)
-    made = replicate_problem(problem, seeds, len(schedules))
-    return made.rollout(_SideBySide(tuple(schedules), n_deciders(alone)), **counting(closing))
-
-
-def runs_from(known: Rollout | None, problem: Problem, seeds: Iterable[int] | Tensor, closing: Closing) -> RunBatch:
-    """Return `run(schedule)` for `calibrate`, which reuses the batches that `explore` has run.
-
-    Args:
-        known: What `explore` returned for these seeds, or None.
-        problem: Made for these seeds.
-        seeds: Calibration seeds.
-        closing: Whether budgets include the closing projection.
-    """
-    n = len(as_seeds(seeds))
-    schedules = [] if known is None else _shared_schedules(n_deciders(problem), problem.sampler.n_steps, closing)
-
-    def run(schedule: Schedule) -> Rollout:
-        for i, other in enumerate(schedules):
-            if known is not None and _same(schedule, other):
-                return part_of(known, slice(i * n, (i + 1) * n))
-        return problem.rollout(schedule, **counting(closing))
-
-    return run
-
-
-def _same(one: Schedule, other: Schedule) -> bool:
-    if isinstance(one, Watched):
-        one = one.schedule
-    if isinstance(one, Explore) and isinstance(other, Explore):
-        at_random = one.thresholds is None and other.thresholds is None and one.seed == other.seed
-        return at_random and torch.equal(torch.as_tensor(one.budget), torch.as_tensor(other.budget))
-    return isinstance(one, Terminal) and isinstance(other, Terminal)
-
-
-@dataclass(frozen=True, eq=False)
-class _SideBySide(Schedule):
-    """Several schedules in one batch, each for `n` consecutive samples or groups."""
-
-    schedules: tuple[Schedule, ...]
-    n: int
-
-    @property
-    def budget(self) -> Tensor:
-        """The budget of every sample, (n * number of schedules,)."""
-        return torch.cat([torch.as_tensor(s.budget).expand(self.n) for s in self.schedules])
-
-    def decide(self, view: StepView) -> Tensor:
-        """Ask each schedule about its samples."""
-        ends = range(0, len(view.defect) + 1, self.n)
-        parts = zip(self.schedules, pairwise(ends), strict=True)
-        return torch.cat([torch.as_tensor(s.decide(view.take(slice(*rows)))) for s, rows in parts])
-
-
 # ------------------------------------------------------------------ whole groups
-
-
-def first_of(problem: Callable[[Tensor], Problem], seeds: Tensor, most: int) -> Tensor:
-    """Return at most `most` of the first seeds, in whole groups; a larger first group comes whole.
-
-    Args:
-        problem: Makes the problem for seeds.
-        seeds: (n,); the samples of a group are consecutive.
-        most: How many are wanted.
-    """
-    groups = problem(seeds).groups
-    if groups is None or len(seeds) <= most:
-        return seeds[:most]
-    changes = (groups.labels.diff() != 0).nonzero().squeeze(1) + 1
-    ends = [*changes.tolist(), len(seeds)]
-    return seeds[: max((end for end in ends if end <= most), default=ends[0])]
 
 
 def ends_of_groups(made: Domain, first: int, stop: int) -> list[int] | None:

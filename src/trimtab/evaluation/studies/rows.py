@@ -25,7 +25,7 @@ from trimtab.evaluation.studies.tasks import Task, equivalent_schedule, schedule
 from trimtab.evaluation.studies.traces import ABOUT
 from trimtab.evaluation.studies.work import GROUP, QUALITY, finals_in
 
-__all__ = ["FIDELITY", "SWEEP", "Rows", "check_arrow", "join_rows", "read_rows", "read_timing", "write_rows"]
+__all__ = ["FIDELITY", "SWEEP", "Rows", "check_arrow", "join_rows", "read_rows", "write_rows"]
 
 UNIT = "unit"
 """The column that says what budgets count, if that is not projections."""
@@ -216,7 +216,7 @@ def _final_states(store: Store, tasks: list[Task]) -> dict[tuple[str, float], Te
 
 
 def write_rows(store: Store) -> None:
-    """Join the rows of a finished study and write them, with the timing and the facts about its domains."""
+    """Join the rows of a finished study and write them, with the facts about its domains."""
     for name, rows in join_rows(store).items():
         judged = dict.fromkeys((column for row in rows for column in row if column.startswith(QUALITY)), "float64")
         judged |= {} if store.study.unit == "projection" else {UNIT: "string"}
@@ -225,10 +225,6 @@ def write_rows(store: Store) -> None:
     tasks = study_tasks(store.study)
     facts = {task.domain: store.kept(task)["about"] for task in tasks if task.describes}
     store.files.put(ABOUT, json.dumps({name: facts[name] for name in store.study.domains}, indent=1) + "\n")
-    timing = [store.kept(task)["timing"] for task in tasks]
-    columns = dict.fromkeys((name for row in timing for name in row), "float64")
-    columns |= {"task": "string", "domain": "string", "schedule": "string"}
-    store.files.put("timing.parquet", parquet_bytes(timing, columns))
 
 
 def parquet_bytes(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> bytes:
@@ -268,12 +264,6 @@ def rows_in(data: bytes, source: str) -> Rows:
             f"{source}: not rows of this version, {wrong or 'all'} missing; the run's --resume writes them"
         )
     return Rows({column: table.column(column).to_numpy() for column in wanted})
-
-
-def read_timing(directory: Path) -> list[dict[str, Any]]:
-    """Return seconds, calls and rows handled, one entry per task; nothing if the run has no timing."""
-    files, name = RunFiles(directory), "timing.parquet"
-    return list(_table(files.read(name), str(files.path(name))).to_pylist()) if files.path(name).is_file() else []
 
 
 def _table(data: bytes, source: str) -> Any:

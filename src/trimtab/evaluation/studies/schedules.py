@@ -19,7 +19,6 @@ from trimtab.core.rollout import take_rows
 from trimtab.core.schedule import Schedule
 from trimtab.evaluation.domains.base import Problem
 from trimtab.evaluation.limits.hindsight import hindsight
-from trimtab.evaluation.studies.rules import Rule
 from trimtab.prices.iterations import even_counts, whole_counts
 from trimtab.prices.plan import Plan
 from trimtab.prices.price import Allowance, Price, Raced, Thresholds
@@ -43,13 +42,13 @@ class ScheduleInputs:
 
     problem: Problem
     seeds: Tensor
-    thresholds: Price | Rule | None = None
+    thresholds: Price | None = None
     unit: Unit = "projection"
     iterations_per_projection: float = 1.0
 
     @property
-    def prices(self) -> Price | Rule:
-        """The calibrated prices, planned steps, or values of a rule."""
+    def prices(self) -> Price:
+        """The calibrated prices or planned steps."""
         assert self.thresholds is not None, "this schedule's key names no calibration method"
         return self.thresholds
 
@@ -61,10 +60,10 @@ class StudySchedule:
     Attributes:
         summary: One sentence.
         build: `build(inputs, budgets)` returns the schedule; budgets are numbers of corrections per sample, (n,).
-        calibration: The `method` of `calibrate`, or the rule, whose prices it needs; None for none.
+        calibration: The `method` of `calibrate` whose prices it needs; None for none.
         only_budget: The one budget it makes sense for; None for any.
         cheap_only: True if it runs so many rollouts that only the synthetic domains can afford it.
-        exact: True if it spends its budget to the last correction; a rule that knows no budget may spend less.
+        exact: True if it spends its budget to the last correction; a solver that has converged spends less.
         units: What its budgets may count.
         closings: Whether budgets may include the closing projection.
     """
@@ -93,9 +92,9 @@ def _shared(inputs: ScheduleInputs, budgets: Tensor) -> Schedule:
     return inputs.prices.at(PerBatch(budgets, parts))
 
 
-def _calibrated(summary: str, method: str, exact: bool = True) -> StudySchedule:
-    """Return a schedule made from the price of a `calibrate` method, or from a rule's values."""
-    return StudySchedule(summary, lambda inputs, budgets: inputs.prices.at(budgets), method, exact=exact)
+def _calibrated(summary: str, method: str) -> StudySchedule:
+    """Return a schedule made from the price of a `calibrate` method."""
+    return StudySchedule(summary, lambda inputs, budgets: inputs.prices.at(budgets), method)
 
 
 STUDY_SCHEDULES: dict[str, StudySchedule] = {
@@ -141,10 +140,6 @@ STUDY_SCHEDULES: dict[str, StudySchedule] = {
         "A projection at each of the last steps, as many as the budget allows, and none before.",
         lambda inputs, budgets: Fixed(_last_steps(inputs.problem.sampler.n_steps, budgets)),
     ),
-    "best-window": _calibrated(
-        "A projection at each step of the window that had the least path error on calibration rollouts.",
-        "best-window",
-    ),
     "geometric": StudySchedule(
         "Projections at steps whose distance to the end shrinks by a constant factor.",
         lambda inputs, budgets: Geometric(budgets),
@@ -152,24 +147,6 @@ STUDY_SCHEDULES: dict[str, StudySchedule] = {
     "random-ramp": StudySchedule(
         "Projections at random steps, later ones more likely, as in DDAT.",
         lambda inputs, budgets: RandomRamp(budgets),
-    ),
-    "accumulated": _calibrated(
-        "A projection once the defects since the last one sum to a value, as caching schemes decide.",
-        "accumulated",
-        exact=False,
-    ),
-    "event": _calibrated(
-        "A projection if the defect reaches a value, at least two steps after the last one.", "event", exact=False
-    ),
-    "above-noise": _calibrated(
-        "A projection if the defect exceeds a multiple of what one update of a feasible state explains, after CDIM.",
-        "above-noise",
-        exact=False,
-    ),
-    "until-below": _calibrated(
-        "A projection after every update until the defect has once been below a value, and none afterwards.",
-        "until-below",
-        exact=False,
     ),
     "inexact": StudySchedule(
         "A solver that is stopped early: iterations spread evenly over the steps; defects are not used.",

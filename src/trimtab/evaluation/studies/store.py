@@ -18,7 +18,6 @@ from filelock import FileLock, Timeout
 
 from trimtab._version import __version__
 from trimtab.core.files import as_path, parse_json, plain_name, read_bytes, sha256, write_atomically
-from trimtab.core.identity import machine_facts
 from trimtab.evaluation.studies.config import Study, StudyError
 from trimtab.evaluation.studies.tasks import Task, code_version
 
@@ -196,8 +195,6 @@ class Store:
         directory: Path,
         study: Study,
         mode: Literal["new", "resume", "overwrite"] = "new",
-        *,
-        mix_machines: bool = False,
         progress: Callable[[str], None] = lambda line: None,
     ) -> None:
         """Claim a directory.
@@ -207,11 +204,9 @@ class Store:
             study: What will be run.
             mode: What to do with a run that is there: "new" raises unless none of its tasks was finished, "resume"
                 continues it if study and code are the same and raises otherwise, "overwrite" removes what it wrote.
-            mix_machines: Whether to continue the run of a machine whose arithmetic may differ in the last bits, and to
-                keep results of such workers; run.json then lists both machines.
             progress: Called with a line about each damaged file.
         """
-        self.directory, self.study, self.mix_machines, self._progress = directory, study, mix_machines, progress
+        self.directory, self.study, self._progress = directory, study, progress
         self.identity = _identity(study)
         self.machines: list[dict[str, Any]] = []
         self._lock = _locked(directory)
@@ -236,13 +231,11 @@ class Store:
         elif there:
             self._continue()
         self.files.remove_parts()
-        if self.machines:  # better to stop now than after the first task
-            self._note_machine(machine_facts())
         if not self.files.intact(RUN):
             self._write_facts(complete=False, seconds=0.0)
 
     def _continue(self) -> None:
-        """Check that the run that is there is of the same study, code and machine."""
+        """Check that the run that is there is of the same study and code."""
         try:
             facts = read_run(self.directory)
         except StudyError as error:
@@ -262,19 +255,6 @@ class Store:
             )
         kept = facts.get("machines")
         self.machines = [m for m in kept if isinstance(m, dict)] if isinstance(kept, list) else []
-
-    def _note_machine(self, facts: dict[str, Any]) -> None:
-        """Add a machine; raise if it is another one and mixing was not asked for."""
-        if facts in self.machines:
-            return
-        if self.machines and not self.mix_machines:
-            old = self.machines[0]
-            changed = [f"{n} was {old.get(n)}, now {facts[n]}" for n in facts if facts[n] != old.get(n)]
-            raise StudyError(
-                f"{self.directory}: the results here were made on a machine that may compute other last bits "
-                f"({'; '.join(changed)}); continue there, or with --mix-machines, which {RUN} will record"
-            )
-        self.machines.append(facts)
 
     def _write_facts(self, complete: bool, seconds: float) -> None:
         facts = {
@@ -314,7 +294,7 @@ class Store:
                 "libraries differ, or changed since the start"
             )
         if result.machine not in self.machines:
-            self._note_machine(result.machine)
+            self.machines.append(result.machine)
             self._write_facts(complete=False, seconds=self._seconds())
         if result.shared is not None:
             self.files.put(_shared(task), result.shared)
@@ -324,13 +304,12 @@ class Store:
             "identity": self.identity,
             "machine": self.machines.index(result.machine),
             "rows": result.rows,
-            "timing": result.timing,
             "about": result.about,
         }
         self.files.put(_work(task), json.dumps(kept))
 
     def kept(self, task: Task) -> dict[str, Any]:
-        """Return the "rows", "timing" and "about" of a finished task."""
+        """Return the "rows" and "about" of a finished task."""
         return dict(self.files.read_json(_work(task)))
 
     def shared(self, task: Task) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from importlib import resources
 from typing import Any
@@ -65,18 +65,14 @@ def domain_summary(rows: Rows, table_budget: float | None = None) -> dict[str, A
     At the table's budget improvements have 95% intervals, and "tails" says how much a few samples decide each mean.
     """
     run, rows = _once(rows), rows.units()
-    schedules = {
-        key: {
-            budget_name(budget): {
-                metric: _json(summary(rows.where(schedule=key, budget=budget).tensor(metric))) for metric in METRICS
-            }
-            for budget in rows.where(schedule=key).values("budget")
-        }
-        for key in rows.values("schedule")
-    }
+    schedules = _by_budget(rows, lambda some: {name: _json(summary(some.tensor(name))) for name in METRICS})
     compared = [key for key in schedules if key not in ("terminal", "stepwise", BASELINE)]
-    judged = {"quality": _qualities(rows)} if rows.qualities else {}
-    apart = _distributions(rows)
+    judged = {}
+    if names := rows.qualities:
+        judged["quality"] = _by_budget(
+            rows, lambda some: {name: _json(summary(some.tensor(f"{QUALITY}{name}"))) for name in names}
+        )
+    apart = _by_budget(rows, _distribution)
     tails = {} if table_budget is None else {"tails": _tails(rows, ["periodic", *compared], table_budget)}
     grouped = {"groups": len(rows.values(GROUP))} if GROUP in rows.columns else {}
     return (
@@ -121,29 +117,23 @@ def sweep_summary(rows: Rows) -> dict[str, Any]:
     return result
 
 
-def _qualities(rows: Rows) -> dict[str, Any]:
-    """Return the qualities of the final states by schedule, budget and name."""
+def _by_budget(rows: Rows, numbers: Callable[[Rows], dict[str, Any] | None]) -> dict[str, Any]:
+    """Return the numbers of each schedule's rows at each budget, where there are any."""
     result: dict[str, Any] = {}
     for key in rows.values("schedule"):
-        for budget in rows.where(schedule=key).values("budget"):
-            some = rows.where(schedule=key, budget=budget)
-            result.setdefault(key, {})[budget_name(budget)] = {
-                name: _json(summary(some.tensor(f"{QUALITY}{name}"))) for name in rows.qualities
-            }
+        mine = rows.where(schedule=key)
+        for budget in mine.values("budget"):
+            if (found := numbers(mine.where(budget=budget))) is not None:
+                result.setdefault(key, {})[budget_name(budget)] = found
     return result
 
 
-def _distributions(rows: Rows) -> dict[str, Any]:
-    """Return the distances of final samples to full projection on other seeds, by schedule and budget."""
-    result: dict[str, Any] = {}
-    for key in rows.values("schedule"):
-        for budget in rows.where(schedule=key).values("budget"):
-            some = rows.where(schedule=key, budget=budget)
-            value, floor, p, shift = (float(some[name][0]) for name in FIDELITY)
-            if not math.isnan(value):
-                numbers = {"value": value, "floor": floor, "p": p, "shift": None if math.isnan(shift) else shift}
-                result.setdefault(key, {})[budget_name(budget)] = numbers | {"n": len(some)}
-    return result
+def _distribution(some: Rows) -> dict[str, Any] | None:
+    """Return the distance of final samples to full projection on other seeds; None if it is not known."""
+    value, floor, p, shift = (float(some[name][0]) for name in FIDELITY)
+    if math.isnan(value):
+        return None
+    return {"value": value, "floor": floor, "p": p, "shift": None if math.isnan(shift) else shift, "n": len(some)}
 
 
 def _wins(rows: Rows, key: str) -> dict[str, Any]:

@@ -26,7 +26,6 @@ from trimtab.evaluation.studies.usercode import Source, domain_from, version_of
 
 __all__ = ["Task", "code_version", "domain_of", "equivalent_schedule", "made_domain", "schedules_of", "study_tasks"]
 
-_EXPLORING = ("dp", "planned")  # calibration methods that share batches corrected at random
 _ROLLOUTS = 4096  # per task, unless one budget takes more: enough to keep a core busy, few enough to fit in memory
 
 
@@ -35,8 +34,8 @@ class Task:
     """One batch of rollouts of a study, or a calibration that other tasks use.
 
     Attributes:
-        kind: "explore" runs the calibration rollouts that several methods share, "calibrate" estimates the prices of
-            `schedule`'s method, "reference" runs full projection on separate seeds, "rollout" runs `schedule`.
+        kind: "calibrate" estimates the prices of `schedule`'s method, "reference" runs full projection on separate
+            seeds, "rollout" runs `schedule`.
         domain: By name.
         schedule: By key.
         budgets: Fractions of T, run in one batch.
@@ -50,7 +49,7 @@ class Task:
         closing: Whether budgets include the closing projection; see `Study`.
     """
 
-    kind: Literal["explore", "calibrate", "reference", "rollout"]
+    kind: Literal["calibrate", "reference", "rollout"]
     domain: str
     schedule: str
     budgets: tuple[float, ...]
@@ -69,8 +68,8 @@ class Task:
         if self.kind == "rollout":
             several = "" if len(self.budgets) == 1 else f"-{self.budgets[-1]:.4f}"
             return self.name_at(self.budgets[0], several)
-        kinds = {"explore": "explored", "reference": "reference"}
-        return f"{self._problem}.{kinds.get(self.kind) or f'calibration-{study_schedule(self.schedule).calibration}'}"
+        what = "reference" if self.kind == "reference" else f"calibration-{study_schedule(self.schedule).calibration}"
+        return f"{self._problem}.{what}"
 
     @property
     def _problem(self) -> str:
@@ -99,11 +98,8 @@ class Task:
     @property
     def needs(self) -> dict[str, Task]:
         """The tasks whose files this one reads, by role."""
-        if self.kind in ("explore", "reference"):
+        if self.kind != "rollout":
             return {}
-        if self.kind == "calibrate":
-            explores = study_schedule(self.schedule).calibration in _EXPLORING and self.unit == "projection"
-            return {"explored": replace(self, kind="explore")} if explores else {}
         needs = {}
         if self.schedule != "stepwise":
             needs["reference"] = replace(self, schedule="stepwise", budgets=(1.0,), examples=0)
@@ -149,8 +145,7 @@ def _tasks_of(
     for schedule in schedules_of(study, name, swept=kappa is not None):
         key = study_schedule(schedule)
         if key.calibration is not None:
-            calibrate = Task("calibrate", name, schedule, (1.0,), first, last, kappa, origin=origin, unit=study.unit)
-            yield from (*calibrate.needs.values(), calibrate)
+            yield Task("calibrate", name, schedule, (1.0,), first, last, kappa, origin=origin)
         groups = _budget_groups(study, name, budgets) if key.only_budget is None else [(key.only_budget,)]
         for start, stop in pairwise(seeds.blocks):
             kept = examples if start == 0 else 0
@@ -168,17 +163,10 @@ def schedules_of(study: Study, name: str, swept: bool = False) -> list[str]:
 
 
 def _budget_groups(study: Study, name: str, budgets: tuple[float, ...]) -> list[tuple[float, ...]]:
-    """Return the budgets that are run in one batch each.
-
-    The tables report what a rollout of a learned sampler costs at the table's budget, so that budget is run, and timed,
-    separately there, unless the study saves time on this domain.
-    """
-    alone = () if base_of(name) in SYNTHETIC or name in study.exceptions else (study.table_budget,)
+    """Return the budgets that are run in one batch each."""
     inside = [budget for budget in budgets if equivalent_schedule("any", budget) == "any"]
-    others = [budget for budget in inside if budget not in alone]
     size = max(1, _ROLLOUTS // study.exceptions.get(name, {}).get("block", study.block))
-    groups = [tuple(others[i : i + size]) for i in range(0, len(others), size)]
-    return [(budget,) for budget in inside if budget in alone] + groups
+    return [tuple(inside[i : i + size]) for i in range(0, len(inside), size)]
 
 
 def equivalent_schedule(schedule: str, budget: float) -> str:

@@ -24,12 +24,12 @@ from typing import Any
 from torch import Tensor
 
 from trimtab.core.checks import unknown
-from trimtab.core.constraint import Constraint
+from trimtab.core.constraint import Constraint, check_constraint
 from trimtab.core.files import parse_json, plain_name, read_bytes
 from trimtab.core.identity import fingerprint
 from trimtab.core.metrics import Distance, euclidean
 from trimtab.core.noise import as_seeds
-from trimtab.core.rollout import Sampler
+from trimtab.core.rollout import Sampler, check_sampler
 from trimtab.evaluation.domains import DOMAINS, domain
 from trimtab.evaluation.domains.base import Domain, Problem
 
@@ -275,18 +275,12 @@ def _parts(spec: str, made: Any) -> tuple[Sampler, Constraint, Distance]:
     sampler, constraint = made[:2]
     if hasattr(sampler, "project") and hasattr(constraint, "step"):
         raise ValueError(f"{spec} returned the constraint first; {_EXPECTED}, in this order")
-    for name, meaning in (("n_steps", "a whole number"), ("start", "start(noise)"), ("step", "step(x, t, noise)")):
-        if not hasattr(sampler, name):
-            raise ValueError(
-                f"the sampler that {spec} returned, {type(sampler).__name__}, has no {name} ({meaning}); a sampler has "
-                "n_steps, start(noise) and step(x, t, noise)"
-            )
+    try:
+        check_sampler(sampler)
+        check_constraint(constraint)
+    except TypeError as error:
+        raise ValueError(f"{spec}: {error}") from error
     _check_steps(spec, sampler.n_steps)
-    if not isinstance(constraint, Constraint):
-        raise ValueError(
-            f"the constraint that {spec} returned, {type(constraint).__name__}, does not derive from "
-            "trimtab.Constraint; plain functions can be wrapped: trimtab.as_constraint(project, defect)"
-        )
     distance = made[2] if len(made) == 3 else euclidean
     if not callable(distance):
         raise ValueError(f"{spec}: the distance must be a function of two batches of states: got {distance!r}")

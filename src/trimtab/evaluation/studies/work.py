@@ -5,8 +5,8 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from time import perf_counter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -26,20 +26,17 @@ from trimtab.evaluation.domains.base import Domain
 from trimtab.evaluation.studies.batches import (
     check_whole_groups,
     counting,
-    explore,
     n_deciders,
     part_of,
     replicate_problem,
-    runs_from,
 )
 from trimtab.evaluation.studies.config import StudyError
-from trimtab.evaluation.studies.rules import BEST_WINDOW, RULES, Rule, best_windows, find_rule
 from trimtab.evaluation.studies.schedules import ScheduleInputs, study_schedule
 from trimtab.evaluation.studies.tasks import Task, code_version, domain_of
 from trimtab.evaluation.studies.traces import Trace, about
 from trimtab.prices.calibration import calibrate
 from trimtab.prices.objective import finite
-from trimtab.prices.price import Price, load
+from trimtab.prices.price import load
 from trimtab.schedules import Stepwise
 
 __all__ = ["GROUP", "QUALITY", "Result", "finals_in", "run_task"]
@@ -59,16 +56,14 @@ class Result:
 
     Attributes:
         rows: One per rollout; they depend on the task and the code only.
-        timing: Seconds, calls and rows handled; differs from run to run.
         code: The version of the code that ran it.
         machine: What its last bits depend on besides; see `machine_facts`.
-        shared: A file with explored rollouts, prices, the stepwise reference or final states.
+        shared: A file with prices, the stepwise reference or final states.
         traces: Files of example rollouts, by budget.
         about: Facts about the domain for reports, from the one task of each domain that records them.
     """
 
     rows: list[dict[str, Any]]
-    timing: dict[str, Any]
     code: str = field(default_factory=lambda: code_version())
     machine: dict[str, Any] = field(default_factory=lambda: machine_facts())
     shared: bytes | None = None
@@ -83,55 +78,39 @@ def run_task(task: Task, inputs: Mapping[str, bytes]) -> Result:
         task: What to run.
         inputs: The `shared` files of the tasks it needs, by the roles in `Task.needs`.
     """
-    start = perf_counter()
     threads = torch.get_num_threads()
     torch.set_num_threads(THREADS)
     try:
         made = domain_of(task)
         check_whole_groups(made, task.seeds)
-        result = _KINDS[task.kind](task, made, inputs)
+        return _KINDS[task.kind](task, made, inputs)
     finally:
         torch.set_num_threads(threads)
-    result.timing["seconds"] = perf_counter() - start
-    return result
-
-
-def _explore(task: Task, made: Domain, inputs: Mapping[str, bytes]) -> Result:
-    run = explore(made.problem, task.seeds, task.closing)
-    timing = _timing(task, run) | {"rollouts": len(run.closing)}
-    return Result([], timing, shared=_as_bytes(run.save))
 
 
 def _calibrate(task: Task, made: Domain, inputs: Mapping[str, bytes]) -> Result:
     method = study_schedule(task.schedule).calibration
     assert method is not None
-    if method in RULES:
-        prices: Price | Rule = find_rule(method, made.problem, task.seeds, task.closing)
-    elif method == BEST_WINDOW:
-        prices = best_windows(made.problem, task.seeds, task.closing)
-    else:
-        problem = made.problem(task.seeds)
-        known = _from_bytes(Rollout.load, inputs["explored"]) if "explored" in inputs else None
-        run = runs_from(known, problem, task.seeds, task.closing)
-        by_finals: dict[str, Any] = {"objective": "endpoint", "distance": problem.distance}
-        options = by_finals if method == "race" else {"objective": "path"}
-        most = max(2, round(_iterations(run(Stepwise())))) if task.unit == "iteration" else 1.0
-        quiet: Any = {"check": False, "progress": lambda text: None}
-        prices = calibrate(run, most, method, unit=task.unit, **quiet, **options)
-    return Result([], _timing(task), shared=_as_bytes(prices.save))
+    problem = made.problem(task.seeds)
+    run = partial(problem.rollout, **counting(task.closing))
+    by_finals: dict[str, Any] = {"objective": "endpoint", "distance": problem.distance}
+    options = by_finals if method == "race" else {"objective": "path"}
+    most = max(2, round(_iterations(run(Stepwise())))) if task.unit == "iteration" else 1.0
+    quiet: Any = {"check": False, "progress": lambda text: None}
+    prices = calibrate(run, most, method, unit=task.unit, **quiet, **options)
+    return Result([], shared=_as_bytes(prices.save))
 
 
 def _reference(task: Task, made: Domain, inputs: Mapping[str, bytes]) -> Result:
     run = made.problem(task.seeds).rollout(Stepwise(), **counting(task.closing))
-    return Result([], _timing(task, run), shared=_finals(run))
+    return Result([], shared=_finals(run))
 
 
 def _rollout(task: Task, made: Domain, inputs: Mapping[str, bytes]) -> Result:
     n, times = len(task.seeds), len(task.budgets)
     problem = replicate_problem(made.problem, as_seeds(task.seeds), times)
     entry, T = study_schedule(task.schedule), problem.sampler.n_steps
-    read: Callable[[Path], Price | Rule] = Rule.load if entry.calibration in RULES else load
-    prices = _from_bytes(read, inputs["thresholds"]) if "thresholds" in inputs else None
+    prices = _from_bytes(load, inputs["thresholds"]) if "thresholds" in inputs else None
     in_iterations = task.unit == "iteration" and entry.only_budget is None
     most = _iterations(_from_bytes(Rollout.load, inputs["reference"])) if in_iterations else T  # a budget of 1
     fewest = int(task.closing == "paid")
@@ -165,10 +144,10 @@ def _rollout(task: Task, made: Domain, inputs: Mapping[str, bytes]) -> Result:
     if task.has_output:
         shared = _as_bytes(run.save) if task.schedule == "stepwise" else _finals(run)
     facts = about(made, problem.constraint) if task.describes else None
-    return Result(rows, _timing(task, run), shared=shared, traces=traces, about=facts)
+    return Result(rows, shared=shared, traces=traces, about=facts)
 
 
-_KINDS = {"explore": _explore, "calibrate": _calibrate, "reference": _reference, "rollout": _rollout}
+_KINDS = {"calibrate": _calibrate, "reference": _reference, "rollout": _rollout}
 
 
 def verify(task: Task, schedule: Schedule, run: Rollout, wanted: Tensor) -> None:
@@ -231,18 +210,6 @@ def _rows(
 def _iterations(run: Rollout) -> float:
     """Return the mean iterations of a rollout before its closing projection."""
     return float(run.iterations.sum(dim=0).double().mean())
-
-
-def _timing(task: Task, run: Rollout | None = None) -> dict[str, Any]:
-    facts: dict[str, Any] = {
-        "task": task.name,
-        "domain": task.domain,
-        "schedule": task.schedule,
-        "budget": task.budgets[0] if len(task.budgets) == 1 else None,
-        "rollouts": len(task.seeds) * len(task.budgets),
-    }
-    kinds = () if run is None else (("seconds", run.seconds), ("calls", run.calls), ("rows", run.rows))
-    return facts | {f"{kind}_{name}": value for kind, what in kinds for name, value in what.items()}
 
 
 # ------------------------------------------------------------------ files in memory

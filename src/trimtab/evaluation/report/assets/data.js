@@ -15,7 +15,7 @@ const LOOKS = { // colours that suit both themes, and dashes; words and all othe
   'adaptive:paper': { colour: '--c-paper', dash: '' },
   'adaptive:on-policy': { colour: '--c-on-policy', dash: '9 3' },
   'adaptive:dp': { colour: '--c-dp', dash: '9 3 2 3' },
-  'adaptive:value': { colour: '--c-value', dash: '5 3' },
+  trimtab: { colour: '--c-trimtab', dash: '5 3' },
   planned: { colour: '--c-planned', dash: '10 2 2 2' },
   hindsight: { colour: '--c-hindsight', dash: '1 3' },
 };
