@@ -51,7 +51,7 @@ class Diffusion:
 
     def start(self, noise: Any) -> State:
         """Draw noise, (n, 10, 2)."""
-        x = noise.normal(-1, (BEADS, 2))
+        x = noise.start((BEADS, 2))
         return {"x": x, "clean": x}
 
     def step(self, state: State, t: int, noise: Any) -> State:

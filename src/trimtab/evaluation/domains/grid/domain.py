@@ -41,7 +41,7 @@ class GridFlow:
 
     def start(self, noise: Noise) -> Tensor:
         """Draw Gaussian noise; the clean point is the mean of all points until the first step."""
-        first = self.model.restore(noise.normal(-1, self.model.mean.shape))
+        first = self.model.restore(noise.start(self.model.mean.shape))
         return torch.stack([self.model.mean.expand_as(first), first], dim=1)
 
     def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:

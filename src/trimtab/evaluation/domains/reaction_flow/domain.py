@@ -164,7 +164,7 @@ class StateFlow:
 
     def start(self, noise: Noise) -> Tensor:
         """Draw Gaussian fields."""
-        return MEAN + SPREAD * gaussian_field(noise.normal(-1, (TIMES, CELLS)))
+        return MEAN + SPREAD * gaussian_field(noise.start((TIMES, CELLS)))
 
     def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
         """Return x + v / n_steps."""
