@@ -1,6 +1,6 @@
 """Measure schedules on molecules at equal work, and write the tables of docs/results/molecules.md.
 
-    python docs/make_molecules.py [--molecules lisinopril]
+    python docs/make_molecules.py [--only lisinopril] [--anew]
 
 Everything that is fitted uses its own seeds: calibrated prices 16 seeds, learned prices 16 or 32 production samples.
 The cost of a row is its solver iterations per sample, those of the closing projection included. Rows of iterations get
@@ -179,13 +179,14 @@ def draw(results: dict[str, Any]) -> None:
 def main() -> None:
     """Measure what is not known yet, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--molecules", nargs="*", choices=MOLECULES, default=[], help="measure these again")
-    again = parser.parse_args().molecules
+    parser.add_argument("--only", nargs="*", choices=MOLECULES, default=MOLECULES, help="these molecules")
+    parser.add_argument("--anew", action="store_true", help="measure again what is known")
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", tt.core.record.InfeasibleWarning)
     results: dict[str, Any] = json.loads(STORE.read_text()) if STORE.exists() else {}
-    for molecule in MOLECULES:
-        if molecule in again or molecule not in results:
+    for molecule in arguments.only:
+        if arguments.anew or molecule not in results:
             results[molecule] = measure(molecule)
             write_atomically(STORE, json.dumps(results, indent=1).encode())
         renew("results/molecules.md", molecule, table(results[molecule]))

@@ -165,7 +165,7 @@ def test_the_pull_is_to_first_order_the_way_to_the_nearest_rotation():
 
 
 def test_the_slope_of_the_terrain_is_the_derivative_of_its_height():
-    terrain = Terrain((Ridge((0.6, 0.8), 0.1), Ridge((1.0, 0.0), -0.4, height=0.1, width=0.2)), dome=0.7)
+    terrain = Terrain((Ridge((0.6, 0.8), 0.1), Ridge((1.0, 0.0), -0.4, height=0.1, width=0.2)))
     u, v = torch.randn(2, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     height, by_u, by_v = terrain.height_and_slope(u, v)
     h = 1e-5  # the third derivative is below 1e4 where a ridge is 0.05 wide: an error of about 1e-6
@@ -270,15 +270,6 @@ def test_an_error_of_the_rotation_displaces_the_position_and_back():
     assert ((of_lifted - free)[..., :3].flatten(1).norm(dim=1) > 1e-4).all()
 
 
-def test_every_step_over_a_dome_makes_the_same_defect():
-    dome, hills = (
-        domain(name).problem(range(32)).rollout(tt.Stepwise(), measure_defects=True).defects
-        for name in ("terrain-dome", "terrain-flow")
-    )
-    assert top_mass(dome).mean() < 0.25  # 0.2 if all defects are equal
-    assert top_mass(hills).mean() > 0.4
-
-
 @pytest.mark.parametrize("fan", [-0.3, 0.3])
 def test_a_fan_spreads_walks_or_draws_them_together(fan):
     settings = {"dynamics": "flow", "deflection": 0.0, "noise": 0.0}
@@ -327,14 +318,3 @@ def test_a_domain_that_is_named_a_flow_has_no_other_dynamics(name):
 def test_a_setting_must_be_a_finite_number(name, setting, value):
     with pytest.raises((TypeError, ValueError), match=f"{setting} must be"):
         tt.domain(name, **{setting: value})
-
-
-@pytest.mark.parametrize("name", ["grid", "reaction-flow"])
-def test_the_former_name_of_a_setting_works_with_a_warning(name):
-    if name == "grid":
-        for package in ("pandapower", "casadi"):
-            pytest.importorskip(package, reason=f"the grid domain needs {package}")
-    with pytest.warns(DeprecationWarning, match="steps is called n_steps now"):
-        old = domain(name, steps=7)
-    assert old.settings == domain(name, n_steps=7).settings
-    assert old.settings["n_steps"] == 7

@@ -48,7 +48,7 @@ FLOWS = tuple(f"{name}-{variant}" for variant in VARIANTS for name in SYNTHETIC)
 """The names of the synthetic domains with flow dynamics."""
 
 _MODULES = {
-    **{name: name.partition("-")[0] for name in (*SYNTHETIC, "terrain-dome")},
+    **{name: name.partition("-")[0] for name in SYNTHETIC},
     "linkage": "linkage",
     "pdm": "pdm.domain",
     "reaction-flow": "reaction_flow.domain",

@@ -14,7 +14,18 @@ from torch import Tensor, nn
 from trimtab.core.arrays import rowwise
 from trimtab.core.files import load_tensors, save_tensors
 
-__all__ = ["FlowMLP", "clock", "fit", "flow_loss", "flow_pair", "fresh", "pair_step", "velocity", "warmup_cosine"]
+__all__ = [
+    "FlowMLP",
+    "clock",
+    "fit",
+    "fit_flow",
+    "flow_loss",
+    "flow_pair",
+    "fresh",
+    "pair_step",
+    "velocity",
+    "warmup_cosine",
+]
 
 _OCTAVES = 8  # of flow time
 Network = TypeVar("Network", bound=nn.Module)
@@ -165,6 +176,40 @@ def fit(
             left = (perf_counter() - started) / (done - first) * (steps - done) / 60
             progress(f"step {done}/{steps}  loss {sum(losses) / len(losses):.4f}  {also()}{left:.1f} min left")
             losses = []
+
+
+def fit_flow(
+    make: Callable[[], Any],  # makes the network, which has `raw(x, tau)`
+    data: Tensor,  # training data in standard units, (m, ...)
+    checkpoint: Path,  # file to continue from; see `fit`
+    recipe: Mapping[str, Any],  # with steps, batch, rate (the largest learning rate) and seed; see `fit`
+    *,
+    color: Callable[[Tensor], Tensor] = lambda x: x,  # turns white noise into the noise of the flow
+    held_out: Tensor | None = None,  # more data, whose loss is shown with the progress
+    **options: Any,  # of `fit`
+) -> tuple[Any, float]:
+    """Train a straight flow; return the averaged network, and its loss on the data held out (NaN if there are none)."""
+    seed, steps = recipe["seed"], recipe["steps"]
+    network, averaged = fresh(make, seed), fresh(make, seed)
+
+    def held_out_loss() -> float:
+        if held_out is None:
+            return math.nan
+        with torch.no_grad():
+            return float(torch.stack([flow_loss(averaged, held_out, 512, -1 - i, color) for i in range(4)]).mean())
+
+    fit(
+        network,
+        averaged,
+        lambda step: flow_loss(network, data, recipe["batch"], seed * 1_000_003 + step, color),
+        lambda step: recipe["rate"] * warmup_cosine(step, steps),
+        checkpoint,
+        recipe,
+        steps=steps,
+        also=lambda: "" if held_out is None else f"held out {held_out_loss():.4f}  ",
+        **options,
+    )
+    return averaged, held_out_loss()
 
 
 _KIND = "training"

@@ -1,4 +1,4 @@
-"""Walks over a height field: `terrain`, `terrain-ridge` with narrow crests, and `terrain-dome`, a round hill.
+"""Walks over a height field: `terrain`, and `terrain-ridge` with narrow crests.
 
 States are points (u, v, z), (n, 3); the constraint is that z is the height of the terrain above (u, v).
 """
@@ -35,12 +35,11 @@ class Ridge(NamedTuple):
 
 @dataclass(frozen=True)
 class Terrain:
-    """Smooth hills, with ridges or a dome if there are any."""
+    """Smooth hills, with ridges if there are any."""
 
     ridges: tuple[Ridge, ...] = ()  # the crests
     hill: float = 1.0  # a factor on the height of the hills
     wave: float = 1.0  # a factor on the number of hills in a unit of length
-    dome: float = 0.0  # curvature of a dome -(u² + v²) / 2 on which everything stands
 
     def height(self, u: Tensor, v: Tensor) -> Tensor:
         """Return the height above each point of the map, (n,)."""
@@ -50,9 +49,9 @@ class Terrain:
         """Return the height and its derivatives by u and by v, (n,) each."""
         a, b, steep = 1.5 * self.wave * u, 1.2 * self.wave * v, self.hill * self.wave
         across = self.wave * (0.8 * u + 1.7 * v)
-        z = self.hill * (0.3 * a.sin() * b.cos() + 0.15 * across.sin()) - self.dome * (u * u + v * v) / 2
-        by_u = steep * (0.45 * a.cos() * b.cos() + 0.12 * across.cos()) - self.dome * u
-        by_v = steep * (0.255 * across.cos() - 0.36 * a.sin() * b.sin()) - self.dome * v
+        z = self.hill * (0.3 * a.sin() * b.cos() + 0.15 * across.sin())
+        by_u = steep * (0.45 * a.cos() * b.cos() + 0.12 * across.cos())
+        by_v = steep * (0.255 * across.cos() - 0.36 * a.sin() * b.sin())
         for ridge in self.ridges:
             away = (ridge.normal[0] * u + ridge.normal[1] * v - ridge.offset) / ridge.width
             crest = ridge.height * torch.exp(-0.5 * away * away)
@@ -174,27 +173,6 @@ class RidgeFlow(WalkFlow):
         return Terrain(tuple(ridges), self.hill, self.wave)
 
 
-@dataclass(frozen=True)
-class DomeFlow(WalkFlow):
-    """A walk at constant speed over a round hill: the homogeneous case, in which every step makes the same defect.
-
-    The curvature is the same everywhere, so a step along the tangent misses the surface by dome (du² + dv²) / 2. The
-    noise is small next to that.
-    """
-
-    summary: ClassVar[str] = "points that cross a round hill, where every step makes the same defect"
-
-    noise: float = 2e-5
-    deflection: float = 0.3
-    hill: float = 0.0
-    dome: float = 1.0  # the curvature
-
-    @cached_property
-    def terrain(self) -> Terrain:
-        """The surface."""
-        return Terrain((), self.hill, self.wave, self.dome)
-
-
 def euclidean_distance(a: Tensor, b: Tensor) -> Tensor:
     """Return the distance between points a and b, (n, 3) each, as (n,)."""
     return (a - b).square().sum(dim=1).sqrt()
@@ -207,14 +185,13 @@ def _point(x: Tensor) -> Tensor:
 SAMPLERS = {
     "terrain": {"langevin": WalkChain, "flow": WalkFlow},
     "terrain-ridge": {"langevin": RidgeChain, "flow": RidgeFlow},
-    "terrain-dome": {"flow": DomeFlow},
 }
 """The samplers of this module by domain and dynamics."""
-_LABELS = {"terrain": "Terrain", "terrain-ridge": "Terrain-Ridge", "terrain-dome": "Terrain-Dome"}
+_LABELS = {"terrain": "Terrain", "terrain-ridge": "Terrain-Ridge"}
 
 
 def make(name: str, sampler: WalkChain | WalkFlow) -> Domain:
-    """Return the domain `terrain`, `terrain-ridge` or `terrain-dome` with this sampler."""
+    """Return the domain `terrain` or `terrain-ridge` with this sampler."""
     reach = sampler.arc / 2 + 0.5 if isinstance(sampler, WalkFlow) else 2.0
     ground = ((-reach, reach), (-1.6, 1.6))
     view = View(_LABELS[name], "the path over the terrain", ("u", "v", "z"), _point, ground=ground)

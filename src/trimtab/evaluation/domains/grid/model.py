@@ -21,7 +21,7 @@ from torch import Tensor
 from trimtab.core.checks import check_integer, check_positive
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.noise import Noise, as_seeds
-from trimtab.evaluation.domains.learned import FlowMLP, fit, flow_loss, fresh, warmup_cosine
+from trimtab.evaluation.domains.learned import FlowMLP, fit_flow, fresh
 
 from .case import Grid
 from .power import cheapest
@@ -201,27 +201,18 @@ def train(
     solved = solved_points(grid, points + held_out, kept, progress)
     mean, scale = standard(solved[:points])
     scaled = ((solved - mean) / scale).float()
-    network, averaged = (fresh(lambda: FlowMLP(grid.dimension, WIDTH, BLOCKS), seed) for _ in range(2))
-
-    def held_out_loss() -> float:
-        with torch.no_grad():
-            return float(torch.stack([flow_loss(averaged, scaled[points:], 512, -1 - i) for i in range(4)]).mean())
-
-    fit(
-        network,
-        averaged,
-        lambda step: flow_loss(network, scaled[:points], batch, seed * 1_000_003 + step),
-        lambda step: rate * warmup_cosine(step, steps),
+    averaged, loss = fit_flow(
+        lambda: FlowMLP(grid.dimension, WIDTH, BLOCKS),
+        scaled[:points],
         checkpoint,
         recipe,
-        steps=steps,
+        held_out=scaled[points:],
         average=0.998,
         weight_decay=1e-2,
         every=checkpoint_every,
         progress=progress,
-        also=lambda: f"held out {held_out_loss():.4f}  ",
     )
-    save_model(out, Model(grid.case, averaged, mean, scale, recipe | {"held_out_loss": held_out_loss()}))
+    save_model(out, Model(grid.case, averaged, mean, scale, recipe | {"held_out_loss": loss}))
     checkpoint.unlink(missing_ok=True)
     progress(f"wrote {out}")
     return out

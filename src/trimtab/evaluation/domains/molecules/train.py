@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from trimtab.evaluation.domains.learned import FlowMLP, fit, flow_loss, fresh, warmup_cosine
+from trimtab.evaluation.domains.learned import FlowMLP, fit_flow
 
 from .chemistry import bonds_and_symbols, conformers, energies
 from .domain import BLOCKS, WIDTH, Model, save_model, superpose
@@ -62,15 +62,11 @@ def train(
     bonds, symbols = bonds_and_symbols(smiles)
     scale = float(x.square().mean().sqrt())
     data = (x / scale).float().flatten(1)
-    network, averaged = (fresh(lambda: FlowMLP(data.shape[1], WIDTH, BLOCKS), seed) for _ in range(2))
-    fit(
-        network,
-        averaged,
-        lambda step: flow_loss(network, data, batch, seed * 1_000_003 + step),
-        lambda step: rate * warmup_cosine(step, steps),
+    averaged, _ = fit_flow(
+        lambda: FlowMLP(data.shape[1], WIDTH, BLOCKS),
+        data,
         checkpoint,
         recipe,
-        steps=steps,
         average=0.998,
         every=500,
         progress=progress,
