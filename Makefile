@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PRESET ?= main
-EXTRAS := studies,ipopt,grid,qp,ray,diffusers,flows,jax,bench,site,release,dev
+EXTRAS := studies,ipopt,grid,molecules,qp,ray,diffusers,flows,jax,bench,site,release,dev
 
 .PHONY: reproduce test check install lint docs site dist wheel-test figures evidence bench torture clean
 

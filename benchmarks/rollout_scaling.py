@@ -25,7 +25,7 @@ class Walk:
 
     def start(self, noise: tt.core.noise.Noise) -> Tensor:
         """Draw normal numbers."""
-        return noise.normal(-1, (self.size,))
+        return noise.start((self.size,))
 
     def step(self, x: Tensor, t: int, noise: tt.core.noise.Noise) -> Tensor:
         """Add a normal step."""

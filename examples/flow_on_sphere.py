@@ -69,7 +69,7 @@ def trained(iterations: int = 1000) -> Velocity:
 def main() -> None:
     """Train, calibrate, compare."""
     flow = FlowSampler(
-        velocity=trained(), n_steps=STEPS, event=(3,), start_from=lambda noise: on_sphere(noise.normal(-1, (3,)))
+        velocity=trained(), n_steps=STEPS, event=(3,), start_from=lambda noise: on_sphere(noise.start((3,)))
     )
     sphere = manifold_constraint(Sphere())
     for target in ("state", "clean"):

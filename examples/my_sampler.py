@@ -21,7 +21,7 @@ class Walk:
 
     def start(self, noise: tt.core.noise.Noise) -> torch.Tensor:
         """Start in the middle, (n, 2)."""
-        return torch.zeros_like(noise.normal(-1, (2,)))
+        return torch.zeros_like(noise.start((2,)))
 
     def step(self, x: torch.Tensor, t: int, noise: tt.core.noise.Noise) -> torch.Tensor:
         """Return the next points, (n, 2): a pull to the middle, noise, and sometimes a push."""

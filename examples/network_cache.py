@@ -89,7 +89,7 @@ class Flow:
 
     def start(self, noise: Any) -> State:
         """Draw x and run the network once."""
-        x = noise.normal(-1, (2,))
+        x = noise.start((2,))
         return {"x": x, "velocity": self.network.velocity(x, 0), "input": x}
 
     def step(self, state: State, t: int, noise: Any) -> State:

@@ -31,7 +31,7 @@ class Planner:
 
     def start(self, noise: tt.core.noise.Noise) -> Tensor:
         """Draw noise."""
-        return noise.normal(-1, (2, WAYPOINTS))
+        return noise.start((2, WAYPOINTS))
 
     def step(self, x: Tensor, t: int, noise: tt.core.noise.Noise) -> Tensor:
         """Make one DDIM step towards the data."""

@@ -60,7 +60,7 @@ class Diffusion:
 
     def start(self, noise: Any) -> Tensor:
         """Draw noise."""
-        x = noise.normal(-1, (BEADS, 2))
+        x = noise.start((BEADS, 2))
         return torch.stack([x, x], dim=1)
 
     def step(self, pair: Tensor, t: int, noise: Any = None) -> Tensor:

@@ -31,7 +31,7 @@ class Ring:
     n_steps = T
 
     def start(self, noise):
-        return noise.normal(-1, (2,)).float()
+        return noise.start((2,)).float()
 
     def step(self, x, t, noise):
         k = T - 1 - t

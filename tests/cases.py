@@ -31,7 +31,7 @@ class Walk:
     dtype: torch.dtype = torch.float64
 
     def start(self, noise: Noise) -> Tensor:
-        return noise.normal(-1, self.event)
+        return noise.start(self.event)
 
     def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
         return x - 0.1 * x.sin() + 0.3 * noise.normal(t, self.event)

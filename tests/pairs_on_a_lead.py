@@ -13,7 +13,7 @@ class Walk:
     n_steps = 20
 
     def start(self, noise):
-        return torch.zeros_like(noise.normal(-1, (2,)))
+        return torch.zeros_like(noise.start((2,)))
 
     def step(self, x, t, noise):
         return 0.95 * x + (1.0 if t % 7 == 3 else 0.15) * noise.normal(t, (2,))

@@ -16,7 +16,7 @@ import torch
 import trimtab as tt
 
 def start(noise):
-    return noise.normal(-1, (2,))
+    return noise.start((2,))
 
 def step(x, t, noise):
     return 1.05 * x + 0.1 * noise.normal(t, (2,))

@@ -125,7 +125,7 @@ def test_the_clean_target_is_the_loop_by_hand(n_steps, bits):
     sampler, constraint, samples = with_target(flow(n_steps=n_steps), Sphere(), "clean")
     run = free.rollout(sampler, constraint, tt.schedules.Fixed(mask), range(3))
 
-    x = noise(3).normal(-1, (3,))
+    x = noise(3).start((3,))
     for k in range(n_steps):
         t = torch.tensor(k / n_steps, **F64)
         v = swirl(x, t)

@@ -79,7 +79,7 @@ class Walk:
     n_steps = T
 
     def start(self, noise: Any) -> torch.Tensor:
-        return noise.normal(-1, (3,))
+        return noise.start((3,))
 
     def step(self, x: torch.Tensor, t: int, noise: Any) -> torch.Tensor:
         return x + 0.3 * noise.normal(t, (3,))

@@ -30,13 +30,13 @@ def _given(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
 def _add_pdm(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
-        choices=["data", "train", "validate", "figure", "all"],
+        choices=["data", "train", "validate", "all"],
         help="data: plan trajectories. train: learn them. validate: print the quality of samples and of planned "
-        "trajectories. figure: draw both. all: one after the other.",
+        "trajectories. all: one after the other.",
     )
     parser.add_argument("--folder", type=Path, default=Path("pdm-training"), help="the folder of all files")
-    parser.add_argument("--model", type=Path, help="validate or draw this model instead of the folder's")
-    parser.add_argument("--shipped", action="store_true", help="validate or draw the model shipped with trimtab")
+    parser.add_argument("--model", type=Path, help="validate this model instead of the folder's")
+    parser.add_argument("--shipped", action="store_true", help="validate the model shipped with trimtab")
     parser.add_argument("--pairs", type=int, default=64, help="starts and goals per map in validation (default 64)")
     _add_options(
         parser,
@@ -53,10 +53,10 @@ def _add_pdm(parser: argparse.ArgumentParser) -> None:
 
 def _train_pdm(arguments: argparse.Namespace) -> None:
     from trimtab.evaluation.domains.pdm.model import load_model
-    from trimtab.evaluation.domains.pdm.train import figure, load_data, make_data, train, validate
+    from trimtab.evaluation.domains.pdm.train import load_data, make_data, train, validate
 
     check_integer(arguments.pairs, "--pairs")
-    wanted = ["data", "train", "validate", "figure"] if arguments.what == "all" else [arguments.what]
+    wanted = ["data", "train", "validate"] if arguments.what == "all" else [arguments.what]
     folder: Path = arguments.folder
     data, path = folder / "data.safetensors", arguments.model or folder / "model.safetensors"
     if "data" in wanted:
@@ -66,11 +66,6 @@ def _train_pdm(arguments: argparse.Namespace) -> None:
     if "validate" in wanted:
         model = load_model(None if arguments.shipped else path)
         _say(json.dumps(validate(model, arguments.pairs, arguments.inner_steps), indent=1))
-    if "figure" in wanted:
-        folder.mkdir(parents=True, exist_ok=True)
-        model = load_model(None if arguments.shipped else path)
-        figure(model, folder / "samples.png", min(24, arguments.pairs), arguments.inner_steps)
-        _say(f"drew {folder / 'samples.png'}")
 
 
 def _add_grid(parser: argparse.ArgumentParser) -> None:
@@ -98,7 +93,6 @@ def _train_grid(arguments: argparse.Namespace) -> None:
 def _add_reaction_flow(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=["train", "validate"], help="validate: compare samples and schedules")
     parser.add_argument("--out", type=Path, default=Path("reaction_flow.safetensors"), help="the file of the weights")
-    parser.add_argument("--figure", type=Path, help="draw fields of the validation to this file")
     _add_options(
         parser,
         1,
@@ -115,9 +109,31 @@ def _train_reaction_flow(arguments: argparse.Namespace) -> None:
     from trimtab.evaluation.domains.reaction_flow.train import train, validate
 
     if arguments.what == "validate":
-        validate(figure=arguments.figure, progress=_say, **_given(arguments, "seeds"))
+        validate(progress=_say, **_given(arguments, "seeds"))
     else:
         train(arguments.out, progress=_say, **_given(arguments, "steps", "batch", "data", "seed"))
+
+
+def _add_molecules(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--molecule", default="alanine-dipeptide", help="alanine-dipeptide (the default) or lisinopril")
+    parser.add_argument("--folder", type=Path, default=Path("molecules-training"), help="the folder of all files")
+    _add_options(
+        parser,
+        1,
+        embedded="conformers that RDKit embeds (default 128)",
+        copies="displaced copies of each (default 24)",
+        steps="optimiser steps (default 5000)",
+        batch="conformers per step (default 128)",
+        seed="seed of conformers, initial weights and batches (default 0)",
+    )
+    parser.set_defaults(train=_train_molecules)
+
+
+def _train_molecules(arguments: argparse.Namespace) -> None:
+    from trimtab.evaluation.domains.molecules.train import train
+
+    given = _given(arguments, "embedded", "copies", "steps", "batch", "seed")
+    train(arguments.molecule, arguments.folder, progress=_say, **given)
 
 
 def _add_all(parser: argparse.ArgumentParser) -> None:
@@ -125,6 +141,7 @@ def _add_all(parser: argparse.ArgumentParser) -> None:
     _add_pdm(models.add_parser("pdm", help="trajectories among obstacles"))
     _add_grid(models.add_parser("grid", help="operating points of a power grid"))
     _add_reaction_flow(models.add_parser("reaction-flow", help="fields of a reaction-diffusion equation"))
+    _add_molecules(models.add_parser("molecules", help="conformers of a molecule"))
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -145,8 +162,9 @@ _EXAMPLES = (
     "  trimtab train pdm validate --shipped            the quality of samples and of planned trajectories\n"
     "  trimtab train grid --case case30 --folder run   run/case30.safetensors\n"
     "  trimtab train reaction-flow train --out FILE\n"
+    "  trimtab train molecules --molecule lisinopril --folder run\n"
 )
-_ABOUT = "Train the model of a learned domain: pdm, grid or reaction-flow. A run that was stopped continues."
+_ABOUT = "Train the model of a learned domain: pdm, grid, reaction-flow or molecules. A run that was stopped continues."
 
 COMMAND = Command("train the models of the learned domains", _ABOUT, _EXAMPLES, _add_all, _run)
 PDM = Command("the same as `train pdm`", _ABOUT, _EXAMPLES, _add_pdm, _run)

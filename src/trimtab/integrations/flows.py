@@ -78,7 +78,7 @@ class FlowSampler:
 
     def start(self, noise: Noise) -> Tensor:
         """Return the initial states, (n, *event)."""
-        return noise.normal(-1, self.event) if self.start_from is None else self.start_from(noise)
+        return noise.start(self.event) if self.start_from is None else self.start_from(noise)
 
     def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
         """Return the proposals of step t, (n, *event)."""

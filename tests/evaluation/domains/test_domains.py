@@ -327,14 +327,3 @@ def test_a_domain_that_is_named_a_flow_has_no_other_dynamics(name):
 def test_a_setting_must_be_a_finite_number(name, setting, value):
     with pytest.raises((TypeError, ValueError), match=f"{setting} must be"):
         tt.domain(name, **{setting: value})
-
-
-@pytest.mark.parametrize("name", ["grid", "reaction-flow"])
-def test_the_former_name_of_a_setting_works_with_a_warning(name):
-    if name == "grid":
-        for package in ("pandapower", "casadi"):
-            pytest.importorskip(package, reason=f"the grid domain needs {package}")
-    with pytest.warns(DeprecationWarning, match="steps is called n_steps now"):
-        old = domain(name, steps=7)
-    assert old.settings == domain(name, n_steps=7).settings
-    assert old.settings["n_steps"] == 7

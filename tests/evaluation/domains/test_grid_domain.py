@@ -17,7 +17,6 @@ from trimtab.core.noise import Noise, as_seeds
 from trimtab.evaluation.domains import domain
 from trimtab.evaluation.domains.grid.domain import cost_gap, line_profile
 from trimtab.evaluation.domains.grid.model import (
-    Flow,
     Model,
     load_model,
     operating_points,
@@ -27,7 +26,7 @@ from trimtab.evaluation.domains.grid.model import (
     train,
 )
 from trimtab.evaluation.domains.grid.power import load_grid, parts, violations
-from trimtab.evaluation.domains.learned import flow_pair
+from trimtab.evaluation.domains.learned import FlowMLP, flow_pair
 
 
 @pytest.mark.parametrize("case", ["case14", "case30"])
@@ -147,7 +146,7 @@ def test_solving_points_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
 
 def test_weights_of_another_case_and_files_of_another_kind_are_refused(tmp_path: Path) -> None:
-    flow = Flow(59)
+    flow = FlowMLP(59, 384, 3)
     save_model(
         tmp_path / "own.safetensors", Model("case14", flow, torch.zeros(59).double(), torch.ones(59).double(), {})
     )

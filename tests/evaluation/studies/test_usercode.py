@@ -28,7 +28,7 @@ import trimtab as tt
 class Walk(tt.Constraint):
     n_steps = 6
     def start(self, noise):
-        return noise.normal(-1, (2,))
+        return noise.start((2,))
     def step(self, x, t, noise):
         return x + noise.normal(t, (2,))
 

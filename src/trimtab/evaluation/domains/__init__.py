@@ -53,6 +53,7 @@ _MODULES = {
     "pdm": "pdm.domain",
     "reaction-flow": "reaction_flow.domain",
     "grid": "grid.domain",
+    "molecules": "molecules.domain",
     **{name: name.partition("-")[0] for name in FLOWS},
 }
 DOMAINS: dict[str, str] = {name: f"{__name__}.{module}" for name, module in _MODULES.items()}

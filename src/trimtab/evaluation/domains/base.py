@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,19 +15,7 @@ from trimtab.core.files import plain_name
 from trimtab.core.metrics import Distance
 from trimtab.core.problem import Problem
 
-__all__ = ["Domain", "Graph", "Problem", "View", "renamed", "synthetic"]
-
-
-def renamed(value: int, old_value: int | None, name: str, old_name: str) -> int:
-    """Return the value of a setting whose old name works with a warning until version 0.3."""
-    if old_value is None:
-        return value
-    warnings.warn(
-        f"the setting {old_name} is called {name} now; {old_name} goes with version 0.3",
-        DeprecationWarning,
-        stacklevel=4,
-    )
-    return old_value
+__all__ = ["Domain", "Graph", "Problem", "View", "synthetic"]
 
 
 def _first_two(x: Any) -> Tensor:

@@ -14,8 +14,20 @@ from torch import Tensor, nn
 from trimtab.core.arrays import rowwise
 from trimtab.core.files import load_tensors, save_tensors
 
-__all__ = ["clock", "fit", "flow_loss", "flow_pair", "fresh", "pair_step", "velocity", "warmup_cosine"]
+__all__ = [
+    "FlowMLP",
+    "clock",
+    "fit",
+    "fit_flow",
+    "flow_loss",
+    "flow_pair",
+    "fresh",
+    "pair_step",
+    "velocity",
+    "warmup_cosine",
+]
 
+_OCTAVES = 8  # of flow time
 Network = TypeVar("Network", bound=nn.Module)
 
 
@@ -47,7 +59,7 @@ def velocity(raw: Callable[[Tensor, Tensor], Tensor], x: Tensor, tau: Tensor) ->
     return (2 * times - 1) / power * x + raw(x, tau) / power.sqrt()
 
 
-def clock(tau: Tensor, octaves: int = 8) -> Tensor:
+def clock(tau: Tensor, octaves: int = _OCTAVES) -> Tensor:
     """Return sines and cosines of flow times, (n,) to (n, 2 octaves)."""
     angles = tau[:, None] * (2.0 ** torch.arange(octaves, dtype=tau.dtype, device=tau.device) * (math.pi / 4))
     return torch.cat([angles.sin(), angles.cos()], dim=1)
@@ -80,6 +92,33 @@ def flow_loss(
     tau = (torch.arange(size) + torch.rand(size, generator=generator)) / size
     x, target = flow_pair(noise, data[rows], tau)
     return nn.functional.mse_loss(network.raw(x, tau), target)
+
+
+class FlowMLP(nn.Module):
+    """The velocity v(z, tau) of states in standard units; see `flow_pair` for the target of the network."""
+
+    def __init__(self, dimension: int, width: int, blocks: int) -> None:
+        """Make a residual network of `blocks` blocks."""
+        super().__init__()
+        self.lift = nn.Linear(dimension + 2 * _OCTAVES, width)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.GELU(), nn.Linear(width, width))
+            for _ in range(blocks)
+        )
+        self.out = nn.Sequential(nn.LayerNorm(width), nn.GELU(), nn.Linear(width, dimension))
+
+    def raw(self, z: Tensor, tau: Tensor) -> Tensor:
+        """Return the output before scaling, (n, d), at flow times (n,)."""
+        power = (tau**2 + (1 - tau) ** 2).sqrt()[:, None]
+        h = self.lift(torch.cat([z / power, clock(tau)], dim=1))
+        for block in self.blocks:
+            h = h + block(h)
+        out: Tensor = self.out(h)
+        return out
+
+    def forward(self, z: Tensor, tau: Tensor) -> Tensor:
+        """Return the velocity, (n, d), at flow times (n,)."""
+        return velocity(self.raw, z, tau)
 
 
 # ------------------------------------------------------------------ training
@@ -137,6 +176,40 @@ def fit(
             left = (perf_counter() - started) / (done - first) * (steps - done) / 60
             progress(f"step {done}/{steps}  loss {sum(losses) / len(losses):.4f}  {also()}{left:.1f} min left")
             losses = []
+
+
+def fit_flow(
+    make: Callable[[], Any],  # makes the network, which has `raw(x, tau)`
+    data: Tensor,  # training data in standard units, (m, ...)
+    checkpoint: Path,  # file to continue from; see `fit`
+    recipe: Mapping[str, Any],  # with steps, batch, rate (the largest learning rate) and seed; see `fit`
+    *,
+    color: Callable[[Tensor], Tensor] = lambda x: x,  # turns white noise into the noise of the flow
+    held_out: Tensor | None = None,  # more data, whose loss is shown with the progress
+    **options: Any,  # of `fit`
+) -> tuple[Any, float]:
+    """Train a straight flow; return the averaged network, and its loss on the data held out (NaN if there are none)."""
+    seed, steps = recipe["seed"], recipe["steps"]
+    network, averaged = fresh(make, seed), fresh(make, seed)
+
+    def held_out_loss() -> float:
+        if held_out is None:
+            return math.nan
+        with torch.no_grad():
+            return float(torch.stack([flow_loss(averaged, held_out, 512, -1 - i, color) for i in range(4)]).mean())
+
+    fit(
+        network,
+        averaged,
+        lambda step: flow_loss(network, data, recipe["batch"], seed * 1_000_003 + step, color),
+        lambda step: recipe["rate"] * warmup_cosine(step, steps),
+        checkpoint,
+        recipe,
+        steps=steps,
+        also=lambda: "" if held_out is None else f"held out {held_out_loss():.4f}  ",
+        **options,
+    )
+    return averaged, held_out_loss()
 
 
 _KIND = "training"

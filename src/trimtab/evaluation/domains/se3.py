@@ -54,8 +54,8 @@ class PoseChain(Chain):
 
     def start(self, noise: Noise) -> Tensor:
         """Draw a uniform rotation and a uniform position on the unit sphere, (n, 3, 4)."""
-        rotation = nearest_rotation(noise.normal(-1, (3, 3)))
-        position = Sphere().project(noise.normal(-1, (3,), stream=1))
+        rotation = nearest_rotation(noise.start((3, 3)))
+        position = Sphere().project(noise.start((3,), stream=1))
         return torch.cat([rotation, position[..., None]], dim=2)
 
     def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:

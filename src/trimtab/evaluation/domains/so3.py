@@ -59,7 +59,7 @@ class RotationChain(Chain):
 
     def start(self, noise: Noise) -> Tensor:
         """Draw rotations from the uniform distribution, (n, 3, 3)."""
-        return nearest_rotation(noise.normal(-1, (3, 3)))
+        return nearest_rotation(noise.start((3, 3)))
 
     def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
         """Return proposals, (n, 3, 3)."""
@@ -80,7 +80,7 @@ class RotationFlow(Flow):
 
     def start(self, noise: Noise) -> Tensor:
         """Draw rotations with normal rotation vectors, (n, 3, 3)."""
-        return torch.matrix_exp(hat(self.spread * noise.normal(-1, (3,))))
+        return torch.matrix_exp(hat(self.spread * noise.start((3,))))
 
     def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
         """Return proposals, (n, 3, 3)."""

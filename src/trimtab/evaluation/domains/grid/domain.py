@@ -21,7 +21,7 @@ from trimtab.constraints.states import check_states
 from trimtab.core.checks import check_integer, check_type
 from trimtab.core.constraint import Constraint, Projection
 from trimtab.core.noise import Noise, as_seeds
-from trimtab.evaluation.domains.base import Domain, Graph, Problem, View, renamed
+from trimtab.evaluation.domains.base import Domain, Graph, Problem, View
 from trimtab.evaluation.domains.learned import pair_step
 
 from .case import CASES, Grid
@@ -41,7 +41,7 @@ class GridFlow:
 
     def start(self, noise: Noise) -> Tensor:
         """Draw Gaussian noise; the clean point is the mean of all points until the first step."""
-        first = self.model.restore(noise.normal(-1, self.model.mean.shape))
+        first = self.model.restore(noise.start(self.model.mean.shape))
         return torch.stack([self.model.mean.expand_as(first), first], dim=1)
 
     def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
@@ -186,9 +186,7 @@ def draw_grid(axes: Any, grid: Grid, x: Tensor) -> Any:
 # ------------------------------------------------------------------ the domain
 
 
-def make(
-    case: str = "case14", n_steps: int = 50, model: str | None = None, workers: int = 1, *, steps: int | None = None
-) -> Domain:
+def make(case: str = "case14", n_steps: int = 50, model: str | None = None, workers: int = 1) -> Domain:
     """Return the domain `grid`.
 
     Args:
@@ -196,9 +194,8 @@ def make(
         n_steps: The number of Euler steps of the flow, T.
         model: A file of weights from `trimtab train grid`; by default those shipped for the case.
         workers: The number of processes of the projection; 0 is one for each core.
-        steps: The name of `n_steps` before version 0.2.
     """
-    n_steps = check_integer(renamed(n_steps, steps, "n_steps", "steps"), "n_steps")
+    check_integer(n_steps, "n_steps")
     check_integer(workers, "workers (0 is one for each core)", 0)
     grid = load_grid(check_type(case, str, "case", "give the name of a grid, such as 'case14'"))
     trained = shipped_model(case) if model is None else load_model(Path(model))

@@ -16,47 +16,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from trimtab.core.checks import check_integer, check_positive
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.noise import Noise, as_seeds
-from trimtab.evaluation.domains.learned import clock, fit, flow_loss, fresh, velocity, warmup_cosine
+from trimtab.evaluation.domains.learned import FlowMLP, fit_flow, fresh
 
 from .case import Grid
 from .power import cheapest
 
 __all__ = ["Model", "given_demand", "load_model", "operating_points", "shipped_model", "train", "true_points"]
 
-WIDTH, BLOCKS, OCTAVES = 384, 3, 8
+WIDTH, BLOCKS = 384, 3
 _KIND = "grid flow"
-
-
-class Flow(nn.Module):
-    """The velocity v(z, tau) of standardised states; see `learned.flow_pair` for the target of the network."""
-
-    def __init__(self, dimension: int, width: int = WIDTH, blocks: int = BLOCKS) -> None:
-        """Make a residual network of `blocks` blocks."""
-        super().__init__()
-        self.lift = nn.Linear(dimension + 2 * OCTAVES, width)
-        self.blocks = nn.ModuleList(
-            nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.GELU(), nn.Linear(width, width))
-            for _ in range(blocks)
-        )
-        self.out = nn.Sequential(nn.LayerNorm(width), nn.GELU(), nn.Linear(width, dimension))
-
-    def raw(self, z: Tensor, tau: Tensor) -> Tensor:
-        """Return the output before scaling, (n, d), at flow times (n,)."""
-        power = (tau**2 + (1 - tau) ** 2).sqrt()[:, None]
-        h = self.lift(torch.cat([z / power, clock(tau, OCTAVES)], dim=1))
-        for block in self.blocks:
-            h = h + block(h)
-        out: Tensor = self.out(h)
-        return out
-
-    def forward(self, z: Tensor, tau: Tensor) -> Tensor:
-        """Return the velocity, (n, d), at flow times (n,)."""
-        return velocity(self.raw, z, tau)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +37,7 @@ class Model:
     """A flow, and how states are standardised for it."""
 
     case: str  # grid it was trained for
-    flow: Flow  # flow of standardised states
+    flow: FlowMLP  # flow of standardised states
     mean: Tensor  # mean of every number of a state, (d,) float64
     scale: Tensor  # its standard deviation, at least a tenth of the median one, (d,) float64
     facts: dict[str, Any]  # how it was trained
@@ -97,7 +70,7 @@ def load_model(path: str | os.PathLike[str]) -> Model:
     tensors, facts = load_tensors(path, _KIND)
     try:
         mean, scale = tensors.pop("mean"), tensors.pop("scale")
-        flow = fresh(lambda: Flow(len(mean)), 0)
+        flow = fresh(lambda: FlowMLP(len(mean), WIDTH, BLOCKS), 0)
         flow.load_state_dict({name.removeprefix("flow."): value.float() for name, value in tensors.items()})
         case = str(facts.pop("case"))
     except (KeyError, RuntimeError) as error:
@@ -228,27 +201,18 @@ def train(
     solved = solved_points(grid, points + held_out, kept, progress)
     mean, scale = standard(solved[:points])
     scaled = ((solved - mean) / scale).float()
-    network, averaged = (fresh(lambda: Flow(grid.dimension), seed) for _ in range(2))
-
-    def held_out_loss() -> float:
-        with torch.no_grad():
-            return float(torch.stack([flow_loss(averaged, scaled[points:], 512, -1 - i) for i in range(4)]).mean())
-
-    fit(
-        network,
-        averaged,
-        lambda step: flow_loss(network, scaled[:points], batch, seed * 1_000_003 + step),
-        lambda step: rate * warmup_cosine(step, steps),
+    averaged, loss = fit_flow(
+        lambda: FlowMLP(grid.dimension, WIDTH, BLOCKS),
+        scaled[:points],
         checkpoint,
         recipe,
-        steps=steps,
+        held_out=scaled[points:],
         average=0.998,
         weight_decay=1e-2,
         every=checkpoint_every,
         progress=progress,
-        also=lambda: f"held out {held_out_loss():.4f}  ",
     )
-    save_model(out, Model(grid.case, averaged, mean, scale, recipe | {"held_out_loss": held_out_loss()}))
+    save_model(out, Model(grid.case, averaged, mean, scale, recipe | {"held_out_loss": loss}))
     checkpoint.unlink(missing_ok=True)
     progress(f"wrote {out}")
     return out

@@ -266,24 +266,10 @@ def _load_pdm(path: Path) -> Model:
 
 
 def _filled(architecture: Architecture, weights: Mapping[str, Tensor], path: Path) -> RefineNet:
-    """Return a network with these weights, which must fit key by key and shape by shape."""
+    """Return a network with these weights."""
     network = RefineNet(architecture)
-    own = network.state_dict()
-    both = {k: (weights[k], own[k]) for k in own if k in weights}
-    faults = {
-        "missing": [k for k in own if k not in weights],
-        "unexpected": [k for k in weights if k not in own],
-        "of another shape": [
-            f"{k} {tuple(v.shape)} instead of {tuple(o.shape)}" for k, (v, o) in both.items() if v.shape != o.shape
-        ],
-        "not of floating point": [k for k, (v, _) in both.items() if not v.is_floating_point()],
-    }
-    found = [
-        f"{len(names)} {kind}: {', '.join(names[:5])}{' …' if len(names) > 5 else ''}"
-        for kind, names in faults.items()
-        if names
-    ]
-    if found:
-        raise ValueError(f"{path} does not fit the network {architecture}; tensors {'; '.join(found)}")
-    network.load_state_dict(dict(weights))
+    try:
+        network.load_state_dict(dict(weights))
+    except RuntimeError as error:
+        raise ValueError(f"{path} does not fit the network {architecture}: {error}") from error
     return network.eval().requires_grad_(False)

@@ -1,4 +1,4 @@
-"""Train the trajectory model, and validate it: planned data, training, quality, figure (`trimtab train pdm`)."""
+"""Train the trajectory model, and validate it: planned data, training, quality (`trimtab train pdm`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from trimtab.core.checks import check_integer, check_positive, missing_extra
+from trimtab.core.checks import check_integer, check_positive
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.evaluation.domains.learned import fit
@@ -21,7 +21,7 @@ from .model import Model, Prior, Settings, conditioned_architecture, denoised, f
 from .network import RefineNet
 from .planner import plan, random_map, shipped_maps, start_goal_pairs, states_from_positions
 
-__all__ = ["OUR_SETTINGS", "Trajectories", "figure", "load_data", "make_data", "train", "validate"]
+__all__ = ["OUR_SETTINGS", "Trajectories", "load_data", "make_data", "train", "validate"]
 
 OUR_SETTINGS = Settings(sigma_max=1.0, sigma_min=0.0005, eps=0.6 * 0.0005**2)
 """Sampler defaults of our model: PDM's ten levels of 25 updates, its ratio of largest to smallest noise (2000) and its
@@ -180,6 +180,8 @@ def validate(
 ) -> dict[str, dict[str, float]]:
     """Compare free samples of a conditioned model, planned trajectories and straight runs on the shipped maps.
 
+    Problems that the planner does not solve are left out.
+
     Args:
         model: The model.
         per_map: The number of starts and goals on each map.
@@ -189,13 +191,6 @@ def validate(
     Returns:
         The mean quality of "samples", "planned" and "straight".
     """
-    made = _samples_and_plans(model, per_map, inner_steps, seed)
-    circles = made.pop("circles")
-    return {name: trajectory_quality(paths, circles).means() for name, paths in made.items()}
-
-
-def _samples_and_plans(model: Model, per_map: int, inner_steps: int | None, seed: int) -> dict[str, Tensor]:
-    """Return samples, plans and straight runs of the same problems on every shipped map, if the planner solved them."""
     parts: dict[str, list[Tensor]] = {"samples": [], "planned": [], "straight": [], "circles": []}
     for i, circles in enumerate(shipped_maps()):
         seeds = range(seed + i * per_map, seed + (i + 1) * per_map)
@@ -207,29 +202,5 @@ def _samples_and_plans(model: Model, per_map: int, inner_steps: int | None, seed
         parts["planned"].append(planned.points[planned.solved])
         parts["straight"].append((starts[:, None] + share * (goals - starts)[:, None])[planned.solved])
         parts["circles"].append(circles.expand(int(planned.solved.sum()), -1, -1))
-    return {name: torch.cat(values) for name, values in parts.items()}
-
-
-def figure(model: Model, path: Path, per_map: int = 24, inner_steps: int | None = None, seed: int = 20_000) -> None:
-    """Draw planned trajectories above free samples on the shipped maps, with their quality."""
-    try:
-        from matplotlib.figure import Figure
-        from matplotlib.patches import Circle
-    except ImportError as error:
-        raise missing_extra("matplotlib", "studies", "a figure of trajectories") from error
-    made = _samples_and_plans(model, per_map, inner_steps, seed)
-    maps = shipped_maps()
-    drawing = Figure(figsize=(3.2 * len(maps), 7.4), layout="constrained")
-    panels = drawing.subplots(2, len(maps), squeeze=False)
-    for row, name in zip(panels, ("planned", "samples"), strict=True):
-        for axes, circles in zip(row, maps, strict=True):
-            for x, y, r in circles.tolist():
-                axes.add_patch(Circle((x, y), r, color="0.82", linewidth=0))
-            for line in made[name][(made["circles"] == circles).all(dim=(1, 2))]:
-                axes.plot(line[:, 0].tolist(), line[:, 1].tolist(), linewidth=0.8)
-                axes.plot(*line[[0, -1]].T.tolist(), linestyle="", marker="o", markersize=2.5, color="black")
-            axes.set(xlim=(-1.05, 1.05), ylim=(-1.05, 1.05), aspect="equal", xticks=[-1, 0, 1], yticks=[-1, 0, 1])
-        quality = trajectory_quality(made[name], made["circles"]).means()
-        words = ", ".join(f"{key.replace('_', ' ')} {value:.3f}" for key, value in quality.items())
-        row[0].set_title(f"{name}: {words}", loc="left", fontsize=9)
-    drawing.savefig(path, dpi=110)
+    circles = torch.cat(parts.pop("circles"))
+    return {name: trajectory_quality(torch.cat(paths), circles).means() for name, paths in parts.items()}

@@ -27,7 +27,7 @@ from trimtab.core.checks import check_integer, check_positive, unknown
 from trimtab.core.constraint import Constraint, Improvement, Projection
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.noise import Noise, as_seeds
-from trimtab.evaluation.domains.base import Domain, Problem, View, renamed
+from trimtab.evaluation.domains.base import Domain, Problem, View
 from trimtab.evaluation.domains.learned import clock, fresh, pair_step, velocity
 
 from .equation import CELLS, TIMES, Conditions, MassBalance, draw_conditions
@@ -164,7 +164,7 @@ class StateFlow:
 
     def start(self, noise: Noise) -> Tensor:
         """Draw Gaussian fields."""
-        return MEAN + SPREAD * gaussian_field(noise.normal(-1, (TIMES, CELLS)))
+        return MEAN + SPREAD * gaussian_field(noise.start((TIMES, CELLS)))
 
     def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
         """Return x + v / n_steps."""
@@ -254,16 +254,15 @@ def _last_profile(x: Tensor) -> Tensor:
     return torch.stack([places.expand_as(last), last], dim=2)
 
 
-def make(n_steps: int = 100, target: Target = "clean", tolerance: float = 1e-6, *, steps: int | None = None) -> Domain:
+def make(n_steps: int = 100, target: Target = "clean", tolerance: float = 1e-6) -> Domain:
     """Return the domain `reaction-flow`.
 
     Args:
         n_steps: The number of Euler steps of the flow, T.
         target: What is projected: the "clean" field that the network predicts, or the "state" of the flow.
         tolerance: The tolerance of the projection, root mean square.
-        steps: The name of `n_steps` before version 0.2.
     """
-    n_steps = check_integer(renamed(n_steps, steps, "n_steps", "steps"), "n_steps")
+    check_integer(n_steps, "n_steps")
     check_positive(tolerance, "tolerance")
     if target not in ("clean", "state"):
         raise unknown("target", str(target), ("clean", "state"))

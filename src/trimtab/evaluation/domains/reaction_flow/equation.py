@@ -63,7 +63,7 @@ def draw_conditions(noise: Noise, stream: int = 0) -> tuple[Conditions, Tensor]:
 
     The draws use the streams `stream` to `stream + 2` of the noise.
     """
-    normal = noise.normal(-1, (_PROFILE_MODES,), stream)
+    normal = noise.start((_PROFILE_MODES,), stream)
     mode = torch.arange(_PROFILE_MODES, dtype=noise.dtype, device=normal.device)
     x = (torch.arange(CELLS, dtype=noise.dtype, device=normal.device) + 0.5) / CELLS
     waves = torch.cos(torch.pi * mode[:, None] * x) / (1 + mode[:, None] / 2)

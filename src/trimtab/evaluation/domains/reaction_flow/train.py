@@ -11,8 +11,8 @@ from torch import Tensor
 from trimtab.core.constraint import as_constraint
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.core.rollout import rollout
-from trimtab.evaluation.domains.learned import fit, flow_loss, fresh, warmup_cosine
-from trimtab.schedules import Periodic, Stepwise, Terminal
+from trimtab.evaluation.domains.learned import fit_flow
+from trimtab.schedules import Terminal
 
 from .domain import (
     MEAN,
@@ -55,17 +55,13 @@ def train(
     """Train from scratch, or continue from the checkpoint next to `out`, and write the averaged weights to `out`."""
     checkpoint = out.with_name(out.name + ".training")
     recipe = {"steps": steps, "batch": batch, "data": data, "rate": rate, "seed": seed}
-    network, averaged = fresh(FlowNetwork, seed), fresh(FlowNetwork, seed)
     progress(f"solving the equation {data} times")
-    fields = (solutions(data) - MEAN) / SPREAD
-    fit(
-        network,
-        averaged,
-        lambda step: flow_loss(network, fields, batch, seed * 1_000_003 + step, gaussian_field),
-        lambda step: rate * warmup_cosine(step, steps),
+    averaged, _ = fit_flow(
+        FlowNetwork,
+        (solutions(data) - MEAN) / SPREAD,
         checkpoint,
         recipe,
-        steps=steps,
+        color=gaussian_field,
         average=0.999,
         weight_decay=1e-3,
         every=checkpoint_every,
@@ -87,8 +83,8 @@ def solution_error(fields: Tensor, conditions: Conditions, count: int = 24) -> T
     return torch.stack(errors).amin(dim=0)
 
 
-def validate(seeds: int = 32, figure: Path | None = None, progress: Callable[[str], None] = print) -> None:
-    """Compare the shipped network with solutions, and schedules with each other; draw fields if `figure` is a file."""
+def validate(seeds: int = 32, progress: Callable[[str], None] = print) -> None:
+    """Compare the shipped network with solutions, and schedules with each other."""
     from trimtab.advice.compare import compare
     from trimtab.prices.calibration import calibrate
 
@@ -118,23 +114,3 @@ def validate(seeds: int = 32, figure: Path | None = None, progress: Callable[[st
             quality=lambda x: solution_error(clean_field(x), conditions),
         )
         progress(f"\ntarget: {target}\n{found}")
-    if figure is not None:
-        problem = make().problem(range(seeds))
-        final = {one: clean_field(problem.rollout(one).final) for one in (Stepwise(), Periodic(0.25), Terminal())}
-        rows = {"solutions": data, "free samples": free, "given conditions": solve(*given_conditions(range(8)))}
-        _draw(figure, rows | {str(schedule): fields for schedule, fields in final.items()})
-        progress(f"wrote {figure}")
-
-
-def _draw(path: Path, rows: dict[str, Tensor], columns: int = 8) -> None:
-    """Draw the first fields of each kind, one row for each."""
-    from trimtab.schedules.style import figure_style
-
-    with figure_style() as pyplot:
-        figure, panels = pyplot.subplots(len(rows), columns, figsize=(10, 1.2 * len(rows)))
-        for line, (name, fields) in zip(panels, rows.items(), strict=True):
-            for axes, field in zip(line, fields, strict=False):
-                axes.imshow(field, origin="lower", aspect="auto", vmin=0, vmax=1.3)
-                axes.set(xticks=[], yticks=[])
-            line[0].set_ylabel(name)
-        figure.savefig(path, dpi=110, bbox_inches="tight")

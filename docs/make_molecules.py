@@ -1,0 +1,197 @@
+"""Measure schedules on molecules at equal work, and write the tables of docs/results/molecules.md.
+
+    python docs/make_molecules.py [--only lisinopril] [--anew]
+
+Everything that is fitted uses its own seeds: calibrated prices 16 seeds, learned prices 16 or 32 production samples.
+The cost of a row is its solver iterations per sample, those of the closing projection included. Rows of iterations get
+as many as even spacing takes at the same budget. Finished molecules are kept in docs/results/molecules.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import warnings
+from time import process_time
+from typing import Any
+
+import torch
+from _page import HERE, renew
+
+import trimtab as tt
+from trimtab.core.budget import PerBatch
+from trimtab.core.files import write_atomically
+from trimtab.core.statistics import count_signs, paired, summarize
+from trimtab.evaluation.domains.molecules.domain import MOLECULES
+from trimtab.schedules.style import figure_style
+
+CALIBRATION, PRODUCTION, EVALUATION = 1_300_000, 1_400_000, 900_000
+SAMPLES = {"alanine-dipeptide": 64, "lisinopril": 32}
+FITTED = 16  # calibration seeds, and samples of a production batch
+BUDGETS = (0.25, 0.1)
+STORE = HERE / "results" / "molecules.json"
+Made = tuple[Any, dict[str, Any], Any]  # schedule, options of the rollout, constraint if it is not the domain's
+
+
+def iterations(run: tt.Rollout) -> float:
+    """Per sample."""
+    return float(run.all_iterations.double().mean())
+
+
+def learned(domain: Any, budget: float, batches: int) -> tt.prices.Learner:
+    """A learner that has seen some production batches."""
+    learner = tt.prices.Learner(budget)
+    for first in range(PRODUCTION, PRODUCTION + batches * FITTED, FITTED):
+        domain.problem(range(first, first + FITTED)).rollout(learner)
+    return learner
+
+
+def rows_of(domain: Any) -> dict[float, dict[str, Made]]:
+    """Every way to spend each budget, by name."""
+    fitting = domain.problem(range(CALIBRATION, CALIBRATION + FITTED))
+    paper = tt.calibrate(fitting, max(BUDGETS), "paper")
+    dp = tt.calibrate(fitting, max(BUDGETS), "dp", objective="path")
+    works = {budget: round(iterations(fitting.rollout(tt.Periodic(budget)))) for budget in BUDGETS}
+    priced = tt.calibrate(fitting, max(works.values()), "dp", unit="iteration", objective="path")
+    single = {"unit": "iteration"}
+    return {
+        budget: {
+            "even spacing": (tt.Periodic(budget), {}, None),
+            "paper's rule": (paper.at(budget), {}, None),
+            "dp, per sample": (dp.at(budget), {}, None),
+            "dp, shared": (dp.at(PerBatch(budget)), {}, None),
+            "learned from 16 samples": (learned(domain, budget, 1), {}, None),
+            "learned from 32 samples": (learned(domain, budget, 2), {}, None),
+            "single iterations, evenly": (tt.Periodic(min(fitting.n_steps, work)), single, None),
+            "priced iterations, per sample": (priced.at(work), {}, None),
+            "priced iterations, shared": (priced.at(PerBatch(work)), {}, None),
+        }
+        for budget, work in works.items()
+    }
+
+
+def measure(molecule: str) -> dict[str, Any]:
+    """Run all rows on fresh seeds; return what is shown of them."""
+    begin = process_time()
+    domain = tt.domain("molecules", molecule=molecule)
+    problem = domain.problem(range(EVALUATION, EVALUATION + SAMPLES[molecule]))
+    cheap = problem.constraint.cheaper()["frozen Jacobian, 1 iteration"]
+    ends: dict[str, Made] = {
+        "terminal": (tt.Terminal(), {}, None),
+        "stepwise": (tt.Stepwise(), {}, None),
+        "frozen Jacobian, 1 iteration at every step": (tt.Stepwise(), {}, cheap),
+    }
+    found: dict[str, Any] = {"samples": len(problem), "rows": {}}
+    energy: dict[str, torch.Tensor] = {}
+    for budget, rows in ({0.0: ends} | rows_of(domain)).items():
+        for name, (schedule, options, constraint) in rows.items():
+            key = f"{budget:g} {name}"
+            run = tt.rollout(
+                problem.sampler,
+                constraint or problem.constraint,
+                schedule,
+                problem.seeds,
+                measure_defects=True,
+                **options,
+            )
+            final, work = run.final, iterations(run)
+            if constraint is not None:  # a single iteration does not end on the set
+                closing = problem.constraint.project(final)
+                final, work = closing.x, work + float(closing.iterations.double().mean())
+            quality = domain.quality(final, problem.constraint)
+            energy[key] = quality["energy"]
+            rival = energy.get(f"{budget:g} even spacing", energy["0 terminal"])
+            signs = count_signs(energy[key], rival)
+            found["rows"][key] = {
+                "iterations": work,
+                "projections": float((run.projected.sum(dim=0) + run.closing).double().mean()),
+                "energy": summarize(energy[key]).facts(),
+                "logarithm": summarize(energy[key].clamp(min=0).log1p()).facts(),
+                "less": paired(energy[key], rival).facts(),
+                "signs": [signs.lower, signs.higher],
+                "valid": float(quality["valid"].mean()),
+                "landing": float(run.landing.median()),
+            }
+            print(f"{molecule}: {key}: {found['rows'][key]['energy']['mean']:.1f}", flush=True)
+    found["minutes"] = (process_time() - begin) / 60
+    return found
+
+
+def _interval(facts: dict[str, Any]) -> str:
+    if facts["low"] is None:
+        return f"{facts['mean']:.1f} (not known)"
+    return f"{facts['mean']:.1f} ({facts['low']:.1f} to {facts['high']:.1f})"
+
+
+def table(found: dict[str, Any]) -> str:
+    """The rows of a molecule as Markdown."""
+    lines = [
+        "| B/T | schedule | iterations | projections | energy, mean | median | less even spacing's | lower in | valid "
+        "| landing |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for key, row in found["rows"].items():
+        budget, _, name = key.partition(" ")
+        own = budget == "0" or name == "even spacing"
+        lines.append(
+            f"| {'' if budget == '0' else budget} | {name} | {row['iterations']:.0f} | {row['projections']:.0f} | "
+            f"{_interval(row['energy'])} | {row['energy']['median']:.1f} | {'' if own else _interval(row['less'])} | "
+            f"{'' if own else '{} of {}'.format(row['signs'][0], sum(row['signs']))} | {row['valid']:.2f} | "
+            f"{row['landing']:.2f} |"
+        )
+    note = f"{found['samples']} samples; {found['minutes']:.0f} processor minutes for the table."
+    return "\n".join([*lines, "", note])
+
+
+def draw(results: dict[str, Any]) -> None:
+    """Median energy against iterations per sample, docs/images/molecules.png."""
+    looks: dict[str, tuple[str, str]] = {
+        "terminal": ("#000000", "v"),
+        "stepwise": ("#000000", "^"),
+        "frozen Jacobian, 1 iteration at every step": ("#CC79A7", "P"),
+        "even spacing": ("#999999", "o"),
+        "paper's rule": ("#E69F00", "D"),
+        "dp, shared": ("#0072B2", "s"),
+        "learned from 16 samples": ("#009E73", "*"),
+        "single iterations, evenly": ("#56B4E9", "x"),
+        "priced iterations, shared": ("#D55E00", "X"),
+    }
+    with figure_style() as plt:
+        figure, panels = plt.subplots(1, len(results), figsize=(10, 3.4), layout="constrained", squeeze=False)
+        for axes, (molecule, found) in zip(panels[0], results.items(), strict=True):
+            for name, (colour, marker) in looks.items():
+                rows = [row for key, row in found["rows"].items() if key.partition(" ")[2] == name]
+                axes.plot(
+                    [row["iterations"] for row in rows],
+                    [row["energy"]["median"] for row in rows],
+                    color=colour,
+                    marker=marker,
+                    label=name,
+                    ls=":" if len(rows) > 1 else "",
+                )
+            axes.set(xscale="log", yscale="log", title=molecule, xlabel="solver iterations per sample")
+        panels[0][0].set_ylabel("median energy, kcal/mol above the lowest")
+        handles, labels = panels[0][0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside right center")
+        figure.savefig(HERE / "images" / "molecules.png", dpi=110)
+
+
+def main() -> None:
+    """Measure what is not known yet, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", choices=MOLECULES, default=MOLECULES, help="these molecules")
+    parser.add_argument("--anew", action="store_true", help="measure again what is known")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore", tt.core.record.InfeasibleWarning)
+    results: dict[str, Any] = json.loads(STORE.read_text()) if STORE.exists() else {}
+    for molecule in arguments.only:
+        if arguments.anew or molecule not in results:
+            results[molecule] = measure(molecule)
+            write_atomically(STORE, json.dumps(results, indent=1).encode())
+        renew("results/molecules.md", molecule, table(results[molecule]))
+    draw(results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Make conformers and train a flow on them: `trimtab train molecules`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from trimtab.evaluation.domains.learned import FlowMLP, fit_flow
+
+from .chemistry import bonds_and_symbols, conformers, energies
+from .domain import BLOCKS, WIDTH, Model, save_model, superpose
+
+__all__ = ["RECIPES", "train"]
+
+
+_CHOICES = 256  # conformers whose far distances samples are given
+
+
+class Recipe(NamedTuple):
+    """A molecule, and the atoms whose distances are given besides the bonds."""
+
+    smiles: str
+    far: tuple[tuple[int, int], ...]
+
+
+RECIPES = {
+    # the two oxygens, and the two ends
+    "alanine-dipeptide": Recipe("CC(=O)N[C@@H](C)C(=O)NC", ((2, 7), (0, 9))),
+    # amine to phenyl, amine to the acid of proline, and one acid to the other
+    "lisinopril": Recipe("NCCCC[C@H](N[C@@H](CCc1ccccc1)C(=O)O)C(=O)N1CCC[C@H]1C(=O)O", ((0, 13), (0, 26), (16, 26))),
+}
+
+
+def train(
+    molecule: str,  # key of RECIPES
+    folder: Path,  # folder of all files
+    *,
+    embedded: int = 128,  # number of conformers from ETKDG
+    copies: int = 24,  # number of displaced copies of each
+    steps: int = 5000,  # number of optimiser steps
+    batch: int = 128,  # number of conformers in a step
+    rate: float = 2e-3,  # largest learning rate; it rises for 3% of the steps and falls along a cosine
+    seed: int = 0,  # seed of conformers, initial weights and batches
+    progress: Callable[[str], None] = print,  # called with a line of text
+) -> Path:
+    """Make conformers, train on them, and write `MOLECULE.safetensors` into `folder`; return its path."""
+    smiles, far = RECIPES[molecule]
+    folder.mkdir(parents=True, exist_ok=True)
+    out, checkpoint = (folder / f"{molecule}{end}.safetensors" for end in ("", ".training"))
+    recipe = {"embedded": embedded, "copies": copies, "steps": steps, "batch": batch, "rate": rate, "seed": seed}
+    progress(f"making {embedded * copies} conformers of {molecule}")
+    x = conformers(smiles, embedded, copies, seed)
+    found = energies(smiles, x)
+    sound = found <= found.quantile(0.98)  # the rest was displaced too far to relax in time
+    x, found = x[sound], found[sound]
+    best = x[found.argmin()]
+    x = superpose(x, superpose(x, best).mean(dim=0))
+    bonds, symbols = bonds_and_symbols(smiles)
+    scale = float(x.square().mean().sqrt())
+    data = (x / scale).float().flatten(1)
+    averaged, _ = fit_flow(
+        lambda: FlowMLP(data.shape[1], WIDTH, BLOCKS),
+        data,
+        checkpoint,
+        recipe,
+        average=0.998,
+        every=500,
+        progress=progress,
+    )
+    pairs = torch.tensor(far)
+    picked = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:_CHOICES]
+    facts = {"smiles": smiles, "symbols": symbols, "lowest": float(found.min())} | recipe
+    model = Model(averaged, scale, bonds, _lengths(x, bonds).mean(dim=0), pairs, _lengths(x[picked], pairs), facts)
+    save_model(out, model)
+    checkpoint.unlink(missing_ok=True)
+    progress(f"wrote {out}")
+    return out
+
+
+def _lengths(x: Tensor, pairs: Tensor) -> Tensor:
+    return (x[:, pairs[:, 0]] - x[:, pairs[:, 1]]).norm(dim=2)
