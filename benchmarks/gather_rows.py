@@ -20,7 +20,7 @@ from trimtab.constraints.obstacles import batched as obstacles_batched
 from trimtab.core.constraint import Constraint, Projection
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.evaluation.domains import domain
-from trimtab.evaluation.domains.pdm import shipped_map, start_goal_pairs
+from trimtab.evaluation.domains.pdm.planner import shipped_map, start_goal_pairs
 
 N, CHOSEN = 64, 16
 

@@ -17,7 +17,9 @@ import trimtab as tt
 from _compare import median_interval, row, skipped
 from _pdm_projection import project_as_pdm
 from trimtab.constraints.obstacles import AvoidObstacles, Obstacles
-from trimtab.evaluation.domains.pdm import AnnealedLangevin, load_model, shipped_map, start_goal_pairs
+from trimtab.evaluation.domains.pdm.domain import AnnealedLangevin
+from trimtab.evaluation.domains.pdm.model import load_model
+from trimtab.evaluation.domains.pdm.planner import shipped_map, start_goal_pairs
 
 Way = Literal["rebuilt", "once", "batched"]
 NAMES: dict[Way, str] = {

@@ -12,8 +12,8 @@ from cases import allowance
 from trimtab.constraints.obstacles import AvoidObstacles, Obstacles
 from trimtab.core.bound_constraint import ProjectionError
 from trimtab.evaluation.domains import domain
-from trimtab.evaluation.domains.pdm import AnnealedLangevin, load_model, sample
-from trimtab.evaluation.domains.pdm.domain import load_map
+from trimtab.evaluation.domains.pdm.domain import AnnealedLangevin, load_map, sample
+from trimtab.evaluation.domains.pdm.model import load_model
 
 WALL = [[0.0, -1.0 + 0.1 * i, 0.08] for i in range(21)]
 

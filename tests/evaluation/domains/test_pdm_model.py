@@ -14,12 +14,15 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from trimtab.core.files import save_tensors
-from trimtab.evaluation.domains.pdm import Model, Settings, load_model, save_model, shipped_map
 from trimtab.evaluation.domains.pdm.model import (
+    Model,
     Prior,
+    Settings,
     conditioned_architecture,
     fit_prior,
+    load_model,
     obstacle_field,
+    save_model,
     straight_run,
 )
 from trimtab.evaluation.domains.pdm.network import (
@@ -30,6 +33,7 @@ from trimtab.evaluation.domains.pdm.network import (
     _Norm,
     _PooledChain,
 )
+from trimtab.evaluation.domains.pdm.planner import shipped_map
 
 SHARED = Path(__file__).parents[3] / "shared" / "pdm"
 needs_checkpoint = pytest.mark.skipif(

@@ -12,21 +12,19 @@ from hypothesis import strategies as st
 
 from trimtab.cli.main import main
 from trimtab.core.noise import Noise, as_seeds
-from trimtab.evaluation.domains.pdm import (
+from trimtab.evaluation.domains.pdm.domain import trajectory_quality
+from trimtab.evaluation.domains.pdm.planner import (
     clearance,
     extra_circles,
-    random_map,
-    shipped_map,
-    shipped_maps,
-    start_goal_pairs,
-    trajectory_quality,
-)
-from trimtab.evaluation.domains.pdm.planner import (
     free_fraction,
     hits,
     plan,
+    random_map,
     resample,
     rrt_connect,
+    shipped_map,
+    shipped_maps,
+    start_goal_pairs,
     states_from_positions,
     timing,
 )

@@ -9,18 +9,10 @@ import torch
 
 from cases import allowance
 from trimtab.core.noise import Noise, as_seeds
-from trimtab.evaluation.domains.pdm import (
-    AnnealedLangevin,
-    Model,
-    Settings,
-    load_model,
-    sample,
-    shipped_map,
-    shipped_maps,
-    start_goal_pairs,
-    trajectory_quality,
-)
+from trimtab.evaluation.domains.pdm.domain import AnnealedLangevin, sample, trajectory_quality
+from trimtab.evaluation.domains.pdm.model import Model, Settings, load_model
 from trimtab.evaluation.domains.pdm.network import PDM_ARCHITECTURE, RefineNet
+from trimtab.evaluation.domains.pdm.planner import shipped_map, shipped_maps, start_goal_pairs
 
 
 def plain_model() -> Model:

@@ -15,8 +15,9 @@ from trimtab.constraints.obstacles import AvoidObstacles, Obstacles
 from trimtab.core.metrics import path_error
 from trimtab.core.noise import Noise
 from trimtab.evaluation.domains import domain
-from trimtab.evaluation.domains.pdm import planner, shipped_map, start_goal_pairs
+from trimtab.evaluation.domains.pdm import planner
 from trimtab.evaluation.domains.pdm.domain import SCORES, load_map, path_errors, score
+from trimtab.evaluation.domains.pdm.planner import shipped_map, start_goal_pairs
 
 FACTS = Path(__file__).parents[3] / "shared" / "pdm" / "facts.json"
 DISC = Obstacles(torch.tensor([[0.0, 0.0, 0.3]], dtype=torch.float64))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trimtab.core.checks import missing_extra
 
-__all__ = ["bonds_and_symbols", "conformers", "energies", "validity"]
+__all__ = ["bonds_and_symbols", "conformers", "distances", "energies", "validity"]
 
 _CLASH = 0.6  # atoms more than three bonds apart may not be nearer than this share of their van der Waals radii
 _STRETCH = 0.1  # largest share by which a bond of a valid conformer may differ from its length
@@ -98,8 +98,8 @@ def validity(smiles: str, x: Tensor, bonds: Tensor, lengths: Tensor) -> Tensor:
     Chem, _ = _rdkit()
     pairs, nearest = _apart(smiles)
     x = x.double()
-    stretch = _distances(x, bonds.T) / lengths - 1
-    sound = (stretch.abs() <= _STRETCH).all(dim=1) & (_distances(x, pairs) >= nearest).all(dim=1)
+    stretch = distances(x, bonds.T) / lengths - 1
+    sound = (stretch.abs() <= _STRETCH).all(dim=1) & (distances(x, pairs) >= nearest).all(dim=1)
     molecule, expected = Chem.Mol(_molecule(smiles)), _stereocentres(smiles)
     for i in sound.nonzero().flatten().tolist():
         conformer = Chem.Conformer(molecule.GetNumAtoms())
@@ -111,6 +111,7 @@ def validity(smiles: str, x: Tensor, bonds: Tensor, lengths: Tensor) -> Tensor:
     return sound.double()
 
 
-def _distances(x: Tensor, pairs: Tensor) -> Tensor:
+def distances(x: Tensor, pairs: Tensor) -> Tensor:
     """Return the distances of pairs (2, k) of atoms of (n, atoms, 3), (n, k)."""
-    return (x[:, pairs[0]] - x[:, pairs[1]]).norm(dim=2)
+    found: Tensor = (x[:, pairs[0]] - x[:, pairs[1]]).norm(dim=2)
+    return found

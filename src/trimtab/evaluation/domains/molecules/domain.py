@@ -25,7 +25,7 @@ from trimtab.core.noise import Noise, as_seeds
 from trimtab.evaluation.domains.base import Domain, Problem, View
 from trimtab.evaluation.domains.learned import FlowMLP, fresh
 
-from .chemistry import energies, validity
+from .chemistry import distances, energies, validity
 
 __all__ = ["MOLECULES", "Conformers", "Distances", "Model", "judge", "load_model", "make", "save_model", "superpose"]
 
@@ -52,7 +52,7 @@ class Model:
         """Return the clean conformers that the network sees in noisy ones at flow time tau, (n, atoms, 3) each."""
         times = torch.full((len(z),), tau, dtype=torch.float32, device=z.device)
         with torch.no_grad():
-            velocity = self.flow(z.float().flatten(1), times)
+            velocity: Tensor = self.flow(z.float().flatten(1), times)
         return z + (1 - tau) * velocity.view(z.shape).to(z)
 
 
@@ -67,12 +67,12 @@ def load_model(path: str | os.PathLike[str]) -> Model:
     """Read the model that `save_model` wrote."""
     tensors, facts = load_tensors(path, _KIND)
     try:
-        given, scale = [tensors.pop(name) for name in _GIVEN], float(facts.pop("scale"))
+        given, scale = {name: tensors.pop(name) for name in _GIVEN}, float(facts.pop("scale"))
         flow = fresh(lambda: FlowMLP(3 * len(facts["symbols"]), WIDTH, BLOCKS), 0)
         flow.load_state_dict({name.removeprefix("flow."): value.float() for name, value in tensors.items()})
     except (KeyError, RuntimeError) as error:
         raise ValueError(f"{path}: these are not the weights of a conformer flow: {error}") from error
-    return Model(flow.eval().requires_grad_(False), scale, *given, facts)
+    return Model(flow.eval().requires_grad_(False), scale, facts=facts, **given)
 
 
 @cache
@@ -116,9 +116,8 @@ class Distances:
 
     def __call__(self, x: Tensor, far: Tensor) -> Tensor:
         """Map conformers (n, atoms, 3) and the far distances given to them, (n, k), to errors in ångström, (n, m)."""
-        first, second = self.pairs.to(x.device).T
         given = torch.cat([self.lengths.to(x).expand(len(x), -1), far], dim=1)
-        return (x[:, first] - x[:, second]).norm(dim=2) - given
+        return distances(x, self.pairs.to(x.device).T) - given
 
 
 def given_distances(model: Model, seeds: Iterable[int] | Tensor) -> Tensor:
@@ -136,7 +135,8 @@ def superpose(x: Tensor, onto: Tensor) -> Tensor:
     u, _, v = torch.linalg.svd(x.mT @ onto)
     signs = torch.ones(len(x), 1, 3, dtype=x.dtype, device=x.device)
     signs[:, 0, 2] = torch.linalg.det(u @ v).sign()  # a rotation, never a mirror image
-    return x @ ((u * signs) @ v)
+    turned: Tensor = x @ ((u * signs) @ v)
+    return turned
 
 
 def aligned_distance(a: Tensor, b: Tensor) -> Tensor:

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from trimtab.evaluation.domains.learned import FlowMLP, fit_flow
 
-from .chemistry import bonds_and_symbols, conformers, energies
+from .chemistry import bonds_and_symbols, conformers, distances, energies
 from .domain import BLOCKS, WIDTH, Model, save_model, superpose
 
 __all__ = ["RECIPES", "train"]
@@ -74,12 +73,10 @@ def train(
     pairs = torch.tensor(far)
     picked = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:_CHOICES]
     facts = {"smiles": smiles, "symbols": symbols, "lowest": float(found.min())} | recipe
-    model = Model(averaged, scale, bonds, _lengths(x, bonds).mean(dim=0), pairs, _lengths(x[picked], pairs), facts)
+    model = Model(
+        averaged, scale, bonds, distances(x, bonds.T).mean(dim=0), pairs, distances(x[picked], pairs.T), facts
+    )
     save_model(out, model)
     checkpoint.unlink(missing_ok=True)
     progress(f"wrote {out}")
     return out
-
-
-def _lengths(x: Tensor, pairs: Tensor) -> Tensor:
-    return (x[:, pairs[:, 0]] - x[:, pairs[:, 1]]).norm(dim=2)
