@@ -14,8 +14,17 @@ from trimtab.schedules.style import PAGE, figure_style, look_of
 __all__ = ["DEFAULT", "JUDGED", "PATH", "draw", "tables"]
 
 DEFAULT, PATH, JUDGED = "default", "dp for path", "race by quality"
-RIVALS = ("periodic", "last steps", "best window", "geometric", "random ramp", "paper's rule", "planned")
-RIVALS += ("dp for path", "dp for endpoint")
+RIVALS = (
+    "periodic",
+    "last steps",
+    "best window",
+    "geometric",
+    "random ramp",
+    "paper's rule",
+    "planned",
+    PATH,
+    "dp for endpoint",
+)
 LEARNED = "cells with a network"
 
 

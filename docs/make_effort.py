@@ -178,8 +178,8 @@ def measure(name: str) -> dict[str, Any]:
     ends = {"terminal": measured(cell, tt.Terminal(), {})[0]}
     for k, number in enumerate(("one iteration", "two iterations"), start=1):
         ends[f"{number} at every step"] = measured(cell, Inexact(k), {})[0]
-    found = {"n": len(cell.measuring), "iterations": iterations(cell.full), "steps": cell.n_steps}
-    return found | {"ends": ends, "rows": rows}
+    about = {"n": len(cell.measuring), "iterations": iterations(cell.full), "steps": cell.n_steps}
+    return about | {"ends": ends, "rows": rows}
 
 
 SHARES = (0.1, 0.25, 0.5)

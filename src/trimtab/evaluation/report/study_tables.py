@@ -299,7 +299,11 @@ def _three_cells(periodic: Sequence[float | None], own: Sequence[float | None], 
     """Return two means, the lower one in bold, and the improvement."""
     known = periodic[0] is not None and own[0] is not None
     ahead, behind = known and own[0] < periodic[0], known and periodic[0] < own[0]  # type: ignore[operator]
-    return [Cell(*periodic, bold=behind), Cell(*own, bold=ahead), replace(gain, bold=ahead)]
+    return [
+        Cell(periodic[0], periodic[1], bold=behind),
+        Cell(own[0], own[1], bold=ahead),
+        replace(gain, bold=ahead),
+    ]
 
 
 def win_rates(summary: Summary, key: str, name: str) -> Table:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -92,7 +91,10 @@ def _calibrate(task: Task, made: Domain, inputs: Mapping[str, bytes]) -> Result:
     method = study_schedule(task.schedule).calibration
     assert method is not None
     problem = made.problem(task.seeds)
-    run = partial(problem.rollout, **counting(task.closing))
+
+    def run(schedule: Schedule) -> Rollout:
+        return problem.rollout(schedule, **counting(task.closing))
+
     by_finals: dict[str, Any] = {"objective": "endpoint", "distance": problem.distance}
     options = by_finals if method == "race" else {"objective": "path"}
     most = max(2, round(_iterations(run(Stepwise())))) if task.unit == "iteration" else 1.0
