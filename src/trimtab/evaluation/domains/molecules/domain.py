@@ -21,6 +21,7 @@ from torch import Tensor
 from trimtab.constraints.equality import NonlinearEquality
 from trimtab.core.checks import check_integer, check_positive, unknown
 from trimtab.core.files import load_tensors, save_tensors
+from trimtab.core.metrics import aligned
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.evaluation.domains.base import Domain, Problem, View
 from trimtab.evaluation.domains.learned import FlowMLP, fresh
@@ -139,11 +140,6 @@ def superpose(x: Tensor, onto: Tensor) -> Tensor:
     return turned
 
 
-def aligned_distance(a: Tensor, b: Tensor) -> Tensor:
-    """Return the root-mean-square distance of atoms, in ångström, after superposition, (n,)."""
-    return (superpose(a, b) - (b - b.mean(dim=1, keepdim=True))).square().sum(dim=2).mean(dim=1).sqrt()
-
-
 def judge(model: Model, x: Tensor, constraint: Any = None) -> dict[str, Tensor]:
     """Return MMFF94 energies above the lowest known, in kcal/mol, and validity of conformers (n, atoms, 3)."""
     smiles = model.facts["smiles"]
@@ -175,13 +171,13 @@ def make(molecule: str = "alanine-dipeptide", n_steps: int = 100, tolerance: flo
     def problem(seeds: Iterable[int] | Tensor) -> Problem:
         far = given_distances(model, seeds)
         constraint = NonlinearEquality(equations, (far,), tolerance=tolerance, batched=True)
-        return Problem(sampler, constraint, seeds, aligned_distance)
+        return Problem(sampler, constraint, seeds, aligned)
 
     return Domain(
         "molecules",
         f"conformers of {molecule} from a learned flow, with bond lengths and a few far distances given",
         problem,
-        aligned_distance,
+        aligned,
         {"molecule": molecule, "n_steps": n_steps, "tolerance": tolerance},
         quality=partial(judge, model),
         view=View("Molecules", "the atoms of the final conformer", ("x", "y", "z"), _atoms, final=True),
