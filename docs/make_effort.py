@@ -242,7 +242,8 @@ def ends_table(cells: dict[str, Any]) -> str:
     ways = ("one iteration at every step", "two iterations at every step", "terminal")
     lines = [
         "| domain | iterations of full projection, per step | "
-        + " | ".join(f"{way}: cost, NEPE, endpoint" for way in ways),
+        + " | ".join(f"{way}: cost, NEPE, endpoint" for way in ways)
+        + " |",
         "|---" * (2 + len(ways)) + "|",
     ]
     for name, cell in cells.items():
