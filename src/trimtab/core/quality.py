@@ -91,7 +91,8 @@ def as_quality(quality: Quality | Callable[..., Any] | None) -> Quality | None:
         return quality
     if not callable(quality):
         raise TypeError(f"quality is a function of the final states or a Quality: got {type(quality).__name__}")
-    return Quality(quality, name=getattr(quality, "__name__", "quality").strip("<>"))
+    name = getattr(quality, "__name__", "<none>")
+    return Quality(quality, name="quality" if name.startswith("<") else name)
 
 
 def _takes_problem(measure: Callable[..., Any]) -> bool:

@@ -33,11 +33,12 @@ class CalibrationCost(NamedTuple):
 
     def __str__(self) -> str:
         """Return one line."""
-        text = f"about {self.batches} batches, {self.rollouts:,} rollouts and {self.spent:,} "
+        batches = "1 batch" if self.batches == 1 else f"{self.batches} batches"
+        text = f"about {batches}, {self.rollouts:,} rollouts and {self.spent:,} "
         if math.isinf(self.pays_back_after):
             return text + "iterations"
         return (
-            f"{text}projections, paid back after {self.pays_back_after:,.0f} samples with {self.budget} of "
+            f"{text}projections, paid back after {self.pays_back_after:,.0f} sample{"s"[: self.pays_back_after > 1]} with {self.budget} of "
             f"{self.n_steps} projections each"
         )
 

@@ -90,7 +90,9 @@ class Learned(Schedule):
         n_choices = view.t + view.steps_to_go
         pace = self.spend / max(n_choices, 1)
         even = torch.floor((view.t + 1) * pace + self.phase) > torch.floor(view.t * pace + self.phase)
-        if self.price is None:
+        if self.price is None and self.arm == "iterations":
+            wanted = even
+        elif self.price is None:
             wanted = torch.full_like(even, self.arm == "last" and view.t >= n_choices - self.spend)
         elif self.counts:
             first = self.priority(view).masked_fill(self.control, -torch.inf).topk(self.counts[view.t]).indices
@@ -215,7 +217,7 @@ class Report:
         lines = [
             f"Learned from {self.samples} samples in {self.runs} runs; {self.control} of them were control samples.",
             f"Budget: {self.budget}; some sample was projected at {self.called:.0f} steps of a run.",
-            f"The next run uses {self.in_use}. Against the control, at equal projections:",
+            f"The next run uses {self.in_use}. Against the control, for no more work:",
         ]
         measures = [("path error", self.path), ("landing", self.landing)]
         measures += [] if self.quality is None else [("quality", self.quality)]
@@ -322,7 +324,8 @@ class Learner:
         start = 0.618 if fixed else float(torch.rand(1, generator=generator))
         control, phase = torch.zeros(n, dtype=torch.bool), torch.zeros(n, dtype=torch.float64)
         control[order[:kept]] = True
-        phase[order[:kept]] = (torch.arange(kept).double() + start) / max(kept, 1)  # they take turns
+        even = n if arm == "iterations" else kept  # until iterations have prices, they are evenly spaced
+        phase[order[:even]] = (torch.arange(even).double() + start) / max(even, 1)  # they take turns
         unit: Unit = "iteration" if arm == "iterations" else "projection"
         spend, reserve = self._units(unit)
         price = self.prices.get(unit) if arm in ("prices", "iterations") else None
