@@ -30,7 +30,7 @@ SAMPLES = {"alanine-dipeptide": 64, "lisinopril": 32}
 FITTED = 16  # calibration seeds, and samples of a production batch
 BUDGETS = (0.25, 0.1)
 STORE = HERE / "results" / "molecules.json"
-Made = tuple[Any, dict[str, Any], Any]  # schedule, options of the rollout, constraint if it is not the domain's
+Made = tuple[Any, dict[str, Any], str]  # schedule, options of the rollout, the name of a cheaper projection or ""
 
 
 def iterations(run: tt.Rollout) -> float:
@@ -46,6 +46,26 @@ def learned(domain: Any, budget: float, batches: int) -> tt.prices.Learner:
     return learner
 
 
+def told_the_energy(domain: Any) -> dict[str, Made]:
+    """What trimtab does if it is told the energy: a learner after ten production batches, and advice."""
+
+    def energy(x: torch.Tensor) -> torch.Tensor:
+        value: torch.Tensor = domain.quality(x, None)["energy"]
+        return value
+
+    learner = tt.prices.Learner(max(BUDGETS), quality=energy)
+    for first in range(PRODUCTION, PRODUCTION + 10 * FITTED, FITTED):
+        domain.problem(range(first, first + FITTED)).rollout(learner)
+    advice = tt.advise(
+        domain.problem(range(CALIBRATION, CALIBRATION + 4 * FITTED)), quality=energy, tolerance=0.2, cost="projections"
+    )
+    print(learner.report(), advice, sep="\n", flush=True)
+    return {
+        f"learned from 160 samples, told the energy: {learner.report().in_use}": (learner, {}, ""),
+        f"advised, told the energy: {advice.trial.name}": (advice.schedule, {}, advice.trial.how),
+    }
+
+
 def rows_of(domain: Any) -> dict[float, dict[str, Made]]:
     """Every way to spend each budget, by name."""
     fitting = domain.problem(range(CALIBRATION, CALIBRATION + FITTED))
@@ -56,15 +76,15 @@ def rows_of(domain: Any) -> dict[float, dict[str, Made]]:
     single = {"unit": "iteration"}
     return {
         budget: {
-            "even spacing": (tt.Periodic(budget), {}, None),
-            "paper's rule": (paper.at(budget), {}, None),
-            "dp, per sample": (dp.at(budget), {}, None),
-            "dp, shared": (dp.at(PerBatch(budget)), {}, None),
-            "learned from 16 samples": (learned(domain, budget, 1), {}, None),
-            "learned from 32 samples": (learned(domain, budget, 2), {}, None),
-            "single iterations, evenly": (tt.Periodic(min(fitting.n_steps, work)), single, None),
-            "priced iterations, per sample": (priced.at(work), {}, None),
-            "priced iterations, shared": (priced.at(PerBatch(work)), {}, None),
+            "even spacing": (tt.Periodic(budget), {}, ""),
+            "paper's rule": (paper.at(budget), {}, ""),
+            "dp, per sample": (dp.at(budget), {}, ""),
+            "dp, shared": (dp.at(PerBatch(budget)), {}, ""),
+            "learned from 16 samples": (learned(domain, budget, 1), {}, ""),
+            "learned from 32 samples": (learned(domain, budget, 2), {}, ""),
+            "single iterations, evenly": (tt.Periodic(min(fitting.n_steps, work)), single, ""),
+            "priced iterations, per sample": (priced.at(work), {}, ""),
+            "priced iterations, shared": (priced.at(PerBatch(work)), {}, ""),
         }
         for budget, work in works.items()
     }
@@ -75,27 +95,21 @@ def measure(molecule: str) -> dict[str, Any]:
     begin = process_time()
     domain = tt.domain("molecules", molecule=molecule)
     problem = domain.problem(range(EVALUATION, EVALUATION + SAMPLES[molecule]))
-    cheap = problem.constraint.cheaper()["frozen Jacobian, 1 iteration"]
+    ways = {"": problem.constraint} | problem.constraint.cheaper()
     ends: dict[str, Made] = {
-        "terminal": (tt.Terminal(), {}, None),
-        "stepwise": (tt.Stepwise(), {}, None),
-        "frozen Jacobian, 1 iteration at every step": (tt.Stepwise(), {}, cheap),
+        "terminal": (tt.Terminal(), {}, ""),
+        "stepwise": (tt.Stepwise(), {}, ""),
+        "frozen Jacobian, 1 iteration at every step": (tt.Stepwise(), {}, "frozen Jacobian, 1 iteration"),
+        **told_the_energy(domain),
     }
     found: dict[str, Any] = {"samples": len(problem), "rows": {}}
     energy: dict[str, torch.Tensor] = {}
     for budget, rows in ({0.0: ends} | rows_of(domain)).items():
-        for name, (schedule, options, constraint) in rows.items():
+        for name, (schedule, options, how) in rows.items():
             key = f"{budget:g} {name}"
-            run = tt.rollout(
-                problem.sampler,
-                constraint or problem.constraint,
-                schedule,
-                problem.seeds,
-                measure_defects=True,
-                **options,
-            )
+            run = tt.rollout(problem.sampler, ways[how], schedule, problem.seeds, measure_defects=True, **options)
             final, work = run.final, iterations(run)
-            if constraint is not None:  # a single iteration does not end on the set
+            if how:  # a few iterations do not end on the set
                 closing = problem.constraint.project(final)
                 final, work = closing.x, work + float(closing.iterations.double().mean())
             quality = domain.quality(final, problem.constraint)

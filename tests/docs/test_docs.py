@@ -60,7 +60,7 @@ def test_no_heading_stands_twice_on_a_page(page):
 def test_results_say_first_which_command_prints_them(page):
     title, first = page.read_text().split("\n\n")[:2]
     assert title.startswith("# ")
-    assert re.search(r"`(python|make) [^`]+`", first), f"{page.name}: {first}"
+    assert re.search(r"`(python|make|trimtab) [^`]+`", first), f"{page.name}: {first}"
 
 
 @pytest.mark.slow

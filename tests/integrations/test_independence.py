@@ -5,6 +5,7 @@ import torch
 
 import trimtab as tt
 from cases import Ball, Sphere, Walk, radii
+from trimtab.core.bound_constraint import ProjectionError
 from trimtab.integrations.flows import FlowSampler, OdeSampler
 from trimtab.integrations.independence import check_independence, check_rows
 
@@ -141,7 +142,7 @@ def test_what_comes_out_not_finite_is_not_said_to_be_coupled():
     with pytest.raises(ValueError, match="gives NaN or inf for some of the 4 samples"):
         check_independence(lambda x: x / 0, x)
     sphere = tt.as_constraint(lambda x: x / x.norm(dim=1, keepdim=True), lambda x: (x.norm(dim=1) - 1).abs())
-    with pytest.raises(ValueError, match="gives NaN or inf for some of the 4 samples"):
+    with pytest.raises(ProjectionError, match="project returned NaN or inf for 4 of 4"):
         check_rows(sphere, torch.zeros(4, 2))
     with pytest.raises(ValueError, match="Samples influence each other"):  # a standard deviation of one is NaN
         check_independence(lambda x: x / x.std(dim=0), x)

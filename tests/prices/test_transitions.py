@@ -70,9 +70,6 @@ def test_prices_are_those_of_the_plain_program(T, B, seed):
     found = solve(steps, B, weights)
     np.testing.assert_allclose(found.table.numpy(), table, rtol=1e-9)
     np.testing.assert_allclose(found.expected.numpy(), expected, rtol=1e-11)
-    one_each = solve(steps, B, weights, torch.ones(T, NODES)).gain  # what correcting gains if it costs one unit
-    assert one_each.shape == (T, B + 1, NODES)
-    assert (one_each[:, 0] == -torch.inf).all()
 
 
 @given(st.sampled_from([2, 3, 30, 64, 65, 300]), st.integers(1, 5), st.integers(1, 40), st.integers(0, 2**31))

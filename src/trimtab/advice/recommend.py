@@ -143,10 +143,10 @@ def advise(
     with tell, open_runner(engine, tell, source) as runner:
         tell.expect(_BATCHES)
         parts = _parts(source, held_out, fresh, runner, price is not None)
-        tell(f"this takes about {_BATCHES} batches")
         _check_price(price, parts.n_steps)
         if today is not None:
             today.steps(parts.n_steps)  # raises if it does not fit
+        tell(f"this takes about {_BATCHES} batches")
         at = Evaluation(parts.choosing, parts.problems[1], goal, tell)
         parts.check_distinct(at.alone)
         if at.n_steps != parts.n_steps:

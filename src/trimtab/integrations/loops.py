@@ -25,7 +25,7 @@ from trimtab.core.corrector import Corrector
 from trimtab.core.noise import Noise
 from trimtab.prices.online import as_learner
 
-__all__ = ["Correct", "LoopSampler", "check_options", "corrector_maker"]
+__all__ = ["Correct", "LoopSampler", "check_options"]
 
 Correct = Callable[..., Any]
 """`correct(x)` or `correct(x, t)` returns the state to continue with, (n, *event), or a tree of such arrays."""

@@ -127,6 +127,8 @@ def calibrate(
     elif problem is not None:
         distance = problem.distance
     check_bool(check, "check")
+    if isinstance(budget, Tensor) and budget.ndim:
+        raise ValueError(f"calibrate takes the largest budget wanted, one number: got {len(budget)} of them")
     if check_bool(uncertainty, "uncertainty") and (method not in ("paper", "dp") or unit == "iteration"):
         raise ValueError(f"uncertainty= is for methods 'paper' and 'dp' that count projections: got {method!r}")
     if problem is not None and len(set(problem.seeds.tolist())) < len(problem.seeds):

@@ -92,8 +92,6 @@ class Batches:
             self.first = self.run(Terminal())
         defects = self.first.defects
         self.n_steps, self.n = defects.shape
-        if isinstance(budget, Tensor) and budget.ndim:
-            raise ValueError(f"calibrate takes the largest budget wanted, one number: got {len(budget)} of them")
         self.budget, self.closing = int(units(budget, self.n_steps, unit)), self.first.closing_rule
         self.n_choices, self.spendable = inner_size(self.n_steps, self.budget, self.closing)
         self.closing_reserve = self.held = self.n_steps - self.n_choices

@@ -275,7 +275,6 @@ def test_bad_configurations_are_refused(data: Trajectories, tmp_path: Path) -> N
 
 
 def test_the_command_does_it_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("matplotlib")
     few = ["--folder", str(tmp_path), "--maps", "1", "--per-map", "4", "--steps", "1", "--batch", "2"]
     few += ["--inner-steps", "1", "--threads", "1", "--pairs", "1"]
     assert main(["train-pdm", "all", *few]) == 0
@@ -283,7 +282,6 @@ def test_the_command_does_it_all(tmp_path: Path, capsys: pytest.CaptureFixture[s
     table = json.loads(told[told.index("{") : told.rindex("}") + 1])
     assert set(table) == {"samples", "planned", "straight"}
     assert table["planned"]["collides"] == 0
-    assert (tmp_path / "samples.png").read_bytes()[:4] == b"\x89PNG"
     threads = torch.get_num_threads()
     assert main(["train-pdm", "validate", "--folder", str(tmp_path / "none"), "--threads", str(threads + 1)]) == 2
     assert "no model file" in capsys.readouterr().err
