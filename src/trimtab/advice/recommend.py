@@ -245,6 +245,10 @@ def choose(search: Search, rejected: Collection[str] = (), hopeful: bool = False
     best = min((trial for trial in good if trial in candidates), key=rank)
     least = goal.lost(best).mean
     best = min((trial for trial in candidates if trial is best or goal.lost(trial).mean <= least), key=rank)
+    for plain in search.efforts:  # the same projection at every step, if leaving steps out saves next to nothing
+        near = plain.how == best.how and best.cost(unit) > (1 - WORTHWHILE) * plain.cost(unit)
+        if near and plain in good and goal.lost(plain).mean <= goal.lost(best).mean:
+            best = plain
     saved = 1 - best.cost(unit) / max(at.stepwise.cost(unit), 1e-300)
     if best is not at.stepwise and (saved >= WORTHWHILE or goal.lost(best).mean <= 0):
         return best, f"it is the cheapest of {len(search.everything)} candidates that meets the tolerance"

@@ -115,7 +115,7 @@ def _train_reaction_flow(arguments: argparse.Namespace) -> None:
 
 
 def _add_molecules(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--molecule", default="alanine-dipeptide", help="alanine-dipeptide (the default) or lisinopril")
+    parser.add_argument("--molecule", default="alanine-dipeptide", help="the name of the molecule")
     parser.add_argument("--folder", type=Path, default=Path("molecules-training"), help="the folder of all files")
     _add_options(
         parser,
@@ -162,7 +162,7 @@ _EXAMPLES = (
     "  trimtab train pdm validate --shipped            the quality of samples and of planned trajectories\n"
     "  trimtab train grid --case case30 --folder run   run/case30.safetensors\n"
     "  trimtab train reaction-flow train --out FILE\n"
-    "  trimtab train molecules --molecule lisinopril --folder run\n"
+    "  trimtab train molecules --folder run\n"
 )
 _ABOUT = "Train the model of a learned domain: pdm, grid, reaction-flow or molecules. A run that was stopped continues."
 

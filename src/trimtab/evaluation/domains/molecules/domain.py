@@ -30,7 +30,7 @@ from .chemistry import distances, energies, validity
 
 __all__ = ["MOLECULES", "Conformers", "Distances", "Model", "judge", "load_model", "make", "save_model", "superpose"]
 
-MOLECULES = ("alanine-dipeptide", "lisinopril")
+MOLECULES = ("alanine-dipeptide",)
 WIDTH, BLOCKS = 192, 3
 _KIND = "conformer flow"
 _GIVEN = ("bonds", "lengths", "far", "choices")
@@ -157,7 +157,7 @@ def make(molecule: str = "alanine-dipeptide", n_steps: int = 100, tolerance: flo
     """Return the domain `molecules`.
 
     Args:
-        molecule: "alanine-dipeptide" (22 atoms) or "lisinopril" (60 atoms).
+        molecule: The key of a recipe in `train`; "alanine-dipeptide" has 22 atoms.
         n_steps: The number of steps, T.
         tolerance: The norm in ångström of all errors of the given distances at which a projection has converged.
     """

@@ -29,8 +29,6 @@ class Recipe(NamedTuple):
 RECIPES = {
     # the two oxygens, and the two ends
     "alanine-dipeptide": Recipe("CC(=O)N[C@@H](C)C(=O)NC", ((2, 7), (0, 9))),
-    # amine to phenyl, amine to the acid of proline, and one acid to the other
-    "lisinopril": Recipe("NCCCC[C@H](N[C@@H](CCc1ccccc1)C(=O)O)C(=O)N1CCC[C@H]1C(=O)O", ((0, 13), (0, 26), (16, 26))),
 }
 
 
