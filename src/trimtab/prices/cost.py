@@ -37,8 +37,9 @@ class CalibrationCost(NamedTuple):
         text = f"about {batches}, {self.rollouts:,} rollouts and {self.spent:,} "
         if math.isinf(self.pays_back_after):
             return text + "iterations"
+        samples = "sample" if self.pays_back_after <= 1 else "samples"
         return (
-            f"{text}projections, paid back after {self.pays_back_after:,.0f} sample{"s"[: self.pays_back_after > 1]} with {self.budget} of "
+            f"{text}projections, paid back after {self.pays_back_after:,.0f} {samples} with {self.budget} of "
             f"{self.n_steps} projections each"
         )
 
