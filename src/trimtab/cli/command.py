@@ -68,7 +68,7 @@ def path(text: str) -> Path:
 
 
 def progress(line: str) -> None:
-    """Print a line to the terminal, apart from the results."""
+    """Print a line about the progress to stderr."""
     print(f"… {line}", file=sys.stderr)
 
 

@@ -220,7 +220,7 @@ class Corrector:
                 return x
         raise ProjectionError(
             f"{len(rows)} samples were not done after {_MOST_ITERATIONS} iterations at step {run.t}; improve must "
-            "report done where it cannot continue, or the schedule must have a budget"
+            "return done=True where it cannot continue, or give the schedule a budget"
         )
 
     def _close(self, run: Trace, constraint: BoundConstraint, x: Leaves, open_rows: Tensor) -> Leaves:
@@ -400,7 +400,7 @@ class Corrector:
             self.rollout  # noqa: B018  # raises if the run is not complete
 
     def __repr__(self) -> str:
-        """Return one line."""
+        """Return a one-line summary."""
         return f"Corrector({self.schedule!r}, n_steps={self.n_steps}, closing={self.closing!r}, next step {self.t})"
 
     def __getstate__(self) -> dict[str, Any]:

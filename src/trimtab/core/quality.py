@@ -90,7 +90,7 @@ def as_quality(quality: Quality | Callable[..., Any] | None) -> Quality | None:
     if quality is None or isinstance(quality, Quality):
         return quality
     if not callable(quality):
-        raise TypeError(f"quality is a function of the final states or a Quality: got {type(quality).__name__}")
+        raise TypeError(f"quality must be a function of the final states or a Quality: got {type(quality).__name__}")
     name = getattr(quality, "__name__", "<none>")
     return Quality(quality, name="quality" if name.startswith("<") else name)
 

@@ -151,7 +151,7 @@ class BatchRunner:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Close it."""
+        """Close the runner."""
         self.close()
 
 
@@ -182,8 +182,8 @@ class Started(NamedTuple):
         pairs = zip(batch.records, self.cached.records, strict=True)
         if any(differing(one, other, 1e-9) is not None for one, other in pairs):
             raise EngineError(
-                f"a batch that is kept in {self.runner.engine.keep} was run again and came out differently: the "
-                "sampler depends on something that cannot be seen, or does not repeat itself; use another folder"
+                f"a batch that is kept in {self.runner.engine.keep} was run again and its result differs: the sampler "
+                "is not repeatable, or has changed since; use another folder"
             )
         return self.cached
 
@@ -233,7 +233,7 @@ class Runs:
         return self.runner.start(f"{key}-{number}" if work.identity else None, work, self.source)
 
     def _work(self, schedule: Schedule, times: int) -> tuple[Work, str]:
-        """Return what to run, and a hash of everything that it depends on now."""
+        """Return the work of a batch, and a hash of everything that its result depends on."""
         runner, serial = self.runner, self.runner.engine.name == "serial"
         work, make = Work(schedule, self.options, times, torch.get_default_dtype()), runner.maker_of(self.source)
         if serial and runner.cache is None:
@@ -281,7 +281,7 @@ def _run_sent(sent: bytes, payload: bytes) -> bytes:
 
 @lru_cache(maxsize=4)
 def _received(payload: bytes) -> tuple[Any, str]:
-    """Return what is sampled, made once per worker, and its identity if it was not sent by value."""
+    """Return the problem or loop, made once per worker, and its identity unless it was sent by value."""
     kind, thing = pickle.loads(payload)
     source, known = thing() if kind == "make" else thing, ""
     if kind != "value":
@@ -358,12 +358,12 @@ class BatchCache:
             self.folder.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
             raise ValueError(
-                f"{self.folder}: finished batches are kept in a folder, and none can be made here, since "
-                f"{error.filename} is a file or a link that leads nowhere; remove it, or give another folder"
+                f"{self.folder}: the folder for finished batches cannot be made, since {error.filename} is a file or a "
+                "broken link; remove it, or give another folder"
             ) from error
 
     def write(self, name: str, batch: Batch) -> bool:
-        """Keep a batch; return False if its states have types of the user, which cannot be kept in files."""
+        """Write a batch to files; return False if its states are of the user's own types, which cannot be written."""
         trees = [plain_tree(record.final) for record in batch.records]
         if None in trees:
             return False
@@ -408,7 +408,9 @@ class BatchCache:
 def open_runner(
     engine: Engine | BatchRunner | str | None, progress: Callable[[str], None], source: object = None
 ) -> Iterator[BatchRunner | None]:
-    """Open an engine for the length of a call; yield None if none was asked for. A runner stays open.
+    """Open an engine for the duration of a call, and close it afterwards.
+
+    A `BatchRunner` that is passed in is yielded as it is and stays open. Without an engine, None is yielded.
 
     Args:
         engine: A name, settings, or a runner.
@@ -419,7 +421,7 @@ def open_runner(
         yield engine
         return
     if not isinstance(engine, Engine | str):
-        raise TypeError(f"engine is 'processes', 'ray', 'serial' or a trimtab.core.runner.Engine: got {engine!r:.60}")
+        raise TypeError(f"engine must be 'processes', 'ray', 'serial' or a core.runner.Engine: got {engine!r:.60}")
     with BatchRunner(Engine(engine) if isinstance(engine, str) else engine, progress) as runner:
         if runner.engine.make is not None and isinstance(source, Problem):
             runner.knows(source, runner.engine.make)

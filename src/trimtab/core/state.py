@@ -7,7 +7,7 @@
         state = next_step(state)                  # t += 1
 
 A `RunState` is a value: nothing here changes its arguments. `Corrector` is the shell around these functions;
-`trimtab.integrations.jax` calls them inside `jit`, since own budgets use nothing but operators.
+`trimtab.integrations.jax` calls them inside `jit`: with a budget per sample they use nothing but operators.
 """
 
 from __future__ import annotations
