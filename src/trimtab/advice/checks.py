@@ -45,7 +45,7 @@ class Stability:
 
     @property
     def sound(self) -> bool:
-        """Return whether nothing speaks against the projection."""
+        """Return whether projections are reliable: few fail, little defect is left, and small changes stay small."""
         steady = not self.amplification > 10 and not self.again > 0.05
         return self.failed <= 0.02 and self.left_over <= 0.05 and steady
 
@@ -179,7 +179,11 @@ class _Nudged:
 
 
 def _perturbed(bound: BoundConstraint, x: Leaves, generator: torch.Generator) -> tuple[float, float]:
-    """Return the largest factor on a small change of a state, and the largest share of a second projection."""
+    """Return how unsteady projections are: two numbers, the largest over the samples.
+
+    The first is the factor by which a projection enlarges a small change of the state. The second is how far a second
+    projection moves the state, as a share of the first one's move.
+    """
     with torch.no_grad():
         there = _projected(bound, x)
         way = (_flat(there) - _flat(x)).norm(dim=1)

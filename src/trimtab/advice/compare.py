@@ -300,7 +300,7 @@ def compare(
 
 
 def _check_unused(schedules: Mapping[str, Any], terminal: Rollout) -> None:
-    """Raise if a price was calibrated on these very rollouts, which their seeds do not show if a loop has none."""
+    """Raise if a price was calibrated on these rollouts, recognised by their defects since a loop may have no seeds."""
     ours = set(rollout_marks(terminal.grouped().defects))
     for name, schedule in schedules.items():
         made_for = getattr(getattr(schedule, "price", schedule), "made_for", {})
@@ -322,7 +322,7 @@ def _shown(value: Summary) -> str:
 
 
 def _named(values: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the numbers of a quality; raise if one has the name of what is always measured."""
+    """Return the numbers of a quality; raise if a built-in measure has the same name."""
     for name in values:
         if name in _MEASURES:
             raise ValueError(

@@ -269,7 +269,7 @@ def _answer(
     yours: Trial | None,
     constraint: Constraint | None,
 ) -> Advice:
-    """Put everything together."""
+    """Return the advice, with everything that was measured."""
     at, goal, unit = search.at, search.goal, search.at.unit
     chosen, reason, confirmed, again, rejected = choice
     effects = None

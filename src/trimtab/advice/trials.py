@@ -562,7 +562,7 @@ def first_within(ok: Sequence[bool]) -> int:
 
 
 def _between(first: float, last: float, target: float) -> float:
-    """Return about where a falling curve from `first` to `last` is a little below the target, as a share.
+    """Guess where a curve that falls from `first` to `last` gets below 0.8 of the target, as a share of the way.
 
     Losses fall between linearly and geometrically, so it is the mean of both.
     """

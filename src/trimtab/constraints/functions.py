@@ -108,7 +108,7 @@ class Conditions:
         seen.add(self.event)
 
     def _data_of(self, rows: Tensor | None) -> tuple[Tensor, ...]:
-        """Return the data of some samples; `rows` are distinct and ascending, so that as many as there are is all."""
+        """Return the data of the samples `rows`, which are distinct and ascending."""
         if not self.data or rows is None or len(rows) == len(self.data[0]):
             return self.data
         return tuple(d[rows] for d in self.data)

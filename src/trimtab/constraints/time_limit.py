@@ -94,7 +94,7 @@ class TimeLimit(Wrapper):
         self._workers.close()
 
     def take(self, rows: Tensor) -> Self:
-        """Return the same for some samples, with the same processes."""
+        """Return the same constraint for some samples, with the same processes."""
         return with_settings(self, constraint=self.constraint.take(rows))
 
     def _run(self, method: str, tasks: list[tuple[Constraint, Any, dict[str, Any]]]) -> list[Any]:

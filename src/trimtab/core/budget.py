@@ -56,7 +56,7 @@ class PerBatch:
             raise unknown("rows", self.rows, ("any", "fixed"))
 
     def pools(self, n: int) -> Tensor:
-        """Return the pool of each of n samples, (n,) int64; raise if rows must be fixed, which a learner does."""
+        """Return the pool of each of n samples, (n,) int64; raise for rows='fixed', which only a learner supports."""
         if self.rows == "fixed":
             raise ValueError("rows='fixed' needs a pace that is learned: give the budget itself as the schedule")
         return torch.zeros(n, dtype=torch.int64) if self.parts is None else self.parts

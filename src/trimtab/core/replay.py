@@ -78,7 +78,7 @@ def replay(schedule: Schedule | Callable[[StepView], Tensor], record: Rollout) -
 
 
 def _passes_of(record: Rollout, t: int) -> tuple[Tensor, Tensor]:
-    """Return the defects at which a schedule was asked again within step t, (p, n), and what iterations before cost.
+    """Return the defects at each repeated question within step t, (p, n), and the cost of the iterations before.
 
     Defects are NaN for samples that were not asked about. If it was asked once, the cost of its one iteration.
     """

@@ -156,7 +156,7 @@ class BatchRunner:
 
 
 class Started(NamedTuple):
-    """A batch that was started: kept before and not run if `future` is None, else run, and compared with `cached`."""
+    """A batch that was started; if `future` is None it was read from the folder. A result is compared with `cached`."""
 
     runner: BatchRunner
     name: str | None
@@ -227,7 +227,7 @@ class Runs:
         self._started.clear()
 
     def _start(self, work: Work, key: str) -> Started:
-        """Start a batch; the same batch again runs again, to be timed or compared, and has the next number."""
+        """Start a batch; if it was started before, it runs again under the next number, to be timed or compared."""
         number = self._numbers[key]
         self._numbers[key] += 1
         return self.runner.start(f"{key}-{number}" if work.identity else None, work, self.source)
@@ -261,7 +261,7 @@ class Work(NamedTuple):
 
 
 def _run_here(work: Work, source: Any) -> tuple[Batch, dict[str, Any]]:
-    """Run a batch in this process; return it with what its numbers depend on besides."""
+    """Run a batch in this process; return it with the facts about the machine and code that its numbers depend on."""
     run: RunBatch = partial(source.rollout, **work.options) if isinstance(source, Problem) else source
     return run_batch(run, work.schedule, work.times), environment()
 
@@ -291,7 +291,7 @@ def _received(payload: bytes) -> tuple[Any, str]:
 
 
 def _sent(work: Work, source: Any, make: Callable[[], Problem] | None) -> tuple[bytes, bytes]:
-    """Return a batch and what is sampled as they are sent to a worker, as they are now."""
+    """Pickle a batch and its problem for a worker, as they are now."""
     if make is not None:
         return _pickled(work), _pickled(("make", make))
     if _by_value() is not None:

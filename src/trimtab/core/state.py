@@ -21,7 +21,7 @@ __all__ = ["Pools", "RunState", "Terms", "decide", "left_per_sample", "next_step
 
 
 class Pools(NamedTuple):
-    """Who shares a budget with whom. A sample with a budget of its own is a pool of one.
+    """The samples that share a budget. A sample with a budget of its own is a pool of one.
 
     Attributes:
         of: The pool of each sample, (n,) int64 from 0 to P - 1.

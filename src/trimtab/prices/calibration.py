@@ -190,7 +190,7 @@ def _checked_method(
 
 
 def by_paper(batches: Batches, method: str = "paper") -> Thresholds:
-    """Appendix B of the paper: quantiles of uncorrected defects; also what any table is if there is no choice."""
+    """Return the paper's prices (appendix B), quantiles of uncorrected defects; also used if there is no choice."""
     defects, budget = batches.uncorrected.defects, batches.spendable
     interval = batches.interval(lambda rows: quantile_table(defects[:, rows], budget))
     return batches.thresholds(quantile_table(defects, budget), method, interval=interval)

@@ -331,7 +331,7 @@ class Explore(Schedule):
         return torch.where(explores, at_random, torch.as_tensor(by_price))
 
     def _tossed(self, view: StepView, seeds: Tensor) -> tuple[Tensor, Tensor]:
-        """Return where to decide at random, and what, (n,) bool each."""
+        """Return which samples decide at random, and their random decisions, (n,) bool each."""
         first, second = uniform_numbers(seeds, range(view.t, view.t + 1), (2,), _COINS + self.seed)[0].T
         return first < self.share, second * view.steps_to_go < view.spendable
 

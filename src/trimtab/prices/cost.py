@@ -32,7 +32,7 @@ class CalibrationCost(NamedTuple):
     n_steps: int
 
     def __str__(self) -> str:
-        """Return one line."""
+        """Return a one-line summary."""
         batches = "1 batch" if self.batches == 1 else f"{self.batches} batches"
         text = f"about {batches}, {self.rollouts:,} rollouts and {self.spent:,} "
         if math.isinf(self.pays_back_after):

@@ -108,7 +108,7 @@ class Learned(Schedule):
         return view.defect if scale is None else view.defect / scale.now(view)
 
     def pools(self, n: int) -> Tensor | None:
-        """Return who shares the budget, (n,): all but the control, once there are prices."""
+        """Return the pool of each sample, (n,): all but the control share one, once there are prices."""
         shared = isinstance(self.budget, PerBatch) and self.price is not None
         return -self.control.long() if shared and not bool(self.control.all()) else None
 

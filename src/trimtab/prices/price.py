@@ -521,7 +521,7 @@ class Raced(Price):
         }
 
     def _affordable(self, looks: int, winner: Tensor) -> Tensor:
-        """Return the winners, (B' + 1,), with fixed times for budgets that so many looks would use up."""
+        """Return the winners, (B' + 1,), with fixed times at budgets that measuring defects would use up."""
         blind = [i for i, part in enumerate(self.parts) if not isinstance(part, Thresholds)]
         if not looks or not blind:
             return winner
@@ -564,7 +564,7 @@ def inner_size(n_steps: int, budget: int, closing: str) -> tuple[int, int]:
 
 
 def with_closing(table: Tensor, closing_reserve: int) -> Tensor:
-    """Return a table for one step more, at which everything is corrected from the budget that is kept for it.
+    """Add a last step to a table, at which every sample is corrected from the budget reserved for it.
 
     Args:
         table: (T, B + 1).

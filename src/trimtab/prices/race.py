@@ -269,7 +269,10 @@ class _Gap(NamedTuple):
     ranks: float
 
     def is_ahead(self, errors: float, margin: float = 0.0) -> bool:
-        """Return whether the first costs less, beyond a margin and so many standard errors, more of few samples."""
+        """Return whether the first costs less, by more than a margin and `errors` standard errors.
+
+        With few samples more standard errors are required.
+        """
         more = 1 + (errors**2 + 1) / (4 * max(self.n - 1, 1.0))  # as the quantiles of Student's t
         return self.plain < 0 and self.mean < -margin - errors * more * self.se
 

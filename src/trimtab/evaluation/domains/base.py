@@ -102,7 +102,7 @@ class Domain:
 
     @property
     def looks(self) -> View:
-        """Return the view, or one of the first two numbers of the state if there is none."""
+        """Return the view; without one, a view of the first two numbers of the state."""
         return self.view or View(self.name)
 
 

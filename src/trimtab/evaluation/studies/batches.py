@@ -67,7 +67,7 @@ def part_of(run: Rollout, rows: slice) -> Rollout:
 
 
 def ends_of_groups(made: Domain, first: int, stop: int) -> list[int] | None:
-    """Return the seeds from `first` to `stop`, inclusive, at which a group ends before; None without groups.
+    """Return the seeds from `first` to `stop`, inclusive, that directly follow the end of a group; None without groups.
 
     Example:
         >>> import trimtab as tt
