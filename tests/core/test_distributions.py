@@ -236,7 +236,7 @@ def test_states_can_be_embedded():
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        ((torch.zeros(1, 2), torch.zeros(5, 2)), {}, "at least 2, one along the first dimension each: got 1"),
+        ((torch.zeros(1, 2), torch.zeros(5, 2)), {}, "at least 2 samples along the first dimension: got 1"),
         ((torch.zeros(4, 2), torch.zeros(5, 3)), {}, "same shape: got 2 and 3 numbers"),
         ((torch.zeros(4, 2), torch.full((5, 2), torch.nan)), {}, "5 of 5 samples are not finite"),
         ((torch.zeros(4), torch.zeros(5)), {"relabellings": 5}, "at least 20"),

@@ -432,7 +432,7 @@ def test_a_kept_batch_that_comes_out_differently_is_found_out(tmp_path):
             unseen["shift"] = shift
             with BatchRunner(Engine("serial", keep=tmp_path)) as shop:
                 if shift:
-                    with pytest.raises(EngineError, match=r"was run again and came out differently.*another folder"):
+                    with pytest.raises(EngineError, match=r"was run again and its result differs.*another folder"):
                         shop.runs(Opaque())(Watched(tt.Periodic(2)))
                 else:
                     shop.runs(Opaque())(Watched(tt.Periodic(2)))
@@ -481,12 +481,12 @@ def test_engines_that_are_none_are_refused(tmp_path):
     for workers in (0, 1.5, True):
         with pytest.raises(ValueError, match="at least 1"):
             Engine("processes", workers)
-    with pytest.raises(TypeError, match="engine is 'processes', 'ray', 'serial' or"):
+    with pytest.raises(TypeError, match="engine must be 'processes', 'ray', 'serial' or"):
         tt.calibrate(problem(), engine=2)
     (tmp_path / "file").write_text("")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for place in ("file", "link", "link/within", "file/within"):
-        with pytest.raises(ValueError, match=f"{place}: .*none can be made here, since .* a link that leads nowhere"):
+        with pytest.raises(ValueError, match=f"{place}: .*cannot be made, since .* a file or a broken link"):
             tt.calibrate(problem(), engine=Engine("serial", keep=tmp_path / place))
 
 

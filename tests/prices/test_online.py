@@ -222,7 +222,7 @@ def test_workers_learn_as_one():
     merged = workers[0].merge(workers[1:])
     assert (merged.samples, merged.runs) == (64, 4)
     assert "projection" in merged.prices
-    with pytest.raises(ValueError, match="another budget"):
+    with pytest.raises(ValueError, match="the same budget and problem"):
         merged.merge([Learner(0.5)])
 
 
@@ -252,7 +252,7 @@ def test_what_workers_share_is_counted_once():
             runs(worker, 1, first=10_000 * (round_ + 1) + 100 * k)
         learner = workers[0].merge(workers[1:])
         assert learner.report().samples == learner.samples == 32 + 64 * (round_ + 1)
-    with pytest.raises(ValueError, match="merge the workers"):
+    with pytest.raises(ValueError, match="a worker cannot make workers"):
         learner.worker(0).save("nowhere")
     with pytest.raises(ValueError, match="different learners"):
         learner.worker(0).merge([Learner(0.25)])

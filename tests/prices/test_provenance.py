@@ -57,7 +57,7 @@ def test_a_file_keeps_all_that_a_price_tells(kind, tmp_path):
 @pytest.mark.parametrize(
     ("told", "message"),
     [
-        ({"closing": "later"}, "closing of prices is 'paid', 'free', 'none' or ''"),
+        ({"closing": "later"}, "closing of prices must be 'paid', 'free', 'none' or ''"),
         ({"method": 3}, "method of prices must be of type str: got 3"),
         ({"notes": "n"}, "notes of prices must be of type Mapping: got 'n'"),
     ],

@@ -318,7 +318,7 @@ def test_path_error_alone_is_priced_by_the_dynamic_program_and_state_error_canno
         tt.calibrate(run, objective="state")
     with pytest.raises(TypeError, match=r"called as distance\(a, b\): got 3"):
         tt.calibrate(run, distance=3)
-    with pytest.raises(TypeError, match="quality is a function of the final states"):
+    with pytest.raises(TypeError, match="quality must be a function of the final states"):
         tt.calibrate(run, quality=3)
     assert not asked
 
@@ -404,7 +404,7 @@ def test_it_refuses_its_own_seeds_other_accountings_and_larger_budgets(late):
     small = tt.calibrate(tt.Problem(LATE, FIRST_ZERO, KNOWN), 6)
     with pytest.raises(ValueError, match="more than the 6 corrections that these prices go up to"):
         small.at(7)
-    with pytest.raises(ValueError, match="all of the same number of steps"):
+    with pytest.raises(ValueError, match="one or more prices of the same number of steps"):
         Raced((), torch.zeros(3, dtype=torch.int64))
     with pytest.raises(ValueError, match="winner must name one of 1 parts"):
         Raced((plans_of(batches_of(LATE))[EVEN],), torch.ones(3, dtype=torch.int64))

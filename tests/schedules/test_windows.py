@@ -62,8 +62,8 @@ def test_a_step_and_a_fraction_go_together():
 @pytest.mark.parametrize(
     ("ends", "message"),
     [
-        ((3, 3), "start comes before the stop"),
-        ((0.5, 0.25), "start comes before the stop"),
+        ((3, 3), "start must be below stop"),
+        ((0.5, 0.25), "start must be below stop"),
         ((-1, 3), "of at least 0: got -1"),
         ((0.5, 1.5), "from 0 to 1: got 1.5"),
         ((0.5, float("nan")), "got NaN"),
@@ -214,5 +214,5 @@ def test_weights_that_are_none_are_refused(weights, message):
 def test_ramps_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="weights for 3 steps, but this rollout has 4"):
         masks(RandomRamp(1, torch.ones(3)), 4)
-    with pytest.raises(ValueError, match="the low level is below the high one"):
+    with pytest.raises(ValueError, match="low must be below high"):
         RandomRamp.over(torch.ones(3), 2.0, 1.0, budget=1)

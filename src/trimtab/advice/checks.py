@@ -45,7 +45,7 @@ class Stability:
 
     @property
     def sound(self) -> bool:
-        """Return whether nothing speaks against the projection."""
+        """Return whether projections are reliable: few fail, little defect is left, and small changes stay small."""
         steady = not self.amplification > 10 and not self.again > 0.05
         return self.failed <= 0.02 and self.left_over <= 0.05 and steady
 
@@ -56,14 +56,20 @@ class Stability:
 
 
 def recorded_stability(stepwise: Rollout) -> Stability:
-    """Return what the record of a stepwise rollout shows."""
+    """Return the share of failed projections and the share of the defect that is left, from a stepwise rollout."""
     total = float(stepwise.defects.sum())
     left = float(stepwise.residuals.sum()) / total if total > 0 else 0.0
     return Stability(float(stepwise.failed.double().mean()), left)
 
 
 def problem_stability(some: Problem, run: RunBatch, stepwise: Rollout) -> Stability:
-    """Change states of `some` samples a little at four steps, project them, and compare; `run` keeps states."""
+    """Perturb the states of a few samples at up to four steps, and measure how far projections carry the change.
+
+    Args:
+        some: The problem of the few samples.
+        run: Runs a schedule on them, with a record that keeps the states.
+        stepwise: The stepwise rollout.
+    """
     T = some.n_steps
     record = run(Periodic(max(1, T // 4)))
     uncorrected = [t for t in range(T - 1) if not bool(record.projected[t].any())]
@@ -120,9 +126,10 @@ def problem_divergence(moved: Problem, run: RunBatch, stepwise: Rollout, distanc
 
 
 def loop_divergence(nudge: Callable[[Schedule, float], Rollout] | None, stepwise: Rollout, distance: Distance) -> float:
-    """Return the same for a loop, whose `nudge(schedule, size)` moves the initial states; NaN without one.
+    """Return the factor by which the distance of a nudged rollout grows in the user's loop; NaN without `nudge`.
 
-    Both distances are shares: of the size of the initial states, and of the usual distance of two final states.
+    `nudge(schedule, size)` runs the loop from moved initial states. The move is measured relative to the size of the
+    initial states, and the result relative to the usual distance of two final states.
     """
     if nudge is None or stepwise.projected.shape[1] < 2:
         return math.nan
@@ -172,7 +179,11 @@ class _Nudged:
 
 
 def _perturbed(bound: BoundConstraint, x: Leaves, generator: torch.Generator) -> tuple[float, float]:
-    """Return the largest factor on a small change of a state, and the largest share of a second projection."""
+    """Return how unsteady projections are: two numbers, the largest over the samples.
+
+    The first is the factor by which a projection enlarges a small change of the state. The second is how far a second
+    projection moves the state, as a share of the first one's move.
+    """
     with torch.no_grad():
         there = _projected(bound, x)
         way = (_flat(there) - _flat(x)).norm(dim=1)

@@ -97,7 +97,7 @@ class Comparison:
     repeated: int = 0
 
     def __getitem__(self, key: tuple[str, int | None]) -> Compared:
-        """Return the row with a name and a budget."""
+        """Return the row of the key (name, budget)."""
         for row in self.rows:
             if (row.name, row.budget) == key:
                 return row
@@ -169,7 +169,7 @@ class Comparison:
         return "\n".join([*lines, "", self._note() + (chance if self._with_distributions else "")])
 
     def __repr__(self) -> str:
-        """Return one line."""
+        """Return a one-line summary."""
         return f"Comparison({len(self.rows)} schedules, {', '.join(self.measures)}; print it)"
 
     def _repr_html_(self) -> str:
@@ -300,7 +300,7 @@ def compare(
 
 
 def _check_unused(schedules: Mapping[str, Any], terminal: Rollout) -> None:
-    """Raise if a price was calibrated on these very rollouts, which their seeds do not show if a loop has none."""
+    """Raise if a price was calibrated on these rollouts, recognised by their defects since a loop may have no seeds."""
     ours = set(rollout_marks(terminal.grouped().defects))
     for name, schedule in schedules.items():
         made_for = getattr(getattr(schedule, "price", schedule), "made_for", {})
@@ -322,7 +322,7 @@ def _shown(value: Summary) -> str:
 
 
 def _named(values: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the numbers of a quality; raise if one has the name of what is always measured."""
+    """Return the numbers of a quality; raise if a built-in measure has the same name."""
     for name in values:
         if name in _MEASURES:
             raise ValueError(
@@ -340,12 +340,12 @@ def _means(values: Tensor, groups: Groups) -> Tensor:
 
 def _check_names(schedules: object, budgets: object) -> None:
     if not isinstance(schedules, Mapping):
-        raise TypeError(f"schedules are given by name, as in {{'dp': price}}: got {schedules!r:.60}")
+        raise TypeError(f"schedules must be given by name, as in {{'dp': price}}: got {schedules!r:.60}")
     for name in schedules:
         if check_type(name, str, "the name of a schedule") in _ALWAYS:
             raise ValueError(f"{', '.join(_ALWAYS)} are always compared: give your schedule another name than {name!r}")
     if not isinstance(budgets, Iterable):
-        raise TypeError(f"budgets are counts or fractions of T, in a list: got {budgets!r:.60}")
+        raise TypeError(f"budgets must be a list of counts or fractions of T: got {budgets!r:.60}")
 
 
 def _wanted(
@@ -353,7 +353,7 @@ def _wanted(
     budgets: Iterable[int | float],
     n_steps: int,
 ) -> list[tuple[str, int | None, Schedule]]:
-    """Return what is run besides the two ends: name, budget, and a schedule whose defects are measured."""
+    """Return the rows besides terminal and stepwise: name, budget, and a schedule that measures defects."""
     counts = list(dict.fromkeys(int(corrections(budget, n_steps)) for budget in budgets))
     wanted: list[tuple[str, int | None, Schedule]] = []
     for b in counts:

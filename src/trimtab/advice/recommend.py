@@ -150,7 +150,7 @@ def advise(
         at = Evaluation(parts.choosing, parts.problems[1], goal, tell)
         parts.check_distinct(at.alone)
         if at.n_steps != parts.n_steps:
-            raise ValueError(f"n_steps is {parts.n_steps}, but the run came back with {at.n_steps} steps")
+            raise ValueError(f"expected {parts.n_steps} steps: got a run of {at.n_steps}; pass the loop's n_steps")
         search = Search(at, parts.calibrating, price, thorough, parts.engine)
         yours = None
         if today is not None:
@@ -273,7 +273,7 @@ def _answer(
     yours: Trial | None,
     constraint: Constraint | None,
 ) -> Advice:
-    """Put everything together."""
+    """Return the advice, with everything that was measured."""
     at, goal, unit = search.at, search.goal, search.at.unit
     chosen, reason, confirmed, again, rejected = choice
     effects = None
@@ -389,7 +389,7 @@ class _Parts:
 def _parts(
     source: Source, held_out: Source | None, fresh: Source | None, runner: BatchRunner | None, given: bool
 ) -> _Parts:
-    """Return what calibrates, chooses and measures."""
+    """Return the parts that calibrate, choose and measure: shares of the seeds, or the functions that run the loop."""
     if isinstance(source, Problem):
         problem = distinct(source)
         grouped = problem.groups is not None
@@ -523,7 +523,7 @@ def _check_price(price: Price | None, n_steps: int) -> None:
     if price is None:
         return
     if not isinstance(price, Thresholds | Plan | Raced):
-        raise TypeError(f"price is what calibrate makes and load reads: got {type(price).__name__}")
+        raise TypeError(f"price must come from calibrate or load: got {type(price).__name__}")
     check_projection_unit(price.unit, "the price")
     if price.n_steps != n_steps:
         raise ValueError(

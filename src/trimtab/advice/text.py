@@ -113,7 +113,7 @@ def _cost(advice: Any) -> str:
 
 
 def _otherwise(advice: Any) -> str:
-    """Return what may be enough, or what is nearest for half of the cost, if full projection is recommended."""
+    """Return a sentence about the best cheaper alternative if full projection is recommended; else nothing."""
     m = advice.measured
     if advice.trial is not m.stepwise:
         return ""

@@ -96,7 +96,7 @@ class Way(NamedTuple):
     shared: bool = False  # whether the samples of a batch share the budget
 
     def named(self, budget: int) -> str:
-        """Return what it is with a budget, in words."""
+        """Return a description of the correction at a budget, as in reports."""
         if self.kind == "terminal":
             return "one projection at the end"
         if self.kind in ("stepwise", "inexact"):
@@ -141,7 +141,7 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """Return what it is, in words."""
+        """Return a description of the trial, as in reports."""
         return self.way.named(self.budget)
 
     def cost(self, unit: Cost) -> float:
@@ -232,7 +232,7 @@ class Evaluation:
         return record
 
     def changed(self, change: Callable[[Problem], Problem], **options: Any) -> tuple[Problem, RunBatch]:
-        """Return a modified problem and what runs it, on the same engine; `change` is a function of a module."""
+        """Return a modified problem and a function that runs it on the same engine; `change` must be picklable."""
         assert self.problem is not None
         other, run = change(self.problem), self.run_batch
         if not isinstance(run, Runs):
@@ -269,7 +269,7 @@ class Evaluation:
         return torch.where(found.isinf(), torch.nan, found)
 
     def judge(self, way: Way, budget: int, schedule: Schedule, run: Rollout) -> Trial:
-        """Return what a run, whose defects were measured, lost and cost."""
+        """Return the trial of a run whose defects were measured: its loss and its cost."""
         measured = self.measure(run)
         landing = run.landing
         far = int((landing > FAR * landing.median()).sum()) if float(landing.median()) > 0 else 0
@@ -292,7 +292,7 @@ class Evaluation:
         )
 
     def again(self, trial: Trial) -> Trial:
-        """Return a trial of another evaluation, measured on this one."""
+        """Repeat a trial of another evaluation on the samples of this one."""
         return self.judge(trial.way, trial.budget, trial.schedule, self.run(trial.schedule, trial.how))
 
     def _loss(self, way: Way, measured: Tensor) -> Summary:
@@ -383,7 +383,7 @@ class Search:
         return found
 
     def _try_efforts(self) -> None:
-        """Try cheaper projections, and a few iterations, at every step until one will do; problems only."""
+        """Try cheaper projections or a few iterations at every step until one reaches the goal; needs a problem."""
         at, problem = self.at, self.at.problem
         if problem is None or at.alone.groups is not None:
             return
@@ -416,17 +416,17 @@ class Search:
         return [cheap.how, *few[:1]]
 
     def _fits(self, way: Way) -> bool:
-        """Return whether there is a schedule for a way: by price, only thresholds can buy single iterations."""
+        """Return whether this correction has a schedule: of prices, only thresholds can buy single iterations."""
         if way.kind in ("periodic", "window") or way.how not in self.few:
             return True
         return self.few[way.how] == 1 and isinstance(self.price(way.kind), Thresholds)
 
     def _at_every_step(self, how: str) -> Trial:
-        """Return the trial that corrects in a way at every step."""
+        """Return the trial that corrects at every step, with the cheaper projection named `how`."""
         return next((trial for trial in self.efforts if trial.how == how), self.at.stepwise)
 
     def _budget_at(self, way: Way, level: float) -> int:
-        """Return the budget of a way that costs about as much as the level."""
+        """Return the budget at which this kind of correction costs about `level`."""
         share = level / max(self._at_every_step(way.how).cost(self.at.unit), 1e-300)
         return max(2, min(round(share * self.at.n_steps), self.most(way)))
 
@@ -455,7 +455,7 @@ class Search:
         return self.prices[kind]
 
     def schedule(self, way: Way, budget: int) -> Schedule:
-        """Return the schedule of a way for a budget, the closing projection included."""
+        """Return the schedule of this kind of correction for a budget, which includes the closing projection."""
         T, few = self.at.n_steps, self.few.get(way.how)
         if few and way.kind in ("periodic", "window"):
             steps = fixed_plans(T - 1, T - 1)[EVEN if way.kind == "periodic" else "last steps"]
@@ -490,13 +490,13 @@ class Search:
         return self.at.n_steps - 1 if price is None else min(self.at.n_steps - 1, price.budget)
 
     def known(self, way: Way) -> list[Trial]:
-        """Return the trials of a way by budget, with both ends; a short price has no upper end."""
+        """Return the trials of this kind of correction by budget, with both ends; a short price has no upper end."""
         between = [trial for (one, _), trial in self.trials.items() if one == way]
         upper = [] if self.most(way) < self.at.n_steps - 1 else [self._at_every_step(way.how)]
         return sorted([self.at.terminal, *between, *upper], key=lambda trial: trial.budget)
 
     def search(self, way: Way) -> Trial | None:
-        """Return the cheapest trial of a way that does what was asked; None if none does."""
+        """Return the cheapest trial of this kind of correction that reaches the goal; None if none does."""
         goal, unit = self.goal, self.at.unit
         for _ in range(_SEARCHES):
             budget = self._next(way)
@@ -513,7 +513,7 @@ class Search:
         return next(iter(self.meeting(way)), None)
 
     def meeting(self, way: Way) -> list[Trial]:
-        """Return the trials of a way that meet the tolerance, as all with larger budgets do, by budget."""
+        """Return the trials within the tolerance from the smallest budget above which all are, by budget."""
         known = self.known(way)
         return known[first_within([self.goal.met(trial) for trial in known]) :]
 
@@ -544,7 +544,7 @@ def _few_at(masks: Tensor, few: int) -> Allowance:
 
 
 def _of_single_iterations(price: Price) -> Thresholds:
-    """Return thresholds of projections as such that buy a single iteration instead."""
+    """Return the same thresholds with one iteration bought wherever a projection was."""
     assert isinstance(price, Thresholds)
     return replace(price, unit="iteration", onward=torch.full_like(price.table, torch.inf))
 
@@ -562,7 +562,7 @@ def first_within(ok: Sequence[bool]) -> int:
 
 
 def _between(first: float, last: float, target: float) -> float:
-    """Return about where a falling curve from `first` to `last` is a little below the target, as a share.
+    """Guess where a curve that falls from `first` to `last` gets below 0.8 of the target, as a share of the way.
 
     Losses fall between linearly and geometrically, so it is the mean of both.
     """
@@ -650,7 +650,7 @@ class Measured:
 
     @property
     def units(self) -> str:
-        """Return what is counted: rows of a group are not independent and count once."""
+        """Return the word for what is counted: a group counts once, since its rows are not independent."""
         return "groups" if self.grouped else "rollouts"
 
     @property
@@ -667,13 +667,13 @@ class Measured:
         return min(known or [self.stepwise], key=lambda trial: float(trial.measured.mean()))
 
     def of(self, kind: str) -> list[Trial]:
-        """Return the trials of whole projections of a kind by budget, between the terminal and the stepwise one."""
+        """Return the trials of a kind with whole projections, by budget, from terminal to stepwise projection."""
         between = [trial for trial in self.trials if trial.way == Way(kind)]  # type: ignore[arg-type]
         return [self.terminal, *sorted(between, key=lambda trial: trial.budget), self.stepwise]
 
     @property
     def level(self) -> dict[str, Trial]:
-        """Return by kind the trials that were first tried, of one projection and with equal budgets."""
+        """Return the first trials by kind, all with the same projection and the same budget."""
         first = self.trials[:1]
         return {
             t.kind: t for t in self.trials for f in first if (t.how, t.budget, t.way.shared) == (f.how, f.budget, False)

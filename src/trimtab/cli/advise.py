@@ -44,7 +44,7 @@ def parse_budget(text: str, what: str = "a budget") -> int | float:
     try:
         return float(text) if "." in text else int(text)
     except ValueError:
-        raise ValueError(f"{what} is a fraction of the steps like 0.25, or a whole number: got {text!r}") from None
+        raise ValueError(f"{what} must be a fraction of the steps like 0.25, or a whole number: got {text!r}") from None
 
 
 def _add_advise(parser: argparse.ArgumentParser) -> None:

@@ -59,7 +59,7 @@ def count(text: str) -> int:
 
 
 def path(text: str) -> Path:
-    """Parse the path of a file or folder; its name becomes part of files in UTF-8."""
+    """Parse the path of a file or folder, which must be valid UTF-8, since files will contain it."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -68,7 +68,7 @@ def path(text: str) -> Path:
 
 
 def progress(line: str) -> None:
-    """Print a line to the terminal, apart from the results."""
+    """Print a line about the progress to stderr."""
     print(f"… {line}", file=sys.stderr)
 
 

@@ -53,7 +53,7 @@ def _run(arguments: argparse.Namespace) -> int:
         study_schedule(key)
     for budget in arguments.budgets:
         if not 0 <= budget <= 1 or round(budget, 2) != budget:
-            raise ValueError(f"--budgets are fractions of the steps with at most two digits, 0 to 1: got {budget:g}")
+            raise ValueError(f"--budgets must be fractions of T from 0 to 1 with at most two digits: got {budget:g}")
     domain, source, calibration = source_from(arguments, CALIBRATION_SEED, arguments.calibration_seeds)
     probe_side_by_side(domain, calibration[:1])
     study = _study(arguments, domain, source, calibration)

@@ -70,7 +70,7 @@ class NonlinearEquality(Constraint):
     def __post_init__(self) -> None:
         """Check the settings."""
         if not callable(self.function):
-            raise ValueError(f"the function of NonlinearEquality is called with states: got {self.function!r}")
+            raise ValueError(f"the function of NonlinearEquality must be a callable of states: got {self.function!r}")
         check_solver(self.data, self.tolerance, self.max_iterations, self.nearness)
         check_integer(self.refinements, "refinements", 0)
         check_bool(self.batched, "batched")

@@ -21,9 +21,9 @@ _INDEPENDENT: WeakKeyDictionary[Callable[..., Any], set[torch.Size]] = WeakKeyDi
 def check_solver(data: object, tolerance: float | None, max_iterations: int, nearness: float) -> None:
     """Check the settings that equations and inequalities have in common."""
     if not isinstance(data, tuple | list) or not all(isinstance(d, Tensor) and d.ndim for d in data):
-        raise TypeError(f"data is a tuple of tensors with one row per sample: got {data!r:.60}")
+        raise TypeError(f"data must be a tuple of tensors with one row per sample: got {data!r:.60}")
     if len({len(d) for d in data}) > 1:
-        raise ValueError(f"data has one row per sample: got tensors of {[len(d) for d in data]} rows")
+        raise ValueError(f"data must have one row per sample: got tensors of {[len(d) for d in data]} rows")
     if tolerance is not None:
         check_positive(tolerance, "tolerance (or None for what the dtype allows)")
     check_integer(max_iterations, "max_iterations")
@@ -108,7 +108,7 @@ class Conditions:
         seen.add(self.event)
 
     def _data_of(self, rows: Tensor | None) -> tuple[Tensor, ...]:
-        """Return the data of some samples; `rows` are distinct and ascending, so that as many as there are is all."""
+        """Return the data of the samples `rows`, which are distinct and ascending."""
         if not self.data or rows is None or len(rows) == len(self.data[0]):
             return self.data
         return tuple(d[rows] for d in self.data)

@@ -87,7 +87,7 @@ class Iterate(NamedTuple):
         return Iterate(self.y[rows], self.g[rows], self.fell[rows], kept, last)
 
     def put(self, rows: Tensor, some: Iterate) -> Iterate:
-        """Return the same with the samples `rows` replaced."""
+        """Return the iterate with the samples `rows` replaced."""
         kept, last = self.kept, self.last
         if kept is not None and some.kept is not None:
             kept = Factor(*(a.index_copy(0, rows, b) for a, b in zip(kept, some.kept, strict=True)))
@@ -98,7 +98,7 @@ class Iterate(NamedTuple):
 
 
 def start(method: Method, y: Tensor, rows: Tensor, kept: Factor | None = None) -> Iterate:
-    """Return the first iterate at states (k, d) of the samples `rows`, (k,), with factored Jacobians if there are."""
+    """Return the first iterate at states (k, d) of the samples `rows`, (k,), with factored Jacobians if given."""
     g = method.conditions.values(y, rows)
     return Iterate(y, g, torch.ones(len(y), dtype=torch.bool, device=y.device), kept)
 

@@ -53,7 +53,7 @@ class HalfSpaces(Constraint):
         if bool((self.A == 0).all(dim=1).any()):
             raise ValueError(f"row {int((self.A == 0).all(dim=1).nonzero()[0])} of A is 0 and no plane; remove it")
         if not bool(self.A.isfinite().all()) or bool(self.b.isnan().any()):
-            raise ValueError("HalfSpaces needs a finite A and a b without NaN; remove the other planes")
+            raise ValueError("HalfSpaces needs a finite A and a b without NaN; remove the planes with NaN or inf")
         if bool((self.b == -torch.inf).any()):
             raise ValueError("a plane with b = -inf leaves no point; use b = inf for a plane that is infinitely far")
         check_positive(self.tolerance, "the tolerance of HalfSpaces")

@@ -74,7 +74,7 @@ class FewIterations(Wrapper):
         return self.constraint.improve(x, state, **context)
 
     def take(self, rows: Tensor) -> Self:
-        """Return the same for some samples."""
+        """Return the same constraint for some samples."""
         return with_settings(self, constraint=self.constraint.take(rows))
 
 

@@ -87,7 +87,7 @@ class Workers:
 
 
 def _started() -> ProcessExecutor:
-    """Return a worker whose process runs; starting it is no part of a task's time."""
+    """Start a worker and wait until its process runs, so that a task's time does not include the start."""
     worker = ProcessExecutor(1, _context())
     try:
         worker.submit(os.getpid).result(_PATIENCE)

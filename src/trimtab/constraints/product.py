@@ -41,12 +41,12 @@ class Part:
         if start >= stop:
             raise ValueError(f"a part needs 0 <= start < stop: got {start} to {stop}")
         if not math.isfinite(check_number(self.weight, "the weight of a part", 0)):
-            raise ValueError(f"the weight of a part is a finite number of at least 0: got {self.weight!r}")
+            raise ValueError(f"the weight of a part must be a finite number of at least 0: got {self.weight!r}")
         check_constraint(self.constraint, "the constraint of a part")
         if self.shape is None:
             return
         if not isinstance(self.shape, tuple | list):
-            raise TypeError(f"the shape of a part is a tuple of integers: got {self.shape!r:.60}")
+            raise TypeError(f"the shape of a part must be a tuple of integers: got {self.shape!r:.60}")
         lengths = [check_integer(length, "each length in the shape of a part") for length in self.shape]
         if math.prod(lengths) != stop - start:
             raise ValueError(f"a part of {stop - start} coordinates cannot have shape {tuple(self.shape)}")
@@ -72,7 +72,7 @@ class Product(Wrapper):
     def __post_init__(self) -> None:
         """Check that there are parts and that they do not overlap."""
         if not isinstance(self.parts, tuple | list) or not self.parts:
-            raise TypeError(f"a product is of parts, as in Product((Part(0, 2, Ball()),)): got {self.parts!r:.60}")
+            raise TypeError(f"parts must be a tuple, as in Product((Part(0, 2, Ball()),)): got {self.parts!r:.60}")
         for part in self.parts:
             check_type(part, Part, "each part of a product", "as in Product((Part(0, 2, Ball()),))")
         for one, other in pairwise(sorted(self.parts, key=lambda part: part.start)):

@@ -87,11 +87,11 @@ class NonlinearProgram(Constraint):
             check_floats(self.parameters, "parameters, one row per sample,", ("n", "k"))
         if self.bounds is not None:
             if not isinstance(self.bounds, tuple | list) or [type(bound) for bound in self.bounds] != [Tensor, Tensor]:
-                raise TypeError(f"bounds are two tensors, (lower, upper): got {self.bounds!r:.60}")
+                raise TypeError(f"bounds must be two tensors, (lower, upper): got {self.bounds!r:.60}")
             lower, upper = self.bounds
             if lower.ndim != 1 or lower.shape != upper.shape:
                 raise ValueError(
-                    "bounds are (lower, upper) with one number for each of a state: got shapes "
+                    "bounds must be (lower, upper), each of the shape of one state: got shapes "
                     f"{tuple(lower.shape)} and {tuple(upper.shape)}"
                 )
             if not bool((lower <= upper).all()):
@@ -249,7 +249,7 @@ def _solve(
 
 
 def _outside(states: Array, bounds: Bounds | None) -> Array:
-    """Return by how much states exceed their bounds at most, (…, d) to (…)."""
+    """Return the largest violation of the bounds in each state, (…, d) to (…)."""
     if bounds is None:
         return np.zeros(states.shape[:-1])
     lower, upper = bounds

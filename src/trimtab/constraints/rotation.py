@@ -160,7 +160,7 @@ class SE3(Wrapper):
     def __post_init__(self) -> None:
         """Check the weight and the constraint on translations."""
         if not math.isfinite(check_number(self.alpha, "alpha, a weight,", 0)):
-            raise ValueError(f"alpha is a finite weight of at least 0: got {self.alpha!r}")
+            raise ValueError(f"alpha must be a finite number of at least 0: got {self.alpha!r}")
         if self.translation is not None:
             check_constraint(self.translation, "the constraint on translations")
 
@@ -246,4 +246,4 @@ class Stiefel(Constraint):
     def _check(self, x: Tensor) -> None:
         check_states(x, "Stiefel", ("p", "q"))
         if x.shape[1] < x.shape[2]:
-            raise ValueError(f"a frame has shape (n, p, q) with q <= p: got {tuple(x.shape)}")
+            raise ValueError(f"frames must have shape (n, p, q) with q <= p: got {tuple(x.shape)}")

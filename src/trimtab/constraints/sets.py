@@ -32,7 +32,7 @@ class _Round(Constraint):
         check_positive(self.radius, "a radius")
         if self.centre is not None and not check_floats(self.centre, "a centre").ndim:
             raise ValueError(
-                "a centre has the shape of one state, such as (3,): got a tensor of no dimension, "
+                "a centre must have the shape of one state, such as (3,): got a tensor of no dimension, "
                 f"{self.centre.item():g}; leave it out for the origin"
             )
 
@@ -246,11 +246,11 @@ class Box(Constraint):
             sound = (low < torch.inf).all() & (high > -torch.inf).all()
         except (TypeError, ValueError, RuntimeError) as error:
             raise TypeError(
-                f"the bounds of a box are numbers or tensors: got {self.low!r} and {self.high!r}"
+                f"the bounds of a box must be numbers or tensors: got {self.low!r} and {self.high!r}"
             ) from error
         if low.ndim and high.ndim and low.shape != high.shape:
             raise ValueError(
-                "the bounds of a box are numbers, or both have the shape of one state: got low of shape "
+                "the bounds of a box must be numbers, or both of the shape of one state: got low of shape "
                 f"{tuple(low.shape)} and high of shape {tuple(high.shape)}"
             )
         if not (low.numel() and high.numel() and bool(sound & (low <= high).all())):

@@ -53,7 +53,7 @@ class TimeLimit(Wrapper):
         check_type(self.constraint, Constraint, "the constraint of a TimeLimit")
         check_integer(self.workers, "the workers of a TimeLimit", 0)
         if not 0 < check_number(self.seconds, "the seconds of a TimeLimit") < math.inf:
-            raise ValueError(f"the seconds of a TimeLimit are a finite number above 0: got {self.seconds!r}")
+            raise ValueError(f"the seconds of a TimeLimit must be a finite number above 0: got {self.seconds!r}")
         try:
             pickle.dumps(self.constraint)
         except Exception as error:
@@ -94,7 +94,7 @@ class TimeLimit(Wrapper):
         self._workers.close()
 
     def take(self, rows: Tensor) -> Self:
-        """Return the same for some samples, with the same processes."""
+        """Return the same constraint for some samples, with the same processes."""
         return with_settings(self, constraint=self.constraint.take(rows))
 
     def _run(self, method: str, tasks: list[tuple[Constraint, Any, dict[str, Any]]]) -> list[Any]:

@@ -223,9 +223,9 @@ def finite_rows(leaves: Leaves) -> Tensor:
 
 
 class Node(NamedTuple):
-    """A node of a tree of states: its type, its keys, and the nodes below; a leaf has the kind of its array as type."""
+    """A node of a state's tree."""
 
-    kind: Any
+    kind: Any  # the type of a container; the kind of array of a leaf
     keys: tuple[Any, ...] = ()
     below: tuple[Node, ...] = ()
 
@@ -260,7 +260,7 @@ def named_kinds(tree: Node, above: str = "") -> list[tuple[str, str]]:
 
 
 def built(tree: Node, leaves: Iterator[Tensor]) -> Any:
-    """Return a state of that tree with these leaves, each as an array of its kind."""
+    """Build a state from its tree and its leaves; each becomes an array of the kind that the tree names."""
     make = tree.kind
     if isinstance(make, str):
         return _as_kind(next(leaves), make)
@@ -274,7 +274,7 @@ def built(tree: Node, leaves: Iterator[Tensor]) -> Any:
 
 
 def _dict_of(kind: Any, named: dict[Any, Any]) -> Any:
-    """Return a dictionary of a derived type, which may not be made like a plain one."""
+    """Build a dictionary of a subclass, whose constructor may not take a dict."""
     with suppress(TypeError, KeyError):
         made = kind(named)
         if all(made[key] is part for key, part in named.items()):
@@ -301,7 +301,7 @@ def plain_tree(state: Any) -> Any:
 
 
 def state_of(tree: Any, arrays: Tensor | dict[str, Tensor], name: str = "") -> Any:
-    """Return the state of a `plain_tree`, given its arrays by name or its only tensor."""
+    """Build the state that a `plain_tree` describes from its arrays by name, or from its only tensor."""
     if isinstance(arrays, Tensor):
         return arrays
     if isinstance(tree, str):

@@ -75,7 +75,7 @@ class Context:
         return some
 
     def values(self) -> dict[str, Any]:
-        """Return the values by name, as a constraint takes them."""
+        """Return the values by name, in the form in which the constraint receives them."""
         return self.shared | {name: form.state(leaves) for name, (form, leaves) in self.per_sample.items()}
 
 
@@ -343,7 +343,7 @@ def _nearer(
 
 
 def _defect(bound: BoundConstraint, x: Leaves, groups: Groups | None) -> Tensor:
-    """Return the defect of each row, (n,); rows of a group have the group's."""
+    """Return the defect of each row, (n,), which is that of its group if there are groups."""
     defect = bound.defect(x)
     return defect if groups is None else groups.per_row(groups.together(defect))
 

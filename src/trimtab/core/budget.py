@@ -56,7 +56,7 @@ class PerBatch:
             raise unknown("rows", self.rows, ("any", "fixed"))
 
     def pools(self, n: int) -> Tensor:
-        """Return the pool of each of n samples, (n,) int64; raise if rows must be fixed, which a learner does."""
+        """Return the pool of each of n samples, (n,) int64; raise for rows='fixed', which only a learner supports."""
         if self.rows == "fixed":
             raise ValueError("rows='fixed' needs a pace that is learned: give the budget itself as the schedule")
         return torch.zeros(n, dtype=torch.int64) if self.parts is None else self.parts
@@ -91,7 +91,7 @@ def corrections(budget: Budget | PerBatch | PerSample | None, n_steps: int) -> i
             raise ValueError(f"budgets must be between 0 and T = {n_steps}: got {budget.tolist()[:8]}")
         return budget
     if isinstance(budget, bool) or not isinstance(budget, int | float | np.integer | np.floating):
-        raise ValueError(f"a budget is a whole number, a fraction of T or an integer tensor: got {budget!r}")
+        raise ValueError(f"a budget must be a whole number, a fraction of T or an integer tensor: got {budget!r}")
     if isinstance(budget, int | np.integer):
         if not 0 <= budget <= n_steps:
             raise ValueError(f"a budget of {budget} corrections does not fit T = {n_steps} steps: give 0 to {n_steps}")
@@ -127,7 +127,7 @@ def units(budget: Budget | PerBatch | PerSample | None, n_steps: int, unit: Unit
         most = 0 if budget.is_floating_point() or budget.numel() == 0 else int(budget.max())
         return corrections(budget, max(n_steps, most))
     if isinstance(budget, bool) or not isinstance(budget, int | float | np.integer | np.floating):
-        raise ValueError(f"a budget is a number of iterations, or iterations per step as a float: got {budget!r}")
+        raise ValueError(f"a budget must be a number of iterations, or iterations per step as a float: got {budget!r}")
     count = budget if isinstance(budget, int | np.integer) else budget * n_steps + 0.5
     if not 0 <= count < 2**31:
         raise ValueError(

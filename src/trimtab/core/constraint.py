@@ -152,7 +152,7 @@ def residual_norm(before: Iterable[Tensor], after: Iterable[Tensor]) -> Tensor:
     before, after = (_leaves(leaves, name) for name, leaves in (("before", before), ("after", after)))
     if [a.shape for a in before] != [b.shape for b in after]:
         shapes = [[tuple(leaf.shape) for leaf in leaves] for leaves in (before, after)]
-        raise ValueError(f"before and after have leaves of the same shapes: got {shapes[0]} and {shapes[1]}")
+        raise ValueError(f"before and after must have leaves of the same shapes: got {shapes[0]} and {shapes[1]}")
     apart = [difference(a, b) for a, b in zip(before, after, strict=True)]
     squares = [d.flatten(1).square().sum(dim=1) if d.ndim > 1 else d**2 for d in apart]
     return torch.stack(squares).sum(dim=0).sqrt()
@@ -161,7 +161,7 @@ def residual_norm(before: Iterable[Tensor], after: Iterable[Tensor]) -> Tensor:
 def _leaves(leaves: Iterable[Tensor], name: str) -> list[Tensor]:
     found = list(leaves) if isinstance(leaves, Iterable) else []
     if not found or not all(isinstance(leaf, Tensor) and leaf.ndim for leaf in found):
-        raise TypeError(f"{name} is a sequence of tensors, one row per sample in each: got {leaves!r:.60}")
+        raise TypeError(f"{name} must be a sequence of tensors, one row per sample in each: got {leaves!r:.60}")
     return found
 
 
@@ -196,9 +196,9 @@ def as_constraint(
             raise TypeError(f"{name} must be a function of the states: got {type(f).__name__}")
     if not isinstance(data, tuple | list) or not all(isinstance(d, Tensor) and d.ndim for d in data):
         kinds = [type(d).__name__ for d in data] if isinstance(data, tuple | list) else type(data).__name__
-        raise TypeError(f"data is a tuple of tensors with one row per sample: got {kinds}")
+        raise TypeError(f"data must be a tuple of tensors with one row per sample: got {kinds}")
     if not isinstance(needs, tuple | list) or not all(isinstance(name, str) and name.isidentifier() for name in needs):
-        raise TypeError(f"needs is a tuple of names, as in needs=('sigma',): got {needs!r}")
+        raise TypeError(f"needs must be a tuple of names, as in needs=('sigma',): got {needs!r}")
     check_bool(is_projection, "is_projection")
     for f in (project, defect):
         _check_undeclared(f, 1 + len(data), needs)

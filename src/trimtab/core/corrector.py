@@ -220,7 +220,7 @@ class Corrector:
                 return x
         raise ProjectionError(
             f"{len(rows)} samples were not done after {_MOST_ITERATIONS} iterations at step {run.t}; improve must "
-            "report done where it cannot continue, or the schedule must have a budget"
+            "return done=True where it cannot continue, or give the schedule a budget"
         )
 
     def _close(self, run: Trace, constraint: BoundConstraint, x: Leaves, open_rows: Tensor) -> Leaves:
@@ -400,11 +400,11 @@ class Corrector:
             self.rollout  # noqa: B018  # raises if the run is not complete
 
     def __repr__(self) -> str:
-        """Return one line."""
+        """Return a one-line summary."""
         return f"Corrector({self.schedule!r}, n_steps={self.n_steps}, closing={self.closing!r}, next step {self.t})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return all but the lock, of which a copy makes its own."""
+        """Return the attributes without the lock; a copy makes its own."""
         return {name: value for name, value in vars(self).items() if name != "_starting"}
 
     def __setstate__(self, attributes: dict[str, Any]) -> None:
@@ -541,7 +541,7 @@ class Corrector:
 
 
 def _break_compiled_graphs() -> None:
-    """Keep torch.compile out of a corrector, once torch.compile is there: importing it takes as long as torch."""
+    """Exclude correctors from torch.compile if it is loaded; loading it here would take as long as torch itself."""
     if "torch._dynamo" in sys.modules and not hasattr(Corrector.__call__, "_torchdynamo_disable"):
         disabled: Any = torch.compiler.disable(Corrector.__call__)  # type: ignore[no-untyped-call]
         Corrector.__call__ = disabled  # type: ignore[method-assign]
@@ -558,7 +558,7 @@ def _owner() -> tuple[int, int]:
 
 
 def _as_learner(schedule: Any, constraint: Constraint, n_steps: int, closing: Closing, unit: Unit | None) -> Any:
-    """Return what learns prices from run to run, if the schedule is a budget or a learner; None otherwise."""
+    """Return the learner of a schedule that is a budget or a learner; None for any other schedule."""
     if isinstance(schedule, int | float | np.integer | np.floating | PerBatch | PerSample):
         from trimtab.prices.online import as_learner
 

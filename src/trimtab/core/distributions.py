@@ -89,9 +89,7 @@ def energy_excess(x: Any, y: Any, less: Any = None) -> Summary:
     if less is not None:
         paired = _as_rows(less)
         if paired.shape != rows.shape:
-            raise ValueError(
-                f"paired sets have as many samples of the same shape: got {tuple(rows.shape)} and {tuple(paired.shape)}"
-            )
+            raise ValueError(f"paired sets must have the same shape: got {tuple(rows.shape)} and {tuple(paired.shape)}")
         found = [one - other for one, other in zip(found, _jackknife(paired, others), strict=True)]
     whole, *left_out = found
     variance = torch.stack([(len(part) - 1) * part.var(correction=0) for part in left_out]).sum()
@@ -353,7 +351,7 @@ def _as_rows(states: Any) -> Tensor:
     """Return an array, or a tree of arrays, as (n, d) float64."""
     rows = numbers_of(states)
     if len(rows) < 2:
-        raise ValueError(f"a set of samples has at least 2, one along the first dimension each: got {len(rows)}")
+        raise ValueError(f"a set must have at least 2 samples along the first dimension: got {len(rows)}")
     if not bool(rows.isfinite().all()):
         bad = int((~rows.isfinite().all(dim=1)).sum())
         raise ValueError(f"{bad} of {len(rows)} samples are not finite; leave them out, and report how many they were")

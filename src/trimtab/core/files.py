@@ -243,7 +243,7 @@ def load_tensors(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Ten
     if metadata.get("kind") != kind:
         raise ValueError(f"{path}: holds {metadata.get('kind')!r}, expected {kind!r}")
     if written_as == _FORMAT and metadata.get("sha256") != _checksum(metadata, tensors):
-        raise ValueError(f"{path}: damaged or edited, its checksum is another; save it again with trimtab")
+        raise ValueError(f"{path}: damaged or edited, since its checksum does not match; save it again with trimtab")
     try:
         facts = dict(parse_json(metadata["facts"]))
     except (KeyError, ValueError, TypeError) as error:
@@ -252,7 +252,7 @@ def load_tensors(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Ten
 
 
 def kind_of(path: str | os.PathLike[str]) -> str:
-    """Return what a file of trimtab holds; "" for any other file, whose loader will say what is wrong."""
+    """Return the kind of a file of trimtab; "" for any other file, whose loader will say what is wrong."""
     try:
         with safe_open(path, framework="pt") as file:
             return str((file.metadata() or {}).get("kind", ""))

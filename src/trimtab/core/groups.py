@@ -34,7 +34,7 @@ class Groups:
     defect: Literal["sum", "largest"] = "sum"
 
     def __repr__(self) -> str:
-        """One line."""
+        """Return a one-line summary."""
         return f"Groups({self.n} groups of {len(self.labels)} rows, defect={self.defect!r})"
 
     def __post_init__(self) -> None:
@@ -42,9 +42,9 @@ class Groups:
         labels = self.labels
         if not isinstance(labels, Tensor) or labels.ndim != 1 or labels.is_floating_point() or len(labels) == 0:
             got = f"{tuple(labels.shape)} of {labels.dtype}" if isinstance(labels, Tensor) else type(labels).__name__
-            raise ValueError(f"groups are labels, one whole number per row in an (n,) tensor: got {got}")
+            raise ValueError(f"groups must be labels, one whole number per row in an (n,) tensor: got {got}")
         if self.defect not in ("sum", "largest"):
-            raise ValueError(f"the defect of a group is the 'sum' or the 'largest' of its rows': got {self.defect!r}")
+            raise ValueError(f"the defect of a group must be 'sum' or 'largest': got {self.defect!r}")
 
     @cached_property
     def of_row(self) -> Tensor:
@@ -131,6 +131,6 @@ def as_groups(groups: Groups | Tensor | Sequence[int] | None) -> Groups | None:
     if not isinstance(groups, Tensor):
         labels = np.asarray(groups)
         if labels.ndim != 1 or labels.dtype.kind not in "iu":
-            raise TypeError(f"groups are whole numbers, one label per row: got {groups!r:.60}")
+            raise TypeError(f"groups must be whole numbers, one label per row: got {groups!r:.60}")
         groups = torch.from_numpy(labels)
     return Groups(groups)

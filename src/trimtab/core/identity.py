@@ -304,7 +304,7 @@ class _Walk:
                 yield from self._global(vars(thing)[name], attributes - {name})
 
     def _module(self, name: str) -> str:
-        """Return what a module counts as: one of the user is noted, and counts with its source."""
+        """Return a module's part of the hash: its version, or the hash of its source if it is the user's."""
         if name in _SCRIPTS:
             return "a script"  # hashed by what is met of it: an edit elsewhere is no other code
         if not _is_users(name):

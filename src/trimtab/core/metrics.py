@@ -264,7 +264,7 @@ def check_paired(**values: Tensor) -> None:
     """Check that all values are tensors of real numbers of one shape."""
     shapes = {name: tuple(_values(value, name).shape) for name, value in values.items()}
     if len(set(shapes.values())) > 1:
-        raise ValueError(f"paired values have the same shape, one number per sample: got {shapes}")
+        raise ValueError(f"paired values must have the same shape, one number per sample: got {shapes}")
 
 
 def _paired(run: Rollout, other: Rollout) -> None:
@@ -272,6 +272,6 @@ def _paired(run: Rollout, other: Rollout) -> None:
     _record(other, "stepwise")
     ours, theirs = ([tuple(shape) for shape in Form(r.final, floats=False).shapes] for r in (run, other))
     if ours != theirs:
-        raise ValueError(f"paired rollouts have the same shape: got {ours} and {theirs}")
+        raise ValueError(f"paired rollouts must have the same shape: got {ours} and {theirs}")
     if run.seeds is not None and other.seeds is not None and not torch.equal(run.seeds, other.seeds):
         raise ValueError("paired rollouts share their seeds, in the same order; these do not")

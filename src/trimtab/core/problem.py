@@ -57,7 +57,7 @@ class Problem:
         object.__setattr__(self, "groups", groups)
 
     def __repr__(self) -> str:
-        """Return one line."""
+        """Return a one-line summary."""
         sampler, constraint = type(self.sampler).__name__, type(self.constraint).__name__
         return f"Problem({sampler}, {constraint.lstrip('_')}, T={self.n_steps}, {len(self)} seeds)"
 

@@ -40,7 +40,7 @@ class Quality:
     nan: Literal["raise", "drop", "worst"] = "raise"
 
     def __post_init__(self) -> None:
-        """Refuse what measures nothing."""
+        """Check the settings."""
         check_callable(self.measure, "the measure of a quality", "measure(final)")
         check_bool(self.higher_is_better, "higher_is_better")
         check_type(self.name, str, "the name of a quality")
@@ -86,11 +86,11 @@ class Quality:
 
 
 def as_quality(quality: Quality | Callable[..., Any] | None) -> Quality | None:
-    """A plain function as a quality that is better if lower."""
+    """Return a plain function as a quality, lower being better."""
     if quality is None or isinstance(quality, Quality):
         return quality
     if not callable(quality):
-        raise TypeError(f"quality is a function of the final states or a Quality: got {type(quality).__name__}")
+        raise TypeError(f"quality must be a function of the final states or a Quality: got {type(quality).__name__}")
     name = getattr(quality, "__name__", "<none>")
     return Quality(quality, name="quality" if name.startswith("<") else name)
 

@@ -96,7 +96,7 @@ class Rollout:
     extra: Tensor | None = None
 
     def __repr__(self) -> str:
-        """Return one line."""
+        """Return a one-line summary."""
         T, n = self.projected.shape
         early = "" if self.planned_steps is None else f" of {self.planned_steps}"
         paid = f"{self.paid.double().mean().item():.4g}"
@@ -316,7 +316,7 @@ def _check_record(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> No
     for name in ("seconds", "calls", "rows"):
         numbers = list(facts[name].values()) if isinstance(facts[name], Mapping) else [None]
         if not all(isinstance(v, int | float) and not isinstance(v, bool) and 0 <= v < math.inf for v in numbers):
-            raise ValueError(f"{name} must be numbers of at least 0 by kind: got {facts[name]!r:.80}")
+            raise ValueError(f"{name} must be a dict of finite numbers of at least 0: got {facts[name]!r:.80}")
     if facts.get("planned_steps") is not None:
         check_integer(facts["planned_steps"], "planned_steps", sizes["T"])
     for name, value, allowed in (
@@ -337,7 +337,7 @@ def _is_kind(values: Tensor, kind: str) -> bool:
 
 
 def _named(what: str, state: Any) -> dict[str, Tensor]:
-    """Return the arrays of a state by name, as a file keeps them."""
+    """Return the arrays of a state by their names in a file."""
     form = Form(state)
     if form.single:
         return {what: form.leaves(state)[0]}
@@ -345,7 +345,7 @@ def _named(what: str, state: Any) -> dict[str, Tensor]:
 
 
 def _unnamed(what: str, tensors: dict[str, Tensor]) -> Any:
-    """Return what `_named` kept; a tree as a dictionary."""
+    """Return the state from the arrays that `_named` made, a tree as a dictionary; None if there are none."""
     if what in tensors:
         return tensors[what]
     tree = {name.partition("/")[2]: leaf for name, leaf in tensors.items() if name.startswith(f"{what}/")}

@@ -19,11 +19,12 @@ __all__ = ["replay"]
 
 
 def replay(schedule: Schedule | Callable[[StepView], Tensor], record: Rollout) -> Tensor:
-    """Return what the schedule decides on the defects of a recorded run, (T, n) bool; how many iterations if counted.
+    """Return what the schedule decides on the defects of a recorded run.
 
-    The answer equals `record.projected`, or `record.iterations`, exactly if that schedule is the one that ran. (For
-    schedules that look at states, which a record does not hold, this cannot be decided.) Each view is built from the
-    record alone. A closing projection that the budget paid for takes what it took.
+    The result is (T, n) bool, or the numbers of iterations, (T, n), if the budget counts those. It equals
+    `record.projected`, or `record.iterations`, if that schedule is the one that ran. (A schedule that looks at states
+    cannot be replayed: a record does not hold them.) Each view is built from the record alone. A closing projection
+    that the budget paid for costs what it cost in the recorded run.
     """
     check_type(record, Rollout, "the record to replay on", "rollout(…) returns one")
     asked = as_schedule(schedule).to(record.defects.device)
@@ -77,7 +78,7 @@ def replay(schedule: Schedule | Callable[[StepView], Tensor], record: Rollout) -
 
 
 def _passes_of(record: Rollout, t: int) -> tuple[Tensor, Tensor]:
-    """Return the defects at which a schedule was asked again within step t, (p, n), and what iterations before cost.
+    """Return the defects at each repeated question within step t, (p, n), and the cost of the iterations before.
 
     Defects are NaN for samples that were not asked about. If it was asked once, the cost of its one iteration.
     """

@@ -151,12 +151,12 @@ class BatchRunner:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Close it."""
+        """Close the runner."""
         self.close()
 
 
 class Started(NamedTuple):
-    """A batch that was started: kept before and not run if `future` is None, else run, and compared with `cached`."""
+    """A batch that was started; if `future` is None it was read from the folder. A result is compared with `cached`."""
 
     runner: BatchRunner
     name: str | None
@@ -182,8 +182,8 @@ class Started(NamedTuple):
         pairs = zip(batch.records, self.cached.records, strict=True)
         if any(differing(one, other, 1e-9) is not None for one, other in pairs):
             raise EngineError(
-                f"a batch that is kept in {self.runner.engine.keep} was run again and came out differently: the "
-                "sampler depends on something that cannot be seen, or does not repeat itself; use another folder"
+                f"a batch that is kept in {self.runner.engine.keep} was run again and its result differs: the sampler "
+                "is not repeatable, or has changed since; use another folder"
             )
         return self.cached
 
@@ -227,13 +227,13 @@ class Runs:
         self._started.clear()
 
     def _start(self, work: Work, key: str) -> Started:
-        """Start a batch; the same batch again runs again, to be timed or compared, and has the next number."""
+        """Start a batch; if it was started before, it runs again under the next number, to be timed or compared."""
         number = self._numbers[key]
         self._numbers[key] += 1
         return self.runner.start(f"{key}-{number}" if work.identity else None, work, self.source)
 
     def _work(self, schedule: Schedule, times: int) -> tuple[Work, str]:
-        """Return what to run, and a hash of everything that it depends on now."""
+        """Return the work of a batch, and a hash of everything that its result depends on."""
         runner, serial = self.runner, self.runner.engine.name == "serial"
         work, make = Work(schedule, self.options, times, torch.get_default_dtype()), runner.maker_of(self.source)
         if serial and runner.cache is None:
@@ -261,7 +261,7 @@ class Work(NamedTuple):
 
 
 def _run_here(work: Work, source: Any) -> tuple[Batch, dict[str, Any]]:
-    """Run a batch in this process; return it with what its numbers depend on besides."""
+    """Run a batch in this process; return it with the facts about the machine and code that its numbers depend on."""
     run: RunBatch = partial(source.rollout, **work.options) if isinstance(source, Problem) else source
     return run_batch(run, work.schedule, work.times), environment()
 
@@ -281,7 +281,7 @@ def _run_sent(sent: bytes, payload: bytes) -> bytes:
 
 @lru_cache(maxsize=4)
 def _received(payload: bytes) -> tuple[Any, str]:
-    """Return what is sampled, made once per worker, and its identity if it was not sent by value."""
+    """Return the problem or loop, made once per worker, and its identity unless it was sent by value."""
     kind, thing = pickle.loads(payload)
     source, known = thing() if kind == "make" else thing, ""
     if kind != "value":
@@ -291,7 +291,7 @@ def _received(payload: bytes) -> tuple[Any, str]:
 
 
 def _sent(work: Work, source: Any, make: Callable[[], Problem] | None) -> tuple[bytes, bytes]:
-    """Return a batch and what is sampled as they are sent to a worker, as they are now."""
+    """Pickle a batch and its problem for a worker, as they are now."""
     if make is not None:
         return _pickled(work), _pickled(("make", make))
     if _by_value() is not None:
@@ -358,12 +358,12 @@ class BatchCache:
             self.folder.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
             raise ValueError(
-                f"{self.folder}: finished batches are kept in a folder, and none can be made here, since "
-                f"{error.filename} is a file or a link that leads nowhere; remove it, or give another folder"
+                f"{self.folder}: the folder for finished batches cannot be made, since {error.filename} is a file or a "
+                "broken link; remove it, or give another folder"
             ) from error
 
     def write(self, name: str, batch: Batch) -> bool:
-        """Keep a batch; return False if its states have types of the user, which cannot be kept in files."""
+        """Write a batch to files; return False if its states are of the user's own types, which cannot be written."""
         trees = [plain_tree(record.final) for record in batch.records]
         if None in trees:
             return False
@@ -408,7 +408,9 @@ class BatchCache:
 def open_runner(
     engine: Engine | BatchRunner | str | None, progress: Callable[[str], None], source: object = None
 ) -> Iterator[BatchRunner | None]:
-    """Open an engine for the length of a call; yield None if none was asked for. A runner stays open.
+    """Open an engine for the duration of a call, and close it afterwards.
+
+    A `BatchRunner` that is passed in is yielded as it is and stays open. Without an engine, None is yielded.
 
     Args:
         engine: A name, settings, or a runner.
@@ -419,7 +421,7 @@ def open_runner(
         yield engine
         return
     if not isinstance(engine, Engine | str):
-        raise TypeError(f"engine is 'processes', 'ray', 'serial' or a trimtab.core.runner.Engine: got {engine!r:.60}")
+        raise TypeError(f"engine must be 'processes', 'ray', 'serial' or a core.runner.Engine: got {engine!r:.60}")
     with BatchRunner(Engine(engine) if isinstance(engine, str) else engine, progress) as runner:
         if runner.engine.make is not None and isinstance(source, Problem):
             runner.knows(source, runner.engine.make)

@@ -51,7 +51,7 @@ class Schedule:
         raise NotImplementedError(f"{type(self).__name__} must define decide(self, view): which samples to correct")
 
     def priority(self, view: StepView) -> Tensor:
-        """Return who goes first if a shared budget does not pay for all, (n,): larger is earlier."""
+        """Return the priority of each sample, (n,), larger first, if a shared budget does not pay for all."""
         return view.defect.nan_to_num(0.0)
 
     def pools(self, n: int) -> Tensor | None:

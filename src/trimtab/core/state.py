@@ -7,7 +7,7 @@
         state = next_step(state)                  # t += 1
 
 A `RunState` is a value: nothing here changes its arguments. `Corrector` is the shell around these functions;
-`trimtab.integrations.jax` calls them inside `jit`, since own budgets use nothing but operators.
+`trimtab.integrations.jax` calls them inside `jit`: with a budget per sample they use nothing but operators.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Pools", "RunState", "Terms", "decide", "left_per_sample", "next_step
 
 
 class Pools(NamedTuple):
-    """Who shares a budget with whom. A sample with a budget of its own is a pool of one.
+    """The samples that share a budget. A sample with a budget of its own is a pool of one.
 
     Attributes:
         of: The pool of each sample, (n,) int64 from 0 to P - 1.

@@ -125,7 +125,7 @@ class Trace:
             self.seen[self.t] = self.groups.together(self.defects[self.t])
 
     def decide(self, proposal: Any, context: Mapping[str, Any], among: Tensor | None = None) -> Tensor:
-        """Decide who is corrected now, and let each of those pay one unit.
+        """Decide which samples are corrected now, and charge each of them one unit.
 
         Args:
             proposal: As the loop gave it, for schedules that look at it.
@@ -255,7 +255,7 @@ class Trace:
             setattr(self, name, getattr(self, name)[: self.t].clone())
 
     def _kept(self) -> Tensor:
-        """Return the defects of the states that were kept, (T, n): what was left alone keeps its own."""
+        """Return the defects of the states after each step, (T, n); samples left alone keep the proposal's defect."""
         return torch.where(self.projected, self.residuals, self.defects)
 
     def record(self, final: Leaves) -> Rollout:

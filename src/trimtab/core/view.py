@@ -127,7 +127,7 @@ class StepView:
         return cls(t, history, known, defect=defect, iteration=iteration, shares=shares)
 
     def __repr__(self) -> str:
-        """Return one line."""
+        """Return a one-line summary."""
         return f"StepView(t={self.t} of {self.n_steps}, n={len(self)}, {', '.join(self.context) or 'no'} context)"
 
     def __len__(self) -> int:
@@ -259,7 +259,10 @@ def is_measured_step(t: int, every: int) -> bool:
 
 
 class SparseView(StepView):
-    """A view with the defects of every k-th step only; in a running sum each stands for the k steps up to it."""
+    """A view that shows the defects of every k-th step only.
+
+    In a running sum each of them counts k times, for its own step and the k - 1 steps before it.
+    """
 
     def __init__(self, view: StepView, every: int) -> None:
         """Make the view of a schedule that measures defects every so many updates."""

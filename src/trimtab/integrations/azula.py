@@ -77,7 +77,7 @@ class ProjectedSampler(Sampler):  # type: ignore[misc]
         self.corrector = Corrector(constraint, schedule, len(plain.timesteps) - 1, **options)
 
     def __repr__(self) -> str:
-        """Return one line."""
+        """Return a one-line summary."""
         return f"ProjectedSampler({type(self.plain).__name__}, T={self.corrector.n_steps}, {self.corrector.schedule!r})"
 
     @property

@@ -61,7 +61,7 @@ def _known_defect(manifold: Any) -> Callable[[Tensor], Tensor] | None:
 
 
 def _norm(values: Tensor) -> Tensor:
-    """Return the norm of each row, (n, …) to (n,); several manifolds in one state add up."""
+    """Return the norm of each row, (n, …) to (n,), taken over all other dimensions together."""
     return values.reshape(len(values), -1).square().sum(dim=1).sqrt()
 
 

@@ -116,7 +116,7 @@ def calibrate(
     if candidates is not None and not (
         isinstance(candidates, dict) and all(isinstance(k, str) and isinstance(v, Price) for k, v in candidates.items())
     ):
-        raise TypeError(f"candidates are prices by name, as in {{'own': price}}: got {candidates!r:.60}")
+        raise TypeError(f"candidates must be prices by name, as in {{'own': price}}: got {candidates!r:.60}")
     judge = as_quality(quality)
     mix = objective_weights(objective)
     method = _checked_method(method, mix, unit, judge is not None, bool(candidates), look)
@@ -176,7 +176,7 @@ def _checked_method(
             "method='race'"
         )
     if unit == "iteration" and method not in ("race", "dp"):
-        raise ValueError(f"prices of iterations are made by method='dp' or 'race': got {method!r}")
+        raise ValueError(f"method must be 'dp' or 'race' if the budget counts iterations: got {method!r}")
     if check_number(look, "look, what one evaluation of the defect costs,", 0.0, 1e6) and method != "race":
         raise ValueError(f"look= is for the race; method {method!r} assumes that defects cost nothing")
     if method in ("paper", "on-policy") and not path and set(mix) != {"endpoint"}:
@@ -192,7 +192,7 @@ def _checked_method(
 
 
 def by_paper(batches: Batches, method: str = "paper") -> Thresholds:
-    """Appendix B of the paper: quantiles of uncorrected defects; also what any table is if there is no choice."""
+    """Return the paper's prices (appendix B), quantiles of uncorrected defects; also used if there is no choice."""
     defects, budget = batches.uncorrected.defects, batches.spendable
     interval = batches.interval(lambda rows: quantile_table(defects[:, rows], budget))
     return batches.thresholds(quantile_table(defects, budget), method, interval=interval)

@@ -251,11 +251,11 @@ class Batches:
         }
 
     def closed(self, table: Tensor) -> Tensor:
-        """Return a table (T', B' + 1) of the free decisions for all steps and the whole budget, (T, B + 1)."""
+        """Add the closing projection to a table of the free decisions, (T', B' + 1) to (T, B + 1)."""
         return with_closing(table, self.closing_reserve)
 
     def thresholds(self, table: Tensor, method: str, notes: dict[str, Any] | None = None, **more: Any) -> Thresholds:
-        """Return a table (T', B' + 1) of the free decisions as a price."""
+        """Return the price made from a table of the free decisions, (T', B' + 1)."""
         return Thresholds(self.closed(table), **{"method": method, **self.facts(notes), **more})
 
     def interval(self, table_of: Callable[[Tensor], Tensor]) -> Tensor | None:
@@ -329,7 +329,7 @@ class Explore(Schedule):
         return torch.where(explores, at_random, torch.as_tensor(by_price))
 
     def _tossed(self, view: StepView, seeds: Tensor) -> tuple[Tensor, Tensor]:
-        """Return where to decide at random, and what, (n,) bool each."""
+        """Return which samples decide at random, and their random decisions, (n,) bool each."""
         first, second = uniform_numbers(seeds, range(view.t, view.t + 1), (2,), _COINS + self.seed)[0].T
         return first < self.share, second * view.steps_to_go < view.spendable
 
@@ -341,7 +341,7 @@ class Explore(Schedule):
 
 @dataclass(frozen=True, eq=False)
 class ExploreIterations(Explore):
-    """The same for single iterations: stop or continue with the odds that spend what is left by the last step.
+    """Explore with single iterations: stop or continue at random, with odds that spend the budget by the last step.
 
     Attributes:
         closing_reserve: Iterations that are kept for the closing projection.

@@ -12,15 +12,15 @@ __all__ = ["CalibrationCost", "calibration_cost"]
 
 
 class CalibrationCost(NamedTuple):
-    """What a calibration takes.
+    """The cost of a calibration.
 
     Attributes:
         batches: Number of batches.
-        rollouts: In all of them.
-        spent: Projections in all of them, or iterations if those are counted.
-        pays_back_after: Samples after which so many projections are saved, compared with projecting at every step;
-            infinite if iterations are counted, since it is not known beforehand what a whole projection takes.
-        budget: The budget at which they are saved.
+        rollouts: Number of rollouts in all batches.
+        spent: Projections in all batches, or iterations if the budget counts those.
+        pays_back_after: Number of samples after which the projections saved, compared with projecting at every step,
+            equal `spent`; infinite if none are saved, or if the budget counts iterations.
+        budget: The budget of the samples that save them.
         n_steps: T.
     """
 
@@ -32,7 +32,7 @@ class CalibrationCost(NamedTuple):
     n_steps: int
 
     def __str__(self) -> str:
-        """Return one line."""
+        """Return a one-line summary."""
         batches = "1 batch" if self.batches == 1 else f"{self.batches} batches"
         text = f"about {batches}, {self.rollouts:,} rollouts and {self.spent:,} "
         if math.isinf(self.pays_back_after):
@@ -86,7 +86,7 @@ def calibration_cost(
 
 
 def with_payback(batches: int, samples: int, spent: int, n_steps: int, most: int, unit: Unit) -> CalibrationCost:
-    """Return the cost of so many batches; a price for all budgets is taken to serve a quarter of the steps."""
+    """Return the cost of a number of batches, paid back at the largest budget, or at T / 4 if that is all steps."""
     if unit == "iteration":
         return CalibrationCost(batches, batches * samples, spent, math.inf, most, n_steps)
     used = most if most < n_steps else max(1, round(n_steps / 4))

@@ -93,7 +93,7 @@ def _explored(batches: Batches, weights: Tensor | None) -> list[Rollout]:
 
 
 def _hold_closing(batches: Batches, run: Rollout) -> None:
-    """Hold back what the closing projection takes of nine samples in ten; raise if that leaves nothing."""
+    """Reserve as many iterations as the closing projection took for 90% of the samples; raise if none are left."""
     if not batches.closing_reserve:
         return
     held = max(1, round(float(run.iterations[-1].double().quantile(_ENOUGH_FOR))))
@@ -209,7 +209,7 @@ def whole_counts(masks: Tensor, budget: int, cost: float) -> Tensor:
 
 
 def counts_with_closing(counts: Tensor, closing_reserve: int) -> Tensor:
-    """Return counts (B + 1, T) for one step more, which corrects everything, (B + k + 1, T + 1); see `with_closing`."""
+    """Add a last step that corrects every sample to counts, (B + 1, T) to (B + k + 1, T + 1); see `with_closing`."""
     if not closing_reserve:
         return counts
     closed = torch.nn.functional.pad(counts, (0, 1), value=WHOLE)

@@ -41,7 +41,7 @@ def objective_weights(objective: Objective) -> dict[str, float]:
         ({'path': 1.0}, {'path': 1.0, 'endpoint': 2.0})
     """
     if not isinstance(objective, str | Mapping):
-        raise TypeError(f"an objective is a name or a mix of them, as in {{'path': 1.0}}: got {objective!r:.60}")
+        raise TypeError(f"an objective must be a name or a mix of them, as in {{'path': 1.0}}: got {objective!r:.60}")
     given: Mapping[str, float] = {objective: 1.0} if isinstance(objective, str) else objective
     mix: dict[str, float] = {}
     for name, weight in given.items():

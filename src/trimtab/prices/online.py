@@ -108,7 +108,7 @@ class Learned(Schedule):
         return view.defect if scale is None else view.defect / scale.now(view)
 
     def pools(self, n: int) -> Tensor | None:
-        """Return who shares the budget, (n,): all but the control, once there are prices."""
+        """Return the pool of each sample, (n,): all but the control share one, once there are prices."""
         shared = isinstance(self.budget, PerBatch) and self.price is not None
         return -self.control.long() if shared and not bool(self.control.all()) else None
 
@@ -285,7 +285,7 @@ class Learner:
         self._recent: list[float] = []  # mean path error of the control by run
 
     def __repr__(self) -> str:
-        """Return one line."""
+        """Return a one-line summary."""
         return f"Learner({self.budget!r}, {self.samples} samples in {self.runs} runs)"
 
     def prepare(self, constraint: Constraint, n_steps: int, closing: Closing, unit: Unit | None) -> None:
@@ -343,7 +343,7 @@ class Learner:
         return min(round(spend * each), n_steps - paid), paid * max(1, round(each))
 
     def _arm(self, n: int) -> str:
-        """Return what the next run's samples follow, but for the control; see `Learned`."""
+        """Return the name of the rule that the next run follows, except for its control samples; see `Learned`."""
         if "projection" not in self.prices:
             return "control"
         if self.quality is not None:
@@ -486,7 +486,7 @@ class Learner:
             Learner(PerBatch(budget=0.25, rows='any'), 0 samples in 0 runs)
         """
         if self.base is not None:
-            raise ValueError("this learner is a worker's; merge the workers first, and make workers of the result")
+            raise ValueError("a worker cannot make workers; call worker() of its learner, or of the result of merge()")
         one = Learner(self.budget, quality=self.quality, tolerance=self.tolerance, seed=seed)
         one.made_for, one.iterates, one.base = dict(self.made_for), self.iterates, self
         one.prices, one.expected, one.pace = dict(self.prices), self.expected, self.pace
@@ -503,7 +503,10 @@ class Learner:
         everyone = (self, *others) if self.base is None else (self.base, self, *others)
         for one in everyone:
             if one.budget != self.budget or (one.made_for and self.made_for and one.made_for != self.made_for):
-                raise ValueError("learners of another budget or problem cannot be merged")
+                raise ValueError(
+                    f"merged learners must have the same budget and problem: got {one.budget!r} for {one.made_for} and "
+                    f"{self.budget!r} for {self.made_for}"
+                )
             merged.made_for = merged.made_for or dict(one.made_for)
             merged.runs, merged.samples = merged.runs + one.runs, merged.samples + one.samples
             merged.calls += one.calls
@@ -620,7 +623,7 @@ def _pace(steps: Steps, table: Tensor) -> Tensor:
 
 
 def _counts(pace: Tensor, n: int, spend: int) -> tuple[int, ...]:
-    """Return how many of n samples to correct at each step, (T',), at a pace (T',), so that n * spend are in all."""
+    """Return how many of n samples to correct at each step, in proportion to `pace`, (T',); the sum is n * spend."""
     counts: list[int] = []
     left = n * spend
     due = (pace.cumsum(0) / pace.sum() * left).round().long().tolist()

@@ -71,14 +71,14 @@ class Price:
         for name in ("method", "objective", "fingerprint", "version", "closing"):
             check_type(getattr(self, name), str, f"{name} of prices")
         if self.closing not in ("", *get_args(Closing)):
-            raise ValueError(f"the closing of prices is 'paid', 'free', 'none' or '' for any: got {self.closing!r}")
+            raise ValueError(f"closing of prices must be 'paid', 'free', 'none' or '' for any: got {self.closing!r}")
         if not isinstance(self.seeds, tuple) or not all(isinstance(seed, int) for seed in self.seeds):
-            raise ValueError(f"seeds of prices are a tuple of whole numbers: got {self.seeds!r:.60}")
+            raise ValueError(f"the seeds of prices must be a tuple of whole numbers: got {self.seeds!r:.60}")
         for name in ("notes", "made_for"):
             check_type(getattr(self, name), Mapping, f"{name} of prices")  # type: ignore[type-abstract]
 
     def __repr__(self) -> str:
-        """Return one line."""
+        """Return a one-line summary."""
         return (
             f"{type(self).__name__}(T={self.n_steps}, budgets up to {self.budget}, method={self.method!r}, "
             f"objective={self.objective!r}, {len(self.seeds)} calibration seeds{self._cost()})"
@@ -131,7 +131,7 @@ class Price:
         return PricedSchedule(self, budget) if isinstance(self, Thresholds) else Planned(self, budget)
 
     def resample(self, n_steps: int, keep: Keep = "count") -> Self:
-        """Return the same price for another number of steps, which loses a little.
+        """Return the price for another number of steps; it is a little worse than one calibrated for them.
 
         Step t of S takes the price of the step of T that ends at the same share of the run.
 
@@ -232,7 +232,7 @@ class Thresholds(Price):
         _check_table(self.table)
         T, columns = self.table.shape
         if self.unit not in get_args(Unit):
-            raise ValueError(f"the unit of prices is 'projection' or 'iteration': got {self.unit!r}")
+            raise ValueError(f"the unit of prices must be 'projection' or 'iteration': got {self.unit!r}")
         check_integer(self.closing_reserve, "closing_reserve of prices", 1)
         if self.unit == "projection" and columns - 1 > T:
             raise ValueError(f"a table for B = {columns - 1} corrections does not fit T = {T} steps")
@@ -250,7 +250,7 @@ class Thresholds(Price):
                 )
 
         if self.interval is not None and self.interval.shape != (2, T, columns):
-            raise ValueError(f"an interval is (2, T, B + 1): got {tuple(self.interval.shape)} for {(T, columns)}")
+            raise ValueError(f"interval must have shape {(2, T, columns)}: got {tuple(self.interval.shape)}")
 
     @property
     def _size(self) -> tuple[int, int]:
@@ -271,12 +271,12 @@ class Thresholds(Price):
     def keep_last(self, steps: int) -> Thresholds:
         """Return the same prices with one correction kept back for each of the last steps.
 
-        A sample that spends its budget early lands far from feasible. With so many corrections kept back it is
-        corrected at each of the last steps before a paid closing projection, and by these prices before. Budgets stay
-        exact; one of at most that many corrections is spent at the very last steps.
+        A sample that spends its budget early lands far from feasible. Here these prices spend all but k corrections,
+        and the sample is corrected at each of the k steps before a paid closing projection. Budgets stay exact; a
+        budget of k or less is spent on the last steps alone.
 
         Args:
-            steps: How many, k; 0 changes nothing.
+            steps: k, the number of last steps; 0 changes nothing.
 
         Example:
             >>> import trimtab as tt
@@ -360,9 +360,9 @@ class Plan(Price):
         super().__post_init__()
         masks = check_type(self.masks, Tensor, "the masks of a plan")
         if masks.dtype != torch.bool or masks.ndim != 2 or 0 in masks.shape or len(masks) - 1 > masks.shape[1]:
-            raise ValueError(f"a plan is (B + 1, T) bool with B <= T: got {tuple(masks.shape)} of {masks.dtype}")
+            raise ValueError(f"a plan must be (B + 1, T) bool with B <= T: got {tuple(masks.shape)} of {masks.dtype}")
         if not torch.equal(masks.sum(dim=1).cpu(), torch.arange(len(masks))):
-            raise ValueError("row b of a plan must hold exactly b steps")
+            raise ValueError(f"row b of a plan must hold exactly b steps: got {masks.sum(dim=1).tolist()} steps")
 
     @property
     def _size(self) -> tuple[int, int]:
@@ -438,8 +438,8 @@ class Raced(Price):
         kinds = {(part.n_steps, part.unit, part.closing_reserve) for part in self.parts}
         if len(kinds) != 1:
             raise ValueError(
-                "a race has at least one winner, all of the same number of steps, unit and closing_reserve: got "
-                f"{sorted(kinds)}"
+                "the winners of a race must be one or more prices of the same number of steps, unit and "
+                f"closing_reserve: got {sorted(kinds)}"
             )
         known, served = set(range(len(self.parts))), min(part.budget for part in self.parts)
         if len(winner) - 1 > served or not set(winner.tolist()) <= known:
@@ -448,7 +448,7 @@ class Raced(Price):
             raise ValueError(f"spend must have the shape of winner: got {tuple(self.spend.shape)}")
 
     def __repr__(self) -> str:
-        """Return one line."""
+        """Return a one-line summary."""
         names = ", ".join(dict.fromkeys(part.method for part in self.parts))
         return f"Raced(T={self.n_steps}, budgets up to {self.budget}, by {self.objective!r}: {names}{self._cost()})"
 
@@ -484,7 +484,10 @@ class Raced(Price):
         return own.price.at(replace(budget, budget=own.budget)) if isinstance(budget, PerBatch) else own
 
     def part_at(self, i: int, budget: int | Tensor) -> PricedSchedule:
-        """Return the schedule of one part for what is spent of a budget; looking at defects is paid from it."""
+        """Return the schedule of part i for a budget.
+
+        The part may spend less than the budget: `spend` says how much. If it measures defects, it also pays for those.
+        """
         if self.spend is not None:
             budget = self.spend[budget] if isinstance(budget, Tensor) else int(self.spend[budget])
         known: dict[str, Any] = {
@@ -518,7 +521,7 @@ class Raced(Price):
         }
 
     def _affordable(self, looks: int, winner: Tensor) -> Tensor:
-        """Return the winners, (B' + 1,), with fixed times for budgets that so many looks would use up."""
+        """Return the winners, (B' + 1,), with fixed times at budgets that measuring defects would use up."""
         blind = [i for i, part in enumerate(self.parts) if not isinstance(part, Thresholds)]
         if not looks or not blind:
             return winner
@@ -561,7 +564,7 @@ def inner_size(n_steps: int, budget: int, closing: str) -> tuple[int, int]:
 
 
 def with_closing(table: Tensor, closing_reserve: int) -> Tensor:
-    """Return a table for one step more, at which everything is corrected from the budget that is kept for it.
+    """Add a last step to a table, at which every sample is corrected from the budget reserved for it.
 
     Args:
         table: (T, B + 1).
@@ -580,10 +583,10 @@ def with_closing(table: Tensor, closing_reserve: int) -> Tensor:
 
 def _check_table(table: object) -> None:
     if not isinstance(table, Tensor):
-        raise ValueError(f"a threshold table is a (T, B + 1) tensor of floats: got {type(table).__name__}")
+        raise ValueError(f"a threshold table must be a (T, B + 1) tensor of floats: got {type(table).__name__}")
     if table.ndim != 2 or 0 in table.shape or not table.is_floating_point():
         raise ValueError(
-            f"a threshold table is (T, B + 1) floats with T >= 1: got {tuple(table.shape)} of {table.dtype}"
+            f"a threshold table must be (T, B + 1) floats with T >= 1: got {tuple(table.shape)} of {table.dtype}"
         )
     if bool(table.isnan().any()):
         t, b = table.isnan().nonzero()[0].tolist()

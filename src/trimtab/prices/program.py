@@ -126,9 +126,14 @@ def solve_iterations(steps: IterationSteps, budget: int, weights: Tensor | None 
     value = np.zeros((budget + 1, k))
 
     def bought(t: int, stay: Array, after: Array | None, cost: int, prices: Array) -> Array:
-        """Return the value of a state with each budget, (B + 1, k), and write the prices, (B + 1,).
+        """Return V at each budget and node, (B + 1, k), and write the price of an iteration at each budget.
 
-        `after` is the value after the iteration, or None if it is the value that is being computed.
+        Args:
+            t: The step.
+            stay: U, the value without an iteration, (B + 1, k).
+            after: The value after an iteration, (B + 1, k); None if it is V itself.
+            cost: Units that the iteration takes.
+            prices: Receives the prices, (B + 1,).
         """
         found = stay.copy()
         after = found if after is None else after

@@ -40,7 +40,7 @@ def quantile_table(defects: Tensor, budget: int) -> Tensor:
     """
     check_type(defects, Tensor, "calibration defects")
     if defects.ndim != 2 or 0 in defects.shape:
-        raise ValueError(f"calibration defects are (T, n) with T, n >= 1: got {tuple(defects.shape)}")
+        raise ValueError(f"calibration defects must be (T, n) with T, n >= 1: got {tuple(defects.shape)}")
     T, n = defects.shape
     check_integer(budget, f"a budget of corrections in T = {T} steps", 0, T)
     values = defects.detach().cpu().double().numpy()
@@ -130,7 +130,7 @@ def paper_prices(runs: Iterable[Rollout], budget: Budget = 1.0) -> Thresholds:
         2
     """
     if not isinstance(runs, Iterable):
-        raise TypeError(f"runs to calibrate from are a list of rollouts: got {runs!r:.60}")
+        raise TypeError(f"runs must be a list of rollouts: got {runs!r:.60}")
     runs = [check_type(run, Rollout, "a run to calibrate from", "rollout(…) returns one") for run in runs]
     if not runs:
         raise ValueError("no runs to calibrate from: give the rollouts of at least one run with Terminal()")

@@ -269,7 +269,10 @@ class _Gap(NamedTuple):
     ranks: float
 
     def is_ahead(self, errors: float, margin: float = 0.0) -> bool:
-        """Return whether the first costs less, beyond a margin and so many standard errors, more of few samples."""
+        """Return whether the first costs less, by more than a margin and `errors` standard errors.
+
+        With few samples more standard errors are required.
+        """
         more = 1 + (errors**2 + 1) / (4 * max(self.n - 1, 1.0))  # as the quantiles of Student's t
         return self.plain < 0 and self.mean < -margin - errors * more * self.se
 
@@ -291,7 +294,10 @@ class _Scores:
         self.rounds = rounds
 
     def gap(self, name: str, other: str, k: int | None = None) -> _Gap:
-        """Return how much more one costs than the other in the rounds of both; in range k neighbours count a little."""
+        """Return how much more `name` costs than `other` in the rounds that have both.
+
+        With k, the gap is that of the k-th range of budgets; nearby ranges have a small weight.
+        """
         both = [one for one in self.rounds if name in one.costs and other in one.costs]
         place = torch.cat([one.place for one in both])
         costs = [torch.cat([one.costs[each] for one in both]) for each in (name, other)]
@@ -311,13 +317,13 @@ class _Scores:
         return _Gap(float(mean), se, n, float((weight * plain).sum() / total), signed)
 
     def ahead_of_even(self, name: str, k: int | None = None) -> list[float]:
-        """Return by which share of even spacing's cost a candidate is ahead of it, and the standard error."""
+        """Return how much less a candidate costs than even spacing, as a share of its cost, and the standard error."""
         gap = self.gap(name, EVEN, k)
         return [0.0 - gap.mean, gap.se]
 
 
 def _second_round(scores: _Scores, names: list[str]) -> list[str]:
-    """Return even spacing, and the few that lower the cost most if each range is served by the best of them."""
+    """Return even spacing and the few candidates that lower the cost most, with the best of them in each range."""
     costs = {name: torch.tensor([scores.gap(name, EVEN, k).mean for k in range(_RANGES)]) for name in names}
     kept, best = [EVEN], torch.zeros(_RANGES)
     while len(kept) < _SECOND_ROUND:

@@ -47,7 +47,7 @@ class StationaryPrice(Schedule):
     prices: Tensor
 
     def __repr__(self) -> str:
-        """Return one line."""
+        """Return a one-line summary."""
         return f"StationaryPrice(rate={self.rate:g}, burst={self.burst:g}, {len(self.levels)} levels)"
 
     def decide(self, view: StepView) -> Tensor:
@@ -99,7 +99,7 @@ def calibrate_rate(
     check_integer(n_steps, "n_steps", most=MOST_STEPS)
     check_integer(batches, "batches")
     if not (0 < check_number(rate, "rate") <= 1 and 1 <= check_number(burst, "burst") < math.inf):
-        raise ValueError(f"rate is in (0, 1] and burst at least 1: got {rate} and {burst}")
+        raise ValueError(f"rate must be in (0, 1] and burst at least 1: got {rate} and {burst}")
     if burst / rate > _MOST_LEVELS:
         raise ValueError(
             f"a bucket of {burst:g} fills at a rate of {rate:g} in {burst / rate:.3g} steps, each with its own price, "

@@ -26,12 +26,12 @@ class Traced(Protocol):
 
     @property
     def defects(self) -> Tensor:
-        """Of the proposals, (T, n)."""
+        """The defects of the proposals, (T, n)."""
         ...
 
     @property
     def residuals(self) -> Tensor:
-        """Of the states kept, (T, n)."""
+        """The defects of the states after the decisions, (T, n)."""
         ...
 
     @property

@@ -92,7 +92,7 @@ def estimate_transitions(runs: Sequence[Traced], sample_scale: SampleScale | Non
 
 
 def _differences(estimates: Sequence[Array]) -> tuple[Array, Array]:
-    """Return by how much the means of each estimate (k, m) differ from the coarser one's, squared, and by chance."""
+    """Return the squared differences of successive estimates' means, each (k, m), and those expected by chance."""
     means, chance = np.empty((2, len(estimates), NODES))
     for i, each in enumerate(estimates):
         means[i] = each.mean(axis=1)
@@ -128,7 +128,13 @@ def interpolation_weights(nodes: Array, x: Array) -> Array:
 
 
 def neighbours(x: Array, at: Array, count: int) -> tuple[NDArray[np.intp], int]:
-    """Return where the `count` neighbours (or all) of each of `at` (k,) start in ascending x (m,), and their number."""
+    """Return the index of the first neighbour of each point, (k,), and the number of neighbours.
+
+    Args:
+        x: Sorted values, (m,).
+        at: Points whose neighbours in x are wanted, (k,).
+        count: The number of neighbours; all of x if it has fewer.
+    """
     count = min(count, len(x))
     return (np.searchsorted(x, at) - count // 2).clip(0, len(x) - count), count
 
@@ -186,7 +192,7 @@ class Pools:
     """
 
     def __init__(self, runs: Sequence[Traced], sample_scale: SampleScale | None = None) -> None:
-        """Put the runs side by side."""
+        """Concatenate the runs along the samples, and scale their defects."""
         defects, residuals = (
             torch.cat([getattr(run, name) for run in runs], dim=1).cpu().double() for name in ("defects", "residuals")
         )

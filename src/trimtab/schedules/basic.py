@@ -201,7 +201,7 @@ class Fixed(_Timed):
 
     @cached_property
     def budget(self) -> int | Tensor | None:
-        """Return what the mask spends, with a closing projection if the last step is not in it; None for steps."""
+        """Return what the mask spends, plus a closing projection if it leaves out the last step; None for steps."""
         if not isinstance(self.mask, Tensor):
             return None
         spent = self.mask.sum(dim=0) + ~self.mask[-1]
@@ -265,7 +265,7 @@ class Window(_Timed):
             check_number(value, f"Window: {name}, a step (a whole number) or a fraction of T,", 0.0, most)
             object.__setattr__(self, name, int(value) if most > 1 else float(value))
         if type(self.start) is type(self.stop) and self.start >= self.stop:
-            raise ValueError(f"Window: the start comes before the stop: got {self.start} and {self.stop}")
+            raise ValueError(f"Window: start must be below stop: got {self.start} and {self.stop}")
 
     def steps(self, n_steps: int) -> range:
         """Return the steps of the window in a rollout of `n_steps`; fractions are rounded to the nearest step."""
@@ -295,12 +295,12 @@ def windows(budget: Budget, n_steps: int, closing: Literal["paid", "free"] = "pa
         [(0, 3), (1, 4), (2, 5)]
     """
     if closing not in ("paid", "free"):
-        raise ValueError(f"closing is 'paid' or 'free': got {closing!r}")
+        raise ValueError(f"closing must be 'paid' or 'free': got {closing!r}")
     check_integer(n_steps, "n_steps", most=MOST_STEPS)
     b = corrections(budget, n_steps)
     if isinstance(b, Tensor) or budget is None:
         got = "None" if budget is None else "a tensor"
-        raise ValueError(f"windows: one budget for all samples is needed, a count or a fraction: got {got}")
+        raise ValueError(f"windows needs one budget for all samples, a count or a fraction: got {got}")
     latest = n_steps - b
     length = b - 1 if closing == "paid" else b
     early = [Window(start, start + length) for start in range(latest)] if length > 0 else []
@@ -396,7 +396,7 @@ class RandomRamp(_Spread):
         check_number(low, "the low level of RandomRamp")
         check_number(high, "the high level of RandomRamp")
         if not -math.inf < low < high < math.inf:
-            raise ValueError(f"RandomRamp: the low level is below the high one: got {low} and {high}")
+            raise ValueError(f"RandomRamp: low must be below high: got {low} and {high}")
         return cls(budget, ((high - levels) / (high - low)).clamp(0, 1), seed)
 
     def _due(self, view: StepView) -> Tensor:

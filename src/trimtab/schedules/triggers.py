@@ -95,7 +95,7 @@ class _PerSample(FrozenSchedule):
         value, what = getattr(self, self._name), f"{type(self).__name__}: {self._name}"
         if isinstance(value, Tensor):
             if value.ndim != 1 or not value.is_floating_point() or not bool((value >= 0).all()):
-                raise ValueError(f"{what} is a number of at least 0, or one for each sample: got {value!r}")
+                raise ValueError(f"{what} must be a number of at least 0, or one for each sample: got {value!r}")
         else:
             check_number(value, what, 0.0)
 
@@ -195,7 +195,7 @@ class AboveNoise(FrozenSchedule):
         h = self.thresholds
         if not isinstance(h, Tensor) or h.ndim not in (1, 2) or not h.is_floating_point():
             got = f"{tuple(h.shape)} of {h.dtype}" if isinstance(h, Tensor) else type(h).__name__
-            raise ValueError(f"AboveNoise: thresholds are a (T,) or (T, n) tensor of floats: got {got}")
+            raise ValueError(f"AboveNoise: thresholds must be a (T,) or (T, n) tensor of floats: got {got}")
         if not bool((h >= 0).all()):  # False for NaN
             raise ValueError("AboveNoise: thresholds are at least 0")
 

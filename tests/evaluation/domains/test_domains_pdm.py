@@ -74,7 +74,7 @@ def test_samples_whose_projection_fails_are_counted_and_none_is_lost() -> None:
         ({"defect": "segment-dept"}, "did you mean 'segment-depth'"),
         ({"inner_steps": 0}, "inner_steps .* at least 1: got 0"),
         ({"effective_from": "a"}, "effective_from, a noise level, must be a whole number"),
-        ({"checkpoint": 3}, "checkpoint is the path of a file: got 3"),
+        ({"checkpoint": 3}, "checkpoint must be the path of a file: got 3"),
         ({"backend": "ipop"}, "did you mean 'ipopt'"),
         ({"workers": -1}, "at least 0: got -1"),
     ],

@@ -111,7 +111,7 @@ def test_only_schedules_that_spend_a_unit_are_run_in_it():
         study_tasks(replace(SMALL, unit="iteration"))
     with pytest.raises(ValueError, match="inexact does not spend projections"):
         study_tasks(replace(SMALL, schedules=ITERATED))
-    with pytest.raises(ValueError, match="the unit of a study is"):
+    with pytest.raises(ValueError, match="the unit of a study must be"):
         replace(SMALL, unit="seconds")
     assert Study.from_facts(ITERATIONS.facts()) == ITERATIONS
 

@@ -106,7 +106,7 @@ def test_a_schedule_that_is_not_the_one_asked_for_is_found_out(direct):
     verify(PERIODIC, tt.Periodic(0.25), direct["periodic"], torch.full((3,), 25))
     with pytest.raises(StudyError, match="not those of the schedule asked for"):
         verify(PERIODIC, tt.Terminal(), direct["periodic"], torch.full((3,), 25))
-    with pytest.raises(StudyError, match="30 corrections was asked for, 25 were spent"):
+    with pytest.raises(StudyError, match="30 corrections to be spent: got 25"):
         verify(PERIODIC, tt.Periodic(0.25), direct["periodic"], torch.tensor([25, 30, 25]))
 
 

@@ -366,7 +366,7 @@ def test_a_wrong_command_is_answered_with_one_line(tmp_path, capsys, monkeypatch
         (("calibrate", "--sampler", MINE, "--higher-is-better", "--out", "{folder}/p"), "needs --quality"),
         (
             ("advise", "--sampler", MINE, "--quality", "examples/my_sampler.py:length"),
-            "a quality is given as package.module:function, the dotted name of a module and a function in it: got "
+            "a quality must be given as package.module:function, the dotted name of a module and a function in it: got "
             "'examples/my_sampler.py:length' (perhaps examples.my_sampler:length?)",
         ),
         (("advise", "--sampler", MINE, "--quality", "examples.my_sampler:length"), "unknown function of examples.my"),
@@ -376,7 +376,7 @@ def test_a_wrong_command_is_answered_with_one_line(tmp_path, capsys, monkeypatch
         (("advise", "--sampler", MINE, "--window", "1.5"), "or a fraction of T, must be a number from 0 to 1"),
         (
             ("advise", "--sampler", MINE, "--window", "half"),
-            "--window is a fraction of the steps like 0.25, or a whole",
+            "--window must be a fraction of the steps like 0.25, or a whole",
         ),
         (("calibrate", "--sampler", MINE, "--out", "{folder}", "--overwrite"), "is a folder"),
         (("advise", "--sampler", MINE, "--save", "{folder}", "--overwrite"), "is a folder"),

@@ -37,7 +37,7 @@ def test_a_number_that_cuts_a_group_is_refused_and_those_beside_it_named():
         whole_groups(THREES, 1_000_000, 16)
     with pytest.raises(ValueError, match=r"such as 3$"):
         whole_groups(THREES, 0, 2)
-    with pytest.raises(ValueError, match="as 999999 and 1000000 belong together"):
+    with pytest.raises(ValueError, match="as 999999 and 1000000 are of one group"):
         check_whole_groups(THREES, range(1_000_000, 1_000_006))
 
 

@@ -191,7 +191,7 @@ class AvoidObstacles(Constraint):
         check_states(x, "AvoidObstacles", ("C", "W"), samples=samples)
         if x.shape[1] < 2 or x.shape[2] < 2:
             raise ValueError(
-                "trajectories are (n, C, W) with x and y in channels 0 and 1 and at least two waypoints: got "
+                "trajectories must be (n, C, W) with x and y in channels 0 and 1 and at least two waypoints: got "
                 f"{tuple(x.shape)}"
             )
 

@@ -42,7 +42,7 @@ class Obstacles:
             circles, boxes = torch.as_tensor(self.circles), torch.as_tensor(self.boxes)
         except (TypeError, ValueError, RuntimeError) as error:
             raise TypeError(
-                "circles and boxes are tensors of numbers, one obstacle per row: got "
+                "circles and boxes must be tensors of numbers, one obstacle per row: got "
                 f"{self.circles!r:.60} and {self.boxes!r:.60}"
             ) from error
         for name, value, columns in (("circles", circles, "x, y, r"), ("boxes", boxes, "xmin, ymin, xmax, ymax")):

@@ -61,7 +61,7 @@ class View:
         check_callable(self.points, "the points of a view", "points(states)")
         axes = self.axes
         if not isinstance(axes, tuple) or len(axes) not in (2, 3) or not all(isinstance(axis, str) for axis in axes):
-            raise ValueError(f"the axes of a view are the names of two or three coordinates: got {axes!r:.60}")
+            raise ValueError(f"the axes of a view must be the names of two or three coordinates: got {axes!r:.60}")
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Domain:
 
     @property
     def looks(self) -> View:
-        """Return the view, or one of the first two numbers of the state if there is none."""
+        """Return the view; without one, a view of the first two numbers of the state."""
         return self.view or View(self.name)
 
 

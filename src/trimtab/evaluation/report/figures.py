@@ -85,7 +85,7 @@ def write_figures(files: RunFiles, summary: Summary) -> list[Path]:
 
 
 def _by_dynamics(study: Study) -> dict[str, list[str]]:
-    """Return the domains of each frontier by the ending of its name: one figure per kind of dynamics, one for PDM."""
+    """Return the domains of each frontier figure, by the suffix of its file name: one figure per kind of dynamics."""
     groups: dict[str, list[str]] = {}
     several = len({dynamics_of(name) for name in study.domains} - {None}) > 1
     for name in study.domains:
@@ -97,7 +97,7 @@ def _by_dynamics(study: Study) -> dict[str, list[str]]:
 
 
 def _first(study: Study, bases: Sequence[str]) -> str | None:
-    """Return the first domain of a study, of any dynamics, that has the first of these bases it has at all."""
+    """Return a study's domain for the first of `bases` that it has, with any dynamics; None if it has none."""
     return next((name for base in bases for name in study.domains if base_of(name) == base), None)
 
 
@@ -153,7 +153,7 @@ _IN_PAPER = {"periodic": "periodic in the paper", "adaptive:paper": "adaptive in
 
 
 def _reported(axis: Any, summary: Summary, name: str, metric: str) -> None:
-    """Draw the paper's numbers as hollow diamonds; far above ours they are written, to keep the curves readable."""
+    """Draw the paper's numbers as hollow diamonds, or write them as text if they are far above the curves."""
     paper = reported_beside("table1", name, summary["config"])
     if not paper or metric not in paper or "adaptive:paper" not in summary["domains"][name]["schedules"]:
         return

@@ -308,7 +308,7 @@ def _as_script_text(value: object) -> str:
 
 
 def _clean(value: Any, digits: int = 7) -> Any:
-    """Return a value for JSON: None for NaN and infinities, and so many digits of every number."""
+    """Return a value for JSON: None for NaN and infinities, and numbers with `digits` significant digits."""
     if isinstance(value, float):
         return float(f"{value:.{digits}g}") if math.isfinite(value) else None
     if isinstance(value, Mapping):

@@ -382,7 +382,7 @@ def _three(nepe: Sequence[float | None], gain: Cell) -> list[Cell]:
 
 
 def quality(summary: Summary) -> list[Table]:
-    """Return how good the final states are by their domain's measures, beside their distance to stepwise correction."""
+    """Return a table of the final states by their domain's measures, and their distance to stepwise correction."""
     tables = []
     for name, content in summary["domains"].items():
         if "quality" not in content:
@@ -407,7 +407,7 @@ def quality(summary: Summary) -> list[Table]:
 
 
 def final_samples(summary: Summary) -> list[Table]:
-    """Return how near final samples are to those of full projection, one by one and as a distribution."""
+    """Return a table of the distance of final samples to those of full projection, paired and as a distribution."""
     rows: list[Row] = []
     notes = []
     for name, content in summary["domains"].items():
@@ -459,7 +459,7 @@ def _by_chance(apart: Mapping[str, Any]) -> str:
 
 
 def tails(summary: Summary) -> list[Table]:
-    """Return how much a few samples decide each mean at the table's budget; none if the summary does not say."""
+    """Return a table of how much each mean depends on a few samples; none if the summary does not say."""
     rows: list[Row] = []
     for name, content in summary["domains"].items():
         for key, by_metric in content.get("tails", {}).items():
@@ -513,7 +513,7 @@ def diagnostics(summary: Summary) -> Table:
 
 
 def _spending(summary: Summary) -> str:
-    """Return what every task checks about its budgets."""
+    """Return a note on what every task checks about its budgets."""
     closing = "included" if _closing_is_paid(summary) else "not included"
     if in_iterations(summary):
         return (

@@ -67,7 +67,7 @@ def part_of(run: Rollout, rows: slice) -> Rollout:
 
 
 def ends_of_groups(made: Domain, first: int, stop: int) -> list[int] | None:
-    """Return the seeds from `first` to `stop`, inclusive, at which a group ends before; None without groups.
+    """Return the seeds from `first` to `stop`, inclusive, that directly follow the end of a group; None without groups.
 
     Example:
         >>> import trimtab as tt
@@ -110,7 +110,7 @@ def check_whole_groups(made: Domain, seeds: range) -> None:
     if next_end(made, seeds.start) != seeds.start:
         raise ValueError(
             f"{made.name}: the seeds {seeds.start} to {seeds.stop - 1} cut a group in two, as {seeds.start - 1} and "
-            f"{seeds.start} belong together; start with a whole group"
+            f"{seeds.start} are of one group; start with a whole group"
         )
     more = next_end(made, seeds.stop)
     if more != seeds.stop:
@@ -118,7 +118,7 @@ def check_whole_groups(made: Domain, seeds: range) -> None:
         fitting = " or ".join(str(number) for number in [*fewer[-1:], more - seeds.start])
         raise ValueError(
             f"{made.name}: {len(seeds)} seeds from {seeds.start} on cut a group in two, as {seeds.stop - 1} and "
-            f"{seeds.stop} belong together; take a number of seeds that whole groups fill, such as {fitting}"
+            f"{seeds.stop} are of one group; give a number of seeds that ends with a whole group, such as {fitting}"
         )
 
 

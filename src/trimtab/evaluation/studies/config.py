@@ -134,11 +134,11 @@ class Study:
         if not self.domains or len(set(self.domains)) != len(self.domains):
             raise ValueError(f"a study needs domains, each named once: got {list(self.domains)}")
         if self.unit not in get_args(Unit):
-            raise ValueError(f"the unit of a study is 'projection' or 'iteration': got {self.unit!r}")
+            raise ValueError(f"the unit of a study must be 'projection' or 'iteration': got {self.unit!r}")
         if self.closing not in ("paid", "free") or (self.closing == "paid" and self.unit == "iteration"):
             raise ValueError(
-                "the closing projection of a study is 'paid' or 'free', and 'free' if budgets count iterations: got "
-                f"{self.closing!r} with budgets of {self.unit}s"
+                "the closing projection of a study must be 'paid' or 'free', and 'free' if budgets count iterations: "
+                f"got {self.closing!r} with budgets of {self.unit}s"
             )
         if list(self.budgets) != sorted(set(self.budgets)) or not self.budgets:
             raise ValueError(f"budgets must be fractions of T in ascending order: got {list(self.budgets)}")

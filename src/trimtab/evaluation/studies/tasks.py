@@ -197,7 +197,7 @@ def domain_of(task: Task) -> Domain:
 
 
 def _source_of(task: Task, record: Mapping[str, Any]) -> Source:
-    """Return where a domain comes from: settings from its record, code from the caller only."""
+    """Return the source of a domain: its settings come from the record, its code only from the caller."""
     settings = json.dumps(record.get("settings", {}), sort_keys=True)
     if task.domain in DOMAINS:
         return Source(task.domain, "", settings)

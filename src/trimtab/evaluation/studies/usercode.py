@@ -121,7 +121,7 @@ def split(spec: str, what: str = "a sampler") -> tuple[str, str]:
         part = "factory" if what == "a sampler" else "function"
         dotted = module.removesuffix(".py").replace("/", ".").strip(".")
         raise ValueError(
-            f"{what} is given as package.module:{part}, the dotted name of a module and a function in it: got "
+            f"{what} must be given as package.module:{part}, the dotted name of a module and a function in it: got "
             f"{spec!r} (perhaps {dotted or 'package.module'}:{function or part}?)"
         )
     return module, function

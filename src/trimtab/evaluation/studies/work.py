@@ -153,7 +153,10 @@ _KINDS = {"calibrate": _calibrate, "reference": _reference, "rollout": _rollout}
 
 
 def verify(task: Task, schedule: Schedule, run: Rollout, wanted: Tensor) -> None:
-    """Check that a replay makes the recorded decisions, and that every budget was spent: exactly, if it can be."""
+    """Check that a replay makes the recorded decisions and that no budget was exceeded.
+
+    Schedules that spend exactly their budget must have spent all of it.
+    """
     if not torch.equal(replay(schedule, run), run.projected if run.unit == "projection" else run.iterations.long()):
         raise StudyError(f"{task.name}: the recorded decisions are not those of the schedule asked for")
     by_decider = run.grouped().spent
@@ -167,7 +170,7 @@ def verify(task: Task, schedule: Schedule, run: Rollout, wanted: Tensor) -> None
     if len(wrong):
         asked, spent = int(wanted[wrong[0]]), int(by_decider[wrong[0]])
         what = "corrections" if run.unit == "projection" else "iterations"
-        raise StudyError(f"{task.name}: a budget of {asked} {what} was asked for, {spent} were spent")
+        raise StudyError(f"{task.name}: expected a budget of {asked} {what} to be spent: got {spent}")
 
 
 def _distances_along(run: Rollout, reference: Rollout, distance: Distance, k: int) -> Tensor:

@@ -315,7 +315,7 @@ def make(
     """
     for name, path in (("checkpoint", checkpoint), ("circles", circles)):
         if not isinstance(path, str | Path | None):
-            raise TypeError(f"{name} is the path of a file: got {path!r:.60} of type {type(path).__name__}")
+            raise TypeError(f"{name} must be the path of a file: got {path!r:.60} of type {type(path).__name__}")
     model = load_model(checkpoint)
     check_integer(eligible_from, "eligible_from, a noise level,", 0, model.settings.levels - 1)
     if inner_steps is not None:

@@ -256,7 +256,7 @@ def _shortcut(noise: Noise, points: Tensor, circles: Tensor, margin: Tensor, rou
 
 
 def _smooth(points: Tensor, circles: Tensor, margin: Tensor, rounds: int = 40, stiffness: float = 2000.0) -> Tensor:
-    """Straighten paths (n, k, 2) like a springy wire and push them out of the obstacles, in turn; the ends stay.
+    """Straighten paths (n, k, 2) and push them out of the obstacles, in turn; the ends stay.
 
     The result is not checked: a wire between two obstacles may still touch one.
     """

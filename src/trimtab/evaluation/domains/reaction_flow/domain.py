@@ -217,7 +217,7 @@ class CleanBalance(Constraint):
         return answer._replace(x=torch.stack([answer.x, x[:, 1]], dim=1))
 
     def cheaper(self) -> dict[str, Constraint]:
-        """Offer what the balance offers."""
+        """Return the cheaper variants of the balance, for the clean field."""
         return {name: CleanBalance(other) for name, other in self.balance.cheaper().items()}
 
     def take(self, rows: Tensor) -> CleanBalance:

@@ -200,7 +200,7 @@ class MassBalance(Constraint):
         return Improvement(y, self.defect(y), done, (target, multiplier))
 
     def cheaper(self) -> dict[str, Self]:  # type: ignore[override]  # read, never written
-        """Offer a looser tolerance."""
+        """Return a variant with a looser tolerance."""
         looser = 100 * self.tolerance
         return {f"a tolerance of {looser:.0e}": with_settings(self, tolerance=looser)}
 
