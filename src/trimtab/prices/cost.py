@@ -37,10 +37,8 @@ class CalibrationCost(NamedTuple):
         text = f"about {batches}, {self.rollouts:,} rollouts and {self.spent:,} "
         if math.isinf(self.pays_back_after):
             return text + "iterations"
-        return (
-            f"{text}projections, paid back after {self.pays_back_after:,.0f} sample{"s"[: self.pays_back_after > 1]} with {self.budget} of "
-            f"{self.n_steps} projections each"
-        )
+        samples = "1 sample" if self.pays_back_after == 1 else f"{self.pays_back_after:,.0f} samples"
+        return f"{text}projections, paid back after {samples} with {self.budget} of {self.n_steps} projections each"
 
 
 def calibration_cost(
