@@ -18,6 +18,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ CELLS: dict[str, tuple[str, dict[str, Any], int, int]] = {  # calibration and ev
     "reaction-flow": ("reaction-flow", {"n_steps": 50}, 16, 32),
 }
 PLACES = (0.0, 0.5, 1.0)  # of a window, from the earliest to the latest
-Make = Callable[[int, int], tt.Schedule]  # of a budget and a number of samples
+Make = Callable[[int], tt.Schedule]  # of a budget
 Schedules = dict[str, tuple[tt.Schedule, dict[str, Any]]]
 
 
@@ -93,19 +94,17 @@ def schedules_of(cell: Cell) -> list[Schedules]:
     raced = tt.calibrate(problem, most, unit="iteration")
     print(f"  the race in iterations: {raced}", flush=True)
     whole: dict[str, Make] = {
-        "whole, evenly": lambda b, n: tt.Periodic(b),
-        "whole, dp for path": lambda b, n: path.at(b),
-        "whole, default": lambda b, n: default.at(b),
-        **{f"window {place}": lambda b, n, place=place: _window(b, T, place) for place in PLACES},
+        "whole, evenly": tt.Periodic,
+        "whole, dp for path": path.at,
+        "whole, default": default.at,
+        **{f"window {place}": partial(_window, T, place) for place in PLACES},
     }
     budgets = [float(round(share * T)) for share in (0.03, 0.1, 0.25, 0.45, 0.7)]
-    costing = {
-        name: fitted(
-            lambda b, make=make: iterations(_where_calibrated(problem, make(round(b), len(problem)))),  # type: ignore[misc]
-            budgets,
-        )
-        for name, make in whole.items()
-    }
+
+    def costing_of(make: Make) -> Callable[[float], float]:
+        return fitted(lambda b: iterations(_where_calibrated(problem, make(round(b)))), budgets)
+
+    costing = {name: costing_of(make) for name, make in whole.items()}
     reference = problem.rollout(tt.Stepwise()).final
     each = fitted(lambda k: iterations(problem.rollout(Inexact(k))), [1.0, 1.5, 2.0, 3.0, 5.0])
     least = iterations(problem.rollout(Inexact(1.0)))
@@ -115,9 +114,8 @@ def schedules_of(cell: Cell) -> list[Schedules]:
     found = []
     for units in wanted:
         counts = {name: max(1, round(costing[name](units))) for name in whole}
-        n = len(cell.measuring)
-        row: Schedules = {name: (make(counts[name], n), {}) for name, make in whole.items() if "window" not in name}
-        placed = [_window(counts[f"window {place}"], T, place) for place in PLACES]
+        row: Schedules = {name: (make(counts[name]), {}) for name, make in whole.items() if "window" not in name}
+        placed = [_window(T, place, counts[f"window {place}"]) for place in PLACES]
         ends = [problem.distance(problem.rollout(window).final, reference).mean() for window in placed]
         row["whole, last steps"] = placed[-1], {}
         row["whole, best window"] = placed[int(torch.stack(ends).argmin())], {}
@@ -135,10 +133,10 @@ def schedules_of(cell: Cell) -> list[Schedules]:
 
 def _where_calibrated(problem: tt.Problem, schedule: tt.Schedule) -> tt.Rollout:
     """A schedule on the seeds it was calibrated on, where its cost is fitted; nothing is reported of it."""
-    return problem.rollout((lambda view: schedule.decide(view)) if schedule.calibration_seeds else schedule)
+    return problem.rollout(schedule.decide if schedule.calibration_seeds else schedule)
 
 
-def _window(budget: int, n_steps: int, place: float) -> tt.Schedule:
+def _window(n_steps: int, place: float, budget: int) -> tt.Schedule:
     """The stretch of steps that costs so many projections, at a place between the earliest and the latest."""
     found = windows(budget, n_steps)
     return found[round(place * (len(found) - 1))]

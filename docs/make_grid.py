@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -87,7 +88,7 @@ def evaluated(
         ("stepwise", 1.0, tt.Stepwise),
         ("terminal", 0.0, tt.Terminal),
     ]
-    plans += [("periodic", budget, lambda budget=budget: tt.Periodic(budget)) for budget in BUDGETS]
+    plans += [("periodic", budget, partial(tt.Periodic, budget)) for budget in BUDGETS]
     prices: dict[str, Any] = {}
 
     def priced(name: str, budget: float) -> Schedule:
@@ -99,7 +100,7 @@ def evaluated(
         made_of: Schedule = prices[name].at(budget)
         return made_of
 
-    plans += [(name, b, lambda name=name, b=b: priced(name, b)) for name in METHODS for b in BUDGETS]
+    plans += [(name, b, partial(priced, name, b)) for name in METHODS for b in BUDGETS]
     found: dict[tuple[str, float], dict[str, Tensor]] = {}
     for name, budget, schedule in plans:
         if only is not None and (name, budget) not in only:

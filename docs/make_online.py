@@ -182,7 +182,7 @@ def number(value: float) -> str:
     return "" if math.isnan(value) else f"{value:.3f}"
 
 
-def verdict(results: dict[str, dict]) -> str:
+def verdict(results: dict[str, dict[str, Any]]) -> str:
     """Return the sentences on top of the page."""
     usual = {name: found for name, found in results.items() if name not in HOSTILE}
     even, dp, learned = (
@@ -206,7 +206,7 @@ def verdict(results: dict[str, dict]) -> str:
         {behind("behind", "dp, per sample")}; without control samples on {behind("priced behind", "dp, per sample")}."""
 
 
-def page(results: dict[str, dict], repeated: dict[str, list[float]]) -> str:
+def page(results: dict[str, dict[str, Any]], repeated: dict[str, list[float]]) -> str:
     """Return the page."""
     shown = ("even", "dp, per sample", "learned, shared")
     first, second = [], []
@@ -262,16 +262,17 @@ def page(results: dict[str, dict], repeated: dict[str, list[float]]) -> str:
     )
 
 
-def figure(results: dict[str, dict], path: Path) -> None:
+def figure(results: dict[str, dict[str, Any]], path: Path) -> None:
     """Draw what is left against samples drawn, median over samplers, and every sampler's share beside it."""
     orange, blue, grey, red = "#E69F00", "#0072B2", "#555555", "#B2182B"
     long = [found for name, found in results.items() if name not in (*HEAVY, *HOSTILE)]
 
     def of_even(label: str, first: int, last: int) -> float:
         """Return the distance of some batches as a share of even spacing's on the same samples, median of samplers."""
-        return median(
+        shares = [
             sum(found[label]["endpoint"][first:last]) / sum(found["even"]["endpoint"][first:last]) for found in long
-        )
+        ]
+        return float(median(shares))
 
     with figure_style() as drawing:
         picture = drawing.figure(figsize=(8.0, 4.0), layout="constrained")
@@ -314,7 +315,9 @@ def main() -> None:
     argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()
     torch.set_num_threads(1)
     kept = HERE / "results" / "online.json"
-    known: dict[str, dict] = json.loads(kept.read_text()) if kept.exists() else {"measured": {}, "repeated": {}}
+    known: dict[str, dict[str, Any]] = (
+        json.loads(kept.read_text()) if kept.exists() else {"measured": {}, "repeated": {}}
+    )
     jobs: list[tuple[str, tuple[str, ...], Callable[[str], Any]]] = [
         ("measured", SAMPLERS, measure),
         ("repeated", REPEATED, repeat),

@@ -20,6 +20,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -90,7 +91,8 @@ class Evaluation:
         counts = torch.tensor(self.counts).repeat_interleave(self.n)
         run = self.run(make(counts), counts)
         path = metrics.path_error(run).double().reshape(-1, self.n)
-        nepe = metrics.nepe(path, *(end.expand_as(path) for end in self.ends))
+        full, terminal = (end.expand_as(path) for end in self.ends)
+        nepe = metrics.nepe(path, full, terminal)
         judgement = {"quality": self.quality(run.final, judged)} if judged else {}
         return {"endpoint": self.endpoint(run.final), "nepe": nepe, **judgement}
 
@@ -158,7 +160,7 @@ def summed(values: Tensor) -> Summed:
     return {"mean": round(found.mean, 7), "se": round(found.se, 7)}
 
 
-def fewer_steps(name: str, evaluation: Evaluation, budgets: tuple[float, ...]) -> list[Summed]:
+def fewer_steps(name: str, evaluation: Evaluation) -> list[Summed]:
     """Return the endpoint distances of as many steps as the budget has projections, all projected."""
     runs = [
         tt.domain(name, n_steps=count).problem(evaluation.one.seeds).rollout(tt.Stepwise())
@@ -211,7 +213,7 @@ def measure(name: str, domain: Domain, progress: Callable[[str], None]) -> dict[
         if judged
         else None,
         "rows": rows,
-        "fewer": fewer_steps(name, evaluation, budgets) if name in FLOWS else None,
+        "fewer": fewer_steps(name, evaluation) if name in FLOWS else None,
         "told_apart": {k: {f: v[f] for f in ("value", "floor_high", "p", "shift")} for k, v in told_apart.items()},
         "seconds": round(time.process_time() - began, 1),
     }
@@ -238,7 +240,7 @@ def main() -> None:
         place = f"{number}/{len(wanted)} {name}"
         kind, settings = TRAINED.get(name, (name, {}))
         domain = tt.domain(kind, **settings | (files if name == PUBLIC else {}))
-        done[name] = measure(name, domain, lambda text, place=place: print(f"{place}: {text}", flush=True))
+        done[name] = measure(name, domain, partial(print, f"{place}:", flush=True))
         cells = {cell: done[cell] for cell in CELLS if cell in done}
         text = json.dumps({"version": tt.__version__, "cells": cells}, separators=(",", ":"))
         write_atomically(STORE, f"{text}\n".encode())

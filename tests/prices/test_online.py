@@ -103,6 +103,16 @@ def test_fixed_rows_need_a_learner():
         PerBatch(0.25, rows="all")
 
 
+def test_parts_of_a_batch_are_not_ignored():
+    with pytest.raises(ValueError, match="parts"):
+        Learner(PerBatch(0.25, parts=torch.tensor([0, 0, 1, 1])))
+
+
+def test_fixed_rows_buy_no_single_iterations():
+    learner = Learner(PerBatch(0.25, rows="fixed"), quality=lambda final: final.flatten(1).norm(dim=1))
+    assert {run.unit for run in runs(learner, 8, 16, "linkage", 24)} == {"projection"}
+
+
 def test_control_samples_stay_on_even_spacing():
     learner = Learner(0.25)
     runs(learner, 2)
@@ -252,7 +262,8 @@ def test_what_workers_share_is_counted_once():
             runs(worker, 1, first=10_000 * (round_ + 1) + 100 * k)
         learner = workers[0].merge(workers[1:])
         assert learner.report().samples == learner.samples == 32 + 64 * (round_ + 1)
-    with pytest.raises(ValueError, match="a worker cannot make workers"):
+        assert learner.tallies["work"].n == 10 * learner.samples
+    with pytest.raises(ValueError, match="merge the workers"):
         learner.worker(0).save("nowhere")
     with pytest.raises(ValueError, match="different learners"):
         learner.worker(0).merge([Learner(0.25)])

@@ -237,10 +237,10 @@ class Evaluation:
         other, run = change(self.problem), self.run_batch
         if not isinstance(run, Runs):
             return other, partial(other.rollout, **options)
-        make = run.shop.maker_of(self.problem)
+        make = run.runner.maker_of(self.problem)
         if make is not None:
-            run.shop.knows(other, partial(_made, make, change))
-        return other, run.shop.runs(other, **options)
+            run.runner.knows(other, partial(_made, make, change))
+        return other, run.runner.runs(other, **options)
 
     def measure(self, run: Rollout) -> Tensor:
         """Return the measure of each sample or group, (n,), lower is better; NaN if the quality failed."""
@@ -628,7 +628,7 @@ class Measured:
     full: float  # mean of the measure with full projection
     terminal: Trial  # the trial that projects once, at the end
     stepwise: Trial  # the trial that projects at every step
-    trials: tuple[Trial, ...]  # schedules at budgets, in order of kind and budget
+    trials: tuple[Trial, ...]  # schedules at budgets, in the order they were tried
     efforts: tuple[Trial, ...]  # cheaper projections, and fewer iterations, at every step
     needed: Mapping[str, Trial]  # by kind, the cheapest trial that does what was asked
     confirmed: Trial | None  # the recommendation on fresh seeds, if there were any

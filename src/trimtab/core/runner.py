@@ -193,7 +193,7 @@ class Runs:
 
     def __init__(self, runner: BatchRunner, source: Problem | RunBatch, options: Mapping[str, Any]) -> None:
         """See `BatchRunner.runs`."""
-        self.runner = self.shop = runner
+        self.runner = runner
         self.source, self.options = source, dict(options)
         self._started: defaultdict[str, deque[Started]] = defaultdict(deque)
         self._numbers: Counter[str] = Counter()

@@ -269,6 +269,8 @@ class Learner:
         """
         check_number(tolerance, "tolerance", 0.0, 10.0)
         self.budget = budget if isinstance(budget, PerBatch | PerSample) else PerBatch(budget)
+        if isinstance(self.budget, PerBatch) and self.budget.parts is not None:
+            raise ValueError("a learner shares its budget over the whole batch: leave out the parts of PerBatch")
         self.quality, self.tolerance, self.seed = quality, float(tolerance), int(seed)
         self.made_for: dict[str, Any] = {}
         self.runs = self.samples = 0
@@ -277,7 +279,7 @@ class Learner:
         self.expected = math.inf  # path error per sample under the prices, as the program sees it
         self.pace = torch.zeros(0)  # corrections per sample at each step under the prices, (T',)
         self.tallies = {f"{arm} {what}": Tally() for arm in _ARMS for what in _MEASURES}
-        self.work = Tally()  # solver iterations per projection
+        self.tallies["work"] = Tally()  # solver iterations per projection
         self.iterates = False
         self.calls = 0  # steps at which the projection was called, over all runs
         self.base: Learner | None = None  # what a worker has inherited; see `worker`
@@ -319,9 +321,8 @@ class Learner:
         arm = self._arm(n)
         kept = n if arm == "control" else self._controls(arm, n)
         arm = "control" if kept == n else arm
-        fixed = isinstance(self.budget, PerBatch) and self.budget.rows == "fixed"
         order = torch.randperm(n, generator=generator)
-        start = 0.618 if fixed else float(torch.rand(1, generator=generator))
+        start = 0.618 if self._fixed else float(torch.rand(1, generator=generator))
         control, phase = torch.zeros(n, dtype=torch.bool), torch.zeros(n, dtype=torch.float64)
         control[order[:kept]] = True
         even = n if arm == "iterations" else kept  # until iterations have prices, they are evenly spaced
@@ -330,8 +331,13 @@ class Learner:
         spend, reserve = self._units(unit)
         price = self.prices.get(unit) if arm in ("prices", "iterations") else None
         total: Any = PerBatch(spend + reserve) if isinstance(self.budget, PerBatch) else spend + reserve
-        counts = _counts(self.pace, n - kept, spend) if fixed and arm == "prices" else ()
+        counts = _counts(self.pace, n - kept, spend) if self._fixed and arm == "prices" else ()
         return Learned(total, control, phase, price, arm, spend, counts, unit, max(reserve, 1))
+
+    @property
+    def _fixed(self) -> bool:
+        """Whether the number of rows of each step must be known before a run."""
+        return isinstance(self.budget, PerBatch) and self.budget.rows == "fixed"
 
     def _units(self, unit: str) -> tuple[int, int]:
         """Return the units per sample before the closing projection, and those that it takes."""
@@ -339,7 +345,7 @@ class Learner:
         spend = int(corrections(self.budget, n_steps)) - paid
         if unit == "projection":
             return spend, paid
-        each = self.work.mean  # equal work; at most one iteration a step
+        each = self._tally("work").mean  # equal work; at most one iteration a step
         return min(round(spend * each), n_steps - paid), paid * max(1, round(each))
 
     def _arm(self, n: int) -> str:
@@ -347,7 +353,8 @@ class Learner:
         if "projection" not in self.prices:
             return "control"
         if self.quality is not None:
-            splits = self.iterates and self.work.mean > 1  # a projection can be bought by the iteration
+            # a projection can be bought by the iteration, whose prices do not say how many rows it takes
+            splits = self.iterates and not self._fixed and self._tally("work").mean > 1
             arms = {arm: self._tally(f"{arm} quality") for arm in _ARMS if arm != "iterations" or splits}
             for arm, tally in arms.items():
                 if arm != "control" and tally.n < 2 * _CONTROL:
@@ -392,7 +399,7 @@ class Learner:
         self.calls += int(run.projected.any(dim=1).sum())
         unit = run.unit
         if unit == "projection" and bool(run.projected.any()):
-            self.work.add(run.iterations[run.projected].double())
+            self.tallies["work"].add(run.iterations[run.projected].double())
         known = [self.memory[unit]] if unit in self.memory else []
         self.memory[unit] = _joined([*known, traces])
         self._unused[unit] += len(control)
@@ -490,7 +497,6 @@ class Learner:
         one = Learner(self.budget, quality=self.quality, tolerance=self.tolerance, seed=seed)
         one.made_for, one.iterates, one.base = dict(self.made_for), self.iterates, self
         one.prices, one.expected, one.pace = dict(self.prices), self.expected, self.pace
-        one.work.merge(self.work)
         return one
 
     def merge(self, others: Sequence[Learner]) -> Learner:
@@ -512,7 +518,6 @@ class Learner:
             merged.calls += one.calls
             merged._recent += one._recent
             merged.iterates = merged.iterates or one.iterates
-            merged.work.merge(one.work)
             for name, tally in one.tallies.items():
                 merged.tallies[name].merge(tally)
         for unit in get_args(Unit):
@@ -542,7 +547,6 @@ class Learner:
             "runs": self.runs,
             "samples": self.samples,
             "calls": self.calls,
-            "work": self.work.state(),
             "tallies": {name: tally.state() for name, tally in self.tallies.items()},
             "recent": self._recent[-1024:],
         }
@@ -558,7 +562,7 @@ class Learner:
             learner.made_for, learner._recent = dict(facts["made_for"]), [float(x) for x in facts["recent"]]
             learner.runs, learner.samples = int(facts["runs"]), int(facts["samples"])
             learner.tallies = {name: Tally(*facts["tallies"][name]) for name in learner.tallies}
-            learner.work, learner.calls = Tally(*facts["work"]), int(facts["calls"])
+            learner.calls = int(facts["calls"])
             for unit in get_args(Unit):
                 if f"{unit}_defects" in tensors:
                     learner.memory[unit] = Traces(*(tensors[f"{unit}_{name}"] for name in Traces._fields))
