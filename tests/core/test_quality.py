@@ -17,7 +17,7 @@ def test_a_plain_function_is_a_quality_that_is_better_if_lower_and_goes_by_its_o
     quality = as_quality(length)
     assert (quality.name, quality.higher_is_better) == ("length", False)
     assert quality.costs(FINAL).tolist() == LENGTHS
-    assert as_quality(lambda final: final[:, 0]).name == "lambda"
+    assert as_quality(lambda final: final[:, 0]).name == "quality"
     assert as_quality(quality) is quality
     assert as_quality(None) is None
 
