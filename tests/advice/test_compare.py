@@ -6,6 +6,7 @@ import torch
 import trimtab as tt
 from cases import Sphere, Walk
 from trimtab.advice.compare import _means, compare
+from trimtab.core.budget import PerBatch
 from trimtab.core.distributions import compare_samples
 from trimtab.core.groups import Groups
 from trimtab.core.metrics import endpoint_distance, nepe, path_error
@@ -252,3 +253,10 @@ def test_the_former_name_of_progress_is_accepted():
     with pytest.warns(DeprecationWarning, match="progress="):
         compare(PROBLEM, {}, [3], say=lines.append)
     assert "stepwise" in lines
+
+
+@pytest.mark.parametrize("budget", [0.25, 5, PerBatch(0.25)])
+def test_a_budget_is_told_to_be_learned_first(budget):
+    problem = tt.domain("so3", n_steps=8).problem(range(4))
+    with pytest.raises(TypeError, match=r"'mine' is a budget; learn first"):
+        tt.compare(problem, {"mine": budget}, [0.25])

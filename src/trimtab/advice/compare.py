@@ -16,7 +16,7 @@ from trimtab.advice.figure import comparison_figure
 from trimtab.advice.recommend import Source, check_projection_unit
 from trimtab.advice.trials import FAR
 from trimtab.core import html
-from trimtab.core.budget import corrections
+from trimtab.core.budget import PerBatch, PerSample, corrections
 from trimtab.core.checks import check_bool, check_type
 from trimtab.core.distributions import Fidelity, compare_samples
 from trimtab.core.groups import Groups
@@ -363,6 +363,11 @@ def _wanted(
             check_projection_unit(one.unit, f"the price {name!r}")
             wanted += [(name, b, one.at(b)) for b in counts]
         else:
+            if isinstance(one, int | float | PerBatch | PerSample):
+                raise TypeError(
+                    f"compare takes prices and schedules, and {name!r} is a budget; learn first, with "
+                    "learner = trimtab.prices.Learner(budget) as the schedule of some rollouts, and pass learner.price"
+                )
             schedule = as_schedule(one)
             check_projection_unit(schedule.unit, f"the schedule {name!r}")
             wanted.append((name, None, schedule))
