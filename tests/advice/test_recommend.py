@@ -248,7 +248,7 @@ def test_loops_that_cannot_be_compared_are_explained():
         advise(gusty_loop([1, 2, 3, 4]), held_out=second, cost="projections")
     other = tt.domain("so3", n_steps=12).problem(range(16))
     with pytest.raises(
-        ValueError, match=r"run one loop on different seeds: got \d+ steps .* and 12 of the one that meas"
+        ValueError, match=r"run the same loop on different seeds: got \d+ steps .* and 12 of the one that meas"
     ):
         advise(first, held_out=other.rollout, cost="projections")
     seeds = itertools.count(1000)

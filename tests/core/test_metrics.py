@@ -129,7 +129,7 @@ def test_top_mass():
 
 def test_unpaired_rollouts_are_refused(runs):
     other = free.rollout(Walk(), Sphere(), tt.Stepwise(), range(1, 7))
-    with pytest.raises(ValueError, match="share their seeds"):
+    with pytest.raises(ValueError, match="have the same seeds"):
         metrics.endpoint_distance(runs["periodic"], other, distance)
     with pytest.raises(ValueError, match="keep_states=True"):
         metrics.state_error(runs["periodic"], free.rollout(Walk(), Sphere(), tt.Stepwise(), range(6)), distance)

@@ -80,7 +80,7 @@ def test_uniforms_pass_a_chi_square_test_and_stay_inside():
         ([0.5], "whole numbers"),
         ([True], "whole numbers"),
         (torch.rand(3), "whole numbers"),
-        (7, r"whole numbers, one a sample: got 7 \(for one sample, \[7\]\)"),
+        (7, r"whole numbers, one per sample: got 7 \(for one, \[7\]\)"),
         ([1, 2**63], "64 bits: got 9223372036854775808"),
         (np.array([1.0]), "whole numbers"),
     ],

@@ -98,7 +98,7 @@ def test_what_is_no_table_and_no_scale_is_told_so():
         tt.prices.Thresholds([[1.0]], unit="iteration", onward=torch.zeros(1, 1))
     with pytest.raises(TypeError, match="sample_scale of prices must be of type SampleScale: got 3"):
         tt.prices.Thresholds(torch.tensor([[INF, 1.0]]), sample_scale=3)
-    with pytest.raises(ValueError, match="of T = 3 steps, the prices of 1"):
+    with pytest.raises(ValueError, match="of T = 1 steps, as the prices: got 3"):
         tt.prices.Thresholds(torch.tensor([[INF, 1.0]]), sample_scale=SampleScale(torch.ones(4, 3), 1.0))
 
 

@@ -375,8 +375,8 @@ class _Parts:
             return
         if self.first.n_steps != alone.n_steps:
             raise ValueError(
-                f"the two functions run one loop on different seeds: got {self.first.n_steps} steps of the one that "
-                f"calibrates and {alone.n_steps} of the one that measures"
+                f"the two functions must run the same loop on different seeds: got {self.first.n_steps} steps of the "
+                f"one that calibrates and {alone.n_steps} of the one that measures"
             )
         ours, theirs = (Form(run.final, floats=False) for run in (self.first, alone))
         if (ours.tree, ours.dtypes, ours.shapes) == (theirs.tree, theirs.dtypes, theirs.shapes):

@@ -51,7 +51,7 @@ class HalfSpaces(Constraint):
         """Check the planes and the settings."""
         check_planes("HalfSpaces", self.A, self.b)
         if bool((self.A == 0).all(dim=1).any()):
-            raise ValueError(f"row {int((self.A == 0).all(dim=1).nonzero()[0])} of A is 0 and no plane; remove it")
+            raise ValueError(f"row {int((self.A == 0).all(dim=1).nonzero()[0])} of A is 0, not a plane; remove it")
         if not bool(self.A.isfinite().all()) or bool(self.b.isnan().any()):
             raise ValueError("HalfSpaces needs a finite A and a b without NaN; remove the planes with NaN or inf")
         if bool((self.b == -torch.inf).any()):

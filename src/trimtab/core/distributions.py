@@ -369,7 +369,7 @@ def _check_seeds(samples: Samples, reference: Samples) -> None:
     if shared:
         raise ValueError(
             f"{len(shared)} seeds are in both sets (first: {sorted(shared)[:5]}), so their samples are paired; "
-            "distributions are compared on different seeds"
+            "compare distributions on different seeds"
         )
 
 

@@ -274,4 +274,4 @@ def _paired(run: Rollout, other: Rollout) -> None:
     if ours != theirs:
         raise ValueError(f"paired rollouts must have the same shape: got {ours} and {theirs}")
     if run.seeds is not None and other.seeds is not None and not torch.equal(run.seeds, other.seeds):
-        raise ValueError("paired rollouts share their seeds, in the same order; these do not")
+        raise ValueError("paired rollouts must have the same seeds, in the same order")

@@ -52,15 +52,15 @@ def as_seeds(seeds: Iterable[int] | Tensor, device: torch.device | str | None = 
     if isinstance(seeds, Tensor):
         if seeds.is_floating_point() or seeds.dtype == torch.bool or seeds.ndim != 1:
             raise ValueError(
-                f"seeds must be whole numbers, one a sample: got a {tuple(seeds.shape)} tensor of {seeds.dtype}"
+                f"seeds must be whole numbers, one per sample: got a {tuple(seeds.shape)} tensor of {seeds.dtype}"
             )
         out = seeds.to(device=device, dtype=torch.int64)
     else:
         if not isinstance(seeds, Iterable):
-            raise ValueError(f"seeds must be whole numbers, one a sample: got {seeds!r} (for one sample, [{seeds!r}])")
+            raise ValueError(f"seeds must be whole numbers, one per sample: got {seeds!r} (for one, [{seeds!r}])")
         listed = list(seeds)
         if not all(isinstance(s, int | np.integer) and not isinstance(s, bool) for s in listed):
-            raise ValueError(f"seeds must be whole numbers, one a sample: got {listed[:5]}")
+            raise ValueError(f"seeds must be whole numbers, one per sample: got {listed[:5]}")
         if not all(-(2**63) <= s < 2**63 for s in listed):
             raise ValueError(f"seeds must fit into 64 bits: got {max(listed, key=abs)}")
         out = torch.tensor([int(s) for s in listed], dtype=torch.int64, device=device)

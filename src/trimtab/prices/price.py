@@ -240,7 +240,7 @@ class Thresholds(Price):
             hint = "how prices were made is given by name, as in method='dp'"
             known = check_type(self.sample_scale, SampleScale, "sample_scale of prices", hint).typical.shape[1]
             if known != T:
-                raise ValueError(f"the typical defects are of T = {known} steps, the prices of {T}")
+                raise ValueError(f"typical defects must be of T = {T} steps, as the prices: got {known}")
         if self.onward is not None:
             _check_table(self.onward)
             if self.onward.shape != self.table.shape or self.unit != "iteration":

@@ -77,7 +77,7 @@ class _Spread(_Timed):
         """Check budget and seed."""
         name = type(self).__name__
         if self.budget is None:
-            raise TypeError(f"{name} needs a budget, a count, a fraction of T or a count per sample: got None")
+            raise TypeError(f"{name} needs a budget (a count, a fraction of T or a count per sample): got None")
         check_integer(self.seed, f"the seed of {name}", 0)
 
     def _coins(self, view: StepView, stream: int) -> Tensor:

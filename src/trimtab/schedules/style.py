@@ -67,7 +67,7 @@ def format_of(path: Path) -> str:
     """
     name = path.suffix.removeprefix(".")
     if name not in FORMATS:
-        raise ValueError(f"{path}: a plot is a .png, .svg or .pdf file")
+        raise ValueError(f"{path}: a plot must be a .png, .svg or .pdf file")
     return name
 
 

@@ -197,7 +197,7 @@ class AboveNoise(FrozenSchedule):
             got = f"{tuple(h.shape)} of {h.dtype}" if isinstance(h, Tensor) else type(h).__name__
             raise ValueError(f"AboveNoise: thresholds must be a (T,) or (T, n) tensor of floats: got {got}")
         if not bool((h >= 0).all()):  # False for NaN
-            raise ValueError("AboveNoise: thresholds are at least 0")
+            raise ValueError("AboveNoise: thresholds must be at least 0")
 
     @classmethod
     def from_data(

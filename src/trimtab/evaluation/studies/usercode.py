@@ -92,7 +92,7 @@ class ProblemOf:
 def read_settings(path: Path) -> dict[str, Any]:
     """Read keyword arguments for a factory from a JSON or TOML file."""
     if path.suffix not in (".json", ".toml"):
-        raise ValueError(f"{path}: settings are read from a .json or .toml file")
+        raise ValueError(f"{path}: settings must be a .json or .toml file")
     if not path.is_file():
         raise ValueError(f"{path}: no such file; expected the factory's keyword arguments as JSON or TOML")
     try:

@@ -109,7 +109,7 @@ class AnnealedLangevin:
     def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
         """Return the proposals of step t, counted from the first eligible update, (n, 4, w)."""
         if not 0 <= t < self.n_steps:
-            raise ValueError(f"the sampler has steps 0 to {self.n_steps - 1}: got {t}")
+            raise ValueError(f"t must be a step, 0 to {self.n_steps - 1}: got {t}")
         return self._update(x, t + self.inner_steps * self.eligible_from, noise)
 
     def level(self, t: int) -> int:
