@@ -44,12 +44,16 @@ class Truth:
 
     def loss(self, trial: Trial) -> float:
         """Return the share of full projection's gain that is lost; prices differ from set to set."""
-        key = f"{trial.name} {id(trial) if trial.kind == 'adaptive' else ''}"
-        if key not in self._known:
-            constraint = cheaper_constraint(self.problem.constraint, trial.how)
-            run = replace(self.problem, constraint=constraint).rollout(trial.schedule)
-            self._known[key] = float(self._apart(run.final).mean()) / self.gain
-        return self._known[key]
+        if hasattr(trial.schedule, "price"):
+            return self._measured(trial)
+        if trial.name not in self._known:
+            self._known[trial.name] = self._measured(trial)
+        return self._known[trial.name]
+
+    def _measured(self, trial: Trial) -> float:
+        constraint = cheaper_constraint(self.problem.constraint, trial.how)
+        run = replace(self.problem, constraint=constraint).rollout(trial.schedule)
+        return float(self._apart(run.final).mean()) / self.gain
 
 
 def one_set(truth: Truth, domain: str, n_steps: int, seeds: range, tolerance: float) -> dict[str, Any]:

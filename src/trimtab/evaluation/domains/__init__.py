@@ -19,7 +19,6 @@ from trimtab.evaluation.domains.base import Domain, Problem, View
 
 __all__ = [
     "DOMAINS",
-    "DYNAMICS",
     "FLOWS",
     "SYNTHETIC",
     "VARIANTS",
@@ -33,9 +32,6 @@ __all__ = [
 
 SYNTHETIC = ("so3", "se3", "terrain", "so3-impulse", "se3-lever", "terrain-ridge")
 """The six controlled domains of the paper, in its order."""
-
-DYNAMICS = ("langevin", "flow")
-"""The values of the setting `dynamics` of a synthetic domain."""
 
 VARIANTS = {
     "flow": "at constant speed",
