@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import trimtab as tt
+from trimtab.core.budget import PerBatch
 
 T = 12
 LINE = tt.as_constraint(lambda x: x * torch.tensor([0.0, 1.0], dtype=x.dtype), lambda x: x[:, 0].abs())
@@ -75,3 +76,11 @@ def test_intervals_are_asked_for():
     with pytest.raises(ValueError, match="uncertainty= is for methods 'paper' and 'dp'"):
         tt.calibrate(tt.Problem(Uniform(), LINE, range(1000, 1008)), uncertainty=True)
     assert paper(8).resample(6).interval.shape == (2, 6, 7)
+
+
+def test_close_calls_of_a_shared_budget_need_that_budget():
+    price = paper(16)
+    run = tt.rollout(Uniform(), LINE, price.at(PerBatch(4)), range(16), closing="free")
+    assert price.close_calls(run, PerBatch(4)).any()
+    with pytest.raises(ValueError, match="PerBatch"):
+        price.close_calls(run)
