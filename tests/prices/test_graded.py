@@ -108,7 +108,7 @@ def test_what_cannot_be_priced_by_iterations_is_refused():
     problem = tt.domain("linkage", n_steps=20).problem(CALIBRATION)
     with pytest.raises(ValueError, match="leaves nothing to choose"):
         tt.calibrate(problem, 1, unit="iteration")
-    with pytest.raises(ValueError, match="method='dp'"):
+    with pytest.raises(ValueError, match="method must be 'dp' or 'race'"):
         tt.calibrate(problem, 20, "paper", unit="iteration")
     with pytest.raises(ValueError, match="calibrate for 40"):
         tt.calibrate(problem, 20, unit="iteration", objective="path").resample(40)

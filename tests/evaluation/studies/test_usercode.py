@@ -342,7 +342,7 @@ def test_a_wrong_command_is_answered_with_one_line(tmp_path, capsys, monkeypatch
         "did you mean 'make'": ["compare", "--sampler", "examples.my_sampler:mkae"],
         "unknown method 'pd'": ["calibrate", "--sampler", MINE, "--method", "pd"],
         "unknown objective": ["calibrate", "--sampler", MINE, "--objective", "paths"],
-        "a budget is a fraction": ["calibrate", "--sampler", MINE, "--budget", "half"],
+        "a budget must be a fraction": ["calibrate", "--sampler", MINE, "--budget", "half"],
         "--overwrite": ["calibrate", "--sampler", MINE, "--out", str(there)],
         "too few": ["calibrate", "--sampler", MINE, "--out", str(tmp_path / "p"), "--seeds", "2"],
         "at least 16": ["advise", "--sampler", MINE, "--seeds", "8"],
