@@ -1,16 +1,14 @@
 """Measure schedules on molecules at equal work, and write the tables of docs/results/molecules.md.
 
-    python docs/make_molecules.py [--anew]
+    python docs/make_molecules.py
 
 Everything that is fitted uses its own seeds: calibrated prices 16 seeds, learned prices 16 or 32 production samples.
 The cost of a row is its solver iterations per sample, those of the closing projection included. Rows of iterations get
-as many as even spacing takes at the same budget. Finished molecules are kept in docs/results/molecules.json.
+as many as even spacing takes at the same budget.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import warnings
 from time import process_time
 from typing import Any
@@ -21,17 +19,14 @@ from _page import HERE, renew
 import trimtab as tt
 from trimtab.advice.trials import cheaper_constraint
 from trimtab.core.budget import PerBatch
-from trimtab.core.files import write_atomically
 from trimtab.core.statistics import count_signs, paired, summarize
-from trimtab.evaluation.domains.molecules.domain import MOLECULES
 from trimtab.schedules import Inexact
 from trimtab.schedules.style import figure_style
 
 CALIBRATION, PRODUCTION, EVALUATION = 1_300_000, 1_400_000, 900_000
-SAMPLES = {"alanine-dipeptide": 64}
+SAMPLES = 64
 FITTED = 16  # calibration seeds, and samples of a production batch
 BUDGETS = (0.25, 0.1)
-STORE = HERE / "results" / "molecules.json"
 Made = tuple[Any, dict[str, Any], str]  # schedule, options of the rollout, what is advised instead of the constraint
 
 
@@ -92,11 +87,11 @@ def rows_of(domain: Any) -> dict[float, dict[str, Made]]:
     }
 
 
-def measure(molecule: str) -> dict[str, Any]:
+def measure() -> dict[str, Any]:
     """Run all rows on fresh seeds; return what is shown of them."""
     begin = process_time()
-    domain = tt.domain("molecules", molecule=molecule)
-    problem = domain.problem(range(EVALUATION, EVALUATION + SAMPLES[molecule]))
+    domain = tt.domain("molecules")
+    problem = domain.problem(range(EVALUATION, EVALUATION + SAMPLES))
     ends: dict[str, Made] = {
         "terminal": (tt.Terminal(), {}, ""),
         "stepwise": (tt.Stepwise(), {}, ""),
@@ -118,13 +113,12 @@ def measure(molecule: str) -> dict[str, Any]:
                 "iterations": iterations(run),
                 "projections": float((run.projected.sum(dim=0) + run.closing).double().mean()),
                 "energy": summarize(energy[key]).facts(),
-                "logarithm": summarize(energy[key].clamp(min=0).log1p()).facts(),
                 "less": paired(energy[key], rival).facts(),
                 "signs": [signs.lower, signs.higher],
                 "valid": float(quality["valid"].mean()),
                 "landing": float(run.landing.median()),
             }
-            print(f"{molecule}: {key}: {found['rows'][key]['energy']['mean']:.1f}", flush=True)
+            print(f"{key}: {found['rows'][key]['energy']['mean']:.1f}", flush=True)
     found["minutes"] = (process_time() - begin) / 60
     return found
 
@@ -136,7 +130,7 @@ def _interval(facts: dict[str, Any]) -> str:
 
 
 def table(found: dict[str, Any]) -> str:
-    """The rows of a molecule as Markdown."""
+    """The rows as Markdown."""
     lines = [
         "| B/T | schedule | iterations | projections | energy, mean | median | less even spacing's | lower in | valid "
         "| landing |",
@@ -155,7 +149,7 @@ def table(found: dict[str, Any]) -> str:
     return "\n".join([*lines, "", note])
 
 
-def draw(results: dict[str, Any]) -> None:
+def draw(found: dict[str, Any]) -> None:
     """Median energy against iterations per sample, docs/images/molecules.png."""
     looks: dict[str, tuple[str, str]] = {
         "terminal": ("#000000", "v"),
@@ -169,42 +163,30 @@ def draw(results: dict[str, Any]) -> None:
         "priced iterations, shared": ("#D55E00", "X"),
     }
     with figure_style() as plt:
-        figure, panels = plt.subplots(
-            1, len(results), figsize=(5.5 * len(results) + 2.5, 3.6), layout="constrained", squeeze=False
-        )
-        for axes, (molecule, found) in zip(panels[0], results.items(), strict=True):
-            for name, (colour, marker) in looks.items():
-                rows = [row for key, row in found["rows"].items() if key.partition(" ")[2] == name]
-                axes.plot(
-                    [row["iterations"] for row in rows],
-                    [row["energy"]["median"] for row in rows],
-                    color=colour,
-                    marker=marker,
-                    label=name,
-                    ls=":" if len(rows) > 1 else "",
-                )
-            axes.set(xscale="log", yscale="log", title=molecule, xlabel="solver iterations per sample")
-        panels[0][0].set_ylabel("median energy, kcal/mol above the lowest")
-        handles, labels = panels[0][0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside right center")
+        figure, axes = plt.subplots(figsize=(8, 3.6), layout="constrained")
+        for name, (colour, marker) in looks.items():
+            rows = [row for key, row in found["rows"].items() if key.partition(" ")[2] == name]
+            axes.plot(
+                [row["iterations"] for row in rows],
+                [row["energy"]["median"] for row in rows],
+                color=colour,
+                marker=marker,
+                label=name,
+                ls=":" if len(rows) > 1 else "",
+            )
+        axes.set(xscale="log", yscale="log", xlabel="solver iterations per sample")
+        axes.set_ylabel("median energy, kcal/mol above the lowest")
+        figure.legend(loc="outside right center")
         figure.savefig(HERE / "images" / "molecules.png", dpi=110)
 
 
 def main() -> None:
-    """Measure what is not known yet, and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="*", choices=MOLECULES, default=MOLECULES, help="these molecules")
-    parser.add_argument("--anew", action="store_true", help="measure again what is known")
-    arguments = parser.parse_args()
+    """Measure, and write the page and its figure."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", tt.core.record.InfeasibleWarning)
-    results: dict[str, Any] = json.loads(STORE.read_text()) if STORE.exists() else {}
-    for molecule in arguments.only:
-        if arguments.anew or molecule not in results:
-            results[molecule] = measure(molecule)
-            write_atomically(STORE, json.dumps(results, indent=1).encode())
-        renew("results/molecules.md", molecule, table(results[molecule]))
-    draw(results)
+    found = measure()
+    renew("results/molecules.md", "alanine-dipeptide", table(found))
+    draw(found)
 
 
 if __name__ == "__main__":

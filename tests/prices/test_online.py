@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import trimtab as tt
 from cases import CONSTRAINTS, Sphere, Walk
 from trimtab.core.budget import PerBatch, PerSample
+from trimtab.core.quality import Quality
 from trimtab.core.replay import replay
 from trimtab.prices.online import Learner, Tally, _counts
 
@@ -307,3 +308,55 @@ def test_single_iterations_are_tried_at_equal_work_if_a_quality_decides():
     assert units == {"projection", "iteration"}
     mean = {unit: sum(values) / len(values) for unit, values in work.items()}
     assert 0.5 * mean["projection"] <= mean["iteration"] <= 1.25 * mean["projection"]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_sample_without_a_quality_is_left_out_and_counted(bad):
+    def spoilt(final):
+        values = final.flatten(1).norm(dim=1)
+        values[0] = bad
+        return values
+
+    learner = Learner(0.25, quality=spoilt)
+    runs(learner, 8, 16)
+    report = learner.report()
+    assert report.missing == 8
+    assert math.isfinite(report.quality[0])
+    assert "8 samples had a quality that is NaN or infinite" in repr(report)
+
+
+def test_a_quality_that_is_always_nan_leaves_even_spacing_in_use():
+    learner = Learner(0.25, quality=lambda final: torch.full((len(final),), math.nan))
+    runs(learner, 9, 16)
+    assert learner.report().in_use == "even spacing"
+
+
+def test_a_quality_given_later_is_tried_on_every_arm(tmp_path):
+    learner = Learner(0.25)
+    runs(learner, 4, 16)
+    learner.save(tmp_path / "learner.safetensors")
+    again = Learner.load(tmp_path / "learner.safetensors", Quality(lambda final: final.flatten(1).norm(dim=1)))
+    runs(again, 8, 16, first=9000)
+    assert all(again.tallies[f"{arm} quality"].n >= 14 for arm in ("prices", "last", "end"))
+    assert again.report().missing == 0
+
+
+def test_a_quality_must_give_one_number_per_sample():
+    with pytest.raises(ValueError, match="one number per sample"):
+        runs(Learner(0.25, quality=lambda final: 1.0), 1)
+
+
+def test_negative_costs_are_reported_as_means():
+    learner = Learner(0.25, quality=Quality(lambda final: final.flatten(1).norm(dim=1), higher_is_better=True))
+    runs(learner, 4, 16)
+    report = learner.report()
+    assert math.isnan(report.quality[0])
+    assert max(report.means) < 0
+    assert "of the control (lower is better)" in repr(report)
+
+
+def test_a_quality_of_groups_is_the_mean_of_their_rows():
+    domain, learner = tt.domain("so3", n_steps=10), Learner(0.5, quality=lambda final: final[:, 0, 0].abs())
+    for first in range(0, 64, 16):
+        domain.problem(range(first, first + 16)).rollout(learner, groups=torch.arange(16) // 2)
+    assert learner.tallies["control quality"].n + learner.tallies["prices quality"].n >= 16

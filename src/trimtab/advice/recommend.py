@@ -462,7 +462,7 @@ def _units(run: Rollout) -> int:
 def _checked_tolerance(
     tolerance: float | None, tolerance_unit: str, seconds: float | None, cost: str, objective: str
 ) -> float | None:
-    """Check what was asked for, and return the tolerance with its default."""
+    """Check these options, and return the tolerance, or its default if it is not given."""
     if cost not in ("seconds", "projections", "iterations"):
         raise unknown("cost", str(cost), ("seconds", "projections", "iterations"))
     if objective not in ("endpoint", "path"):

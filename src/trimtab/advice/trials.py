@@ -345,7 +345,7 @@ class Search:
 
     @property
     def good(self) -> list[Trial]:
-        """Return the trials that meet the tolerance, full projection among them."""
+        """Return the trials that meet the tolerance; full projection is always one of them."""
         found = [trial for trial in self.efforts if self.goal.met(trial)]
         for way in dict.fromkeys(way for way, _ in self.trials):
             found += [trial for trial in self.meeting(way) if trial.way == way]
@@ -355,7 +355,7 @@ class Search:
         """Try cheaper projections at every step, then all ways at equal work, and follow up the best.
 
         Returns:
-            By kind, the cheapest trial that does what was asked.
+            By kind, the cheapest trial that meets the tolerance.
         """
         self._try_efforts()
         unit, goal = self.at.unit, self.goal
@@ -518,7 +518,7 @@ class Search:
         return known[first_within([self.goal.met(trial) for trial in known]) :]
 
     def _next(self, way: Way) -> int | None:
-        """Return the budget to try next, between the last that fails and the first that does what was asked."""
+        """Return the budget to try next, between the last that fails the tolerance and the first that meets it."""
         goal, known, most = self.goal, self.known(way), self.most(way)
         if goal.limit is not None:
             ok, value, target = [t.seconds > goal.limit for t in known], [t.seconds for t in known], goal.limit
@@ -630,7 +630,7 @@ class Measured:
     stepwise: Trial  # the trial that projects at every step
     trials: tuple[Trial, ...]  # schedules at budgets, in the order they were tried
     efforts: tuple[Trial, ...]  # cheaper projections, and fewer iterations, at every step
-    needed: Mapping[str, Trial]  # by kind, the cheapest trial that does what was asked
+    needed: Mapping[str, Trial]  # by kind, the cheapest trial that meets the tolerance
     confirmed: Trial | None  # the recommendation on fresh seeds, if there were any
     rejected: tuple[Trial, ...]  # candidates that met the tolerance at first, but not on fresh seeds; as measured there
     yours: Trial | None  # the window that is used today, if it was given

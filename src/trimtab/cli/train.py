@@ -115,7 +115,6 @@ def _train_reaction_flow(arguments: argparse.Namespace) -> None:
 
 
 def _add_molecules(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--molecule", default="alanine-dipeptide", help="the name of the molecule")
     parser.add_argument("--folder", type=Path, default=Path("molecules-training"), help="the folder of all files")
     _add_options(
         parser,
@@ -133,7 +132,7 @@ def _train_molecules(arguments: argparse.Namespace) -> None:
     from trimtab.evaluation.domains.molecules.train import train
 
     given = _given(arguments, "embedded", "copies", "steps", "batch", "seed")
-    train(arguments.molecule, arguments.folder, progress=_say, **given)
+    train(arguments.folder, progress=_say, **given)
 
 
 def _add_all(parser: argparse.ArgumentParser) -> None:
@@ -141,7 +140,7 @@ def _add_all(parser: argparse.ArgumentParser) -> None:
     _add_pdm(models.add_parser("pdm", help="trajectories among obstacles"))
     _add_grid(models.add_parser("grid", help="operating points of a power grid"))
     _add_reaction_flow(models.add_parser("reaction-flow", help="fields of a reaction-diffusion equation"))
-    _add_molecules(models.add_parser("molecules", help="conformers of a molecule"))
+    _add_molecules(models.add_parser("molecules", help="conformers of alanine dipeptide"))
 
 
 def _run(arguments: argparse.Namespace) -> int:

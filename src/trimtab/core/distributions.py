@@ -339,8 +339,8 @@ def _rows(samples: Samples, embed: Embedding | None) -> Tensor:
     run = samples if isinstance(samples, Rollout) else None
     if run is not None and run.groups is not None:
         raise ValueError(
-            "the rows of a group are not independent samples, and a p-value would count them as such; give the final "
-            "states with one row per group: all of its rows side by side, or one of them"
+            "rows of one group are not independent, but a p-value would treat them as if they were; pass final states "
+            "with one row per group: its rows side by side, or one of them"
         )
     states = samples if run is None else run.final
     rows = _as_rows(states if embed is None else embed(states))

@@ -432,6 +432,3 @@ def prefetch(run: RunBatch, schedules: Sequence[Schedule]) -> None:
     """Start batches that `run` will be asked for; without an engine this does nothing."""
     if isinstance(run, Runs):
         run.prefetch(schedules)
-
-
-ahead = prefetch

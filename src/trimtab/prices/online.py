@@ -32,6 +32,7 @@ from trimtab.core.budget import PerBatch, PerSample, Unit, corrections
 from trimtab.core.checks import check_number, check_type
 from trimtab.core.constraint import Constraint
 from trimtab.core.files import load_tensors, save_tensors
+from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Closing, Rollout
 from trimtab.core.schedule import Schedule
 from trimtab.core.view import StepView
@@ -132,7 +133,7 @@ class Tally:
             self.n += len(values)
             self.total += float(values.sum())
             self.squares += float(values.square().sum())
-            self.largest = max(self.largest, float(values.max()))
+            self.largest = max(self.largest, float(values.abs().max()))
 
     @property
     def mean(self) -> float:
@@ -164,7 +165,7 @@ class Tally:
     @property
     def known(self) -> bool:
         """Whether an interval can be kept: enough samples, of which no single one decides the sum."""
-        return self.n >= 16 and self.largest <= 0.25 * self.total
+        return self.n >= 16 and self.largest <= 0.25 * abs(self.total)
 
     def merge(self, other: Tally) -> None:
         """Count what another tally has counted."""
@@ -195,7 +196,10 @@ class Report:
         control: How many samples were corrected at evenly spaced steps.
         path: Path error of priced samples as a share of the control's, with an interval that is valid at any time.
         landing: The same for the defect of the last proposal.
-        quality: The same for the quality, if one was given.
+        quality: The same for the quality, if one was given. A ratio says nothing if costs can be negative: it is then
+            NaN, and `means` has to do.
+        means: The mean quality of priced samples and of the control, as costs; NaN if not known.
+        missing: How many samples had a quality that is NaN or infinite, and were left out.
         in_use: What the next run uses: "prices", "even spacing", "last steps", "one at the end" or "single iterations".
         drift: A sentence if the sampler seems to have changed; "" otherwise.
         budget: What is spent, in words.
@@ -208,6 +212,8 @@ class Report:
     path: tuple[float, float, float]
     landing: tuple[float, float, float]
     quality: tuple[float, float, float] | None
+    means: tuple[float, float]
+    missing: int
     in_use: str
     drift: str
     budget: str
@@ -222,6 +228,10 @@ class Report:
         measures = [("path error", self.path), ("landing", self.landing)]
         measures += [] if self.quality is None else [("quality", self.quality)]
         lines += [f"{name}: {_share(*values)}" for name, values in measures]
+        if self.quality is not None and math.isnan(self.quality[0]) and not math.isnan(sum(self.means)):
+            lines[-1] = "quality: {:.4g} on average, and {:.4g} of the control (lower is better)".format(*self.means)
+        if self.missing:
+            lines.append(f"{self.missing} samples had a quality that is NaN or infinite, and were left out of it.")
         if self.quality is None:
             lines.append("Only a quality can say whether final samples are better, or would be with fewer projections.")
         return "\n".join(lines + ([self.drift] if self.drift else []))
@@ -253,7 +263,7 @@ class Learner:
         self,
         budget: int | float | PerBatch | PerSample,
         *,
-        quality: Callable[[Any], Any] | None = None,
+        quality: Quality | Callable[[Any], Any] | None = None,
         tolerance: float = 0.05,
         seed: int = 0,
     ) -> None:
@@ -261,9 +271,9 @@ class Learner:
 
         Args:
             budget: What may be spent. A number is `PerBatch`: the batch shares it, and its total is exact.
-            quality: A function of final states, (n, *event) to (n,), lower is better. If given, it decides from run to
-                run between prices, even spacing, the last steps, one at the end, and single iterations if the solver
-                iterates.
+            quality: A `Quality`, or a function of final states, (n, *event) to (n,), lower being better. If given, it
+                decides from run to run between prices, even spacing, the last steps, one at the end, and single
+                iterations if the solver iterates. Samples whose number is NaN or infinite are left out and counted.
             tolerance: How much worse than even spacing's the total path error may ever be, as a share.
             seed: Of the control's choice and phases.
         """
@@ -271,14 +281,16 @@ class Learner:
         self.budget = budget if isinstance(budget, PerBatch | PerSample) else PerBatch(budget)
         if isinstance(self.budget, PerBatch) and self.budget.parts is not None:
             raise ValueError("a learner shares its budget over the whole batch: leave out the parts of PerBatch")
-        self.quality, self.tolerance, self.seed = quality, float(tolerance), int(seed)
+        judged = as_quality(quality)
+        self.quality = None if judged is None else judged.lenient
+        self.tolerance, self.seed = float(tolerance), int(seed)
         self.made_for: dict[str, Any] = {}
         self.runs = self.samples = 0
         self.memory: dict[str, Traces] = {}  # by unit
         self.prices: dict[str, Thresholds] = {}
         self.expected = math.inf  # path error per sample under the prices, as the program sees it
         self.pace = torch.zeros(0)  # corrections per sample at each step under the prices, (T',)
-        self.tallies = {f"{arm} {what}": Tally() for arm in _ARMS for what in _MEASURES}
+        self.tallies = {f"{arm} {what}": Tally() for arm in _ARMS for what in (*_MEASURES, "missing")}
         self.tallies["work"] = Tally()  # solver iterations per projection
         self.iterates = False
         self.calls = 0  # steps at which the projection was called, over all runs
@@ -355,11 +367,14 @@ class Learner:
         if self.quality is not None:
             # a projection can be bought by the iteration, whose prices do not say how many rows it takes
             splits = self.iterates and not self._fixed and self._tally("work").mean > 1
-            arms = {arm: self._tally(f"{arm} quality") for arm in _ARMS if arm != "iterations" or splits}
-            for arm, tally in arms.items():
-                if arm != "control" and tally.n < 2 * _CONTROL:
+            arms = [arm for arm in _ARMS if arm != "iterations" or splits]
+            for arm in arms:
+                tried = self._tally(f"{arm} quality").n + self._tally(f"{arm} missing").n
+                if arm != "control" and tried < 2 * _CONTROL:
                     return arm
-            return min(arms, key=lambda arm: arms[arm].mean - arms[arm].radius)
+            judged = {arm: self._tally(f"{arm} quality") for arm in arms}
+            judged = {arm: tally for arm, tally in judged.items() if tally.n > 1}
+            return min(judged, key=lambda arm: judged[arm].mean - judged[arm].radius, default="control")
         return "prices" if self._guard(n) else "control"
 
     def _controls(self, arm: str, n: int) -> int:
@@ -380,7 +395,7 @@ class Learner:
 
     def observe(self, run: Rollout, schedule: Learned) -> None:
         """Learn from a finished run; a `Corrector` calls this."""
-        run = run.grouped()
+        groups, run = run.groups, run.grouped()
         if run.planned_steps is not None or bool(run.defects.isnan().any()):
             return  # a run that was stopped early shows no whole trace
         n_choices = run.n_steps - int(run.closing_rule == "paid")
@@ -389,10 +404,12 @@ class Learner:
         control = schedule.control.cpu()
         measures = {"path": residuals.sum(dim=0), "landing": run.landing.detach().cpu().double()}
         if self.quality is not None:
-            measures["quality"] = torch.as_tensor(self.quality(run.final)).detach().cpu().double()
+            costs = self.quality.costs(run.final)
+            measures["quality"] = costs if groups is None else groups.means(costs)
         for what, values in measures.items():
-            self.tallies[f"control {what}"].add(values[control])
-            self.tallies[f"{schedule.arm} {what}"].add(values[~control])
+            for arm, rows in (("control", control), (schedule.arm, ~control)):
+                self.tallies[f"{arm} {what}"].add(values[rows & values.isfinite()])
+                self.tallies[f"{arm} missing"].add(torch.zeros(int((rows & ~values.isfinite()).sum())))
         if bool(control.any()):
             self._recent.append(float(measures["path"][control].mean()))
         self.runs, self.samples = self.runs + 1, self.samples + len(control)
@@ -455,6 +472,8 @@ class Learner:
             path=ratios["path"],
             landing=ratios["landing"],
             quality=None if self.quality is None else ratios["quality"],
+            means=(self.tallies[f"{best} quality"].mean, self.tallies["control quality"].mean),
+            missing=sum(self.tallies[f"{name} missing"].n for name in _ARMS),
             in_use=_ARMS[arm],
             drift=self._drift(),
             budget=f"{count}{of} projections {whose}",
@@ -552,7 +571,7 @@ class Learner:
         }
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], quality: Callable[[Any], Any] | None = None) -> Learner:
+    def load(cls, path: str | os.PathLike[str], quality: Quality | Callable[[Any], Any] | None = None) -> Learner:
         """Read what `save` wrote, and continue learning from there."""
         tensors, facts = load_tensors(path, "learner")
         try:

@@ -356,7 +356,7 @@ def trace_name(task: Task, budget: float) -> str:
 
 
 def _locked(directory: Path) -> FileLock:
-    """Make a directory if needed, check that it is ours and lock it, until release or the end of the process."""
+    """Make a directory if needed, check that it is ours, and lock it until it is released or the process ends."""
     try:
         _check_foreign(directory)
         directory.mkdir(parents=True, exist_ok=True)

@@ -221,7 +221,7 @@ def _iterations(run: Rollout) -> float:
 
 
 def _loaded_like(run: Rollout, data: bytes) -> Rollout:
-    """Load a record, whose arrays go by name, with its states in the form of a run's."""
+    """Load the record of a run from a file, with its states as the sampler of `run` keeps them."""
     record = _from_bytes(Rollout.load, data)
     final, states = Form(run.final).of_names(record.final), Form(run.states).of_names(record.states)
     return replace(record, final=final, states=states)

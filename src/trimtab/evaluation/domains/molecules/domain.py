@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from trimtab.constraints.equality import NonlinearEquality
-from trimtab.core.checks import check_integer, check_positive, unknown
+from trimtab.core.checks import check_integer, check_positive
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.metrics import aligned
 from trimtab.core.noise import Noise, as_seeds
@@ -28,9 +28,8 @@ from trimtab.evaluation.domains.learned import FlowMLP, fresh
 
 from .chemistry import distances, energies, validity
 
-__all__ = ["MOLECULES", "Conformers", "Distances", "Model", "judge", "load_model", "make", "save_model", "superpose"]
+__all__ = ["Conformers", "Distances", "Model", "judge", "load_model", "make", "save_model", "superpose"]
 
-MOLECULES = ("alanine-dipeptide",)
 WIDTH, BLOCKS = 192, 3
 _KIND = "conformer flow"
 _GIVEN = ("bonds", "lengths", "far", "choices")
@@ -77,9 +76,9 @@ def load_model(path: str | os.PathLike[str]) -> Model:
 
 
 @cache
-def shipped_model(molecule: str) -> Model:
-    """Return the trained model of a molecule that comes with the package."""
-    with as_file(files(__package__) / "weights" / f"{molecule}.safetensors") as path:
+def shipped_model() -> Model:
+    """Return the trained model of alanine dipeptide that comes with the package."""
+    with as_file(files(__package__) / "weights" / "alanine-dipeptide.safetensors") as path:
         return load_model(path)
 
 
@@ -153,17 +152,14 @@ def _atoms(x: Tensor) -> Tensor:
     return x
 
 
-def make(molecule: str = "alanine-dipeptide", n_steps: int = 100, tolerance: float = 1e-4) -> Domain:
+def make(n_steps: int = 100, tolerance: float = 1e-4) -> Domain:
     """Return the domain `molecules`.
 
     Args:
-        molecule: The key of a recipe in `train`; "alanine-dipeptide" has 22 atoms.
         n_steps: The number of steps, T.
         tolerance: The norm in ångström of all errors of the given distances at which a projection has converged.
     """
-    if molecule not in MOLECULES:
-        raise unknown("molecule", str(molecule), MOLECULES)
-    model = shipped_model(molecule)
+    model = shipped_model()
     sampler = Conformers(model, check_integer(n_steps, "n_steps"))
     equations = Distances(torch.cat([model.bonds, model.far]), model.lengths)
     check_positive(tolerance, "tolerance")
@@ -175,10 +171,10 @@ def make(molecule: str = "alanine-dipeptide", n_steps: int = 100, tolerance: flo
 
     return Domain(
         "molecules",
-        f"conformers of {molecule} from a learned flow, with bond lengths and a few far distances given",
+        "conformers of alanine dipeptide from a learned flow, with bond lengths and a few far distances given",
         problem,
         aligned,
-        {"molecule": molecule, "n_steps": n_steps, "tolerance": tolerance},
+        {"n_steps": n_steps, "tolerance": tolerance},
         quality=partial(judge, model),
         view=View("Molecules", "the atoms of the final conformer", ("x", "y", "z"), _atoms, final=True),
     )

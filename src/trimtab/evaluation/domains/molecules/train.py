@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
@@ -13,27 +12,15 @@ from trimtab.evaluation.domains.learned import FlowMLP, fit_flow
 from .chemistry import bonds_and_symbols, conformers, distances, energies
 from .domain import BLOCKS, WIDTH, Model, save_model, superpose
 
-__all__ = ["RECIPES", "train"]
+__all__ = ["train"]
 
 
 _CHOICES = 256  # conformers whose far distances samples are given
-
-
-class Recipe(NamedTuple):
-    """A molecule, and the atoms whose distances are given besides the bonds."""
-
-    smiles: str
-    far: tuple[tuple[int, int], ...]
-
-
-RECIPES = {
-    # the two oxygens, and the two ends
-    "alanine-dipeptide": Recipe("CC(=O)N[C@@H](C)C(=O)NC", ((2, 7), (0, 9))),
-}
+_SMILES = "CC(=O)N[C@@H](C)C(=O)NC"  # alanine dipeptide
+_FAR = ((2, 7), (0, 9))  # the two oxygens, and the two ends: given besides the bonds
 
 
 def train(
-    molecule: str,  # key of RECIPES
     folder: Path,  # folder of all files
     *,
     embedded: int = 128,  # number of conformers from ETKDG
@@ -44,19 +31,18 @@ def train(
     seed: int = 0,  # seed of conformers, initial weights and batches
     progress: Callable[[str], None] = print,  # called with a line of text
 ) -> Path:
-    """Make conformers, train on them, and write `MOLECULE.safetensors` into `folder`; return its path."""
-    smiles, far = RECIPES[molecule]
+    """Make conformers, train on them, and write `alanine-dipeptide.safetensors` into `folder`; return its path."""
     folder.mkdir(parents=True, exist_ok=True)
-    out, checkpoint = (folder / f"{molecule}{end}.safetensors" for end in ("", ".training"))
+    out, checkpoint = (folder / f"alanine-dipeptide{end}.safetensors" for end in ("", ".training"))
     recipe = {"embedded": embedded, "copies": copies, "steps": steps, "batch": batch, "rate": rate, "seed": seed}
-    progress(f"making {embedded * copies} conformers of {molecule}")
-    x = conformers(smiles, embedded, copies, seed)
-    found = energies(smiles, x)
+    progress(f"making {embedded * copies} conformers")
+    x = conformers(_SMILES, embedded, copies, seed)
+    found = energies(_SMILES, x)
     sound = found <= found.quantile(0.98)  # the rest was displaced too far to relax in time
     x, found = x[sound], found[sound]
     best = x[found.argmin()]
     x = superpose(x, superpose(x, best).mean(dim=0))
-    bonds, symbols = bonds_and_symbols(smiles)
+    bonds, symbols = bonds_and_symbols(_SMILES)
     scale = float(x.square().mean().sqrt())
     data = (x / scale).float().flatten(1)
     averaged, _ = fit_flow(
@@ -68,9 +54,9 @@ def train(
         every=500,
         progress=progress,
     )
-    pairs = torch.tensor(far)
+    pairs = torch.tensor(_FAR)
     picked = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:_CHOICES]
-    facts = {"smiles": smiles, "symbols": symbols, "lowest": float(found.min())} | recipe
+    facts = {"smiles": _SMILES, "symbols": symbols, "lowest": float(found.min())} | recipe
     model = Model(
         averaged, scale, bonds, distances(x, bonds.T).mean(dim=0), pairs, distances(x[picked], pairs.T), facts
     )
