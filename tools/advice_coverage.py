@@ -26,15 +26,16 @@ HEAD = (
     "| domain | sets | intervals of candidates | cover | cheaper recommended | interval stated | covers | "
     "tolerance broken | batches |"
 )
+STEPS, SEEDS, SETS, TOLERANCE = 24, 64, 20, 0.3
 _TRUTH = range(1_000_000, 1_002_048)
 
 
 class Truth:
     """The loss of any trial on many seeds."""
 
-    def __init__(self, domain: str, n_steps: int) -> None:
+    def __init__(self, domain: str) -> None:
         """Run both ends."""
-        self.problem = tt.domain(domain, n_steps=n_steps).problem(_TRUTH)
+        self.problem = tt.domain(domain, n_steps=STEPS).problem(_TRUTH)
         self.full = self.problem.rollout(tt.Stepwise()).final
         self.gain = float(self._apart(self.problem.rollout(tt.Terminal()).final).mean())
         self._known: dict[str, float] = {}
@@ -56,9 +57,10 @@ class Truth:
         return float(self._apart(run.final).mean()) / self.gain
 
 
-def one_set(truth: Truth, domain: str, n_steps: int, seeds: range, tolerance: float) -> dict[str, Any]:
-    """Return what one set of seeds leads to."""
-    advice = tt.advise(tt.domain(domain, n_steps=n_steps).problem(seeds), tolerance=tolerance, cost="projections")
+def one_set(truth: Truth, domain: str, number: int) -> dict[str, Any]:
+    """Return what a set of seeds leads to, by its number."""
+    seeds = range(10_000 + SEEDS * number, 10_000 + SEEDS * (number + 1))
+    advice = tt.advise(tt.domain(domain, n_steps=STEPS).problem(seeds), tolerance=TOLERANCE, cost="projections")
     m = advice.measured
     fixed = [trial for trial in (*m.trials, *m.efforts) if trial.kind != "adaptive" and trial.loss.reliable]
     found: dict[str, Any] = {
@@ -69,7 +71,7 @@ def one_set(truth: Truth, domain: str, n_steps: int, seeds: range, tolerance: fl
     }
     if advice.trial not in (m.terminal, m.stepwise):
         real = truth.loss(advice.trial)
-        found |= {"stated": advice.loss.reliable, "broken": real > tolerance, "real": real}
+        found |= {"stated": advice.loss.reliable, "broken": real > TOLERANCE, "real": real}
         found["covered"] = advice.loss.reliable and advice.loss.low <= real <= advice.loss.high
     return found
 
@@ -92,17 +94,13 @@ def main() -> None:
     """Run the sets that are missing, and renew the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("domains", nargs="*", default=DOMAINS)
-    for name, default in (("--steps", 24), ("--seeds", 64), ("--sets", 20)):
-        parser.add_argument(name, type=int, default=default)
-    parser.add_argument("--tolerance", type=float, default=0.3)
-    given = parser.parse_args()
+    domains = parser.parse_args().domains
     kept: dict[str, list[dict[str, Any]]] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
-    for domain in given.domains:
+    for domain in domains:
         done = kept.setdefault(domain, [])
-        truth = Truth(domain, given.steps) if len(done) < given.sets else None
-        while truth is not None and len(done) < given.sets:
-            seeds = range(10_000 + given.seeds * len(done), 10_000 + given.seeds * (len(done) + 1))
-            done.append(one_set(truth, domain, given.steps, seeds, given.tolerance))
+        truth = Truth(domain) if len(done) < SETS else None
+        while truth is not None and len(done) < SETS:
+            done.append(one_set(truth, domain, len(done)))
             KEPT.write_text(json.dumps(kept, indent=1))
         print(row(domain, done), flush=True)
     everything = [one for sets in kept.values() for one in sets]

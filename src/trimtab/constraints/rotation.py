@@ -45,8 +45,7 @@ def _polar(a: Tensor, rotation: bool = False) -> Tensor:
     finite = a.isfinite().all(dim=-1, keepdim=True).all(dim=-2, keepdim=True)  # others would fail the whole batch
     u, _, vh = torch.linalg.svd(torch.where(finite, a, 0.0).double(), full_matrices=False)
     if rotation:  # a reflection becomes a rotation by turning the direction of the smallest singular value
-        sign = torch.linalg.det(u @ vh).sign()
-        u = torch.cat([u[..., :2], u[..., 2:] * sign[..., None, None]], dim=-1)
+        u[..., 2] *= _determinant(u @ vh).sign()[..., None]
     return torch.where(finite, (u @ vh).to(a.dtype), a)
 
 
@@ -63,9 +62,14 @@ def _frame_defect(a: Tensor) -> Tensor:
 def rotation_defect(a: Tensor) -> Tensor:
     """Return norm(AᵀA - I) + abs(det A - 1) with the Frobenius norm, (…, 3, 3) to (…)."""
     scale = a.detach().abs().amax(dim=(-2, -1)).clamp(min=1)  # the determinant of large matrices could overflow
-    x, y, z = (a / scale[..., None, None]).unbind(-1)
-    det: Tensor = (torch.linalg.cross(x, y) * z).sum(dim=-1) * scale * scale * scale
+    det = _determinant(a / scale[..., None, None]) * scale * scale * scale
     return _frame_defect(a) + (det - 1).abs()
+
+
+def _determinant(a: Tensor) -> Tensor:
+    """Return the determinants of matrices, (…, 3, 3) to (…), without a factorisation."""
+    x, y, z = a.unbind(-1)
+    return (torch.linalg.cross(x, y) * z).sum(dim=-1)
 
 
 def rotation_angle(a: Tensor, b: Tensor) -> Tensor:

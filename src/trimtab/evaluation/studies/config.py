@@ -96,7 +96,7 @@ class Study:
             the iterations that full projection takes on the same samples.
         closing: "paid" if the budget includes the closing projection, "free" if it does not, as in the paper.
         exceptions: Settings that differ for some domains, by name: "seeds", "block", "calibration_seeds", "budgets" or
-            "schedules", fewer than the study's. With fewer seeds, final samples are not compared as distributions.
+            "schedules", fewer than the study's. Their final samples are not compared as distributions.
     """
 
     preset: str

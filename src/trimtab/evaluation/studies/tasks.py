@@ -140,7 +140,7 @@ def _tasks_of(
 ) -> Iterator[Task]:
     origin, seeds = study.origin(name), study.seeds_of(name, n_seeds)
     first, last = seeds.calibration
-    if kappa is None and "seeds" not in study.exceptions.get(name, {}):
+    if kappa is None and name not in study.exceptions:
         yield Task("reference", name, "stepwise", (1.0,), *seeds.reference, origin=origin)
     for schedule in schedules_of(study, name, swept=kappa is not None):
         key = study_schedule(schedule)
