@@ -30,6 +30,7 @@ PARTS = {  # the script, and what it keeps
     "budgets": ("make_choose.py", None),
     "quality": ("make_quality.py", HERE / "results" / "quality.json"),
     "effort": ("make_effort.py", HERE / "results" / "effort.json"),
+    "molecules": ("make_molecules.py", None),
     "pdm": ("make_pdm_readings.py", Path("runs") / "pdm-docs"),
     "grid": ("make_grid.py", Path("runs") / "grid-docs"),
 }
