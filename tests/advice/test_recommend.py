@@ -113,6 +113,28 @@ def test_a_chaotic_projection_is_called_unstable():
     assert "unstable-projection" in advise(tt.Problem(GUSTY, chaotic, SEEDS), cost="projections").failure_modes
 
 
+def test_a_projection_that_only_amplifies_is_scheduled_all_the_same():
+    """Full projection is still a reference if no projection fails and a second one moves nothing."""
+
+    class Walk:
+        n_steps = 16
+
+        def start(self, noise):
+            return noise.start((2,))
+
+        def step(self, x, t, noise):
+            return 0.9 * x + 0.1 * noise.normal(t, (2,))
+
+    oblique = tt.as_constraint(
+        lambda x: torch.stack([x[:, 0] + 20 * x[:, 1], torch.zeros_like(x[:, 1])], dim=1), lambda x: x[:, 1].abs()
+    )
+    advice = advise(tt.Problem(Walk(), oblique, SEEDS), cost="projections")
+    assert advice.measured.stability.amplification > 10
+    assert "unstable-projection" in advice.failure_modes
+    assert "not reliable" not in advice.reason
+    assert advice.measured.batches > 5
+
+
 def test_a_projection_that_fails_is_called_unstable():
     def project(x):
         return tt.Projection(torch.zeros_like(x), converged=x[:, 0] < 20)

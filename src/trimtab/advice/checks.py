@@ -44,10 +44,14 @@ class Stability:
     divergence: float = math.nan
 
     @property
+    def reliable(self) -> bool:
+        """Return whether few projections fail, little defect is left, and a second projection moves nothing."""
+        return self.failed <= 0.02 and self.left_over <= 0.05 and not self.again > 0.05
+
+    @property
     def sound(self) -> bool:
-        """Return whether projections are reliable: few fail, little defect is left, and small changes stay small."""
-        steady = not self.amplification > 10 and not self.again > 0.05
-        return self.failed <= 0.02 and self.left_over <= 0.05 and steady
+        """Return whether projections are reliable and small changes stay small."""
+        return self.reliable and not self.amplification > 10
 
     @property
     def chaotic(self) -> bool:

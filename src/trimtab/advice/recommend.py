@@ -167,7 +167,7 @@ def _reason_to_stop(at: Evaluation, stability: Stability) -> str:
     """Return why nothing can be found out, or nothing gained, by trying schedules; "" if it can."""
     once = "not at all" if at.terminal.never_projects else "once, at the end"
     needs = "give quality= (a measure of your final samples), and this can be decided"
-    if at.goal.quality is None and not stability.sound:
+    if at.goal.quality is None and not stability.reliable:
         return f"the projection is not reliable, so full projection is no reference; project {once}, and {needs}"
     if stability.chaotic and at.goal.to_full:
         return f"rollouts part however close they start, so endpoints decide nothing; project {once}, and {needs}"

@@ -348,11 +348,12 @@ def _stability(m: Measured) -> Finding:
         numbers += f", projecting again moves it by {s.again:.1%} of the way"
     if s.sound:
         return Finding("stability", False, f"The projection is sound: {numbers}.")
-    text = (
-        f"The projection is unstable or discontinuous: {numbers}. Fix that first: try a tighter tolerance, a better "
-        "start of the solver, or on_failure='retry'."
+    cure = (
+        "Distances to full projection then say less"
+        if s.reliable
+        else "Fix that first: try a tighter tolerance, a better start of the solver, or on_failure='retry'"
     )
-    return Finding("unstable-projection", True, text)
+    return Finding("unstable-projection", True, f"The projection is unstable or discontinuous: {numbers}. {cure}.")
 
 
 def _price_of_projection(m: Measured) -> Finding:
