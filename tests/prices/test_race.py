@@ -430,6 +430,27 @@ def test_prices_that_look_pay_for_it_out_of_the_budget_and_fixed_times_do_not(tm
     assert paid.resample(2 * T).looks == 4
 
 
+@pytest.mark.parametrize("look", [0.1, 0.3])
+def test_every_budget_goes_to_the_winner_of_its_range_or_to_even_spacing(look):
+    """Fixed times that are best by a hair, which proves nothing, do not serve budgets that looking would use up."""
+    batches = batches_of(LATE)
+    plans, noise = plans_of(batches), torch.rand(len(KNOWN), generator=torch.Generator().manual_seed(0)).double()
+    by_price = tt.prices.Thresholds(torch.full((T, T + 1), -1.0).index_fill(1, torch.tensor([0]), torch.inf))
+
+    def cost(run):
+        """A price that corrects at once is ahead; the last steps cost less than even spacing for a few samples."""
+        at_once, last = run.projected[0], (plans["last steps"].masks[run.paid] == run.projected.T).all(dim=1)
+        return 2 + noise - at_once.double() - 1e-3 * (last & (noise > 0.9)).double()
+
+    candidates = {EVEN: plans[EVEN], "last steps": plans["last steps"], "by price": by_price}
+    found = race(batches, candidates, Measure("own", cost), look)
+    assert "by price" in {one["winner"] for one in found.notes["ranges"]}
+    for price in (found, found.resample(2 * T)):
+        served = {price.parts[i].method for i in price.winner[: price.looks + 2].tolist()}
+        assert served == {EVEN}
+        assert {part.method for part in price.parts} == {EVEN, "by price"}
+
+
 def test_the_cost_of_a_look_is_a_number_and_for_the_race_alone():
     problem = tt.Problem(LATE, FIRST_ZERO, KNOWN)
     with pytest.raises(ValueError, match=r"look, what one .*from 0 to 1e\+06: got -0\.5"):

@@ -180,7 +180,7 @@ def race(
         candidates: By name; "even spacing" is among them.
         measure: What to compare.
         look: What one evaluation of the defect costs, in units of the budget. A candidate that looks at defects has
-            that much less to spend, and cannot win a budget that looking would use up.
+            that much less to spend; budgets that looking would use up go to even spacing.
     """
     looks, held = math.ceil(look * batches.n_steps), batches.held
     for name, one in candidates.items():
@@ -211,16 +211,15 @@ def race(
 
     scores, ranges = _Scores(rounds), _ranges(batches)
     best, winners = _winners(scores, looking, list(ranges))
-    blind = min((name for name in known if name not in looking), key=lambda name: scores.gap(name, EVEN).mean)
     serving = [EVEN if name == AT_END else name for name in winners.values()]
-    kept = list(dict.fromkeys([*serving, *([blind] if looks else [])]))
+    kept = list(dict.fromkeys([*([EVEN] if looks else []), *serving]))
     winner, spend = torch.zeros(batches.budget + 1, dtype=torch.int64), torch.arange(batches.budget + 1)
     for (k, (low, high)), name in zip(ranges.items(), serving, strict=True):
         winner[low : high + 1] = kept.index(name)
         if winners[k] == AT_END:
             spend[low : high + 1] = spend[low : high + 1].clamp(max=held)
-        if looks and name in looking:  # not for budgets that looking would use up
-            winner[low : min(high + 1, looks + held + 1)] = kept.index(blind)
+        if looks and name in looking:  # nothing else is proven for budgets that looking would use up
+            winner[low : min(high + 1, looks + held + 1)] = kept.index(EVEN)
     facts = batches.facts(
         {
             "measure": measure.name,
