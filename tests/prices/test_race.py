@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 
 import pytest
@@ -279,10 +280,23 @@ def test_a_candidate_that_keeps_more_back_is_refused_by_name():
 def test_a_quality_decides_and_higher_is_better_turns_it_round():
     problem = tt.Problem(LATE, FIRST_ZERO, KNOWN)
     low = tt.calibrate(problem, quality=trace)
-    high = tt.calibrate(problem, quality=Quality(trace, higher_is_better=True, name="trace"))
+    with pytest.warns(UserWarning, match="worse than once at the end"):
+        high = tt.calibrate(problem, quality=Quality(trace, higher_is_better=True, name="trace"))
     assert low.objective == high.objective == "trace"
     even = mean_trace(LATE, tt.Periodic(5))
     assert mean_trace(LATE, low.at(5)) < 0.8 * even < even < mean_trace(LATE, high.at(5))
+
+
+def test_a_worse_reference_is_told_and_a_better_one_is_not():
+    """By a quality that falls where corrections raise it, full projection is worse than one projection at the end."""
+    problem = tt.Problem(LATE, FIRST_ZERO, KNOWN)
+    with pytest.warns(UserWarning, match="by trace, projecting at every step is worse than once at the end") as told:
+        tt.calibrate(problem, quality=Quality(trace, higher_is_better=True, name="trace"), check=False)
+    assert [one.filename for one in told] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for options in ({"quality": trace}, {}, {"quality": trace, "objective": "path"}):
+            tt.calibrate(problem, check=False, **options)
 
 
 def test_one_of_several_numbers_by_name_decides():
@@ -291,7 +305,9 @@ def test_one_of_several_numbers_by_name_decides():
     def both(final):
         return {"trace": trace(final), "minus": -trace(final)}
 
-    one, other = (tt.calibrate(problem, quality=Quality(both, name=name)) for name in ("trace", "minus"))
+    one = tt.calibrate(problem, quality=Quality(both, name="trace"))
+    with pytest.warns(UserWarning, match="by minus, projecting at every step is worse"):
+        other = tt.calibrate(problem, quality=Quality(both, name="minus"))
     assert mean_trace(LATE, one.at(5)) < mean_trace(LATE, other.at(5))
     with pytest.raises(ValueError, match="choose the one that decides"):
         tt.calibrate(problem, quality=both)

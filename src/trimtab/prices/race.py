@@ -13,6 +13,7 @@ ahead there, and even spacing is used if the winner is not ahead of it by a marg
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core.budget import Unit
-from trimtab.core.metrics import endpoint_distance
+from trimtab.core.metrics import endpoint_distance, summary
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.problem import Problem
 from trimtab.core.quality import Quality
@@ -193,6 +194,8 @@ def race(
     known = {name: replace(one, seeds=()) for name, one in candidates.items()}
     looking = {name for name, one in known.items() if isinstance(one, Thresholds)}
     at_end = finite(measure.cost(batches.first).cpu().double(), measure.name)
+    if "stepwise" in vars(batches):  # it has been run for the weights of the objective
+        _warn_of_worse_reference(measure.cost(batches.stepwise).cpu().double(), at_end, measure.name)
     names, rounds = list(known), list[_Round]()
     for number in range(2):
         if number:
@@ -243,6 +246,17 @@ def race(
     facts |= {"objective": measure.name, "seeds": tuple(seeds)}
     parts = tuple(replace(known[name], notes={}, fingerprint="", method=name) for name in kept)
     return Raced(parts, winner, looks, spend if AT_END in winners.values() else None, **facts)
+
+
+def _warn_of_worse_reference(full: Tensor, at_end: Tensor, name: str) -> None:
+    """Warn if samples corrected at every step cost more than those corrected once, at the end, (n,) each."""
+    more = summary(full - at_end)
+    if more.mean > 2 * more.se:
+        warnings.warn(
+            f"by {name}, projecting at every step is worse than once at the end on the calibration samples, by "
+            f"{more.mean:.3g} ± {more.se:.1g}: full projection is no reference here, and nearness to it is no gain",
+            stacklevel=5,
+        )
 
 
 class _Round(NamedTuple):
