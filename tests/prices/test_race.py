@@ -121,8 +121,6 @@ def test_where_even_spacing_is_best_it_is_the_answer_and_is_said_to_be():
 def test_the_winner_is_even_spacing_or_ahead_of_it_and_nowhere_clearly_behind_it(n, keep, noise, seed):
     weights = torch.rand(n, generator=torch.Generator().manual_seed(seed)).tolist()
     found = tt.calibrate(tt.Problem(Carried(tuple(weights), keep, noise), FIRST_ZERO, range(1000, 1008)), check=False)
-    ahead, _ = found.notes["overall"]["ahead_of_even_spacing"]
-    assert ahead == 0 if found.notes["overall"]["winner"] == EVEN else ahead > 0
     ranges = found.notes["ranges"]
     for one in ranges:
         ahead, se = one["ahead_of_even_spacing"]
@@ -157,7 +155,7 @@ def test_a_few_rollouts_that_hide_all_others_do_not_keep_a_winner_from_winning_u
     found = race(batches, plans, Measure("trace", lambda run: outliers(run, 100, 50)))
     assert serving(found, 3) == "last steps"
     found = race(batches, plans, Measure("trace", lambda run: outliers(run, 50, 300)))
-    assert serving(found, 3) == found.notes["overall"]["winner"] == EVEN
+    assert serving(found, 3) == EVEN
 
 
 @pytest.mark.parametrize("n", [8, 16, 64])
