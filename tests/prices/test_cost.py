@@ -36,7 +36,13 @@ def test_a_price_for_all_budgets_is_taken_to_serve_a_quarter_and_iterations_are_
     assert calibration_cost("dp", 100, 16, 1.0).budget == 25
     iterations = calibration_cost("race", 100, 16, 2.0, unit="iteration")
     assert iterations.pays_back_after == math.inf
-    assert str(iterations).endswith("iterations")
+    assert str(iterations).endswith(" iterations")
+
+
+def test_a_single_step_saves_nothing_and_still_counts_projections():
+    cost = calibration_cost("paper", 1, 16)
+    assert cost.pays_back_after == math.inf
+    assert str(cost).endswith("32 rollouts and 32 projections")
 
 
 def test_a_slow_call_prints_it_once(capsys, monkeypatch):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 
 import pytest
@@ -120,8 +121,6 @@ def test_where_even_spacing_is_best_it_is_the_answer_and_is_said_to_be():
 def test_the_winner_is_even_spacing_or_ahead_of_it_and_nowhere_clearly_behind_it(n, keep, noise, seed):
     weights = torch.rand(n, generator=torch.Generator().manual_seed(seed)).tolist()
     found = tt.calibrate(tt.Problem(Carried(tuple(weights), keep, noise), FIRST_ZERO, range(1000, 1008)), check=False)
-    ahead, _ = found.notes["overall"]["ahead_of_even_spacing"]
-    assert ahead == 0 if found.notes["overall"]["winner"] == EVEN else ahead > 0
     ranges = found.notes["ranges"]
     for one in ranges:
         ahead, se = one["ahead_of_even_spacing"]
@@ -156,7 +155,7 @@ def test_a_few_rollouts_that_hide_all_others_do_not_keep_a_winner_from_winning_u
     found = race(batches, plans, Measure("trace", lambda run: outliers(run, 100, 50)))
     assert serving(found, 3) == "last steps"
     found = race(batches, plans, Measure("trace", lambda run: outliers(run, 50, 300)))
-    assert serving(found, 3) == found.notes["overall"]["winner"] == EVEN
+    assert serving(found, 3) == EVEN
 
 
 @pytest.mark.parametrize("n", [8, 16, 64])
@@ -279,10 +278,23 @@ def test_a_candidate_that_keeps_more_back_is_refused_by_name():
 def test_a_quality_decides_and_higher_is_better_turns_it_round():
     problem = tt.Problem(LATE, FIRST_ZERO, KNOWN)
     low = tt.calibrate(problem, quality=trace)
-    high = tt.calibrate(problem, quality=Quality(trace, higher_is_better=True, name="trace"))
+    with pytest.warns(UserWarning, match="worse than once at the end"):
+        high = tt.calibrate(problem, quality=Quality(trace, higher_is_better=True, name="trace"))
     assert low.objective == high.objective == "trace"
     even = mean_trace(LATE, tt.Periodic(5))
     assert mean_trace(LATE, low.at(5)) < 0.8 * even < even < mean_trace(LATE, high.at(5))
+
+
+def test_a_worse_reference_is_told_and_a_better_one_is_not():
+    """By a quality that falls where corrections raise it, full projection is worse than one projection at the end."""
+    problem = tt.Problem(LATE, FIRST_ZERO, KNOWN)
+    with pytest.warns(UserWarning, match="by trace, projecting at every step is worse than once at the end") as told:
+        tt.calibrate(problem, quality=Quality(trace, higher_is_better=True, name="trace"), check=False)
+    assert [one.filename for one in told] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for options in ({"quality": trace}, {}, {"quality": trace, "objective": "path"}):
+            tt.calibrate(problem, check=False, **options)
 
 
 def test_one_of_several_numbers_by_name_decides():
@@ -291,7 +303,9 @@ def test_one_of_several_numbers_by_name_decides():
     def both(final):
         return {"trace": trace(final), "minus": -trace(final)}
 
-    one, other = (tt.calibrate(problem, quality=Quality(both, name=name)) for name in ("trace", "minus"))
+    one = tt.calibrate(problem, quality=Quality(both, name="trace"))
+    with pytest.warns(UserWarning, match="by minus, projecting at every step is worse"):
+        other = tt.calibrate(problem, quality=Quality(both, name="minus"))
     assert mean_trace(LATE, one.at(5)) < mean_trace(LATE, other.at(5))
     with pytest.raises(ValueError, match="choose the one that decides"):
         tt.calibrate(problem, quality=both)
@@ -428,6 +442,27 @@ def test_prices_that_look_pay_for_it_out_of_the_budget_and_fixed_times_do_not(tm
     paid.save(tmp_path / "price.safetensors")
     assert tt.load(tmp_path / "price.safetensors").looks == 2
     assert paid.resample(2 * T).looks == 4
+
+
+@pytest.mark.parametrize("look", [0.1, 0.3])
+def test_every_budget_goes_to_the_winner_of_its_range_or_to_even_spacing(look):
+    """Fixed times that are best by a hair, which proves nothing, do not serve budgets that looking would use up."""
+    batches = batches_of(LATE)
+    plans, noise = plans_of(batches), torch.rand(len(KNOWN), generator=torch.Generator().manual_seed(0)).double()
+    by_price = tt.prices.Thresholds(torch.full((T, T + 1), -1.0).index_fill(1, torch.tensor([0]), torch.inf))
+
+    def cost(run):
+        """A price that corrects at once is ahead; the last steps cost less than even spacing for a few samples."""
+        at_once, last = run.projected[0], (plans["last steps"].masks[run.paid] == run.projected.T).all(dim=1)
+        return 2 + noise - at_once.double() - 1e-3 * (last & (noise > 0.9)).double()
+
+    candidates = {EVEN: plans[EVEN], "last steps": plans["last steps"], "by price": by_price}
+    found = race(batches, candidates, Measure("own", cost), look)
+    assert "by price" in {one["winner"] for one in found.notes["ranges"]}
+    for price in (found, found.resample(2 * T)):
+        served = {price.parts[i].method for i in price.winner[: price.looks + 2].tolist()}
+        assert served == {EVEN}
+        assert {part.method for part in price.parts} == {EVEN, "by price"}
 
 
 def test_the_cost_of_a_look_is_a_number_and_for_the_race_alone():

@@ -78,6 +78,31 @@ def test_intervals_are_asked_for():
     assert paper(8).resample(6).interval.shape == (2, 6, 7)
 
 
+@pytest.mark.parametrize("method", ["paper", "dp"])
+def test_too_few_rollouts_to_resample_are_refused_before_any_work(method):
+    said, problem = [], tt.Problem(Uniform(), LINE, range(1000, 1007))
+    with pytest.raises(ValueError, match="resamples calibration rollouts, and needs at least 8 of them: got 7"):
+        tt.calibrate(problem, method=method, objective="path", uncertainty=True, progress=said.append)
+    assert not said
+    grouped = tt.Problem(Uniform(), LINE, range(1000, 1014), groups=torch.arange(14) // 2)
+    with pytest.raises(ValueError, match="resamples calibration groups, and needs at least 8 of them: got 7"):
+        tt.calibrate(grouped, method=method, objective="path", uncertainty=True)
+    with pytest.raises(ValueError, match="needs at least 8 of them: got 7"):
+        tt.calibrate(lambda schedule: problem.rollout(schedule, measure_defects=True), 1.0, method, uncertainty=True)
+
+
+@pytest.mark.parametrize("budget", [2, 3, 6, T])
+@pytest.mark.parametrize("n", [8, 11])
+def test_eight_rollouts_are_enough_for_every_budget(budget, n):
+    """A resample may hold few corrections, or none around some step: neighbouring steps then say what is known."""
+    price = tt.calibrate(
+        tt.Problem(Uniform(), LINE, range(1000, 1000 + n)), budget, "dp", objective="path", uncertainty=True
+    )
+    low, high = price.interval
+    assert (low <= high).all()
+    assert (low < high).any()
+
+
 def test_close_calls_of_a_shared_budget_need_that_budget():
     price = paper(16)
     run = tt.rollout(Uniform(), LINE, price.at(PerBatch(4)), range(16), closing="free")

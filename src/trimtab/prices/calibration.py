@@ -22,7 +22,7 @@ from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Closing
 from trimtab.core.runner import BatchRunner, Engine, RunBatch, open_runner
-from trimtab.prices.collect import Batches, Source, spread_budgets
+from trimtab.prices.collect import Batches, Source, check_enough_for_intervals, spread_budgets
 from trimtab.prices.cost import calibration_cost
 from trimtab.prices.iterations import by_iteration_race, graded_prices
 from trimtab.prices.objective import Objective, describe, objective_weights
@@ -89,7 +89,8 @@ def calibrate(
             float budget is iterations per step.
         check: Whether to run the first batch twice, to check that it is repeatable.
         uncertainty: Whether to estimate an interval for every price ("paper" and "dp") by resampling the calibration
-            rollouts, which runs nothing more: `price.interval`, `price.close_calls(run)`, and bands in the drawing.
+            rollouts, at least 8, which runs nothing more: `price.interval`, `price.close_calls(run)`, and bands in the
+            drawing.
         engine: Where to run batches: "processes", "ray", "serial", or an `Engine`, which can also keep finished batches
             in a folder. By default in this process. It changes no number.
         progress: Called with a text before each batch. Without it, a slow call shows a bar of tqdm.
@@ -135,6 +136,9 @@ def calibrate(
         raise ValueError(
             "a calibration seed is repeated, and a repeated rollout shows nothing new: give each seed once"
         )
+    if problem is not None and uncertainty:
+        groups = problem.groups
+        check_enough_for_intervals(*((len(problem), "rollouts") if groups is None else (groups.n, "groups")))
     is_path = judge is None and set(objective_weights(objective)) == {"path"}
     if problem is not None and is_path and not problem.constraint.is_projection:
         warn_of_path_error(problem.constraint, "calibrate(…, quality=…)", stacklevel=2)

@@ -39,6 +39,9 @@ Source = Problem | RunBatch
 FEWEST = 4
 """The smallest number of calibration rollouts that anything is learned from."""
 
+FEWEST_FOR_INTERVALS = 8
+"""The smallest number that is resampled: intervals of fewer would be far too narrow."""
+
 RANDOM_SHARE = 0.15
 """Share of the decisions made at random while staying near the policy."""
 
@@ -92,6 +95,8 @@ class Batches:
             self.first = self.run(Terminal())
         defects = self.first.defects
         self.n_steps, self.n = defects.shape
+        if uncertainty:
+            check_enough_for_intervals(self.n, "rollouts" if self.groups is None else "groups")
         self.budget, self.closing = int(units(budget, self.n_steps, unit)), self.first.closing_rule
         self.n_choices, self.spendable = inner_size(self.n_steps, self.budget, self.closing)
         self.closing_reserve = self.held = self.n_steps - self.n_choices
@@ -373,6 +378,15 @@ def spread_budgets(n: int, n_steps: int, most: Budget, seed: int) -> Tensor:
 
 
 # ------------------------------------------------------------------ checks
+
+
+def check_enough_for_intervals(n: int, what: str) -> None:
+    """Raise if n calibration rollouts, or groups, are too few to resample."""
+    if n < FEWEST_FOR_INTERVALS:
+        raise ValueError(
+            f"uncertainty=True resamples calibration {what}, and needs at least {FEWEST_FOR_INTERVALS} of them: got {n}"
+        )
+
 
 _PASS_IT_ON = "it must pass the schedule that it is given to its Corrector"
 

@@ -19,9 +19,10 @@ class CalibrationCost(NamedTuple):
         rollouts: Number of rollouts in all batches.
         spent: Projections in all batches, or iterations if the budget counts those.
         pays_back_after: Number of samples after which the projections saved, compared with projecting at every step,
-            equal `spent`; infinite if none are saved, or if the budget counts iterations.
+            equal `spent`; infinite if none are saved, as with a single step, or if the budget counts iterations.
         budget: The budget of the samples that save them.
         n_steps: T.
+        unit: What `spent` and the budget count.
     """
 
     batches: int
@@ -30,15 +31,16 @@ class CalibrationCost(NamedTuple):
     pays_back_after: float
     budget: int
     n_steps: int
+    unit: Unit = "projection"
 
     def __str__(self) -> str:
         """Return a one-line summary."""
         batches = "1 batch" if self.batches == 1 else f"{self.batches} batches"
-        text = f"about {batches}, {self.rollouts:,} rollouts and {self.spent:,} "
+        text = f"about {batches}, {self.rollouts:,} rollouts and {self.spent:,} {self.unit}s"
         if math.isinf(self.pays_back_after):
-            return text + "iterations"
+            return text
         samples = "1 sample" if self.pays_back_after == 1 else f"{self.pays_back_after:,.0f} samples"
-        return f"{text}projections, paid back after {samples} with {self.budget} of {self.n_steps} projections each"
+        return f"{text}, paid back after {samples} with {self.budget} of {self.n_steps} projections each"
 
 
 def calibration_cost(
@@ -88,7 +90,7 @@ def calibration_cost(
 def with_payback(batches: int, samples: int, spent: int, n_steps: int, most: int, unit: Unit) -> CalibrationCost:
     """Return the cost of a number of batches, paid back at the largest budget, or at T / 4 if that is all steps."""
     if unit == "iteration":
-        return CalibrationCost(batches, batches * samples, spent, math.inf, most, n_steps)
+        return CalibrationCost(batches, batches * samples, spent, math.inf, most, n_steps, unit)
     used = most if most < n_steps else max(1, round(n_steps / 4))
     saved = n_steps - used
     after = math.ceil(spent / saved) if saved else math.inf

@@ -245,7 +245,8 @@ def by_iteration_race(
         objective = "path" if goal == "path" else describe(batches.objective)
         found[f"iterations by price for {goal}"] = replace(by_price, objective=objective)
         found[f"whole projections by price for {goal}"] = replace(whole, objective=objective)
-    return race(batches, {**found, **more}, measure_of(batches, quality, problem), look)
+    trusted = "whole projections by price for path" if quality is None else EVEN
+    return race(batches, {**found, **more}, measure_of(batches, quality, problem), look, trusted)
 
 
 def _whole_projections(

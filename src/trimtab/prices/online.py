@@ -434,7 +434,7 @@ class Learner:
             return
         scale = fit_sample_scale([memory])
         try:
-            steps = estimate_transitions([memory], scale)
+            steps = estimate_transitions([memory], scale, widen=False)
         except ValueError:  # around some step only one of the two actions was seen
             return
         solution = solve(steps, spend)

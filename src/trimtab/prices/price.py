@@ -423,7 +423,8 @@ class Raced(Price):
         parts: The prices that won some budget.
         winner: The index of the part that serves each budget from 0 to B, (B + 1,) int64.
         looks: What all defect evaluations of a rollout cost, in whole units. A part that looks at defects has that much
-            less to spend.
+            less to spend; it serves no budget that looking would use up, also when resampled: there the first part that
+            does not look takes its place.
         spend: What is spent of each budget from 0 to B, (B + 1,) int64: less than all where a projection at the end
             does better. None if every budget is spent.
     """
@@ -530,10 +531,9 @@ class Raced(Price):
         if not looks or not blind:
             return winner
         held = 0 if self.closing in ("free", "none") else self.closing_reserve
-        so_far = int(self.winner[min(self.looks + held, self.budget)])  # what serves such budgets before resampling
         looking = torch.tensor([isinstance(part, Thresholds) for part in self.parts]).to(winner.device)[winner]
         used_up = torch.arange(len(winner), device=winner.device) <= looks + held
-        return torch.where(looking & used_up, so_far if so_far in blind else blind[0], winner)
+        return torch.where(looking & used_up, blind[0], winner)
 
 
 # ------------------------------------------------------------------ budgets

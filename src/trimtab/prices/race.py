@@ -1,27 +1,31 @@
-"""A race of prices on calibration seeds: a candidate must prove itself against even spacing, which is used otherwise.
+"""A race of prices on calibration seeds: two candidates need no proof, and all others must prove themselves.
 
 All candidates run the same samples on the same noise at the same budgets, which are spread over all rates, so every
 comparison is paired. The cost of a sample is divided by what even spacing costs at similar budgets, so that all budgets
 have a say. The few candidates that do best together run a second time.
 
-The lead of a candidate must show in the mean of costs whose tails are cut, by more than its standard error allows for
-so few rollouts, in the signed ranks, and in the plain mean. The best of those wins. Fixed times, and one projection at
-the end, must be ahead of priced candidates by a wider margin. In a range of budgets another candidate may win that is
-ahead there, and even spacing is used if the winner is not ahead of it by a margin in that range.
+Even spacing needs no proof, and neither does the dynamic program for path error, unless a quality decides: path error
+is seen at every step, so a few rollouts are enough to lower it, while the final state is seen once per rollout. It is
+the usual choice in ranges of budgets in which it seems to be ahead by a margin, also in the mean; differences between
+ranges are believed as far as standard errors allow. In each range another candidate takes its place if it is proven to
+be ahead there: in the mean of costs whose tails are cut, in the signed ranks and in the plain mean, at a level that all
+comparisons share. So few rollouts, which prove little, leave the usual choice.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from trimtab.core.budget import Unit
-from trimtab.core.metrics import endpoint_distance
+from trimtab.core.metrics import endpoint_distance, summary
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.problem import Problem
 from trimtab.core.quality import Quality
@@ -50,9 +54,8 @@ _RANGES = 5  # of budgets
 _NEAR = 0.35  # how much a neighbouring range counts
 _SECOND_ROUND = 3  # candidates at most
 _TAIL = 4.0  # medians of even spacing's costs in a range: costs are cut off there
-_LEAD, _RANGE_LEAD, _FIXED_LEAD = 1.5, 1.0, 2.0  # standard errors: over all budgets, in a range, of fixed times
-_FEW = 12  # rollouts, below which ranges are not told apart
-_MARGIN = 0.05  # of even spacing's cost: what a winner must be ahead by in each range
+_MARGIN = 0.05  # of even spacing's cost: what a candidate without proof must seem to be ahead by
+_LEVEL = 0.05  # the chance that any of the comparisons proves something that is not so
 _LEAST = 0.01  # of the largest range's cost: the least cost of a range
 _SHUFFLES = 1 << 37  # a stream of noise
 
@@ -121,7 +124,8 @@ def by_race(
     priced = found["dp for path"]
     assert isinstance(priced, Thresholds)
     found[KEPT] = replace(priced.keep_last(max(1, round(_KEPT * batches.n_choices))), method=KEPT)
-    return race(batches, {**found, **more}, measure_of(batches, quality, problem), look)
+    trusted = "dp for path" if quality is None else EVEN
+    return race(batches, {**found, **more}, measure_of(batches, quality, problem), look, trusted)
 
 
 def goal_weights(batches: Batches) -> dict[str, Tensor | None]:
@@ -172,6 +176,7 @@ def race(
     candidates: Mapping[str, Part],
     measure: Measure,
     look: float = 0.0,
+    trusted: str = EVEN,
 ) -> Raced:
     """Run the candidates against each other and keep the best.
 
@@ -180,7 +185,8 @@ def race(
         candidates: By name; "even spacing" is among them.
         measure: What to compare.
         look: What one evaluation of the defect costs, in units of the budget. A candidate that looks at defects has
-            that much less to spend, and cannot win a budget that looking would use up.
+            that much less to spend; budgets that looking would use up go to even spacing.
+        trusted: The candidate that needs no proof, as even spacing does not.
     """
     looks, held = math.ceil(look * batches.n_steps), batches.held
     for name, one in candidates.items():
@@ -193,10 +199,12 @@ def race(
     known = {name: replace(one, seeds=()) for name, one in candidates.items()}
     looking = {name for name, one in known.items() if isinstance(one, Thresholds)}
     at_end = finite(measure.cost(batches.first).cpu().double(), measure.name)
+    if "stepwise" in vars(batches):  # it has been run for the weights of the objective
+        _warn_of_worse_reference(measure.cost(batches.stepwise).cpu().double(), at_end, measure.name)
     names, rounds = list(known), list[_Round]()
     for number in range(2):
         if number:
-            names = _second_round(_Scores(rounds), names)
+            names = _second_round(_Scores(rounds), names, trusted)
         if len(names) == 1:
             break
         budgets, place = _spread(batches, seed=number)
@@ -210,24 +218,22 @@ def race(
         rounds.append(_Round(costs, place))
 
     scores, ranges = _Scores(rounds), _ranges(batches)
-    best, winners = _winners(scores, looking, list(ranges))
-    blind = min((name for name in known if name not in looking), key=lambda name: scores.gap(name, EVEN).mean)
+    winners = _winners(scores, list(ranges), trusted)
     serving = [EVEN if name == AT_END else name for name in winners.values()]
-    kept = list(dict.fromkeys([*serving, *([blind] if looks else [])]))
+    kept = list(dict.fromkeys([*([EVEN] if looks else []), *serving]))
     winner, spend = torch.zeros(batches.budget + 1, dtype=torch.int64), torch.arange(batches.budget + 1)
     for (k, (low, high)), name in zip(ranges.items(), serving, strict=True):
         winner[low : high + 1] = kept.index(name)
         if winners[k] == AT_END:
             spend[low : high + 1] = spend[low : high + 1].clamp(max=held)
-        if looks and name in looking:  # not for budgets that looking would use up
-            winner[low : min(high + 1, looks + held + 1)] = kept.index(blind)
+        if looks and name in looking:  # nothing else is proven for budgets that looking would use up
+            winner[low : min(high + 1, looks + held + 1)] = kept.index(EVEN)
     facts = batches.facts(
         {
             "measure": measure.name,
             "candidates": [*candidates, AT_END],
             "look": look,
             "second_round": names if len(rounds) > 1 else [],
-            "overall": {"winner": best, "ahead_of_even_spacing": scores.ahead_of_even(best)},
             "ranges": [
                 {
                     "from": low,
@@ -244,6 +250,17 @@ def race(
     facts |= {"objective": measure.name, "seeds": tuple(seeds)}
     parts = tuple(replace(known[name], notes={}, fingerprint="", method=name) for name in kept)
     return Raced(parts, winner, looks, spend if AT_END in winners.values() else None, **facts)
+
+
+def _warn_of_worse_reference(full: Tensor, at_end: Tensor, name: str) -> None:
+    """Warn if samples corrected at every step cost more than those corrected once, at the end, (n,) each."""
+    more = summary(full - at_end)
+    if more.mean > 2 * more.se:
+        warnings.warn(
+            f"by {name}, projecting at every step is worse than once at the end on the calibration samples, by "
+            f"{more.mean:.3g} ± {more.se:.1g}: full projection is no reference here, and nearness to it is no gain",
+            stacklevel=5,
+        )
 
 
 class _Round(NamedTuple):
@@ -268,13 +285,10 @@ class _Gap(NamedTuple):
     plain: float
     ranks: float
 
-    def is_ahead(self, errors: float, margin: float = 0.0) -> bool:
-        """Return whether the first costs less, by more than a margin and `errors` standard errors.
-
-        With few samples more standard errors are required.
-        """
+    def proves(self, errors: float) -> bool:
+        """Return whether the first costs less by so many standard errors; with few samples more are required."""
         more = 1 + (errors**2 + 1) / (4 * max(self.n - 1, 1.0))  # as the quantiles of Student's t
-        return self.plain < 0 and self.mean < -margin - errors * more * self.se
+        return self.plain < 0 and self.ranks < -errors and self.mean < -errors * more * self.se
 
 
 class _Scores:
@@ -293,20 +307,14 @@ class _Scores:
         self.unit = unit.clamp(min=max(_LEAST * float(unit.max()), 1e-300))
         self.rounds = rounds
 
-    def gap(self, name: str, other: str, k: int | None = None) -> _Gap:
-        """Return how much more `name` costs than `other` in the rounds that have both.
-
-        With k, the gap is that of the k-th range of budgets; nearby ranges have a small weight.
-        """
+    def gap(self, name: str, other: str, k: int) -> _Gap:
+        """Return how much more `name` costs than `other` in the k-th range of budgets, in the rounds that have both."""
         both = [one for one in self.rounds if name in one.costs and other in one.costs]
         place = torch.cat([one.place for one in both])
         costs = [torch.cat([one.costs[each] for one in both]) for each in (name, other)]
         plain = (costs[0] - costs[1]) / self.unit[place]
         cut = [each.clamp(-self.most[place], self.most[place]) for each in costs]
-        gaps, weight = (cut[0] - cut[1]) / self.unit[place], torch.ones_like(plain)
-        if k is not None:
-            away = (place - k).abs()
-            weight = (away == 0) + _NEAR * (away == 1).double()
+        gaps, weight = (cut[0] - cut[1]) / self.unit[place], _nearness(place)[k]
         total = weight.sum().clamp(min=1e-300)
         mean = (weight * gaps).sum() / total
         n = float(total**2 / weight.square().sum().clamp(min=1e-300))
@@ -316,16 +324,40 @@ class _Scores:
         signed = float((ranks * seen.sign()).sum() / ranks.norm().clamp(min=1e-300))
         return _Gap(float(mean), se, n, float((weight * plain).sum() / total), signed)
 
-    def ahead_of_even(self, name: str, k: int | None = None) -> list[float]:
+    def usual_lead(self, name: str) -> Tensor:
+        """Return by what share a candidate usually costs less than even spacing in each range of budgets, (k,).
+
+        Shares are those of both costs together, so that no sample counts more than another. The part of the differences
+        between ranges that their standard errors explain is removed.
+        """
+        both = [one for one in self.rounds if name in one.costs]
+        ours, even = (torch.cat([one.costs[each] for one in both]) for each in (name, EVEN))
+        shares = 2 * (even - ours) / (even.abs() + ours.abs()).clamp(min=1e-300)
+        weight = _nearness(torch.cat([one.place for one in both]))
+        weight = weight / weight.sum(dim=1, keepdim=True).clamp(min=1e-300)
+        lead, overall = weight @ shares, shares.mean()
+        variance = (weight.square() * (shares - lead[:, None]).square()).sum(dim=1)
+        spread = (lead - overall).square().mean().clamp(min=1e-300)
+        trust = (1 - variance.mean() / spread).clamp(min=0)
+        return overall + trust * (lead - overall)
+
+    def ahead_of_even(self, name: str, k: int) -> list[float]:
         """Return how much less a candidate costs than even spacing, as a share of its cost, and the standard error."""
         gap = self.gap(name, EVEN, k)
         return [0.0 - gap.mean, gap.se]
 
 
-def _second_round(scores: _Scores, names: list[str]) -> list[str]:
-    """Return even spacing and the few candidates that lower the cost most, with the best of them in each range."""
+def _nearness(place: Tensor) -> Tensor:
+    """Return how much samples, by their range of budgets, (n,), count in each range, (k, n)."""
+    away = (place - torch.arange(_RANGES)[:, None]).abs()
+    return (away == 0) + _NEAR * (away == 1).double()
+
+
+def _second_round(scores: _Scores, names: list[str], trusted: str) -> list[str]:
+    """Return the candidates that need no proof, and the few that lower the cost most, with the best in each range."""
     costs = {name: torch.tensor([scores.gap(name, EVEN, k).mean for k in range(_RANGES)]) for name in names}
-    kept, best = [EVEN], torch.zeros(_RANGES)
+    kept = list(dict.fromkeys([EVEN, trusted]))
+    best = torch.stack([costs[name] for name in kept]).amin(dim=0)
     while len(kept) < _SECOND_ROUND:
         new = min(names, key=lambda name: float(torch.minimum(best, costs[name]).sum()))
         if new in kept or not bool((costs[new] < best).any()):
@@ -335,26 +367,17 @@ def _second_round(scores: _Scores, names: list[str]) -> list[str]:
     return kept
 
 
-def _winners(scores: _Scores, looking: set[str], ranges: list[int]) -> tuple[str, dict[int, str]]:
-    """Return the winner over all budgets, and the one of each range."""
-    names = [name for name in scores.rounds[0].costs if name != EVEN]
-
-    def ahead(name: str, other: str, k: int | None = None) -> bool:
-        lead = _FIXED_LEAD if name not in looking and other != EVEN else _LEAD if k is None else _RANGE_LEAD
-        gap = scores.gap(name, other, k)
-        return gap.is_ahead(lead) and gap.ranks < -lead
-
-    proven = sorted((name for name in names if ahead(name, EVEN)), key=lambda name: scores.gap(name, EVEN).mean)
-    first = next((name for name in proven if name in looking), EVEN)
-    overall = next((name for name in proven if name not in looking and ahead(name, first)), first)
-    winners, enough = {}, len(scores.rounds[0].place) >= _FEW
+def _winners(scores: _Scores, ranges: list[int], trusted: str) -> dict[int, str]:
+    """Return the winner of each range: the usual choice, unless another candidate is proven to be ahead of it."""
+    names, lead = list(scores.rounds[0].costs), scores.usual_lead(trusted)
+    errors = NormalDist().inv_cdf(1 - _LEVEL / ((len(names) - 1) * len(ranges)))
+    winners = {}
     for k in ranges:
-        best = overall
-        for name in names:
-            if enough and name != best and ahead(name, best, k) and ahead(name, EVEN, k):
-                best = name
-        winners[k] = best if best == EVEN or scores.gap(best, EVEN, k).is_ahead(_LEAD, _MARGIN) else EVEN
-    return overall, winners
+        usual = trusted if lead[k] > _MARGIN and scores.gap(trusted, EVEN, k).plain < 0 else EVEN
+        gaps = {name: scores.gap(name, usual, k) for name in names if name != usual}
+        proven = [name for name, gap in gaps.items() if gap.proves(errors)]
+        winners[k] = min(proven, key=lambda name: gaps[name].mean, default=usual)
+    return winners
 
 
 def _spread(batches: Batches, seed: int) -> tuple[Tensor, Tensor]:

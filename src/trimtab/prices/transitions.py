@@ -56,12 +56,16 @@ class Steps:
     trust: Tensor
 
 
-def estimate_transitions(runs: Sequence[Traced], sample_scale: SampleScale | None = None) -> Steps:
+def estimate_transitions(
+    runs: Sequence[Traced], sample_scale: SampleScale | None = None, *, widen: bool = True
+) -> Steps:
     """Estimate the transitions of all steps.
 
     Args:
         runs: Rollouts in which corrections happened at random (see `Explore`), all of the same T and on the same noise.
         sample_scale: If given, everything is in units of each sample's scale.
+        widen: Whether to look at more steps around one at which only one of the two actions is seen, instead of raising
+            an error.
     """
     pools = Pools(runs, sample_scale)
     T = pools.n_steps
@@ -70,7 +74,7 @@ def estimate_transitions(runs: Sequence[Traced], sample_scale: SampleScale | Non
     effect, noise = np.empty((2, 2, T - 1))
     before: tuple[Array, ...] = ()  # next defects seen from the step before, from coarse to fine
     for t in range(T):
-        pool = pools.around(t)
+        pool = pools.around(t, widen)
         nodes[t] = quantile_nodes(pool.defects)
         first, count = neighbours(pool.corrected.defect, nodes[t], _NEIGHBOURS)
         residual[t] = pool.corrected.residual[first[:, None] + np.arange(count)].mean(axis=1)
@@ -211,18 +215,21 @@ class Pools:
         order = relative.argsort(axis=1, kind="stable")  # a pool of sorted steps is sorted faster
         self._columns = [np.take_along_axis(each, order, axis=1) for each in columns]
 
-    def around(self, t: int) -> PoolsOfStep:
-        """Return the samples of step t and its neighbours."""
-        last = self.n_steps - 1
-        high = min(last, t + self.width)
-        rows = np.arange(max(0, t - self.width), (min(high, last - 1) if t < last else high) + 1)
+    def around(self, t: int, widen: bool) -> PoolsOfStep:
+        """Return the samples of step t and its neighbours; with `widen`, of as many as show both actions."""
+        last, seen = self.n_steps - 1, self._columns[3].mean(axis=1)  # the share of samples that were corrected
+        for width in range(self.width, max(self.n_steps if widen else 0, self.width + 1)):
+            high = min(last, t + width)
+            rows = np.arange(max(0, t - width), (min(high, last - 1) if t < last else high) + 1)
+            if 0 < seen[rows].mean() < 1:
+                break
         rows = rows[np.abs(rows - t).argsort(kind="stable")]  # of equal defects those of the nearest steps come first
         order = self._columns[0][rows].argsort(axis=None, kind="stable")
         defect, residual, following, projected = (each[rows].take(order) for each in self._columns)
         if projected.all() or not projected.any():
             raise ValueError(
                 f"around step {t} of {self.n_steps} the calibration rollouts show only one of the two actions "
-                f"({projected.sum()} of {len(projected)} corrected); calibrate with more seeds"
+                f"({projected.sum()} of {len(projected)} corrected); calibrate with more seeds or a larger budget"
             )
         alone, corrected = (
             Pool(defect[some], residual[some], following[some]) for some in (~projected, projected.astype(bool))
