@@ -22,7 +22,8 @@ from trimtab.evaluation.studies.usercode import Source, domain_from
 
 SOURCES = [Source.built_in(name, {}) for name in SYNTHETIC]
 SOURCES += [Source.built_in(name, {"n_steps": 50}) for name in ("so3-flow", "se3-flow", "terrain-flow")]
-SOURCES += [Source.built_in("linkage", {"n_steps": 24}), Source.of_user("examples.my_sampler:make", {})]
+SOURCES += [Source.built_in("linkage", {"n_steps": 24}), Source.built_in("reaction-flow", {"n_steps": 50})]
+SOURCES += [Source.of_user("examples.my_sampler:make", {})]
 TOLERANCES = (0.1, 0.3)
 FRESH = range(5_000_000, 5_000_256)
 HEAD = (
