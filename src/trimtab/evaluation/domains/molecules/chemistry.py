@@ -101,7 +101,7 @@ def match_hydrogens(smiles: str, x: Tensor, onto: Tensor) -> Tensor:
     heavy = [atom.GetIdx() for atom in molecule.GetAtoms() if atom.GetAtomicNum() > 1]
     for i in heavy:
         hydrogens = [a.GetIdx() for a in molecule.GetAtomWithIdx(i).GetNeighbors() if a.GetAtomicNum() == 1]
-        near = sorted(heavy, key=lambda j, i=i: float(hops[i, j]))[:3]
+        near = sorted(heavy, key=hops[i].__getitem__)[:3]
         numbered = torch.stack([x[:, [*order, *near]] for order in permutations(hydrogens)])
         expected = onto[[*hydrogens, *near]].expand_as(numbered[0])
         best = torch.stack([aligned(one, expected) for one in numbered]).argmin(dim=0)
