@@ -115,13 +115,14 @@ def _train_reaction_flow(arguments: argparse.Namespace) -> None:
 
 
 def _add_molecules(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--molecule", default="alanine-dipeptide", help="or testosterone-butyrate")
     parser.add_argument("--folder", type=Path, default=Path("molecules-training"), help="the folder of all files")
     _add_options(
         parser,
         1,
         embedded="conformers that RDKit embeds (default 128)",
         copies="displaced copies of each (default 24)",
-        steps="optimiser steps (default 5000)",
+        steps="optimiser steps (default 8000)",
         batch="conformers per step (default 128)",
         seed="seed of conformers, initial weights and batches (default 0)",
     )
@@ -132,7 +133,7 @@ def _train_molecules(arguments: argparse.Namespace) -> None:
     from trimtab.evaluation.domains.molecules.train import train
 
     given = _given(arguments, "embedded", "copies", "steps", "batch", "seed")
-    train(arguments.folder, progress=_say, **given)
+    train(arguments.molecule, arguments.folder, progress=_say, **given)
 
 
 def _add_all(parser: argparse.ArgumentParser) -> None:
@@ -140,7 +141,7 @@ def _add_all(parser: argparse.ArgumentParser) -> None:
     _add_pdm(models.add_parser("pdm", help="trajectories among obstacles"))
     _add_grid(models.add_parser("grid", help="operating points of a power grid"))
     _add_reaction_flow(models.add_parser("reaction-flow", help="fields of a reaction-diffusion equation"))
-    _add_molecules(models.add_parser("molecules", help="conformers of alanine dipeptide"))
+    _add_molecules(models.add_parser("molecules", help="conformers of a molecule"))
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -161,7 +162,7 @@ _EXAMPLES = (
     "  trimtab train pdm validate --shipped            the quality of samples and of planned trajectories\n"
     "  trimtab train grid --case case30 --folder run   run/case30.safetensors\n"
     "  trimtab train reaction-flow train --out FILE\n"
-    "  trimtab train molecules --folder run\n"
+    "  trimtab train molecules --molecule testosterone-butyrate --folder run\n"
 )
 _ABOUT = "Train the model of a learned domain: pdm, grid, reaction-flow or molecules. A run that was stopped continues."
 

@@ -26,7 +26,7 @@ from trimtab.evaluation.domains.grid.model import (
     train,
 )
 from trimtab.evaluation.domains.grid.power import load_grid, parts, violations
-from trimtab.evaluation.domains.learned import FlowMLP, flow_pair
+from trimtab.evaluation.domains.learned import FlowMLP, flow_pair, velocity
 
 
 @pytest.mark.parametrize("case", ["case14", "case30"])
@@ -102,14 +102,24 @@ def test_lines_are_drawn_by_number_and_load() -> None:
     assert drawn[0, :, 0].tolist() == list(range(1, 21))
 
 
-def test_target_and_point_of_the_flow_belong_together() -> None:
+@pytest.mark.parametrize("spread", [1.0, torch.tensor([1.0, 0.1, 0.003], dtype=torch.float64)])
+def test_target_and_point_of_the_flow_belong_together(spread: torch.Tensor | float) -> None:
     generator = torch.Generator().manual_seed(0)
     noise, data = torch.randn(2, 5, 3, dtype=torch.float64, generator=generator)
     tau = torch.linspace(0.1, 0.9, 5, dtype=torch.float64)
-    z, target = flow_pair(noise, data, tau)
-    power = (tau**2 + (1 - tau) ** 2)[:, None]
-    velocity = (2 * tau - 1)[:, None] / power * z + target / power.sqrt()
-    torch.testing.assert_close(velocity, data - noise)
+    z, target = flow_pair(noise, data, tau, spread)
+    torch.testing.assert_close(velocity(lambda *_: target, z, tau, spread), data - noise)
+
+
+@pytest.mark.parametrize("spread", [1.0, torch.tensor([1.0, 0.1, 0.003], dtype=torch.float64)])
+def test_targets_have_unit_variance_and_nothing_to_learn_if_the_data_are_normal(spread: torch.Tensor | float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    noise, data = torch.randn(2, 40_000, 3, dtype=torch.float64, generator=generator)
+    for tau in (0.0, 0.5, 0.99, 1.0):
+        z, target = flow_pair(noise, spread * data, torch.full((len(noise),), tau, dtype=torch.float64), spread)
+        torch.testing.assert_close(target.std(dim=0), torch.ones(3, dtype=torch.float64), rtol=0.05, atol=0)
+        correlation = (target * z).mean(dim=0) / z.std(dim=0)
+        assert float(correlation.abs().max()) < 0.05
 
 
 def test_training_that_was_stopped_ends_as_if_it_had_not_been(tmp_path: Path) -> None:

@@ -15,12 +15,14 @@ from trimtab.core.noise import Noise, as_seeds
 from trimtab.evaluation import domains
 from trimtab.evaluation.domains import domain
 from trimtab.evaluation.domains.molecules.domain import (
+    MOLECULES,
     given_distances,
     load_model,
     shipped_model,
     superpose,
 )
 
+every_molecule = pytest.mark.parametrize("molecule", MOLECULES)
 SMALL = "alanine-dipeptide"
 
 
@@ -39,10 +41,11 @@ def turned(x: torch.Tensor) -> torch.Tensor:
     return x @ rotation + torch.randn(len(x), 1, 3, generator=generator, dtype=x.dtype)
 
 
-def test_a_run_ends_with_the_given_distances() -> None:
-    problem = domain("molecules", n_steps=6).problem(range(3))
+@every_molecule
+def test_a_run_ends_with_the_given_distances(molecule: str) -> None:
+    problem = domain("molecules", molecule=molecule, n_steps=6).problem(range(3))
     run = problem.rollout(tt.Periodic(3))
-    model = shipped_model()
+    model = shipped_model(molecule)
     assert run.final.shape == (3, len(model.facts["symbols"]), 3)
     assert run.feasible.all()
     for pairs, given in ((model.bonds, model.lengths.expand(3, -1)), (model.far, given_distances(model, range(3)))):
@@ -71,9 +74,10 @@ def test_distances_forget_where_a_conformer_is_but_not_its_mirror_image() -> Non
 
 
 @pytest.mark.slow
-def test_corrections_on_the_way_lower_the_energy() -> None:
+@every_molecule
+def test_corrections_on_the_way_lower_the_energy(molecule: str) -> None:
     chemistry()
-    made = domain("molecules", n_steps=40)
+    made = domain("molecules", molecule=molecule, n_steps=40)
     problem = made.problem(range(12))
     stepwise, terminal = (
         made.quality(problem.rollout(s).final, problem.constraint) for s in (tt.Stepwise(), tt.Terminal())
@@ -82,8 +86,9 @@ def test_corrections_on_the_way_lower_the_energy() -> None:
     assert stepwise["valid"].mean() >= terminal["valid"].mean()
 
 
-def test_quality_knows_sound_conformers_from_spoilt_ones() -> None:
-    rdkit, model, made = chemistry(), shipped_model(), domain("molecules")
+@every_molecule
+def test_quality_knows_sound_conformers_from_spoilt_ones(molecule: str) -> None:
+    rdkit, model, made = chemistry(), shipped_model(molecule), domain("molecules", molecule=molecule)
     smiles = model.facts["smiles"]
     x = rdkit.conformers(smiles, 2, 2, seed=7)
     judged = made.quality(x, None)
@@ -99,9 +104,28 @@ def test_quality_knows_sound_conformers_from_spoilt_ones() -> None:
     assert (spoilt["energy"] > judged["energy"] + 100).all()
 
 
+@every_molecule
+def test_hydrogens_are_numbered_alike_whatever_their_numbers_were(molecule: str) -> None:
+    rdkit = chemistry()
+    smiles = shipped_model(molecule).facts["smiles"]
+    atoms = rdkit._molecule(smiles).GetAtoms()
+    x = rdkit.conformers(smiles, 2, 1, seed=3)
+    numbered = rdkit.match_hydrogens(smiles, x, x[0])
+    assert torch.equal(numbered[0], x[0])
+    torch.testing.assert_close(rdkit.energies(smiles, numbered), rdkit.energies(smiles, x), rtol=1e-9, atol=1e-9)
+    exchanged = x.clone()
+    for atom in atoms:
+        hydrogens = [other.GetIdx() for other in atom.GetNeighbors() if other.GetAtomicNum() == 1]
+        exchanged[:, hydrogens] = x[:, hydrogens[::-1]]
+    assert not torch.equal(exchanged, x)
+    assert torch.equal(rdkit.match_hydrogens(smiles, exchanged, x[0]), numbered)
+
+
 def test_settings_make_the_same_domain_again_and_wrong_ones_raise() -> None:
-    made = domain("molecules", n_steps=7, tolerance=1e-3)
+    made = domain("molecules", molecule="testosterone-butyrate", n_steps=7, tolerance=1e-3)
     assert domain("molecules", **json.loads(json.dumps(dict(made.settings)))).settings == made.settings
+    with pytest.raises(ValueError, match="unknown molecule 'alanine'"):
+        domain("molecules", molecule="alanine")
     with pytest.raises(ValueError, match="n_steps must be a whole number"):
         domain("molecules", n_steps=0)
 

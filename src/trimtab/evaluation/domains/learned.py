@@ -41,22 +41,23 @@ def fresh(make: Callable[[], Network], seed: int) -> Network:
 # ------------------------------------------------------------------ straight flows
 
 
-def flow_pair(noise: Tensor, data: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
+def flow_pair(noise: Tensor, data: Tensor, tau: Tensor, spread: Tensor | float = 1.0) -> tuple[Tensor, Tensor]:
     r"""Return points of the flow and the targets of the network there, (n, \*event) each, at flow times (n,).
 
-    The target is the velocity minus the velocity for white data, scaled to about unit variance at every time.
+    The target is the velocity minus the velocity for independent normal data whose standard deviation is `spread`, a
+    number or (\*event). It is scaled to about unit variance at every time.
     """
     tau = rowwise(tau, noise)
-    power = tau**2 + (1 - tau) ** 2
+    power = (tau * spread) ** 2 + (1 - tau) ** 2
     x = (1 - tau) * noise + tau * data
-    return x, ((data - noise) * power - (2 * tau - 1) * x) / power.sqrt()
+    return x, ((data - noise) * power - ((1 + spread**2) * tau - 1) * x) / (spread * power.sqrt())
 
 
-def velocity(raw: Callable[[Tensor, Tensor], Tensor], x: Tensor, tau: Tensor) -> Tensor:
+def velocity(raw: Callable[[Tensor, Tensor], Tensor], x: Tensor, tau: Tensor, spread: Tensor | float = 1.0) -> Tensor:
     r"""Return the velocity of the flow, (n, \*event), from the output `raw(x, tau)` of a network for `flow_pair`."""
     times = rowwise(tau, x)
-    power = times**2 + (1 - times) ** 2
-    return (2 * times - 1) / power * x + raw(x, tau) / power.sqrt()
+    power = (times * spread) ** 2 + (1 - times) ** 2
+    return ((1 + spread**2) * times - 1) / power * x + spread * raw(x, tau) / power.sqrt()
 
 
 def clock(tau: Tensor, octaves: int = _OCTAVES) -> Tensor:
@@ -74,32 +75,43 @@ def pair_step(between: Tensor, speed: Tensor, tau: float) -> Tensor:
 
 
 def flow_loss(
-    network: Any, data: Tensor, size: int, seed: int, color: Callable[[Tensor], Tensor] = lambda x: x
+    network: Any,
+    data: Tensor,
+    size: int,
+    seed: int,
+    color: Callable[[Tensor], Tensor] = lambda x: x,
+    spread: Tensor | float = 1.0,
+    times: Callable[[Tensor], Tensor] = lambda share: share,
 ) -> Tensor:
     """Return the loss of a network on a random batch that depends on `seed` only.
 
     Args:
         network: Has `raw(x, tau)`.
         data: The training data, (m, ...).
-        size: The size of the batch. There is one flow time in each of `size` equal parts of (0, 1), which has less
-            variance than independent times.
+        size: The size of the batch. There is one number in each of `size` equal parts of (0, 1), which has less
+            variance than independent numbers.
         seed: The seed of rows, noise and times.
         color: Turns white noise into the noise of the flow.
+        spread: See `flow_pair`.
+        times: Turns those numbers, (size,), into flow times.
     """
     generator = torch.Generator().manual_seed(seed)
     rows = torch.randint(len(data), (size,), generator=generator)
     noise = color(torch.randn(size, *data.shape[1:], generator=generator))
-    tau = (torch.arange(size) + torch.rand(size, generator=generator)) / size
-    x, target = flow_pair(noise, data[rows], tau)
+    tau = times((torch.arange(size) + torch.rand(size, generator=generator)) / size)
+    x, target = flow_pair(noise, data[rows], tau, spread)
     return nn.functional.mse_loss(network.raw(x, tau), target)
 
 
 class FlowMLP(nn.Module):
     """The velocity v(z, tau) of states in standard units; see `flow_pair` for the target of the network."""
 
-    def __init__(self, dimension: int, width: int, blocks: int) -> None:
-        """Make a residual network of `blocks` blocks."""
+    spread: Tensor
+
+    def __init__(self, dimension: int, width: int, blocks: int, spread: Tensor | float = 1.0) -> None:
+        """Make a residual network of `blocks` blocks for data of some `spread`, a number or (dimension,)."""
         super().__init__()
+        self.register_buffer("spread", torch.as_tensor(spread), persistent=False)
         self.lift = nn.Linear(dimension + 2 * _OCTAVES, width)
         self.blocks = nn.ModuleList(
             nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.GELU(), nn.Linear(width, width))
@@ -109,7 +121,8 @@ class FlowMLP(nn.Module):
 
     def raw(self, z: Tensor, tau: Tensor) -> Tensor:
         """Return the output before scaling, (n, d), at flow times (n,)."""
-        power = (tau**2 + (1 - tau) ** 2).sqrt()[:, None]
+        times = tau[:, None]
+        power = ((times * self.spread) ** 2 + (1 - times) ** 2).sqrt()
         h = self.lift(torch.cat([z / power, clock(tau)], dim=1))
         for block in self.blocks:
             h = h + block(h)
@@ -118,7 +131,7 @@ class FlowMLP(nn.Module):
 
     def forward(self, z: Tensor, tau: Tensor) -> Tensor:
         """Return the velocity, (n, d), at flow times (n,)."""
-        return velocity(self.raw, z, tau)
+        return velocity(self.raw, z, tau, self.spread)
 
 
 # ------------------------------------------------------------------ training
@@ -185,6 +198,8 @@ def fit_flow(
     recipe: Mapping[str, Any],  # with steps, batch, rate (the largest learning rate) and seed; see `fit`
     *,
     color: Callable[[Tensor], Tensor] = lambda x: x,  # turns white noise into the noise of the flow
+    spread: Tensor | float = 1.0,  # standard deviation of the data; see `flow_pair`
+    times: Callable[[Tensor], Tensor] = lambda share: share,  # turns uniform numbers into flow times
     held_out: Tensor | None = None,  # more data, whose loss is shown with the progress
     **options: Any,  # of `fit`
 ) -> tuple[Any, float]:
@@ -196,12 +211,13 @@ def fit_flow(
         if held_out is None:
             return math.nan
         with torch.no_grad():
-            return float(torch.stack([flow_loss(averaged, held_out, 512, -1 - i, color) for i in range(4)]).mean())
+            losses = [flow_loss(averaged, held_out, 512, -1 - i, color, spread, times) for i in range(4)]
+            return float(torch.stack(losses).mean())
 
     fit(
         network,
         averaged,
-        lambda step: flow_loss(network, data, recipe["batch"], seed * 1_000_003 + step, color),
+        lambda step: flow_loss(network, data, recipe["batch"], seed * 1_000_003 + step, color, spread, times),
         lambda step: recipe["rate"] * warmup_cosine(step, steps),
         checkpoint,
         recipe,

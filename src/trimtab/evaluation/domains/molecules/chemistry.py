@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ import torch
 from torch import Tensor
 
 from trimtab.core.checks import missing_extra
+from trimtab.core.metrics import aligned
 
-__all__ = ["bonds_and_symbols", "conformers", "distances", "energies", "validity"]
+__all__ = ["bonds_and_symbols", "conformers", "distances", "energies", "match_hydrogens", "validity"]
 
 _CLASH = 0.6  # atoms more than three bonds apart may not be nearer than this share of their van der Waals radii
 _STRETCH = 0.1  # largest share by which a bond of a valid conformer may differ from its length
@@ -85,6 +87,26 @@ def conformers(smiles: str, embedded: int, copies: int, seed: int) -> Tensor:
         molecule.AddConformer(conformer, assignId=True)
     AllChem.MMFFOptimizeMoleculeConfs(molecule, maxIters=_RELAXATION)
     return torch.from_numpy(np.stack([conformer.GetPositions() for conformer in molecule.GetConformers()]))
+
+
+def match_hydrogens(smiles: str, x: Tensor, onto: Tensor) -> Tensor:
+    """Return conformers (n, atoms, 3) whose hydrogens are numbered as in the conformer `onto`, (atoms, 3).
+
+    RDKit numbers the hydrogens of one atom at random. Of all ways to number them, this takes the one that lies nearest
+    to `onto` after the hydrogens and the three nearest heavy atoms were superposed.
+    """
+    Chem, _ = _rdkit()
+    molecule, x = _molecule(smiles), x.clone()
+    hops = Chem.GetDistanceMatrix(molecule)
+    heavy = [atom.GetIdx() for atom in molecule.GetAtoms() if atom.GetAtomicNum() > 1]
+    for i in heavy:
+        hydrogens = [a.GetIdx() for a in molecule.GetAtomWithIdx(i).GetNeighbors() if a.GetAtomicNum() == 1]
+        near = sorted(heavy, key=hops[i].__getitem__)[:3]
+        numbered = torch.stack([x[:, [*order, *near]] for order in permutations(hydrogens)])
+        expected = onto[[*hydrogens, *near]].expand_as(numbered[0])
+        best = torch.stack([aligned(one, expected) for one in numbered]).argmin(dim=0)
+        x[:, hydrogens] = numbered[best, torch.arange(len(x)), : len(hydrogens)]
+    return x
 
 
 def energies(smiles: str, x: Tensor) -> Tensor:

@@ -13,13 +13,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.resources import as_file, files
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from trimtab.constraints.equality import NonlinearEquality
-from trimtab.core.checks import check_integer, check_positive
+from trimtab.core.checks import check_integer, check_positive, unknown
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.metrics import aligned
 from trimtab.core.noise import Noise, as_seeds
@@ -28,11 +28,12 @@ from trimtab.evaluation.domains.learned import FlowMLP, fresh
 
 from .chemistry import distances, energies, validity
 
-__all__ = ["Conformers", "Distances", "Model", "judge", "load_model", "make", "save_model", "superpose"]
+__all__ = ["MOLECULES", "Conformers", "Distances", "Model", "judge", "load_model", "make", "save_model", "superpose"]
 
+MOLECULES = ("alanine-dipeptide", "testosterone-butyrate")
 WIDTH, BLOCKS = 192, 3
 _KIND = "conformer flow"
-_GIVEN = ("bonds", "lengths", "far", "choices")
+_GIVEN = ("mean", "axes", "spread", "bonds", "lengths", "far", "choices")
 _CHOICE_STREAM = 1  # the start uses stream 0
 
 
@@ -40,8 +41,11 @@ _CHOICE_STREAM = 1  # the start uses stream 0
 class Model:
     """A flow of conformers, and what is given of the molecule."""
 
-    flow: FlowMLP  # velocity of conformers (n, 3 atoms) in units of `scale`
-    scale: float  # root mean square of the coordinates in ångström
+    flow: FlowMLP  # velocity of the principal components of conformers, (n, components), in units of `scale`
+    scale: float  # standard deviation of the largest component in ångström
+    mean: Tensor  # mean conformer in ångström, (atoms, 3) float64
+    axes: Tensor  # directions of the components, (3 atoms, components) float32
+    spread: Tensor  # standard deviations of the components in units of `scale`, (components,) float32
     bonds: Tensor  # pairs of bonded atoms, (bonds, 2) int64
     lengths: Tensor  # lengths of the bonds in ångström, (bonds,) float64
     far: Tensor  # pairs of atoms across the molecule whose distance is given, (k, 2) int64
@@ -49,11 +53,16 @@ class Model:
     facts: dict[str, Any]  # smiles, elements, lowest energy, and how the flow was trained
 
     def clean(self, z: Tensor, tau: float) -> Tensor:
-        """Return the clean conformers that the network sees in noisy ones at flow time tau, (n, atoms, 3) each."""
+        """Return the clean conformers that the network sees in noisy ones at flow time tau, (n, atoms, 3) each.
+
+        Both are less the mean conformer, in units of `scale`.
+        """
+        axes = self.axes.to(z)
+        components = z.flatten(1) @ axes
         times = torch.full((len(z),), tau, dtype=torch.float32, device=z.device)
         with torch.no_grad():
-            velocity: Tensor = self.flow(z.float().flatten(1), times)
-        return z + (1 - tau) * velocity.view(z.shape).to(z)
+            velocity: Tensor = self.flow(components.float(), times).to(z)
+        return ((components + (1 - tau) * velocity) @ axes.T).view(z.shape)
 
 
 def save_model(path: str | os.PathLike[str], model: Model) -> None:
@@ -68,7 +77,7 @@ def load_model(path: str | os.PathLike[str]) -> Model:
     tensors, facts = load_tensors(path, _KIND)
     try:
         given, scale = {name: tensors.pop(name) for name in _GIVEN}, float(facts.pop("scale"))
-        flow = fresh(lambda: FlowMLP(3 * len(facts["symbols"]), WIDTH, BLOCKS), 0)
+        flow = fresh(lambda: FlowMLP(len(given["spread"]), WIDTH, BLOCKS, given["spread"]), 0)
         flow.load_state_dict({name.removeprefix("flow."): value.float() for name, value in tensors.items()})
     except (KeyError, RuntimeError) as error:
         raise ValueError(f"{path}: these are not the weights of a conformer flow: {error}") from error
@@ -76,20 +85,28 @@ def load_model(path: str | os.PathLike[str]) -> Model:
 
 
 @cache
-def shipped_model() -> Model:
-    """Return the trained model of alanine dipeptide that comes with the package."""
-    with as_file(files(__package__) / "weights" / "alanine-dipeptide.safetensors") as path:
+def shipped_model(molecule: str) -> Model:
+    """Return the trained model of a molecule that comes with the package."""
+    with as_file(files(__package__) / "weights" / f"{molecule}.safetensors") as path:
         return load_model(path)
 
 
 # ------------------------------------------------------------------ sampler and constraint
 
 
+Share = TypeVar("Share", float, Tensor)
+
+
+def flow_time(share: Share) -> Share:
+    """Return the flow time after a share of the steps, in training as in sampling: stiff bonds need little noise."""
+    return 1 - (1 - share) ** 2
+
+
 @dataclass(frozen=True, eq=False)
 class Conformers:
     """Steps that add noise to clean conformers and remove it; a state is (n, atoms, 3) in ångström.
 
-    Step t sees tau x + (1 - tau) noise with 1 - tau = (1 - t / n_steps)²: noise alone at first, almost none in the end.
+    Step t sees tau x + (1 - tau) noise at tau = flow_time(t / n_steps): noise alone at first, almost none in the end.
     """
 
     model: Model
@@ -98,13 +115,14 @@ class Conformers:
 
     def start(self, noise: Noise) -> Tensor:
         """Draw atoms at random; the first step does not see them yet."""
-        return self.model.scale * noise.start((len(self.model.facts["symbols"]), 3))
+        return self.model.mean + self.model.scale * noise.start(tuple(self.model.mean.shape))
 
     def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
         """Return the conformers that the network predicts after noise was added, (n, atoms, 3)."""
-        tau = 1 - (1 - t / self.n_steps) ** 2
-        noisy = tau * x / self.model.scale + (1 - tau) * noise.normal(t, tuple(x.shape[1:]))
-        return self.model.scale * self.model.clean(noisy, tau)
+        tau = flow_time(t / self.n_steps)
+        mean, scale = self.model.mean.to(x), self.model.scale
+        noisy = tau * (x - mean) / scale + (1 - tau) * noise.normal(t, tuple(x.shape[1:]))
+        return mean + scale * self.model.clean(noisy, tau)
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,14 +170,17 @@ def _atoms(x: Tensor) -> Tensor:
     return x
 
 
-def make(n_steps: int = 100, tolerance: float = 1e-4) -> Domain:
+def make(molecule: str = "alanine-dipeptide", n_steps: int = 100, tolerance: float = 1e-4) -> Domain:
     """Return the domain `molecules`.
 
     Args:
+        molecule: "alanine-dipeptide" with 22 atoms, or "testosterone-butyrate" with 60.
         n_steps: The number of steps, T.
         tolerance: The norm in ångström of all errors of the given distances at which a projection has converged.
     """
-    model = shipped_model()
+    if molecule not in MOLECULES:
+        raise unknown("molecule", str(molecule), MOLECULES)
+    model = shipped_model(molecule)
     sampler = Conformers(model, check_integer(n_steps, "n_steps"))
     equations = Distances(torch.cat([model.bonds, model.far]), model.lengths)
     check_positive(tolerance, "tolerance")
@@ -171,10 +192,10 @@ def make(n_steps: int = 100, tolerance: float = 1e-4) -> Domain:
 
     return Domain(
         "molecules",
-        "conformers of alanine dipeptide from a learned flow, with bond lengths and a few far distances given",
+        f"conformers of {molecule} from a learned flow, with bond lengths and a few far distances given",
         problem,
         aligned,
-        {"n_steps": n_steps, "tolerance": tolerance},
+        {"molecule": molecule, "n_steps": n_steps, "tolerance": tolerance},
         quality=partial(judge, model),
         view=View("Molecules", "the atoms of the final conformer", ("x", "y", "z"), _atoms, final=True),
     )
