@@ -6,11 +6,11 @@ three go on from the same weights for the same number of steps:
 - plain: the flow as it is;
 - informed: its last clean prediction and the gradient of the defect there are inputs that start with weight 0, made
   by `trimtab.training.scheduled_prediction`;
-- told the end: the coordinates of the end are inputs. This is simpler and as good: do it if your constraint is a few
-  numbers. A gradient can be had of any differentiable defect, such as one of a map with any number of obstacles.
+- told the end: the coordinates of the end are inputs. This is simpler: do it if your constraint is a few numbers.
+  A gradient can be had of any differentiable defect, such as one of a map with any number of obstacles.
 
 The table has the energy distance to held-out chains with the same ends (mean ± SE of three trainings), with one
-projection at the end and with projections at a tenth of the steps: the inputs make the difference, not the projections.
+projection at the end and with projections at a tenth of the steps: the inputs make most of the difference, the projections a part.
 
 Run it: `python examples/train_informed.py` (4 processor minutes)
 """

@@ -108,24 +108,36 @@ def scheduled_prediction(
 
 
 def fit(
-    network: nn.Module,  # the network to train
-    averaged: nn.Module,  # a copy with the same initial weights; its weights are the ones to keep
-    loss: Callable[[int], Tensor],  # `loss(step)` returns the loss of the network on the batch of a step
-    rate: Callable[[int], float],  # `rate(step)` returns the learning rate
-    checkpoint: str | Path,  # file to continue from. It is also there at the end; the caller may remove it
-    # all that the weights depend on, as JSON. A checkpoint with another recipe raises an error
+    network: nn.Module,
+    averaged: nn.Module,
+    loss: Callable[[int], Tensor],
+    rate: Callable[[int], float],
+    checkpoint: str | Path,
     recipe: Mapping[str, Any],
     *,
-    steps: int,  # number of optimiser steps
-    average: float,  # how slowly `averaged` follows, below 1
-    weight_decay: float = 0.0,  # weight decay of AdamW
-    every: int = 250,  # number of steps between checkpoints, and between lines of progress
-    progress: Callable[[str], None] = print,  # called with a line of text
-    also: Callable[[], str] = lambda: "",  # returns more text for that line
+    steps: int,
+    average: float,
+    weight_decay: float = 0.0,
+    every: int = 250,
+    progress: Callable[[str], None] = print,
+    also: Callable[[], str] = lambda: "",
 ) -> None:
     """Train a network, and let `averaged` follow its weights; continue from the checkpoint if there is one.
 
-    The loss is a function of the step, so a training that was stopped ends with the same weights.
+    Args:
+        network: The network to train, by AdamW.
+        averaged: A copy with the same initial weights; its weights are the ones to keep.
+        loss: `loss(step)` returns the loss of the network on the batch of a step. If it depends on the step only, a
+            training that was stopped ends with the same weights.
+        rate: `rate(step)` returns the learning rate.
+        checkpoint: The file to continue from. It is also there at the end; the caller may remove it.
+        recipe: All that the weights depend on, as JSON. A checkpoint with another recipe raises an error.
+        steps: The number of optimiser steps.
+        average: How slowly `averaged` follows, below 1.
+        weight_decay: The weight decay.
+        every: The number of steps between checkpoints, and between lines of progress.
+        progress: Called with a line of text.
+        also: Returns more text for that line.
     """
     check_type(network, nn.Module, "network")
     check_type(averaged, nn.Module, "averaged").requires_grad_(False)
