@@ -12,7 +12,7 @@ ORDER = (
     ("core",),
     ("schedules",),
     ("constraints", "prices"),
-    ("advice", "integrations"),
+    ("advice", "integrations", "training"),
     ("evaluation",),
     ("cli",),
 )
@@ -27,8 +27,8 @@ LAZY = {  # the only imports that point the other way, inside a function or for 
 
 
 def room_of(path: Path) -> str:
-    first = path.relative_to(ROOT).parts[0]
-    return first if (ROOT / first).is_dir() else ""
+    first = path.relative_to(ROOT).parts[0].removesuffix(".py")
+    return first if first in LEVEL else ""
 
 
 def imports_of(path: Path) -> list[tuple[int, str]]:
@@ -50,7 +50,7 @@ def imports_of(path: Path) -> list[tuple[int, str]]:
 
 def test_every_room_has_its_place():
     rooms = {path.name for path in ROOT.iterdir() if path.is_dir() and path.name != "__pycache__"}
-    assert rooms == set(LEVEL)
+    assert rooms | {"training"} == set(LEVEL)  # one file is a room of its own
 
 
 def test_imports_point_one_way():

@@ -16,7 +16,7 @@ __all__ = ["Name", "api_pages", "public_names"]
 
 PACKAGE = "trimtab"
 HIDDEN = ("cli", "evaluation")  # the command line has a page; the paper's evaluation is not the library
-FIRST = ("core", "schedules", "constraints", "prices", "advice", "integrations")
+FIRST = ("core", "schedules", "constraints", "prices", "advice", "integrations", "training")
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def public_names(source: Path) -> list[Name]:
         source: The folder that holds the package.
     """
     package = griffe.load(PACKAGE, search_paths=[source], resolve_aliases=True)
-    rooms = [module for module in package.modules.values() if module.is_init_module]
+    rooms = [module for module in package.modules.values() if module.is_init_module or module.name == "training"]
     modules = [package]
     for room in rooms:
         if room.name not in HIDDEN:

@@ -53,6 +53,7 @@ _SUBPACKAGES = (
     "integrations",
     "prices",
     "schedules",
+    "training",
 )
 
 _RENAMED = {"Moment": "StepView"}

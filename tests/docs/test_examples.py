@@ -43,9 +43,14 @@ def run(script: Path, cwd: Path) -> str:
 
 
 def test_there_are_examples():
-    assert {"wrap_ddpm_loop", "diffusers_pipeline", "flow_on_sphere", "steering", "network_cache"} <= {
-        p.stem for p in SCRIPTS
-    }
+    assert {
+        "wrap_ddpm_loop",
+        "diffusers_pipeline",
+        "flow_on_sphere",
+        "steering",
+        "network_cache",
+        "train_informed",
+    } <= {p.stem for p in SCRIPTS}
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: p.stem)

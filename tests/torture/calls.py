@@ -13,7 +13,7 @@ import torch
 
 import trimtab as tt
 from trimtab import constraints as sets
-from trimtab import schedules
+from trimtab import schedules, training
 from trimtab.core.noise import Noise
 from trimtab.core.replay import replay
 from trimtab.integrations import flows, independence, loggers, loops, manifolds
@@ -171,6 +171,26 @@ CALLS: dict[str, Row] = {
     "calibrate": (of_problem(tt.calibrate), {"seeds": SEEDS, "budget": BUDGET, "method": WORD, "objective": WORD}),
     "advise": (of_problem(tt.advise), {"seeds": SEEDS, "tolerance": [-1.0, math.nan, "x", [], Thing()], "cost": WORD}),
     "compare": (of_problem(tt.compare), {"seeds": SEEDS, "schedules": ["x", 3, [], Thing(), {"a": 3.5j}], "budgets": [["x"], [-1]]}),
+    # training
+    "defect_gradient": (
+        lambda clean=X, constraint=BALL: training.defect_gradient(clean, constraint),
+        {"clean": ["x", None, 3, [], Thing()], "constraint": [*FUNCTION, tt.as_constraint(lambda x: x, lambda x: torch.ones(N))]},
+    ),
+    "scheduled_prediction": (
+        lambda predict=lambda back, clean: X, constraint=BALL, share=0.5, **own: training.scheduled_prediction(
+            predict, constraint, share, **own
+        ),
+        {"predict": FUNCTION, "constraint": FUNCTION, "share": [0, -1.0, 1.5, math.nan, *NO_NUMBER], "steps": WHOLE},
+    ),
+    "fit": (
+        lambda **own: training.fit(
+            **{"network": torch.nn.Linear(1, 1), "averaged": torch.nn.Linear(1, 1), "loss": len, "rate": len, "recipe": {}}
+            | {"checkpoint": "no/such/folder/state", "steps": 1, "average": 0.9}
+            | own
+        ),
+        {"network": FUNCTION, "averaged": FUNCTION, "loss": FUNCTION, "rate": FUNCTION, "steps": STEPS, "every": WHOLE}
+        | {"checkpoint": [None, 3.5, [], {}, Thing(), "\0"], "average": [-0.1, 1.5, math.nan, *NO_NUMBER]},
+    ),
     # schedules
     "Periodic": (used(tt.Periodic), {"budget": BUDGET}),
     "Geometric": (used(schedules.Geometric), {"budget": BUDGET}),

@@ -85,7 +85,10 @@ NEED: dict[str, dict[str, Any]] = {
 
 def test_every_public_name_has_a_row():
     """A new public name needs a row in `calls.py`, or a place among the exempt ones."""
-    modules = [tt, *(importlib.import_module(f"trimtab.{name}") for name in ("schedules", "constraints", "prices"))]
+    modules = [
+        tt,
+        *(importlib.import_module(f"trimtab.{name}") for name in ("schedules", "constraints", "prices", "training")),
+    ]
     for name in importlib.import_module("trimtab.integrations").__all__:
         try:
             modules.append(importlib.import_module(f"trimtab.integrations.{name}"))

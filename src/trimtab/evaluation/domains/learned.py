@@ -1,23 +1,21 @@
-"""What the learned samplers share: straight flows, x(tau) = (1 - tau) noise + tau data, and one training loop."""
+"""What the learned samplers share: straight flows, x(tau) = (1 - tau) noise + tau data, and their training."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from time import perf_counter
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from trimtab.core.arrays import rowwise
-from trimtab.core.files import load_tensors, save_tensors
+from trimtab.training import fit
 
 __all__ = [
     "FlowMLP",
     "clock",
-    "fit",
     "fit_flow",
     "flow_loss",
     "flow_pair",
@@ -143,58 +141,10 @@ def warmup_cosine(step: int, steps: int) -> float:
     return share / warmup if share < warmup else 0.5 * (1 + math.cos(math.pi * (share - warmup) / (1 - warmup)))
 
 
-def fit(
-    network: nn.Module,  # the network to train
-    averaged: nn.Module,  # a copy with the same initial weights; its weights are the ones to keep
-    loss: Callable[[int], Tensor],  # `loss(step)` returns the loss of the network on the batch of a step
-    rate: Callable[[int], float],  # `rate(step)` returns the learning rate
-    checkpoint: Path,  # file to continue from. It is also there at the end; the caller may remove it
-    # all that the weights depend on, as JSON. A checkpoint with another recipe raises an error
-    recipe: Mapping[str, Any],
-    *,
-    steps: int,  # number of optimiser steps
-    average: float,  # how slowly `averaged` follows, below 1
-    weight_decay: float = 0.0,  # weight decay of AdamW
-    every: int = 250,  # number of steps between checkpoints, and between lines of progress
-    progress: Callable[[str], None] = print,  # called with a line of text
-    also: Callable[[], str] = lambda: "",  # returns more text for that line
-) -> None:
-    """Train a network, and let `averaged` follow its weights; continue from the checkpoint if there is one.
-
-    The loss is a function of the step, so a training that was stopped ends with the same weights.
-    """
-    averaged.requires_grad_(False)
-    optimiser = torch.optim.AdamW(network.parameters(), betas=(0.9, 0.99), weight_decay=weight_decay)
-    first = 0
-    if checkpoint.exists():
-        first = _restore(checkpoint, recipe, network, averaged, optimiser)
-        progress(f"continuing from {checkpoint} at step {first}")
-    started, losses = perf_counter(), []
-    for step in range(first, steps):
-        for group in optimiser.param_groups:
-            group["lr"] = rate(step)
-        optimiser.zero_grad()
-        value = loss(step)
-        torch.autograd.backward(value)
-        nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-        optimiser.step()
-        keep = min(average, (step + 1) / (step + 10))
-        with torch.no_grad():
-            for mean, parameter in zip(averaged.parameters(), network.parameters(), strict=True):
-                mean.lerp_(parameter, 1 - keep)
-        losses.append(float(value.detach()))
-        done = step + 1
-        if done % every == 0 or done == steps:
-            _save(checkpoint, recipe, network, averaged, optimiser, done)
-            left = (perf_counter() - started) / (done - first) * (steps - done) / 60
-            progress(f"step {done}/{steps}  loss {sum(losses) / len(losses):.4f}  {also()}{left:.1f} min left")
-            losses = []
-
-
 def fit_flow(
     make: Callable[[], Any],  # makes the network, which has `raw(x, tau)`
     data: Tensor,  # training data in standard units, (m, ...)
-    checkpoint: Path,  # file to continue from; see `fit`
+    checkpoint: Path,  # file to continue from; see `trimtab.training.fit`
     recipe: Mapping[str, Any],  # with steps, batch, rate (the largest learning rate) and seed; see `fit`
     *,
     color: Callable[[Tensor], Tensor] = lambda x: x,  # turns white noise into the noise of the flow
@@ -226,39 +176,3 @@ def fit_flow(
         **options,
     )
     return averaged, held_out_loss()
-
-
-_KIND = "training"
-
-
-def _save(
-    path: Path, recipe: Mapping[str, Any], network: nn.Module, averaged: nn.Module, optimiser: Any, done: int
-) -> None:
-    tensors = {f"network/{name}": value for name, value in network.state_dict().items()}
-    tensors |= {f"averaged/{name}": value for name, value in averaged.state_dict().items()}
-    for i, state in optimiser.state_dict()["state"].items():
-        tensors |= {f"optimiser/{i}/{name}": value for name, value in state.items()}
-    save_tensors(path, _KIND, tensors, {"recipe": dict(recipe), "done": done})
-
-
-def _restore(path: Path, recipe: Mapping[str, Any], network: nn.Module, averaged: nn.Module, optimiser: Any) -> int:
-    """Load a checkpoint and return the number of steps it has done."""
-    tensors, facts = load_tensors(path, _KIND)
-    if facts.get("recipe") != dict(recipe):
-        raise ValueError(
-            f"{path} belongs to another training ({facts.get('recipe')}, now {dict(recipe)}); "
-            "give the same settings to continue, or delete the file or use another folder to start again"
-        )
-    states: dict[int, dict[str, Tensor]] = {}
-    parts: dict[str, dict[str, Tensor]] = {"network": {}, "averaged": {}}
-    for key, tensor in tensors.items():
-        part, _, name = key.partition("/")
-        if part == "optimiser":
-            index, _, name = name.partition("/")
-            states.setdefault(int(index), {})[name] = tensor
-        else:
-            parts[part][name] = tensor
-    network.load_state_dict(parts["network"])
-    averaged.load_state_dict(parts["averaged"])
-    optimiser.load_state_dict({"state": states, "param_groups": optimiser.state_dict()["param_groups"]})
-    return int(facts["done"])

@@ -14,7 +14,7 @@ from torch import Tensor
 from trimtab.core.checks import check_integer, check_positive
 from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.noise import Noise, as_seeds
-from trimtab.evaluation.domains.learned import fit
+from trimtab.training import fit
 
 from .domain import AnnealedLangevin, sample, trajectory_quality
 from .model import Model, Prior, Settings, conditioned_architecture, denoised, fit_prior, open_spread, save_model
