@@ -10,7 +10,7 @@ three go on from the same weights for the same number of steps:
   A gradient can be had of any differentiable defect, such as one of a map with any number of obstacles.
 
 The table has the energy distance to held-out chains with the same ends (mean ± SE of three trainings), with one
-projection at the end and with projections at a tenth of the steps: the inputs make most of the difference, the projections a part.
+projection at the end and with projections at a tenth of the steps. The inputs make most of the difference.
 
 Run it: `python examples/train_informed.py` (4 processor minutes)
 """
