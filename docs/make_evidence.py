@@ -31,6 +31,7 @@ PARTS = {  # the script, and what it keeps
     "quality": ("make_quality.py", HERE / "results" / "quality.json"),
     "effort": ("make_effort.py", HERE / "results" / "effort.json"),
     "molecules": ("make_molecules.py", None),
+    "training": ("make_training.py", None),
     "pdm": ("make_pdm_readings.py", Path("runs") / "pdm-docs"),
     "grid": ("make_grid.py", Path("runs") / "grid-docs"),
 }

@@ -42,7 +42,7 @@ sys.path.insert(0, str(HERE.parent / "examples"))
 import train_informed as chain
 
 STEPS, BUDGET, BATCH, MORE = 50, 5, 32, 300
-DATA_SEEDS, FRESH = range(10**9, 10**9 + 8192), range(64)
+DATA_SEEDS, FRESH = range(10**9, 10**9 + 8192), range(2000, 2064)
 MODELS = ("plain", "informed", "told the conditions")
 SCHEDULES = {"at the end": tt.Terminal(), "a tenth": tt.Periodic(BUDGET)}
 
@@ -160,7 +160,7 @@ def main() -> None:
     given, diffusivity = draw_conditions(Noise(as_seeds(DATA_SEEDS)))
     data = (solve(given, diffusivity).float() - MEAN) / SPREAD
     runs: dict[tuple[str, str], list[Tensor]] = {}
-    for seed in (1, 2, 3):
+    for seed in (11, 12, 13):
         for model in MODELS:
             network = trained(model, data, given, seed)
             for name, schedule in SCHEDULES.items():

@@ -77,7 +77,7 @@ def scheduled_prediction(
 ) -> Tensor:
     r"""Return clean predictions as a scheduled run holds them before its next step, (n, \*event).
 
-    The last few steps of such a run are made again. Every sample is projected at even spacing, with a phase of its own.
+    A few steps in a row are predicted, and each sample is projected at even spacing, with a phase of its own.
 
     Args:
         predict: `predict(back, clean)` returns the clean predictions, (n, \*event), `back` steps before the states that

@@ -69,7 +69,8 @@ def rotation_defect(a: Tensor) -> Tensor:
 def _determinant(a: Tensor) -> Tensor:
     """Return the determinants of matrices, (…, 3, 3) to (…), without a factorisation."""
     x, y, z = a.unbind(-1)
-    return (torch.linalg.cross(x, y) * z).sum(dim=-1)
+    det: Tensor = (torch.linalg.cross(x, y) * z).sum(dim=-1)
+    return det
 
 
 def rotation_angle(a: Tensor, b: Tensor) -> Tensor:
