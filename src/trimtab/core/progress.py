@@ -55,9 +55,10 @@ class Progress:
         self.expected = self.done + batches
 
     def plan(self, cost: Any) -> None:
-        """Say what the call will take; `cost.batches` are expected unless this is part of another call."""
-        if self._inside == 1:
-            self.expect(cost.batches)
+        """Say what the call will take, unless this is part of another call."""
+        if self._inside > 1:
+            return
+        self.expect(cost.batches)
         text = f"this will take {cost}"
         if self.progress is not None:
             self.progress(text)
