@@ -10,6 +10,7 @@ as many as even spacing takes at the same budget.
 
 from __future__ import annotations
 
+import argparse
 import warnings
 from time import process_time
 from typing import Any
@@ -186,6 +187,7 @@ def draw(results: dict[str, Any]) -> None:
 
 def main() -> None:
     """Measure, and write the page and its figure."""
+    argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", tt.core.record.InfeasibleWarning)
     results = {molecule: measure(molecule) for molecule in MOLECULES}

@@ -6,6 +6,7 @@ an inflow that its network never saw. Each training goes on from the shipped wei
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -156,6 +157,7 @@ def table(found: dict[tuple[str, str], Tensor], models: tuple[str, ...]) -> str:
 
 def main() -> None:
     """Measure both samplers and renew the page."""
+    argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()
     renew("results/training.md", "chain", table(chain.measured(), tuple(chain.INPUTS)))
     given, diffusivity = draw_conditions(Noise(as_seeds(DATA_SEEDS)))
     data = (solve(given, diffusivity).float() - MEAN) / SPREAD
