@@ -183,7 +183,7 @@ def test_samples_that_are_decided_on_together_are_one_measurement():
     assert all(len(values) == 6 for values in row.values.values())
     assert (row.mean("endpoint").n, found.n, found.units) == (6, 6, "groups")
     assert "6 groups, T = 12" in str(found)
-    with pytest.raises(ValueError, match=r"rows of one group are not independent.*leave out the reference"):
+    with pytest.raises(ValueError, match=r"rows of a group are not independent.*leave out the reference"):
         compare(together, {}, [3], reference=OTHERS)
 
 
