@@ -77,7 +77,8 @@ def declared() -> dict[int, tuple[str, str]]:
 
     Objects are told apart by identity, so that one that can be imported from two places counts once.
     """
-    rooms = sorted(p.name for p in (ROOT / "src" / "trimtab").iterdir() if (p / "__init__.py").exists())
+    source = ROOT / "src" / "trimtab"
+    rooms = ["training", *sorted(p.name for p in source.iterdir() if (p / "__init__.py").exists())]
     hidden = ("cli", "evaluation")
     modules = [import_module("trimtab"), *(import_module(f"trimtab.{room}") for room in rooms if room not in hidden)]
     for room in modules[1:]:

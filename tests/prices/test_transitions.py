@@ -87,7 +87,7 @@ def test_a_pool_holds_the_samples_around_a_step_in_order():
     seen = Pools(runs)
     relative = torch.cat([run.defects for run in runs], dim=1).double().numpy() / seen.scale[:, None]
     T = seen.n_steps
-    pool = seen.around(T // 2)
+    pool = seen.around(T // 2, widen=False)
     width = (len(pool.defects) // relative.shape[1] - 1) // 2
     around = slice(T // 2 - width, T // 2 + width + 1)
     np.testing.assert_allclose(pool.defects, np.sort(relative[around].ravel()))

@@ -147,8 +147,8 @@ def test_training_writes_a_model_that_samples(tmp_path: Path) -> None:
     from trimtab.evaluation.domains.molecules.train import train
 
     lines: list[str] = []
-    path = train(tmp_path, embedded=3, copies=4, steps=3, batch=4, progress=lines.append)
-    model, shipped = load_model(path), shipped_model()
+    path = train(SMALL, tmp_path, embedded=3, copies=4, steps=3, batch=4, progress=lines.append)
+    model, shipped = load_model(path), shipped_model(SMALL)
     assert torch.equal(model.bonds, shipped.bonds)
     assert torch.equal(model.far, shipped.far)
     torch.testing.assert_close(model.lengths, shipped.lengths, rtol=0.02, atol=0)
