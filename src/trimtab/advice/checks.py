@@ -32,7 +32,7 @@ _TRIED = 4  # samples whose projection is tried after a small change
 
 @dataclass(frozen=True)
 class Stability:
-    """How far projection and rollout can be relied on."""
+    """How reliable the projection and the rollout are."""
 
     failed: float  # share of the projections of a stepwise rollout that did not converge
     left_over: float  # share of the defect that a projection leaves

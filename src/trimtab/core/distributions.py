@@ -205,7 +205,7 @@ class Fidelity:
         return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in asdict(self).items()}
 
     def __repr__(self) -> str:
-        """Show the figures in one line."""
+        """Return the numbers in one line."""
         return (
             f"Fidelity(energy distance {self.value:.3g}, floor {self.floor:.3g}, p = {self.p:.2g}, "
             f"shift {self.shift:.2g}, n = {self.n})"

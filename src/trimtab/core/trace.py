@@ -100,7 +100,7 @@ class Trace:
 
     @property
     def complete(self) -> bool:
-        """Whether all steps were made."""
+        """Return whether all steps are done."""
         return self.t == self.n_steps
 
     @property

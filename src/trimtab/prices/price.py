@@ -668,7 +668,7 @@ def interpolate_rows(rows: Tensor, at: Tensor) -> Tensor:
 
 
 def _step_positions(n_steps: int, old_steps: int) -> Tensor:
-    """Return the step of T that ends at the same share of the run as each of S, (S,), as a fraction."""
+    """Return, for each of `n_steps` steps, which of `old_steps` steps is as far along the run, (n_steps,) floats."""
     ends = torch.arange(1, n_steps + 1, dtype=torch.float64) * old_steps / n_steps
     return (ends - 1).clamp(min=0)
 

@@ -186,7 +186,7 @@ def race(
         measure: What to compare.
         look: What one evaluation of the defect costs, in units of the budget. A candidate that looks at defects has
             that much less to spend; budgets that looking would use up go to even spacing.
-        trusted: The candidate that needs no proof, as even spacing does not.
+        trusted: The candidate that needs no proof, besides even spacing.
     """
     looks, held = math.ceil(look * batches.n_steps), batches.held
     for name, one in candidates.items():
@@ -286,7 +286,7 @@ class _Gap(NamedTuple):
     ranks: float
 
     def proves(self, errors: float) -> bool:
-        """Return whether the first costs less by so many standard errors; with few samples more are required."""
+        """Return whether the first costs less by more than `errors` standard errors; few samples need a wider gap."""
         more = 1 + (errors**2 + 1) / (4 * max(self.n - 1, 1.0))  # as the quantiles of Student's t
         return self.plain < 0 and self.ranks < -errors and self.mean < -errors * more * self.se
 

@@ -99,7 +99,7 @@ class RunFiles:
         path = self.path(name)
         if not path.is_file():
             raise StudyError(
-                f"{path}: no such file; the run is not finished (continue with --resume), or of another version"
+                f"{path}: no such file: the run is not finished (continue it with --resume), or another version made it"
             )
         data = read_bytes(path, _LARGEST)
         if sha256(data) != self._sums.get(name):
