@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PRESET ?= main
-EXTRAS := studies,ipopt,grid,molecules,qp,ray,diffusers,flows,jax,bench,site,release,dev
+EXTRAS := plot,ipopt,qp,ray,diffusers,flows,jax,bench,site,release,dev
+LAB := ipopt,grid,molecules,ray
 
 .PHONY: reproduce test check install lint docs site dist wheel-test figures evidence bench torture clean
 
@@ -19,9 +20,9 @@ check: lint
 
 install: $(VENV)/.installed
 
-$(VENV)/.installed: pyproject.toml setup.py pins.txt $(wildcard src/trimtab/*/*/*.[ch])
+$(VENV)/.installed: pyproject.toml lab/pyproject.toml lab/setup.py pins.txt $(wildcard lab/trimtab_lab/*/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c pins.txt -e '.[$(EXTRAS)]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c pins.txt -e '.[$(EXTRAS)]' -e './lab[$(LAB)]'
 	# without what it needs for images alone: torchvision comes in one build, which does not fit a CPU build of torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c pins.txt --no-deps azula
 	touch $@

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from _compare import Timing, compare
-from trimtab.constraints.obstacles import AvoidObstacles, Obstacles
-from trimtab.constraints.obstacles import batched as obstacles_batched
 from trimtab.core.constraint import Constraint, Projection
 from trimtab.core.noise import Noise, as_seeds
-from trimtab.evaluation.domains import domain
-from trimtab.evaluation.domains.pdm.planner import shipped_map, start_goal_pairs
+from trimtab_lab.domains import domain
+from trimtab_lab.domains.pdm.planner import shipped_map, start_goal_pairs
+from trimtab_lab.obstacles import AvoidObstacles, Obstacles
+from trimtab_lab.obstacles import batched as obstacles_batched
 
 N, CHOSEN = 64, 16
 

@@ -16,10 +16,10 @@ from torch import Tensor
 import trimtab as tt
 from _compare import median_interval, row, skipped
 from _pdm_projection import project_as_pdm
-from trimtab.constraints.obstacles import AvoidObstacles, Obstacles
-from trimtab.evaluation.domains.pdm.domain import AnnealedLangevin
-from trimtab.evaluation.domains.pdm.model import load_model
-from trimtab.evaluation.domains.pdm.planner import shipped_map, start_goal_pairs
+from trimtab_lab.domains.pdm.domain import AnnealedLangevin
+from trimtab_lab.domains.pdm.model import load_model
+from trimtab_lab.domains.pdm.planner import shipped_map, start_goal_pairs
+from trimtab_lab.obstacles import AvoidObstacles, Obstacles
 
 Way = Literal["rebuilt", "once", "batched"]
 NAMES: dict[Way, str] = {

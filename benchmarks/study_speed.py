@@ -19,11 +19,11 @@ from torch import Tensor
 
 from _compare import median_interval, row
 from trimtab.core.noise import Noise, as_seeds
-from trimtab.evaluation.domains import domain
-from trimtab.evaluation.domains.base import Domain, Problem
-from trimtab.evaluation.studies.config import CALIBRATION_SEED, Study, preset
-from trimtab.evaluation.studies.engine import run_study
-from trimtab.evaluation.studies.store import Store
+from trimtab_lab.domains import domain
+from trimtab_lab.domains.base import Domain, Problem
+from trimtab_lab.studies.config import CALIBRATION_SEED, Study, preset
+from trimtab_lab.studies.engine import run_study
+from trimtab_lab.studies.store import Store
 
 LOOPED = 16  # the loop runs one seed in this many and its time is multiplied: it takes as long for each seed
 SCHEDULES = ("terminal", "stepwise", "periodic", "adaptive:paper")

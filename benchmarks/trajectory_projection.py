@@ -23,8 +23,8 @@ from torch import Tensor
 
 from _compare import Ratio, compare, median_interval, row, skipped
 from _pdm_projection import project_as_pdm
-from trimtab.constraints.obstacles import AvoidObstacles, Obstacles, scattered_circles
-from trimtab.constraints.obstacles.geometry import gaps
+from trimtab_lab.obstacles import AvoidObstacles, Obstacles, scattered_circles
+from trimtab_lab.obstacles.geometry import gaps
 
 N, WAYPOINTS, CIRCLES = 64, 64, 24
 SIGMAS = [10 * (0.005 / 10) ** (k / 9) for k in range(10)]
@@ -75,7 +75,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
 def against_ipopt(obstacles: Obstacles, x: Tensor, avoid: AvoidObstacles, quick: bool) -> list[dict[str, Any]]:
     if importlib.util.find_spec("casadi") is None:
         return [skipped(CLAIM, name, "casadi is not installed: pip install 'trimtab[bench]'") for name in PEERS]
-    from trimtab.constraints.obstacles.ipopt import IpoptPaths, build_program, solve_one
+    from trimtab_lab.obstacles.ipopt import IpoptPaths, build_program, solve_one
 
     circles = tuple(map(tuple, obstacles.circles.tolist()))
     program = build_program(circles, (), WAYPOINTS, avoid.tolerance)
@@ -136,7 +136,7 @@ def share_solved(obstacles: Obstacles, quick: bool) -> dict[str, Any]:
 
 def against_score_step(quick: bool) -> dict[str, Any]:
     """Return the time of a defect relative to one evaluation of a score network."""
-    from trimtab.evaluation.domains.pdm.network import PDM_ARCHITECTURE, RefineNet
+    from trimtab_lab.domains.pdm.network import PDM_ARCHITECTURE, RefineNet
 
     ends = torch.tensor([-0.9, -0.9]), torch.tensor([0.9, 0.9])
     avoid = AvoidObstacles(scattered_circles(CIRCLES, seed=1), *ends)

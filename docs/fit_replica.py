@@ -17,7 +17,7 @@ import random
 
 import trimtab as tt
 from trimtab.core.metrics import endpoint_distance, nepe, path_error
-from trimtab.evaluation.domains import Domain, domain
+from trimtab_lab.domains import Domain, domain
 
 # NEPE and endpoint distance of periodic correction, then of the paper's rule, at a budget of 0.25
 REPORTED = {

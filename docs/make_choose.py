@@ -15,10 +15,10 @@ import trimtab as tt
 from trimtab.advice.recommend import advise
 from trimtab.advice.result import Advice
 from trimtab.advice.trials import cheaper_constraint
-from trimtab.cli.advise import FIRST_SEED
 from trimtab.core.statistics import Summary, ratio
-from trimtab.evaluation.domains import SYNTHETIC
-from trimtab.evaluation.studies.usercode import Source, domain_from
+from trimtab_lab.cli.advise import FIRST_SEED
+from trimtab_lab.domains import SYNTHETIC
+from trimtab_lab.studies.usercode import Source, domain_from
 
 SOURCES = [Source.built_in(name, {}) for name in SYNTHETIC]
 SOURCES += [Source.built_in(name, {"n_steps": 50}) for name in ("so3-flow", "se3-flow", "terrain-flow")]

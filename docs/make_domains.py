@@ -15,12 +15,12 @@ from typing import Any
 from _page import renew
 from fit_replica import outcome
 
-from trimtab.evaluation.domains import FLOWS, SYNTHETIC, VARIANTS, domain
-from trimtab.evaluation.studies.config import Study, StudyError
-from trimtab.evaluation.studies.engine import run_study
-from trimtab.evaluation.studies.rows import write_rows
-from trimtab.evaluation.studies.store import Store
-from trimtab.evaluation.studies.summary import reported, summarise
+from trimtab_lab.domains import FLOWS, SYNTHETIC, VARIANTS, domain
+from trimtab_lab.studies.config import Study, StudyError
+from trimtab_lab.studies.engine import run_study
+from trimtab_lab.studies.rows import write_rows
+from trimtab_lab.studies.store import Store
+from trimtab_lab.studies.summary import reported, summarise
 
 PARTS = ("langevin", "flows", "ramps")
 SCHEDULES = {"adaptive:paper": "the paper's rule", "adaptive:dp": "dynamic program"}

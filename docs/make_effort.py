@@ -29,9 +29,9 @@ from torch import Tensor
 import trimtab as tt
 from trimtab.core import statistics
 from trimtab.core.files import write_atomically
-from trimtab.evaluation.domains import Domain
 from trimtab.schedules import Inexact, windows
 from trimtab.schedules.style import figure_style, look_of
+from trimtab_lab.domains import Domain
 
 CALIBRATION, EVALUATION = 1_100_000, 700_000
 STORE = HERE / "results" / "effort.json"

@@ -29,14 +29,14 @@ from trimtab.core.metrics import Summary, nepe
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
-from trimtab.evaluation.domains import domain
-from trimtab.evaluation.domains.base import Domain
-from trimtab.evaluation.domains.grid.case import Grid
-from trimtab.evaluation.domains.grid.domain import draw_grid, features
-from trimtab.evaluation.domains.grid.model import given_demand, shipped_model, true_points
-from trimtab.evaluation.domains.grid.power import load_grid, loadings
-from trimtab.evaluation.report.formats import Cell, Table
 from trimtab.schedules.style import figure_style, look_of
+from trimtab_lab.domains import domain
+from trimtab_lab.domains.base import Domain
+from trimtab_lab.domains.grid.case import Grid
+from trimtab_lab.domains.grid.domain import draw_grid, features
+from trimtab_lab.domains.grid.model import given_demand, shipped_model, true_points
+from trimtab_lab.domains.grid.power import load_grid, loadings
+from trimtab_lab.report.formats import Cell, Table
 
 BUDGETS = (0.1, 0.25, 0.5)
 CALIBRATION_SEED, CALIBRATION_SEEDS, TRUTH_SEED = 1_000_000, 32, 2_000_000

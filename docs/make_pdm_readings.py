@@ -26,10 +26,10 @@ from trimtab.core.metrics import nepe
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
-from trimtab.evaluation.domains import domain
-from trimtab.evaluation.domains.pdm.domain import SCORES, path_distance, path_errors, trajectory_quality
-from trimtab.evaluation.domains.pdm.planner import plan
-from trimtab.evaluation.report.formats import Cell, Table
+from trimtab_lab.domains import domain
+from trimtab_lab.domains.pdm.domain import SCORES, path_distance, path_errors, trajectory_quality
+from trimtab_lab.domains.pdm.planner import plan
+from trimtab_lab.report.formats import Cell, Table
 
 BUDGET = 0.25
 CALIBRATION_SEED = 1_000_000

@@ -35,8 +35,8 @@ from trimtab.core.distributions import compare_samples, minimum_detectable_shift
 from trimtab.core.files import write_atomically
 from trimtab.core.quality import Quality
 from trimtab.core.runner import BatchRunner, Engine
-from trimtab.evaluation.domains import SYNTHETIC, Domain
 from trimtab.schedules import Fixed, Geometric, RandomRamp, windows
+from trimtab_lab.domains import SYNTHETIC, Domain
 
 CALIBRATION, EVALUATION, REFERENCE = 1_100_000, 510_000, 610_000
 PUBLIC = "pdm-public"  # the same sampler with a checkpoint that is at hand, on its own map

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 import trimtab as tt
 from trimtab.core.metrics import summary
 from trimtab.core.noise import Noise, as_seeds
-from trimtab.evaluation.domains.learned import clock, flow_pair, fresh, pair_step, velocity, warmup_cosine
-from trimtab.evaluation.domains.reaction_flow.domain import (
+from trimtab_lab.domains.learned import clock, flow_pair, fresh, pair_step, velocity, warmup_cosine
+from trimtab_lab.domains.reaction_flow.domain import (
     MEAN,
     SPREAD,
     WIDTH,
@@ -28,7 +28,7 @@ from trimtab.evaluation.domains.reaction_flow.domain import (
     given_conditions,
     shipped_network,
 )
-from trimtab.evaluation.domains.reaction_flow.equation import (
+from trimtab_lab.domains.reaction_flow.equation import (
     CELLS,
     TIMES,
     Conditions,
@@ -36,8 +36,8 @@ from trimtab.evaluation.domains.reaction_flow.equation import (
     draw_conditions,
     solve,
 )
-from trimtab.evaluation.domains.reaction_flow.train import solution_error
-from trimtab.training import defect_gradient, fit, scheduled_prediction
+from trimtab_lab.domains.reaction_flow.train import solution_error
+from trimtab_lab.training import defect_gradient, fit, scheduled_prediction
 
 sys.path.insert(0, str(HERE.parent / "examples"))
 import train_informed as chain

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import trimtab as tt
-from trimtab.constraints.obstacles import AvoidObstacles, Obstacles
+from trimtab_lab.obstacles import AvoidObstacles, Obstacles
 
 STEPS, WAYPOINTS = 20, 12
 START, GOAL = torch.tensor([-0.8, -0.6]), torch.tensor([0.8, 0.6])

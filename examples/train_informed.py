@@ -5,7 +5,7 @@ three go on from the same weights for the same number of steps:
 
 - plain: the flow as it is;
 - informed: its last clean prediction and the gradient of the defect there are inputs that start with weight 0, made
-  by `trimtab.training.scheduled_prediction`;
+  by `trimtab_lab.training.scheduled_prediction`;
 - told the end: the coordinates of the end are inputs. This is simpler: do it if your constraint is a few numbers.
   A gradient can be had of any differentiable defect, however many numbers the constraint has.
 
@@ -29,7 +29,7 @@ import trimtab as tt
 from trimtab.constraints import NonlinearEquality
 from trimtab.core.distributions import energy_distance
 from trimtab.core.metrics import summary
-from trimtab.training import defect_gradient, fit, scheduled_prediction
+from trimtab_lab.training import defect_gradient, fit, scheduled_prediction
 
 BARS, STEPS, BUDGET, BATCH = 8, 50, 5, 256
 INPUTS = {"plain": 0, "informed": 2 * BARS, "told the end": 2}

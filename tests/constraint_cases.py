@@ -30,7 +30,7 @@ from trimtab.constraints import (
 )
 from trimtab.core.constraint import Constraint
 from trimtab.core.noise import Noise, as_seeds
-from trimtab.evaluation.domains.reaction_flow.equation import CELLS, TIMES, MassBalance, draw_conditions
+from trimtab_lab.domains.reaction_flow.equation import CELLS, TIMES, MassBalance, draw_conditions
 
 N = 9
 

@@ -1,7 +1,7 @@
 """trimtab decides when a constrained generative sampler should spend an expensive projection.
 
 Names are imported when they are first used, so that `trimtab --help` need not wait for torch. What few people need
-lives in its subpackage: `trimtab.schedules`, `trimtab.prices`, `trimtab.constraints`, `trimtab.evaluation`, ….
+lives in its subpackage: `trimtab.schedules`, `trimtab.prices`, `trimtab.constraints`, `trimtab_lab`, ….
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from trimtab.core.rollout import rollout
     from trimtab.core.schedule import Schedule
     from trimtab.core.view import StepView
-    from trimtab.evaluation.domains import domain
     from trimtab.prices.calibration import calibrate
     from trimtab.prices.price import load
     from trimtab.schedules.basic import Periodic, Stepwise, Terminal
+    from trimtab_lab.domains import domain
 
 _HOME = {
     "advice.compare": ("compare",),
@@ -37,7 +37,6 @@ _HOME = {
     "core.record": ("Rollout",),
     "core.rollout": ("rollout",),
     "core.schedule": ("Schedule",),
-    "evaluation.domains": ("domain",),
     "prices.calibration": ("calibrate",),
     "prices.price": ("load",),
     "schedules.basic": ("Periodic", "Stepwise", "Terminal"),
@@ -49,15 +48,13 @@ _SUBPACKAGES = (
     "cli",
     "constraints",
     "core",
-    "evaluation",
     "integrations",
     "prices",
     "schedules",
-    "training",
 )
 
-_RENAMED = {"Moment": "StepView"}
-"""Names of version 0.2, kept with a warning until 0.4."""
+_MOVED = {"evaluation": "trimtab_lab", "training": "trimtab_lab.training"}
+"""Packages of version 0.3 that are part of the lab now, found with a warning until 0.5."""
 
 __all__ = [
     "Constraint",
@@ -82,20 +79,28 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "domain" or name in _MOVED:
+        return _from_lab(name)
     if name in _SUBPACKAGES:
         return import_module(f"trimtab.{name}")
-    if name in _RENAMED:
-        warnings.warn(
-            f"trimtab.{name} is called trimtab.{_RENAMED[name]}; the old name goes in version 0.4",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        return getattr(import_module("trimtab"), _RENAMED[name])
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'trimtab' has no attribute {name!r}")
     value = getattr(import_module(f"trimtab.{_MODULE_OF[name]}"), name)
     globals()[name] = value
     return value
+
+
+def _from_lab(name: str) -> Any:
+    """Return what lives in the lab, the package with the paper's evaluation; say how to install it if it is absent."""
+    try:
+        if name == "domain":
+            return import_module("trimtab_lab.domains").domain
+        warnings.warn(f"trimtab.{name} is called {_MOVED[name]} since 0.4", DeprecationWarning, stacklevel=3)
+        return import_module(_MOVED[name])
+    except ModuleNotFoundError as error:
+        if error.name != "trimtab_lab":
+            raise
+        raise ImportError(f"trimtab.{name} is part of the lab: pip install trimtab-lab") from None
 
 
 def __dir__() -> list[str]:

@@ -10,7 +10,7 @@ from constraint_cases import CASES, states
 from trimtab.advice.recommend import WORTHWHILE
 from trimtab.advice.trials import cheaper_constraint
 from trimtab.constraints import NonlinearEquality
-from trimtab.evaluation.domains import SYNTHETIC
+from trimtab_lab.domains import SYNTHETIC
 
 
 class Bent:

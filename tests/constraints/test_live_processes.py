@@ -13,9 +13,9 @@ from constraint_cases import numbers, outside_disc
 from obstacle_cases import MAPS, proposals
 from slow_ball import Slow, doubled_unless_7
 from trimtab.constraints import NonlinearProgram, TimeLimit
-from trimtab.constraints.obstacles import AvoidObstacles
 from trimtab.constraints.processes import WorkerDiedError, Workers
 from trimtab.core.identity import identity
+from trimtab_lab.obstacles import AvoidObstacles
 
 
 def limited():

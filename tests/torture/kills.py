@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.core.files import sha256
-from trimtab.evaluation.studies.config import Study
-from trimtab.evaluation.studies.engine import run_study
-from trimtab.evaluation.studies.rows import write_rows
-from trimtab.evaluation.studies.store import Store
-from trimtab.evaluation.studies.usercode import Source, record_of
+from trimtab_lab.studies.config import Study
+from trimtab_lab.studies.engine import run_study
+from trimtab_lab.studies.rows import write_rows
+from trimtab_lab.studies.store import Store
+from trimtab_lab.studies.usercode import Source, record_of
 
 STUDY = Study(
     "torture",

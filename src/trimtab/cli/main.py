@@ -9,28 +9,29 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Sequence
+from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import NoReturn
 
 from trimtab._version import __version__
-from trimtab.cli import advise, compare, reproduce, train
 from trimtab.cli.command import BAD_INPUT, INTERRUPTED, Command, UsageError
 from trimtab.core.checks import unknown
 
-__all__ = ["COMMANDS", "main"]
+__all__ = ["commands", "main"]
 
-COMMANDS: dict[str, Command] = {
-    "advise": advise.ADVISE,
-    "calibrate": advise.CALIBRATE,
-    "compare": compare.COMMAND,
-    "reproduce": reproduce.REPRODUCE,
-    "report": reproduce.REPORT,
-    "train": train.COMMAND,
-    "train-pdm": train.PDM,
-    "train-grid": train.GRID,
-    "domains": reproduce.DOMAINS,
-}
-"""The commands by name."""
+LAB = ("reproduce", "report", "train", "domains", "bench")
+"""Commands of the lab, for the message where it is not installed."""
+
+
+@cache
+def commands() -> dict[str, Command]:
+    """Return the commands by name: the library's own, and those of installed packages that offer some."""
+    found: dict[str, Command] = {}
+    for entry in entry_points(group="trimtab.commands"):
+        found |= entry.load()
+    return found
+
 
 TRACEBACK = "TRIMTAB_TRACEBACK"
 """The environment variable that shows errors with their traceback."""
@@ -52,9 +53,9 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"trimtab {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
-    for name, command in COMMANDS.items():
-        sub = commands.add_parser(
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
+    for name, command in commands().items():
+        sub = subparsers.add_parser(
             name,
             help=command.help,
             description=command.description,
@@ -70,13 +71,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         first = next((word for word in words if not word.startswith("-")), None)
-        if first is not None and first not in COMMANDS:
-            raise unknown("command", first, COMMANDS)
+        if first in LAB and first not in commands():
+            raise UsageError(f"`trimtab {first}` is part of the lab: pip install trimtab-lab")
+        if first is not None and first not in commands():
+            raise unknown("command", first, commands())
         arguments = _parser().parse_args(words)
         if arguments.command is None:
             _parser().print_help()
             return 0
-        return COMMANDS[arguments.command].run(arguments)
+        return commands()[arguments.command].run(arguments)
     except KeyboardInterrupt:
         print("\ntrimtab: stopped", file=sys.stderr)
         return INTERRUPTED
@@ -126,7 +129,9 @@ def _in_one_line(error: Exception) -> str:
 def _of_the_user(filename: str) -> bool:
     """Return whether a file belongs neither to this package, nor to Python, nor to an installed package."""
     installed = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
-    ours = [Path(__file__).parents[1], *map(Path, installed)]
+    providers = {command.run.__module__.partition(".")[0] for command in commands().values()}
+    ours = [Path(str(sys.modules[name].__file__)).parent for name in {"trimtab", *providers}]
+    ours += map(Path, installed)
     path = Path(filename)
     return path.is_file() and not any(path.is_relative_to(folder) for folder in ours)
 

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from trimtab.constraints.equality import NonlinearEquality
     from trimtab.constraints.halfspaces import HalfSpaces
     from trimtab.constraints.inequality import NonlinearInequality
-    from trimtab.constraints.obstacles import AvoidObstacles, Obstacles
     from trimtab.constraints.partial import EnergyDescent, FewIterations
     from trimtab.constraints.product import Part, Product
     from trimtab.constraints.program import NonlinearProgram
@@ -21,7 +20,6 @@ _MODULES = {
     "equality": ("NonlinearEquality",),
     "halfspaces": ("HalfSpaces",),
     "inequality": ("NonlinearInequality",),
-    "obstacles.avoid": ("AvoidObstacles", "Obstacles"),
     "partial": ("EnergyDescent", "FewIterations"),
     "product": ("Part", "Product"),
     "program": ("NonlinearProgram",),
@@ -35,7 +33,6 @@ __all__ = [
     "SE3",
     "SO3",
     "AffineEquality",
-    "AvoidObstacles",
     "Ball",
     "Box",
     "EnergyDescent",
@@ -44,7 +41,6 @@ __all__ = [
     "NonlinearEquality",
     "NonlinearInequality",
     "NonlinearProgram",
-    "Obstacles",
     "Part",
     "Product",
     "Simplex",

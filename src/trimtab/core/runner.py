@@ -273,8 +273,8 @@ def _run_sent(sent: bytes, payload: bytes) -> bytes:
     source, known = _received(payload)
     if known and work.identity and known != work.identity:
         raise EngineError(
-            "a worker has another sampler than this process: its module has another version there, or making or running "
-            "the problem changes it"
+            "a worker has another sampler than this process: its module has another version there, or making or "
+            "running the problem changes it"
         )
     return _pickled(_run_here(work, source))
 

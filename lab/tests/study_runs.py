@@ -1,0 +1,62 @@
+"""Small studies for the tests of studies and reports."""
+
+from __future__ import annotations
+
+import atexit
+from dataclasses import replace
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from trimtab_lab.studies.config import Study
+from trimtab_lab.studies.engine import run_study
+from trimtab_lab.studies.rows import write_rows
+from trimtab_lab.studies.store import Store
+
+SMALL = Study(
+    "small",
+    domains=("so3",),
+    schedules=("terminal", "stepwise", "periodic", "adaptive:paper"),
+    budgets=(0.0, 0.25, 1.0),
+    seeds=3,
+    block=2,
+    calibration_seeds=4,
+    example_seeds=1,
+)
+SHORT = replace(SMALL, budgets=(0.25,), seeds=2, block=1)
+SWEPT = replace(
+    SMALL,
+    domains=("terrain", "terrain-ridge"),
+    seeds=2,
+    kappas=(0.0, 0.5),
+    kappa_domains=("terrain-ridge",),
+    kappa_seeds=2,
+)
+
+
+@cache
+def finished(study: Study) -> Path:
+    """A finished run of a study, for reading only; made once a process."""
+    folder = TemporaryDirectory(prefix="trimtab-runs-")
+    atexit.register(folder.cleanup)
+    return finish(Path(folder.name) / "run", study)
+
+
+def finish(
+    directory: Path,
+    study: Study = SMALL,
+    engine: str = "serial",
+    workers: int | None = None,
+    factories: dict[str, str] | None = None,
+) -> Path:
+    """Run a study to its rows."""
+    with Store(directory, study, "resume") as store:
+        run_study(store, engine, workers, factories=factories)
+        write_rows(store)
+    return directory
+
+
+def row_hashes(directory: Path) -> dict[str, str]:
+    """What must be the same to the byte in every run of the same study."""
+    return {path.name: sha256(path.read_bytes()).hexdigest() for path in sorted((directory / "rows").glob("*.parquet"))}

@@ -1,0 +1,251 @@
+"""Run a task: a pure function of its description and of the results it needs. It writes no files."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trimtab.core.arrays import Form, map_leaves, numbers_of
+from trimtab.core.budget import PerBatch, corrections
+from trimtab.core.files import load_tensors, save_tensors
+from trimtab.core.identity import THREADS, machine_facts
+from trimtab.core.metrics import Distance, endpoint_distance, measured_distance, path_error, top_mass
+from trimtab.core.noise import as_seeds
+from trimtab.core.record import Rollout
+from trimtab.core.replay import replay
+from trimtab.core.schedule import Schedule
+from trimtab.prices.calibration import calibrate
+from trimtab.prices.objective import finite
+from trimtab.prices.price import load
+from trimtab.schedules import Stepwise
+from trimtab_lab.domains.base import Domain
+from trimtab_lab.studies.batches import (
+    check_whole_groups,
+    counting,
+    n_deciders,
+    part_of,
+    replicate_problem,
+)
+from trimtab_lab.studies.config import StudyError
+from trimtab_lab.studies.schedules import ScheduleInputs, study_schedule
+from trimtab_lab.studies.tasks import Task, code_version, domain_of
+from trimtab_lab.studies.traces import Trace, about
+
+__all__ = ["GROUP", "QUALITY", "Result", "finals_in", "run_task"]
+
+GROUP = "group"
+"""The column with the first seed of a sample's group; only if samples form groups."""
+
+QUALITY = "quality_"
+"""The prefix of the columns in which a domain judges its final states."""
+
+Thing = TypeVar("Thing")
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of a task.
+
+    Attributes:
+        rows: One per rollout; they depend on the task and the code only.
+        code: The version of the code that ran it.
+        machine: What its last bits depend on besides; see `machine_facts`.
+        shared: A file with prices, the stepwise reference or final states.
+        traces: Files of example rollouts, by budget.
+        about: Facts about the domain for reports, from the one task of each domain that records them.
+    """
+
+    rows: list[dict[str, Any]]
+    code: str = field(default_factory=lambda: code_version())
+    machine: dict[str, Any] = field(default_factory=lambda: machine_facts())
+    shared: bytes | None = None
+    traces: dict[float, bytes] = field(default_factory=dict)
+    about: dict[str, Any] | None = None
+
+
+def run_task(task: Task, inputs: Mapping[str, bytes]) -> Result:
+    """Run one task on one thread.
+
+    Args:
+        task: What to run.
+        inputs: The `shared` files of the tasks it needs, by the roles in `Task.needs`.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(THREADS)
+    try:
+        made = domain_of(task)
+        check_whole_groups(made, task.seeds)
+        return _KINDS[task.kind](task, made, inputs)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _calibrate(task: Task, made: Domain, inputs: Mapping[str, bytes]) -> Result:
+    method = study_schedule(task.schedule).calibration
+    assert method is not None
+    problem = made.problem(task.seeds)
+
+    def run(schedule: Schedule) -> Rollout:
+        return problem.rollout(schedule, **counting(task.closing))
+
+    by_finals: dict[str, Any] = {"objective": "endpoint", "distance": problem.distance}
+    options = by_finals if method == "race" else {"objective": "path"}
+    most = max(2, round(_iterations(run(Stepwise())))) if task.unit == "iteration" else 1.0
+    quiet: Any = {"check": False, "progress": lambda text: None}
+    prices = calibrate(run, most, method, unit=task.unit, **quiet, **options)
+    return Result([], shared=_as_bytes(prices.save))
+
+
+def _reference(task: Task, made: Domain, inputs: Mapping[str, bytes]) -> Result:
+    run = made.problem(task.seeds).rollout(Stepwise(), **counting(task.closing))
+    return Result([], shared=_finals(run))
+
+
+def _rollout(task: Task, made: Domain, inputs: Mapping[str, bytes]) -> Result:
+    n, times = len(task.seeds), len(task.budgets)
+    problem = replicate_problem(made.problem, as_seeds(task.seeds), times)
+    entry, T = study_schedule(task.schedule), problem.sampler.n_steps
+    prices = _from_bytes(load, inputs["thresholds"]) if "thresholds" in inputs else None
+    in_iterations = task.unit == "iteration" and entry.only_budget is None
+    most = _iterations(_from_bytes(Rollout.load, inputs["reference"])) if in_iterations else T  # a budget of 1
+    fewest = int(task.closing == "paid")
+    counts = [
+        round(budget * most) if in_iterations else max(fewest, int(corrections(budget, T))) for budget in task.budgets
+    ]
+    wanted = torch.tensor(counts).repeat_interleave(n_deciders(problem) // times)
+    given = ScheduleInputs(problem, problem.seeds, prices, task.unit, max(1.0, most / T))
+    schedule = entry.build(given, wanted)
+    run = problem.rollout(schedule, keep_states=True, **counting(task.closing))
+    verify(task, schedule, run, wanted)
+
+    reference = run if task.schedule == "stepwise" else _loaded_like(run, inputs["reference"])
+    rows, traces = [], {}
+    for i, budget in enumerate(task.budgets):
+        block = slice(i * n, (i + 1) * n)
+        part = part_of(run, block)
+        more: dict[str, list[Any]] = {}
+        if task.unit == "iteration":
+            more["unit"] = [task.unit] * n
+            more["achieved_budget"] = (part.iterations.sum(dim=0).double() / _iterations(reference)).tolist()
+        if made.quality is not None:
+            constraint = problem.constraint.take(torch.arange(block.start, block.stop))
+            more |= {f"{QUALITY}{name}": v.tolist() for name, v in made.quality(part.final, constraint).items()}
+        ends = finite(endpoint_distance(part, reference, made.distance), "the distance to full projection")
+        rows += _rows(task, budget, made, part, ends, more)
+        if task.examples:
+            along = _distances_along(part, reference, made.distance, task.examples)
+            traces[budget] = Trace.of(made.looks, part, along, task.examples).as_bytes()
+    shared = None
+    if task.has_output:
+        shared = _as_bytes(run.save) if task.schedule == "stepwise" else _finals(run)
+    facts = about(made, problem.constraint) if task.describes else None
+    return Result(rows, shared=shared, traces=traces, about=facts)
+
+
+_KINDS = {"calibrate": _calibrate, "reference": _reference, "rollout": _rollout}
+
+
+def verify(task: Task, schedule: Schedule, run: Rollout, wanted: Tensor) -> None:
+    """Check that a replay makes the recorded decisions and that no budget was exceeded.
+
+    Schedules that spend exactly their budget must have spent all of it.
+    """
+    if not torch.equal(replay(schedule, run), run.projected if run.unit == "projection" else run.iterations.long()):
+        raise StudyError(f"{task.name}: the recorded decisions are not those of the schedule asked for")
+    by_decider = run.grouped().spent
+    if isinstance(schedule.budget, PerBatch):  # of each pool on average
+        pools = schedule.budget.pools(len(by_decider))
+        by_decider, wanted = (
+            torch.zeros(int(pools.max()) + 1).long().index_add(0, pools, x) for x in (by_decider, wanted)
+        )
+    off = by_decider != wanted if study_schedule(task.schedule).exact else by_decider > wanted
+    wrong = off.nonzero().squeeze(1)
+    if len(wrong):
+        asked, spent = int(wanted[wrong[0]]), int(by_decider[wrong[0]])
+        what = "corrections" if run.unit == "projection" else "iterations"
+        raise StudyError(f"{task.name}: expected a budget of {asked} {what} to be spent: got {spent}")
+
+
+def _distances_along(run: Rollout, reference: Rollout, distance: Distance, k: int) -> Tensor:
+    """Return the distance of the first k rollouts to the reference after each step, (T, k)."""
+    after = (map_leaves(lambda leaf: leaf[1:, :k].flatten(0, 1), states) for states in (run.states, reference.states))
+    return measured_distance(distance, *after).reshape(run.n_steps, k)
+
+
+def _rows(
+    task: Task,
+    budget: float,
+    made: Domain,
+    run: Rollout,
+    endpoint: Tensor,
+    more: Mapping[str, list[Any]],
+) -> list[dict[str, Any]]:
+    """Return one row per rollout; NEPE is added later, as it needs the terminal rollout too."""
+    columns: dict[str, list[Any]] = {
+        "seed": list(task.seeds),
+        "achieved_budget": (run.spent.double() / run.n_steps).tolist(),
+        "path_error": path_error(run).double().tolist(),
+        "endpoint": endpoint.double().tolist(),
+        "concentration": top_mass(run.defects).double().tolist(),
+        "projections": (run.spent + run.closing).tolist(),
+        "closing": run.closing.tolist(),
+        "failures": (run.failed.sum(dim=0) + run.closing_failed).tolist(),
+        "iterations": run.all_iterations.tolist(),
+    }
+    if run.groups is not None:
+        columns[GROUP] = [task.seeds[row] for row in run.groups.per_row(run.groups.first_row).tolist()]
+    columns |= more
+    same = {
+        "domain": task.domain,
+        "kappa": float(made.settings.get("kappa", np.nan)),
+        "schedule": task.schedule,
+        "budget": budget,
+        "n_steps": run.n_steps,
+    }
+    return [same | dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _iterations(run: Rollout) -> float:
+    """Return the mean iterations of a rollout before its closing projection."""
+    return float(run.iterations.sum(dim=0).double().mean())
+
+
+# ------------------------------------------------------------------ files in memory
+
+
+def _loaded_like(run: Rollout, data: bytes) -> Rollout:
+    """Load the record of a run from a file, with its states as the sampler of `run` keeps them."""
+    record = _from_bytes(Rollout.load, data)
+    final, states = Form(run.final).of_names(record.final), Form(run.states).of_names(record.states)
+    return replace(record, final=final, states=states)
+
+
+def _finals(run: Rollout) -> bytes:
+    """Return a file of the final states, one row of numbers each."""
+    return _as_bytes(lambda path: save_tensors(path, "final states", {"final": numbers_of(run.final)}, {}))
+
+
+def finals_in(data: bytes, whole: bool) -> Tensor:
+    """Return the final states in a task's file, (n, d); the file of a stepwise task holds the whole run."""
+    if whole:
+        return numbers_of(_from_bytes(Rollout.load, data).final)
+    return _from_bytes(lambda path: load_tensors(path, "final states")[0]["final"], data)
+
+
+def _as_bytes(save: Callable[[Path], None]) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="trimtab-") as folder:
+        save(Path(folder) / "shared")
+        return (Path(folder) / "shared").read_bytes()
+
+
+def _from_bytes(load: Callable[[Path], Thing], data: bytes) -> Thing:
+    with tempfile.TemporaryDirectory(prefix="trimtab-") as folder:
+        (Path(folder) / "shared").write_bytes(data)
+        return load(Path(folder) / "shared")

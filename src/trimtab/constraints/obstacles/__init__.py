@@ -1,5 +1,0 @@
-"""Trajectories that avoid obstacles: the geometry once, and the solvers that share it."""
-
-from trimtab.constraints.obstacles.avoid import AvoidObstacles, Obstacles, scattered_circles
-
-__all__ = ["AvoidObstacles", "Obstacles", "scattered_circles"]
