@@ -18,7 +18,7 @@ settings.register_profile("search", print_blob=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 # `make check` leaves these out: they run whole samplers, processes or the command line
-SLOW_ROOMS = {"advice", "benchmarks", "cli", "docs", "evaluation", "integrations", "packaging", "torture"}
+SLOW_ROOMS = {"advice", "benchmarks", "docs", "lab", "integrations", "packaging", "torture"}
 SLOW_FILES = {
     *(
         "test_distributions",
