@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from trimtab.advice.compare import compare
     from trimtab.advice.recommend import advise
     from trimtab.core.constraint import Constraint, Projection, as_constraint
-    from trimtab.core.corrector import Corrector
-    from trimtab.core.problem import Problem
+    from trimtab.loop.corrector import Corrector
+    from trimtab.loop.rollout import Problem
     from trimtab.core.record import Rollout
-    from trimtab.core.rollout import rollout
+    from trimtab.loop.rollout import rollout
     from trimtab.core.schedule import Schedule
     from trimtab.core.view import StepView
     from trimtab.prices.calibration import calibrate
@@ -31,11 +31,10 @@ _HOME = {
     "advice.compare": ("compare",),
     "advice.recommend": ("advise",),
     "core.constraint": ("Constraint", "Projection", "as_constraint"),
-    "core.corrector": ("Corrector",),
+    "loop.corrector": ("Corrector",),
     "core.view": ("StepView",),
-    "core.problem": ("Problem",),
+    "loop.rollout": ("Problem", "rollout"),
     "core.record": ("Rollout",),
-    "core.rollout": ("rollout",),
     "core.schedule": ("Schedule",),
     "prices.calibration": ("calibrate",),
     "prices.price": ("load",),
@@ -48,6 +47,7 @@ _SUBPACKAGES = (
     "cli",
     "constraints",
     "core",
+    "loop",
     "integrations",
     "prices",
     "schedules",

@@ -13,7 +13,7 @@ from torch import Tensor
 import trimtab as tt
 from cases import Sphere, Walk
 from trimtab.core.groups import Groups
-from trimtab.core.replay import replay
+from trimtab.loop.replay import replay
 from trimtab.core.schedule import Watched, watched
 from trimtab.core.stream import Stream
 from trimtab.core.view import SparseView, StepView, is_measured_step

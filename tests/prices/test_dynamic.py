@@ -11,7 +11,7 @@ import free
 import trimtab as tt
 from price_cases import CALIBRATION, EVALUATION, FIRST_ZERO, ZERO, Caught, Drift, mean_path_error
 from trimtab.core.noise import Noise
-from trimtab.core.replay import replay
+from trimtab.loop.replay import replay
 from trimtab.prices.collect import Explore, spread_budgets
 from trimtab.prices.transitions import estimate_transitions
 

@@ -8,7 +8,7 @@ import torch
 import trimtab as tt
 from price_cases import contraction
 from trimtab.core.metrics import path_error
-from trimtab.core.replay import replay
+from trimtab.loop.replay import replay
 from trimtab.prices.program import solve_iterations
 from trimtab.prices.transitions import NODES
 

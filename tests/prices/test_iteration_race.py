@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import trimtab as tt
 from trimtab.core.metrics import endpoint_distance, summary
-from trimtab.core.replay import replay
+from trimtab.loop.replay import replay
 from trimtab.prices.iterations import WHOLE, Allowance, counts_with_closing, even_counts, whole_counts
 from trimtab.prices.price import Raced, Thresholds
 from trimtab.prices.race import builtin_candidate_names, fixed_plans

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import trimtab as tt
 from trimtab.core.progress import Progress
 from trimtab.core.quality import Quality
-from trimtab.core.replay import replay
+from trimtab.loop.replay import replay
 from trimtab.prices.collect import Batches
 from trimtab.prices.plan import Plan
 from trimtab.prices.price import Raced

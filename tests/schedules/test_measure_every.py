@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import trimtab as tt
 from cases import SCHEDULES, Sphere, Walk
-from trimtab.core.replay import replay
+from trimtab.loop.replay import replay
 from trimtab.core.schedule import as_schedule
 from trimtab.schedules import AccumulatedDefect, FixedThreshold, MeasureEvery, UntilBelow
 

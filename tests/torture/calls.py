@@ -15,7 +15,7 @@ import trimtab as tt
 from trimtab import constraints as sets
 from trimtab import schedules, training
 from trimtab.core.noise import Noise
-from trimtab.core.replay import replay
+from trimtab.loop.replay import replay
 from trimtab.integrations import flows, independence, loggers, loops, manifolds
 
 T, N = 6, 4

@@ -15,7 +15,7 @@ from torch import Tensor
 from trimtab.core.budget import PerBatch, Unit
 from trimtab.core.checks import unknown
 from trimtab.core.record import Closing
-from trimtab.core.rollout import take_rows
+from trimtab.loop.rollout import take_rows
 from trimtab.core.schedule import Schedule
 from trimtab.prices.iterations import even_counts, whole_counts
 from trimtab.prices.plan import Plan

@@ -19,7 +19,7 @@ from trimtab.core.identity import THREADS, machine_facts
 from trimtab.core.metrics import Distance, endpoint_distance, measured_distance, path_error, top_mass
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Rollout
-from trimtab.core.replay import replay
+from trimtab.loop.replay import replay
 from trimtab.core.schedule import Schedule
 from trimtab.prices.calibration import calibrate
 from trimtab.prices.objective import finite

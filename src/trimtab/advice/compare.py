@@ -21,13 +21,13 @@ from trimtab.core.checks import check_bool, check_type
 from trimtab.core.distributions import Fidelity, compare_samples
 from trimtab.core.groups import Groups
 from trimtab.core.metrics import Distance, endpoint_distance, euclidean, nepe, path_error
-from trimtab.core.problem import Problem
+from trimtab.loop.rollout import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Closing, Rollout
 from trimtab.core.repeatable import as_record
 from trimtab.core.runner import BatchRunner, Engine, RunBatch, checked, open_runner, prefetch
-from trimtab.core.schedule import Schedule, Watched, as_schedule, watched
+from trimtab.core.schedule import Schedule, as_schedule, watched
 from trimtab.core.statistics import Summary, summarize
 from trimtab.core.view import StepView
 from trimtab.prices import Plan, Price, Raced, Thresholds
@@ -245,9 +245,9 @@ def compare(
     with tell, open_runner(engine, tell, source) as runner:
         run = batches(source, runner)
         other = batches(reference, runner) if isinstance(reference, Problem) or callable(reference) else None
-        prefetch(run, [Watched(Stepwise())])
+        prefetch(run, [watched(Stepwise())])
         tell("terminal")
-        terminal = checked(run, Watched(Terminal())) if check else as_record(run(Watched(Terminal())))
+        terminal = checked(run, watched(Terminal())) if check else as_record(run(watched(Terminal())))
         T, groups = terminal.n_steps, terminal.groups
         if groups is not None and reference is not None:
             raise ValueError(
@@ -262,7 +262,7 @@ def compare(
         tell.expect(len(wanted) + 1 + int(other is not None))
         prefetch(run, [schedule for _, _, schedule in wanted])
         tell("stepwise")
-        full = as_record(run(Watched(Stepwise())))
+        full = as_record(run(watched(Stepwise())))
         check_schedule_is_used(terminal, full)
         tell.batch()
         against = reference

@@ -33,13 +33,13 @@ from trimtab.core.arrays import Form
 from trimtab.core.checks import check_callable, check_number, check_positive, unknown
 from trimtab.core.constraint import Constraint, check_constraint
 from trimtab.core.metrics import Distance, distinct_seeds, euclidean, top_mass
-from trimtab.core.problem import Problem
+from trimtab.loop.rollout import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Rollout
 from trimtab.core.repeatable import as_record
 from trimtab.core.runner import BatchRunner, Engine, RunBatch, open_runner
-from trimtab.core.schedule import Schedule, Watched
+from trimtab.core.schedule import Schedule, watched
 from trimtab.core.statistics import Summary, ratio, summarize
 from trimtab.prices import Plan, Price, Raced, Thresholds
 from trimtab.schedules import Terminal, Window
@@ -412,7 +412,7 @@ def _parts(
     assert held_out is not None
     each = [one if runner is None or one is None else runner.runs(one) for one in (source, held_out, fresh)]
     assert each[0] is not None
-    first = as_record(each[0](Watched(Terminal())))
+    first = as_record(each[0](watched(Terminal())))
     parts = _Parts(each, [None] * 3, first.n_steps)
     parts.first, parts.calibrated = first, _units(first)
     return parts

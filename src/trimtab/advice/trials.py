@@ -20,13 +20,13 @@ from trimtab.advice.checks import Effects, Stability
 from trimtab.core.budget import PerBatch
 from trimtab.core.constraint import Constraint
 from trimtab.core.metrics import Distance, measured_distance, nepe, path_error
-from trimtab.core.problem import Problem
+from trimtab.loop.rollout import Problem
 from trimtab.core.progress import Progress
 from trimtab.core.quality import Quality
 from trimtab.core.record import Rollout
 from trimtab.core.repeatable import as_record
 from trimtab.core.runner import RunBatch, Runs, checked
-from trimtab.core.schedule import Schedule, Watched
+from trimtab.core.schedule import Schedule, watched
 from trimtab.core.statistics import Signs, Summary, count_signs, paired, ratio
 from trimtab.prices import Allowance, Plan, Price, Thresholds, calibrate
 from trimtab.prices.collect import check_schedule_is_used, same_batch
@@ -161,7 +161,7 @@ class Evaluation:
         self.broken, self.batches, self.spent = "", 0, dict.fromkeys(get_args(Cost), 0.0)
         self._cheaper: dict[str, RunBatch] = {}
         progress("terminal and stepwise rollouts")
-        self.alone = checked(run, Watched(Terminal())) if check else as_record(run(Watched(Terminal())))
+        self.alone = checked(run, watched(Terminal())) if check else as_record(run(watched(Terminal())))
         self.count(self.alone, 2 if check else 1)
         self._tried = False  # the quality, which may fail at once but not later
         if goal.quality is not None:
@@ -227,7 +227,7 @@ class Evaluation:
                 closing = {"closing": self.alone.closing_rule}
                 self._cheaper[how] = self.changed(partial(_with_cheaper, how=how), **closing)[1]
             run = self._cheaper[how]
-        record = same_batch(run(Watched(schedule)), self.alone)
+        record = same_batch(run(watched(schedule)), self.alone)
         self.count(record)
         return record
 

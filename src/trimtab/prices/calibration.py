@@ -17,16 +17,16 @@ from trimtab.core.budget import Budget, Unit
 from trimtab.core.checks import check_bool, check_callable, check_number, unknown
 from trimtab.core.identity import fingerprint
 from trimtab.core.metrics import Distance, summary
-from trimtab.core.problem import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Closing
 from trimtab.core.runner import BatchRunner, Engine, RunBatch, open_runner
+from trimtab.loop.rollout import Problem
 from trimtab.prices.collect import Batches, Source, check_enough_for_intervals, spread_budgets
 from trimtab.prices.cost import calibration_cost
 from trimtab.prices.iterations import by_iteration_race, graded_prices
+from trimtab.prices.learner import Traces, warn_of_path_error
 from trimtab.prices.objective import Objective, describe, objective_weights
-from trimtab.prices.online import Traces, warn_of_path_error
 from trimtab.prices.plan import planned_masks
 from trimtab.prices.price import Plan, Price, Thresholds
 from trimtab.prices.program import solve

@@ -18,13 +18,13 @@ from torch import Tensor
 from trimtab.core.budget import Budget, Unit, corrections, units
 from trimtab.core.metrics import Distance, euclidean
 from trimtab.core.noise import uniform_numbers
-from trimtab.core.problem import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.record import Rollout
 from trimtab.core.repeatable import as_record
 from trimtab.core.runner import RunBatch, checked, prefetch
-from trimtab.core.schedule import Schedule, Watched, watched
+from trimtab.core.schedule import Schedule, watched
 from trimtab.core.view import StepView
+from trimtab.loop.rollout import Problem
 from trimtab.prices.cost import with_payback
 from trimtab.prices.objective import Objective, describe, objective_weights, residual_weights, window_schedules
 from trimtab.prices.price import Plan, Thresholds, inner_size, with_closing
@@ -90,7 +90,7 @@ class Batches:
         if check:
             self.ran[0] += 2
             self.progress("calibration batches 1 and 2, which must be the same")
-            self.first = self._checked(checked(run, Watched(Terminal())), Terminal(), 2)
+            self.first = self._checked(checked(run, watched(Terminal())), Terminal(), 2)
         else:
             self.first = self.run(Terminal())
         defects = self.first.defects

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from trimtab.core.noise import uniform_numbers
-from trimtab.core.problem import Problem
 from trimtab.core.quality import Quality
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import ByIteration
 from trimtab.core.view import StepView
+from trimtab.loop.rollout import Problem
 from trimtab.prices.collect import RANDOM_SHARE, Batches, ExploreIterations
 from trimtab.prices.objective import describe
 from trimtab.prices.price import Allowance, Raced, Thresholds, with_closing

@@ -26,8 +26,8 @@ from trimtab.core.budget import Budget, PerBatch, PerSample, Unit, units
 from trimtab.core.checks import check_integer, check_type
 from trimtab.core.files import UNUSABLE, as_path, kind_of, load_tensors, save_tensors
 from trimtab.core.record import Closing, Rollout
-from trimtab.core.replay import replay
 from trimtab.core.view import StepView
+from trimtab.loop.replay import replay
 from trimtab.prices.sample_scale import SampleScale
 from trimtab.schedules.basic import MOST_STEPS
 

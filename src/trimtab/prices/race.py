@@ -27,9 +27,9 @@ from torch import Tensor
 from trimtab.core.budget import Unit
 from trimtab.core.metrics import endpoint_distance, summary
 from trimtab.core.noise import uniform_numbers
-from trimtab.core.problem import Problem
 from trimtab.core.quality import Quality
 from trimtab.core.record import Rollout
+from trimtab.loop.rollout import Problem
 from trimtab.prices.collect import Batches
 from trimtab.prices.objective import describe, finite, objective_weights
 from trimtab.prices.plan import planned_masks
