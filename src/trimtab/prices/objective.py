@@ -20,7 +20,6 @@ from trimtab.core.checks import check_number, unknown
 from trimtab.core.metrics import Distance, endpoint_distance, state_error
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.record import Rollout
-from trimtab.core.runner import RunBatch
 from trimtab.core.schedule import Schedule
 from trimtab.core.view import StepView
 
@@ -93,7 +92,7 @@ def window_schedules(n_steps: int, n: int, batches: int = 3) -> list[SkipWindow]
 
 def residual_weights(
     objective: Objective,
-    run: RunBatch,
+    run: Callable[[Schedule], Rollout],
     distance: Distance,
     stepwise: Callable[[], Rollout],
     batches: int = 3,

@@ -36,9 +36,9 @@ from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Closing, Rollout
 from trimtab.core.schedule import Schedule
 from trimtab.core.view import StepView
-from trimtab.prices.price import Thresholds, with_closing
+from trimtab.prices.price import Thresholds
 from trimtab.prices.program import solve
-from trimtab.prices.sample_scale import SampleScale, fit_sample_scale
+from trimtab.prices.sample_scale import fit_sample_scale
 from trimtab.prices.transitions import Steps, estimate_transitions
 
 __all__ = ["Learned", "Learner", "Report", "as_learner", "warn_of_path_error"]
@@ -100,7 +100,7 @@ class Learned(Schedule):
             wanted = torch.zeros_like(even).index_fill(0, first, True)
         else:
             s, left = view.arrays(self)
-            wanted = s >= self.price.threshold(view, left)
+            wanted = s >= self.price.threshold(view, left - (self.closing_reserve - 1))  # a price leaves out only 1
         return torch.where(self.control, even, wanted)
 
     def priority(self, view: StepView) -> Tensor:
@@ -428,9 +428,8 @@ class Learner:
         """Solve for new prices from what is in memory; keep the old ones if it shows too little."""
         inherited = [] if self.base is None or unit not in self.base.memory else [self.base.memory[unit]]
         memory = _joined([*inherited, self.memory[unit]])
-        n_choices, n_steps = len(memory.defects), self.made_for["n_steps"]
-        spend, reserve = self._units(unit)
-        if spend < 1 or n_choices < 2:
+        spend, _ = self._units(unit)
+        if spend < 1 or len(memory.defects) < 2:
             return
         scale = fit_sample_scale([memory])
         try:
@@ -438,9 +437,8 @@ class Learner:
         except ValueError:  # around some step only one of the two actions was seen
             return
         solution = solve(steps, spend)
-        table = solution.table if n_choices == n_steps else with_closing(solution.table, reserve)
-        extended = _extended(scale, n_steps)
-        self.prices[unit] = Thresholds(table, extended, method="learned", unit=unit, closing_reserve=max(reserve, 1))
+        closing = self.made_for["closing"]
+        self.prices[unit] = Thresholds(solution.table, scale, method="learned", unit=unit, closing=closing)
         self._unused[unit] = 0
         if unit == "projection":
             self.expected = float(solution.expected[-1])
@@ -655,11 +653,3 @@ def _counts(pace: Tensor, n: int, spend: int) -> tuple[int, ...]:
         counts.append(min(max(total - sum(counts), fewest, 0), n, left))
         left -= counts[-1]
     return tuple(counts)
-
-
-def _extended(scale: SampleScale | None, n_steps: int) -> SampleScale | None:
-    """Return a scale of T' steps as one of T steps, at the last of which every sample is corrected."""
-    if scale is None or scale.typical.shape[1] == n_steps:
-        return scale
-    typical = torch.nn.functional.pad(scale.typical[None], (0, 1, 0, 1), mode="replicate")[0]
-    return SampleScale(typical, scale.prior)
