@@ -23,6 +23,7 @@ from trimtab.core.runner import RunBatch
 from trimtab.core.schedule import Schedule
 from trimtab.core.statistics import Summary, bootstrap, rank_correlation
 from trimtab.schedules import Fixed, Periodic, Stepwise
+from trimtab.schedules.measured import measured
 
 __all__ = ["Effects", "Stability", "correction_effects"]
 

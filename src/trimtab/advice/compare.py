@@ -33,6 +33,7 @@ from trimtab.core.statistics import Summary, summarize
 from trimtab.core.view import StepView
 from trimtab.prices import Plan, Price, Thresholds
 from trimtab.schedules import Periodic, Stepwise, Terminal, Window
+from trimtab.schedules.measured import measured
 
 __all__ = ["Compared", "Comparison", "compare"]
 

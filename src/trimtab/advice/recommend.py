@@ -43,6 +43,7 @@ from trimtab.core.schedule import Schedule
 from trimtab.core.statistics import Summary, ratio, summarize
 from trimtab.prices import Plan, Price, Thresholds
 from trimtab.schedules import Terminal, Window
+from trimtab.schedules.measured import measured
 
 __all__ = ["FEWEST_FOR_ADVICE", "WORTHWHILE", "advise", "check_projection_unit"]
 

@@ -30,8 +30,10 @@ from trimtab.core.repeatable import as_record
 from trimtab.core.runner import RunBatch, Runs, checked
 from trimtab.core.schedule import ByIteration, Schedule
 from trimtab.core.statistics import Signs, Summary, count_signs, paired, ratio
+from trimtab.core.view import StepView
 from trimtab.prices import Plan, Price, Thresholds
 from trimtab.schedules import Inexact, Periodic, Stepwise, Terminal, Window
+from trimtab.schedules.measured import measured
 
 __all__ = ["KINDS", "Cost", "Evaluation", "Finding", "Goal", "Kind", "Measured", "Search", "Trial", "Way"]
 
@@ -456,9 +458,7 @@ class Search:
         T, few = self.at.n_steps, self.few.get(way.how)
         if few and way.kind in ("periodic", "window"):
             t, b = torch.arange(T), budget - 1
-            even = ((t + 1) * budget) // T > (
-                t * budget
-            ) // T  # as `Periodic`, whose last one is the closing projection
+            even = ((t + 1) * budget) // T > (t * budget) // T  # the last one is the closing projection
             return _FewAt(even if way.kind == "periodic" else t >= T - 1 - b, few, few * b + 1)
         if way.kind == "periodic":
             return Periodic(budget)
