@@ -9,7 +9,6 @@ import trimtab as tt
 from cases import Sphere, Walk
 from trimtab.core.groups import Groups
 from trimtab.prices.price import Thresholds
-from trimtab.prices.rates import StationaryPrice
 
 MANY = torch.full((500,), 2)
 TABLE = Thresholds(torch.full((12, 4), 0.3).index_fill(1, torch.tensor([0]), torch.inf))
@@ -33,10 +32,6 @@ THINGS = {
     "adaptive": (
         lambda: repr(TABLE.at(MANY)),
         f"PricedSchedule(price={TABLE!r}, budget=<(500,) of int64, 2 to 2>)",
-    ),
-    "stationary price": (
-        lambda: repr(StationaryPrice(0.1, 3.0, torch.arange(31) / 10, torch.rand(31))),
-        "StationaryPrice(rate=0.1, burst=3, 31 levels)",
     ),
 }
 
