@@ -29,6 +29,10 @@ THINGS = {
     "moment": (a_moment, "StepView(t=0 of 12, n=500, sigma context)"),
     "groups": (lambda: repr(Groups(torch.arange(500) // 4)), "Groups(125 groups of 500 rows, defect='sum')"),
     "problem": (lambda: repr(tt.Problem(Walk(), Sphere(), range(500))), "Problem(Walk, Sphere, T=12, 500 seeds)"),
+    "price": (
+        lambda: repr(Thresholds(TABLE.table, method="dp", seeds=(1, 2))),
+        "Thresholds(T=12, budgets up to 3, method='dp', objective='path', 2 calibration seeds)",
+    ),
     "adaptive": (
         lambda: repr(TABLE.at(MANY)),
         f"PricedSchedule(price={TABLE!r}, budget=<(500,) of int64, 2 to 2>)",
