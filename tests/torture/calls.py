@@ -202,10 +202,6 @@ CALLS: dict[str, Row] = {
     ),
     "Fixed": (used(schedules.Fixed), {"mask": MASK}),
     "Fixed.at": (schedules.Fixed.at, {"steps": [[T], ["x"], [1.5], [None], 3, None], "n_steps": STEPS}),
-    "MeasureEvery": (
-        lambda schedule=PRICES.at(2), every=2: schedules.MeasureEvery(schedule, every),
-        {"schedule": [*SCHEDULE, tt.Periodic(2)], "every": WHOLE},
-    ),
     "Window": (used(schedules.Window), {"start": [-1, T + 1, 1.5, math.nan, *NO_NUMBER], "stop": [math.nan, "x", Thing()]}),
     "windows": (schedules.windows, {"budget": [-1, "x", None, Thing()], "n_steps": STEPS}),
     "Trigger": (

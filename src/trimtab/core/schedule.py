@@ -7,7 +7,6 @@ recorded by the loop and shown to it. One schedule therefore serves any number o
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -101,15 +100,6 @@ def check_seeds_unused(schedule: Schedule, seeds: Tensor) -> None:
             f"{len(shared)} seeds were used to calibrate this schedule and cannot be used to evaluate it (first: "
             f"{shared[:5]}); use others"
         )
-
-
-def watched(schedule: Schedule) -> Schedule:
-    """Return the same schedule, whose rollouts have all defects measured although it may not use them."""
-    if schedule.uses_defects:
-        return schedule
-    same = copy(schedule)
-    object.__setattr__(same, "uses_defects", True)
-    return same
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,9 +10,9 @@ from torch import Tensor
 from trimtab.core.budget import PerBatch, PerSample, corrections
 from trimtab.prices.fit import Traces
 from trimtab.prices.learned import Arm, Counted, Priced
-from trimtab.prices.price import Thresholds, with_closing
+from trimtab.prices.price import Thresholds
 from trimtab.prices.program import solve
-from trimtab.prices.sample_scale import SampleScale, fit_sample_scale
+from trimtab.prices.sample_scale import fit_sample_scale
 from trimtab.prices.transitions import Steps, estimate_transitions
 
 __all__ = ["Table", "learn_table", "table_arm"]
@@ -53,14 +53,13 @@ def learn_table(traces: Traces, budget: PerBatch | PerSample, n_steps: int, clos
     except ValueError:  # around some step only one of the two actions was seen
         return None
     table = solve(steps, spend).table
-    closed = table if n_choices == n_steps else with_closing(table, reserve)
-    price = Thresholds(closed, _extended(scale, n_steps), method="learned")
+    price = Thresholds(table, scale, method="learned", closing=closing)
     return Table(price, _pace(steps, table), spend, isinstance(budget, PerBatch))
 
 
 def table_arm(table: Table, rows: Tensor) -> Arm:
     """Return the arm of some rows that follows a table."""
-    limit = table.price.table.shape[1] - 1
+    limit = table.price.budget
     if table.fixed:
         return Counted(rows, limit, True, table.price, _counts(table.pace, len(rows), table.spend))
     return Priced(rows, limit, False, table.price)
@@ -95,11 +94,3 @@ def _counts(pace: Tensor, n: int, spend: int) -> tuple[int, ...]:
         counts.append(min(max(total - sum(counts), fewest, 0), n, left))
         left -= counts[-1]
     return tuple(counts)
-
-
-def _extended(scale: SampleScale | None, n_steps: int) -> SampleScale | None:
-    """Return a scale of T' steps as one of T steps, at the last of which every sample is corrected."""
-    if scale is None or scale.typical.shape[1] == n_steps:
-        return scale
-    typical: Any = torch.nn.functional.pad(scale.typical[None], (0, 1, 0, 1), mode="replicate")[0]
-    return SampleScale(typical, scale.prior)

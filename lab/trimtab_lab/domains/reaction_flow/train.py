@@ -86,7 +86,7 @@ def solution_error(fields: Tensor, conditions: Conditions, count: int = 24) -> T
 def validate(seeds: int = 32, progress: Callable[[str], None] = print) -> None:
     """Compare the shipped network with solutions, and schedules with each other."""
     from trimtab.advice.compare import compare
-    from trimtab.prices.calibration import calibrate
+    from trimtab.calibration.calibrate import calibrate
 
     nothing = as_constraint(lambda x: x, lambda x: x.new_zeros(len(x)))
     free = rollout(make(target="state").problem([0]).sampler, nothing, Terminal(), range(seeds)).final
