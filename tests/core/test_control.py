@@ -38,14 +38,17 @@ def test_every_row_has_its_turn():
 
 def test_two_workers_draw_different_rows_and_so_does_the_next_batch():
     draws = [
-        torch.stack([stream.draw(64, 8)[0] for _ in range(8)]) for stream in map(ControlStream, (0, 0, 1), ("", "b", ""))
+        torch.stack([stream.draw(64, 8)[0] for _ in range(8)])
+        for stream in map(ControlStream, (0, 0, 1), ("", "b", ""))
     ]
     assert len({tuple(rows.tolist()) for draw in draws for rows in draw}) == 24
     agree = float((draws[0] & draws[1]).sum()) / float(draws[0].sum())
     assert agree < 0.35  # an eighth, by chance
 
 
-@pytest.mark.parametrize("again", [copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s)), lambda s: s.from_state(s.state())])
+@pytest.mark.parametrize(
+    "again", [copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s)), lambda s: s.from_state(s.state())]
+)
 def test_a_copy_goes_on_where_the_stream_is(again):
     stream = ControlStream(5, "worker")
     for n in (3, 9, 1):
