@@ -82,7 +82,7 @@ class Comparison:
         ...     x = torch.rand(16, generator=costs) + 1
         ...     seen.add(0.5 * x[:14], x[14:], f"batch {batch}")
         >>> print(seen)
-        0.50 of the control's (0.41 to 0.59, valid whenever you look): better
+        0.50 of the control's (0.41 to 0.60, valid whenever you look): better
     """
 
     def __init__(self) -> None:
