@@ -17,9 +17,8 @@ from trimtab.core.metrics import Distance, endpoint_distance, measured_distance
 from trimtab.core.noise import Noise
 from trimtab.core.problem import Problem
 from trimtab.core.record import Rollout
-from trimtab.core.repeatable import as_record
+from trimtab.core.repeatable import RunBatch, as_record
 from trimtab.core.rollout import Sampler, noise_of
-from trimtab.core.runner import RunBatch
 from trimtab.core.schedule import Schedule, Watched
 from trimtab.core.statistics import Summary, bootstrap, rank_correlation
 from trimtab.schedules import Fixed, Periodic, Stepwise

@@ -11,7 +11,6 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from trimtab.core import html
 from trimtab.core.arrays import Form
 from trimtab.core.budget import Unit
 from trimtab.core.checks import check_integer, missing_extra
@@ -105,25 +104,6 @@ class Rollout:
         infeasible = f", {bad} NOT FEASIBLE" if bad else ""
         seconds = f"{sum(self.seconds.values()):.3g} s"
         return f"Rollout(T={T}{early}, n={n}, {paid} {unit} per sample{infeasible}, {seconds})"
-
-    def _repr_html_(self) -> str:
-        """Return what was spent and when, for a notebook."""
-        T, n = self.projected.shape
-        facts: list[tuple[str, object]] = [("steps", T), ("samples", n)]
-        facts += [(f"{self.unit}s per sample", self.paid.double().mean().item())]
-        facts += [(f"{kind}, seconds", seconds) for kind, seconds in self.seconds.items()]
-        failed = int(self.failed.sum() + self.closing_failed.sum())
-        facts += [("failed projections", failed)] if failed else []
-        mean = {name: getattr(self, name).double().mean(dim=1).tolist() for name in ("defects", "residuals")}
-        lines = {
-            "defect proposed": list(enumerate(mean["defects"])),
-            "defect kept": list(enumerate(mean["residuals"])),
-        }
-        bars = list(enumerate(self.projected.double().mean(dim=1).tolist()))
-        note = "<p>Mean over samples; bars: share of the samples that were projected.</p>"
-        measured = not math.isnan(sum(mean["defects"]))
-        drawing = html.draw(lines if measured else {}, "step", "defect" if measured else "share projected", bars)
-        return html.panel("Rollout", html.table(facts), drawing + note)
 
     @property
     def n_steps(self) -> int:

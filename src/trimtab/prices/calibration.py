@@ -15,13 +15,12 @@ from torch import Tensor
 
 from trimtab.core.budget import Budget, Unit
 from trimtab.core.checks import check_bool, check_callable, check_number, unknown
-from trimtab.core.identity import fingerprint
 from trimtab.core.metrics import Distance, summary
 from trimtab.core.problem import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Closing
-from trimtab.core.runner import BatchRunner, Engine, RunBatch, open_runner
+from trimtab.loop.runner import Engine, open_runner
 from trimtab.prices.collect import Batches, Source, check_enough_for_intervals, spread_budgets
 from trimtab.prices.cost import calibration_cost
 from trimtab.prices.iterations import by_iteration_race, graded_prices
@@ -52,7 +51,7 @@ def calibrate(
     unit: Unit = "projection",
     check: bool = True,
     uncertainty: bool = False,
-    engine: Engine | BatchRunner | str | None = None,
+    engine: Engine = None,
     progress: Callable[[str], None] | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Any:
@@ -91,8 +90,9 @@ def calibrate(
         uncertainty: Whether to estimate an interval for every price ("paper" and "dp") by resampling the calibration
             rollouts, at least 8, which runs nothing more: `price.interval`, `price.close_calls(run)`, and bands in the
             drawing.
-        engine: Where to run batches: "processes", "ray", "serial", or an `Engine`, which can also keep finished batches
-            in a folder. By default in this process. It changes no number.
+        engine: Where to run batches: None is in this process, a number in so many processes; or an executor, such as
+            those of `concurrent.futures`, dask, loky and `trimtab.integrations.ray`. It changes no number. A
+            `trimtab.loop.runner.BatchRunner` also keeps finished batches in a folder.
         progress: Called with a text before each batch. Without it, a slow call shows a bar of tqdm.
         say: The old name of `progress`.
 
@@ -144,16 +144,14 @@ def calibrate(
         warn_of_path_error(problem.constraint, "calibrate(…, quality=…)", stacklevel=2)
     tell = progress_of("calibrate", progress)
     cost_of = partial(calibration_cost, method, budget=budget, objective=objective, unit=unit, check=check)
-    with tell, open_runner(engine, tell, source) as runner:
-        run: RunBatch
+    with tell, open_runner(engine) as runner:
         known: dict[str, Any] = {}
         if problem is None:
-            run = source if runner is None else runner.runs(source)  # type: ignore[assignment]
+            run = runner.runs(source, "calibrate")  # type: ignore[arg-type]
         else:
             options = {"closing": closing, "keep_states": "state" in mix, "measure_defects": True}
-            run = partial(problem.rollout, **options) if runner is None else runner.runs(problem, **options)
-            known = {"fingerprint": fingerprint(problem.sampler, problem.constraint)}
-            known["constraint"] = type(problem.constraint).__name__
+            run = runner.runs(problem, **options)
+            known = {"constraint": type(problem.constraint).__name__}
             tell.plan(cost_of(problem.sampler.n_steps, len(problem.seeds)))
         known |= {"check": check, "progress": tell, "unit": unit, "uncertainty": uncertainty}
         batches = Batches(run, budget, objective, distance, **known)

@@ -21,10 +21,10 @@ from trimtab.core.noise import uniform_numbers
 from trimtab.core.problem import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.record import Rollout
-from trimtab.core.repeatable import as_record
-from trimtab.core.runner import RunBatch, checked, prefetch
+from trimtab.core.repeatable import RunBatch, as_record, check_repeatable
 from trimtab.core.schedule import Schedule, Watched, watched
 from trimtab.core.view import StepView
+from trimtab.loop.runner import prefetch
 from trimtab.prices.cost import with_payback
 from trimtab.prices.objective import Objective, describe, objective_weights, residual_weights, window_schedules
 from trimtab.prices.price import Plan, Thresholds, inner_size, with_closing
@@ -73,7 +73,6 @@ class Batches:
         objective: Objective = "endpoint",
         distance: Distance | None = None,
         *,
-        fingerprint: str = "",
         constraint: str = "",
         check: bool = True,
         progress: Callable[[str], None] | None = None,
@@ -81,7 +80,7 @@ class Batches:
         uncertainty: bool = False,
     ) -> None:
         """Run the uncorrected batch; run it twice and compare if `check`."""
-        self._run, self.objective, self.fingerprint, self.unit = run, objective, fingerprint, unit
+        self._run, self.objective, self.unit = run, objective, unit
         self.progress = progress_of("calibrate", progress)
         self.distance = euclidean if distance is None else distance
         self.uncertainty = uncertainty
@@ -90,7 +89,7 @@ class Batches:
         if check:
             self.ran[0] += 2
             self.progress("calibration batches 1 and 2, which must be the same")
-            self.first = self._checked(checked(run, Watched(Terminal())), Terminal(), 2)
+            self.first = self._checked(check_repeatable(run, Watched(Terminal())), Terminal(), 2)
         else:
             self.first = self.run(Terminal())
         defects = self.first.defects
@@ -249,7 +248,6 @@ class Batches:
         return {
             "seeds": self.seeds,
             "objective": describe(self.objective),
-            "fingerprint": self.fingerprint,
             "closing": self.closing,
             "notes": {"rollouts": self.n, **work, **(notes or {})},
             "made_for": self.made_for,

@@ -20,7 +20,7 @@ from trimtab.core.checks import check_number, unknown
 from trimtab.core.metrics import Distance, endpoint_distance, state_error
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.record import Rollout
-from trimtab.core.runner import RunBatch
+from trimtab.core.repeatable import RunBatch
 from trimtab.core.schedule import Schedule
 from trimtab.core.view import StepView
 

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from trimtab._version import __version__
-from trimtab.core import html
 from trimtab.core.budget import Budget, PerBatch, PerSample, Unit, units
 from trimtab.core.checks import check_integer, check_type
 from trimtab.core.files import UNUSABLE, as_path, kind_of, load_tensors, save_tensors
@@ -48,8 +47,6 @@ class Price:
         method: How the price was estimated.
         seeds: The calibration seeds. Evaluation on any of them raises.
         objective: What the price is meant to lower.
-        fingerprint: Of the sampler and the constraint that it was calibrated on, "" if unknown. It is information only:
-            nothing is checked against it.
         closing: The accounting that it was made for, "paid", "free" or "none"; "" for any.
         version: Of the library that made it.
         notes: Anything else worth keeping, JSON only.
@@ -60,7 +57,6 @@ class Price:
     method: str = "by hand"
     seeds: tuple[int, ...] = ()
     objective: str = "path"
-    fingerprint: str = ""
     closing: str = ""
     version: str = __version__
     notes: Mapping[str, Any] = field(default_factory=dict)
@@ -68,7 +64,7 @@ class Price:
 
     def __post_init__(self) -> None:
         """Check the fields that files store and runs use."""
-        for name in ("method", "objective", "fingerprint", "version", "closing"):
+        for name in ("method", "objective", "version", "closing"):
             check_type(getattr(self, name), str, f"{name} of prices")
         if self.closing not in ("", *get_args(Closing)):
             raise ValueError(f"closing of prices must be 'paid', 'free', 'none' or '' for any: got {self.closing!r}")
@@ -87,18 +83,6 @@ class Price:
     def _cost(self) -> str:
         spent = self.notes.get("projections")
         return "" if spent is None else f"; {spent:,} projections to calibrate"
-
-    def _repr_html_(self) -> str:
-        """Return how it was made, and a drawing or a table of its rule, for a notebook."""
-        facts = [("method", self.method), ("objective", self.objective), ("steps", self.n_steps)]
-        facts += [("largest budget", self.budget), ("calibration seeds", len(self.seeds))]
-        known = {"projections": "calibration projections", "pays_back_after": "samples until paid back"}
-        facts += [(name, self.notes[key]) for key, name in known.items() if self.notes.get(key) is not None]
-        title, rule = self._shown()
-        return html.panel(title, html.table(facts), rule)
-
-    def _shown(self) -> tuple[str, str]:
-        return type(self).__name__, ""
 
     @property
     def _size(self) -> tuple[int, int]:
@@ -153,7 +137,7 @@ class Price:
         if self.unit == "iteration":
             raise ValueError(f"prices of iterations serve the steps they were calibrated for; calibrate for {n_steps}")
         notes = {**self.notes, "resampled_from": self.n_steps}
-        return replace(self, fingerprint="", notes=notes, **self._resampled(n_steps, keep))
+        return replace(self, notes=notes, **self._resampled(n_steps, keep))
 
     def _resampled(self, n_steps: int, keep: Keep) -> dict[str, Any]:
         raise NotImplementedError
@@ -335,18 +319,6 @@ class Thresholds(Price):
             )
         return watching.found if run.groups is None else run.groups.per_row(watching.found)
 
-    def _shown(self) -> tuple[str, str]:
-        lefts = dict.fromkeys(max(1, round(share * self.budget)) for share in (0.0, 0.05, 0.1, 0.25))
-        lines = {f"{b} left": list(enumerate(self.table[:, b].tolist())) for b in lefts if b <= self.budget}
-        note = "<p>Project where the defect is at least the price; no line: always, or never.</p>"
-        bands = {}
-        if self.interval is not None:
-            note += "<p>Bands: 90% intervals from resampled calibration rollouts.</p>"
-            ends = {b: self.interval[:, :, b].tolist() for b in lefts if b <= self.budget}
-            bands = {f"{b} left": [list(enumerate(end)) for end in both] for b, both in ends.items()}
-        drawing = html.draw(lines, "step", "price", bands=bands)
-        return "Prices of a correction", drawing + note if drawing else ""
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Plan(Price):
@@ -378,12 +350,6 @@ class Plan(Price):
 
     def _resampled(self, n_steps: int, keep: Keep) -> dict[str, Any]:
         return {"masks": resample_masks(self.masks, n_steps, keep)}
-
-    def _shown(self) -> tuple[str, str]:
-        budgets = dict.fromkeys(max(1, round(share * self.budget)) for share in (0.1, 0.25, 0.5))
-        times = {b: self.masks[b].nonzero().flatten().tolist() for b in budgets if b <= self.budget}
-        rows = [(b, ", ".join(map(str, steps))) for b, steps in times.items()]
-        return "Planned times", html.table(rows, ("budget", "projects after steps"))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -456,13 +422,6 @@ class Raced(Price):
         """Return a one-line summary."""
         names = ", ".join(dict.fromkeys(part.method for part in self.parts))
         return f"Raced(T={self.n_steps}, budgets up to {self.budget}, by {self.objective!r}: {names}{self._cost()})"
-
-    def _shown(self) -> tuple[str, str]:
-        rows = []
-        for part in self.notes.get("ranges", ()):
-            ahead, se = part["ahead_of_even_spacing"]
-            rows.append((f"{part['from']} to {part['to']}", part["winner"], f"{ahead:.0%} ± {se:.0%}"))
-        return "Prices by a race", html.table(rows, ("budgets", "winner", "ahead of even spacing")) if rows else ""
 
     @property
     def _size(self) -> tuple[int, int]:

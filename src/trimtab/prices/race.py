@@ -248,7 +248,7 @@ def race(
     # the seeds of a candidate made elsewhere must not be evaluated on either
     seeds = dict.fromkeys([*facts["seeds"], *(seed for one in candidates.values() for seed in one.seeds)])
     facts |= {"objective": measure.name, "seeds": tuple(seeds)}
-    parts = tuple(replace(known[name], notes={}, fingerprint="", method=name) for name in kept)
+    parts = tuple(replace(known[name], notes={}, method=name) for name in kept)
     return Raced(parts, winner, looks, spend if AT_END in winners.values() else None, **facts)
 
 

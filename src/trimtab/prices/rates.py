@@ -17,7 +17,7 @@ from torch import Tensor
 
 from trimtab.core.checks import check_integer, check_number
 from trimtab.core.record import Rollout
-from trimtab.core.repeatable import recorded
+from trimtab.core.repeatable import as_record
 from trimtab.core.schedule import Schedule
 from trimtab.core.view import StepView
 from trimtab.prices.collect import Explore, spread_budgets
@@ -107,10 +107,8 @@ def calibrate_rate(
             "rate, or count several updates as one step"
         )
 
-    checked = recorded(run)
-
     def trial(schedule: Schedule) -> Rollout:
-        record = checked(schedule)
+        record = as_record(run(schedule))
         if record.n_steps != n_steps:
             raise ValueError(f"run must make n_steps = {n_steps} steps: the record it returned has {record.n_steps}")
         return record.grouped()
