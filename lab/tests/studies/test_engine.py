@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from study_runs import SHORT, finish, finished, row_hashes
-from trimtab.core.identity import machine_facts
 from trimtab_lab.studies import engine, tasks, work
 from trimtab_lab.studies.config import StudyError
 from trimtab_lab.studies.engine import run_study

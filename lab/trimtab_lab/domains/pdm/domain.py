@@ -20,10 +20,10 @@ from torch import Tensor
 
 from trimtab.core.checks import check_integer, check_positive, unknown
 from trimtab.core.constraint import Constraint, Projection
-from trimtab.core.files import read_json
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.core.record import Rollout
 from trimtab_lab.domains.base import Domain, Problem, View
+from trimtab_lab.files import read_json
 from trimtab_lab.obstacles import AvoidObstacles, Obstacles
 from trimtab_lab.obstacles.avoid import Backend
 from trimtab_lab.obstacles.batched import segments
