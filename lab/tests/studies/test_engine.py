@@ -14,7 +14,7 @@ from trimtab_lab.studies.config import StudyError
 from trimtab_lab.studies.engine import run_study
 from trimtab_lab.studies.rows import write_rows
 from trimtab_lab.studies.store import MANIFEST, Store, read_run
-from trimtab_lab.studies.tasks import study_tasks
+from trimtab_lab.studies.tasks import machine_facts, study_tasks
 
 
 @pytest.fixture

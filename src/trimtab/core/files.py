@@ -19,16 +19,7 @@ from torch import Tensor
 
 from trimtab._version import __version__
 
-__all__ = [
-    "UNUSABLE",
-    "as_path",
-    "kind_of",
-    "load_tensors",
-    "read_json",
-    "save_tensors",
-    "tensor_bytes",
-    "write_atomically",
-]
+__all__ = ["UNUSABLE", "as_path", "load_tensors", "read_json", "save_tensors", "tensor_bytes", "write_atomically"]
 
 _FORMAT = "trimtab-2"
 _WITHOUT_CHECKSUM = "trimtab"  # of the shipped weights and of older files
