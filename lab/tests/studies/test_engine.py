@@ -231,7 +231,7 @@ def test_a_worker_process_that_dies_is_reported_and_costs_only_its_own_task(whol
 
     with (
         KillsAWorker(tmp_path / "run", SHORT) as store,
-        pytest.raises(StudyError, match="a worker process died"),
+        pytest.raises(StudyError, match="a worker died"),
     ):
         run_study(store, "processes", 1)
     with Store(tmp_path / "run", SHORT, "resume") as store:

@@ -34,8 +34,8 @@ class BatchRunner:
     Args:
         engine: None is this process, a number so many processes of this machine. Or an executor: anything with
             `submit`, such as those of `concurrent.futures`, dask, loky and `trimtab.integrations.ray`.
-        keep: A folder for finished batches, with which a call that was stopped continues. The first batch of a problem
-            that is found there is run again and compared.
+        keep: A folder for finished batches, with which a call that was stopped continues. The first batch that is
+            found there is run again and compared.
         key: Which problem the kept batches are of, in your words. Change it when its code or data change.
 
     Example:
@@ -62,6 +62,7 @@ class BatchRunner:
         self.engine, self.kept = engine, None if keep is None else KeptBatches(keep, key)
         self._executor: Any = None
         self._runs: dict[tuple[int, str], Runs] = {}
+        self.compared: set[int] = set()
 
     def runs(self, source: Problem | RunBatch, role: str = "", **options: Any) -> Runs:
         """Return the batches of a problem, with options of `rollout`, or of a function run(schedule).
@@ -108,7 +109,7 @@ class Runs:
         seeds = source.seeds.tolist() if isinstance(source, Problem) else None
         self._told = runner.kept and runner.kept.key, name, seeds, str(torch.get_default_dtype())
         self._ahead: defaultdict[str, deque[Future[bytes]]] = defaultdict(deque)
-        self._compared = False
+        self._whose = 0 if isinstance(source, Problem) else id(source)  # functions are not told apart by seeds
 
     def __call__(self, schedule: Schedule) -> Rollout:
         """Run one batch."""
@@ -136,7 +137,7 @@ class Runs:
     def _batch(self, schedule: Schedule, times: int = 1) -> Batch:
         name = self._name_of(schedule)
         kept = self._read(name)
-        if kept is not None and times == 1 and self._compared:
+        if kept is not None and times == 1 and self._whose in self.runner.compared:
             return Batch((kept,))
         if times == 1 and self._ahead[name]:
             batch = _received(self._ahead[name].popleft())
@@ -147,7 +148,7 @@ class Runs:
             self._keep(name, batch.records[0])
         elif self.runner.kept is not None:
             self.runner.kept.compare(kept, batch.records[0])
-            self._compared = True
+            self.runner.compared.add(self._whose)
         return batch
 
     def _name_of(self, schedule: Schedule) -> str:
