@@ -36,7 +36,7 @@ def test_a_cluster_runs_batches_with_the_same_numbers_and_says_what_went_wrong(t
         assert long.cancel()
         assert cluster.submit(int, "7").result(60) == 7
 
-        lost = cluster.ray.remote(max_retries=0)(os._exit).remote(1)
+        lost = cluster.ray.remote(max_retries=0)(lambda: os._exit(1)).remote()
         cluster.remote = type("Remote", (), {"remote": staticmethod(lambda *_: lost)})
         with pytest.raises(BrokenExecutor, match="lost by the Ray cluster"):
             cluster.submit(int).result(60)
