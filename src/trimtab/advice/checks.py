@@ -19,7 +19,7 @@ from trimtab.loop.rollout import Problem
 from trimtab.core.record import Rollout
 from trimtab.core.repeatable import as_record
 from trimtab.loop.rollout import Sampler, noise_of
-from trimtab.core.runner import RunBatch
+from trimtab.core.repeatable import RunBatch
 from trimtab.core.schedule import Schedule
 from trimtab.core.statistics import Summary, bootstrap, rank_correlation
 from trimtab.schedules import Fixed, Periodic, Stepwise

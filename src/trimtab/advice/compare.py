@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from trimtab.advice.figure import comparison_figure
 from trimtab.advice.recommend import Source, check_projection_unit
 from trimtab.advice.trials import FAR
 from trimtab.calibration.collect import check_schedule_is_used, rollout_marks
-from trimtab.core import html
 from trimtab.core.budget import PerBatch, PerSample, corrections
 from trimtab.core.checks import check_bool, check_type
 from trimtab.core.distributions import Fidelity, compare_samples
@@ -27,7 +25,8 @@ from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Closing, Rollout
 from trimtab.core.repeatable import as_record
-from trimtab.core.runner import BatchRunner, Engine, RunBatch, checked, open_runner, prefetch
+from trimtab.loop.runner import BatchRunner, Engine, open_runner, prefetch
+from trimtab.core.repeatable import RunBatch, check_repeatable
 from trimtab.core.schedule import Schedule, as_schedule
 from trimtab.core.statistics import Summary, summarize
 from trimtab.core.view import StepView
@@ -173,15 +172,6 @@ class Comparison:
         """Return a one-line summary."""
         return f"Comparison({len(self.rows)} schedules, {', '.join(self.measures)}; print it)"
 
-    def _repr_html_(self) -> str:
-        first = self.measures[0]
-        lines: dict[str, list[tuple[float, float]]] = {}
-        for row in sorted(self.rows, key=lambda row: row.projections):
-            if row.budget is not None:
-                lines.setdefault(row.name, []).append((row.projections, row.mean(first).mean))
-        drawing = html.draw(lines, "projections per sample", first)
-        return html.panel("Comparison", html.table(self._cells(), self._head()) + f"<p>{self._note()}</p>", drawing)
-
 
 def compare(
     source: Source,
@@ -193,7 +183,7 @@ def compare(
     distance: Distance | None = None,
     closing: Closing = "paid",
     check: bool = True,
-    engine: Engine | BatchRunner | str | None = None,
+    engine: Engine = None,
     progress: Callable[[str], None] | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Comparison:
@@ -237,18 +227,16 @@ def compare(
     _check_names(schedules, budgets)
     options: dict[str, Any] = {"closing": closing, "measure_defects": True}
 
-    def batches(of: Source, runner: BatchRunner | None) -> RunBatch:
-        settings = options if isinstance(of, Problem) else {}
-        if runner is not None:
-            return runner.runs(of, **settings)
-        return partial(of.rollout, **settings) if isinstance(of, Problem) else of
+    def batches(of: Source, role: str, runner: BatchRunner) -> RunBatch:
+        return runner.runs(of, **options) if isinstance(of, Problem) else runner.runs(of, role)
 
-    with tell, open_runner(engine, tell, source) as runner:
-        run = batches(source, runner)
-        other = batches(reference, runner) if isinstance(reference, Problem) or callable(reference) else None
+    with tell, open_runner(engine) as runner:
+        run = batches(source, "compare", runner)
+        is_run = isinstance(reference, Problem) or callable(reference)
+        other = batches(reference, "reference", runner) if is_run else None
         prefetch(run, [measured(Stepwise())])
         tell("terminal")
-        terminal = checked(run, measured(Terminal())) if check else as_record(run(measured(Terminal())))
+        terminal = check_repeatable(run, measured(Terminal())) if check else as_record(run(measured(Terminal())))
         T, groups = terminal.n_steps, terminal.groups
         if groups is not None and reference is not None:
             raise ValueError(

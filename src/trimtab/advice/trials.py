@@ -27,7 +27,8 @@ from trimtab.core.progress import Progress
 from trimtab.core.quality import Quality
 from trimtab.core.record import Rollout
 from trimtab.core.repeatable import as_record
-from trimtab.core.runner import RunBatch, Runs, checked
+from trimtab.core.repeatable import RunBatch, check_repeatable
+from trimtab.loop.runner import Runs
 from trimtab.core.schedule import ByIteration, Schedule
 from trimtab.core.statistics import Signs, Summary, count_signs, paired, ratio
 from trimtab.core.view import StepView
@@ -162,7 +163,7 @@ class Evaluation:
         self.broken, self.batches, self.spent = "", 0, dict.fromkeys(get_args(Cost), 0.0)
         self._cheaper: dict[str, RunBatch] = {}
         progress("terminal and stepwise rollouts")
-        self.alone = checked(run, measured(Terminal())) if check else as_record(run(measured(Terminal())))
+        self.alone = check_repeatable(run, measured(Terminal())) if check else as_record(run(measured(Terminal())))
         self.count(self.alone, 2 if check else 1)
         self._tried = False  # the quality, which may fail at once but not later
         if goal.quality is not None:
@@ -226,22 +227,19 @@ class Evaluation:
         if how:
             if how not in self._cheaper:
                 closing = {"closing": self.alone.closing_rule}
-                self._cheaper[how] = self.changed(partial(_with_cheaper, how=how), **closing)[1]
+                self._cheaper[how] = self.changed(partial(_with_cheaper, how=how), how, **closing)[1]
             run = self._cheaper[how]
         record = same_batch(run(measured(schedule)), self.alone)
         self.count(record)
         return record
 
-    def changed(self, change: Callable[[Problem], Problem], **options: Any) -> tuple[Problem, RunBatch]:
-        """Return a modified problem and a function that runs it on the same engine; `change` must be picklable."""
+    def changed(self, change: Callable[[Problem], Problem], role: str, **options: Any) -> tuple[Problem, RunBatch]:
+        """Return a modified problem and a function that runs it on the same engine; `role` names the change."""
         assert self.problem is not None
         other, run = change(self.problem), self.run_batch
         if not isinstance(run, Runs):
             return other, partial(other.rollout, **options)
-        make = run.runner.maker_of(self.problem)
-        if make is not None:
-            run.runner.knows(other, partial(_made, make, change))
-        return other, run.runner.runs(other, **options)
+        return other, run.runner.runs(other, role, **options)
 
     def measure(self, run: Rollout) -> Tensor:
         """Return the measure of each sample or group, (n,), lower is better; NaN if the quality failed."""
@@ -602,11 +600,6 @@ def cheaper_constraint(constraint: Constraint, how: str) -> Constraint:
 
 def _stops_early(constraint: Any) -> bool:
     return not constraint.is_projection and hasattr(constraint, "iterations") and hasattr(constraint, "constraint")
-
-
-def _made(make: Callable[[], Problem], change: Callable[[Problem], Problem]) -> Problem:
-    """Make the modified problem in a worker."""
-    return change(make())
 
 
 @dataclass(frozen=True)
