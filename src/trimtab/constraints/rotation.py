@@ -41,7 +41,7 @@ def nearest_rotation(a: Tensor) -> Tensor:
     if a.shape[-2:] != (3, 3) or not a.is_floating_point():
         raise ValueError(f"nearest_rotation needs floats of shape (…, 3, 3): got {tuple(a.shape)} of {a.dtype}")
     matrices = a.detach().reshape(-1, 3, 3).double()
-    if len(matrices) < _FEW:
+    if len(matrices) < _FEW or float((matrices.square().sum(dim=(1, 2)) - 3).abs().median()) > 1:  # most are far
         return _by_svd(matrices, rotation=True).reshape(a.shape).to(a.dtype)
     found, done = _newton(matrices)
     rest = (~done).nonzero().squeeze(1)
