@@ -78,10 +78,12 @@ class Conditions:
             with torch.inference_mode(False), torch.enable_grad():
                 place = flat.detach().requires_grad_()
                 g = self.values(place, rows)
-                jacobian = flat.new_zeros(*g.shape, flat.shape[1])
+                if not g.requires_grad:  # it does not depend on the state
+                    return g, flat.new_zeros(*g.shape, flat.shape[1])
+                jacobian = flat.new_empty(*g.shape, flat.shape[1])
                 at_once = max(1, _IN_CACHE // max(1, flat.numel()))
                 parts = zip(jacobian.split(at_once, dim=1), _each_equation(g).split(at_once), strict=True)
-                for part, chosen in parts if g.requires_grad else ():  # otherwise g does not depend on the state
+                for part, chosen in parts:
                     found = torch.autograd.grad(g, place, chosen, retain_graph=True, is_grads_batched=True)[0]
                     part.copy_(found.transpose(0, 1))
                 return g.detach(), jacobian
