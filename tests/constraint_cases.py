@@ -14,7 +14,6 @@ from trimtab.constraints import (
     SE3,
     SO3,
     AffineEquality,
-    AvoidObstacles,
     Ball,
     Box,
     HalfSpaces,
@@ -31,6 +30,7 @@ from trimtab.constraints import (
 from trimtab.core.constraint import Constraint
 from trimtab.core.noise import Noise, as_seeds
 from trimtab_lab.domains.reaction_flow.equation import CELLS, TIMES, MassBalance, draw_conditions
+from trimtab_lab.obstacles import AvoidObstacles
 
 N = 9
 
