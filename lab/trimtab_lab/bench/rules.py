@@ -17,8 +17,16 @@ from trimtab_lab.bench.system import System
 __all__ = ["RULES", "NotApplicable", "Rule", "at_every_step"]
 
 
-class NotApplicable(Exception):
+class NotApplicable(Exception):  # noqa: N818 - it is an outcome
     """A rule has no meaning on a system; the text says why."""
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A schedule that runs with another constraint: `constraint(c)` of the problem's."""
+
+    schedule: Any
+    constraint: Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
@@ -27,8 +35,8 @@ class Rule:
 
     Attributes:
         name: Its name in tables and files.
-        make: `make(system, budget)` returns a schedule, or a `Learner` for the line; `budget` is a share of full
-            projection. It may learn from `system.calibrating`, and raises `NotApplicable` where it has no meaning.
+        make: `make(system, budget)` returns a schedule, a `Changed`, or a `Learner` for the line; `budget` is a share
+            of full projection. It may learn from `system.calibrating`, and raises `NotApplicable` where it has no meaning.
         source: Where a published constant was read, and what was left out.
         by_budget: False if the rule costs what it costs, whatever the budget: it is then run once.
     """
@@ -128,11 +136,22 @@ def _gradients(way: str, schedule: Any = None) -> Callable[[System, float], Any]
     return make
 
 
+def _afterwards(system: System, budget: float) -> Changed:
+    """Return one long correction of the final samples."""
+    problem = system.calibrating
+    constraint = problem.constraint
+    if not hasattr(constraint, "longer"):
+        raise NotApplicable("its correction has no number of steps")
+    steps = max(1, round(budget * problem.n_steps * constraint.steps))
+    return Changed(tt.Terminal(), lambda c: c.longer(steps))
+
+
 # ------------------------------------------------------------------ all of them
 
 _ALL = (
     Rule("terminal", lambda system, budget: tt.Terminal(), by_budget=False),
     Rule("full", lambda system, budget: tt.Stepwise(), by_budget=False),
+    Rule("all afterwards", _afterwards),
     Rule("even", lambda system, budget: tt.Periodic(_count(system, budget))),
     Rule("last window", _last),
     Rule("first window", _first),

@@ -6,7 +6,7 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from trimtab.core.files import read_json, write_atomically
 from trimtab.core.quality import as_quality
 from trimtab.core.record import Rollout
 from trimtab.prices import Learner
-from trimtab_lab.bench.rules import NotApplicable, Rule
+from trimtab_lab.bench.rules import Changed, NotApplicable, Rule
 from trimtab_lab.bench.system import CALIBRATION, EVALUATION, FITTING, System
 
 __all__ = ["BUDGETS", "Cell", "cells_of", "read_cells", "run_cell", "run_cells"]
@@ -58,7 +58,6 @@ class Cell:
             "rule": self.rule.name,
             "budget": self.budget,
             "sizes": sizes,
-            "look": system.look,
             "measure": system.measure,
         }
 
@@ -77,11 +76,22 @@ def cells_of(systems: Iterable[System], rules: Iterable[Rule], budgets: Iterable
 # ------------------------------------------------------------------ what a run costs and gives
 
 
-def work(run: Rollout, look: float) -> Tensor:
-    """Return the work of each sample, (n,): solver iterations, or projections if none are counted, and looks."""
+def metered(system: System, problem: tt.Problem, schedule: Any) -> tuple[Rollout, Tensor]:
+    """Run a batch; return its record and the work of each sample, (n,).
+
+    Work is what the system's meter counts, shared by the batch; else solver iterations, or projections if the solver
+    counts none.
+    """
+    before = 0.0 if system.meter is None else system.meter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # infeasible samples are counted, and path error is not the measure here
+        if isinstance(schedule, Changed):
+            problem, schedule = replace(problem, constraint=schedule.constraint(problem.constraint)), schedule.schedule
+        run = problem.rollout(schedule)
+    if system.meter is not None:
+        return run, torch.full((len(problem),), (system.meter() - before) / len(problem), dtype=torch.float64)
     iterations = run.all_iterations.double()
-    base = iterations if float(iterations.sum()) > 0 else run.paid.double()
-    return base + look * run.rows.get("defect", 0) / len(base)
+    return run, iterations if float(iterations.sum()) > 0 else run.paid.double()
 
 
 @dataclass(frozen=True)
@@ -94,15 +104,8 @@ class _Reference:
 
 @lru_cache(maxsize=2)
 def _reference(system: System, first: int, count: int) -> _Reference:
-    runs = [_quietly(problem, tt.Stepwise()) for problem in system.batches(first, count)]
-    spent = torch.cat([work(run, 0.0) for run in runs])
-    return _Reference(tuple(run.final for run in runs), float(spent.mean()))
-
-
-def _quietly(problem: tt.Problem, schedule: Any) -> Rollout:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # infeasible samples are counted, and path error is not the measure here
-        return problem.rollout(schedule)
+    pairs = [metered(system, problem, tt.Stepwise()) for problem in system.batches(first, count)]
+    return _Reference(tuple(run.final for run, _ in pairs), float(torch.cat([spent for _, spent in pairs]).mean()))
 
 
 def _fitted(cell: Cell, budget: float) -> Any:
@@ -113,8 +116,8 @@ def _fitted(cell: Cell, budget: float) -> Any:
     full = _reference(system, FITTING, count).work
     for _ in range(3):
         schedule = cell.rule.make(system, asked)
-        runs = [_quietly(problem, schedule) for problem in system.batches(FITTING, count)]
-        share = float(torch.cat([work(run, system.look) for run in runs]).mean()) / full
+        spent = [metered(system, problem, schedule)[1] for problem in system.batches(FITTING, count)]
+        share = float(torch.cat(spent).mean()) / full
         nearest = min(nearest, (abs(share / aim - 1), schedule), key=lambda pair: pair[0])
         if nearest[0] <= _NEAR / 2:
             break
@@ -133,13 +136,14 @@ def run_cell(cell: Cell) -> dict[str, Any]:
             schedule = _fitted(cell, cell.budget)
         if isinstance(schedule, Learner):  # its first batches are production as well, on the seeds others learn from
             for problem in system.batches(CALIBRATION, system.learning):
-                _quietly(problem, schedule)
+                metered(system, problem, schedule)
     except NotApplicable as reason:
         return {"key": cell.key, "skipped": str(reason)}
     prepared = time.perf_counter() - began
     reference = _reference(system, EVALUATION, system.samples)
     problems = system.batches(EVALUATION)
-    runs = [_quietly(problem, schedule) for problem in problems]
+    pairs = [metered(system, problem, schedule) for problem in problems]
+    runs = [run for run, _ in pairs]
     apart = [p.distance(r.final, final) for p, r, final in zip(problems, runs, reference.finals, strict=True)]
     judge = as_quality(system.quality)
     qualities = apart if judge is None else [judge.costs(run.final) for run in runs]
@@ -148,7 +152,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
         "key": cell.key,
         "quality": _list(qualities),
         "distance": _list(apart),
-        "work": _list([work(run, system.look) for run in runs]),
+        "work": _list([spent for _, spent in pairs]),
         "full": reference.work,
         "calls": sum(run.calls["projection"] for run in runs) / len(runs),
         "feasible": float(torch.cat([run.feasible for run in runs]).double().mean()),

@@ -34,8 +34,8 @@ class System:
             distance to full projection on the same noise, a reference and no quality of the domain.
         measure: What the quality is, with its unit.
         about: One sentence.
-        look: What measuring a defect costs, in units of work: iterations of the solver, or projections if it counts
-            none. 0 if it is negligible.
+        meter: `meter()` returns what was spent so far, if work is neither the iterations of the solver nor, where it
+            counts none, projections: gradients and energies, for example.
         samples: How many samples the results are of.
         learning: How many samples a rule may learn from or be fitted on.
         batch: How many samples run together.
@@ -48,12 +48,12 @@ class System:
     quality: Callable[[Any], Tensor] | None = None
     measure: str = "distance to full projection"
     about: str = ""
-    look: float = 0.0
     samples: int = 64
     learning: int = 32
     batch: int = 16
     gradients: bool = False
     needs: tuple[str, ...] = ()
+    meter: Callable[[], float] | None = None
 
     @property
     def missing(self) -> str:
