@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, get_args
 
 from trimtab.core.budget import Unit
 from trimtab.core.checks import check_integer, check_number, check_type, unknown
-from trimtab.core.files import plain_name
 from trimtab.core.record import Closing
 from trimtab_lab.domains import FLOWS, SYNTHETIC
+from trimtab_lab.files import plain_name
 
 __all__ = [
     "CALIBRATION_SEED",
@@ -42,7 +42,7 @@ SCHEDULES = (
 SWEPT = ("terminal", "stepwise", "periodic", "adaptive:paper", "adaptive:dp")
 """The schedules of the kappa sweep."""
 
-ITERATED = ("terminal", "stepwise", "periodic", "inexact", "repeat", "raced")
+ITERATED = ("terminal", "stepwise", "periodic", "inexact")
 """The schedules of a study in iterations."""
 
 HOMOGENEOUS = "terrain-dome"

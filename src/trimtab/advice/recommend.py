@@ -11,7 +11,6 @@ import math
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -33,16 +32,18 @@ from trimtab.core.arrays import Form
 from trimtab.core.checks import check_callable, check_number, check_positive, unknown
 from trimtab.core.constraint import Constraint, check_constraint
 from trimtab.core.metrics import Distance, distinct_seeds, euclidean, top_mass
-from trimtab.core.problem import Problem
+from trimtab.loop.rollout import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Rollout
 from trimtab.core.repeatable import as_record
-from trimtab.core.runner import BatchRunner, Engine, RunBatch, open_runner
-from trimtab.core.schedule import Schedule, Watched
+from trimtab.loop.runner import BatchRunner, Engine, open_runner
+from trimtab.core.repeatable import RunBatch
+from trimtab.core.schedule import Schedule
 from trimtab.core.statistics import Summary, ratio, summarize
-from trimtab.prices import Plan, Price, Raced, Thresholds
+from trimtab.prices import Plan, Price, Thresholds
 from trimtab.schedules import Terminal, Window
+from trimtab.schedules.measured import measured
 
 __all__ = ["FEWEST_FOR_ADVICE", "WORTHWHILE", "advise", "check_projection_unit"]
 
@@ -80,7 +81,7 @@ def advise(
     constraint: Constraint | None = None,
     nudge: Callable[[Schedule, float], Rollout] | None = None,
     thorough: bool = False,
-    engine: Engine | BatchRunner | str | None = None,
+    engine: Engine = None,
     progress: Callable[[str], None] | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Advice:
@@ -115,8 +116,8 @@ def advise(
         constraint: With functions, the constraint of the loop, so that its projection can be checked.
         nudge: With functions, `nudge(schedule, size)` runs the loop of `held_out` from initial states that are moved at
             random by the share `size` of their size. Without it, nothing is known about diverging rollouts.
-        thorough: Whether to calibrate by a race of all methods instead of the paper's rule (for "path": the dynamic
-            program). It takes about twice as many batches.
+        thorough: Whether to calibrate by the dynamic program instead of the paper's rule (which is done for "path"
+            anyway), and to search longer. It takes about twice as many batches.
         engine: Where to run batches, as in `calibrate`.
         progress: Called with a line about what is being done.
         say: The former name of `progress`.
@@ -140,7 +141,7 @@ def advise(
     goal = Goal(distance, judged, objective, tolerance, tolerance_unit == "absolute", seconds, cost, float(look))
     today = None if window is None else Window(window)
     tell = progress_of("advise", progress)
-    with tell, open_runner(engine, tell, source) as runner:
+    with tell, open_runner(engine) as runner:
         tell.expect(_BATCHES)
         parts = _parts(source, held_out, fresh, runner, price is not None)
         _check_price(price, parts.n_steps)
@@ -346,9 +347,9 @@ def _stability(at: Evaluation, constraint: Constraint | None, nudge: Any) -> Sta
         found = loop_stability(constraint, at.reference)
         at.batches += int(nudge is not None)
         return replace(found, divergence=loop_divergence(nudge, at.reference, at.goal.distance))
-    some, run = at.changed(first_samples, keep_states=True, measure_defects=True)
+    some, run = at.changed(first_samples, "first", keep_states=True, measure_defects=True)
     found = problem_stability(some, run, at.reference)
-    moved, run = at.changed(nudged, closing=at.reference.closing_rule, measure_defects=False)
+    moved, run = at.changed(nudged, "nudged", closing=at.reference.closing_rule, measure_defects=False)
     at.count(at.reference)  # it costs the same
     return replace(found, divergence=problem_divergence(moved, run, at.reference, at.goal.distance))
 
@@ -386,9 +387,7 @@ class _Parts:
         _check_count(2 * min(_units(self.first), _units(alone)), alone.groups is not None, alone.n_steps)
 
 
-def _parts(
-    source: Source, held_out: Source | None, fresh: Source | None, runner: BatchRunner | None, given: bool
-) -> _Parts:
+def _parts(source: Source, held_out: Source | None, fresh: Source | None, runner: BatchRunner, given: bool) -> _Parts:
     """Return the parts that calibrate, choose and measure: shares of the seeds, or the functions that run the loop."""
     if isinstance(source, Problem):
         problem = distinct(source)
@@ -397,12 +396,7 @@ def _parts(
         _check_count(count, grouped, source.n_steps)
         shares = _shares(count, given)
         problems = split(problem, shares)
-        make = None if runner is None else runner.maker_of(source)
-        runs: list[RunBatch | None] = []
-        for which, one in enumerate(problems):
-            if one is not None and runner is not None and make is not None:
-                runner.knows(one, partial(_part_of, make, shares, which))
-            runs.append(None if one is None else one.rollout if runner is None else runner.runs(one))
+        runs = [None if one is None else runner.runs(one) for one in problems]
         parts = _Parts(runs, problems, source.n_steps)
         parts.calibrated, parts.repeated, parts.whole = shares[0], len(source) - len(problem), source
         parts.engine = runner
@@ -410,9 +404,10 @@ def _parts(
     assert not isinstance(held_out, Problem)
     assert not isinstance(fresh, Problem)
     assert held_out is not None
-    each = [one if runner is None or one is None else runner.runs(one) for one in (source, held_out, fresh)]
+    loops = {"calibrate": source, "choose": held_out, "measure": fresh}
+    each = [None if one is None else runner.runs(one, role) for role, one in loops.items()]
     assert each[0] is not None
-    first = as_record(each[0](Watched(Terminal())))
+    first = as_record(each[0](measured(Terminal())))
     parts = _Parts(each, [None] * 3, first.n_steps)
     parts.first, parts.calibrated = first, _units(first)
     return parts
@@ -443,13 +438,6 @@ def split(problem: Problem, shares: Sequence[int]) -> list[Problem | None]:
         parts.append(problem.take(rows) if share else None)
         start += share
     return parts
-
-
-def _part_of(make: Callable[[], Problem], shares: Sequence[int], which: int) -> Problem:
-    """Make one part of a problem in a worker."""
-    part = split(distinct(make()), shares)[which]
-    assert part is not None
-    return part
 
 
 def _units(run: Rollout) -> int:
@@ -522,7 +510,7 @@ def check_projection_unit(unit: str, what: str) -> None:
 def _check_price(price: Price | None, n_steps: int) -> None:
     if price is None:
         return
-    if not isinstance(price, Thresholds | Plan | Raced):
+    if not isinstance(price, Thresholds | Plan):
         raise TypeError(f"price must come from calibrate or load: got {type(price).__name__}")
     check_projection_unit(price.unit, "the price")
     if price.n_steps != n_steps:

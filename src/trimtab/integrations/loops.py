@@ -21,9 +21,9 @@ from torch import Tensor
 from trimtab.core.arrays import Form
 from trimtab.core.checks import check_callable, check_integer, unknown
 from trimtab.core.constraint import Constraint
-from trimtab.core.corrector import Corrector
+from trimtab.loop.corrector import Corrector
 from trimtab.core.noise import Noise
-from trimtab.prices.online import as_learner
+from trimtab.prices.learner import as_learner
 
 __all__ = ["Correct", "LoopSampler", "check_options"]
 
@@ -58,8 +58,8 @@ class LoopSampler:
 
     loop: Callable[[Correct, Tensor], Any]
     n_steps: int
-    _running: dict[int, _Run] = field(default_factory=dict, init=False, repr=False, metadata={"per_sample": True})
-    _checked: list[bool] = field(default_factory=list, init=False, repr=False, metadata={"per_sample": True})
+    _running: dict[int, _Run] = field(default_factory=dict, init=False, repr=False)
+    _checked: list[bool] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Check the arguments."""
