@@ -11,7 +11,7 @@ import torch
 
 import trimtab as tt
 from trimtab.prices import Learner
-from trimtab.schedules import AboveNoise, Fixed, RandomRamp, Window, windows
+from trimtab.schedules import AboveNoise, By, Fixed, RandomRamp, Window, windows
 from trimtab_lab.bench.system import System
 
 __all__ = ["RULES", "NotApplicable", "Rule", "at_every_step"]
@@ -59,18 +59,9 @@ def at_every_step(way: str, schedule: Any = None) -> Callable[[System, float], A
             raise NotApplicable("its solver offers no single iterations")
         if not way[0].isdigit() and way not in constraint.cheaper():
             raise NotApplicable(f"its constraint offers no {way!r}")
-        return by(way, tt.Stepwise() if schedule is None else schedule)
+        return By(way) if schedule is None else By(way, schedule)
 
     return make
-
-
-def by(way: str, schedule: Any) -> Any:
-    """Return a schedule that corrects by a way; today that is iterations at every step."""
-    if way[0].isdigit() and isinstance(schedule, tt.Stepwise):
-        from trimtab.schedules import Inexact
-
-        return Inexact(int(way.split()[0]))
-    raise NotApplicable("ways are not there yet")
 
 
 # ------------------------------------------------------------------ when

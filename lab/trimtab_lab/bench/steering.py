@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core.metrics import aligned
-from trimtab.core.problem import Problem
+from trimtab.loop.rollout import Problem
 from trimtab_lab.bench.descent import Descent, Meter
 from trimtab_lab.bench.system import System
 from trimtab_lab.domains.learned import FlowMLP, fresh

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from trimtab.core.checks import unknown
-from trimtab.core.problem import Problem
+from trimtab.loop.rollout import Problem
 from trimtab_lab.domains import SYNTHETIC, domain
 from trimtab_lab.domains.base import Domain
 
