@@ -239,7 +239,7 @@ _PDM = {
     "block": 16,
     "calibration_seeds": 16,
     "budgets": (0.0, 0.1, 0.25, 0.5, 0.75, 1.0),
-    "schedules": (*_PLAIN, "adaptive:dp", "first", "window", "planned"),
+    "schedules": (*_PLAIN, "first", "window", "planned"),
 }
 
 PRESETS: dict[str, Study] = {
