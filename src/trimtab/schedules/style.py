@@ -44,7 +44,6 @@ _LOOKS = {
     "first": Look("#1B7837", "<", (0, (1, 1))),
     "window": Look("#8C564B", ">", (0, (6, 1))),
     "hindsight": Look("#5D3A9B", "*", (0, (2, 1))),
-    "raced": Look("#332288", "p"),
 }
 _LABELS = {f"adaptive:{method}": f"adaptive ({method})" for method in ("paper", "on-policy", "dp", "value")}
 _LABELS |= {"first": "first steps", "window": "last steps"}
