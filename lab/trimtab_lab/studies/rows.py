@@ -142,7 +142,7 @@ def join_rows(store: Store) -> dict[str, list[dict[str, Any]]]:
         if task.kappa is None:
             rows = [row | apart.get((task.domain, task.schedule, row["budget"]), {}) for row in rows]
         files[task.domain if task.kappa is None else SWEEP].extend(rows)
-    place = {name: i for i, name in enumerate((*study.domains, *study.kappa_domains, *study.schedules))}
+    place = {name: i for i, name in enumerate((*study.domains, *study.kappa_domains, *study.all_schedules))}
     for name, rows in files.items():
         rows += [copy for row in rows for copy in _at_the_ends(study, row, name == SWEEP)]
         rows.sort(

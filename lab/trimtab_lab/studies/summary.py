@@ -29,6 +29,8 @@ __all__ = ["relative_improvement", "reported", "reported_beside", "summarise", "
 VERSION = 4
 Q = 0.2
 METRICS = ("nepe", "endpoint", "path_error", "achieved_budget")
+ITERATIONS = "iterations"
+"""Solver iterations of a sample, closing included; a metric where the solver reports any."""
 COMPARED = ("nepe", "endpoint")
 BASELINE = "periodic"
 
@@ -65,7 +67,8 @@ def domain_summary(rows: Rows, table_budget: float | None = None) -> dict[str, A
     At the table's budget improvements have 95% intervals, and "tails" says how much a few samples decide each mean.
     """
     run, rows = _once(rows), rows.units()
-    schedules = _by_budget(rows, lambda some: {name: _json(summary(some.tensor(name))) for name in METRICS})
+    metrics = (*METRICS, ITERATIONS) if (run[ITERATIONS] > run["projections"]).any() else METRICS
+    schedules = _by_budget(rows, lambda some: {name: _json(summary(some.tensor(name))) for name in metrics})
     compared = [key for key in schedules if key not in ("terminal", "stepwise", BASELINE)]
     judged = {}
     if names := rows.qualities:

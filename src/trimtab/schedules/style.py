@@ -41,9 +41,12 @@ _LOOKS = {
     "adaptive:dp": Look("#D55E00", "P"),
     "trimtab": Look("#CC79A7", "X"),
     "planned": Look("#56B4E9", "h", (0, (5, 1, 1, 1))),
+    "first": Look("#1B7837", "<", (0, (1, 1))),
+    "window": Look("#8C564B", ">", (0, (6, 1))),
     "hindsight": Look("#5D3A9B", "*", (0, (2, 1))),
 }
 _LABELS = {f"adaptive:{method}": f"adaptive ({method})" for method in ("paper", "on-policy", "dp", "value")}
+_LABELS |= {"first": "first steps", "window": "last steps"}
 _SPARE = ("#8C564B", "#1B7837", "#999933", "#4D4D4D")
 
 
