@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from _compare import compare, median_interval, row, skipped
-from trimtab.core.distributions import compare_samples, relabelled_distances
+from trimtab_lab.distributions import compare_samples, relabelled_distances
 
 CDIST = "scipy cdist, parts of the table"
 RELABELLINGS = 20

@@ -30,8 +30,8 @@ import trimtab as tt
 from trimtab.core import statistics
 from trimtab.core.files import write_atomically
 from trimtab.schedules import Inexact, windows
-from trimtab.schedules.style import figure_style, look_of
 from trimtab_lab.domains import Domain
+from trimtab_lab.report.style import figure_style, look_of
 
 CALIBRATION, EVALUATION = 1_100_000, 700_000
 STORE = HERE / "results" / "effort.json"

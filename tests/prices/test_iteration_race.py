@@ -6,11 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import trimtab as tt
-from trimtab.core.metrics import endpoint_distance, summary
+from trimtab.core.metrics import endpoint_distance
 from trimtab.core.replay import replay
 from trimtab.prices.iterations import WHOLE, Allowance, counts_with_closing, even_counts, whole_counts
 from trimtab.prices.price import Raced, Thresholds
 from trimtab.prices.race import builtin_candidate_names, fixed_plans
+from trimtab_lab.metrics import summary
 
 KNOWN, FRESH = range(1000, 1032), range(48)
 DOMAIN = tt.domain("linkage", kappa=0.1, bursts=0, n_steps=30)

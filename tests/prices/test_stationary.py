@@ -112,15 +112,3 @@ def test_every_run_makes_the_steps_that_were_asked_for():
 
     with pytest.raises(ValueError, match=f"run must make n_steps = {T} steps: the record it returned has {T - 1}"):
         calibrate_rate(run, T, 0.1)
-
-
-def test_groups_are_calibrated_as_they_are_corrected():
-    def run(schedule):
-        corrector = tt.Corrector(BOX, schedule, T, groups=torch.arange(32) // 2)
-        mean_residual("noise", corrector, T, seed=1)
-        return corrector.rollout
-
-    found = calibrate_rate(run, T, 0.1, 2)
-    stream = Stream(BOX, found, 0.1, 2, groups=torch.arange(32) // 2)
-    even = Stream(BOX, lambda view: view.context["since"] >= 10, 0.1, 2, groups=torch.arange(32) // 2)
-    assert mean_residual("noise", stream) < mean_residual("noise", even)

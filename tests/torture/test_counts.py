@@ -43,7 +43,7 @@ def by_hand(constraint, schedule, **options):
 
 
 def by_loop(constraint, schedule, **options):
-    from trimtab.integrations.loops import LoopSampler
+    from trimtab_lab.loops import LoopSampler
 
     def loop(correct, seeds):
         x = torch.ones(len(seeds), 3)

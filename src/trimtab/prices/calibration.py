@@ -16,7 +16,7 @@ from torch import Tensor
 from trimtab.core.budget import Budget, Unit
 from trimtab.core.checks import check_bool, check_callable, check_number, unknown
 from trimtab.core.identity import fingerprint
-from trimtab.core.metrics import Distance, summary
+from trimtab.core.metrics import Distance
 from trimtab.core.problem import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
@@ -137,8 +137,7 @@ def calibrate(
             "a calibration seed is repeated, and a repeated rollout shows nothing new: give each seed once"
         )
     if problem is not None and uncertainty:
-        groups = problem.groups
-        check_enough_for_intervals(*((len(problem), "rollouts") if groups is None else (groups.n, "groups")))
+        check_enough_for_intervals(len(problem), "rollouts")
     is_path = judge is None and set(objective_weights(objective)) == {"path"}
     if problem is not None and is_path and not problem.constraint.is_projection:
         warn_of_path_error(problem.constraint, "calibrate(…, quality=…)", stacklevel=2)
@@ -230,15 +229,16 @@ def _ahead_of_periodic(batches: Batches, prices: Thresholds) -> list[float]:
     schedules = [Periodic(budgets), prices.at(budgets)]
     batches.prefetch(schedules)
     even, ours = (batches.inner(batches.run(schedule)).residuals.cpu().double().sum(dim=0) for schedule in schedules)
-    ahead = summary(even - ours)
-    if ahead.mean < -2 * ahead.se:
+    gain = even - ours
+    ahead, error = float(gain.mean()), float(gain.std()) / len(gain) ** 0.5
+    if ahead < -2 * error:
         warnings.warn(
             f"on the calibration seeds, these prices cost more than even spacing at the same budgets, by "
-            f"{-ahead.mean:.3g} ± {ahead.se:.1g} per rollout: the defect does not show why it is large; "
+            f"{-ahead:.3g} ± {error:.1g} per rollout: the defect does not show why it is large; "
             "use Periodic or method='planned' (trimtab advise measures which)",
             stacklevel=4,
         )
-    return [ahead.mean, ahead.se]
+    return [ahead, error]
 
 
 def by_plan(batches: Batches) -> Plan:

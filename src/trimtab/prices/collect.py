@@ -96,7 +96,7 @@ class Batches:
         defects = self.first.defects
         self.n_steps, self.n = defects.shape
         if uncertainty:
-            check_enough_for_intervals(self.n, "rollouts" if self.groups is None else "groups")
+            check_enough_for_intervals(self.n, "rollouts")
         self.budget, self.closing = int(units(budget, self.n_steps, unit)), self.first.closing_rule
         self.n_choices, self.spendable = inner_size(self.n_steps, self.budget, self.closing)
         self.closing_reserve = self.held = self.n_steps - self.n_choices
@@ -151,11 +151,10 @@ class Batches:
                 f"run counted {record.unit}s under a schedule of {unit}s: leave unit out of your Corrector, the "
                 "schedule sets it"
             )
-        # seeds of all samples: a group has a column for its first row only
-        self.groups, self.seeds = record.groups, () if record.seeds is None else tuple(record.seeds.tolist())
+        self.seeds = () if record.seeds is None else tuple(record.seeds.tolist())
         self.ran[1] += batches * record.rows["projection"]
         self.progress.batch(batches)
-        return record.grouped()
+        return record
 
     @cached_property
     def stepwise(self) -> Rollout:
@@ -193,9 +192,7 @@ class Batches:
     def weights(self) -> Tensor | None:
         """What a unit of residual costs at each step with a choice, (T',); None for path error."""
         self.prefetch_weights()
-        found = residual_weights(
-            self.objective, self.run, self.distance, lambda: self.stepwise, per_decider=self.per_decider
-        )
+        found = residual_weights(self.objective, self.run, self.distance, lambda: self.stepwise)
         return None if found is None else found[: self.n_choices]
 
     def prefetch_weights(self) -> None:
@@ -210,10 +207,6 @@ class Batches:
         """Return the record of the steps with a free decision."""
         names = ("defects", "residuals", "projected", "failed", "iterations")
         return replace(run, **{name: getattr(run, name)[: self.n_choices] for name in names})
-
-    def per_decider(self, values: Tensor) -> Tensor:
-        """Return values per sample as values per group, if decisions are about groups."""
-        return values if self.groups is None else self.groups.together(values)
 
     def sample_scale(self, runs: list[Rollout]) -> SampleScale | None:
         """Return the scale of inner records, padded with a last step that nobody reads if the closing is paid."""
@@ -231,12 +224,9 @@ class Batches:
     def require(self) -> None:
         """Raise if there are too few rollouts to learn from."""
         if self.n < FEWEST:
-            what, enough = "rollouts", f"at least {FEWEST} seeds, better 64"
-            if self.groups is not None:
-                what, enough = "groups", f"the seeds of at least {FEWEST} groups, better of 64"
             raise ValueError(
-                f"{self.n} calibration {what} are too few for this method: give {enough} (method='paper' works with "
-                "any number)"
+                f"{self.n} calibration rollouts are too few for this method: give at least {FEWEST} seeds, better 64 "
+                "(method='paper' works with any number)"
             )
 
     # -------------------------------------------------------------- prices
@@ -381,7 +371,7 @@ def spread_budgets(n: int, n_steps: int, most: Budget, seed: int) -> Tensor:
 
 
 def check_enough_for_intervals(n: int, what: str) -> None:
-    """Raise if n calibration rollouts, or groups, are too few to resample."""
+    """Raise if n calibration rollouts are too few to resample."""
     if n < FEWEST_FOR_INTERVALS:
         raise ValueError(
             f"uncertainty=True resamples calibration {what}, and needs at least {FEWEST_FOR_INTERVALS} of them: got {n}"

@@ -326,14 +326,14 @@ class Thresholds(Price):
 
         if self.interval is None:
             raise ValueError("this price has no interval: make it with calibrate(…, uncertainty=True)")
-        spent = run.grouped().spent if budget is None else budget
-        watching = CloseCalls(self.at(spent), torch.zeros_like(run.grouped().projected))
+        spent = run.spent if budget is None else budget
+        watching = CloseCalls(self.at(spent), torch.zeros_like(run.projected))
         if not torch.equal(replay(watching, run), run.projected):
             raise ValueError(
                 "these are not the decisions of this price with this budget: give the record of a run under it, and "
                 "its budget if samples shared it, as in PerBatch(10)"
             )
-        return watching.found if run.groups is None else run.groups.per_row(watching.found)
+        return watching.found
 
     def _shown(self) -> tuple[str, str]:
         lefts = dict.fromkeys(max(1, round(share * self.budget)) for share in (0.0, 0.05, 0.1, 0.25))

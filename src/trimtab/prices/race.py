@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core.budget import Unit
-from trimtab.core.metrics import endpoint_distance, summary
+from trimtab.core.metrics import endpoint_distance
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.problem import Problem
 from trimtab.core.quality import Quality
@@ -70,13 +70,13 @@ class Measure(NamedTuple):
 def measure_of(batches: Batches, quality: Quality | None, problem: Problem | None) -> Measure:
     """Return the quality, or the objective, as a measure."""
     if quality is not None:
-        return Measure(quality.name, lambda run: batches.per_decider(quality.costs(run.final, problem)))
+        return Measure(quality.name, lambda run: quality.costs(run.final, problem))
     mix = objective_weights(batches.objective)
 
     def part(run: Rollout, name: str) -> Tensor:
         if name == "path":
             return run.residuals.double().sum(dim=0).cpu()
-        return batches.per_decider(endpoint_distance(run, batches.stepwise, batches.distance).double().cpu())
+        return endpoint_distance(run, batches.stepwise, batches.distance).double().cpu()
 
     def cost(run: Rollout) -> Tensor:
         return torch.stack([weight * part(run, name) for name, weight in mix.items()]).sum(dim=0)
@@ -254,11 +254,12 @@ def race(
 
 def _warn_of_worse_reference(full: Tensor, at_end: Tensor, name: str) -> None:
     """Warn if samples corrected at every step cost more than those corrected once, at the end, (n,) each."""
-    more = summary(full - at_end)
-    if more.mean > 2 * more.se:
+    gap = full - at_end
+    more, error = float(gap.mean()), float(gap.std()) / len(gap) ** 0.5
+    if more > 2 * error:
         warnings.warn(
             f"by {name}, projecting at every step is worse than once at the end on the calibration samples, by "
-            f"{more.mean:.3g} ± {more.se:.1g}: full projection is no reference here, and nearness to it is no gain",
+            f"{more:.3g} ± {error:.1g}: full projection is no reference here, and nearness to it is no gain",
             stacklevel=5,
         )
 

@@ -113,7 +113,7 @@ def calibrate_rate(
         record = checked(schedule)
         if record.n_steps != n_steps:
             raise ValueError(f"run must make n_steps = {n_steps} steps: the record it returned has {record.n_steps}")
-        return record.grouped()
+        return record
 
     records = [trial(Explore(max(1, round(rate * n_steps))))]
     n = records[0].defects.shape[1]

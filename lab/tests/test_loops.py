@@ -14,7 +14,7 @@ import free
 import trimtab as tt
 from trimtab.core.identity import fingerprint
 from trimtab.core.noise import Noise
-from trimtab.integrations.loops import LoopSampler
+from trimtab_lab.loops import LoopSampler
 
 T = 12
 DOMAIN = tt.domain("so3", n_steps=T)
