@@ -378,8 +378,8 @@ def _torchdiffeq() -> dict[str, Row]:
             | {"func": FUNCTION, "y0": STATE, "t": TIMES, "method": [*WORD, None], "rtol": LEVEL, "atol": LEVEL}
             | {"options": [{"step_size": 0.0}, {"step_size": "x"}, {"grid_constructor": 3}, "x", 3]},
         ),
-        "OdeSampler": (
-            lambda **own: run_sampler(flows.OdeSampler(**flow | own)),
+        "FlowSampler by torchdiffeq": (
+            lambda **own: run_sampler(flows.FlowSampler(**flow | own)),
             {"method": [*WORD, None], "rtol": LEVEL, "atol": LEVEL, "times": TIMES},
         ),
     }

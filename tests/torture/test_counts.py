@@ -56,7 +56,7 @@ def by_loop(constraint, schedule, **options):
 def by_flow(constraint, schedule, **options):
     from trimtab.integrations.flows import FlowSampler
 
-    flow = FlowSampler(velocity=drift, n_steps=T, event=(3,), method="heun")
+    flow = FlowSampler(velocity=drift, n_steps=T, event=(3,), method="heun2")
     return tt.rollout(flow, constraint, schedule, range(N), **options)
 
 
