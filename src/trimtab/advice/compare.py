@@ -199,9 +199,9 @@ def compare(
 
     Example:
         >>> import trimtab as tt
-        >>> domain = tt.domain("so3", n_steps=20)
-        >>> price = tt.calibrate(domain.problem(range(1000, 1016)), method="dp", objective="path")
-        >>> found = compare(domain.problem(range(8)), {"dp": price}, [0.25])
+        >>> from trimtab.examples import problem
+        >>> price = tt.calibrate(problem(range(1000, 1016), n_steps=20), method="dp", objective="path")
+        >>> found = compare(problem(range(8), n_steps=20), {"dp": price}, [0.25])
         >>> [(row.name, row.projections) for row in found.rows]
         [('terminal', 1.0), ('stepwise', 20.0), ('periodic', 5.0), ('window', 5.0), ('dp', 5.0)]
     """

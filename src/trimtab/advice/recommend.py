@@ -121,9 +121,8 @@ def advise(
         say: The former name of `progress`.
 
     Example:
-        >>> import trimtab as tt
-        >>> problem = tt.domain("terrain-ridge", n_steps=24).problem(range(1000, 1064))
-        >>> advice = advise(problem, objective="path", tolerance=0.3, cost="projections")
+        >>> from trimtab.examples import problem
+        >>> advice = advise(problem(range(1000, 1064), n_steps=24), objective="path", tolerance=0.3, cost="projections")
         >>> advice.loss.mean <= 0.3, advice.saving.mean > 0.1
         (True, True)
     """

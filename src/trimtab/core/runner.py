@@ -57,8 +57,8 @@ class Engine:
 
     Example:
         >>> import trimtab as tt
-        >>> problem = tt.domain("so3", n_steps=20).problem(range(1000, 1008))
-        >>> price = tt.calibrate(problem, method="paper", engine=Engine("serial"))
+        >>> from trimtab.examples import problem
+        >>> price = tt.calibrate(problem(range(1000, 1008), n_steps=20), method="paper", engine=Engine("serial"))
         >>> price.notes["batches"]
         2
     """

@@ -98,9 +98,9 @@ def calibrate(
 
     Example:
         >>> import trimtab as tt
-        >>> domain = tt.domain("so3", n_steps=40)
-        >>> price = tt.calibrate(domain.problem(range(1000, 1016)), method="dp", objective="path")
-        >>> domain.problem(range(4)).rollout(price.at(0.25)).spent.tolist()
+        >>> from trimtab.examples import problem
+        >>> price = tt.calibrate(problem(range(1000, 1016)), method="dp", objective="path")
+        >>> problem(range(4)).rollout(price.at(0.25)).spent.tolist()
         [10, 10, 10, 10]
     """
     if say is not None:

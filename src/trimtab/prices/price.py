@@ -142,10 +142,10 @@ class Price:
 
         Example:
             >>> import trimtab as tt
-            >>> problem = tt.domain("so3").problem(range(1000, 1016))
-            >>> price = tt.calibrate(problem, 0.5, "dp", objective="path")
+            >>> from trimtab.examples import problem
+            >>> price = tt.calibrate(problem(range(1000, 1016)), 0.5, "dp", objective="path")
             >>> price.resample(50).n_steps, price.resample(50).budget
-            (50, 50)
+            (50, 20)
         """
         check_integer(n_steps, "n_steps", most=MOST_STEPS)
         if keep not in get_args(Keep):
@@ -280,9 +280,9 @@ class Thresholds(Price):
 
         Example:
             >>> import trimtab as tt
-            >>> domain = tt.domain("so3", n_steps=20)
-            >>> price = tt.calibrate(domain.problem(range(1000, 1016)), method="paper").keep_last(2)
-            >>> domain.problem(range(4)).rollout(price.at(6)).projected[-3:].all().item()
+            >>> from trimtab.examples import problem
+            >>> price = tt.calibrate(problem(range(1000, 1016), n_steps=20), method="paper").keep_last(2)
+            >>> problem(range(4), n_steps=20).rollout(price.at(6)).projected[-3:].all().item()
             True
         """
         T, most = self._size
@@ -316,9 +316,9 @@ class Thresholds(Price):
 
         Example:
             >>> import trimtab as tt
-            >>> domain = tt.domain("so3", n_steps=20)
-            >>> price = tt.calibrate(domain.problem(range(1000, 1032)), method="paper", uncertainty=True)
-            >>> run = domain.problem(range(8)).rollout(price.at(5))
+            >>> from trimtab.examples import problem
+            >>> price = tt.calibrate(problem(range(1000, 1032), n_steps=20), method="paper", uncertainty=True)
+            >>> run = problem(range(8), n_steps=20).rollout(price.at(5))
             >>> bool(price.close_calls(run).double().mean() < 0.5)
             True
         """
