@@ -48,6 +48,7 @@ _SUBPACKAGES = (
     "cli",
     "constraints",
     "core",
+    "examples",
     "loop",
     "integrations",
     "prices",

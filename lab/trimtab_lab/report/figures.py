@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trimtab.schedules.style import COLUMN, FORMATS, PAGE, figure_style, label_of, look_of
 from trimtab_lab.domains import base_of, dynamics_of
 from trimtab_lab.obstacles.geometry import Obstacles, gaps
 from trimtab_lab.report.page import traces_of
 from trimtab_lab.report.study_tables import budget_symbol, domain_label, in_iterations
+from trimtab_lab.report.style import COLUMN, FORMATS, PAGE, figure_style, label_of, look_of
 from trimtab_lab.studies.config import Study
 from trimtab_lab.studies.store import RunFiles
 from trimtab_lab.studies.summary import reported, reported_beside

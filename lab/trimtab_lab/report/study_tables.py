@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trimtab.schedules.style import label_of
 from trimtab_lab.domains import base_of, dynamics_of
 from trimtab_lab.report.formats import Cell, Table
+from trimtab_lab.report.style import label_of
 from trimtab_lab.studies.config import budget_name
 from trimtab_lab.studies.store import RunFiles
 from trimtab_lab.studies.summary import reported, reported_beside
@@ -77,15 +77,6 @@ def _table_budget(summary: Summary) -> str:
 def _compared_keys(summary: Summary) -> list[str]:
     """Return the schedules that are compared with periodic on any domain."""
     return list(dict.fromkeys(key for content in summary["domains"].values() for key in content["win_rate"]))
-
-
-def _group_notes(summary: Summary) -> list[str]:
-    return [
-        f"{domain_label(summary, name)}: samples are decided on together; its numbers are over {content['groups']} "
-        "groups, each by the mean of its samples."
-        for name, content in summary["domains"].items()
-        if "groups" in content
-    ]
 
 
 def _sources(summary: Summary, key: str | None = None) -> dict[str, dict[str, str]]:
@@ -306,7 +297,7 @@ def fixed_budget(summary: Summary, key: str, name: str) -> Table:
             "The paper leaves its update rules open, so its absolute numbers are of other samplers; what can be "
             "compared is which schedule is ahead, and by how much."
         )
-    return Table(name, f"Periodic and {label} correction at {at}", columns, rows, [*notes, *_group_notes(summary)])
+    return Table(name, f"Periodic and {label} correction at {at}", columns, rows, notes)
 
 
 def _six(content: Mapping[str, Any], key: str, budget: str) -> list[Cell]:
@@ -361,7 +352,6 @@ def win_rates(summary: Summary, key: str, name: str) -> Table:
         + "; the median is of (periodic - schedule) / periodic in NEPE. Bold is above one half.",
         f"At budgets 0 and 1 the two coincide and a tie is no win: with the {len(budgets)} budgets of these rows "
         f"{most:.1%} is the highest rate possible.",
-        *_group_notes(summary),
     ]
     if compares and len(budgets) != reported()["budgets"]:
         notes.append(
@@ -565,7 +555,6 @@ def diagnostics(summary: Summary) -> Table:
         f"equal it would be {q}.",
         "A seed is degenerate if terminal and stepwise path errors differ by less than 1e-9; its NEPE is left out.",
         _spending(summary),
-        *_group_notes(summary),
     ]
     columns += ["rollouts left out", "seeds left out", "failed projections"]
     return Table("diagnostics", f"Defect concentration C_{q}, and what was left out", columns, rows, notes)

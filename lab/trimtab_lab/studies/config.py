@@ -91,7 +91,7 @@ class Study:
         kappa_domains: The domains of the sweep.
         kappa_seeds: Number of evaluation seeds of the sweep.
         samplers: Records of the domains that are not built in, or have changed settings, by name: their "factory",
-            "settings" and "code" (a hash). If samples form groups, also "seeds": ranges that hold whole groups.
+            "settings" and "code" (a hash).
         unit: What budgets count. Budgets of "projection"s are fractions of T; budgets of "iteration"s are fractions of
             the iterations that full projection takes on the same samples.
         closing: "paid" if the budget includes the closing projection, "free" if it does not, as in the paper.
@@ -131,9 +131,7 @@ class Study:
         for name in (*self.domains, *self.kappa_domains):
             plain_name(name, "the name of a domain")
         for name, record in check_type(self.samplers, Mapping, "samplers of a study").items():  # type: ignore[type-abstract]
-            blocks = check_type(record, Mapping, f"the record of {name}").get("seeds", {}).get("blocks")  # type: ignore[type-abstract]
-            if blocks and blocks[-1] != self.seeds:
-                raise ValueError(f"the blocks of {name} end at {blocks[-1]}, its seeds at {self.seeds}")
+            check_type(record, Mapping, f"the record of {name}")  # type: ignore[type-abstract]
         if not self.domains or len(set(self.domains)) != len(self.domains):
             raise ValueError(f"a study needs domains, each named once: got {list(self.domains)}")
         if self.unit not in get_args(Unit):
@@ -197,10 +195,7 @@ class Study:
         return tuple(dict.fromkeys(key for keys in (self.schedules, *map(self.schedules_of, self.domains)) for key in keys))
 
     def seeds_of(self, domain: str, number: int) -> Seeds:
-        """Return the seeds of a domain: those of its record, or `number` evaluation seeds and the usual others."""
-        recorded = self.samplers.get(domain, {}).get("seeds")
-        if recorded is not None:
-            return Seeds(**{name: tuple(several) for name, several in recorded.items()})
+        """Return the seeds of a domain: `number` evaluation seeds, or fewer for an exception, and the usual others."""
         differs = self.exceptions.get(domain, {})
         number = min(number, differs.get("seeds", number))
         return Seeds(

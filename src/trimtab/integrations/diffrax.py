@@ -50,7 +50,7 @@ def diffeqsolve(
         constraint: On the states, as JAX arrays. It may need "time", that of the states, and "previous".
         schedule: When to project.
         args: As in `diffrax.diffeqsolve`.
-        **options: Options of `Corrector`, such as seeds, groups, closing, on_failure and keep_states.
+        **options: Options of `Corrector`, such as seeds, closing, on_failure and keep_states.
 
     Returns:
         The final states and the record.
