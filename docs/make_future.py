@@ -16,7 +16,7 @@ from _page import renew
 from torch import Tensor
 
 from trimtab.core.metrics import nepe
-from trimtab.core.noise import Noise, as_seeds
+from trimtab.core.noise import Noise
 from trimtab.prices.transitions import estimate_transitions
 from trimtab.schedules import RandomTimes, Terminal
 from trimtab_lab.domains import domain

@@ -15,8 +15,8 @@ import trimtab as tt
 from trimtab import constraints as sets
 from trimtab import schedules, training
 from trimtab.core.noise import Noise
-from trimtab.loop.replay import replay
 from trimtab.integrations import flows, independence, loggers, manifolds
+from trimtab.loop.replay import replay
 
 T, N = 6, 4
 Values = list[Any]

@@ -62,7 +62,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _study(arguments: argparse.Namespace, domain: Domain, source: Source, calibration: range) -> Study:
     from trimtab.calibration.collect import FEWEST
-    from trimtab_lab.studies.config import REFERENCE_SEED, Study
+    from trimtab_lab.studies.config import Study
     from trimtab_lab.studies.usercode import record_of
 
     if len(calibration) < FEWEST:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from trimtab.core.arrays import Form, all_finite
 from trimtab.core.bound_constraint import checked_projection
-from trimtab.loop.rollout import noise_of, take_rows
 from trimtab.integrations.independence import check_independence, check_rows
+from trimtab.loop.rollout import noise_of, take_rows
 from trimtab_lab.domains.base import Domain, Problem
 from trimtab_lab.studies.usercode import short_error
 

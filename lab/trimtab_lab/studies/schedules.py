@@ -15,9 +15,9 @@ from torch import Tensor
 from trimtab.core.budget import PerBatch, Unit
 from trimtab.core.checks import unknown
 from trimtab.core.record import Closing
-from trimtab.loop.rollout import take_rows
 from trimtab.core.schedule import ByIteration, Schedule
 from trimtab.core.view import StepView
+from trimtab.loop.rollout import take_rows
 from trimtab.prices.price import Price
 from trimtab.schedules import Fixed, Geometric, Periodic, RandomRamp, Stepwise, Terminal
 from trimtab_lab.domains.base import Problem

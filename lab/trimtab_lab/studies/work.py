@@ -20,8 +20,8 @@ from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.metrics import Distance, endpoint_distance, measured_distance, path_error, top_mass
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Rollout
-from trimtab.loop.replay import replay
 from trimtab.core.schedule import Schedule
+from trimtab.loop.replay import replay
 from trimtab.prices.objective import finite
 from trimtab.prices.price import Price, load
 from trimtab.schedules import Stepwise

@@ -15,13 +15,11 @@ from trimtab.core.bound_constraint import BoundConstraint, bind
 from trimtab.core.constraint import Constraint
 from trimtab.core.metrics import Distance, endpoint_distance, measured_distance
 from trimtab.core.noise import Noise
-from trimtab.loop.rollout import Problem
 from trimtab.core.record import Rollout
-from trimtab.core.repeatable import as_record
-from trimtab.loop.rollout import Sampler, noise_of
-from trimtab.core.repeatable import RunBatch
+from trimtab.core.repeatable import RunBatch, as_record
 from trimtab.core.schedule import Schedule
 from trimtab.core.statistics import Summary, bootstrap, rank_correlation
+from trimtab.loop.rollout import Problem, Sampler, noise_of
 from trimtab.schedules import Fixed, Periodic, Stepwise
 from trimtab.schedules.measured import measured
 

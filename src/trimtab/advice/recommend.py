@@ -31,15 +31,14 @@ from trimtab.core.arrays import Form
 from trimtab.core.checks import check_callable, check_number, check_positive, unknown
 from trimtab.core.constraint import Constraint, check_constraint
 from trimtab.core.metrics import Distance, distinct_seeds, euclidean, top_mass
-from trimtab.loop.rollout import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Rollout
-from trimtab.core.repeatable import as_record
-from trimtab.loop.runner import BatchRunner, Engine, open_runner
-from trimtab.core.repeatable import RunBatch
+from trimtab.core.repeatable import RunBatch, as_record
 from trimtab.core.schedule import Schedule
 from trimtab.core.statistics import Summary, ratio, summarize
+from trimtab.loop.rollout import Problem
+from trimtab.loop.runner import BatchRunner, Engine, open_runner
 from trimtab.prices import Plan, Price, Thresholds
 from trimtab.schedules import Terminal, Window
 from trimtab.schedules.measured import measured

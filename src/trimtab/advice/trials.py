@@ -22,16 +22,15 @@ from trimtab.calibration.collect import check_schedule_is_used, same_batch
 from trimtab.core.budget import PerBatch
 from trimtab.core.constraint import Constraint
 from trimtab.core.metrics import Distance, measured_distance, nepe, path_error
-from trimtab.loop.rollout import Problem
 from trimtab.core.progress import Progress
 from trimtab.core.quality import Quality
 from trimtab.core.record import Rollout
-from trimtab.core.repeatable import as_record
-from trimtab.core.repeatable import RunBatch, check_repeatable
-from trimtab.loop.runner import Runs
+from trimtab.core.repeatable import RunBatch, as_record, check_repeatable
 from trimtab.core.schedule import ByIteration, Schedule
 from trimtab.core.statistics import Signs, Summary, count_signs, paired, ratio
 from trimtab.core.view import StepView
+from trimtab.loop.rollout import Problem
+from trimtab.loop.runner import Runs
 from trimtab.prices import Plan, Price, Thresholds
 from trimtab.schedules import Inexact, Periodic, Stepwise, Terminal, Window
 from trimtab.schedules.measured import measured

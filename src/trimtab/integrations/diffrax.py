@@ -8,9 +8,9 @@ import numpy as np
 
 from trimtab.core.checks import missing_extra
 from trimtab.core.constraint import Constraint
-from trimtab.loop.corrector import Corrector
 from trimtab.core.record import Rollout
 from trimtab.integrations.loops import check_options
+from trimtab.loop.corrector import Corrector
 
 try:
     import diffrax

@@ -21,10 +21,10 @@ from torch import Tensor
 
 from trimtab.core.checks import check_callable, missing_extra, moved_to_lab
 from trimtab.core.constraint import Constraint
-from trimtab.loop.corrector import Corrector
 from trimtab.core.record import Rollout
 from trimtab.integrations import diffusers_schedulers as rules
 from trimtab.integrations.loops import Correct, corrector_maker
+from trimtab.loop.corrector import Corrector
 
 try:
     from diffusers.callbacks import PipelineCallback
