@@ -239,7 +239,7 @@ def _judge(looks: list[Look], found: Outcome, nonnegative: bool) -> None:
     lost = {"wins": _excluded(wins, lambda truth: evidence._wins(table[:, 8], truth))}
     if nonnegative:
         lost["ratio"] = _excluded(ratios, lambda truth: evidence._costs(table, truth))
-        first = np.logical_or(*(_beyond(evidence._costs(table, truth)) for truth in np.exp([-50.0, 50.0]))).nonzero()[0]
+        first = _beyond(evidence._costs(table, np.exp(50.0))).nonzero()[0]
         if len(first) and found.first is None:
             found.first = looks[first[0]].k + 1
     for name, truths, place in (("wins", wins, 0), ("ratio", ratios, 2)):

@@ -70,9 +70,10 @@ class Comparison:
 
     `ratio` is the factor by which the control's costs must be multiplied so that the treated samples cost as much on
     average, where each batch counts in units of its own mean: an odd batch ten times as dear as the others counts like
-    them. It needs costs that are not negative. What is outside its interval is beyond doubt in two ways, by bets, which
-    hold for any number of batches if costs of the two kinds have one shape, and by means, which hold for any shape. `wins` is the share of pairs, of a treated and a control
-    sample of one batch, in which the treated one costs less. It needs no scale, and .5 means no difference.
+    them. It needs costs that are not negative. What is outside its interval is beyond doubt in two ways: by bets, which
+    hold for any number of batches if costs of the two kinds have one shape, and by means, which hold for any shape.
+    `wins` is the share of pairs, of a treated and a control sample of one batch, in which the treated one costs less. It
+    needs no scale, and .5 means no difference.
 
     A NaN or infinite cost is missing: it is left out and counted. Each batch id counts once, however often it is added
     or merged. Memory is eleven numbers per batch.
@@ -408,8 +409,8 @@ def _crossing(rising: Any, low: float, high: float) -> float:
 
 
 def _interval(value: float, low: float, high: float, most: float) -> Interval:
-    """Return an estimate with its ends, which are NaN if both are as far away as can be."""
+    """Return an estimate with its ends, which are NaN if there is no upper end and the lower one decides nothing."""
     high = math.inf if high >= most else high
-    if low == 0 and high == math.inf:
+    if low <= 1 and high == math.inf:
         return Interval(value, math.nan, math.nan)
     return Interval(min(max(value, low), high), low, high)
