@@ -72,8 +72,8 @@ class Comparison:
     average, where each batch counts in units of its own mean: an odd batch ten times as dear as the others counts like
     them. It needs costs that are not negative. What is outside its interval is beyond doubt in two ways: by bets, which
     hold for any number of batches if costs of the two kinds have one shape, and by means, which hold for any shape.
-    `wins` is the share of pairs, of a treated and a control sample of one batch, in which the treated one costs less. It
-    needs no scale, and .5 means no difference.
+    `wins` is the share of pairs, of a treated and a control sample of one batch, in which the treated one costs less.
+    It needs no scale, and .5 means no difference.
 
     A NaN or infinite cost is missing: it is left out and counted. Each batch id counts once, however often it is added
     or merged. Memory is eleven numbers per batch.
