@@ -384,7 +384,9 @@ class Learner:
     @property
     def full_work(self) -> float:
         """The work of full projection, per sample; NaN if it is not known yet."""
-        return self._mean("work", 2) if self._counts_iterations else float(self.made_for.get("n_steps", math.nan))
+        if not self._counts_iterations:
+            return float(self.made_for.get("n_steps", math.nan))
+        return self.tried["full projection"][1] if self.tried else self._mean("work", 2)
 
     def _total(self) -> float:
         """Return the work that a sample may spend, the closing projection included."""
