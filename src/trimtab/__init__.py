@@ -17,12 +17,11 @@ if TYPE_CHECKING:
     from trimtab.advice.recommend import advise
     from trimtab.calibration.calibrate import calibrate
     from trimtab.core.constraint import Constraint, Projection, as_constraint
-    from trimtab.core.corrector import Corrector
-    from trimtab.core.problem import Problem
     from trimtab.core.record import Rollout
-    from trimtab.core.rollout import rollout
     from trimtab.core.schedule import Schedule
     from trimtab.core.view import StepView
+    from trimtab.loop.corrector import Corrector
+    from trimtab.loop.rollout import Problem, rollout
     from trimtab.prices.price import load
     from trimtab.schedules.basic import Periodic, Stepwise, Terminal
     from trimtab_lab.domains import domain
@@ -32,11 +31,10 @@ _HOME = {
     "advice.recommend": ("advise",),
     "calibration.calibrate": ("calibrate",),
     "core.constraint": ("Constraint", "Projection", "as_constraint"),
-    "core.corrector": ("Corrector",),
+    "loop.corrector": ("Corrector",),
     "core.view": ("StepView",),
-    "core.problem": ("Problem",),
+    "loop.rollout": ("Problem", "rollout"),
     "core.record": ("Rollout",),
-    "core.rollout": ("rollout",),
     "core.schedule": ("Schedule",),
     "prices.price": ("load",),
     "schedules.basic": ("Periodic", "Stepwise", "Terminal"),
@@ -49,6 +47,8 @@ _SUBPACKAGES = (
     "cli",
     "constraints",
     "core",
+    "examples",
+    "loop",
     "integrations",
     "prices",
     "schedules",

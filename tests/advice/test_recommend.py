@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 from dataclasses import replace
 from functools import partial
 
@@ -364,10 +363,6 @@ def test_wrong_use_is_explained(change, complaint):
         advise(tt.Problem(sampler, LINE, seeds), **change)
 
 
-def test_in_a_notebook_advice_shows_the_recommendation_and_what_was_tried(gusty):
-    cells = re.findall(r"<td>(.*?)</td>", gusty._repr_html_())
-    assert cells[cells.index("schedule") + 1] == gusty.kind
-    assert cells[cells.index("corrections") + 1] == f"{gusty.budget} of {gusty.measured.n_steps}"
-    assert gusty._repr_html_().count('stroke-width="1.8"') == len({trial.kind for trial in gusty.measured.trials})
+def test_advice_is_one_line_in_a_notebook(gusty):
     assert repr(gusty).startswith(f"Advice({gusty.trial.name}, loss {gusty.loss}")
     assert "tensor" not in repr(gusty)

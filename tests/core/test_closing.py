@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import trimtab as tt
 from cases import SCHEDULES, Sphere, Walk
 from trimtab.core.budget import corrections
-from trimtab.core.replay import replay
+from trimtab.loop.replay import replay
 from trimtab.schedules import Fixed, Geometric, RandomRamp, RandomTimes, Window
 
 CLOSINGS = ("paid", "free", "none")

@@ -14,8 +14,8 @@ import trimtab as tt
 from cases import Sphere, Walk
 from trimtab.core import state as accounts
 from trimtab.core.budget import PerBatch
-from trimtab.core.replay import replay
 from trimtab.core.state import Pools, Terms
+from trimtab.loop.replay import replay
 
 T = 12
 

@@ -12,7 +12,7 @@ import trimtab as tt
 from price_cases import CALIBRATION, EVALUATION, FIRST_ZERO, ZERO, Caught, Drift, mean_path_error
 from trimtab.calibration.collect import Explore, spread_budgets
 from trimtab.core.noise import Noise
-from trimtab.core.replay import replay
+from trimtab.loop.replay import replay
 from trimtab.prices.transitions import estimate_transitions
 
 

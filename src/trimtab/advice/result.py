@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from html import escape
 from pathlib import Path
 from typing import Any
 
 from trimtab.advice.figure import advice_figure
 from trimtab.advice.text import findings_of, words_of
-from trimtab.advice.trials import Finding, Measured, Trial, Way
-from trimtab.core import html
+from trimtab.advice.trials import Finding, Measured, Trial
 from trimtab.core.constraint import Constraint
 from trimtab.core.schedule import Schedule
 from trimtab.core.statistics import Summary
@@ -75,19 +73,6 @@ class Advice:
             f"Advice({self.trial.name}, loss {self.loss}, saves {self.saving.mean:.0%} of the {self.measured.unit}; "
             "print it for the reasons)"
         )
-
-    def _repr_html_(self) -> str:
-        m = self.measured
-        facts = [("schedule", self.kind), ("corrections", f"{self.budget} of {m.n_steps}"), ("loss", str(self.loss))]
-        facts += [("projection", self.trial.how)] if self.trial.how else []
-        facts += [("saved", f"{self.saving.mean:.0%} of the {m.unit}")]
-        facts += [("warnings", ", ".join(self.failure_modes))] if self.failure_modes else []
-        kinds = dict.fromkeys(trial.kind for trial in m.trials if trial.way == Way(trial.kind))
-        lines: dict[str, list[tuple[float, float]]] = {
-            kind: [(float(trial.budget), trial.loss.mean) for trial in m.of(kind)] for kind in kinds
-        }
-        reasons = f"<details><summary>In words</summary><pre>{escape(str(self))}</pre></details>"
-        return html.panel(f"Advice: {self.reason}", html.table(facts), html.draw(lines, "corrections", "loss"), reasons)
 
     def facts(self) -> dict[str, Any]:
         """Return all numbers for JSON."""

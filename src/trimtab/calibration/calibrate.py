@@ -18,14 +18,13 @@ from trimtab.calibration.collect import Batches, Source, check_enough_for_interv
 from trimtab.calibration.cost import calibration_cost
 from trimtab.core.budget import Budget
 from trimtab.core.checks import check_bool, check_callable, unknown
-from trimtab.core.identity import fingerprint
 from trimtab.core.metrics import Distance, summary
-from trimtab.core.problem import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.record import Closing
-from trimtab.core.runner import BatchRunner, Engine, RunBatch, open_runner
+from trimtab.loop.rollout import Problem
+from trimtab.loop.runner import BatchRunner, Engine, open_runner
+from trimtab.prices.learner import Traces, warn_of_path_error
 from trimtab.prices.objective import Objective, describe, objective_weights
-from trimtab.prices.online import Traces, warn_of_path_error
 from trimtab.prices.plan import planned_masks
 from trimtab.prices.price import Plan, Price, Thresholds
 from trimtab.prices.program import solve
@@ -109,22 +108,19 @@ def calibrate(
             "a calibration seed is repeated, and a repeated rollout shows nothing new: give each seed once"
         )
     if problem is not None and uncertainty:
-        groups = problem.groups
-        check_enough_for_intervals(*((len(problem), "rollouts") if groups is None else (groups.n, "groups")))
+        check_enough_for_intervals(len(problem))
     is_path = set(objective_weights(objective)) == {"path"}
     if problem is not None and is_path and not problem.constraint.is_projection:
         warn_of_path_error(problem.constraint, "compare(…, quality=…)", stacklevel=2)
     tell = progress_of("calibrate", progress)
     cost_of = partial(calibration_cost, method, budget=budget, objective=objective, check=check)
-    with tell, open_runner(engine, tell, source) as runner:
-        run: RunBatch
+    with tell, open_runner(engine) as runner:
         known: dict[str, Any] = {}
         if problem is None:
-            run = source if runner is None else runner.runs(source)  # type: ignore[assignment]
+            run = runner.runs(source, "calibrate")  # type: ignore[arg-type]
         else:
             options = {"closing": closing, "keep_states": "state" in mix, "measure_defects": True}
-            run = partial(problem.rollout, **options) if runner is None else runner.runs(problem, **options)
-            known = {"fingerprint": fingerprint(problem.sampler, problem.constraint)}
+            run = runner.runs(problem, **options)
             known["constraint"] = type(problem.constraint).__name__
             tell.plan(cost_of(problem.sampler.n_steps, len(problem.seeds)))
         known |= {"check": check, "progress": tell, "uncertainty": uncertainty}

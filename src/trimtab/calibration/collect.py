@@ -18,13 +18,13 @@ from trimtab.calibration.cost import with_payback
 from trimtab.core.budget import Budget, corrections
 from trimtab.core.metrics import Distance, endpoint_distance, euclidean, state_error
 from trimtab.core.noise import uniform_numbers
-from trimtab.core.problem import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.record import Rollout
-from trimtab.core.repeatable import as_record
-from trimtab.core.runner import RunBatch, checked, prefetch
+from trimtab.core.repeatable import RunBatch, as_record, check_repeatable
 from trimtab.core.schedule import Schedule
 from trimtab.core.view import StepView
+from trimtab.loop.rollout import Problem
+from trimtab.loop.runner import prefetch
 from trimtab.prices.objective import (
     Objective,
     describe,
@@ -78,14 +78,13 @@ class Batches:
         objective: Objective = "endpoint",
         distance: Distance | None = None,
         *,
-        fingerprint: str = "",
         constraint: str = "",
         check: bool = True,
         progress: Callable[[str], None] | None = None,
         uncertainty: bool = False,
     ) -> None:
         """Run the uncorrected batch; run it twice and compare if `check`."""
-        self._run, self.objective, self.fingerprint = run, objective, fingerprint
+        self._run, self.objective = run, objective
         self.progress = progress_of("calibrate", progress)
         self.distance = euclidean if distance is None else distance
         self.uncertainty = uncertainty
@@ -94,13 +93,13 @@ class Batches:
         if check:
             self.ran[0] += 2
             self.progress("calibration batches 1 and 2, which must be the same")
-            self.first = self._checked(checked(run, measured(Terminal())), 2)
+            self.first = self._checked(check_repeatable(run, measured(Terminal())), 2)
         else:
             self.first = self.run(Terminal())
         defects = self.first.defects
         self.n_steps, self.n = defects.shape
         if uncertainty:
-            check_enough_for_intervals(self.n, "rollouts" if self.groups is None else "groups")
+            check_enough_for_intervals(self.n)
         self.budget, self.closing = int(corrections(budget, self.n_steps)), self.first.closing_rule
         self.n_choices, self.spendable = free_size(self.n_steps, self.budget, self.closing)
         self.uncorrected = self.inner(self.first)
@@ -145,11 +144,10 @@ class Batches:
             raise ValueError(
                 f"run counted {record.unit}s, and prices count projections: leave unit= out of your Corrector"
             )
-        # seeds of all samples: a group has a column for its first row only
-        self.groups, self.seeds = record.groups, () if record.seeds is None else tuple(record.seeds.tolist())
+        self.seeds = () if record.seeds is None else tuple(record.seeds.tolist())
         self.ran[1] += batches * record.rows["projection"]
         self.progress.batch(batches)
-        return record.grouped()
+        return record
 
     @cached_property
     def stepwise(self) -> Rollout:
@@ -187,9 +185,7 @@ class Batches:
         """What a unit of residual costs at each step with a choice, (T',); None for path error."""
         if set(objective_weights(self.objective)) != {"path"}:
             self.prefetch([Stepwise(), *window_schedules(self.n_steps, self.n)])
-        found = residual_weights(
-            self.objective, self.run, self.distance, lambda: self.stepwise, per_decider=self.per_decider
-        )
+        found = residual_weights(self.objective, self.run, self.distance, lambda: self.stepwise)
         return None if found is None else found[: self.n_choices]
 
     # -------------------------------------------------------------- what the records show
@@ -199,23 +195,19 @@ class Batches:
         names = ("defects", "residuals", "projected", "failed", "iterations")
         return replace(run, **{name: getattr(run, name)[: self.n_choices] for name in names})
 
-    def per_decider(self, values: Tensor) -> Tensor:
-        """Return values per sample as values per group, if decisions are about groups."""
-        return values if self.groups is None else self.groups.together(values)
-
     def with_closing(self, budgets: Tensor) -> Tensor:
         """Return budgets of free decisions, (n,), as those of whole runs."""
         return budgets + (self.n_steps - self.n_choices)
 
     def cost(self, run: Rollout) -> Tensor:
-        """Return what the objective measures of each sample, or group, of a run, (n,)."""
+        """Return what the objective measures of each sample of a run, (n,)."""
         total = torch.zeros(self.n, dtype=torch.float64)
         for name, weight in objective_weights(self.objective).items():
             if name == "path":
                 part = self.inner(run).residuals.double().sum(dim=0)
             else:
                 error = endpoint_distance if name == "endpoint" else state_error
-                part = self.per_decider(error(run, self.stepwise, self.distance).double())
+                part = error(run, self.stepwise, self.distance).double()
             total += weight * part.cpu()
         return finite(total, f"the objective {describe(self.objective)!r}")
 
@@ -227,12 +219,9 @@ class Batches:
     def require(self) -> None:
         """Raise if there are too few rollouts to learn from."""
         if self.n < FEWEST:
-            what, enough = "rollouts", f"at least {FEWEST} seeds, better 64"
-            if self.groups is not None:
-                what, enough = "groups", f"the seeds of at least {FEWEST} groups, better of 64"
             raise ValueError(
-                f"{self.n} calibration {what} are too few for this method: give {enough} (method='paper' works with "
-                "any number)"
+                f"{self.n} calibration rollouts are too few for this method: give at least {FEWEST} seeds, better 64 "
+                "(method='paper' works with any number)"
             )
 
     # -------------------------------------------------------------- prices
@@ -245,7 +234,6 @@ class Batches:
         return {
             "seeds": self.seeds,
             "objective": describe(self.objective),
-            "fingerprint": self.fingerprint,
             "closing": self.closing,
             "notes": {"rollouts": self.n, **work, **(notes or {})},
             "made_for": self.made_for,
@@ -348,11 +336,11 @@ def spread_budgets(n: int, n_steps: int, most: Budget, seed: int) -> Tensor:
 # ------------------------------------------------------------------ checks
 
 
-def check_enough_for_intervals(n: int, what: str) -> None:
-    """Raise if n calibration rollouts, or groups, are too few to resample."""
+def check_enough_for_intervals(n: int) -> None:
+    """Raise if n calibration rollouts are too few to resample."""
     if n < FEWEST_FOR_INTERVALS:
         raise ValueError(
-            f"uncertainty=True resamples calibration {what}, and needs at least {FEWEST_FOR_INTERVALS} of them: got {n}"
+            f"uncertainty=True resamples calibration rollouts, and needs at least {FEWEST_FOR_INTERVALS} of them: got {n}"
         )
 
 

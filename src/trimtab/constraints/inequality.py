@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
@@ -53,7 +53,7 @@ class NonlinearInequality(Constraint):
 
     inequalities: Callable[..., Tensor]
     equations: Callable[..., Tensor] | None = None
-    data: tuple[Tensor, ...] = field(default=(), metadata={"per_sample": True})
+    data: tuple[Tensor, ...] = ()
     tolerance: float | None = None
     max_iterations: int = 100
     nearness: float = 1e-3
@@ -120,7 +120,7 @@ class NonlinearInequality(Constraint):
         if not len(x):
             return no_improvement(x)
         y, rows = x.detach().flatten(1), torch.arange(len(x), device=x.device)
-        c, jacobian = conditions.values(y, rows), conditions.jacobian(y, rows)
+        c, jacobian = conditions.linearised(y, rows)
         equal = stacked.are_equations(c)
         first, multipliers, weight = state or (y, torch.zeros_like(c), torch.full_like(y[:, 0], _FIRST_WEIGHT))
 

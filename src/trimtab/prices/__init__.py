@@ -1,11 +1,12 @@
-"""Prices: what a correction is worth at each step with each budget, and the schedules it makes.
+"""Prices: what a correction is worth, how that is estimated, and the schedules it makes.
 
-- `price`: `Price` and its rules (`Thresholds`, `Plan`), files, other numbers of steps.
-- `schedule`: `PricedSchedule`, whose `decide` is Algorithm 1's comparison.
-- `quantile`: the paper's rule. `program`: the dynamic program; `transitions` estimates what one step does, in units of
-  each sample's scale (`sample_scale`), and `objective` what a residual adds to an error that is not path error.
-- `plan`: the best fixed times.
-- `online`: `Learner`, which learns prices from the runs they serve.
+- `price`: `Price` and its rules (`Thresholds`, `Plan`), files, other numbers of steps. `schedule`: `PricedSchedule`,
+  whose `decide` is Algorithm 1's comparison.
+- `quantile`: the paper's rule. `program`: the dynamic program for a budget of one's own; `transitions` estimates what
+  one step does, in units of each sample's scale (`sample_scale`), and `objective` what a residual adds to an error that
+  is not path error. `plan`: the best fixed times.
+- `ways`: the program over ways of correcting, for a budget that the batch shares; `fit` is what it needs to know.
+- `learner`: `Learner`, which learns from the runs it serves; `learned` is the schedule of one of them.
 
 `calibrate` lives in `trimtab.calibration`. Names are imported when they are first used.
 """
@@ -16,13 +17,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trimtab.prices.online import Learned, Learner
+    from trimtab.prices.learned import Learned
+    from trimtab.prices.learner import Learner
     from trimtab.prices.price import Plan, Price, Thresholds, load
     from trimtab.prices.quantile import paper_prices, quantile_table
     from trimtab.prices.schedule import Adaptive, Planned, PricedSchedule
 
 _MODULES = {
-    "prices.online": ("Learned", "Learner"),
+    "prices.learned": ("Learned",),
+    "prices.learner": ("Learner",),
     "prices.price": ("Plan", "Price", "Thresholds", "load"),
     "prices.quantile": ("paper_prices", "quantile_table"),
     "prices.schedule": ("Adaptive", "Planned", "PricedSchedule"),

@@ -96,12 +96,11 @@ def residual_weights(
     distance: Distance,
     stepwise: Callable[[], Rollout],
     batches: int = 3,
-    per_decider: Callable[[Tensor], Tensor] = lambda values: values,
 ) -> Tensor | None:
     """Return what a unit of residual at each step adds to the objective, (T,); None for path error, where it is 1.
 
     `run` runs a batch under a schedule, `stepwise` returns the batch corrected at every step, and `batches` is how many
-    are run with a window skipped. `per_decider` turns values per sample, (n,), into values per group.
+    are run with a window skipped.
     """
     mix = objective_weights(objective)
     if set(mix) == {"path"}:
@@ -116,7 +115,7 @@ def residual_weights(
     weights = torch.full((T,), mix.get("path", 0.0), dtype=torch.float64)
     measures = {"endpoint": endpoint_distance, "state": state_error}
     for name in mix.keys() & measures.keys():
-        errors = [per_decider(measures[name](skipped, reference, distance)) for skipped in runs]
+        errors = [measures[name](skipped, reference, distance) for skipped in runs]
         error = finite(torch.cat(errors).cpu().double(), f"the distance of the objective {name!r}")
         weights += mix[name] * smooth_ratio(middle, added.cpu().double(), error, T)
     return weights

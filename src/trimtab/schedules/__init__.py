@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trimtab.schedules.basic import (
+        By,
         Fixed,
         Geometric,
-        Inexact,
         Periodic,
         RandomRamp,
         RandomTimes,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "basic": (
-        *("Fixed", "Geometric", "Inexact", "Periodic", "RandomRamp", "RandomTimes"),
+        *("By", "Fixed", "Geometric", "Periodic", "RandomRamp", "RandomTimes"),
         *("Stepwise", "Terminal", "Window", "windows"),
     ),
     "triggers": ("AboveNoise", "AccumulatedDefect", "FixedThreshold", "Trigger", "UntilBelow"),
@@ -32,10 +32,10 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 __all__ = [
     "AboveNoise",
     "AccumulatedDefect",
+    "By",
     "Fixed",
     "FixedThreshold",
     "Geometric",
-    "Inexact",
     "Periodic",
     "RandomRamp",
     "RandomTimes",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trimtab.core.constraint import as_constraint
 from trimtab.core.noise import Noise, as_seeds
-from trimtab.core.rollout import rollout
+from trimtab.loop.rollout import rollout
 from trimtab.schedules import Terminal
 from trimtab_lab.domains.learned import fit_flow
 

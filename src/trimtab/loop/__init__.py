@@ -1,0 +1,1 @@
+"""Run loops: rollouts of samplers, and batches of them on other machines."""
