@@ -3,8 +3,8 @@
 The state is {x, velocity, input}: the sample, the last answer of the network, and the x it was asked about. The
 correction runs the network; the defect is the relative change of its input since. Nothing has to be feasible at the end
 (closing="none"), and every sample runs the network exactly B times. The table shows how far the samples end from those
-with a call at every step. Only the race, which was calibrated for that distance with uncached runs, is ahead of even
-spacing. Prices learned online, for path error, are behind it: there is no hook for pipelines.
+with a call at every step. Nothing is ahead of even spacing, not the prices learned online either: there is no hook for
+pipelines. `calibrate` notices with "dp", warns, and returns even spacing.
 
 Run it: `python examples/network_cache.py`
 """
