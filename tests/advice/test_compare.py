@@ -201,7 +201,7 @@ def test_every_run_of_a_loop_and_of_a_reference_is_a_record():
     answers = iter([PROBLEM.rollout(tt.Terminal()), None])
     with pytest.raises(TypeError, match=r"run\(schedule\) must return the record of its run.*got NoneType"):
         compare(lambda schedule: next(answers), {}, [3], check=False)
-    with pytest.raises(TypeError, match=r"the reference must return the record of its run.*got NoneType"):
+    with pytest.raises(TypeError, match=r"must return the record of its run.*got NoneType"):
         compare(PROBLEM, {}, [3], reference=lambda schedule: None)
 
 

@@ -255,7 +255,7 @@ def compare(
         against = reference
         if other is not None:
             tell("full projection on other seeds")
-            against = as_record(other(Stepwise()), "the reference must return the record of its run, corrector.rollout")
+            against = other(Stepwise())
             tell.batch()
         ends = path_error(full).double(), path_error(terminal).double()
         seeds = terminal.seeds if groups is None else None

@@ -147,9 +147,9 @@ def calibrate(
     with tell, open_runner(engine) as runner:
         known: dict[str, Any] = {}
         if problem is None:
-            run = runner.runs(source, "calibrate")  # type: ignore[arg-type]
+            run = runner.runs(source, "calibrate")
         else:
-            options = {"closing": closing, "keep_states": "state" in mix, "measure_defects": True}
+            options: dict[str, Any] = {"closing": closing, "keep_states": "state" in mix, "measure_defects": True}
             run = runner.runs(problem, **options)
             known = {"constraint": type(problem.constraint).__name__}
             tell.plan(cost_of(problem.sampler.n_steps, len(problem.seeds)))
