@@ -24,11 +24,11 @@ from torch import Tensor
 import trimtab as tt
 from trimtab.core.distributions import compare_samples, energy_excess
 from trimtab.core.files import load_tensors, save_tensors
-from trimtab.loop.kept import name_of
 from trimtab.core.metrics import Summary, nepe
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
+from trimtab.loop.kept import name_of
 from trimtab.schedules.style import figure_style, look_of
 from trimtab_lab.domains import domain
 from trimtab_lab.domains.base import Domain

@@ -12,7 +12,7 @@ from torch import Tensor
 from trimtab.core.arrays import numbers_of
 from trimtab.core.checks import check_callable, check_type
 from trimtab.core.metrics import Distance
-from trimtab.core.problem import Problem
+from trimtab.loop.rollout import Problem
 from trimtab_lab.files import plain_name
 
 __all__ = ["Domain", "Graph", "Problem", "View", "synthetic"]

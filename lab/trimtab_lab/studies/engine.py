@@ -14,9 +14,9 @@ from graphlib import TopologicalSorter
 from time import perf_counter
 from typing import Any, TextIO
 
+from trimtab.calibration.collect import FEWEST
 from trimtab.core.checks import EngineError, unknown
 from trimtab.core.processes import Processes
-from trimtab.prices.collect import FEWEST
 from trimtab_lab.studies.config import Study, StudyError
 from trimtab_lab.studies.rows import check_arrow
 from trimtab_lab.studies.schedules import study_schedule

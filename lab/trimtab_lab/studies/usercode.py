@@ -28,7 +28,7 @@ from trimtab.core.checks import unknown
 from trimtab.core.constraint import Constraint, check_constraint
 from trimtab.core.metrics import Distance, euclidean
 from trimtab.core.noise import as_seeds
-from trimtab.core.rollout import Sampler, check_sampler
+from trimtab.loop.rollout import Sampler, check_sampler
 from trimtab_lab.domains import DOMAINS, domain
 from trimtab_lab.domains.base import Domain, Problem
 from trimtab_lab.files import parse_json, plain_name, read_bytes

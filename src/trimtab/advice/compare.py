@@ -14,23 +14,25 @@ from torch import Tensor
 from trimtab.advice.figure import comparison_figure
 from trimtab.advice.recommend import Source, check_projection_unit
 from trimtab.advice.trials import FAR
+from trimtab.calibration.collect import check_schedule_is_used, rollout_marks
 from trimtab.core.budget import PerBatch, PerSample, corrections
 from trimtab.core.checks import check_bool, check_type
 from trimtab.core.distributions import Fidelity, compare_samples
 from trimtab.core.groups import Groups
 from trimtab.core.metrics import Distance, endpoint_distance, euclidean, nepe, path_error
-from trimtab.core.problem import Problem
+from trimtab.loop.rollout import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Closing, Rollout
-from trimtab.core.repeatable import RunBatch, as_record, check_repeatable
-from trimtab.core.schedule import Schedule, Watched, as_schedule, watched
+from trimtab.core.repeatable import as_record
+from trimtab.loop.runner import BatchRunner, Engine, open_runner, prefetch
+from trimtab.core.repeatable import RunBatch, check_repeatable
+from trimtab.core.schedule import Schedule, as_schedule
 from trimtab.core.statistics import Summary, summarize
 from trimtab.core.view import StepView
-from trimtab.loop.runner import BatchRunner, Engine, open_runner, prefetch
-from trimtab.prices import Plan, Price, Raced, Thresholds
-from trimtab.prices.collect import check_schedule_is_used, rollout_marks
+from trimtab.prices import Plan, Price, Thresholds
 from trimtab.schedules import Periodic, Stepwise, Terminal, Window
+from trimtab.schedules.measured import measured
 
 __all__ = ["Compared", "Comparison", "compare"]
 
@@ -232,9 +234,9 @@ def compare(
         run = batches(source, "compare", runner)
         is_run = isinstance(reference, Problem) or callable(reference)
         other = batches(reference, "reference", runner) if is_run else None
-        prefetch(run, [Watched(Stepwise())])
+        prefetch(run, [measured(Stepwise())])
         tell("terminal")
-        terminal = check_repeatable(run, Watched(Terminal())) if check else as_record(run(Watched(Terminal())))
+        terminal = check_repeatable(run, measured(Terminal())) if check else as_record(run(measured(Terminal())))
         T, groups = terminal.n_steps, terminal.groups
         if groups is not None and reference is not None:
             raise ValueError(
@@ -249,7 +251,7 @@ def compare(
         tell.expect(len(wanted) + 1 + int(other is not None))
         prefetch(run, [schedule for _, _, schedule in wanted])
         tell("stepwise")
-        full = as_record(run(Watched(Stepwise())))
+        full = as_record(run(measured(Stepwise())))
         check_schedule_is_used(terminal, full)
         tell.batch()
         against = reference
@@ -346,7 +348,7 @@ def _wanted(
     for b in counts:
         wanted += [("periodic", b, Periodic(b)), ("window", b, Window(n_steps - b))]
     for name, one in schedules.items():
-        if isinstance(one, Thresholds | Plan | Raced):
+        if isinstance(one, Thresholds | Plan):
             check_projection_unit(one.unit, f"the price {name!r}")
             wanted += [(name, b, one.at(b)) for b in counts]
         else:
@@ -358,4 +360,4 @@ def _wanted(
             schedule = as_schedule(one)
             check_projection_unit(schedule.unit, f"the schedule {name!r}")
             wanted.append((name, None, schedule))
-    return [(name, b, watched(one)) for name, b, one in wanted]
+    return [(name, b, measured(one)) for name, b, one in wanted]

@@ -32,16 +32,18 @@ from trimtab.core.arrays import Form
 from trimtab.core.checks import check_callable, check_number, check_positive, unknown
 from trimtab.core.constraint import Constraint, check_constraint
 from trimtab.core.metrics import Distance, distinct_seeds, euclidean, top_mass
-from trimtab.core.problem import Problem
+from trimtab.loop.rollout import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Rollout
-from trimtab.core.repeatable import RunBatch, as_record
-from trimtab.core.schedule import Schedule, Watched
-from trimtab.core.statistics import Summary, ratio, summarize
+from trimtab.core.repeatable import as_record
 from trimtab.loop.runner import BatchRunner, Engine, open_runner
-from trimtab.prices import Plan, Price, Raced, Thresholds
+from trimtab.core.repeatable import RunBatch
+from trimtab.core.schedule import Schedule
+from trimtab.core.statistics import Summary, ratio, summarize
+from trimtab.prices import Plan, Price, Thresholds
 from trimtab.schedules import Terminal, Window
+from trimtab.schedules.measured import measured
 
 __all__ = ["FEWEST_FOR_ADVICE", "WORTHWHILE", "advise", "check_projection_unit"]
 
@@ -114,8 +116,8 @@ def advise(
         constraint: With functions, the constraint of the loop, so that its projection can be checked.
         nudge: With functions, `nudge(schedule, size)` runs the loop of `held_out` from initial states that are moved at
             random by the share `size` of their size. Without it, nothing is known about diverging rollouts.
-        thorough: Whether to calibrate by a race of all methods instead of the paper's rule (for "path": the dynamic
-            program). It takes about twice as many batches.
+        thorough: Whether to calibrate by the dynamic program instead of the paper's rule (which is done for "path"
+            anyway), and to search longer. It takes about twice as many batches.
         engine: Where to run batches, as in `calibrate`.
         progress: Called with a line about what is being done.
         say: The former name of `progress`.
@@ -405,7 +407,7 @@ def _parts(source: Source, held_out: Source | None, fresh: Source | None, runner
     loops = {"calibrate": source, "choose": held_out, "measure": fresh}
     each = [None if one is None else runner.runs(one, role) for role, one in loops.items()]
     assert each[0] is not None
-    first = as_record(each[0](Watched(Terminal())))
+    first = as_record(each[0](measured(Terminal())))
     parts = _Parts(each, [None] * 3, first.n_steps)
     parts.first, parts.calibrated = first, _units(first)
     return parts
@@ -508,7 +510,7 @@ def check_projection_unit(unit: str, what: str) -> None:
 def _check_price(price: Price | None, n_steps: int) -> None:
     if price is None:
         return
-    if not isinstance(price, Thresholds | Plan | Raced):
+    if not isinstance(price, Thresholds | Plan):
         raise TypeError(f"price must come from calibrate or load: got {type(price).__name__}")
     check_projection_unit(price.unit, "the price")
     if price.n_steps != n_steps:

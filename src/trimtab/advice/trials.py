@@ -17,22 +17,24 @@ import torch
 from torch import Tensor
 
 from trimtab.advice.checks import Effects, Stability
+from trimtab.calibration.calibrate import calibrate
+from trimtab.calibration.collect import check_schedule_is_used, same_batch
 from trimtab.core.budget import PerBatch
 from trimtab.core.constraint import Constraint
 from trimtab.core.metrics import Distance, measured_distance, nepe, path_error
-from trimtab.core.problem import Problem
+from trimtab.loop.rollout import Problem
 from trimtab.core.progress import Progress
 from trimtab.core.quality import Quality
 from trimtab.core.record import Rollout
-from trimtab.core.repeatable import RunBatch, as_record, check_repeatable
-from trimtab.core.schedule import Schedule, Watched
-from trimtab.core.statistics import Signs, Summary, count_signs, paired, ratio
+from trimtab.core.repeatable import as_record
+from trimtab.core.repeatable import RunBatch, check_repeatable
 from trimtab.loop.runner import Runs
-from trimtab.prices import Allowance, Plan, Price, Thresholds, calibrate
-from trimtab.prices.collect import check_schedule_is_used, same_batch
-from trimtab.prices.iterations import counts_with_closing
-from trimtab.prices.race import EVEN, fixed_plans
+from trimtab.core.schedule import ByIteration, Schedule
+from trimtab.core.statistics import Signs, Summary, count_signs, paired, ratio
+from trimtab.core.view import StepView
+from trimtab.prices import Plan, Price, Thresholds
 from trimtab.schedules import Inexact, Periodic, Stepwise, Terminal, Window
+from trimtab.schedules.measured import measured
 
 __all__ = ["KINDS", "Cost", "Evaluation", "Finding", "Goal", "Kind", "Measured", "Search", "Trial", "Way"]
 
@@ -161,7 +163,7 @@ class Evaluation:
         self.broken, self.batches, self.spent = "", 0, dict.fromkeys(get_args(Cost), 0.0)
         self._cheaper: dict[str, RunBatch] = {}
         progress("terminal and stepwise rollouts")
-        self.alone = check_repeatable(run, Watched(Terminal())) if check else as_record(run(Watched(Terminal())))
+        self.alone = check_repeatable(run, measured(Terminal())) if check else as_record(run(measured(Terminal())))
         self.count(self.alone, 2 if check else 1)
         self._tried = False  # the quality, which may fail at once but not later
         if goal.quality is not None:
@@ -227,7 +229,7 @@ class Evaluation:
                 closing = {"closing": self.alone.closing_rule}
                 self._cheaper[how] = self.changed(partial(_with_cheaper, how=how), how, **closing)[1]
             run = self._cheaper[how]
-        record = same_batch(run(Watched(schedule)), self.alone)
+        record = same_batch(run(measured(schedule)), self.alone)
         self.count(record)
         return record
 
@@ -433,8 +435,7 @@ class Search:
             self.at.progress(f"calibrating {kind} correction")
             goal = self.goal
             path = goal.objective == "path" and goal.quality is None
-            method = "planned" if kind == "planned" else "dp" if path else "race" if self.thorough else "paper"
-            judged: dict[str, Any] = {"quality": goal.quality, "look": goal.defect_cost} if method == "race" else {}
+            method = "planned" if kind == "planned" else "dp" if path or self.thorough else "paper"
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # a constant defect is among the findings
                 found = calibrate(
@@ -445,7 +446,6 @@ class Search:
                     check=False,
                     engine=self.engine,
                     progress=self.at.progress,
-                    **judged,
                 )
             self.calibration_batches += int(getattr(found, "notes", {}).get("batches", 0))
             self.prices[kind] = found
@@ -455,8 +455,9 @@ class Search:
         """Return the schedule of this kind of correction for a budget, which includes the closing projection."""
         T, few = self.at.n_steps, self.few.get(way.how)
         if few and way.kind in ("periodic", "window"):
-            steps = fixed_plans(T - 1, T - 1)[EVEN if way.kind == "periodic" else "last steps"]
-            return _few_at(steps, few).at(few * (budget - 1) + 1)
+            t, b = torch.arange(T), budget - 1
+            even = ((t + 1) * budget) // T > (t * budget) // T  # the last one is the closing projection
+            return _FewAt(even if way.kind == "periodic" else t >= T - 1 - b, few, few * b + 1)
         if way.kind == "periodic":
             return Periodic(budget)
         if way.kind == "window":
@@ -534,16 +535,23 @@ class Search:
         return min(max(round(low + share * (high - low)), low + 1), high - 1)
 
 
-def _few_at(masks: Tensor, few: int) -> Allowance:
-    """Return a few iterations at planned steps, (B + 1, T - 1) bool, and a whole projection at the last one."""
-    steps = torch.arange(few * (len(masks) - 1) + 1) // few
-    return Allowance(counts_with_closing(few * masks[steps].to(torch.int16), 1), method=f"{few} iterations")
+@dataclass(frozen=True, eq=False)
+class _FewAt(ByIteration):
+    """A few iterations at fixed steps, (T,) bool."""
+
+    steps: Tensor
+    few: int
+    budget: int
+    uses_defects = False
+
+    def decide(self, view: StepView) -> Tensor:
+        return torch.full_like(view.defect, bool(self.steps[view.t]) and view.iteration < self.few, dtype=torch.bool)
 
 
 def _of_single_iterations(price: Price) -> Thresholds:
     """Return the same thresholds with one iteration bought wherever a projection was."""
     assert isinstance(price, Thresholds)
-    return replace(price, unit="iteration", onward=torch.full_like(price.table, torch.inf))
+    return replace(price, unit="iteration")
 
 
 def first_within(ok: Sequence[bool]) -> int:

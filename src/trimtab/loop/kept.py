@@ -22,7 +22,7 @@ from trimtab._version import __version__
 from trimtab.core.arrays import Form, plain_tree, state_of
 from trimtab.core.checks import EngineError
 from trimtab.core.files import UNUSABLE, as_path, read_json, write_atomically
-from trimtab.core.problem import Problem
+from trimtab.loop.rollout import Problem
 from trimtab.core.record import Rollout
 from trimtab.core.repeatable import RunBatch, differing
 

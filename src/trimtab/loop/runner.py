@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from trimtab.core.checks import EngineError
-from trimtab.core.problem import Problem
+from trimtab.loop.rollout import Problem
 from trimtab.core.processes import Processes
 from trimtab.core.record import Rollout
 from trimtab.core.repeatable import Batch, RunBatch, run_batch
