@@ -20,16 +20,15 @@ from trimtab.core.checks import check_bool, check_type
 from trimtab.core.distributions import Fidelity, compare_samples
 from trimtab.core.groups import Groups
 from trimtab.core.metrics import Distance, endpoint_distance, euclidean, nepe, path_error
-from trimtab.loop.rollout import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Closing, Rollout
-from trimtab.core.repeatable import as_record
-from trimtab.loop.runner import BatchRunner, Engine, open_runner, prefetch
-from trimtab.core.repeatable import RunBatch, check_repeatable
+from trimtab.core.repeatable import RunBatch, as_record, check_repeatable
 from trimtab.core.schedule import Schedule, as_schedule
 from trimtab.core.statistics import Summary, summarize
 from trimtab.core.view import StepView
+from trimtab.loop.rollout import Problem
+from trimtab.loop.runner import BatchRunner, Engine, open_runner, prefetch
 from trimtab.prices import Plan, Price, Thresholds
 from trimtab.schedules import Periodic, Stepwise, Terminal, Window
 from trimtab.schedules.measured import measured
