@@ -18,7 +18,7 @@ from trimtab.calibration.collect import Batches, Source, check_enough_for_interv
 from trimtab.calibration.cost import calibration_cost
 from trimtab.core.budget import Budget
 from trimtab.core.checks import check_bool, check_callable, unknown
-from trimtab.core.metrics import Distance, summary
+from trimtab.core.metrics import Distance
 from trimtab.core.progress import progress_of
 from trimtab.core.record import Closing
 from trimtab.loop.rollout import Problem
@@ -162,12 +162,14 @@ def by_dp(batches: Batches) -> Thresholds | Plan:
     table, expected = solve(estimate_transitions(runs, sample_scale), batches.spendable, weights)
     prices = Thresholds(table, sample_scale=sample_scale, closing=batches.closing)
     even = Plan(even_masks(batches), closing=batches.closing)
-    ahead = summary(_more_than(batches, even, prices))
-    notes: dict[str, Any] = {"ahead_of_even_spacing": [ahead.mean, ahead.se]}
-    if ahead.mean < -2 * ahead.se:
+    each = _more_than(batches, even, prices).double()
+    each = each[~each.isnan()]
+    ahead, error = float(each.mean()), float(each.std()) / max(1, len(each)) ** 0.5
+    notes: dict[str, Any] = {"ahead_of_even_spacing": [ahead, error]}
+    if ahead < -2 * error:
         warnings.warn(
             "on the calibration samples, the prices of the dynamic program cost more than even spacing at the same "
-            f"budgets, by {-ahead.mean:.3g} ± {ahead.se:.1g} per rollout ({describe(batches.objective)}): the defect "
+            f"budgets, by {-ahead:.3g} ± {error:.1g} per rollout ({describe(batches.objective)}): the defect "
             "does not show why it is large, and the result is even spacing; method='planned' may do better",
             stacklevel=3,
         )
