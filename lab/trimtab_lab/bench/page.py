@@ -63,9 +63,10 @@ def page_html(cells: Sequence[Mapping[str, Any]], about: Mapping[str, str], budg
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Rules of correction at equal work</title>'
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>'
-        f"<h1>Rules of correction at equal work</h1><p>trimtab {escape(__version__)}. Work counts the iterations of the "
-        "solver (projections, if it counts none) and what measuring defects costs, as a share of full projection at "
-        "every step. Lower is better everywhere.</p>" + "".join(parts) + "</body></html>\n"
+        f"<h1>Rules of correction at equal work</h1><p>trimtab {escape(__version__)}. Work is iterations of the solver, "
+        "projections if it counts none, or gradients and energies, as a share of full projection at every step. Lower is better everywhere.</p>"
+        + "".join(parts)
+        + "</body></html>\n"
     )
 
 
@@ -74,27 +75,33 @@ def rank_lines(found: Sequence[Result], budgets: Sequence[float]) -> list[str]:
     lines = []
     for budget in budgets:
         lines += ["", f"At most {budget:.0%} of the work of full projection:", ""]
-        lines += ["| rule | place (0 is best) | 95% | systems | first in |", "|---|---|---|---|---|"]
+        lines += [
+            "| rule | place (0 is best) | 95% | wins against even | systems | first in |",
+            "|---|---|---|---|---|---|",
+        ]
         for rank in ranks(found, budget):
             interval = f"{rank.low:.2f} to {rank.high:.2f}"
-            lines.append(f"| {rank.rule} | {rank.place:.2f} | {interval} | {rank.systems} | {rank.first} |")
+            facts = (rank.rule, f"{rank.place:.2f}", interval, f"{rank.wins:.0%}", str(rank.systems), str(rank.first))
+            lines.append(f"| {' | '.join(facts)} |")
     return lines
 
 
 def _ranks_section(found: Sequence[Result], budgets: Sequence[float]) -> str:
     text = (
         f"On each sample the rules are ranked by its quality, from 0 (best) to 1; a rule counts where it costs at most "
-        f"{OVER:.0%} of the budget, with the dearest of its runs that does. Ties share a place, and so do samples that end "
-        "alike. The intervals resample systems and samples. A place is relative: it says who is ahead, not by how much."
+        f"{OVER:.0%} of the budget, with the dearest of its runs that does. Samples that end alike share a place. The intervals resample systems and samples. A place is relative to the rules that count on the same "
+        "systems, so mind how many those are; wins against even spacing, sample by sample, can be compared anywhere."
     )
     tables = []
     for budget in budgets:
         rows = [
-            [r.rule, f"{r.place:.2f}", f"{r.low:.2f} to {r.high:.2f}", str(r.systems), str(r.first)]
+            [r.rule, f"{r.place:.2f}", f"{r.low:.2f} to {r.high:.2f}", f"{r.wins:.0%}", str(r.systems), str(r.first)]
             for r in ranks(found, budget)
         ]
         tables.append(f"<h2>At {budget:.0%} of full projection's work</h2>")
-        tables.append(_table(["rule", "place", "95%", "systems", "first in"], rows, {0} if rows else set()))
+        tables.append(
+            _table(["rule", "place", "95%", "wins against even", "systems", "first in"], rows, {0} if rows else set())
+        )
     return f"<section><h2>Ranks</h2><p>{escape(text)}</p>{''.join(tables)}</section>"
 
 
@@ -122,7 +129,8 @@ def _system_section(name: str, about: str, measure: str, found: Sequence[Result]
     best = {i for i, result in enumerate(ordered) if result.median <= min(one.median for one in ordered)}
     words = f"{about}. Judged by: {measure}." if about else f"Judged by: {measure}."
     words += f"{beside} Units, milliseconds and distance to full projection are per sample, calls per batch."
-    return f"<section><h2>{escape(name)}</h2><p>{escape(words)}</p>{_figure(found, measure)}{_table(head, rows, best)}</section>"
+    shown = f"{_figure(found, measure)}{_table(head, rows, best)}"
+    return f"<section><h2>{escape(name)}</h2><p>{escape(words)}</p>{shown}</section>"
 
 
 def _interval(result: Result) -> str:

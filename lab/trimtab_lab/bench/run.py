@@ -1,4 +1,4 @@
-"""Run the cells of the benchmark: one system, one rule, one budget each; a small file per cell, so that a run resumes."""
+"""Run the cells of the benchmark: a system, a rule and a budget each; one small file per cell, so that runs resume."""
 
 from __future__ import annotations
 

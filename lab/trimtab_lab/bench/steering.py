@@ -174,7 +174,7 @@ def systems() -> list[System]:
             "checks of PoseBusters that fail",
             f"conformers of {molecule} from a normal distribution of their principal components, weak on purpose; a "
             "correction is 20 gradient steps on physical potentials",
-            samples=96,
+            samples=128,
             learning=32,
             batch=16,
             gradients=True,

@@ -204,7 +204,7 @@ class AboveNoise(FrozenSchedule):
         if not bool(run.projected.all()):
             raise ValueError("AboveNoise: every step of the rollout has to be corrected; give one of Stepwise()")
         seeds = () if run.seeds is None else tuple(run.seeds.tolist())
-        return cls(_quantiles(list(run.grouped().defects), quantile), budget, seeds)
+        return cls(_quantiles(list(run.defects), quantile), budget, seeds)
 
     def decide(self, view: StepView) -> Tensor:
         """Choose samples with a defect above the threshold of the step."""
