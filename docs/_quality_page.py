@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from _page import HERE
 
-from trimtab.schedules.style import PAGE, figure_style, look_of
 from trimtab_lab.domains import SYNTHETIC
+from trimtab_lab.report.style import PAGE, figure_style, look_of
 
 __all__ = ["DEFAULT", "JUDGED", "PATH", "draw", "tables"]
 

@@ -23,8 +23,8 @@ from trimtab.advice.trials import cheaper_constraint
 from trimtab.core.budget import PerBatch
 from trimtab.core.statistics import count_signs, paired, summarize
 from trimtab.schedules import Inexact
-from trimtab.schedules.style import figure_style
 from trimtab_lab.domains.molecules.domain import MOLECULES
+from trimtab_lab.report.style import figure_style
 
 CALIBRATION, PRODUCTION, EVALUATION = 1_300_000, 1_400_000, 910_000
 SAMPLES = 64

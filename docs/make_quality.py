@@ -31,12 +31,13 @@ from torch import Tensor
 import trimtab as tt
 from trimtab.core import metrics
 from trimtab.core.budget import corrections
-from trimtab.core.distributions import compare_samples, minimum_detectable_shift
 from trimtab.core.files import write_atomically
 from trimtab.core.quality import Quality
 from trimtab.loop.runner import BatchRunner
 from trimtab.schedules import Fixed, Geometric, RandomRamp, windows
+from trimtab_lab.distributions import compare_samples, minimum_detectable_shift
 from trimtab_lab.domains import SYNTHETIC, Domain
+from trimtab_lab.metrics import summary
 
 CALIBRATION, EVALUATION, REFERENCE = 1_100_000, 510_000, 610_000
 PUBLIC = "pdm-public"  # the same sampler with a checkpoint that is at hand, on its own map
@@ -156,7 +157,7 @@ def schedules_of(
 
 def summed(values: Tensor) -> Summed:
     """Return the mean and its standard error; samples for which timing is of no consequence are left out."""
-    found = metrics.summary(values[~values.isnan()])
+    found = summary(values[~values.isnan()])
     return {"mean": round(found.mean, 7), "se": round(found.se, 7)}
 
 

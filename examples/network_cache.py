@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 import trimtab as tt
 from trimtab.core.budget import PerSample
-from trimtab.core.metrics import summary
 from trimtab.schedules import AccumulatedDefect
+from trimtab_lab.metrics import summary
 
 STEPS = 50
 State = dict[str, Tensor]

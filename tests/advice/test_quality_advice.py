@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import partial
 
 import pytest
 import torch
@@ -436,34 +435,6 @@ def test_samples_that_land_far_out_are_named():
     (found,) = [f for f in advised(Landing(), quality=trace).findings if f.name == "landing"]
     assert found.text.startswith("3 of 24 samples land 10 times farther")
     assert not [f for f in advised(Traced(), quality=trace).findings if f.name == "landing"]
-
-
-# ------------------------------------------------------------------ groups
-
-
-def in_pairs(seeds):
-    seeds = torch.as_tensor(seeds)
-    return tt.Problem(Traced(weights=(0.0,) * 10 + (1.0,) * 6), FIRST_ZERO, seeds, groups=seeds // 2)
-
-
-def test_of_groups_it_is_groups_that_are_counted():
-    advice = tt.advise(in_pairs(range(100, 140)), quality=trace, cost="projections")
-    m = advice.measured
-    assert (m.calibrated, m.held_out, m.batch) == (10, 10, 20) == (10, len(m.stepwise.measured), 20)
-    text = " ".join(str(advice).split())
-    assert "Chosen on 10 groups, calibrated on 10 others" in text
-    assert "bootstrapped over groups" in text
-    assert "give 64 groups or more" in text
-    assert any("with 20 samples in a batch" in finding.text for finding in advice.findings)
-
-
-def test_too_few_groups_are_refused_however_many_rows_they_have():
-    complaint = "10 groups are too few to advise on.*give at least the seeds of 16 groups"
-    with pytest.raises(ValueError, match=complaint):
-        tt.advise(in_pairs(range(20)), quality=trace)
-    runs = [partial(in_pairs(seeds).rollout, measure_defects=True) for seeds in (range(10), range(50, 60))]
-    with pytest.raises(ValueError, match=complaint):
-        tt.advise(runs[0], held_out=runs[1], quality=trace)
 
 
 def test_a_distance_up_to_rotation_is_suggested_for_point_sets_and_used():

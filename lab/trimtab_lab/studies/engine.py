@@ -34,7 +34,7 @@ def check_runnable(study: Study, factories: Mapping[str, str] | None = None) -> 
     """Raise if a study would stop half-way, before a directory is claimed for it; see `run_study`."""
     check_arrow()
     tasks = study_tasks(study, factories)
-    learning = [key for key in study.schedules if study_schedule(key).calibration not in (None, "paper")]
+    learning = [key for key in study.all_schedules if study_schedule(key).calibration not in (None, "paper")]
     if learning and study.calibration_seeds < FEWEST:
         raise ValueError(
             f"{study.calibration_seeds} calibration rollouts are too few for {learning[0]}: give --calibration-seeds "

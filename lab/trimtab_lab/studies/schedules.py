@@ -15,9 +15,9 @@ from torch import Tensor
 from trimtab.core.budget import PerBatch, Unit
 from trimtab.core.checks import unknown
 from trimtab.core.record import Closing
-from trimtab.loop.rollout import take_rows
 from trimtab.core.schedule import ByIteration, Schedule
 from trimtab.core.view import StepView
+from trimtab.loop.rollout import take_rows
 from trimtab.prices.price import Price
 from trimtab.schedules import Fixed, Geometric, Periodic, RandomRamp, Stepwise, Terminal
 from trimtab_lab.domains.base import Problem
@@ -137,6 +137,10 @@ STUDY_SCHEDULES: dict[str, StudySchedule] = {
         "A projection at each of the last steps, as many as the budget allows, and none before.",
         lambda inputs, budgets: Fixed(_last_steps(inputs.problem.sampler.n_steps, budgets)),
     ),
+    "first": StudySchedule(
+        "A projection at each of the first steps, as many as the budget allows, and none after.",
+        lambda inputs, budgets: Fixed(_first_steps(inputs.problem.sampler.n_steps, budgets)),
+    ),
     "geometric": StudySchedule(
         "Projections at steps whose distance to the end shrinks by a constant factor.",
         lambda inputs, budgets: Geometric(budgets),
@@ -208,6 +212,11 @@ def _whole_evenly(inputs: ScheduleInputs, budgets: Tensor) -> Schedule:
 def _last_steps(n_steps: int, budgets: Tensor) -> Tensor:
     """Return a mask of the last steps, (T, n) bool."""
     return torch.arange(n_steps)[:, None] >= n_steps - budgets
+
+
+def _first_steps(n_steps: int, budgets: Tensor) -> Tensor:
+    """Return a mask of the first steps, (T, n) bool."""
+    return torch.arange(n_steps)[:, None] < budgets
 
 
 def _hindsight_mask(inputs: ScheduleInputs, budgets: Tensor) -> Tensor:

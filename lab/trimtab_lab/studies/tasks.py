@@ -118,7 +118,7 @@ def study_tasks(study: Study, factories: Mapping[str, str] | None = None) -> lis
         factories: The code, "package.module:factory", of the domains that are not built in. It comes from the caller,
             never from a file; without it such tasks have names and cannot run.
     """
-    for key in study.schedules:
+    for key in study.all_schedules:
         if study.unit not in study_schedule(key).units:
             raise ValueError(f"the schedule {key} does not spend {study.unit}s: leave it out of a study in those")
         if study.closing not in study_schedule(key).closings:

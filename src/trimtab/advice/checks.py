@@ -15,13 +15,11 @@ from trimtab.core.bound_constraint import BoundConstraint, bind
 from trimtab.core.constraint import Constraint
 from trimtab.core.metrics import Distance, endpoint_distance, measured_distance
 from trimtab.core.noise import Noise
-from trimtab.loop.rollout import Problem
 from trimtab.core.record import Rollout
-from trimtab.core.repeatable import as_record
-from trimtab.loop.rollout import Sampler, noise_of
-from trimtab.core.repeatable import RunBatch
+from trimtab.core.repeatable import RunBatch, as_record
 from trimtab.core.schedule import Schedule
 from trimtab.core.statistics import Summary, bootstrap, rank_correlation
+from trimtab.loop.rollout import Problem, Sampler, noise_of
 from trimtab.schedules import Fixed, Periodic, Stepwise
 from trimtab.schedules.measured import measured
 
@@ -106,12 +104,8 @@ def loop_stability(constraint: Constraint | None, stepwise: Rollout, samples: in
 
 
 def first_samples(problem: Problem) -> Problem:
-    """Return the problem of the first few samples, in whole groups."""
-    rows = torch.arange(min(_TRIED, len(problem)))
-    if problem.groups is not None:
-        of_row = problem.groups.of_row
-        rows = (of_row <= of_row[rows].max()).nonzero().squeeze(1)
-    return problem.take(rows)
+    """Return the problem of the first few samples."""
+    return problem.take(torch.arange(min(_TRIED, len(problem))))
 
 
 def nudged(problem: Problem) -> Problem:
@@ -256,12 +250,10 @@ class Effects:
 
 
 def correction_effects(run: RunBatch, alone: Rollout, stepwise: Rollout, distance: Distance) -> Effects:
-    """Correct every sample, or group, once at a random step, and compare with the terminal rollout."""
-    groups, alone, stepwise = alone.groups, alone.grouped(), stepwise.grouped()
+    """Correct every sample once at a random step, and compare with the terminal rollout."""
 
     def to_go(record: Rollout) -> Tensor:
-        apart = endpoint_distance(record, stepwise, distance).cpu().double()
-        return apart if groups is None else groups.together(apart)
+        return endpoint_distance(record, stepwise, distance).cpu().double()
 
     T, n = alone.defects.shape
     T -= int(alone.closing_rule == "paid")  # the last step corrects all samples
@@ -270,7 +262,7 @@ def correction_effects(run: RunBatch, alone: Rollout, stepwise: Rollout, distanc
     # one stratum of the steps per sample, so that few samples cover all steps
     place = torch.randperm(n, generator=generator) + torch.rand(n, generator=generator)
     step = (place / n * T).long().clamp(max=T - 1)
-    once = run(measured(Fixed((steps[:, None] == step).to(alone.projected.device)))).grouped()
+    once = run(measured(Fixed((steps[:, None] == step).to(alone.projected.device))))
     gain = (alone.residuals - once.residuals).cpu().double()[:T]
     lag = step + steps[:T, None]  # (T, n): the step k after the correction
     left = torch.where(lag < T, gain.gather(0, lag.clamp(max=T - 1)), torch.nan)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from trimtab.advice.figure import comparison_figure
@@ -17,19 +16,16 @@ from trimtab.advice.trials import FAR
 from trimtab.calibration.collect import check_schedule_is_used, rollout_marks
 from trimtab.core.budget import PerBatch, PerSample, corrections
 from trimtab.core.checks import check_bool, check_type
-from trimtab.core.distributions import Fidelity, compare_samples
-from trimtab.core.groups import Groups
 from trimtab.core.metrics import Distance, endpoint_distance, euclidean, nepe, path_error
-from trimtab.loop.rollout import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Closing, Rollout
-from trimtab.core.repeatable import as_record
-from trimtab.loop.runner import BatchRunner, Engine, open_runner, prefetch
-from trimtab.core.repeatable import RunBatch, check_repeatable
+from trimtab.core.repeatable import RunBatch, as_record, check_repeatable
 from trimtab.core.schedule import Schedule, as_schedule
 from trimtab.core.statistics import Summary, summarize
 from trimtab.core.view import StepView
+from trimtab.loop.rollout import Problem
+from trimtab.loop.runner import BatchRunner, Engine, open_runner, prefetch
 from trimtab.prices import Plan, Price, Thresholds
 from trimtab.schedules import Periodic, Stepwise, Terminal, Window
 from trimtab.schedules.measured import measured
@@ -50,9 +46,8 @@ class Compared:
         budget: The corrections it was given; None for a schedule with a budget of its own.
         projections: Paid for per sample, the closing one included.
         iterations: Solver iterations per sample; 0 if they are not counted.
-        values: By name, a measure of every sample, (n,): the quality, "endpoint", "nepe". For groups, their means.
+        values: By name, a measure of every sample, (n,): the quality, "endpoint", "nepe".
         landing: The defect of the last proposal of every sample, (n,).
-        fidelity: Its final samples as a distribution, if there is something to compare with.
         clusters: The seed of every sample, (n,), if known: repeated seeds count once.
     """
 
@@ -62,11 +57,10 @@ class Compared:
     iterations: float
     values: Mapping[str, Tensor]
     landing: Tensor
-    fidelity: Fidelity | None
     clusters: Tensor | None = None
 
     def mean(self, measure: str) -> Summary:
-        """Return the mean of a measure with its interval; samples, or groups, that are NaN are left out."""
+        """Return the mean of a measure with its interval; samples that are NaN are left out."""
         return summarize(self.values[measure], self.clusters)
 
     @property
@@ -84,8 +78,7 @@ class Comparison:
         rows: One for each schedule at each budget.
         measures: Names of what was measured.
         n_steps: T.
-        n: Number of independent samples: distinct seeds, or groups.
-        units: What `n` counts: "samples" or "groups".
+        n: Number of independent samples: distinct seeds.
         repeated: Number of samples whose seed was there already.
     """
 
@@ -93,7 +86,6 @@ class Comparison:
     measures: tuple[str, ...]
     n_steps: int
     n: int
-    units: str = "samples"
     repeated: int = 0
 
     def __getitem__(self, key: tuple[str, int | None]) -> Compared:
@@ -122,14 +114,9 @@ class Comparison:
             raise ValueError(f"measure must be one of {', '.join(self.measures)}: got {measure!r}")
         return comparison_figure(self, measure or self.measures[0], None if path is None else Path(path))
 
-    @property
-    def _with_distributions(self) -> bool:
-        return any(row.fidelity is not None for row in self.rows)
-
     def _head(self) -> tuple[str, ...]:
         iterations = ("iterations",) if self.iterates else ()
-        distribution = ("distribution",) if self._with_distributions else ()
-        return ("schedule", "projections", *iterations, *self.measures, "landing", *distribution)
+        return ("schedule", "projections", *iterations, *self.measures, "landing")
 
     def _cells(self) -> list[tuple[str, ...]]:
         cells = []
@@ -138,24 +125,21 @@ class Comparison:
             values = [_shown(row.mean(measure)) for measure in self.measures]
             far = f" ({len(row.far)} far)" if len(row.far) else ""
             landing = f"{float(row.landing.median()):.3g}{far}"
-            p = ("" if row.fidelity is None else f"p = {row.fidelity.p:.2g}",) if self._with_distributions else ()
-            cells.append((row.name, f"{row.projections:.1f}", *iterations, *values, landing, *p))
+            cells.append((row.name, f"{row.projections:.1f}", *iterations, *values, landing))
         return cells
 
     def _note(self) -> str:
-        counted = self.units if self.n > 1 else self.units.removesuffix("s")
+        counted = "samples" if self.n > 1 else "sample"
         note = f"{self.n} {counted}, T = {self.n_steps}, paired by seed; 95% intervals in brackets."
         note += f" {self.repeated} samples with repeated seeds count once." if self.repeated else ""
         means = [row.mean(measure) for row in self.rows for measure in self.measures]
         if any(mean.n > 1 and not mean.reliable for mean in means):
-            note += f" [?]: too few {self.units}, or a few of them hold most of the spread."
+            note += " [?]: too few samples, or a few of them hold most of the spread."
         if any(len(row.far) for row in self.rows):
             note += f" far: samples that land {FAR:.0f} times farther from feasible than usual."
         for name in self.measures:
             if any(bool(row.values[name].isinf().any()) for row in self.rows):
-                note += (
-                    f" {name} is infinite for some {self.units}, which decide its mean: give a large number instead."
-                )
+                note += f" {name} is infinite for some samples, which decide its mean: give a large number instead."
         return note
 
     def __str__(self) -> str:
@@ -165,8 +149,7 @@ class Comparison:
         lines = [
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
         ]
-        chance = " p: how often final samples would be as far from the reference by chance."
-        return "\n".join([*lines, "", self._note() + (chance if self._with_distributions else "")])
+        return "\n".join([*lines, "", self._note()])
 
     def __repr__(self) -> str:
         """Return a one-line summary."""
@@ -179,7 +162,6 @@ def compare(
     budgets: Iterable[int | float] = (0.25,),
     *,
     quality: Quality | Callable[..., Any] | None = None,
-    reference: Source | Any = None,
     distance: Distance | None = None,
     closing: Closing = "paid",
     check: bool = True,
@@ -198,8 +180,6 @@ def compare(
         budgets: Counts or fractions of T, the closing projection included.
         quality: A measure of final samples besides the distance to full projection ("endpoint") and the normalised
             path error ("nepe").
-        reference: For a comparison of distributions: a problem or a `run` for other seeds, which is then fully
-            projected, or samples. Not for groups, whose rows are not independent samples.
         distance: Between states; that of the problem, or Euclidean, if not given.
         closing: How rollouts of a problem end; see `Corrector`. A loop has that of its corrector.
         check: Whether to run the first batch twice and check that both are the same.
@@ -209,9 +189,9 @@ def compare(
 
     Example:
         >>> import trimtab as tt
-        >>> domain = tt.domain("so3", n_steps=20)
-        >>> price = tt.calibrate(domain.problem(range(1000, 1016)), method="dp", objective="path")
-        >>> found = compare(domain.problem(range(8)), {"dp": price}, [0.25])
+        >>> from trimtab.examples import problem
+        >>> price = tt.calibrate(problem(range(1000, 1016), n_steps=20), method="dp", objective="path")
+        >>> found = compare(problem(range(8), n_steps=20), {"dp": price}, [0.25])
         >>> [(row.name, row.projections) for row in found.rows]
         [('terminal', 1.0), ('stepwise', 20.0), ('periodic', 5.0), ('window', 5.0), ('dp', 5.0)]
     """
@@ -248,49 +228,35 @@ def compare(
             _named(judge.values(terminal.final, problem))  # an evaluator that fails should fail now
         wanted = _wanted(schedules, budgets, T)
         tell.batch(2 if check else 1)
-        tell.expect(len(wanted) + 1 + int(other is not None))
+        tell.expect(len(wanted) + 1)
         prefetch(run, [schedule for _, _, schedule in wanted])
         tell("stepwise")
         full = as_record(run(measured(Stepwise())))
         check_schedule_is_used(terminal, full)
         tell.batch()
-        against = reference
-        if other is not None:
-            tell("full projection on other seeds")
-            against = as_record(other(Stepwise()), "the reference must return the record of its run, corrector.rollout")
-            tell.batch()
         ends = path_error(full).double(), path_error(terminal).double()
-        seeds = terminal.seeds if groups is None else None
-        clusters = None if seeds is None else seeds.cpu()
-        shift: list[float] = []
+        clusters = None if terminal.seeds is None else terminal.seeds.cpu()
 
         def judged(name: str, budget: int | None, record: Rollout) -> Compared:
             values = {} if judge is None else _named(judge.values(record.final, problem))
             values["endpoint"] = endpoint_distance(record, full, apart).double().cpu()
             values["nepe"] = nepe(path_error(record).double(), *ends).cpu()
-            if groups is not None:
-                values = {measure: _means(each, groups) for measure, each in values.items()}
-            fidelity = None
-            if against is not None:
-                fidelity = compare_samples(record, against, shift=shift[0] if shift else None)
-                shift[:] = [fidelity.shift]
             paid, iterations = (one.double().mean().item() for one in (record.paid, record.all_iterations))
-            return Compared(name, budget, paid, iterations, values, record.landing.cpu(), fidelity, clusters)
+            return Compared(name, budget, paid, iterations, values, record.landing.cpu(), clusters)
 
         rows = [judged("terminal", None, terminal), judged("stepwise", None, full)]
         for name, budget, schedule in wanted:
             tell(f"{name} {budget or ''}".strip())
             rows.append(judged(name, budget, as_record(run(schedule))))
             tell.batch()
-    rows_run = terminal.projected.shape[1]
-    n, units = (rows_run, "samples") if groups is None else (groups.n, "groups")
+    n = terminal.projected.shape[1]
     distinct = n if clusters is None else len(set(clusters.tolist()))
-    return Comparison(tuple(rows), tuple(rows[0].values), T, distinct, units, n - distinct)
+    return Comparison(tuple(rows), tuple(rows[0].values), T, distinct, n - distinct)
 
 
 def _check_unused(schedules: Mapping[str, Any], terminal: Rollout) -> None:
     """Raise if a price was calibrated on these rollouts, recognised by their defects since a loop may have no seeds."""
-    ours = set(rollout_marks(terminal.grouped().defects))
+    ours = set(rollout_marks(terminal.defects))
     for name, schedule in schedules.items():
         made_for = getattr(getattr(schedule, "price", schedule), "made_for", {})
         same = len(ours.intersection(made_for.get("rollouts", ())))
@@ -319,12 +285,6 @@ def _named(values: dict[str, Tensor]) -> dict[str, Tensor]:
                 f"Quality(measure, name='my {name}')"
             )
     return values
-
-
-def _means(values: Tensor, groups: Groups) -> Tensor:
-    """Return the mean over each group of the values that are not NaN, (n,) to (G,)."""
-    known = ~values.isnan()
-    return groups.means(torch.where(known, values, 0.0)) / groups.means(known.double())
 
 
 def _check_names(schedules: object, budgets: object) -> None:

@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor
 
 from trimtab.advice.checks import (
     Stability,
@@ -32,15 +31,14 @@ from trimtab.core.arrays import Form
 from trimtab.core.checks import check_callable, check_number, check_positive, unknown
 from trimtab.core.constraint import Constraint, check_constraint
 from trimtab.core.metrics import Distance, distinct_seeds, euclidean, top_mass
-from trimtab.loop.rollout import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Rollout
-from trimtab.core.repeatable import as_record
-from trimtab.loop.runner import BatchRunner, Engine, open_runner
-from trimtab.core.repeatable import RunBatch
+from trimtab.core.repeatable import RunBatch, as_record
 from trimtab.core.schedule import Schedule
 from trimtab.core.statistics import Summary, ratio, summarize
+from trimtab.loop.rollout import Problem
+from trimtab.loop.runner import BatchRunner, Engine, open_runner
 from trimtab.prices import Plan, Price, Thresholds
 from trimtab.schedules import Terminal, Window
 from trimtab.schedules.measured import measured
@@ -50,7 +48,7 @@ __all__ = ["FEWEST_FOR_ADVICE", "WORTHWHILE", "advise", "check_projection_unit"]
 Source = Problem | RunBatch
 
 FEWEST_FOR_ADVICE = 16
-"""Fewest samples, or groups, for advice."""
+"""Fewest samples for advice."""
 
 WORTHWHILE = 0.1
 """Share of the cost of stepwise correction: below it, projecting at every step is simpler and as good."""
@@ -123,9 +121,8 @@ def advise(
         say: The former name of `progress`.
 
     Example:
-        >>> import trimtab as tt
-        >>> problem = tt.domain("terrain-ridge", n_steps=24).problem(range(1000, 1064))
-        >>> advice = advise(problem, objective="path", tolerance=0.3, cost="projections")
+        >>> from trimtab.examples import problem
+        >>> advice = advise(problem(range(1000, 1064), n_steps=24), objective="path", tolerance=0.3, cost="projections")
         >>> advice.loss.mean <= 0.3, advice.saving.mean > 0.1
         (True, True)
     """
@@ -284,9 +281,6 @@ def _answer(
     shares = [0.0 if chosen is at.stepwise else 1 - chosen.cost(unit) / max(at.stepwise.cost(unit), 1e-300)]
     if confirmed is not None and again is not None:
         shares.append(1 - confirmed.cost(unit) / max(again.stepwise.cost(unit), 1e-300))
-    samples = None
-    if again is not None and at.alone.groups is None and chosen.name in search.finals:
-        samples = search.finals[chosen.name], again.reference.final
     spent = at.spent[unit] + (0 if again is None else again.spent[unit])
     each = at.terminal if not search.thorough else at.stepwise  # the paper's rule is calibrated by uncorrected rollouts
     spent += search.calibration_batches * parts.calibrated * each.cost(unit)
@@ -300,7 +294,6 @@ def _answer(
         fresh=0 if confirmed is None or again is None else again.gain.n,
         repeated=parts.repeated,
         batch=at.n,
-        grouped=at.alone.groups is not None,
         gain=at.gain,
         full=float(at.full.nanmean()),
         terminal=at.terminal,
@@ -317,7 +310,6 @@ def _answer(
         iterates=at.iterates,
         effects=effects,
         stability=stability,
-        samples=samples,
         turnable=goal.to_full
         and goal.distance is euclidean
         and tuple(getattr(at.alone.final, "shape", ()))[2:] == (3,),
@@ -384,17 +376,15 @@ class _Parts:
             finals = zip(ours.leaves(self.first.final), theirs.leaves(alone.final), strict=True)
             if torch.equal(self.first.defects, alone.defects) and all(torch.equal(a, b) for a, b in finals):
                 raise ValueError("the two runs are the same rollouts; measuring needs other seeds than calibrating")
-        _check_count(2 * min(_units(self.first), _units(alone)), alone.groups is not None, alone.n_steps)
+        _check_count(2 * min(self.first.defects.shape[1], alone.defects.shape[1]), alone.n_steps)
 
 
 def _parts(source: Source, held_out: Source | None, fresh: Source | None, runner: BatchRunner, given: bool) -> _Parts:
     """Return the parts that calibrate, choose and measure: shares of the seeds, or the functions that run the loop."""
     if isinstance(source, Problem):
         problem = distinct(source)
-        grouped = problem.groups is not None
-        count = len(problem) if problem.groups is None else problem.groups.n
-        _check_count(count, grouped, source.n_steps)
-        shares = _shares(count, given)
+        _check_count(len(problem), source.n_steps)
+        shares = _shares(len(problem), given)
         problems = split(problem, shares)
         runs = [None if one is None else runner.runs(one) for one in problems]
         parts = _Parts(runs, problems, source.n_steps)
@@ -409,18 +399,18 @@ def _parts(source: Source, held_out: Source | None, fresh: Source | None, runner
     assert each[0] is not None
     first = as_record(each[0](measured(Terminal())))
     parts = _Parts(each, [None] * 3, first.n_steps)
-    parts.first, parts.calibrated = first, _units(first)
+    parts.first, parts.calibrated = first, first.defects.shape[1]
     return parts
 
 
 def distinct(problem: Problem) -> Problem:
-    """Return the problem with every seed once; groups stay as they are."""
+    """Return the problem with every seed once."""
     rows = distinct_seeds(problem.seeds)
-    return problem if len(rows) == len(problem) or problem.groups is not None else problem.take(rows)
+    return problem if len(rows) == len(problem) else problem.take(rows)
 
 
 def _shares(count: int, given: bool) -> tuple[int, int, int]:
-    """Return how many samples, or groups, calibrate, choose and measure."""
+    """Return how many samples calibrate, choose and measure."""
     if count < _FEWEST_FOR_FRESH:
         return (0 if given else count // 2), (count if given else count - count // 2), 0
     calibrating = 0 if given else max(FEWEST_FOR_ADVICE // 2, count // 4)
@@ -429,13 +419,11 @@ def _shares(count: int, given: bool) -> tuple[int, int, int]:
 
 
 def split(problem: Problem, shares: Sequence[int]) -> list[Problem | None]:
-    """Return problems of so many samples, or groups, each; None for 0."""
-    unit = torch.arange(len(problem)) if problem.groups is None else problem.groups.of_row.cpu()
+    """Return problems of so many samples each; None for 0."""
     parts: list[Problem | None] = []
     start = 0
     for share in shares:
-        rows: Tensor = ((unit >= start) & (unit < start + share)).nonzero().squeeze(1)
-        parts.append(problem.take(rows) if share else None)
+        parts.append(problem.take(torch.arange(start, start + share)) if share else None)
         start += share
     return parts
 
@@ -484,13 +472,12 @@ def _check_loop(source: object, held_out: object, fresh: object, constraint: obj
         check_callable(nudge, "nudge", "nudge(schedule, size)")
 
 
-def _check_count(count: int, grouped: bool, n_steps: int) -> None:
+def _check_count(count: int, n_steps: int) -> None:
     least = FEWEST_FOR_ADVICE
     if count < least:
-        what, enough = (
-            ("groups", f"the seeds of {least} groups") if grouped else ("distinct rollouts", f"{least} seeds")
+        raise ValueError(
+            f"{count} distinct rollouts are too few to advise on; give at least {least} seeds, better 64 or more"
         )
-        raise ValueError(f"{count} {what} are too few to advise on; give at least {enough}, better 64 or more")
     if n_steps < _FEWEST_STEPS:
         raise ValueError(
             f"a sampler of {n_steps} steps leaves nothing to schedule: project at every step (advice needs at "

@@ -7,7 +7,6 @@ import textwrap
 from typing import Any
 
 from trimtab.advice.trials import FAR, Finding, Measured, Trial
-from trimtab.core.distributions import compare_samples
 from trimtab.core.statistics import Summary, paired, ratio, tail_share, verdict
 
 __all__ = ["FAILURE_MODES", "findings_of", "words_of"]
@@ -73,8 +72,8 @@ def _loss(advice: Any) -> str:
     if math.isnan(lost.mean):
         why = "samples have no measure" if m.gain.mean > 0 else "full projection gains nothing"
         return f"Loss: there is no share to give, because {why}."
-    where = f"on {n} fresh {m.units}" if m.fresh else f"on {n} {m.units}"
-    where = f"on {lost.n} {m.units}, {n} of them fresh" if m.fresh and lost.n > n else where
+    where = f"on {n} fresh rollouts" if m.fresh else f"on {n} rollouts"
+    where = f"on {lost.n} rollouts, {n} of them fresh" if m.fresh and lost.n > n else where
     text = f"Loss, by {goal.measure}: {lost} {where}"
     if not lost.reliable:
         text += f"; {_cannot(lost, m)}"
@@ -93,7 +92,7 @@ def _loss(advice: Any) -> str:
 
 def _cannot(lost: Summary, m: Measured) -> str:
     return (
-        f"an interval cannot be given with {lost.n} {m.units}, because one of them makes up {lost.top_share:.0%} of "
+        f"an interval cannot be given with {lost.n} rollouts, because one of them makes up {lost.top_share:.0%} of "
         "the spread"
     )
 
@@ -147,7 +146,7 @@ def _candidate(m: Measured, trial: Trial, width: int) -> str:
 
 
 def _measured_on(m: Measured, chosen: Trial) -> str:
-    text = f"Chosen on {m.held_out} {m.units}"
+    text = f"Chosen on {m.held_out} rollouts"
     if m.given:
         text += ", with a price made earlier"
     elif m.calibrated:
@@ -155,14 +154,14 @@ def _measured_on(m: Measured, chosen: Trial) -> str:
     text += f", measured once more on {m.fresh} that chose nothing" if m.fresh else ""
     text += f"; {m.batches} batches in all"
     text += f", paid back after {m.paid_back:.3g} samples" if math.isfinite(m.paid_back) else ""
-    text += f". Intervals are 95%, bootstrapped over {m.units}"
+    text += ". Intervals are 95%, bootstrapped over rollouts"
     text += " and left out if a few of them hold most of the spread."
     if not m.fresh and chosen not in (m.terminal, m.stepwise):
         text += " The choice was made on the same rollouts, so its loss is optimistic: measure it on other seeds."
     if m.repeated:
         text += f" {m.repeated} samples with repeated seeds were left out."
     if m.held_out < 16:
-        text += f" {m.held_out} is few: give 64 {'groups' if m.grouped else 'seeds'} or more."
+        text += f" {m.held_out} is few: give 64 seeds or more."
     return text
 
 
@@ -185,9 +184,6 @@ def _plain(value: Summary) -> str:
 def findings_of(m: Measured, chosen: Trial) -> tuple[Finding, ...]:
     """Return answers and failure modes, in the order a person would ask."""
     found = [_reference(m), _turned(m), _broken(m), _chaos(m), _landing(chosen, m)]
-    if m.samples is not None:
-        words = compare_samples(*m.samples).words()
-        found.append(Finding("distribution", False, f"As a distribution, the final samples {words}."))
     found += [_yours(m), _tails(m), _concentration(m), _lasting(m), _alignment(m), _stability(m)]
     found.append(_price_of_projection(m))
     if m.constant:
@@ -240,7 +236,7 @@ def _broken(m: Measured) -> Finding | None:
         return None
     why = f" ({m.broken})" if m.broken else ""
     text = (
-        f"The quality gave no number for up to {missing} of {m.held_out} {m.units} of a batch{why}; they are left out."
+        f"The quality gave no number for up to {missing} of {m.held_out} rollouts of a batch{why}; they are left out."
     )
     return Finding("quality-failed", True, text)
 
@@ -250,7 +246,7 @@ def _chaos(m: Measured) -> Finding | None:
         return None
     text = (
         f"Two rollouts a hair apart at the start are {m.stability.divergence:.0f} times as far apart at the end: "
-        "distances between final states say nothing here. Go by a quality, or compare distributions."
+        "distances between final states say nothing here. Go by a quality, or compare sets of samples."
     )
     return Finding("chaotic-rollout", True, text)
 
@@ -285,9 +281,9 @@ def _tails(m: Measured) -> Finding | None:
     trial = max(unknown, key=lambda one: one.budget)
     lost = (trial.measured - m.stepwise.measured).clamp(min=0)
     few = max(1, m.held_out // 16)
-    makes = f"{few} of {m.held_out} {m.units} " + ("makes" if few == 1 else "make")
+    makes = f"{few} of {m.held_out} rollouts " + ("makes" if few == 1 else "make")
     text = (
-        f"A few {m.units} decide: with {trial.name}, {makes} up {tail_share(lost, few / len(lost)):.0%} of the loss. "
+        f"A few rollouts decide: with {trial.name}, {makes} up {tail_share(lost, few / len(lost)):.0%} of the loss. "
         "More seeds show how rare they are. By the distance to full projection, a sample that ends elsewhere counts as "
         "lost though it may be as good: a quality decides that."
     )

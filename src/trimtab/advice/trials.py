@@ -22,16 +22,15 @@ from trimtab.calibration.collect import check_schedule_is_used, same_batch
 from trimtab.core.budget import PerBatch
 from trimtab.core.constraint import Constraint
 from trimtab.core.metrics import Distance, measured_distance, nepe, path_error
-from trimtab.loop.rollout import Problem
 from trimtab.core.progress import Progress
 from trimtab.core.quality import Quality
 from trimtab.core.record import Rollout
-from trimtab.core.repeatable import as_record
-from trimtab.core.repeatable import RunBatch, check_repeatable
-from trimtab.loop.runner import Runs
+from trimtab.core.repeatable import RunBatch, as_record, check_repeatable
 from trimtab.core.schedule import ByIteration, Schedule
 from trimtab.core.statistics import Signs, Summary, count_signs, paired, ratio
 from trimtab.core.view import StepView
+from trimtab.loop.rollout import Problem
+from trimtab.loop.runner import Runs
 from trimtab.prices import Plan, Price, Thresholds
 from trimtab.schedules import Inexact, Periodic, Stepwise, Terminal, Window
 from trimtab.schedules.measured import measured
@@ -114,7 +113,7 @@ class Trial:
     way: Way  # when and how
     budget: int  # corrections per sample
     schedule: Schedule  # the schedule
-    measured: Tensor  # the measure of each sample or group, (n,), lower is better
+    measured: Tensor  # the measure of each sample, (n,), lower is better
     loss: Summary  # the share of full projection's gain that is lost: 0 is full projection, 1 is terminal projection
     excess: Summary  # the mean of `measured` minus that of full projection, in the unit of the measure
     worse: Signs  # in how many samples it is better and worse than full projection
@@ -173,8 +172,7 @@ class Evaluation:
         check_schedule_is_used(self.alone, self.reference)
         self.n = self.alone.defects.shape[1]
         self.looks_project = self.alone.calls["defect"] == 0  # a defect that projects is counted as a projection
-        seeds = self.alone.seeds if self.alone.groups is None else None
-        self.clusters = None if seeds is None else seeds.cpu()
+        self.clusters = None if self.alone.seeds is None else self.alone.seeds.cpu()
         self.ends = path_error(self.reference).double(), path_error(self.alone).double()
         self.full, self.closed = self.measure(self.reference), self.measure(self.alone)
         self.gain = paired(self.closed, self.full, self.clusters)
@@ -242,7 +240,7 @@ class Evaluation:
         return other, run.runner.runs(other, role, **options)
 
     def measure(self, run: Rollout) -> Tensor:
-        """Return the measure of each sample or group, (n,), lower is better; NaN if the quality failed."""
+        """Return the measure of each sample, (n,), lower is better; NaN if the quality failed."""
         goal = self.goal
         if goal.quality is not None:
             found = self._quality(goal.quality, run)
@@ -255,7 +253,7 @@ class Evaluation:
                 f"{goal.measure} is infinite for {int(found.isinf().sum())} of {len(found)} samples, so a mean over "
                 "them says nothing; give a large number instead"
             )
-        return found if run.groups is None else run.groups.means(found)
+        return found
 
     def _quality(self, quality: Quality, run: Rollout) -> Tensor:
         if not self._tried:
@@ -329,7 +327,6 @@ class Search:
         self.trials: dict[tuple[Way, int], Trial] = {}
         self.efforts: list[Trial] = []
         self.few: dict[str, int] = {}  # cheaper projections that stop early, and after how many iterations
-        self.finals: dict[str, Any] = {}
         self.given: Kind | None = None
         self.prices: dict[str, Price] = {}
         self.calibration_batches = 0
@@ -366,7 +363,7 @@ class Search:
         first = {way: self.trial(way, self._budget_at(way, level)) for way in ways}
         by_loss = sorted(ways, key=lambda way: goal.lost(first[way]).mean)
         best = by_loss[0]
-        if best.kind == "adaptive" and self.at.alone.groups is None:
+        if best.kind == "adaptive":
             shared = best._replace(shared=True)
             self.trial(shared, first[best].budget)
             by_loss.insert(0, shared)
@@ -384,7 +381,7 @@ class Search:
     def _try_efforts(self) -> None:
         """Try cheaper projections or a few iterations at every step until one reaches the goal; needs a problem."""
         at, problem = self.at, self.at.problem
-        if problem is None or at.alone.groups is not None:
+        if problem is None:
             return
         variants: dict[str, Any] = dict(problem.constraint.cheaper())
         self.few = {how: int(one.iterations) for how, one in variants.items() if _stops_early(one)}
@@ -478,8 +475,7 @@ class Search:
             schedule = self.schedule(way, budget)
             at.progress(f"{way.named(budget)} of {at.n_steps}")
             run = at.run(schedule, way.how)
-            found = self.trials[way, budget] = at.judge(way, budget, schedule, run)
-            self.finals[found.name] = run.final
+            self.trials[way, budget] = at.judge(way, budget, schedule, run)
         return self.trials[way, budget]
 
     def most(self, way: Way) -> int:
@@ -618,12 +614,11 @@ class Measured:
     goal: Goal  # what was asked for
     unit: Cost  # the cost that decided: seconds, projections, or iterations if the solver iterates
     n_steps: int  # T
-    calibrated: int  # number of seeds, or groups, that calibrated; 0 if a price was given or none was needed
-    held_out: int  # number of seeds, or groups, that chose
-    fresh: int  # number of seeds, or groups, that chose nothing and measured the recommendation; 0 if there were none
+    calibrated: int  # number of seeds that calibrated; 0 if a price was given or none was needed
+    held_out: int  # number of seeds that chose
+    fresh: int  # number of seeds that chose nothing and measured the recommendation; 0 if there were none
     repeated: int  # number of samples left out because their seed was there already
     batch: int  # number of samples in the batch that chose
-    grouped: bool  # whether samples are decided on in groups
     gain: Summary  # by how much full projection is better than terminal projection
     full: float  # mean of the measure with full projection
     terminal: Trial  # the trial that projects once, at the end
@@ -640,18 +635,11 @@ class Measured:
     iterates: bool  # whether the solver iterates
     effects: Effects | None  # what single corrections did; None if timing makes no difference
     stability: Stability  # of the projection and the rollout
-    # the recommended final samples, and those of full projection on fresh seeds; None if there are none
-    samples: tuple[Any, Any] | None
     turnable: bool  # whether states look like point sets, (n, m, 3), whose distance depends on how they are turned
     batches: int  # number of batches that were run
     paid_back: float  # number of samples after which the advice has saved what it cost; inf if it saves nothing
     given: bool = False  # whether the price was made earlier
     broken: str = ""  # the error of the quality, if it failed on the way
-
-    @property
-    def units(self) -> str:
-        """Return the word for what is counted: a group counts once, since its rows are not independent."""
-        return "groups" if self.grouped else "rollouts"
 
     @property
     def everything(self) -> list[Trial]:

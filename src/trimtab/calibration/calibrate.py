@@ -19,13 +19,12 @@ from trimtab.calibration.cost import calibration_cost
 from trimtab.core.budget import Budget
 from trimtab.core.checks import check_bool, check_callable, unknown
 from trimtab.core.metrics import Distance, summary
-from trimtab.loop.rollout import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.record import Closing
+from trimtab.loop.rollout import Problem
 from trimtab.loop.runner import BatchRunner, Engine, open_runner
-from trimtab.core.repeatable import RunBatch
-from trimtab.prices.objective import Objective, describe, objective_weights
 from trimtab.prices.learner import Traces, warn_of_path_error
+from trimtab.prices.objective import Objective, describe, objective_weights
 from trimtab.prices.plan import planned_masks
 from trimtab.prices.price import Plan, Price, Thresholds
 from trimtab.prices.program import solve

@@ -120,7 +120,7 @@ class NonlinearInequality(Constraint):
         if not len(x):
             return no_improvement(x)
         y, rows = x.detach().flatten(1), torch.arange(len(x), device=x.device)
-        c, jacobian = conditions.values(y, rows), conditions.jacobian(y, rows)
+        c, jacobian = conditions.linearised(y, rows)
         equal = stacked.are_equations(c)
         first, multipliers, weight = state or (y, torch.zeros_like(c), torch.full_like(y[:, 0], _FIRST_WEIGHT))
 

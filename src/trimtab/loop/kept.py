@@ -22,9 +22,9 @@ from trimtab._version import __version__
 from trimtab.core.arrays import Form, plain_tree, state_of
 from trimtab.core.checks import EngineError
 from trimtab.core.files import UNUSABLE, as_path, read_json, write_atomically
-from trimtab.loop.rollout import Problem
 from trimtab.core.record import Rollout
 from trimtab.core.repeatable import RunBatch, differing
+from trimtab.loop.rollout import Problem
 
 try:  # it takes functions apart that are defined in place, as in a notebook
     import cloudpickle as by_value

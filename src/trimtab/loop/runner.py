@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 import torch
 
 from trimtab.core.checks import EngineError
-from trimtab.loop.rollout import Problem
 from trimtab.core.processes import Processes
 from trimtab.core.record import Rollout
 from trimtab.core.repeatable import Batch, RunBatch, run_batch
 from trimtab.core.schedule import Schedule
 from trimtab.loop.kept import KeptBatches, by_value, name_of
+from trimtab.loop.rollout import Problem
 
 __all__ = ["BatchRunner", "Engine", "Runs", "open_runner", "prefetch"]
 

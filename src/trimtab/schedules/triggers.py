@@ -197,7 +197,7 @@ class AboveNoise(FrozenSchedule):
     def from_stepwise(cls, run: Rollout, *, quantile: float = 0.95, budget: Budget = 1.0) -> AboveNoise:
         """Take thresholds from a stepwise rollout, whose defects are those of one update of a feasible state.
 
-        The threshold of a step is a quantile over the samples, or groups.
+        The threshold of a step is a quantile over the samples.
         """
         hint = "give corrector.rollout of a run with Stepwise()"
         check_type(run, Rollout, "the run of AboveNoise.from_stepwise", hint)

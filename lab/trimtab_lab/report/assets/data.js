@@ -17,12 +17,15 @@ const LOOKS = { // colours that suit both themes, and dashes; words and all othe
   'adaptive:dp': { colour: '--c-dp', dash: '9 3 2 3' },
   trimtab: { colour: '--c-trimtab', dash: '5 3' },
   planned: { colour: '--c-planned', dash: '10 2 2 2' },
+  first: { colour: '--c-first', dash: '1 2' },
+  window: { colour: '--c-window', dash: '8 2' },
   hindsight: { colour: '--c-hindsight', dash: '1 3' },
 };
 const METRICS = {
   nepe: { label: 'NEPE', unit: 'normalised excess path error' },
   endpoint: { label: 'endpoint distance', unit: 'distance of the final state to the stepwise one' },
   path_error: { label: 'path error', unit: 'residual defects summed over the path' },
+  iterations: { label: 'solver iterations', unit: 'iterations of the solver for one sample, the closing projection included' },
   achieved_budget: { label: 'achieved budget', unit: IN_ITERATIONS ? 'share of full projection’s iterations that were spent' : 'share of the steps that were projected' },
 };
 const metricLabel = (metric) => METRICS[metric]?.label ?? metric.replaceAll('_', ' '); // a domain's own measures are named by it
@@ -56,7 +59,7 @@ const firstSchedule = () => (scheduleOf(PAGE.open?.schedule) ?? scheduleOf('adap
 const comparedKey = (chosen) => (BASELINES.includes(chosen) ? firstSchedule() : chosen);
 
 /* A synthetic domain may be there with several kinds of dynamics: the same base, one kind shown at a time. */
-const KNOWN_DYNAMICS = { langevin: 'Langevin', flow: 'constant speed', ramp: 'ramp', replica: 'replica' };
+const KNOWN_DYNAMICS = { langevin: 'Langevin', flow: 'constant speed', ramp: 'ramp', replica: 'replica', sphere: 'on a sphere' };
 const dynamicsOf = (name) => PAGE.domains?.[name]?.dynamics ?? null;
 const baseOf = (name) => PAGE.domains?.[name]?.base ?? name;
 const DYNAMICS = unique(DOMAINS.map(dynamicsOf).filter((kind) => kind !== null));

@@ -13,8 +13,8 @@ from scipy import stats
 import free
 import trimtab as tt
 from cases import Sphere, Walk
-from trimtab.core import distributions
-from trimtab.core.distributions import (
+from trimtab_lab import distributions
+from trimtab_lab.distributions import (
     compare_samples,
     energy_distance,
     energy_excess,
