@@ -36,7 +36,8 @@ class Rule:
     Attributes:
         name: Its name in tables and files.
         make: `make(system, budget)` returns a schedule, a `Changed`, or a `Learner` for the line; `budget` is a share
-            of full projection. It may learn from `system.calibrating`, and raises `NotApplicable` where it has no meaning.
+            of full projection. It may learn from `system.calibrating`, and raises `NotApplicable` where it means
+            nothing.
         source: Where a published constant was read, and what was left out.
         by_budget: False if the rule costs what it costs, whatever the budget: it is then run once.
     """
@@ -193,15 +194,15 @@ _ALL = (
     Rule(
         "CDIM",
         _noise_test,
-        "while the residual is more than noise explains (arXiv 2411.00359, public code and paper); measured here by the "
-        "0.95 quantile of the defects of full projection",
+        "while the residual is more than noise explains (arXiv 2411.00359, public code and paper); measured here by "
+        "the 0.95 quantile of the defects of full projection",
         by_budget=False,
     ),
     Rule(
         "Boltz",
         _gradients("20 iterations"),
-        "20 gradient steps at every step (boltz 2.2.1, public code: num_gd_steps); of its terms' intervals only those of "
-        "1 apply to one molecule",
+        "20 gradient steps at every step (boltz 2.2.1, public code: num_gd_steps); of its terms' intervals only those "
+        "of 1 apply to one molecule",
         by_budget=False,
     ),
     Rule(

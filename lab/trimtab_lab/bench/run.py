@@ -215,7 +215,8 @@ def _said(facts: Mapping[str, Any]) -> str:
     if "skipped" in facts:
         return f"left out: {facts['skipped']}"
     values, spent = torch.tensor(facts["quality"]), torch.tensor(facts["work"])
-    return f"median {float(values.median()):.3g} for {float(spent.mean()) / facts['full']:.0%} of the work"
+    share = float(spent.mean()) / facts["full"]
+    return f"median {float(values.median()):.3g}, mean {float(values.mean()):.3g} for {share:.0%} of the work"
 
 
 def _plain(name: str) -> str:
