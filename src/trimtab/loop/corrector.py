@@ -9,6 +9,7 @@ import asyncio
 import sys
 import warnings
 from collections.abc import Callable, Iterable
+from copy import deepcopy
 from threading import get_ident
 from types import TracebackType
 from typing import Any, Self, get_args
@@ -235,9 +236,12 @@ class Corrector:
             self.rollout  # noqa: B018  # raises if the run is not complete
 
     def __copy__(self) -> Corrector:
-        """Return a corrector with the same settings and the same learner, and no run: two must not share one."""
-        other = object.__new__(type(self))
-        vars(other).update(vars(self) | {"_run": None})
+        """Return a corrector with the same settings and learner that goes on with a run of its own."""
+        other, run = object.__new__(type(self)), self._run
+        vars(other).update(vars(self))
+        if run is not None:
+            shared = (run.constraint, run.schedule, *(bound.constraint for bound in run.bound))
+            other._run = deepcopy(run, {id(one): one for one in shared})
         return other
 
     def __repr__(self) -> str:

@@ -21,6 +21,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from importlib import import_module
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -39,7 +40,6 @@ from trimtab.core.record import Closing, Rollout
 from trimtab.core.schedule import WHOLE
 from trimtab.prices.fit import Model, Traces, fit, joined
 from trimtab.prices.learned import Arm, Even, Every, Explore, Last, Learned, Programmed, budgets_of
-from trimtab.prices.table import learn_table, table_arm
 from trimtab.prices.ways import Program, fit_cost, solve_ways
 
 __all__ = ["Learned", "Learner", "Report", "drifting_ways", "warn_of_path_error"]
@@ -313,7 +313,7 @@ class Learner:
             coins = torch.rand(self.made_for["n_steps"], len(rest), generator=generator, dtype=torch.float64)
             arms["explore"] = Explore(rest, coins=coins, chance=self._chance())
         elif len(rest) and self._by_table:
-            arms["program"] = table_arm(self.table, rest)
+            arms["program"] = self._tables().table_arm(self.table, rest)
         elif len(rest):
             rival = self._rival()
             aside = max(1, len(rest) // _RIVALS) if rival and len(rest) > 1 else 0
@@ -527,13 +527,17 @@ class Learner:
         if len(traces.residuals) < 2 or self._share_of_steps() * self.made_for["n_steps"] < 1:
             return
         if self._by_table:
-            self.table = (
-                learn_table(traces, self.budget, self.made_for["n_steps"], self.made_for["closing"]) or self.table
-            )
+            made_for = self.made_for["n_steps"], self.made_for["closing"]
+            self.table = self._tables().learn_table(traces, self.budget, *made_for) or self.table
             return
         start = perf_counter()
         self.model, self._programs = fit(traces, len(self.ways)), {}
         self.fitting += perf_counter() - start
+
+    @staticmethod
+    def _tables() -> Any:
+        """Return the module that makes price tables, which most learners never need."""
+        return import_module("trimtab.prices.table")
 
     @property
     def price(self) -> Any:
