@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,14 +21,23 @@ from trimtab.core.record import Rollout
 from trimtab.core.repeatable import as_record
 from trimtab.core.rollout import Sampler, noise_of
 from trimtab.core.runner import RunBatch
-from trimtab.core.schedule import Schedule, Watched
+from trimtab.core.schedule import Schedule
 from trimtab.core.statistics import Summary, bootstrap, rank_correlation
 from trimtab.schedules import Fixed, Periodic, Stepwise
 
-__all__ = ["Effects", "Stability", "correction_effects"]
+__all__ = ["Effects", "Stability", "correction_effects", "watched"]
 
 _NUDGE = 1e-6  # size of the change of the initial states, as a share of their size
 _TRIED = 4  # samples whose projection is tried after a small change
+
+
+def watched(schedule: Schedule) -> Schedule:
+    """Return the schedule with the defects of all steps measured in its rollouts, although it may not use them."""
+    if schedule.uses_defects:
+        return schedule
+    other = copy(schedule)
+    object.__setattr__(other, "uses_defects", True)
+    return other
 
 
 @dataclass(frozen=True)
@@ -66,16 +76,10 @@ def recorded_stability(stepwise: Rollout) -> Stability:
     return Stability(float(stepwise.failed.double().mean()), left)
 
 
-def problem_stability(some: Problem, run: RunBatch, stepwise: Rollout) -> Stability:
-    """Perturb the states of a few samples at up to four steps, and measure how far projections carry the change.
-
-    Args:
-        some: The problem of the few samples.
-        run: Runs a schedule on them, with a record that keeps the states.
-        stepwise: The stepwise rollout.
-    """
-    T = some.n_steps
-    record = run(Periodic(max(1, T // 4)))
+def problem_stability(problem: Problem, stepwise: Rollout) -> Stability:
+    """Perturb the states of a few samples at up to four steps, and measure how far projections carry the change."""
+    some, T = problem.take(torch.arange(min(_TRIED, len(problem)))), problem.n_steps
+    record = some.rollout(Periodic(max(1, T // 4)), keep_states=True, measure_defects=True)
     uncorrected = [t for t in range(T - 1) if not bool(record.projected[t].any())]
     chosen = sorted({uncorrected[len(uncorrected) * (2 * k + 1) // 8] for k in range(4)}) if uncorrected else []
     generator = torch.Generator().manual_seed(0)
@@ -104,26 +108,13 @@ def loop_stability(constraint: Constraint | None, stepwise: Rollout, samples: in
     return replace(found, amplification=factor, again=again)
 
 
-def first_samples(problem: Problem) -> Problem:
-    """Return the problem of the first few samples, in whole groups."""
-    rows = torch.arange(min(_TRIED, len(problem)))
-    if problem.groups is not None:
-        of_row = problem.groups.of_row
-        rows = (of_row <= of_row[rows].max()).nonzero().squeeze(1)
-    return problem.take(rows)
-
-
-def nudged(problem: Problem) -> Problem:
-    """Return the problem with initial states that are moved by a hair."""
-    return replace(problem, sampler=_Nudged(problem.sampler))
-
-
-def problem_divergence(moved: Problem, run: RunBatch, stepwise: Rollout, distance: Distance) -> float:
+def problem_divergence(problem: Problem, stepwise: Rollout, distance: Distance) -> float:
     """Return the median factor by which the distance of a nudged rollout grows; NaN if nothing was moved."""
-    apart = measured_distance(distance, stepwise.final, run(Stepwise()).final).double().cpu()
-    assert isinstance(moved.sampler, _Nudged)
+    moved = replace(problem, sampler=_Nudged(problem.sampler))
+    run = moved.rollout(Stepwise(), closing=stepwise.closing_rule, measure_defects=False)
+    apart = measured_distance(distance, stepwise.final, run.final).double().cpu()
     with torch.no_grad():
-        x = moved.sampler.sampler.start(noise_of(moved.sampler, moved.seeds))
+        x = problem.sampler.start(noise_of(problem.sampler, problem.seeds))
         start = _Nudged.hair(Form(x).leaves(x)).norm(dim=1).cpu()
     changed = start > 0
     return float((apart[changed] / start[changed]).median()) if bool(changed.any()) else math.nan
@@ -139,7 +130,7 @@ def loop_divergence(nudge: Callable[[Schedule, float], Rollout] | None, stepwise
         return math.nan
     final = stepwise.final
     what = "nudge(schedule, size) must return the record of its run, corrector.rollout"
-    other = as_record(nudge(Watched(Stepwise()), _NUDGE), what)
+    other = as_record(nudge(watched(Stepwise()), _NUDGE), what)
     ours, theirs = ([tuple(shape) for shape in Form(state).shapes] for state in (final, other.final))
     if ours != theirs:
         raise ValueError(
@@ -255,13 +246,7 @@ class Effects:
 
 
 def correction_effects(run: RunBatch, alone: Rollout, stepwise: Rollout, distance: Distance) -> Effects:
-    """Correct every sample, or group, once at a random step, and compare with the terminal rollout."""
-    groups, alone, stepwise = alone.groups, alone.grouped(), stepwise.grouped()
-
-    def to_go(record: Rollout) -> Tensor:
-        apart = endpoint_distance(record, stepwise, distance).cpu().double()
-        return apart if groups is None else groups.together(apart)
-
+    """Correct every sample once at a random step, and compare with the terminal rollout."""
     T, n = alone.defects.shape
     T -= int(alone.closing_rule == "paid")  # the last step corrects all samples
     generator = torch.Generator().manual_seed(0)
@@ -269,16 +254,17 @@ def correction_effects(run: RunBatch, alone: Rollout, stepwise: Rollout, distanc
     # one stratum of the steps per sample, so that few samples cover all steps
     place = torch.randperm(n, generator=generator) + torch.rand(n, generator=generator)
     step = (place / n * T).long().clamp(max=T - 1)
-    once = run(Watched(Fixed((steps[:, None] == step).to(alone.projected.device)))).grouped()
+    once = run(watched(Fixed((steps[:, None] == step).to(alone.projected.device))))
     gain = (alone.residuals - once.residuals).cpu().double()[:T]
     lag = step + steps[:T, None]  # (T, n): the step k after the correction
     left = torch.where(lag < T, gain.gather(0, lag.clamp(max=T - 1)), torch.nan)
     thirds = [_survival(left[:, step * 3 // T == third], 2)[1].item() for third in range(3)]
+    to_go = [endpoint_distance(record, stepwise, distance).cpu().double() for record in (alone, once)]
     return Effects(
         step=step,
         defect=alone.defects.cpu().double()[step, torch.arange(n)],
         value=gain.sum(dim=0),
-        endpoint=to_go(alone) - to_go(once),
+        endpoint=to_go[0] - to_go[1],
         survival=_survival(left, max(2, min(T // 2, 100))),
         one_step=(thirds[0], thirds[1], thirds[2]),
     )

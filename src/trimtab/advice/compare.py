@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from trimtab.advice.figure import comparison_figure
-from trimtab.advice.recommend import Source, check_projection_unit
-from trimtab.advice.trials import FAR
-from trimtab.core import html
+from trimtab.advice.checks import watched
+from trimtab.advice.recommend import Source, check_price
+from trimtab.advice.trials import FAR, projections_of
 from trimtab.core.budget import PerBatch, PerSample, corrections
 from trimtab.core.checks import check_bool, check_type
-from trimtab.core.distributions import Fidelity, compare_samples
-from trimtab.core.groups import Groups
-from trimtab.core.metrics import Distance, endpoint_distance, euclidean, nepe, path_error
+from trimtab.core.metrics import Distance, distinct_seeds, endpoint_distance, euclidean, nepe, path_error
 from trimtab.core.problem import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Closing, Rollout
 from trimtab.core.repeatable import as_record
 from trimtab.core.runner import BatchRunner, Engine, RunBatch, checked, open_runner, prefetch
-from trimtab.core.schedule import Schedule, Watched, as_schedule, watched
+from trimtab.core.schedule import Schedule, as_schedule
 from trimtab.core.statistics import Summary, summarize
 from trimtab.core.view import StepView
-from trimtab.prices import Plan, Price, Raced, Thresholds
+from trimtab.prices import Price
 from trimtab.prices.collect import check_schedule_is_used, rollout_marks
 from trimtab.schedules import Periodic, Stepwise, Terminal, Window
 
@@ -50,9 +46,8 @@ class Compared:
         budget: The corrections it was given; None for a schedule with a budget of its own.
         projections: Paid for per sample, the closing one included.
         iterations: Solver iterations per sample; 0 if they are not counted.
-        values: By name, a measure of every sample, (n,): the quality, "endpoint", "nepe". For groups, their means.
+        values: By name, a measure of every sample, (n,): the quality, "endpoint", "nepe".
         landing: The defect of the last proposal of every sample, (n,).
-        fidelity: Its final samples as a distribution, if there is something to compare with.
         clusters: The seed of every sample, (n,), if known: repeated seeds count once.
     """
 
@@ -62,11 +57,10 @@ class Compared:
     iterations: float
     values: Mapping[str, Tensor]
     landing: Tensor
-    fidelity: Fidelity | None
     clusters: Tensor | None = None
 
     def mean(self, measure: str) -> Summary:
-        """Return the mean of a measure with its interval; samples, or groups, that are NaN are left out."""
+        """Return the mean of a measure with its interval; samples that are NaN are left out."""
         return summarize(self.values[measure], self.clusters)
 
     @property
@@ -84,8 +78,7 @@ class Comparison:
         rows: One for each schedule at each budget.
         measures: Names of what was measured.
         n_steps: T.
-        n: Number of independent samples: distinct seeds, or groups.
-        units: What `n` counts: "samples" or "groups".
+        n: Number of distinct seeds.
         repeated: Number of samples whose seed was there already.
     """
 
@@ -93,7 +86,6 @@ class Comparison:
     measures: tuple[str, ...]
     n_steps: int
     n: int
-    units: str = "samples"
     repeated: int = 0
 
     def __getitem__(self, key: tuple[str, int | None]) -> Compared:
@@ -108,12 +100,12 @@ class Comparison:
         """Return whether the solver iterates: then iterations are the cost, not projections."""
         return any(row.iterations > 1.001 * row.projections for row in self.rows)
 
-    def plot(self, measure: str | None = None, path: str | Path | None = None) -> Any:
+    def plot(self, path: str | Path | None = None, *, measure: str | None = None) -> Any:
         """Draw a measure of every schedule against its cost; needs matplotlib.
 
         Args:
-            measure: The first one if not given.
             path: A .png, .svg or .pdf file to write as well.
+            measure: One of `measures`; the first one if not given.
 
         Returns:
             The matplotlib figure.
@@ -122,14 +114,9 @@ class Comparison:
             raise ValueError(f"measure must be one of {', '.join(self.measures)}: got {measure!r}")
         return comparison_figure(self, measure or self.measures[0], None if path is None else Path(path))
 
-    @property
-    def _with_distributions(self) -> bool:
-        return any(row.fidelity is not None for row in self.rows)
-
     def _head(self) -> tuple[str, ...]:
         iterations = ("iterations",) if self.iterates else ()
-        distribution = ("distribution",) if self._with_distributions else ()
-        return ("schedule", "projections", *iterations, *self.measures, "landing", *distribution)
+        return ("schedule", "projections", *iterations, *self.measures, "landing")
 
     def _cells(self) -> list[tuple[str, ...]]:
         cells = []
@@ -138,24 +125,20 @@ class Comparison:
             values = [_shown(row.mean(measure)) for measure in self.measures]
             far = f" ({len(row.far)} far)" if len(row.far) else ""
             landing = f"{float(row.landing.median()):.3g}{far}"
-            p = ("" if row.fidelity is None else f"p = {row.fidelity.p:.2g}",) if self._with_distributions else ()
-            cells.append((row.name, f"{row.projections:.1f}", *iterations, *values, landing, *p))
+            cells.append((row.name, f"{row.projections:.1f}", *iterations, *values, landing))
         return cells
 
     def _note(self) -> str:
-        counted = self.units if self.n > 1 else self.units.removesuffix("s")
-        note = f"{self.n} {counted}, T = {self.n_steps}, paired by seed; 95% intervals in brackets."
+        note = f"{self.n} sample{'s' * (self.n > 1)}, T = {self.n_steps}, paired by seed; 95% intervals in brackets."
         note += f" {self.repeated} samples with repeated seeds count once." if self.repeated else ""
         means = [row.mean(measure) for row in self.rows for measure in self.measures]
         if any(mean.n > 1 and not mean.reliable for mean in means):
-            note += f" [?]: too few {self.units}, or a few of them hold most of the spread."
+            note += " [?]: too few samples, or a few of them hold most of the spread."
         if any(len(row.far) for row in self.rows):
             note += f" far: samples that land {FAR:.0f} times farther from feasible than usual."
         for name in self.measures:
             if any(bool(row.values[name].isinf().any()) for row in self.rows):
-                note += (
-                    f" {name} is infinite for some {self.units}, which decide its mean: give a large number instead."
-                )
+                note += f" {name} is infinite for some samples, which decide its mean: give a large number instead."
         return note
 
     def __str__(self) -> str:
@@ -165,21 +148,11 @@ class Comparison:
         lines = [
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
         ]
-        chance = " p: how often final samples would be as far from the reference by chance."
-        return "\n".join([*lines, "", self._note() + (chance if self._with_distributions else "")])
+        return "\n".join([*lines, "", self._note()])
 
     def __repr__(self) -> str:
         """Return a one-line summary."""
         return f"Comparison({len(self.rows)} schedules, {', '.join(self.measures)}; print it)"
-
-    def _repr_html_(self) -> str:
-        first = self.measures[0]
-        lines: dict[str, list[tuple[float, float]]] = {}
-        for row in sorted(self.rows, key=lambda row: row.projections):
-            if row.budget is not None:
-                lines.setdefault(row.name, []).append((row.projections, row.mean(first).mean))
-        drawing = html.draw(lines, "projections per sample", first)
-        return html.panel("Comparison", html.table(self._cells(), self._head()) + f"<p>{self._note()}</p>", drawing)
 
 
 def compare(
@@ -188,13 +161,11 @@ def compare(
     budgets: Iterable[int | float] = (0.25,),
     *,
     quality: Quality | Callable[..., Any] | None = None,
-    reference: Source | Any = None,
     distance: Distance | None = None,
     closing: Closing = "paid",
     check: bool = True,
     engine: Engine | BatchRunner | str | None = None,
     progress: Callable[[str], None] | None = None,
-    say: Callable[[str], None] | None = None,
 ) -> Comparison:
     """Run schedules on the same seeds, and measure their cost and their final samples.
 
@@ -207,14 +178,11 @@ def compare(
         budgets: Counts or fractions of T, the closing projection included.
         quality: A measure of final samples besides the distance to full projection ("endpoint") and the normalised
             path error ("nepe").
-        reference: For a comparison of distributions: a problem or a `run` for other seeds, which is then fully
-            projected, or samples. Not for groups, whose rows are not independent samples.
         distance: Between states; that of the problem, or Euclidean, if not given.
         closing: How rollouts of a problem end; see `Corrector`. A loop has that of its corrector.
         check: Whether to run the first batch twice and check that both are the same.
         engine: Where to run batches, as in `calibrate`.
         progress: Called with a line about what is being done.
-        say: The former name of `progress`.
 
     Example:
         >>> import trimtab as tt
@@ -224,9 +192,6 @@ def compare(
         >>> [(row.name, row.projections) for row in found.rows]
         [('terminal', 1.0), ('stepwise', 20.0), ('periodic', 5.0), ('window', 5.0), ('dp', 5.0)]
     """
-    if say is not None:
-        warnings.warn("say= is now called progress=", DeprecationWarning, stacklevel=2)
-        progress = progress or say
     if not isinstance(source, Problem) and not callable(source):
         raise TypeError(f"compare takes a Problem or a function run(schedule): got {type(source).__name__}")
     judge, tell = as_quality(quality), progress_of("compare", progress)
@@ -235,73 +200,50 @@ def compare(
     check_bool(check, "check")
     _check_names(schedules, budgets)
     options: dict[str, Any] = {"closing": closing, "measure_defects": True}
-
-    def batches(of: Source, runner: BatchRunner | None) -> RunBatch:
-        settings = options if isinstance(of, Problem) else {}
-        if runner is not None:
-            return runner.runs(of, **settings)
-        return partial(of.rollout, **settings) if isinstance(of, Problem) else of
-
     with tell, open_runner(engine, tell, source) as runner:
-        run = batches(source, runner)
-        other = batches(reference, runner) if isinstance(reference, Problem) or callable(reference) else None
-        prefetch(run, [Watched(Stepwise())])
+        run: RunBatch
+        if runner is not None:
+            run = runner.runs(source, **(options if problem is not None else {}))
+        else:
+            run = source if problem is None else partial(problem.rollout, **options)  # type: ignore[assignment]
+        prefetch(run, [watched(Stepwise())])
         tell("terminal")
-        terminal = checked(run, Watched(Terminal())) if check else as_record(run(Watched(Terminal())))
-        T, groups = terminal.n_steps, terminal.groups
-        if groups is not None and reference is not None:
-            raise ValueError(
-                "the rows of a group are not independent samples, and a comparison of distributions would count them as"
-                " such: leave out the reference where samples are decided on in groups"
-            )
+        terminal = checked(run, watched(Terminal())) if check else as_record(run(watched(Terminal())))
+        T = terminal.n_steps
         _check_unused(schedules, terminal)
         if judge is not None:
             _named(judge.values(terminal.final, problem))  # an evaluator that fails should fail now
         wanted = _wanted(schedules, budgets, T)
         tell.batch(2 if check else 1)
-        tell.expect(len(wanted) + 1 + int(other is not None))
-        prefetch(run, [schedule for _, _, schedule in wanted])
+        tell.expect(len(wanted) + 1)
+        prefetch(run, [watched(schedule) for _, _, schedule in wanted])
         tell("stepwise")
-        full = as_record(run(Watched(Stepwise())))
+        full = as_record(run(watched(Stepwise())))
         check_schedule_is_used(terminal, full)
         tell.batch()
-        against = reference
-        if other is not None:
-            tell("full projection on other seeds")
-            against = as_record(other(Stepwise()), "the reference must return the record of its run, corrector.rollout")
-            tell.batch()
         ends = path_error(full).double(), path_error(terminal).double()
-        seeds = terminal.seeds if groups is None else None
-        clusters = None if seeds is None else seeds.cpu()
-        shift: list[float] = []
+        clusters = None if terminal.seeds is None else terminal.seeds.cpu()
 
-        def judged(name: str, budget: int | None, record: Rollout) -> Compared:
+        def judged(name: str, budget: int | None, schedule: Schedule, record: Rollout) -> Compared:
             values = {} if judge is None else _named(judge.values(record.final, problem))
             values["endpoint"] = endpoint_distance(record, full, apart).double().cpu()
             values["nepe"] = nepe(path_error(record).double(), *ends).cpu()
-            if groups is not None:
-                values = {measure: _means(each, groups) for measure, each in values.items()}
-            fidelity = None
-            if against is not None:
-                fidelity = compare_samples(record, against, shift=shift[0] if shift else None)
-                shift[:] = [fidelity.shift]
-            paid, iterations = (one.double().mean().item() for one in (record.paid, record.all_iterations))
-            return Compared(name, budget, paid, iterations, values, record.landing.cpu(), fidelity, clusters)
+            paid, iterations = projections_of(record, schedule), record.all_iterations.double().mean().item()
+            return Compared(name, budget, paid, iterations, values, record.landing.cpu(), clusters)
 
-        rows = [judged("terminal", None, terminal), judged("stepwise", None, full)]
+        rows = [judged("terminal", None, Terminal(), terminal), judged("stepwise", None, Stepwise(), full)]
         for name, budget, schedule in wanted:
             tell(f"{name} {budget or ''}".strip())
-            rows.append(judged(name, budget, as_record(run(schedule))))
+            rows.append(judged(name, budget, schedule, as_record(run(watched(schedule)))))
             tell.batch()
-    rows_run = terminal.projected.shape[1]
-    n, units = (rows_run, "samples") if groups is None else (groups.n, "groups")
-    distinct = n if clusters is None else len(set(clusters.tolist()))
-    return Comparison(tuple(rows), tuple(rows[0].values), T, distinct, units, n - distinct)
+    n = terminal.projected.shape[1]
+    distinct = n if clusters is None else len(distinct_seeds(clusters))
+    return Comparison(tuple(rows), tuple(rows[0].values), T, distinct, n - distinct)
 
 
 def _check_unused(schedules: Mapping[str, Any], terminal: Rollout) -> None:
     """Raise if a price was calibrated on these rollouts, recognised by their defects since a loop may have no seeds."""
-    ours = set(rollout_marks(terminal.grouped().defects))
+    ours = set(rollout_marks(terminal.defects))
     for name, schedule in schedules.items():
         made_for = getattr(getattr(schedule, "price", schedule), "made_for", {})
         same = len(ours.intersection(made_for.get("rollouts", ())))
@@ -332,12 +274,6 @@ def _named(values: dict[str, Tensor]) -> dict[str, Tensor]:
     return values
 
 
-def _means(values: Tensor, groups: Groups) -> Tensor:
-    """Return the mean over each group of the values that are not NaN, (n,) to (G,)."""
-    known = ~values.isnan()
-    return groups.means(torch.where(known, values, 0.0)) / groups.means(known.double())
-
-
 def _check_names(schedules: object, budgets: object) -> None:
     if not isinstance(schedules, Mapping):
         raise TypeError(f"schedules must be given by name, as in {{'dp': price}}: got {schedules!r:.60}")
@@ -359,8 +295,8 @@ def _wanted(
     for b in counts:
         wanted += [("periodic", b, Periodic(b)), ("window", b, Window(n_steps - b))]
     for name, one in schedules.items():
-        if isinstance(one, Thresholds | Plan | Raced):
-            check_projection_unit(one.unit, f"the price {name!r}")
+        if isinstance(one, Price):
+            check_price(one, n_steps, f"the price {name!r}")
             wanted += [(name, b, one.at(b)) for b in counts]
         else:
             if isinstance(one, int | float | PerBatch | PerSample):
@@ -368,7 +304,5 @@ def _wanted(
                     f"compare takes prices and schedules, and {name!r} is a budget; learn first, with "
                     "learner = trimtab.prices.Learner(budget) as the schedule of some rollouts, and pass learner.price"
                 )
-            schedule = as_schedule(one)
-            check_projection_unit(schedule.unit, f"the schedule {name!r}")
-            wanted.append((name, None, schedule))
-    return [(name, b, watched(one)) for name, b, one in wanted]
+            wanted.append((name, None, as_schedule(one)))
+    return wanted

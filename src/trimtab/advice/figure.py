@@ -7,14 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trimtab.advice.trials import Trial
+from trimtab.advice.trials import WHOLE, Trial
 from trimtab.core.files import write_atomically
 from trimtab.schedules.style import COLUMN, FORMATS, PAGE, figure_style, format_of, look_of
 
 __all__ = ["advice_figure", "comparison_figure"]
 
 _DOTTED: dict[str, Any] = {"color": "#444444", "lw": 0.8, "ls": (0, (2, 2))}
-_KEYS = {"periodic": "periodic", "window": "window", "planned": "planned", "adaptive": "adaptive:dp"}
+_KEYS = {"periodic": "periodic", "window": "window", "first": "first", "planned": "planned", "adaptive": "adaptive:dp"}
+_NAMES = {"periodic": "even spacing", "window": "last steps", "first": "first steps", "adaptive": "by price"}
 
 
 def advice_figure(advice: Any, path: Path | None = None) -> Any:
@@ -44,16 +45,14 @@ def _advice(plt: Any, advice: Any) -> Any:
     left, right = axes[0], axes[-1]
     _curves(left, advice, lambda trial: trial.cost("iterations") if m.unit == "iterations" else trial.projections)
     left.set_xlabel("iterations per sample" if m.unit == "iterations" else "projections per sample")
-    left.set_ylabel("loss (0 full projection, 1 terminal)")
+    left.set_ylabel("loss (0 is full projection)")
     if timed:
         _curves(axes[1], advice, lambda trial: trial.seconds * 1e3)
         axes[1].set_xlabel("ms per sample")
         if m.goal.limit is not None:
             axes[1].axvline(m.goal.limit * 1e3, **_DOTTED)
     for axis in axes[:-1]:
-        axis.set_ylim(bottom=0)
-        if m.goal.tolerance is not None and not m.goal.absolute:
-            axis.axhline(m.goal.tolerance, **_DOTTED)
+        axis.axhline(m.goal.tolerance, **_DOTTED)
     if m.effects is not None:
         share = m.effects.survival.numpy()
         right.plot(range(len(share)), share, color="#444444", marker=".")
@@ -70,11 +69,13 @@ def _advice(plt: Any, advice: Any) -> Any:
 
 def _curves(axis: Any, advice: Any, place: Callable[[Trial], float]) -> None:
     m = advice.measured
-    for kind, key in _KEYS.items():
-        trials = m.of(kind)
-        if len(trials) > 2:  # more than both ends
-            _curve(axis, key, kind, [(place(t), t.loss.mean, t.loss.low, t.loss.high) for t in trials])
-    others = [t for t in (*m.efforts, *m.trials) if t.how or t.way.shared]
+    for times, key in _KEYS.items():
+        tried = [t for t in m.trials if t.times == times and t.way == WHOLE and not t.candidate.shared]
+        if tried:
+            trials = sorted([m.terminal, *tried, m.stepwise], key=lambda trial: trial.budget)
+            points = [(place(t), t.loss.mean, t.loss.low, t.loss.high) for t in trials]
+            _curve(axis, key, _NAMES.get(times, times), points)
+    others = [t for t in m.trials if t.way != WHOLE or t.candidate.shared]
     if others:
         points = [(place(t), t.loss.mean) for t in others]
         axis.plot(*zip(*points, strict=True), "x", color="#5D3A9B", label="cheaper or shared", zorder=4)
