@@ -14,7 +14,6 @@ from trimtab.schedules import (
     AboveNoise,
     AccumulatedDefect,
     Geometric,
-    MeasureEvery,
     RandomRamp,
     Trigger,
     UntilBelow,
@@ -135,7 +134,6 @@ SCHEDULES = {
     "trigger": lambda sampler: Trigger(0.1, gap=3),
     "until-below": lambda sampler: UntilBelow(0.1),
     "above-noise": lambda sampler: AboveNoise(torch.full((sampler.n_steps,), 0.2)),
-    "look-every": lambda sampler: MeasureEvery(tt.schedules.FixedThreshold(0.2, 4), 3),
     "function": lambda sampler: lambda view: view.defect > view.defects.mean(dim=0),
 }
 

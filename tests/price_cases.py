@@ -9,8 +9,6 @@ import torch
 import free
 import trimtab as tt
 from trimtab.core.noise import Noise
-from trimtab.prices.program import IterationSteps
-from trimtab.prices.transitions import NODES
 
 CALIBRATION, EVALUATION = range(1000, 1048), range(48)
 
@@ -65,40 +63,5 @@ class Regrown:
 FIRST_ZERO = tt.as_constraint(lambda x: x * torch.tensor([0.0, 1.0], dtype=x.dtype), lambda x: x[:, 0])
 
 
-@dataclass(frozen=True, eq=False)
-class SetUp(tt.Constraint):
-    """A constraint whose solver is set up at a cost before its first iteration of a step."""
-
-    solver: tt.Constraint
-    units: int
-
-    improves = True
-
-    def project(self, x, *args, **context):
-        answer = self.solver.project(x)
-        return answer._replace(iterations=answer.iterations + self.units * (answer.iterations > 0))
-
-    def defect(self, x, *args, **context):
-        return self.solver.defect(x)
-
-    def improve(self, x, state, **context):
-        cost = torch.full((len(x),), 1 + self.units * (state is None))
-        return self.solver.improve(x, state)._replace(cost=cost)
-
-
 def mean_path_error(schedule, sampler, constraint=ZERO, seeds=EVALUATION) -> float:
     return float(free.rollout(sampler, constraint, schedule, seeds).residuals.sum(dim=0).mean())
-
-
-def contraction(share: float, n_steps: int) -> IterationSteps:
-    """Each iteration leaves a share of the defect, and each step adds one level to what was left."""
-    nodes = torch.arange(NODES, dtype=torch.float64)
-    at = torch.arange(NODES)
-    improved, following = torch.zeros(2, NODES, NODES, dtype=torch.float64)
-    improved[at, (at * share).long()] = 1.0
-    following[at, (at + 1).clamp(max=NODES - 1)] = 1.0
-    start = torch.zeros(NODES, dtype=torch.float64)
-    start[3] = 1.0
-    return IterationSteps(
-        nodes.expand(n_steps, NODES), improved.expand(n_steps, -1, -1), following.expand(n_steps - 1, -1, -1), start
-    )

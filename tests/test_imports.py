@@ -12,6 +12,7 @@ ORDER = (
     ("core",),
     ("schedules",),
     ("constraints", "prices"),
+    ("calibration",),
     ("advice", "integrations"),
     ("cli",),
 )
@@ -20,7 +21,6 @@ ANYWHERE = {"_version"}  # no room of its own, and imports nothing
 LAZY = {  # the only imports that point the other way, inside a function or for type checkers
     ("core/corrector.py", "trimtab.prices.online"),  # a budget as schedule makes a learner
     ("prices/price.py", "trimtab.prices.schedule"),  # a price makes its schedule
-    ("prices/price.py", "trimtab.prices.rates"),  # a file may hold any kind of price
 }
 
 

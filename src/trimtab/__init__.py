@@ -15,14 +15,14 @@ from trimtab._version import __version__
 if TYPE_CHECKING:
     from trimtab.advice.compare import compare
     from trimtab.advice.recommend import advise
+    from trimtab.calibration.calibrate import calibrate
     from trimtab.core.constraint import Constraint, Projection, as_constraint
-    from trimtab.core.corrector import Corrector
-    from trimtab.core.problem import Problem
+    from trimtab.loop.corrector import Corrector
+    from trimtab.loop.rollout import Problem
     from trimtab.core.record import Rollout
-    from trimtab.core.rollout import rollout
+    from trimtab.loop.rollout import rollout
     from trimtab.core.schedule import Schedule
     from trimtab.core.view import StepView
-    from trimtab.prices.calibration import calibrate
     from trimtab.prices.price import load
     from trimtab.schedules.basic import Periodic, Stepwise, Terminal
     from trimtab_lab.domains import domain
@@ -30,14 +30,13 @@ if TYPE_CHECKING:
 _HOME = {
     "advice.compare": ("compare",),
     "advice.recommend": ("advise",),
+    "calibration.calibrate": ("calibrate",),
     "core.constraint": ("Constraint", "Projection", "as_constraint"),
-    "core.corrector": ("Corrector",),
+    "loop.corrector": ("Corrector",),
     "core.view": ("StepView",),
-    "core.problem": ("Problem",),
+    "loop.rollout": ("Problem", "rollout"),
     "core.record": ("Rollout",),
-    "core.rollout": ("rollout",),
     "core.schedule": ("Schedule",),
-    "prices.calibration": ("calibrate",),
     "prices.price": ("load",),
     "schedules.basic": ("Periodic", "Stepwise", "Terminal"),
 }
@@ -45,9 +44,11 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 _SUBPACKAGES = (
     "advice",
+    "calibration",
     "cli",
     "constraints",
     "core",
+    "loop",
     "integrations",
     "prices",
     "schedules",

@@ -299,8 +299,6 @@ def test_a_sample_of_infinite_quality_is_refused_as_no_mean_could_tell(worst):
     said = "unbounded is infinite for 1 of .* samples.*give a large number instead"
     with pytest.raises(ValueError, match=said):
         advised(Traced(), quality=unbounded)
-    with pytest.raises(ValueError, match=said):
-        tt.calibrate(tt.Problem(Traced(), FIRST_ZERO, SEEDS[:16]), quality=unbounded)
 
 
 def test_so_is_an_infinite_distance():

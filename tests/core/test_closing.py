@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 import trimtab as tt
 from cases import SCHEDULES, Sphere, Walk
 from trimtab.core.budget import corrections
-from trimtab.core.replay import replay
-from trimtab.prices.price import with_closing
+from trimtab.loop.replay import replay
 from trimtab.schedules import Fixed, Geometric, RandomRamp, RandomTimes, Window
 
 CLOSINGS = ("paid", "free", "none")
@@ -27,8 +26,8 @@ def exact(b, T):
     adaptive = []
     if T > 1:
         defects = torch.rand(T - 1, 6, generator=torch.Generator().manual_seed(b))
-        table = with_closing(tt.prices.quantile_table(defects, b - 1), 1)
-        adaptive = [tt.prices.Thresholds(table).at(b)]
+        table = tt.prices.quantile_table(defects, b - 1)
+        adaptive = [tt.prices.Thresholds(table, closing="paid").at(b)]
     return [tt.Periodic(b), Geometric(b), RandomRamp(b), RandomTimes(b), Window(T - b, T), *adaptive]
 
 

@@ -15,7 +15,7 @@ from cases import Walk
 from trimtab.core.budget import units
 from trimtab.core.constraint import Improvement
 from trimtab.core.groups import Groups
-from trimtab.core.replay import replay
+from trimtab.loop.replay import replay
 from trimtab.prices import Adaptive, Thresholds
 
 T = 12

@@ -11,7 +11,7 @@ import trimtab as tt
 from cases import Ball, Sphere
 from trimtab.core.constraint import Improvement
 from trimtab.core.record import Rollout
-from trimtab.core.replay import replay
+from trimtab.loop.replay import replay
 from trimtab.prices import Thresholds
 from trimtab.schedules import FixedThreshold, RandomTimes
 

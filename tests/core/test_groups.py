@@ -11,7 +11,7 @@ import trimtab as tt
 from cases import Sphere, Walk
 from trimtab.core.constraint import Improvement
 from trimtab.core.groups import Groups, as_groups
-from trimtab.core.replay import replay
+from trimtab.loop.replay import replay
 from trimtab.prices import Adaptive, Thresholds
 
 LABELS = torch.tensor([7, 3, 7, 3, 9, 9])

@@ -8,15 +8,12 @@ from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import free
 import trimtab as tt
 from trimtab.core import html
-from trimtab.prices.plan import Plan
-from trimtab.prices.price import Raced, Thresholds
 
 points = st.lists(st.tuples(st.floats(-1e9, 1e9), st.floats()), max_size=30)
 
@@ -93,34 +90,6 @@ def test_a_rollout_whose_defects_were_not_looked_at_shows_when_it_was_projected(
     body = parsed(run._repr_html_())
     assert not [p for p in body.iter("path") if p.get("stroke") in html.COLOURS]
     assert len(list(body.iter("rect"))) == int(run.projected.any(dim=1).sum())
-
-
-def test_prices_show_their_lines_where_they_are_finite():
-    table = torch.tensor([[torch.inf, 0.5, 0.25], [torch.inf, -torch.inf, 0.1], [torch.inf, 0.3, -torch.inf]])
-    prices = Thresholds(table, method="dp", seeds=(1, 2))
-    body = parsed(prices._repr_html_())
-    lines = [p.get("d", "") for p in body.iter("path") if p.get("stroke") in html.COLOURS]
-    assert [line.count("M") for line in lines] == [2]  # one correction left: two prices, and none between them
-    assert repr(prices) == "Thresholds(T=3, budgets up to 2, method='dp', objective='path', 2 calibration seeds)"
-    assert "tensor" not in repr(prices.at(1))
-
-
-def test_a_plan_shows_its_times():
-    plan = Plan(torch.tensor([[0, 0, 0], [0, 1, 0], [1, 1, 0], [1, 1, 1]], dtype=torch.bool))
-    cells = [cell.text for cell in parsed(plan._repr_html_()).iter("td")]
-    assert cells[cells.index("1") + 1] == "1"
-    assert cells[cells.index("2") + 1] == "0, 1"
-    assert "tensor" not in repr(plan)
-
-
-def test_the_winner_of_a_race_shows_where_it_won():
-    notes = {"ranges": [{"from": 0, "to": 2, "winner": "paper & co", "ahead_of_even_spacing": [0.126, 0.041]}]}
-    plan = Plan(torch.tensor([[0, 0], [0, 1], [1, 1]], dtype=torch.bool))
-    raced = Raced((plan,), torch.zeros(3, dtype=torch.int64), objective="mine", notes=notes)
-    cells = [cell.text for cell in parsed(raced._repr_html_()).iter("td")]
-    assert cells[cells.index("0 to 2") :] == ["0 to 2", "paper & co", "13% ± 4%"]
-    assert "mine" in cells
-    assert parsed(Raced((plan,), raced.winner)._repr_html_()) is not None  # of a race whose notes are lost
 
 
 def test_a_comparison_shows_its_table_and_its_first_measure():

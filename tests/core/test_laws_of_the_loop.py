@@ -10,7 +10,7 @@ import trimtab as tt
 from cases import CONSTRAINTS, SCHEDULES, Solver, Sphere, Walk
 from trimtab.core.budget import corrections
 from trimtab.core.noise import Noise
-from trimtab.core.replay import replay
+from trimtab.loop.replay import replay
 
 SEEDS = torch.tensor([5, 0, 17, 3, 8])
 every_constraint = pytest.mark.parametrize("constraint", CONSTRAINTS)

@@ -63,12 +63,9 @@ def test_a_quick_call_and_one_that_tells_its_caller_print_nothing(capsys):
 
 
 CALLS = {
-    "race": lambda: tt.calibrate(problem()),
-    "race for path": lambda: tt.calibrate(problem(), method="race", objective="path"),
     "dp": lambda: tt.calibrate(problem(), method="dp", objective="path"),
     "dp for endpoints": lambda: tt.calibrate(problem(), method="dp"),
     "planned": lambda: tt.calibrate(problem(), method="planned"),
-    "on-policy": lambda: tt.calibrate(problem(), method="on-policy", objective="path"),
     "paper": lambda: tt.calibrate(problem(), method="paper", objective="path"),
     "advise": lambda: tt.advise(problem(32), cost="projections", tolerance=0.2),
     "compare": lambda: tt.compare(problem(), {"three": Periodic(3)}, [2, 4, 6]),

@@ -14,7 +14,7 @@ import trimtab as tt
 from cases import Sphere, Walk
 from trimtab.core import state as accounts
 from trimtab.core.budget import PerBatch
-from trimtab.core.replay import replay
+from trimtab.loop.replay import replay
 from trimtab.core.state import Pools, Terms
 
 T = 12

@@ -62,11 +62,11 @@ def test_a_schedule_that_is_asked_now_and_then_sees_the_same_scale():
 
     def late(view):
         if view.t == T - 2:
-            seen.append(torch.as_tensor(asked.thresholds.sample_scale.now(view)))
+            seen.append(torch.as_tensor(asked.price.sample_scale.now(view)))
         return torch.zeros(len(view), dtype=torch.bool)
 
     def always(view):
-        scale = torch.as_tensor(asked.thresholds.sample_scale.now(view))
+        scale = torch.as_tensor(asked.price.sample_scale.now(view))
         if view.t == T - 2:
             seen.append(scale)
         return torch.zeros(len(view), dtype=torch.bool)

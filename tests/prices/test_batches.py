@@ -7,7 +7,7 @@ import torch
 
 import trimtab as tt
 from cases import Sphere, Walk
-from trimtab.prices.calibration import METHODS
+from trimtab.calibration.calibrate import METHODS
 
 KNOWN = range(100, 116)
 PAIRS = torch.arange(16) // 2
@@ -21,17 +21,6 @@ def test_every_seed_of_a_group_was_used_to_calibrate(method):
         tt.rollout(Walk(), Sphere(), price.at(4), [101])
 
 
-@pytest.mark.parametrize("unit", ["projection", "iteration"])
-def test_a_loop_that_says_what_is_counted_is_told_to_leave_that_to_the_schedule(unit):
-    problem = tt.domain("linkage", n_steps=8).problem(range(1000, 1008))
-
-    def run(schedule):
-        return problem.rollout(schedule, unit="iteration", measure_defects=True)
-
-    with pytest.raises(ValueError, match=r"iterations under a schedule of projections.*leave unit out of your"):
-        tt.calibrate(run, 8, unit=unit, check=False)
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_one_step_that_the_closing_projection_corrects_leaves_nothing_to_choose(method):
     with pytest.raises(ValueError, match=r"one step, which the closing projection corrects.* Terminal\(\)"):
@@ -41,22 +30,34 @@ def test_one_step_that_the_closing_projection_corrects_leaves_nothing_to_choose(
     ).at(1)
 
 
-@pytest.mark.parametrize("method", ["race", "dp"])
-def test_nor_do_its_iterations(method):
-    problem = tt.domain("linkage", n_steps=1).problem(range(1000, 1008))
-    with pytest.raises(ValueError, match="one step, which the closing projection corrects"):
-        tt.calibrate(problem, 30, method, unit="iteration")
+def test_a_loop_that_counts_iterations_is_told_to_leave_that_out():
+    problem = tt.domain("linkage", n_steps=8).problem(range(1000, 1008))
+
+    def run(schedule):
+        return problem.rollout(schedule, unit="iteration", measure_defects=True)
+
+    with pytest.raises(ValueError, match=r"counted iterations.*leave unit= out of your Corrector"):
+        tt.calibrate(run, 8, check=False)
 
 
 def test_nothing_is_explored_where_there_is_nothing_to_choose():
-    alone = tt.calibrate(tt.Problem(Walk(), Sphere(), KNOWN), 1, "on-policy")
-    assert alone.notes["rounds"] == []
+    alone = tt.calibrate(tt.Problem(Walk(), Sphere(), KNOWN), 1, "dp")
     assert alone.notes["batches"] == 2  # the one that is checked
-    assert torch.equal(alone.table, tt.calibrate(tt.Problem(Walk(), Sphere(), KNOWN), 1, "dp").table)
-    problem = tt.domain("linkage", n_steps=2).problem(range(1000, 1016))
-    raced, priced = (tt.calibrate(problem, 30, method, unit="iteration") for method in ("race", "dp"))
-    assert raced.notes["batches"] == priced.notes["batches"]
-    assert torch.equal(raced.table, priced.table)
+    assert torch.equal(alone.table, tt.calibrate(tt.Problem(Walk(), Sphere(), KNOWN), 1, "paper").table)
+
+
+def test_a_price_holds_the_free_decisions_of_its_runs():
+    problem = tt.Problem(Walk(), Sphere(), KNOWN)
+    for method in METHODS:
+        paid, free = (tt.calibrate(problem, 5, method, closing=closing) for closing in ("paid", "free"))
+        assert (paid.n_steps, paid.budget) == (free.n_steps, free.budget) == (12, 5)
+        name = "masks" if method == "planned" else "table"
+        sizes = [tuple(getattr(price, name).shape) for price in (paid, free)]
+        assert sizes == ([(5, 11), (6, 12)] if method == "planned" else [(11, 5), (12, 6)])
+        for budget in (1, 3, torch.tensor([1, 5, 2, 4])):
+            run = tt.rollout(Walk(), Sphere(), paid.at(budget), range(4))
+            assert run.projected[-1].all()
+            assert torch.equal(run.spent, torch.as_tensor(budget).expand(4))
 
 
 def test_too_few_are_counted_as_they_are_decided_on():

@@ -8,9 +8,9 @@ import pytest
 
 import trimtab as tt
 from cases import Sphere, Walk
+from trimtab.calibration.calibrate import METHODS
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
-from trimtab.prices.calibration import METHODS
 
 SEEDS, OTHERS = range(100, 116), range(200, 216)
 
@@ -43,7 +43,7 @@ def test_a_loop_that_corrects_although_it_is_told_not_to_calibrates_nothing(meth
         tt.calibrate(deaf(schedule), method=method)
 
 
-@pytest.mark.parametrize("method", ["race", "dp", "planned", "on-policy"])
+@pytest.mark.parametrize("method", ["dp", "planned"])
 def test_a_loop_that_never_corrects_calibrates_nothing(method):
     with pytest.raises(ValueError, match=r"corrected nothing under schedules that correct some.*pass the schedule"):
         tt.calibrate(deaf(tt.Terminal()), method=method)

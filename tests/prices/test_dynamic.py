@@ -10,9 +10,9 @@ import torch
 import free
 import trimtab as tt
 from price_cases import CALIBRATION, EVALUATION, FIRST_ZERO, ZERO, Caught, Drift, mean_path_error
+from trimtab.calibration.collect import Explore, spread_budgets
 from trimtab.core.noise import Noise
-from trimtab.core.replay import replay
-from trimtab.prices.collect import Explore, spread_budgets
+from trimtab.loop.replay import replay
 from trimtab.prices.transitions import estimate_transitions
 
 
@@ -24,7 +24,7 @@ def test_the_dynamic_program_beats_the_others_whatever_a_correction_lasts(kappa,
     error = mean_path_error(price.at(budget), sampler)
     for rival in (tt.Periodic(budget), tt.schedules.RandomTimes(budget)):
         assert error < mean_path_error(rival, sampler)
-    for method in ("paper", "on-policy", "planned"):
+    for method in ("paper", "planned"):
         rival = free.calibrate(tt.Problem(sampler, ZERO, CALIBRATION), method=method, objective="path").at(budget)
         assert error < 1.02 * mean_path_error(rival, sampler), method
 
@@ -132,19 +132,27 @@ class GrowsBack:
         return torch.cat([now + 0.4 * (own - now) - 0.05 * noise.uniform(t, (1,)).log(), own], dim=1)
 
 
-def test_prices_that_lose_to_even_spacing_are_not_handed_out_in_silence():
+@pytest.mark.parametrize("closing", ["free", "paid"])
+def test_even_spacing_takes_the_place_of_prices_that_lose_to_it(closing):
     sampler = GrowsBack()
-    with pytest.warns(UserWarning, match="cost more than even spacing") as seen:
-        price = tt.calibrate(tt.Problem(sampler, FIRST_ZERO, CALIBRATION), objective="path", closing="free")
+    with pytest.warns(UserWarning, match="cost more than even spacing.*the result is even spacing") as seen:
+        price = tt.calibrate(tt.Problem(sampler, FIRST_ZERO, CALIBRATION), objective="path", closing=closing)
     assert seen[0].filename == __file__
-    mean, se = price.notes["ahead_of_periodic"]
+    assert price.method == "even spacing"
+    mean, se = price.notes["ahead_of_even_spacing"]
     assert mean < -2 * se
-    assert mean_path_error(price.at(0.5), sampler, FIRST_ZERO) > mean_path_error(tt.Periodic(0.5), sampler, FIRST_ZERO)
+    assert price.seeds == tuple(CALIBRATION)
+    for budget in (1, 7, 24, 48):
+        schedules = price.at(budget), tt.Periodic(budget)
+        runs = [tt.rollout(sampler, FIRST_ZERO, one, range(4), closing=closing) for one in schedules]
+        assert torch.equal(runs[0].projected, runs[1].projected)
 
 
 @pytest.mark.parametrize("kappa", [0.0, 0.3, 1.0])
 def test_prices_are_known_to_be_ahead_of_even_spacing(kappa):
-    mean, se = free.calibrate(tt.Problem(Drift(kappa), ZERO, CALIBRATION), objective="path").notes["ahead_of_periodic"]
+    mean, se = free.calibrate(tt.Problem(Drift(kappa), ZERO, CALIBRATION), objective="path").notes[
+        "ahead_of_even_spacing"
+    ]
     assert mean > 2 * se > 0
 
 
@@ -169,7 +177,7 @@ def test_samples_that_differ_in_scale_are_priced_in_their_own(kappa):
     price = free.calibrate(tt.Problem(sampler, ZERO, CALIBRATION), objective="path")
     assert price.sample_scale is not None
     error = mean_path_error(price.at(10), sampler, seeds=range(200))
-    for rival in ("paper", "on-policy", "planned"):
+    for rival in ("paper", "planned"):
         assert error < mean_path_error(
             free.calibrate(tt.Problem(sampler, ZERO, CALIBRATION), method=rival, objective="path").at(10),
             sampler,

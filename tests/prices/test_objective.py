@@ -129,7 +129,7 @@ def test_where_nothing_was_added_every_step_counts_the_same(cause, effect):
     assert torch.equal(smooth_ratio(steps, causes, effects + effect, 20), torch.ones(20, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("method", ["race", "planned", "dp"])
+@pytest.mark.parametrize("method", ["planned", "dp"])
 def test_a_sampler_that_is_feasible_by_itself_can_be_calibrated(method):
     everywhere = tt.as_constraint(lambda x: x, lambda x: torch.zeros(len(x)))
     with pytest.warns(UserWarning, match="the defect is 0 at every step"):

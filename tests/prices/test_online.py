@@ -16,8 +16,8 @@ import trimtab as tt
 from cases import CONSTRAINTS, Sphere, Walk
 from trimtab.core.budget import PerBatch, PerSample
 from trimtab.core.quality import Quality
-from trimtab.core.replay import replay
-from trimtab.prices.online import Learner, Tally, _counts
+from trimtab.loop.replay import replay
+from trimtab.prices.learner import Learner, Tally, _counts
 
 
 def runs(learner, batches, n=16, name="so3-impulse", n_steps=40, first=0):

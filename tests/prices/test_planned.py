@@ -9,7 +9,7 @@ import free
 import trimtab as tt
 from cases import CONSTRAINTS, Walk
 from price_cases import CALIBRATION, ZERO, Drift
-from trimtab.prices.collect import Explore
+from trimtab.calibration.collect import Explore
 from trimtab.prices.plan import cheapest_times, gap_costs, planned_masks
 
 

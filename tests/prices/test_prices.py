@@ -9,9 +9,9 @@ import free
 import trimtab as tt
 from cases import Sphere, Walk
 from price_cases import CALIBRATION, ZERO, Drift, mean_path_error
+from trimtab.calibration.calibrate import METHODS
 from trimtab.core.budget import corrections
 from trimtab.core.noise import Noise
-from trimtab.prices.calibration import METHODS
 
 every_method = pytest.mark.parametrize("method", METHODS)
 
@@ -89,13 +89,6 @@ def test_every_batch_that_was_run_is_counted():
     assert price.notes["batches"] == len(counted) - before <= 20
 
 
-def test_on_policy_rounds_settle_and_are_recorded():
-    price = free.calibrate(tt.Problem(Drift(0.1), ZERO, CALIBRATION), 0.5, method="on-policy", objective="path")
-    rounds = price.notes["rounds"]
-    assert 2 <= len(rounds) <= 6
-    assert rounds[-1]["profile_change"] < rounds[0]["profile_change"]
-
-
 def test_a_loop_of_ones_own_is_calibrated_like_a_sampler_of_ours():
     sampler = Walk()
     seeds = torch.arange(100, 116)
@@ -120,7 +113,7 @@ def test_a_constant_defect_is_told(method):
     assert (free.rollout(Walk(), flat, price.at(0.5), range(4)).spent == 6).all()
 
 
-@pytest.mark.parametrize("method", ["dp", "on-policy", "planned"])
+@pytest.mark.parametrize("method", ["dp", "planned"])
 def test_too_few_rollouts_are_refused(method):
     with pytest.raises(ValueError, match="3 calibration rollouts are too few"):
         free.calibrate(tt.Problem(Walk(), Sphere(), range(3)), method=method, objective="path")

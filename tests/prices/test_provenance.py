@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import trimtab as tt
-from trimtab.prices.iterations import Allowance, even_counts
+from trimtab.calibration.calibrate import METHODS
 from trimtab.prices.plan import Plan
-from trimtab.prices.price import Raced, Thresholds
+from trimtab.prices.price import Thresholds
 
 TOLD = {
     "method": "mine",
@@ -19,13 +19,10 @@ TOLD = {
 }
 TABLE = torch.full((4, 3), 0.5).index_fill(1, torch.tensor([0]), torch.inf)
 MASKS = torch.tensor([[False] * 4, [False, True, False, False], [False, True, False, True]])
-PARTS = (Plan(MASKS), Thresholds(TABLE))
 
 PRICES = {
     "table": lambda **told: Thresholds(TABLE, **told),
     "plan": lambda **told: Plan(MASKS, **told),
-    "allowance": lambda **told: Allowance(even_counts(4, 2), **told),
-    "race": lambda **told: Raced(PARTS, torch.tensor([0, 1, 0]), **told),
 }
 
 
@@ -95,13 +92,9 @@ def test_a_price_knows_the_problem_that_it_was_made_for(kind):
             schedule.check_fits((3,), "Ball", defect)
 
 
-def test_calibration_keeps_the_problem_and_the_race_what_each_part_was_made_for():
-    problem = tt.domain("so3", n_steps=12).problem(range(1000, 1016))
-    with pytest.warns(DeprecationWarning, match="progress="):
-        price = tt.calibrate(problem, 6, check=False, say=lambda text: None)
+@pytest.mark.parametrize("method", METHODS)
+def test_calibration_keeps_the_problem_that_it_was_made_for(method):
+    price = tt.calibrate(tt.domain("so3", n_steps=12).problem(range(1000, 1016)), 6, method, check=False)
     assert (price.made_for["event"], price.made_for["constraint"]) == ([3, 3], "SO3")
     assert price.made_for["defect"] > 0
-    for part in price.parts:
-        wanted = "path" if part.method == "paper" or part.method.endswith("for path") else "endpoint"
-        assert part.objective == wanted
-        assert f"method={part.method!r}, objective={wanted!r}" in repr(part)
+    assert price.objective == ("path" if method == "paper" else "endpoint")

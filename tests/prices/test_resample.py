@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 import free
 import trimtab as tt
 from trimtab.core.metrics import path_error
-from trimtab.prices.plan import Plan, Planned
-from trimtab.prices.price import Raced, Thresholds, interpolate_rows, resample_masks, resample_table
+from trimtab.prices.plan import Plan
+from trimtab.prices.price import interpolate_rows, resample_masks, resample_table
 from trimtab.prices.sample_scale import SampleScale
-from trimtab.prices.schedule import Adaptive
 
 SIZES = st.integers(1, 24)
 KEEP = st.sampled_from(["count", "share"])
@@ -143,41 +142,3 @@ def test_what_is_no_number_of_steps_is_refused(n_steps):
 def test_what_cannot_be_kept_is_refused():
     with pytest.raises(ValueError, match="the 'count' or the 'share' of a budget: got 'rate'"):
         tt.prices.Thresholds(torch.full((6, 3), torch.inf)).resample(4, "rate")
-
-
-@pytest.mark.parametrize("keep", ["count", "share"])
-@pytest.mark.parametrize("n_steps", [6, 24])
-def test_the_winners_of_a_race_go_along(keep, n_steps):
-    plan = Plan(torch.stack([torch.arange(12) < b for b in range(9)]))
-    table = Thresholds(torch.full((12, 9), 0.5).index_fill(1, torch.tensor([0]), torch.inf))
-    raced = Raced((plan, table), torch.tensor([0, 0, 0, 1, 1, 1, 1, 1, 1]))
-    new = raced.resample(n_steps, keep)
-    assert new.n_steps == n_steps
-    for b in range(new.budget + 1):
-        stands_for = b if keep == "count" else round(b * 12 / n_steps)
-        assert isinstance(new.at(b), Planned if raced.winner[stands_for] == 0 else Adaptive)
-
-
-def _times(how, T=40):
-    if how == "even":
-        return torch.stack([_periodic(b, T) for b in range(T + 1)])
-    return torch.arange(T) >= T - torch.arange(T + 1)[:, None]
-
-
-@pytest.mark.parametrize("closing", ["paid", "free"])
-@pytest.mark.parametrize("keep", ["count", "share"])
-@pytest.mark.parametrize("n_steps", [7, 20, 80])
-def test_budgets_that_looks_would_use_up_keep_to_fixed_times(closing, keep, n_steps):
-    """More steps take more looks: what paid for those of 40 steps need not pay for those of 80."""
-    even, last = (Plan(_times(how), closing=closing) for how in ("even", "last"))
-    table = Thresholds(torch.full((40, 41), 0.5).index_fill(1, torch.tensor([0]), torch.inf), closing=closing)
-    raced = Raced((even, table, last), torch.tensor([0] * 3 + [2] * 3 + [1] * 35), closing=closing, looks=4)
-    new, ball = raced.resample(n_steps, keep), tt.as_constraint(torch.zeros_like, lambda x: x[:, 0])
-    held = int(closing == "paid")
-    for b in range(held, new.budget + 1):
-        schedule = new.at(b)
-        assert schedule.budget == b - new.looks * schedule.uses_defects
-        assert schedule.budget > held or not schedule.uses_defects
-        corrector = tt.Corrector(ball, schedule, n_steps, closing=closing)
-        for t in range(n_steps):
-            corrector(torch.ones(2, 1), t)

@@ -9,7 +9,6 @@ import trimtab as tt
 from cases import Sphere, Walk
 from trimtab.core.groups import Groups
 from trimtab.prices.price import Thresholds
-from trimtab.prices.rates import StationaryPrice
 
 MANY = torch.full((500,), 2)
 TABLE = Thresholds(torch.full((12, 4), 0.3).index_fill(1, torch.tensor([0]), torch.inf))
@@ -30,13 +29,13 @@ THINGS = {
     "moment": (a_moment, "StepView(t=0 of 12, n=500, sigma context)"),
     "groups": (lambda: repr(Groups(torch.arange(500) // 4)), "Groups(125 groups of 500 rows, defect='sum')"),
     "problem": (lambda: repr(tt.Problem(Walk(), Sphere(), range(500))), "Problem(Walk, Sphere, T=12, 500 seeds)"),
+    "price": (
+        lambda: repr(Thresholds(TABLE.table, method="dp", seeds=(1, 2))),
+        "Thresholds(T=12, budgets up to 3, method='dp', objective='path', 2 calibration seeds)",
+    ),
     "adaptive": (
         lambda: repr(TABLE.at(MANY)),
         f"PricedSchedule(price={TABLE!r}, budget=<(500,) of int64, 2 to 2>)",
-    ),
-    "stationary price": (
-        lambda: repr(StationaryPrice(0.1, 3.0, torch.arange(31) / 10, torch.rand(31))),
-        "StationaryPrice(rate=0.1, burst=3, 31 levels)",
     ),
 }
 

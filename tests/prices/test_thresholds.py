@@ -95,7 +95,7 @@ def test_tables_no_schedule_could_use_are_refused(table, message):
 
 def test_what_is_no_table_and_no_scale_is_told_so():
     with pytest.raises(ValueError, match="tensor of floats: got list"):
-        tt.prices.Thresholds([[1.0]], unit="iteration", onward=torch.zeros(1, 1))
+        tt.prices.Thresholds([[1.0]], unit="iteration")
     with pytest.raises(TypeError, match="sample_scale of prices must be of type SampleScale: got 3"):
         tt.prices.Thresholds(torch.tensor([[INF, 1.0]]), sample_scale=3)
     with pytest.raises(ValueError, match="of T = 1 steps, as the prices: got 3"):

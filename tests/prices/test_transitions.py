@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import free
 from price_cases import CALIBRATION, ZERO, Drift
-from trimtab.prices.collect import Explore, spread_budgets
+from trimtab.calibration.collect import Explore, spread_budgets
 from trimtab.prices.program import solve
 from trimtab.prices.transitions import NODES, Pools, Steps, interpolation_weights, neighbours, quantile_nodes
 

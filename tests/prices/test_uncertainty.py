@@ -1,4 +1,4 @@
-"""Intervals of prices from resampled rollouts, and the decisions that lie within them."""
+"""Intervals of prices from resampled rollouts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import trimtab as tt
-from trimtab.core.budget import PerBatch
 
 T = 12
 LINE = tt.as_constraint(lambda x: x * torch.tensor([0.0, 1.0], dtype=x.dtype), lambda x: x[:, 0].abs())
@@ -50,31 +49,11 @@ def test_rollouts_that_are_all_alike_leave_no_doubt():
     assert torch.equal(price.interval[0], price.table)
 
 
-@pytest.mark.parametrize("method", ["paper", "dp"])
-def test_close_calls_are_the_defects_between_the_two_ends(method, tmp_path):
-    domain = tt.domain("so3", n_steps=T)
-    price = tt.calibrate(domain.problem(range(1000, 1016)), 0.5, method, objective="path", uncertainty=True)
-    run = domain.problem(range(16)).rollout(price.at(4))
-    price.save(tmp_path / "price")
-    found = tt.load(tmp_path / "price").close_calls(run)
-    assert torch.equal(found, price.close_calls(run, 4))
-    scale = 1.0 if price.sample_scale is None else price.sample_scale.along(run.defects.double(), run.projected)
-    left = 4 - run.projected.long().cumsum(dim=0) + run.projected.long()
-    low, high = (end[torch.arange(T)[:, None], left] * scale for end in price.interval)
-    within = (run.defects >= low) & (run.defects <= high)
-    within[-1] = False  # the closing projection is no decision
-    assert torch.equal(found, within)
-    assert 0 < found.double().mean() < 0.6
-    assert "<polygon" in price._repr_html_()
-
-
 def test_intervals_are_asked_for():
     plain = tt.calibrate(tt.Problem(Uniform(), LINE, range(1000, 1008)), method="paper")
     assert plain.interval is None
-    with pytest.raises(ValueError, match=r"no interval.*uncertainty=True"):
-        plain.close_calls(tt.rollout(Uniform(), LINE, plain.at(3), range(4)))
     with pytest.raises(ValueError, match="uncertainty= is for methods 'paper' and 'dp'"):
-        tt.calibrate(tt.Problem(Uniform(), LINE, range(1000, 1008)), uncertainty=True)
+        tt.calibrate(tt.Problem(Uniform(), LINE, range(1000, 1008)), method="planned", uncertainty=True)
     assert paper(8).resample(6).interval.shape == (2, 6, 7)
 
 
@@ -101,11 +80,3 @@ def test_eight_rollouts_are_enough_for_every_budget(budget, n):
     low, high = price.interval
     assert (low <= high).all()
     assert (low < high).any()
-
-
-def test_close_calls_of_a_shared_budget_need_that_budget():
-    price = paper(16)
-    run = tt.rollout(Uniform(), LINE, price.at(PerBatch(4)), range(16), closing="free")
-    assert price.close_calls(run, PerBatch(4)).any()
-    with pytest.raises(ValueError, match="PerBatch"):
-        price.close_calls(run)

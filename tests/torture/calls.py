@@ -15,7 +15,7 @@ import trimtab as tt
 from trimtab import constraints as sets
 from trimtab import schedules, training
 from trimtab.core.noise import Noise
-from trimtab.core.replay import replay
+from trimtab.loop.replay import replay
 from trimtab.integrations import flows, independence, loggers, loops, manifolds
 
 T, N = 6, 4
@@ -202,10 +202,6 @@ CALLS: dict[str, Row] = {
     ),
     "Fixed": (used(schedules.Fixed), {"mask": MASK}),
     "Fixed.at": (schedules.Fixed.at, {"steps": [[T], ["x"], [1.5], [None], 3, None], "n_steps": STEPS}),
-    "MeasureEvery": (
-        lambda schedule=PRICES.at(2), every=2: schedules.MeasureEvery(schedule, every),
-        {"schedule": [*SCHEDULE, tt.Periodic(2)], "every": WHOLE},
-    ),
     "Window": (used(schedules.Window), {"start": [-1, T + 1, 1.5, math.nan, *NO_NUMBER], "stop": [math.nan, "x", Thing()]}),
     "windows": (schedules.windows, {"budget": [-1, "x", None, Thing()], "n_steps": STEPS}),
     "Trigger": (

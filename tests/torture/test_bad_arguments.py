@@ -24,8 +24,8 @@ from torture.scale import TIMES
 PACKAGE = Path(tt.__file__).parent
 ROWS = CALLS | optional_calls()
 EXEMPT = {
-    *("Projection", "Rollout", "StepView", "DecisionState", "Decisions", "Raced", "Planned", "Price"),
-    *("Allowance", "Learned", "PricedSchedule", "FewIterations"),
+    *("Projection", "Rollout", "StepView", "DecisionState", "Decisions", "Planned", "Price"),
+    *("Learned", "PricedSchedule", "FewIterations"),
     *("ProjectedSampler", "Correct", "FIXED", "Stepwise", "Terminal", "check_options", "__version__"),
     "NonlinearProgram",  # needs casadi; tests/constraints has its errors
 }

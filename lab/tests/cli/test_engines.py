@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from trimtab.cli.main import main
-from trimtab.core.rollout import rollout
+from trimtab.loop.rollout import rollout
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my_sampler.py"
 SHORT = EXAMPLE.read_text().replace("n_steps = 60", "n_steps = 20").replace("t % 15 == 9", "t % 5 == 3")

@@ -40,7 +40,7 @@ def test_a_comparison_keeps_groups_whole_and_budgets_apart(folder):
 
 
 def test_calibration_and_advice_go_by_groups(capsys):
-    assert main(["calibrate", *SAMPLER, "--seeds", "16", "--method", "race", "--objective", "endpoint"]) == 0
+    assert main(["calibrate", *SAMPLER, "--seeds", "16", "--method", "dp", "--objective", "endpoint"]) == 0
     price = tt.load("pairs_on_a_lead.safetensors")
     run = make(torch.arange(100, 108)).rollout(price.at(5))
     assert torch.equal(run.spent[::2], run.spent[1::2])
@@ -55,7 +55,7 @@ def test_groups_of_any_size_can_be_used_by_every_command(folder, capsys):
     assert tt.load("pairs_on_a_lead.safetensors").seeds == tuple(range(1_000_002, 1_000_017))
     assert main(["advise", *threes, "--seeds", "48", "--cost", "projections"]) == 0
     seeds = ("--seeds", "33", "--calibration-seeds", "18", "--budgets", "0.25", "--engine", "serial", "--out", "run")
-    rules = ("geometric", "random-ramp", "window", "raced")
+    rules = ("geometric", "random-ramp", "window")
     assert main(["compare", *threes, *seeds, "--schedules", *rules]) == 0
     rows = pyarrow.parquet.read_table(folder / "run" / "rows" / "pairs_on_a_lead.parquet").to_pylist()
     spent = {(row["schedule"], row["budget"], row["seed"]): row["projections"] for row in rows}

@@ -199,11 +199,8 @@ def test_the_papers_numbers_are_the_papers():
 # ------------------------------------------------------------------ budgets spent
 
 
-def test_budgets_are_said_to_be_spent_exactly_but_for_the_schedules_that_may_spend_less(summary):
+def test_budgets_are_said_to_be_spent_exactly(summary):
     assert any("spent its budget exactly, rounded to whole corrections. The" in n for n in diagnostics(summary).notes)
-    for domain in summary["domains"].values():
-        domain["schedules"] |= dict.fromkeys(("raced", "window"), domain["schedules"]["periodic"])
-    assert any("except for raced, which may spend less" in note for note in diagnostics(summary).notes)
 
 
 # ------------------------------------------------------------------ final samples

@@ -46,7 +46,7 @@ def test_every_rollout_costs_its_budget_the_closing_projection_included(run):
                     assert some.sum() == count * len(some)
                     continue
                 assert (some <= count).all(), key
-                assert (some == count).all() or not (STUDY_SCHEDULES[key].exact or key == "raced"), key
+                assert (some == count).all(), key
     assert (rows.where(schedule="terminal")["projections"] == 1).all()
     assert (rows.where(schedule="stepwise")["projections"] == 20).all()
 
@@ -54,7 +54,7 @@ def test_every_rollout_costs_its_budget_the_closing_projection_included(run):
 def test_with_nothing_but_the_closing_projection_all_are_terminal(run):
     rows = read_rows(run, "so3")
     terminal = rows.where(schedule="terminal")["endpoint"].tolist()
-    for key in ("periodic", "window", "raced", "adaptive:dp", "planned"):
+    for key in ("periodic", "window", "adaptive:dp", "planned"):
         assert rows.where(schedule=key, budget=0.05)["endpoint"].tolist() == terminal
 
 

@@ -363,7 +363,6 @@ def test_a_wrong_command_is_answered_with_one_line(tmp_path, capsys, monkeypatch
     [
         (("advise", "--domain", "so3", "--name", "mine"), "--name is the name of a sampler of your own"),
         (("advise", "--sampler", MINE, "--higher-is-better"), "--higher-is-better needs --quality"),
-        (("calibrate", "--sampler", MINE, "--higher-is-better", "--out", "{folder}/p"), "needs --quality"),
         (
             ("advise", "--sampler", MINE, "--quality", "examples/my_sampler.py:length"),
             "a quality must be given as package.module:function, the dotted name of a module and a function in it: got "
@@ -371,7 +370,6 @@ def test_a_wrong_command_is_answered_with_one_line(tmp_path, capsys, monkeypatch
         ),
         (("advise", "--sampler", MINE, "--quality", "examples.my_sampler:length"), "unknown function of examples.my"),
         (("advise", "--sampler", MINE, "--quality", "math:pi"), "a quality needs a function of the final states"),
-        (("calibrate", "--domain", "grid", "--quality", "cots"), "unknown quality of grid 'cots'. Known: cost_gap"),
         (("advise", "--sampler", MINE, "--window", "61"), "do not fit a rollout of 60 steps"),
         (("advise", "--sampler", MINE, "--window", "1.5"), "or a fraction of T, must be a number from 0 to 1"),
         (

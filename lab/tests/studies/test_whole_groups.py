@@ -5,7 +5,7 @@ import torch
 
 from pairs_on_a_lead import make, make_threes
 from trimtab.core.metrics import euclidean
-from trimtab.core.problem import Problem
+from trimtab.loop.rollout import Problem
 from trimtab_lab.domains import domain
 from trimtab_lab.domains.base import Domain
 from trimtab_lab.studies.batches import check_whole_groups, ends_of_groups, seed_ranges, whole_groups

@@ -26,7 +26,7 @@ from trimtab_lab.cli.command import (
 )
 
 if TYPE_CHECKING:
-    from trimtab.prices.calibration import Price
+    from trimtab.prices.price import Price
 
 __all__ = ["ADVISE", "CALIBRATE", "FIRST_SEED", "parse_budget"]
 
@@ -140,10 +140,9 @@ def _add_calibrate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--method",
         metavar="M",
-        help="race (several, and the best is kept; the default), dp (the dynamic program; the default for path error), "
-        "on-policy, paper, or planned (steps fixed in advance)",
+        help="dp (the dynamic program, or even spacing if that does better; the default), paper, or planned (steps "
+        "fixed in advance)",
     )
-    add_quality(parser)
     parser.add_argument(
         "--budget",
         metavar="B",
@@ -151,16 +150,10 @@ def _add_calibrate(parser: argparse.ArgumentParser) -> None:
         help="the largest budget wanted: 0.25 is a fraction of the steps, 25 a number (default every step)",
     )
     parser.add_argument(
-        "--unit",
-        metavar="U",
-        default="projection",
-        help="what a budget counts: projection (the default), or iteration if the constraint offers them singly",
-    )
-    parser.add_argument(
         "--objective",
         metavar="O",
         default="endpoint",
-        help="what to lower without a quality: endpoint error (the default), path or state error",
+        help="what to lower: endpoint error (the default), path or state error",
     )
     add_seeds(parser, "--seeds", 64, "number of calibration rollouts")
     parser.add_argument("--overwrite", action="store_true", help="replace the file if it is there")
@@ -168,8 +161,8 @@ def _add_calibrate(parser: argparse.ArgumentParser) -> None:
 
 
 def _calibrate(arguments: argparse.Namespace) -> int:
+    from trimtab.calibration.calibrate import METHODS, calibrate
     from trimtab.core.checks import unknown
-    from trimtab.prices.calibration import METHODS, calibrate
     from trimtab.prices.objective import OBJECTIVES
     from trimtab_lab.studies.config import CALIBRATION_SEED
 
@@ -181,7 +174,6 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     domain, source, seeds = source_from(arguments, CALIBRATION_SEED, arguments.seeds)
     out: Path = arguments.out or Path(f"{source.name}.safetensors")
     check_absent(out, arguments.overwrite)
-    quality = quality_from(arguments.quality, arguments.higher_is_better, domain)
     work = out.with_name(f"{out.name}.work")
     engine = engine_from(arguments, work, source, seeds)
     try:
@@ -190,8 +182,6 @@ def _calibrate(arguments: argparse.Namespace) -> int:
             budget,
             arguments.method,
             objective=arguments.objective,
-            quality=quality,
-            unit=arguments.unit,
             distance=domain.distance,
             engine=engine,
             progress=progress,
@@ -209,8 +199,7 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     print(f"calibrated on seeds {seeds.start} to {seeds.stop - 1}; they cannot be used for evaluation")
     _show_expected(price)
     some = max(1, price.budget // 4)
-    unit = "iterations" if arguments.unit == "iteration" else "corrections"
-    print(f"use it: trimtab.load({str(out)!r}).at({some}) is a schedule of {some} {unit}")
+    print(f"use it: trimtab.load({str(out)!r}).at({some}) is a schedule of {some} corrections")
     return 0
 
 
@@ -247,9 +236,7 @@ CALIBRATE = Command(
     "price file from which schedules are made.",
     "examples:\n"
     "  trimtab calibrate --sampler package.module:factory --out price.safetensors\n"
-    "  trimtab calibrate --sampler package.module:factory --quality package.module:length\n"
     "  trimtab calibrate --sampler package.module:factory --config settings.toml --method planned\n"
-    "  trimtab calibrate --domain linkage --unit iteration --budget 80\n"
     "  trimtab calibrate --sampler package.module:factory --engine processes --resume\n",
     _add_calibrate,
     _calibrate,

@@ -132,7 +132,7 @@ def add_quality(parser: argparse.ArgumentParser) -> None:
 def quality_from(spec: str | None, higher_is_better: bool, domain: Domain) -> Quality | None:
     """Return the quality that --quality names, if any."""
     from trimtab.core.quality import Quality
-    from trimtab.core.rollout import noise_of
+    from trimtab.loop.rollout import noise_of
     from trimtab_lab.studies.usercode import load_function
 
     if spec is None:

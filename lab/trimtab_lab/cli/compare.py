@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["COMMAND", "table_of"]
 
 BUDGETS = (0.0, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
-SCHEDULES = ("terminal", "stepwise", "periodic", "raced", "window", "adaptive:dp", "planned", "adaptive:paper")
+SCHEDULES = ("terminal", "stepwise", "periodic", "window", "adaptive:dp", "planned", "adaptive:paper")
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +63,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _study(arguments: argparse.Namespace, domain: Domain, source: Source, calibration: range) -> Study:
-    from trimtab.prices.collect import FEWEST
+    from trimtab.calibration.collect import FEWEST
     from trimtab_lab.studies.batches import n_deciders, seed_ranges
     from trimtab_lab.studies.config import REFERENCE_SEED, Study
     from trimtab_lab.studies.usercode import record_of

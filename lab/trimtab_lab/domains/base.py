@@ -13,7 +13,7 @@ from trimtab.core.arrays import numbers_of
 from trimtab.core.checks import check_callable, check_type
 from trimtab.core.files import plain_name
 from trimtab.core.metrics import Distance
-from trimtab.core.problem import Problem
+from trimtab.loop.rollout import Problem
 
 __all__ = ["Domain", "Graph", "Problem", "View", "synthetic"]
 

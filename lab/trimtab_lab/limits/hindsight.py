@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trimtab.core.constraint import Constraint
 from trimtab.core.record import Rollout
-from trimtab.core.rollout import Sampler, rollout, take_rows
+from trimtab.loop.rollout import Sampler, rollout, take_rows
 from trimtab.prices.plan import cheapest_times, gap_costs
 from trimtab.schedules import Fixed
 

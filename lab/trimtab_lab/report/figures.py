@@ -39,7 +39,7 @@ _VOLATILE = ("terrain-ridge", "so3-impulse")  # defects are concentrated in a fe
 _SMOOTH = ("terrain-dome", "terrain", "so3")  # on the dome all steps make the same defect
 _COLLISION = "#E3120B"
 _TOLERANCE = 1e-3  # penetration below this is the solver's own
-_METHODS = ("adaptive:dp", "raced", "adaptive:paper")  # budgets of their own, as the one trajectory drawn has
+_METHODS = ("adaptive:dp", "adaptive:paper")  # budgets of their own, as the one trajectory drawn has
 
 
 def write_figures(files: RunFiles, summary: Summary) -> list[Path]:

@@ -11,7 +11,6 @@ from trimtab.schedules.style import label_of
 from trimtab_lab.domains import base_of, dynamics_of
 from trimtab_lab.report.formats import Cell, Table
 from trimtab_lab.studies.config import budget_name
-from trimtab_lab.studies.schedules import STUDY_SCHEDULES
 from trimtab_lab.studies.store import RunFiles
 from trimtab_lab.studies.summary import reported, reported_beside
 
@@ -520,10 +519,7 @@ def _spending(summary: Summary) -> str:
             "Every task checks that no rollout spent more than its budget of iterations; a solver that has converged "
             f"takes no more. The closing projection is {closing}."
         )
-    keys = dict.fromkeys(key for content in summary["domains"].values() for key in content["schedules"])
-    names = [label_of(key) for key in keys if key in STUDY_SCHEDULES and not STUDY_SCHEDULES[key].exact]
-    less = f", except for {', '.join(names)}, which may spend less and never more" if names else ""
     return (
-        "Every task checks that each of its rollouts spent its budget exactly, rounded to whole corrections"
-        f"{less}. The closing projection is {closing}."
+        "Every task checks that each of its rollouts spent its budget exactly, rounded to whole corrections. "
+        f"The closing projection is {closing}."
     )

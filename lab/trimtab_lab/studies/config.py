@@ -42,7 +42,7 @@ SCHEDULES = (
 SWEPT = ("terminal", "stepwise", "periodic", "adaptive:paper", "adaptive:dp")
 """The schedules of the kappa sweep."""
 
-ITERATED = ("terminal", "stepwise", "periodic", "inexact", "repeat", "raced")
+ITERATED = ("terminal", "stepwise", "periodic", "inexact")
 """The schedules of a study in iterations."""
 
 HOMOGENEOUS = "terrain-dome"

@@ -12,10 +12,10 @@ from graphlib import TopologicalSorter
 from time import perf_counter
 from typing import Any, TextIO
 
+from trimtab.calibration.collect import FEWEST
 from trimtab.core.checks import EngineError
 from trimtab.core.executors import ENGINES, open_executor
 from trimtab.core.progress import open_bar
-from trimtab.prices.collect import FEWEST
 from trimtab_lab.studies.config import Study, StudyError
 from trimtab_lab.studies.rows import check_arrow
 from trimtab_lab.studies.schedules import study_schedule

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trimtab.core.arrays import Form, all_finite, map_leaves, numbers_of, pick
 from trimtab.core.bound_constraint import checked_projection
-from trimtab.core.rollout import noise_of, take_rows
+from trimtab.loop.rollout import noise_of, take_rows
 from trimtab.integrations.independence import check_independence, check_rows
 from trimtab_lab.domains.base import Domain, Problem
 from trimtab_lab.studies.batches import next_end, replicate_problem

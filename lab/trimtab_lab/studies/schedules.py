@@ -15,12 +15,10 @@ from torch import Tensor
 from trimtab.core.budget import PerBatch, Unit
 from trimtab.core.checks import unknown
 from trimtab.core.record import Closing
-from trimtab.core.rollout import take_rows
-from trimtab.core.schedule import Schedule
-from trimtab.prices.iterations import even_counts, whole_counts
-from trimtab.prices.plan import Plan
-from trimtab.prices.price import Allowance, Price, Raced, Thresholds
-from trimtab.prices.race import EVEN, fixed_plans
+from trimtab.loop.rollout import take_rows
+from trimtab.core.schedule import ByIteration, Schedule
+from trimtab.core.view import StepView
+from trimtab.prices.price import Price
 from trimtab.schedules import Fixed, Geometric, Periodic, RandomRamp, Stepwise, Terminal
 from trimtab_lab.domains.base import Problem
 from trimtab_lab.limits.hindsight import hindsight
@@ -60,7 +58,7 @@ class StudySchedule:
     Attributes:
         summary: One sentence.
         build: `build(inputs, budgets)` returns the schedule; budgets are numbers of corrections per sample, (n,).
-        calibration: The `method` of `calibrate` whose prices it needs; None for none.
+        calibration: The `method` of `calibrate` whose prices it needs, or "on-policy"; None for none.
         only_budget: The one budget it makes sense for; None for any.
         cheap_only: True if it runs so many rollouts that only the synthetic domains can afford it.
         exact: True if it spends its budget to the last correction; a solver that has converged spends less.
@@ -85,7 +83,6 @@ _EITHER: tuple[Unit, ...] = ("projection", "iteration")
 
 
 def _shared(inputs: ScheduleInputs, budgets: Tensor) -> Schedule:
-    assert isinstance(inputs.prices, Thresholds)
     starts = torch.nn.functional.pad(budgets.diff() != 0, (1, 0), value=True)  # a task runs budget after budget
     first = starts.nonzero().squeeze(1)[starts.cumsum(0) - 1]
     parts = first + (torch.arange(len(budgets)) - first) // SHARING
@@ -150,23 +147,9 @@ STUDY_SCHEDULES: dict[str, StudySchedule] = {
     ),
     "inexact": StudySchedule(
         "A solver that is stopped early: iterations spread evenly over the steps; defects are not used.",
-        lambda inputs, budgets: _counts(even_counts(inputs.problem.sampler.n_steps, int(budgets.max())), budgets),
+        lambda inputs, budgets: EvenIterations(budgets),
         exact=False,
         units=("iteration",),
-    ),
-    "repeat": StudySchedule(
-        "One more iteration wherever the defect reaches the price of one, decided again after each.",
-        lambda inputs, budgets: inputs.prices.at(_within(inputs, budgets)),
-        "dp",
-        exact=False,
-        units=("iteration",),
-    ),
-    "raced": StudySchedule(
-        "The schedule whose final samples were nearest to those of full projection on calibration rollouts.",
-        lambda inputs, budgets: inputs.prices.at(_within(inputs, budgets)),
-        "race",
-        exact=False,
-        units=_EITHER,
     ),
     "hindsight": StudySchedule(
         "The best steps of each rollout, found afterwards: a limit, not a method.",
@@ -185,20 +168,41 @@ def study_schedule(name: str) -> StudySchedule:
     return STUDY_SCHEDULES[name]
 
 
-def _counts(counts: Tensor, budgets: Tensor) -> Schedule:
-    return Allowance(counts).at(budgets)
+@dataclass(frozen=True, eq=False)
+class EvenIterations(ByIteration):
+    """Iterations spread evenly over the steps, each sample with a budget of its own, (n,).
+
+    Attributes:
+        budget: Iterations of each sample, (n,) int64.
+        whole_cost: If given, whole projections are spread instead, as many as such a mean cost pays for.
+    """
+
+    budget: Tensor
+    whole_cost: float | None = None
+    uses_defects = False
+
+    def decide(self, view: StepView) -> Tensor:
+        """Return which samples have iterations left at this step, (n,) bool."""
+        if self.whole_cost is None:
+            return _by(view.t + 1, self.budget, view.n_steps) - _by(view.t, self.budget, view.n_steps) > view.iteration
+        times = (self.budget / self.whole_cost).round().long().clamp(max=view.n_steps)
+        return _by(view.t + 1, times, view.n_steps) > _by(view.t, times, view.n_steps)
+
+    def to(self, device: torch.device) -> EvenIterations:
+        """Return the same schedule on `device`."""
+        return EvenIterations(self.budget.to(device), self.whole_cost)
+
+
+def _by(t: int, total: Tensor, n_steps: int) -> Tensor:
+    """Return how much of an evenly spread total is due before step t, (n,)."""
+    # the step after the last is the closing projection's, so that gaps are even up to it
+    once = total.clamp(max=n_steps)
+    return (t * (once + 1)) // (n_steps + 1) + (t * (total - once)) // n_steps
 
 
 def _whole_evenly(inputs: ScheduleInputs, budgets: Tensor) -> Schedule:
     """Return whole projections at evenly spaced steps, as many as the iterations pay for."""
-    n_steps, each = inputs.problem.sampler.n_steps, inputs.iterations_per_projection
-    return _counts(whole_counts(fixed_plans(n_steps, n_steps)[EVEN], int(budgets.max()), each), budgets)
-
-
-def _within(inputs: ScheduleInputs, budgets: Tensor) -> Tensor:
-    """Clamp budgets to those of the prices, which end at what full projection took on the calibration seeds."""
-    assert isinstance(inputs.prices, Thresholds | Plan | Raced)
-    return budgets.clamp(max=inputs.prices.budget)
+    return EvenIterations(budgets, inputs.iterations_per_projection)
 
 
 def _last_steps(n_steps: int, budgets: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ from trimtab.core.files import parse_json, plain_name, read_bytes
 from trimtab.core.identity import fingerprint
 from trimtab.core.metrics import Distance, euclidean
 from trimtab.core.noise import as_seeds
-from trimtab.core.rollout import Sampler, check_sampler
+from trimtab.loop.rollout import Sampler, check_sampler
 from trimtab_lab.domains import DOMAINS, domain
 from trimtab_lab.domains.base import Domain, Problem
 

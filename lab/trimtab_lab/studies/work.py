@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trimtab.calibration.calibrate import calibrate
+from trimtab.calibration.collect import Batches
 from trimtab.core.arrays import Form, map_leaves, numbers_of
 from trimtab.core.budget import PerBatch, corrections
 from trimtab.core.files import load_tensors, save_tensors
@@ -19,11 +21,10 @@ from trimtab.core.identity import THREADS, machine_facts
 from trimtab.core.metrics import Distance, endpoint_distance, measured_distance, path_error, top_mass
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Rollout
-from trimtab.core.replay import replay
+from trimtab.loop.replay import replay
 from trimtab.core.schedule import Schedule
-from trimtab.prices.calibration import calibrate
 from trimtab.prices.objective import finite
-from trimtab.prices.price import load
+from trimtab.prices.price import Price, load
 from trimtab.schedules import Stepwise
 from trimtab_lab.domains.base import Domain
 from trimtab_lab.studies.batches import (
@@ -34,6 +35,7 @@ from trimtab_lab.studies.batches import (
     replicate_problem,
 )
 from trimtab_lab.studies.config import StudyError
+from trimtab_lab.studies.on_policy import on_policy_prices
 from trimtab_lab.studies.schedules import ScheduleInputs, study_schedule
 from trimtab_lab.studies.tasks import Task, code_version, domain_of
 from trimtab_lab.studies.traces import Trace, about
@@ -95,11 +97,10 @@ def _calibrate(task: Task, made: Domain, inputs: Mapping[str, bytes]) -> Result:
     def run(schedule: Schedule) -> Rollout:
         return problem.rollout(schedule, **counting(task.closing))
 
-    by_finals: dict[str, Any] = {"objective": "endpoint", "distance": problem.distance}
-    options = by_finals if method == "race" else {"objective": "path"}
-    most = max(2, round(_iterations(run(Stepwise())))) if task.unit == "iteration" else 1.0
-    quiet: Any = {"check": False, "progress": lambda text: None}
-    prices = calibrate(run, most, method, unit=task.unit, **quiet, **options)
+    quiet: Any = {"objective": "path", "check": False, "progress": lambda text: None}
+    prices: Price = (
+        on_policy_prices(Batches(run, 1.0, **quiet)) if method == "on-policy" else calibrate(run, 1.0, method, **quiet)
+    )
     return Result([], shared=_as_bytes(prices.save))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,28 +15,19 @@ from trimtab.core.bound_constraint import BoundConstraint, bind
 from trimtab.core.constraint import Constraint
 from trimtab.core.metrics import Distance, endpoint_distance, measured_distance
 from trimtab.core.noise import Noise
-from trimtab.core.problem import Problem
 from trimtab.core.record import Rollout
 from trimtab.core.repeatable import as_record
-from trimtab.core.rollout import Sampler, noise_of
 from trimtab.core.runner import RunBatch
 from trimtab.core.schedule import Schedule
 from trimtab.core.statistics import Summary, bootstrap, rank_correlation
+from trimtab.loop.rollout import Problem, Sampler, noise_of
 from trimtab.schedules import Fixed, Periodic, Stepwise
+from trimtab.schedules.measured import measured
 
-__all__ = ["Effects", "Stability", "correction_effects", "watched"]
+__all__ = ["Effects", "Stability", "correction_effects"]
 
 _NUDGE = 1e-6  # size of the change of the initial states, as a share of their size
 _TRIED = 4  # samples whose projection is tried after a small change
-
-
-def watched(schedule: Schedule) -> Schedule:
-    """Return the schedule with the defects of all steps measured in its rollouts, although it may not use them."""
-    if schedule.uses_defects:
-        return schedule
-    other = copy(schedule)
-    object.__setattr__(other, "uses_defects", True)
-    return other
 
 
 @dataclass(frozen=True)
@@ -130,7 +120,7 @@ def loop_divergence(nudge: Callable[[Schedule, float], Rollout] | None, stepwise
         return math.nan
     final = stepwise.final
     what = "nudge(schedule, size) must return the record of its run, corrector.rollout"
-    other = as_record(nudge(watched(Stepwise()), _NUDGE), what)
+    other = as_record(nudge(measured(Stepwise()), _NUDGE), what)
     ours, theirs = ([tuple(shape) for shape in Form(state).shapes] for state in (final, other.final))
     if ours != theirs:
         raise ValueError(
@@ -254,7 +244,7 @@ def correction_effects(run: RunBatch, alone: Rollout, stepwise: Rollout, distanc
     # one stratum of the steps per sample, so that few samples cover all steps
     place = torch.randperm(n, generator=generator) + torch.rand(n, generator=generator)
     step = (place / n * T).long().clamp(max=T - 1)
-    once = run(watched(Fixed((steps[:, None] == step).to(alone.projected.device))))
+    once = run(measured(Fixed((steps[:, None] == step).to(alone.projected.device))))
     gain = (alone.residuals - once.residuals).cpu().double()[:T]
     lag = step + steps[:T, None]  # (T, n): the step k after the correction
     left = torch.where(lag < T, gain.gather(0, lag.clamp(max=T - 1)), torch.nan)

@@ -11,13 +11,12 @@ from typing import Any
 from torch import Tensor
 
 from trimtab.advice.figure import comparison_figure
-from trimtab.advice.checks import watched
 from trimtab.advice.recommend import Source, check_price
 from trimtab.advice.trials import FAR, projections_of
+from trimtab.calibration.collect import check_schedule_is_used, rollout_marks
 from trimtab.core.budget import PerBatch, PerSample, corrections
 from trimtab.core.checks import check_bool, check_type
 from trimtab.core.metrics import Distance, distinct_seeds, endpoint_distance, euclidean, nepe, path_error
-from trimtab.core.problem import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Closing, Rollout
@@ -26,9 +25,10 @@ from trimtab.core.runner import BatchRunner, Engine, RunBatch, checked, open_run
 from trimtab.core.schedule import Schedule, as_schedule
 from trimtab.core.statistics import Summary, summarize
 from trimtab.core.view import StepView
+from trimtab.loop.rollout import Problem
 from trimtab.prices import Price
-from trimtab.prices.collect import check_schedule_is_used, rollout_marks
 from trimtab.schedules import Periodic, Stepwise, Terminal, Window
+from trimtab.schedules.measured import measured
 
 __all__ = ["Compared", "Comparison", "compare"]
 
@@ -206,9 +206,9 @@ def compare(
             run = runner.runs(source, **(options if problem is not None else {}))
         else:
             run = source if problem is None else partial(problem.rollout, **options)  # type: ignore[assignment]
-        prefetch(run, [watched(Stepwise())])
+        prefetch(run, [measured(Stepwise())])
         tell("terminal")
-        terminal = checked(run, watched(Terminal())) if check else as_record(run(watched(Terminal())))
+        terminal = checked(run, measured(Terminal())) if check else as_record(run(measured(Terminal())))
         T = terminal.n_steps
         _check_unused(schedules, terminal)
         if judge is not None:
@@ -216,9 +216,9 @@ def compare(
         wanted = _wanted(schedules, budgets, T)
         tell.batch(2 if check else 1)
         tell.expect(len(wanted) + 1)
-        prefetch(run, [watched(schedule) for _, _, schedule in wanted])
+        prefetch(run, [measured(schedule) for _, _, schedule in wanted])
         tell("stepwise")
-        full = as_record(run(watched(Stepwise())))
+        full = as_record(run(measured(Stepwise())))
         check_schedule_is_used(terminal, full)
         tell.batch()
         ends = path_error(full).double(), path_error(terminal).double()
@@ -234,7 +234,7 @@ def compare(
         rows = [judged("terminal", None, Terminal(), terminal), judged("stepwise", None, Stepwise(), full)]
         for name, budget, schedule in wanted:
             tell(f"{name} {budget or ''}".strip())
-            rows.append(judged(name, budget, schedule, as_record(run(watched(schedule)))))
+            rows.append(judged(name, budget, schedule, as_record(run(measured(schedule)))))
             tell.batch()
     n = terminal.projected.shape[1]
     distinct = n if clusters is None else len(distinct_seeds(clusters))

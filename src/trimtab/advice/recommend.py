@@ -22,7 +22,6 @@ from trimtab.advice.checks import (
     loop_stability,
     problem_divergence,
     problem_stability,
-    watched,
 )
 from trimtab.advice.result import Advice, Measured
 from trimtab.advice.trials import SIMPLE, Cost, Evaluation, Goal, Search, Trial
@@ -31,7 +30,6 @@ from trimtab.core.arrays import Form
 from trimtab.core.checks import check_callable, check_positive, unknown
 from trimtab.core.constraint import Constraint, check_constraint
 from trimtab.core.metrics import Distance, distinct_seeds, euclidean, top_mass
-from trimtab.core.problem import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Rollout
@@ -39,8 +37,10 @@ from trimtab.core.repeatable import as_record
 from trimtab.core.runner import BatchRunner, Engine, RunBatch, open_runner
 from trimtab.core.schedule import Schedule
 from trimtab.core.statistics import Summary
+from trimtab.loop.rollout import Problem
 from trimtab.prices import Price
 from trimtab.schedules import Terminal
+from trimtab.schedules.measured import measured
 
 __all__ = ["FEWEST_FOR_ADVICE", "WORTHWHILE", "advise", "check_price"]
 
@@ -255,7 +255,9 @@ def _full(search: Search, rejected: Sequence[Trial]) -> _Choice:
     seeds = min((one.judged.seeds for one in open_ones if not one.meets), default=2 * len(at.full))
     reason = f"whether less would do is undecided on {len(at.full)} samples"
     if rejected:
-        reason += f": {len(rejected)} of the candidates met the tolerance at first, but were not shown to on fresh seeds"
+        reason += (
+            f": {len(rejected)} of the candidates met the tolerance at first, but not on fresh seeds"
+        )
     return _Choice(at.stepwise, "undecided", reason, seeds)
 
 
@@ -273,7 +275,7 @@ def _answer(search: Search, parts: _Parts, choice: _Choice, stability: Stability
     spent = at.spent[unit] + (0 if again is None else again.spent[unit])
     spent += search.calibration_batches * parts.calibrated * at.terminal.cost(unit)
     saved = (at.stepwise.cost(unit) - chosen.cost(unit)) if chosen is not at.stepwise else 0.0
-    measured = Measured(
+    numbers = Measured(
         goal=goal,
         unit=unit,
         scale=at.scale,
@@ -313,7 +315,7 @@ def _answer(search: Search, parts: _Parts, choice: _Choice, stability: Stability
         saving=Summary(sum(shares) / len(shares), min(shares), max(shares), n=len(shares), reliable=True),
         schedule=chosen.schedule,
         price=search.prices.get(chosen.times),
-        measured=measured,
+        measured=numbers,
         reason=reason,
     )
 
@@ -391,7 +393,7 @@ def _parts(
     each = [one if runner is None or one is None else runner.runs(one) for one in (source, held_out, fresh)]
     assert each[0] is not None
     assert each[1] is not None
-    first = as_record(each[0](watched(Terminal())))
+    first = as_record(each[0](measured(Terminal())))
     count = _distinct(first)
     return _Parts(each[0], each[1], each[2], first.n_steps, count, count, first=first)
 

@@ -284,8 +284,8 @@ def _loss(advice: Advice) -> str:
     if goal.absolute:
         return f"{text}; the tolerance is {goal.tolerance:g} in the unit of {goal.measure}. 0 is full projection."
     return (
-        f"{text}; the tolerance is {goal.tolerance:g}. 0 is full projection, and 1 is {m.scale:.3g}, what it changes in "
-        "a typical sample."
+        f"{text}; the tolerance is {goal.tolerance:g}. 0 is full projection, and 1 is {m.scale:.3g}, what it changes "
+        "in a typical sample."
     )
 
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
-from trimtab.advice.checks import watched
 from trimtab.advice.verdict import Judgement, judge
+from trimtab.calibration.calibrate import calibrate
+from trimtab.calibration.collect import check_schedule_is_used, same_batch
 from trimtab.core.budget import PerBatch
 from trimtab.core.constraint import Constraint
 from trimtab.core.metrics import Distance, distinct_seeds, measured_distance, path_error
-from trimtab.core.problem import Problem
 from trimtab.core.progress import Progress
 from trimtab.core.quality import Quality
 from trimtab.core.record import Rollout
@@ -28,9 +28,10 @@ from trimtab.core.repeatable import as_record
 from trimtab.core.runner import RunBatch, checked
 from trimtab.core.schedule import Schedule
 from trimtab.core.statistics import Summary
-from trimtab.prices import Plan, Price, calibrate
-from trimtab.prices.collect import check_schedule_is_used, same_batch
+from trimtab.loop.rollout import Problem
+from trimtab.prices import Plan, Price
 from trimtab.schedules import By, Fixed, Periodic, Stepwise, Terminal, Window
+from trimtab.schedules.measured import measured
 
 __all__ = ["FAR", "SIMPLE", "WHOLE", "Candidate", "Cost", "Evaluation", "Goal", "Search", "Times", "Trial", "scale_of"]
 
@@ -192,7 +193,7 @@ class Evaluation:
         self.run_batch, self.problem, self.goal, self.progress = run, problem, goal, progress
         self.broken, self.batches, self.spent = "", 0, dict.fromkeys(get_args(Cost), 0.0)
         progress("terminal and stepwise rollouts")
-        first = watched(Terminal())
+        first = measured(Terminal())
         self.alone = as_record(run(first)) if scale is not None else checked(run, first)
         self.count(self.alone, 1 if scale is not None else 2)
         if self.alone.seeds is None:
@@ -247,7 +248,7 @@ class Evaluation:
 
     def run(self, schedule: Schedule) -> Rollout:
         """Run the batch under a schedule, with all defects measured."""
-        record = same_batch(self.run_batch(watched(schedule)), self.alone)
+        record = same_batch(self.run_batch(measured(schedule)), self.alone)
         self.count(record)
         return record
 
@@ -304,7 +305,7 @@ class Evaluation:
         update = self.alone.seconds["update"]  # the same work whatever the schedule
         spent = run.seconds | {"update": update} | ({} if schedule.uses_defects else {"defect": 0.0})
         if self.looks_project and not schedule.uses_defects:
-            spent["projection"] *= int((run.projected.sum() + run.closing.sum())) / max(run.rows["projection"], 1)
+            spent["projection"] *= int(run.projected.sum() + run.closing.sum()) / max(run.rows["projection"], 1)
         return sum(spent.values()) / self.n
 
     def clocks(self, trials: Sequence[Trial]) -> list[Trial]:
@@ -510,5 +511,3 @@ def first_within(ok: Sequence[bool]) -> int:
         (3, 1, 2)
     """
     return max([i for i, one in enumerate(ok) if not one], default=0) + 1
-
-

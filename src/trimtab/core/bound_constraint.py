@@ -6,7 +6,7 @@ What happens when a projection fails is here, too.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core.arrays import Form, Leaves, all_finite, as_tensor, finite_rows, put_rows, rowwise, take_leaves
-from trimtab.core.constraint import Constraint, Improvement, Projection
-from trimtab.core.groups import Groups
+from trimtab.core.constraint import Constraint, Projection
 
 __all__ = ["OnFailure", "ProjectionError", "Retry"]
 
@@ -27,17 +26,20 @@ class ProjectionError(RuntimeError):
 
 @dataclass
 class Meter:
-    """Seconds, calls and rows of one kind of work."""
+    """Seconds, calls and rows of one kind of work; `log` holds seconds, rows and iterations of each projection."""
 
     seconds: float = 0.0
     calls: int = 0
     rows: int = 0
+    log: list[tuple[float, int, int]] = field(default_factory=list)
 
-    def count(self, start: float, rows: int) -> None:
-        """Count a call that started at `start` and ends now."""
-        self.seconds += perf_counter() - start
+    def count(self, start: float, rows: int) -> float:
+        """Count a call that started at `start` and ends now; return its seconds."""
+        seconds = perf_counter() - start
+        self.seconds += seconds
         self.calls += 1
         self.rows += rows
+        return seconds
 
 
 class Outcome(NamedTuple):
@@ -113,18 +115,21 @@ class BoundConstraint:
         self.defects.count(start, len(x[0]))
         return self._one_each("defect must return", defect, len(x[0]))
 
-    def project(self, x: Leaves, rows: Tensor | None = None) -> Outcome:
-        """Project states (n, …), or the given rows of them, and check the answer."""
+    def project(self, x: Leaves, rows: Tensor | None = None, *, lenient: bool = False) -> Outcome:
+        """Project states (n, …), or the given rows of them, and check the answer; if lenient, it may be NaN or inf."""
         start = perf_counter()
         copy = tuple(leaf.clone() for leaf in x) if rows is None else take_leaves(x, rows)  # it may work in place
         n = len(copy[0])
         answer = self.constraint.project(self.form.state(copy), **self.arguments)
-        self.projections.count(start, n)
+        seconds = self.projections.count(start, n)
         if not isinstance(answer, Projection):
-            answer = Projection(answer)
-        outcomes = (self._outcome(name, getattr(answer, name), n) for name in Projection._fields[1:])
-        outcome = Outcome(self._leaves(answer.x, copy), *outcomes)
-        if not all_finite(outcome.x):
+            outcome = Outcome(self._leaves(answer, copy))
+        else:
+            outcomes = (self._outcome(name, getattr(answer, name), n) for name in Projection._fields[1:])
+            outcome = Outcome(self._leaves(answer.x, copy), *outcomes)
+        taken = 0 if outcome.iterations is None else int(outcome.iterations.sum())
+        self.projections.log.append((seconds, n, taken))
+        if not lenient and not all_finite(outcome.x):
             self._check_finite(outcome)
         return outcome
 
@@ -140,28 +145,18 @@ class BoundConstraint:
                 "Projection with converged=False for states it cannot handle"
             )
 
-    def improve(self, x: Leaves, rows: Tensor, carried: tuple[Tensor, ...] | None) -> Improvement:
-        """Run one iteration of the solver on some rows, (k,), and check its answer."""
-        start = perf_counter()
-        given, n = take_leaves(x, rows), len(rows)
-        answer = self.constraint.improve(self.form.state(given), carried, **self.arguments)
-        self.projections.count(start, n)
-        _check_improvement(answer, n)
-        defect = self._one_each("improve must return, as the defect,", answer.defect, n)
-        return answer._replace(x=self._leaves(answer.x, given, "improve"), defect=defect)
-
-    def _leaves(self, y: Any, given: Leaves, function: str = "project") -> Leaves:
+    def _leaves(self, y: Any, given: Leaves) -> Leaves:
         """Return the leaves of an answer, which must be like what the function was given."""
         try:
             found = self.form.leaves(y, len(given[0]), wide=True)
         except (TypeError, ValueError) as error:
             raise ProjectionError(
-                f"{function} must return states as it was given them, with the same shape and dtype: {error}"
+                f"project must return states as it was given them, with the same shape and dtype: {error}"
             ) from error
         for leaf in found:
             if leaf.device != self.form.device:
                 raise ProjectionError(
-                    f"{function} must keep the device: got states on {leaf.device}, expected {self.form.device}"
+                    f"project must keep the device: got states on {leaf.device}, expected {self.form.device}"
                 )
         return found
 
@@ -197,26 +192,6 @@ def _as_tensor(values: Any) -> Any:
 
 def _is_integer(values: Tensor) -> bool:
     return not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)
-
-
-def _check_improvement(answer: Any, n: int) -> None:
-    """Raise if `answer` cannot be the answer of one iteration on n samples."""
-    if not isinstance(answer, Improvement):
-        raise ProjectionError(f"improve must return a trimtab Improvement: got {type(answer).__name__}")
-    done, carried, cost = answer.done, answer.state, answer.cost
-    if not isinstance(done, Tensor) or done.dtype is not torch.bool or done.shape != (n,):
-        got = f"{tuple(done.shape)} of {done.dtype}" if isinstance(done, Tensor) else type(done).__name__
-        raise ProjectionError(f"improve must report done for each of {n} samples, (n,) bool: got {got}")
-    whole = isinstance(carried, tuple) and all(isinstance(p, Tensor) and p.shape[:1] == (n,) for p in carried)
-    if carried is not None and not whole:
-        raise ProjectionError(
-            f"improve must carry None or a tuple of tensors with one row for each of {n} samples: got {carried!r:.80}"
-        )
-    counted = isinstance(cost, Tensor) and cost.shape == (n,) and _is_integer(cost) and bool((cost >= 1).all())
-    if cost is not None and not counted:
-        raise ProjectionError(
-            f"improve must report its cost as {n} whole numbers of at least 1, or None for 1: got {cost!r:.80}"
-        )
 
 
 def bind(constraint: Constraint, x: Any, **context: Any) -> tuple[BoundConstraint, Leaves]:
@@ -278,13 +253,11 @@ def as_retry(policy: OnFailure) -> tuple[int, Then]:
     raise ValueError(f"on_failure must be 'keep', 'revert', 'raise', 'retry' or Retry(n): got {policy!r}")
 
 
-def recover(
-    bound: BoundConstraint, x: Leaves, answer: Outcome, tries: int, then: Then, groups: Groups | None = None
-) -> tuple[Outcome, Tensor]:
+def recover(bound: BoundConstraint, x: Leaves, answer: Outcome, tries: int, then: Then) -> tuple[Outcome, Tensor]:
     """Retry the rows of `answer` that failed, then keep, revert or raise.
 
     "keep" keeps a failed row's state only if it is finite and no farther from feasible than the proposal; otherwise
-    the proposal stays. A group fails as a whole: all of its rows are retried together, and all are kept or none.
+    the proposal stays.
 
     Args:
         bound: The constraint for exactly the rows of `x`.
@@ -292,29 +265,27 @@ def recover(
         answer: What the first projection of `x` returned.
         tries: How many more times failed rows are projected.
         then: What to do with rows that still fail.
-        groups: Of exactly the rows of `x`, if they are corrected in groups.
 
     Returns:
         The answer with failures handled, in which `converged` still says which rows failed, and how often each row was
         retried, (n,) int32.
     """
     assert answer.converged is not None
-    converged, iterations = _whole_groups(answer.converged, groups), answer.iterations
+    converged, iterations = answer.converged, answer.iterations
     retries = torch.zeros(len(converged), dtype=torch.int32, device=converged.device)
     failed = (~converged).nonzero().squeeze(1)
-    bound, proposal, groups = bound.take(failed), take_leaves(x, failed), groups and groups.take(failed)
-    best, defect = _nearer(bound, take_leaves(answer.x, failed), proposal, _defect(bound, proposal, groups), groups)
+    bound, proposal = bound.take(failed), take_leaves(x, failed)
+    best, defect = _nearer(bound, take_leaves(answer.x, failed), proposal, bound.defect(proposal))
     fixed = torch.zeros_like(failed, dtype=torch.bool)
     for _ in range(tries):
         rows = (~fixed).nonzero().squeeze(1)  # of those that failed
         if len(rows) == 0:
             break
-        some, start, some_groups = bound.take(rows), take_leaves(best, rows), groups and groups.take(rows)
+        some, start = bound.take(rows), take_leaves(best, rows)
         again = some.project(start)
         retries[failed[rows]] += 1
         good = torch.ones_like(rows, dtype=torch.bool) if again.converged is None else again.converged
-        good = _whole_groups(good, some_groups)
-        nearer, nearer_defect = _nearer(some, again.x, start, defect[rows], some_groups)
+        nearer, nearer_defect = _nearer(some, again.x, start, defect[rows])
         best = put_rows(best, rows, _where(good, again.x, nearer))
         defect, fixed = defect.index_copy(0, rows, nearer_defect), fixed.index_copy(0, rows, good)
         if iterations is not None and again.iterations is not None:
@@ -331,26 +302,13 @@ def recover(
     return Outcome(put_rows(answer.x, failed, best), converged.index_copy(0, failed, fixed), iterations), retries
 
 
-def _nearer(
-    bound: BoundConstraint, new: Leaves, old: Leaves, old_defect: Tensor, groups: Groups | None
-) -> tuple[Leaves, Tensor]:
+def _nearer(bound: BoundConstraint, new: Leaves, old: Leaves, old_defect: Tensor) -> tuple[Leaves, Tensor]:
     """Return the new state of each row if it is finite and no farther from feasible, else the old one; and defects."""
-    finite = _whole_groups(finite_rows(new), groups)
+    finite = finite_rows(new)
     usable = _where(finite, new, old)
-    defect = _defect(bound, usable, groups)
+    defect = bound.defect(usable)
     better = finite & (defect <= old_defect)
     return _where(better, usable, old), torch.where(better, defect, old_defect)
-
-
-def _defect(bound: BoundConstraint, x: Leaves, groups: Groups | None) -> Tensor:
-    """Return the defect of each row, (n,), which is that of its group if there are groups."""
-    defect = bound.defect(x)
-    return defect if groups is None else groups.per_row(groups.together(defect))
-
-
-def _whole_groups(good: Tensor, groups: Groups | None) -> Tensor:
-    """Return which rows are good, (n,) bool; a row of a group only if all rows of the group are."""
-    return good.clone() if groups is None else ~groups.touched(~good)
 
 
 def _where(mask: Tensor, first: Leaves, second: Leaves) -> Leaves:

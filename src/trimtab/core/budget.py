@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trimtab.core.checks import check_integer, unknown
 
-__all__ = ["Budget", "PerBatch", "PerSample", "Unit", "corrections", "most_corrections", "units"]
+__all__ = ["Budget", "Cost", "PerBatch", "PerSample", "Unit", "corrections", "most_corrections", "units"]
 
 Budget = int | float | Tensor
 """A whole number counts corrections, a float is a fraction of T, an integer tensor (n,) is a count per sample."""
@@ -103,12 +103,28 @@ def corrections(budget: Budget | PerBatch | PerSample | None, n_steps: int) -> i
     return int(budget * n_steps + 0.5)
 
 
-Unit = Literal["projection", "iteration"]
+Unit = Literal["projection", "iteration", "second"]
 """What a budget counts."""
 
 
-def units(budget: Budget | PerBatch | PerSample | None, n_steps: int, unit: Unit = "projection") -> int | Tensor:
-    """Return the budget as a number of units: as in `corrections`, or iterations, of which a step may take several.
+class Cost(NamedTuple):
+    """What one call of the solver costs, one row in it, and one iteration of a row."""
+
+    call: float = 0.0
+    row: float = 0.0
+    iteration: float = 0.0
+
+
+COST: dict[str, Cost] = {"projection": Cost(row=1), "iteration": Cost(iteration=1)}
+"""What is paid if a budget counts projections or iterations."""
+
+
+def units(
+    budget: Budget | PerBatch | PerSample | None, n_steps: int, unit: Unit = "projection"
+) -> int | float | Tensor:
+    """Return the budget as a number of units: as in `corrections`, or a total of iterations or seconds per sample.
+
+    A float counts iterations (or seconds) per step.
 
     Example:
         >>> units(2.5, 100, "iteration"), units(7, 100, "iteration")
@@ -123,17 +139,17 @@ def units(budget: Budget | PerBatch | PerSample | None, n_steps: int, unit: Unit
         budget = budget.budget
     if budget is None:
         return 2**31 - 1
+    if isinstance(budget, Tensor) and unit == "second" and budget.is_floating_point() and budget.ndim == 1:
+        return budget.double()
     if isinstance(budget, Tensor):
         most = 0 if budget.is_floating_point() or budget.numel() == 0 else int(budget.max())
         return corrections(budget, max(n_steps, most))
     if isinstance(budget, bool) or not isinstance(budget, int | float | np.integer | np.floating):
-        raise ValueError(f"a budget must be a number of iterations, or iterations per step as a float: got {budget!r}")
-    count = budget if isinstance(budget, int | np.integer) else budget * n_steps + 0.5
+        raise ValueError(f"a budget must be a number of {unit}s, or {unit}s per step as a float: got {budget!r}")
+    count = budget if isinstance(budget, int | np.integer) else budget * n_steps
     if not 0 <= count < 2**31:
-        raise ValueError(
-            f"an iteration budget must be between 0 and 2^31 - 1 in total (T = {n_steps} steps): got {budget!r}"
-        )
-    return int(count)
+        raise ValueError(f"a budget must be between 0 and 2^31 - 1 {unit}s (T = {n_steps} steps): got {budget!r}")
+    return float(count) if unit == "second" else int(count + 0.5)
 
 
 def most_corrections(budget: Budget, n_steps: int) -> int:

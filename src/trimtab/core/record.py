@@ -5,20 +5,18 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
-from trimtab.core import html
 from trimtab.core.arrays import Form
-from trimtab.core.budget import Unit
+from trimtab.core.budget import COST, Cost, Unit
 from trimtab.core.checks import check_integer, missing_extra
 from trimtab.core.files import load_tensors, save_tensors
-from trimtab.core.groups import Groups
 
-__all__ = ["Closing", "InfeasibleWarning", "Passes", "Rollout"]
+__all__ = ["Closing", "InfeasibleWarning", "Rollout", "Trials"]
 
 Closing = Literal["paid", "free", "none"]
 """How a run ends: with a projection that the budget pays for, with one outside it (as the paper counts), or none."""
@@ -30,18 +28,30 @@ class InfeasibleWarning(UserWarning):
     """Some final samples of a run are not feasible."""
 
 
-class Passes(NamedTuple):
-    """What a schedule saw when it was asked again within a step, pass by pass.
+class Trials(NamedTuple):
+    """What was tried beside a run, without using it: q outcomes, and how each of m + 1 ways adds up over the steps.
 
     Attributes:
-        step: The step of each pass, (p,) int64.
-        defects: Of the samples (or groups) that it was asked about, (p, n); NaN for those that had finished.
-        cost: Of the iteration before it, (p, n) int32; 0 for those that had none.
+        step: The step of each outcome, (q,) int64.
+        way: Its way, a number as in `Rollout.ways`, (q,) int64.
+        defect: Of the proposal, (q,).
+        residual: The defect after it, (q,).
+        work: Its solver iterations, (q,).
+        kinds: The ways of the sums below, (m + 1,); 0 is to stay.
+        drift: Length of the sum over all steps of the vectors from where a way leads to the whole projection, (m + 1,).
+        length: Sum of the lengths of these vectors, (m + 1,).
+        rows: The samples that were tried on, (k,) int64; each of them was projected whole at every step.
     """
 
     step: Tensor
-    defects: Tensor
-    cost: Tensor
+    way: Tensor
+    defect: Tensor
+    residual: Tensor
+    work: Tensor
+    kinds: Tensor
+    drift: Tensor
+    length: Tensor
+    rows: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,11 +75,15 @@ class Rollout:
         calls: Calls by kind: update, defect, projection.
         rows: Samples handled by kind; `rows["projection"]` counts every row that was projected.
         closing_rule: How the run ended: "paid", "free" or "none"; see `Corrector`.
-        groups: Which samples were decided on together, if any were.
         planned_steps: How many steps were planned, if the run was stopped early; None otherwise.
-        unit: What a budget counted: "projection" or "iteration".
+        unit: What a budget counted: "projection", "iteration" or "second".
         closing_iterations: Solver iterations of the closing projection, (n,), if counted.
-        passes: What was measured within steps, if iterations were counted; None otherwise.
+        cost: What a call, a row and an iteration cost, in that unit.
+        ways: Which way each sample was corrected, (T, n) int8: 0 is not at all, i is `way_names[i - 1]`. None if all
+            corrections are whole projections.
+        way_names: The names of the ways.
+        trials: What was tried beside the run; None if nothing was.
+        call_log: Seconds, rows and iterations of each call of the solver.
         extra: Projections of each sample that no decision asked for, (n,) int32: retries of failed ones, and defects
             that cost a projection.
     """
@@ -88,12 +102,15 @@ class Rollout:
     calls: dict[str, int]
     rows: dict[str, int]
     closing_rule: Closing = "paid"
-    groups: Groups | None = None
     planned_steps: int | None = None
     unit: Unit = "projection"
     closing_iterations: Tensor | None = None
-    passes: Passes | None = None
     extra: Tensor | None = None
+    cost: Cost = COST["projection"]
+    ways: Tensor | None = None
+    way_names: tuple[str, ...] = ("whole",)
+    trials: Trials | None = None
+    call_log: Any = ()
 
     def __repr__(self) -> str:
         """Return a one-line summary."""
@@ -106,25 +123,6 @@ class Rollout:
         seconds = f"{sum(self.seconds.values()):.3g} s"
         return f"Rollout(T={T}{early}, n={n}, {paid} {unit} per sample{infeasible}, {seconds})"
 
-    def _repr_html_(self) -> str:
-        """Return what was spent and when, for a notebook."""
-        T, n = self.projected.shape
-        facts: list[tuple[str, object]] = [("steps", T), ("samples", n)]
-        facts += [(f"{self.unit}s per sample", self.paid.double().mean().item())]
-        facts += [(f"{kind}, seconds", seconds) for kind, seconds in self.seconds.items()]
-        failed = int(self.failed.sum() + self.closing_failed.sum())
-        facts += [("failed projections", failed)] if failed else []
-        mean = {name: getattr(self, name).double().mean(dim=1).tolist() for name in ("defects", "residuals")}
-        lines = {
-            "defect proposed": list(enumerate(mean["defects"])),
-            "defect kept": list(enumerate(mean["residuals"])),
-        }
-        bars = list(enumerate(self.projected.double().mean(dim=1).tolist()))
-        note = "<p>Mean over samples; bars: share of the samples that were projected.</p>"
-        measured = not math.isnan(sum(mean["defects"]))
-        drawing = html.draw(lines if measured else {}, "step", "defect" if measured else "share projected", bars)
-        return html.panel("Rollout", html.table(facts), drawing + note)
-
     @property
     def n_steps(self) -> int:
         """T."""
@@ -134,37 +132,40 @@ class Rollout:
 
     @property
     def spent(self) -> Tensor:
-        """What each sample spent of its budget, (n,) int64, in projections, or iterations if those were counted."""
-        on_the_way = self.iterations.sum(dim=0) if self.unit == "iteration" else self.projected.sum(dim=0)
+        """What each sample spent of its budget, (n,), in the unit of the budget; a shared call counts in shares."""
+        on_the_way = work_of(self.cost, self.projected, self.iterations, self.ways).sum(dim=0)
         return on_the_way + self._closing_cost if self.closing_rule == "paid" else on_the_way
 
     @property
     def paid(self) -> Tensor:
-        """What each sample cost in all, (n,) int64: `spent`, the closing projection, retries, defects that project."""
+        """What each sample cost in all, (n,): `spent`, the closing projection, retries, defects that project."""
         free_closing = 0 if self.closing_rule == "paid" else self._closing_cost
-        extra = 0 if self.extra is None or self.unit == "iteration" else self.extra
+        extra = 0 if self.extra is None or self.unit != "projection" else self.extra
         return self.spent + free_closing + extra
 
     @property
     def _closing_cost(self) -> Tensor:
         """The cost of the closing projection outside the steps, (n,), in the units of `spent`."""
-        if self.unit == "iteration" and self.closing_iterations is not None:
-            return self.closing_iterations
-        return self.closing.long()
+        taken = self.closing_iterations
+        return work_of(self.cost, self.closing, torch.zeros_like(self.closing.long()) if taken is None else taken)
 
     @property
     def all_iterations(self) -> Tensor:
-        """Solver iterations of each sample, (n,) int64, the closing projection included."""
-        closing = 0 if self.closing_iterations is None else self.closing_iterations
-        return self.iterations.sum(dim=0) + closing
+        """Solver iterations of each sample, (n,) int64, the closing projection and trials included."""
+        total = self.iterations.sum(dim=0)
+        if self.closing_iterations is not None:
+            total = total + self.closing_iterations
+        if self.trials is not None and len(rows := self.trials.rows):
+            total = total.index_add(0, rows, (self.trials.work.sum() / len(rows)).round().long().expand(len(rows)))
+        return total
 
     # -------------------------------------------------------------- how it ended
 
     @property
     def feasible(self) -> Tensor:
         """Which final samples come from a projection that did not fail, (n,) bool."""
-        projected = self.projected[-1] & ~self.failed[-1]
-        return projected | (self.closing & ~self.closing_failed)
+        last = self.projected[-1] if self.ways is None else self.ways[-1] == self.way_names.index("whole") + 1
+        return (last & ~self.failed[-1]) | (self.closing & ~self.closing_failed)
 
     @property
     def landing(self) -> Tensor:
@@ -203,51 +204,26 @@ class Rollout:
             figure.savefig(path, dpi=150)
         return figure
 
-    def grouped(self) -> Rollout:
-        """Return the record with one column per group, as decisions were made; itself if there are no groups.
-
-        A group takes as many iterations as the row of it that takes most, and has failed if any of its rows has.
-        """
-        if self.groups is None:
-            return self
-        together, largest, first = self.groups.together, self.groups.largest, self.groups.first_row
-        return replace(
-            self,
-            defects=together(self.defects),
-            residuals=together(self.residuals),
-            projected=self.projected[:, first],
-            closing=self.closing[first],
-            failed=self.groups.any_row(self.failed),
-            closing_failed=self.groups.any_row(self.closing_failed),
-            iterations=largest(self.iterations),
-            closing_iterations=None if self.closing_iterations is None else largest(self.closing_iterations),
-            extra=None if self.extra is None else largest(self.extra),
-            seeds=None if self.seeds is None else self.seeds[first],
-            groups=None,
-        )
-
     # -------------------------------------------------------------- the file
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file; the arrays of a tree of states are kept by name."""
         tensors = {name: getattr(self, name) for name in _TENSORS} | _named("final", self.final)
         tensors |= {} if self.states is None else _named("states", self.states)
-        optional = {name: getattr(self, name) for name in ("seeds", "closing_iterations", "extra")}
+        optional = {name: getattr(self, name) for name in _OPTIONAL}
         tensors |= {name: value for name, value in optional.items() if value is not None}
-        if self.passes is not None:
-            tensors["pass_step"], tensors["pass_defects"], tensors["pass_cost"] = self.passes
-        facts: dict[str, Any] = {name: getattr(self, name) for name in _FACTS} | {"unit": self.unit}
+        facts: dict[str, Any] = {name: getattr(self, name) for name in _FACTS}
+        facts |= {"unit": self.unit, "cost": list(self.cost), "way_names": list(self.way_names)}
         if self.planned_steps is not None:
             facts["planned_steps"] = self.planned_steps
-        if self.groups is not None:
-            tensors["groups"], facts["group_defect"] = self.groups.labels, self.groups.defect
         save_tensors(path, "rollout", tensors, facts)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Rollout:
         """Read what `save` wrote; raise if the file is truncated, foreign or inconsistent.
 
-        A tree of states comes back as a dictionary of its arrays by name.
+        A tree of states comes back as a dictionary of its arrays by name. What was tried beside the run, and the log
+        of calls, are not kept.
         """
         tensors, facts = load_tensors(path, "rollout")
         final, states = _unnamed("final", tensors), _unnamed("states", tensors)
@@ -256,21 +232,44 @@ class Rollout:
             raise ValueError(f"{path}: not a whole rollout, {sorted(missing)} missing")
         try:
             _check_record(tensors, facts)
-            groups = Groups(tensors["groups"], facts.get("group_defect", "sum")) if "groups" in tensors else None
+            unit = facts.get("unit", "projection")
+            cost = Cost(*facts["cost"]) if "cost" in facts else COST[unit]
         except (TypeError, ValueError) as error:
             raise ValueError(f"{path}: not a whole rollout, {error}") from error
         known: dict[str, Any] = {name: tensors[name] for name in _TENSORS} | {name: facts[name] for name in _FACTS}
-        known |= {name: tensors.get(name) for name in ("seeds", "closing_iterations", "extra")}
-        known |= {"planned_steps": facts.get("planned_steps"), "unit": facts.get("unit", "projection")}
-        passes = Passes(*(tensors[name] for name in _PASSES)) if _PASSES[0] in tensors else None
-        return cls(final=final, states=states, groups=groups, passes=passes, **known)
+        known |= {name: tensors.get(name) for name in _OPTIONAL}
+        known |= {"planned_steps": facts.get("planned_steps"), "unit": unit, "cost": cost}
+        known["way_names"] = tuple(facts.get("way_names", ("whole",)))
+        return cls(final=final, states=states, **known)
+
+
+def work_of(cost: Cost, projected: Tensor, iterations: Tensor, ways: Tensor | None = None) -> Tensor:
+    """Return what corrections cost, like `projected`, (…, n); the rows of a call share its cost.
+
+    Args:
+        cost: Of a call, a row and an iteration.
+        projected: Which samples were corrected, (…, n) bool.
+        iterations: Of the solver, (…, n).
+        ways: Which way each sample took, (…, n); each way that is taken is a call. All the same by default.
+    """
+    if cost == COST["projection"]:
+        return projected.long()
+    if cost == COST["iteration"]:
+        return iterations.long()
+    paid = cost.row * projected.double() + cost.iteration * iterations
+    if cost.call:
+        kinds = projected.long() if ways is None else ways.long()
+        for way in range(1, int(kinds.max()) + 1):
+            rows = kinds == way
+            paid = paid + cost.call * rows / rows.sum(dim=-1, keepdim=True).clamp(min=1)
+    return paid
 
 
 _TENSORS = ("defects", "residuals", "projected", "closing", "failed", "closing_failed", "iterations")
 _FACTS = ("seconds", "calls", "rows", "closing_rule")
-_PASSES = ("pass_step", "pass_defects", "pass_cost")
+_OPTIONAL = ("seeds", "closing_iterations", "extra", "ways")
 _BOOL, _INTEGER, _FLOAT = "bool", "integers of at least 0", "floats of at least 0 or NaN"
-_LAYOUT = {  # what a file holds: kind, and leading shape in terms of T steps, n samples and p passes
+_LAYOUT = {  # what a file holds: kind, and leading shape in terms of T steps and n samples
     "defects": (_FLOAT, "Tn"),
     "residuals": (_FLOAT, "Tn"),
     "projected": (_BOOL, "Tn"),
@@ -281,10 +280,7 @@ _LAYOUT = {  # what a file holds: kind, and leading shape in terms of T steps, n
     "closing_iterations": (_INTEGER, "n"),
     "extra": (_INTEGER, "n"),
     "seeds": ("integers", "n"),
-    "groups": ("integers", "n"),
-    "pass_step": (_INTEGER, "p"),
-    "pass_defects": (_FLOAT, "p"),
-    "pass_cost": (_INTEGER, "p"),
+    "ways": (_INTEGER, "Tn"),
 }
 
 
@@ -293,7 +289,7 @@ def _check_record(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> No
     projected = tensors["projected"]
     if projected.ndim != 2 or projected.numel() == 0:
         raise ValueError(f"projected must be (T, n) with at least one of each: got {tuple(projected.shape)}")
-    sizes = {"T": projected.shape[0], "n": projected.shape[1], "p": len(tensors.get("pass_step", ()))}
+    sizes = {"T": projected.shape[0], "n": projected.shape[1]}
     for name, (kind, dimensions) in _LAYOUT.items():
         if name in tensors:
             shape = tuple(sizes[dimension] for dimension in dimensions)
@@ -306,13 +302,6 @@ def _check_record(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> No
             raise ValueError(f"{name} must hold {n} samples: got {tuple(values.shape)}")
         if what == "states" and (values.ndim < 2 or values.shape[0] - sizes["T"] not in (0, 1) or values.shape[1] != n):
             raise ValueError(f"{name} must be ({sizes['T']} or {sizes['T'] + 1}, {n}, …): got {tuple(values.shape)}")
-    passes = [name in tensors for name in _PASSES]
-    if any(passes):
-        if not all(passes) or tensors["pass_defects"].shape != tensors["pass_cost"].shape:
-            raise ValueError("the tensors pass_step, pass_defects and pass_cost must come together, with one shape")
-        step = tensors["pass_step"]
-        if bool(((step >= sizes["T"]) | (step.diff(prepend=step[:1]) < 0)).any()):
-            raise ValueError(f"its passes must be in the order of steps 0 to {sizes['T'] - 1}")
     for name in ("seconds", "calls", "rows"):
         numbers = list(facts[name].values()) if isinstance(facts[name], Mapping) else [None]
         if not all(isinstance(v, int | float) and not isinstance(v, bool) and 0 <= v < math.inf for v in numbers):

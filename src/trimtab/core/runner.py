@@ -29,10 +29,10 @@ from trimtab.core.checks import EngineError, check_callable
 from trimtab.core.executors import check_engine, open_executor
 from trimtab.core.files import UNUSABLE, as_path, plain_name, read_json, sha256, write_atomically
 from trimtab.core.identity import UnidentifiedError, environment, identity, user_modules
-from trimtab.core.problem import Problem
 from trimtab.core.record import Rollout
 from trimtab.core.repeatable import Batch, check_repeatable, differing, run_batch
 from trimtab.core.schedule import Schedule
+from trimtab.loop.rollout import Problem
 
 __all__ = ["BatchRunner", "Engine", "RunBatch", "Runs", "is_cache_file", "open_runner", "prefetch"]
 

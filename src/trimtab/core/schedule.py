@@ -1,4 +1,4 @@
-"""What a schedule is: it looks at a `StepView` and returns which samples of the batch to correct now.
+"""What a schedule is: it looks at a `StepView` and returns which samples of the batch to correct now, and how.
 
 A schedule holds no running state: what was spent, when the last correction was and which defects were measured is
 recorded by the loop and shown to it. One schedule therefore serves any number of batches, seeds and processes.
@@ -7,16 +7,19 @@ recorded by the loop and shown to it. One schedule therefore serves any number o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from trimtab.core.budget import PerBatch
+from trimtab.core.budget import Cost, PerBatch
 from trimtab.core.view import StepView
 
-__all__ = ["Schedule", "as_schedule"]
+__all__ = ["WHOLE", "Schedule", "as_schedule"]
+
+WHOLE = "whole"
+"""The name of the way that is the constraint's own `project`."""
 
 
 class Schedule:
@@ -24,30 +27,31 @@ class Schedule:
 
     Attributes:
         budget: What each sample may spend, or `PerBatch(…)`; None for a schedule without a limit.
+        ways: The names of the ways of correcting that it chooses from; see `trimtab.constraints.ways`.
         uses_defects: Whether `decide` reads defects; a rollout does not measure them otherwise.
-        whole: Whether a yes means a whole projection even if a budget counts iterations.
         spends_all: Whether a shared budget must be spent whole.
-        measure_every: After how many updates it measures defects; 1 is at every step. `StepView.defect` is NaN between.
         calibration_seeds: Seeds this schedule must not be evaluated on.
         closing: The `closing` its prices were made for; "" if it fits any.
-        unit: What its prices count, "projection" or "iteration"; "" if it fits either.
-        repeats: Whether it is asked again after each iteration of a step; otherwise a yes buys one iteration.
-        closing_reserve: How many iterations of a budget are reserved for a closing projection.
+        unit: What its budget counts; "" if it fits any.
+        cost: What calls, rows and iterations cost, if that is not what the unit says.
+        closing_reserve: Units of each budget that are kept for the closing projection.
     """
 
     budget: Any = 1.0
+    ways: tuple[str, ...] = (WHOLE,)
     uses_defects: ClassVar[bool] = True
-    whole: ClassVar[bool] = False
     spends_all: bool = True
-    measure_every: Any = 1
     calibration_seeds: Any = ()
     closing: Any = ""
     unit: Any = ""
-    repeats: Any = False
-    closing_reserve: Any = 1
+    cost: Cost | None = None
+    closing_reserve: float = 1
 
     def decide(self, view: StepView) -> Any:
-        """Return the samples to correct, (n,) bool; the loop leaves out samples with no budget left."""
+        """Return the samples to correct, (n,) bool, or which way each takes, (n,) int64; 0 is to stay as proposed.
+
+        The i-th way is the number i, from 1; True is the last way. The loop leaves out samples with no budget left.
+        """
         raise NotImplementedError(f"{type(self).__name__} must define decide(self, view): which samples to correct")
 
     def priority(self, view: StepView) -> Tensor:
@@ -58,16 +62,16 @@ class Schedule:
         """Return the pool that each of n samples draws from, (n,) int64, -1 for its own budget; None if none share."""
         return self.budget.pools(n) if isinstance(self.budget, PerBatch) else None
 
+    def trials(self, n: int) -> Tensor | None:
+        """Return the rows on which every way is tried at every step, beside what they take, (k,); None for none."""
+        return None
+
+    def check_fits(self, event: tuple[int, ...] | None, constraint: str, defect: float) -> None:
+        """Raise if the schedule was made for other states, another constraint or another scale of defects."""
+
     def to(self, device: torch.device) -> Self:
         """Return the same schedule with its tensors on `device`."""
         return self
-
-
-class ByIteration(Schedule):
-    """A schedule that buys iterations of the solver, and is asked again after each."""
-
-    unit = "iteration"
-    repeats = True
 
 
 def as_schedule(schedule: Any) -> Schedule:
@@ -99,53 +103,9 @@ def check_seeds_unused(schedule: Schedule, seeds: Tensor) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Around(Schedule):
-    """A schedule that wraps another one and forwards everything, except how often defects are measured.
-
-    Attributes:
-        schedule: The wrapped one.
-    """
-
-    schedule: Schedule
-    budget: Any = field(default=None, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        """Forward the settings of the wrapped schedule."""
-        for name in ("budget", "calibration_seeds", "closing", "repeats", "unit", "closing_reserve", "spends_all"):
-            object.__setattr__(self, name, getattr(self.schedule, name))
-        object.__setattr__(self, "whole", self.schedule.whole)
-
-    def decide(self, view: StepView) -> Any:
-        """Return the decision of the wrapped schedule."""
-        return self.schedule.decide(view)
-
-    def priority(self, view: StepView) -> Tensor:
-        """Return the priority of the wrapped schedule."""
-        return self.schedule.priority(view)
-
-    def pools(self, n: int) -> Tensor | None:
-        """Return the pools of the wrapped schedule."""
-        return self.schedule.pools(n)
-
-    def to(self, device: torch.device) -> Self:
-        """Return the same schedule on `device`."""
-        return replace(self, schedule=self.schedule.to(device))
-
-
-class Watched(Around):
-    """A schedule whose rollouts have the defects of all steps measured, although it may not use them."""
-
-
-def watched(schedule: Schedule) -> Schedule:
-    """Return the schedule itself if it measures every step, else the same with all steps measured."""
-    return schedule if schedule.uses_defects and schedule.measure_every == 1 else Watched(schedule)
-
-
-@dataclass(frozen=True, eq=False)
 class _Function(Schedule):
     function: Callable[[StepView], Tensor]
     budget: Any = None
-    repeats = True
 
     def decide(self, view: StepView) -> Tensor:
         return self.function(view)

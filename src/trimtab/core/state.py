@@ -43,8 +43,9 @@ class Pools(NamedTuple):
         return cls(of, size, (torch.arange(len(size), device=of.device) < shared) & exact)
 
     def total(self, values: Tensor) -> Tensor:
-        """Return the sum of values of samples, (n,), over each pool, (P,)."""
-        return torch.zeros_like(self.size).index_add(0, self.of, values.long())
+        """Return the sum of values of samples, (n,), over each pool, (P,); whole numbers stay whole."""
+        values = values if values.is_floating_point() else values.long()
+        return torch.zeros_like(self.size, dtype=values.dtype).index_add(0, self.of, values)
 
 
 class Terms(NamedTuple):
@@ -54,11 +55,13 @@ class Terms(NamedTuple):
         n_steps: T.
         reserve: Units of each budget that belong to the closing projection; 0 if the budget does not pay for one.
         pools: Who shares budgets; None if no sample does.
+        each: Whether every correction costs one unit; otherwise what is left is only known after a correction.
     """
 
     n_steps: int
-    reserve: int = 0
+    reserve: float = 0
     pools: Pools | None = None
+    each: bool = True
 
 
 class RunState(NamedTuple):
@@ -119,7 +122,8 @@ def _ration(terms: Terms, pools: Pools, state: RunState, wanted: Tensor, priorit
     count = pools.total(wanted)
     free = (state.left - terms.reserve * pools.size).clamp(min=0)
     least = (free - pools.size * steps_after).clamp(min=0) * pools.exact
-    allowed = torch.minimum(torch.maximum(count, least), torch.minimum(free, pools.size))
+    room = torch.minimum(free, pools.size) if terms.each else torch.where(free > 0, pools.size, 0)
+    allowed = torch.minimum(torch.maximum(count, least), room)
     if torch.equal(allowed, count):
         return wanted
     order = priority.argsort(descending=True, stable=True)

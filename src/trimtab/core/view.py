@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -13,11 +11,11 @@ from torch import Tensor
 
 from trimtab.core.checks import check_integer
 
-__all__ = ["SparseView", "StepView"]
+__all__ = ["StepView"]
 
 
 class History(NamedTuple):
-    """What a run has recorded for its schedule, one column per sample (or group).
+    """What a run has recorded for its schedule, one column per sample.
 
     Attributes:
         defects: (T, n), filled in up to the present step.
@@ -33,7 +31,7 @@ class History(NamedTuple):
     projected: Tensor
     budget: Tensor
     n_steps: int
-    reserve: int
+    reserve: float
     seeds: Tensor | None
     memo: dict[Hashable, Any]
 
@@ -49,7 +47,6 @@ class StepView:
         n_steps: T.
         proposal: The states before the decision, as the loop keeps them; None when decisions are replayed.
         context: What the loop passed with this step by name, such as a noise level.
-        iteration: How many iterations of the solver this step has had, if a budget counts iterations.
         shares: Whether samples share budgets; `budget_left` is then the mean of each pool, as floats.
     """
 
@@ -60,8 +57,6 @@ class StepView:
         left: Tensor,
         proposal: Any = None,
         context: Mapping[str, Any] = MappingProxyType({}),
-        defect: Tensor | None = None,
-        iteration: int = 0,
         shares: bool = False,
     ) -> None:
         """Make the view of step t; the loop does this.
@@ -72,14 +67,12 @@ class StepView:
             left: Units that each sample may still spend, (n,); the mean of its pool if it shares one.
             proposal: See the class.
             context: See the class.
-            defect: Of the present states, (n,), if an iteration has changed them; the proposals' by default.
-            iteration: See the class.
             shares: See the class.
         """
         self.t, self.n_steps, self.proposal, self.context = t, history.n_steps, proposal, context
-        self.iteration, self.shares = iteration, shares
+        self.shares = shares
         self._history, self._left = history, left
-        self._defect = history.defects[t] if defect is None else defect
+        self._defect = history.defects[t]
 
     @classmethod
     def of_record(
@@ -91,10 +84,8 @@ class StepView:
         *,
         n_steps: int | None = None,
         seeds: Tensor | None = None,
-        defect: Tensor | None = None,
-        reserve: int = 0,
+        reserve: float = 0,
         memo: dict[Hashable, Any] | None = None,
-        iteration: int = 0,
         left: Tensor | None = None,
         shares: bool = False,
     ) -> StepView:
@@ -107,10 +98,8 @@ class StepView:
             budget: A number, or one per sample, (n,).
             n_steps: T, if the record has fewer steps than were planned.
             seeds: (n,), if known.
-            defect: As in `StepView`.
             reserve: Units of each budget that belong to the closing projection.
             memo: Running sums of the steps before.
-            iteration: As in `StepView`.
             left: Units left per sample, (n,), if that is not the budget less the decisions before step t.
             shares: As in `StepView`.
         """
@@ -124,7 +113,7 @@ class StepView:
             defects, projected, start, n_steps or len(defects), reserve, seeds, {} if memo is None else memo
         )
         known = start - projected[:t].sum(dim=0) if left is None else left
-        return cls(t, history, known, defect=defect, iteration=iteration, shares=shares)
+        return cls(t, history, known, shares=shares)
 
     def __repr__(self) -> str:
         """Return a one-line summary."""
@@ -153,11 +142,6 @@ class StepView:
     def steps_to_go(self) -> int:
         """The number of steps, this one included, at which units can be spent."""
         return self.n_steps - self.t - int(self._history.reserve > 0)
-
-    @property
-    def steps_measured(self) -> int:
-        """How many steps the defects so far stand for: t + 1."""
-        return self.t + 1
 
     @property
     def spent(self) -> Tensor:
@@ -213,8 +197,6 @@ class StepView:
             some,
             self._left[rows],
             context=self.context,
-            defect=self._defect[rows],
-            iteration=self.iteration,
             shares=self.shares,
         )
 
@@ -251,56 +233,6 @@ class StepView:
             total = total + term(t, history.defects[t], self._last())
             history.memo[term] = (t, total)
         return total
-
-
-def is_measured_step(t: int, every: int) -> bool:
-    """Return whether a schedule that measures defects every so many updates measures them at step t."""
-    return (t + 1) % every == 0
-
-
-class SparseView(StepView):
-    """A view that shows the defects of every k-th step only.
-
-    In a running sum each of them counts k times, for its own step and the k - 1 steps before it.
-    """
-
-    def __init__(self, view: StepView, every: int) -> None:
-        """Make the view of a schedule that measures defects every so many updates."""
-        super().__init__(
-            view.t, view._history, view._left, view.proposal, view.context, view._defect, view.iteration, view.shares
-        )
-        self.every: int = math.lcm(every, view.every) if isinstance(view, SparseView) else every
-
-    @property
-    def steps_measured(self) -> int:
-        """How many steps the defects measured so far stand for."""
-        return self.every * ((self.t + 1) // self.every)
-
-    @property
-    def defects(self) -> Tensor:
-        """All defects so far, (t + 1, n); NaN at steps that were not measured."""
-        defects = super().defects
-        measured = [is_measured_step(t, self.every) for t in range(self.t + 1)]
-        return torch.where(torch.tensor(measured, device=defects.device)[:, None], defects, torch.nan)
-
-    def take(self, rows: slice) -> StepView:
-        """Return the view of some of the samples, without the proposal."""
-        return SparseView(super().take(rows), self.every)
-
-    def running_sum(self, term: Callable[[int, Tensor, Tensor], Tensor]) -> Tensor:
-        """Return the running sum of a term that is linear in the defect."""
-        return super().running_sum(_AtMeasuredSteps(term, self.every))
-
-
-@dataclass(frozen=True)
-class _AtMeasuredSteps:
-    """A term that counts each measured defect `every` times and the others as 0."""
-
-    term: Callable[[int, Tensor, Tensor], Tensor]
-    every: int
-
-    def __call__(self, t: int, defect: Tensor, last: Tensor) -> Tensor:
-        return self.term(t, self.every * defect if is_measured_step(t, self.every) else 0.0 * last, last)
 
 
 def last_corrections(projected: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trimtab.core.checks import missing_extra
 from trimtab.core.constraint import Constraint
-from trimtab.core.corrector import Corrector
+from trimtab.loop.corrector import Corrector
 from trimtab.core.record import Rollout
 from trimtab.integrations.loops import check_options
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from trimtab.core.checks import check_callable, check_integer, missing_extra
 from trimtab.core.constraint import Constraint
-from trimtab.core.corrector import Corrector
+from trimtab.loop.corrector import Corrector
 from trimtab.core.record import Rollout
 from trimtab.integrations import diffusers_schedulers as rules
 from trimtab.integrations.loops import Correct, LoopSampler, corrector_maker

@@ -16,7 +16,7 @@ from torch import Tensor
 from trimtab.core.checks import check_callable, check_integer, check_type, unknown
 from trimtab.core.constraint import Constraint, Projection
 from trimtab.core.noise import Noise
-from trimtab.core.rollout import Sampler
+from trimtab.loop.rollout import Sampler
 
 __all__ = ["FlowSampler", "OdeSampler", "with_target"]
 

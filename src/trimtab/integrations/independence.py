@@ -17,7 +17,7 @@ from trimtab.core.bound_constraint import bind
 from trimtab.core.checks import check_integer, check_number, check_type
 from trimtab.core.constraint import Constraint
 from trimtab.core.noise import as_seeds
-from trimtab.core.rollout import Sampler, noise_of, take_rows
+from trimtab.loop.rollout import Sampler, noise_of, take_rows
 
 __all__ = ["check_independence", "check_rows"]
 

@@ -143,25 +143,31 @@ Wanted = Callable[[DecisionState, jax.Array, Any], tuple[jax.Array, jax.Array]]
 
 def _priced(schedule: Adaptive) -> tuple[Wanted, int, float]:
     """Choose samples with s >= lambda[t, b], times the sample's scale if there is one."""
-    price = schedule.thresholds
+    price = schedule.price
     table, scale = _rounded_up(price.table.detach().cpu().numpy()), price.sample_scale
+    last = len(table) - 1  # a closing projection that is paid for comes after it, and is decided without prices
+
+    def threshold(state: DecisionState, t: Any) -> jax.Array:
+        return table[jnp.minimum(t, last), jnp.maximum(state.left - price.closings, 0)]
+
     if scale is None:
-        return lambda state, defect, t: (defect >= table[t, state.left], state.total), price.n_steps, 0.0
+        return lambda state, defect, t: (defect >= threshold(state, t), state.total), price.n_steps, 0.0
     typical, prior = jnp.asarray(scale.typical.detach().cpu().numpy()), float(scale.prior)
 
     def scaled(state: DecisionState, defect: jax.Array, t: Any) -> tuple[jax.Array, jax.Array]:
-        total = state.total + defect / typical[state.last, t]
-        return defect >= table[t, state.left] * (total / (prior + t + 1)), total
+        total = state.total + defect / typical[state.last, jnp.minimum(t, last)]
+        return defect >= threshold(state, t) * (total / (prior + t + 1)), total
 
     return scaled, price.n_steps, prior
 
 
 def _planned(schedule: Planned) -> tuple[Wanted, int, float]:
     """Choose all samples at the planned steps."""
-    due = jnp.asarray(schedule.plan.masks[int(schedule.budget)].cpu().numpy())
+    plan = schedule.price
+    due = jnp.asarray(plan.masks[int(schedule.budget) - plan.closings].cpu().numpy())
     return (
-        lambda state, defect, t: (jnp.broadcast_to(due[t], jnp.shape(state.left)), state.total),
-        schedule.plan.n_steps,
+        lambda state, defect, t: (jnp.broadcast_to(due[jnp.minimum(t, len(due) - 1)], state.left.shape), state.total),
+        plan.n_steps,
         0.0,
     )
 

@@ -21,9 +21,9 @@ from torch import Tensor
 from trimtab.core.arrays import Form
 from trimtab.core.checks import check_callable, check_integer, unknown
 from trimtab.core.constraint import Constraint
-from trimtab.core.corrector import Corrector
+from trimtab.loop.corrector import Corrector
 from trimtab.core.noise import Noise
-from trimtab.prices.online import as_learner
+from trimtab.prices.learner import as_learner
 
 __all__ = ["Correct", "LoopSampler", "check_options"]
 

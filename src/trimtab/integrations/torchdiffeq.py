@@ -12,7 +12,7 @@ from torch import Tensor
 from trimtab.core.arrays import Form
 from trimtab.core.checks import check_callable, check_number, check_type, missing_extra, unknown
 from trimtab.core.constraint import Constraint
-from trimtab.core.corrector import Corrector
+from trimtab.loop.corrector import Corrector
 from trimtab.core.record import Rollout
 from trimtab.integrations.loops import check_options
 

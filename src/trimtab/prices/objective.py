@@ -20,7 +20,6 @@ from trimtab.core.checks import check_number, unknown
 from trimtab.core.metrics import Distance, endpoint_distance, state_error
 from trimtab.core.noise import uniform_numbers
 from trimtab.core.record import Rollout
-from trimtab.core.runner import RunBatch
 from trimtab.core.schedule import Schedule
 from trimtab.core.view import StepView
 
@@ -93,16 +92,15 @@ def window_schedules(n_steps: int, n: int, batches: int = 3) -> list[SkipWindow]
 
 def residual_weights(
     objective: Objective,
-    run: RunBatch,
+    run: Callable[[Schedule], Rollout],
     distance: Distance,
     stepwise: Callable[[], Rollout],
     batches: int = 3,
-    per_decider: Callable[[Tensor], Tensor] = lambda values: values,
 ) -> Tensor | None:
     """Return what a unit of residual at each step adds to the objective, (T,); None for path error, where it is 1.
 
     `run` runs a batch under a schedule, `stepwise` returns the batch corrected at every step, and `batches` is how many
-    are run with a window skipped. `per_decider` turns values per sample, (n,), into values per group.
+    are run with a window skipped.
     """
     mix = objective_weights(objective)
     if set(mix) == {"path"}:
@@ -117,7 +115,7 @@ def residual_weights(
     weights = torch.full((T,), mix.get("path", 0.0), dtype=torch.float64)
     measures = {"endpoint": endpoint_distance, "state": state_error}
     for name in mix.keys() & measures.keys():
-        errors = [per_decider(measures[name](skipped, reference, distance)) for skipped in runs]
+        errors = [measures[name](skipped, reference, distance) for skipped in runs]
         error = finite(torch.cat(errors).cpu().double(), f"the distance of the objective {name!r}")
         weights += mix[name] * smooth_ratio(middle, added.cpu().double(), error, T)
     return weights

@@ -1,17 +1,16 @@
 """What a correction is worth: one frozen value with its rule, how it was made, and its file.
 
-A price has one of three rules, and `price.at(budget)` makes a schedule of it:
+A price has one of two rules, and `price.at(budget)` makes a schedule of it:
 
 - `Thresholds`: a table lambda[t, b]. Correct where the defect is at least the entry of the step and the budget left.
 - `Plan`: fixed steps for every budget. No defect is looked at.
-- `Allowance`: a number of solver iterations for every step and budget. No defect is looked at.
 
-`Raced` says which of several prices serves which budget.
+Both hold the decisions that are free. With closing="paid" the last step corrects every sample, so they have a step and
+a correction less than a run (`Price.closings`).
 """
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -21,12 +20,10 @@ import torch
 from torch import Tensor
 
 from trimtab._version import __version__
-from trimtab.core import html
 from trimtab.core.budget import Budget, PerBatch, PerSample, Unit, units
 from trimtab.core.checks import check_integer, check_type
 from trimtab.core.files import UNUSABLE, as_path, kind_of, load_tensors, save_tensors
-from trimtab.core.record import Closing, Rollout
-from trimtab.core.replay import replay
+from trimtab.core.record import Closing
 from trimtab.core.view import StepView
 from trimtab.prices.sample_scale import SampleScale
 from trimtab.schedules.basic import MOST_STEPS
@@ -88,21 +85,15 @@ class Price:
         spent = self.notes.get("projections")
         return "" if spent is None else f"; {spent:,} projections to calibrate"
 
-    def _repr_html_(self) -> str:
-        """Return how it was made, and a drawing or a table of its rule, for a notebook."""
-        facts = [("method", self.method), ("objective", self.objective), ("steps", self.n_steps)]
-        facts += [("largest budget", self.budget), ("calibration seeds", len(self.seeds))]
-        known = {"projections": "calibration projections", "pays_back_after": "samples until paid back"}
-        facts += [(name, self.notes[key]) for key, name in known.items() if self.notes.get(key) is not None]
-        title, rule = self._shown()
-        return html.panel(title, html.table(facts), rule)
-
-    def _shown(self) -> tuple[str, str]:
-        return type(self).__name__, ""
+    @property
+    def _free(self) -> tuple[int, int]:
+        """The number of steps at which there is a choice, and the largest number of corrections to spend at them."""
+        raise NotImplementedError
 
     @property
-    def _size(self) -> tuple[int, int]:
-        raise NotImplementedError
+    def closings(self) -> int:
+        """How many corrections of a budget, and steps of a run, belong to the closing projection: 1 if it is paid."""
+        return int(self.closing == "paid")
 
     @property
     def unit(self) -> Unit:
@@ -110,19 +101,14 @@ class Price:
         return "projection"
 
     @property
-    def closing_reserve(self) -> int:
-        """Units of a budget that are kept for a closing projection."""
-        return 1
-
-    @property
     def n_steps(self) -> int:
         """T."""
-        return self._size[0]
+        return self._free[0] + self.closings
 
     @property
     def budget(self) -> int:
-        """The largest budget that it serves."""
-        return self._size[1]
+        """The largest budget that it serves, the closing projection included."""
+        return self._free[1] + self.closings
 
     def at(self, budget: Budget | PerBatch | PerSample) -> PricedSchedule:
         """Return the schedule for a budget, at most the largest; `PerBatch(…)` is shared by the batch."""
@@ -147,13 +133,13 @@ class Price:
             >>> price.resample(50).n_steps, price.resample(50).budget
             (50, 50)
         """
-        check_integer(n_steps, "n_steps", most=MOST_STEPS)
+        check_integer(n_steps, "n_steps", 1 + self.closings, MOST_STEPS)
         if keep not in get_args(Keep):
             raise ValueError(f"resample keeps the 'count' or the 'share' of a budget: got {keep!r}")
         if self.unit == "iteration":
             raise ValueError(f"prices of iterations serve the steps they were calibrated for; calibrate for {n_steps}")
         notes = {**self.notes, "resampled_from": self.n_steps}
-        return replace(self, fingerprint="", notes=notes, **self._resampled(n_steps, keep))
+        return replace(self, fingerprint="", notes=notes, **self._resampled(n_steps - self.closings, keep))
 
     def _resampled(self, n_steps: int, keep: Keep) -> dict[str, Any]:
         raise NotImplementedError
@@ -203,13 +189,11 @@ class Thresholds(Price):
     """Prices lambda[t, b]: at step t with b corrections left, correct where the defect is at least this.
 
     Attributes:
-        table: (T, B + 1), +inf in column 0, no NaN.
+        table: (T, B + 1), +inf in column 0, no NaN. With closing="paid" it is (T - 1, B): of the steps before the
+            closing projection, and of what may be spent before it.
         sample_scale: Estimates a scale per sample, by which thresholds are multiplied. None if all share one scale.
-        unit: What is bought at this price: a whole "projection", or one "iteration" of the solver.
-        closing_reserve: Units of a budget that are kept for a closing projection; 1 if projections are counted.
-        onward: Thresholds for the second and later iterations within a step, (T, B + 1). They are lower than `table`
-            if starting the solver has a set-up cost. None if they are the same.
-        interval: Lower and upper ends of a 90% interval for every entry of the table, (2, T, B + 1), from resampled
+        unit: What is bought at this price: a "projection", or one "iteration" of the solver.
+        interval: Lower and upper ends of a 90% interval for every entry of the table, (2, *table.shape), from resampled
             calibration rollouts. None unless `calibrate(…, uncertainty=True)` made the price.
 
     Example:
@@ -222,38 +206,27 @@ class Thresholds(Price):
     table: Tensor
     sample_scale: SampleScale | None = None
     unit: Unit = "projection"
-    closing_reserve: int = 1
-    onward: Tensor | None = None
     interval: Tensor | None = None
 
     def __post_init__(self) -> None:
         """Check the table."""
         super().__post_init__()
         _check_table(self.table)
-        T, columns = self.table.shape
+        rows, columns = self.table.shape
         if self.unit not in get_args(Unit):
-            raise ValueError(f"the unit of prices must be 'projection' or 'iteration': got {self.unit!r}")
-        check_integer(self.closing_reserve, "closing_reserve of prices", 1)
-        if self.unit == "projection" and columns - 1 > T:
-            raise ValueError(f"a table for B = {columns - 1} corrections does not fit T = {T} steps")
+            raise ValueError(f"the unit of prices must be one of {get_args(Unit)}: got {self.unit!r}")
+        if self.unit == "projection" and columns - 1 > rows:
+            raise ValueError(f"a table for B = {columns - 1} corrections does not fit T = {rows} steps")
         if self.sample_scale is not None:
             hint = "how prices were made is given by name, as in method='dp'"
             known = check_type(self.sample_scale, SampleScale, "sample_scale of prices", hint).typical.shape[1]
-            if known != T:
-                raise ValueError(f"typical defects must be of T = {T} steps, as the prices: got {known}")
-        if self.onward is not None:
-            _check_table(self.onward)
-            if self.onward.shape != self.table.shape or self.unit != "iteration":
-                raise ValueError(
-                    "`onward` requires unit='iteration' and the same shape as `table`: got "
-                    f"unit={self.unit!r} and {tuple(self.onward.shape)}"
-                )
-
-        if self.interval is not None and self.interval.shape != (2, T, columns):
-            raise ValueError(f"interval must have shape {(2, T, columns)}: got {tuple(self.interval.shape)}")
+            if known != rows:
+                raise ValueError(f"typical defects must be of T = {rows} steps, as the prices: got {known}")
+        if self.interval is not None and self.interval.shape != (2, rows, columns):
+            raise ValueError(f"interval must have shape {(2, rows, columns)}: got {tuple(self.interval.shape)}")
 
     @property
-    def _size(self) -> tuple[int, int]:
+    def _free(self) -> tuple[int, int]:
         return self.table.shape[0], self.table.shape[1] - 1
 
     def threshold(self, view: StepView, left: Any) -> Any:
@@ -261,91 +234,17 @@ class Thresholds(Price):
 
         Args:
             view: The step.
-            left: What each sample has left, (n,) int64, at most the table's budget; or the mean of what the samples of
-                its pool have left, (n,) floats.
+            left: What each sample has left, the closing projection included, (n,) int64, at most `budget`; or the mean
+                of what the samples of its pool have left, (n,) floats.
         """
-        row = (self.table if self.onward is None or not view.iteration else self.onward)[view.t]
-        price = _between_columns(row, left) if left.is_floating_point() else row[left]
+        row, free = self.table[view.t], (left - self.closings).clip(0) if self.closings else left
+        price = _between_columns(row, free) if free.is_floating_point() else row[free]
         return price if self.sample_scale is None else price * self.sample_scale.now(view)
-
-    def keep_last(self, steps: int) -> Thresholds:
-        """Return the same prices with one correction kept back for each of the last steps.
-
-        A sample that spends its budget early lands far from feasible. Here these prices spend all but k corrections,
-        and the sample is corrected at each of the k steps before a paid closing projection. Budgets stay exact; a
-        budget of k or less is spent on the last steps alone.
-
-        Args:
-            steps: k, the number of last steps; 0 changes nothing.
-
-        Example:
-            >>> import trimtab as tt
-            >>> domain = tt.domain("so3", n_steps=20)
-            >>> price = tt.calibrate(domain.problem(range(1000, 1016)), method="paper").keep_last(2)
-            >>> domain.problem(range(4)).rollout(price.at(6)).projected[-3:].all().item()
-            True
-        """
-        T, most = self._size
-        closing = int(self.closing == "paid")
-        k = check_integer(steps, "the last steps to keep corrections for", 0, T - closing)
-        if self.unit == "iteration":
-            raise ValueError("keep_last is for prices that count projections")
-        b = torch.arange(most + 1, device=self.table.device)
-        to_go = torch.arange(T - closing, 0, -1, device=b.device)[:, None]
-        table = self.table[:, (b - k).clamp(min=0)]
-        table[T - closing :, 1:] = -torch.inf
-        before = torch.where(to_go > k, table[: T - closing], torch.inf)
-        table[: T - closing] = torch.where(
-            b - closing >= to_go, -torch.inf, before
-        )  # a correction for every step to go
-        return replace(self, table=table, interval=None, notes={**self.notes, "kept_for_last_steps": k})
 
     def _resampled(self, n_steps: int, keep: Keep) -> dict[str, Any]:
         scale, ends = self.sample_scale and resample_scale(self.sample_scale, n_steps), self.interval
         ends = None if ends is None else torch.stack([resample_table(end, n_steps, keep) for end in ends])
         return {"table": resample_table(self.table, n_steps, keep), "sample_scale": scale, "interval": ends}
-
-    def close_calls(self, run: Rollout, budget: Budget | PerBatch | PerSample | None = None) -> Tensor:
-        """Return the decisions whose defect lay within the interval of their price, (T, n) bool.
-
-        More calibration rollouts might have decided these otherwise. Nothing is run: views are built from the record.
-
-        Args:
-            run: A record of a run under this price, with its defects.
-            budget: What it was run with; by default what each sample spent, since a table spends its budget exactly.
-
-        Example:
-            >>> import trimtab as tt
-            >>> domain = tt.domain("so3", n_steps=20)
-            >>> price = tt.calibrate(domain.problem(range(1000, 1032)), method="paper", uncertainty=True)
-            >>> run = domain.problem(range(8)).rollout(price.at(5))
-            >>> bool(price.close_calls(run).double().mean() < 0.5)
-            True
-        """
-        from trimtab.prices.schedule import CloseCalls
-
-        if self.interval is None:
-            raise ValueError("this price has no interval: make it with calibrate(…, uncertainty=True)")
-        spent = run.grouped().spent if budget is None else budget
-        watching = CloseCalls(self.at(spent), torch.zeros_like(run.grouped().projected))
-        if not torch.equal(replay(watching, run), run.projected):
-            raise ValueError(
-                "these are not the decisions of this price with this budget: give the record of a run under it, and "
-                "its budget if samples shared it, as in PerBatch(10)"
-            )
-        return watching.found if run.groups is None else run.groups.per_row(watching.found)
-
-    def _shown(self) -> tuple[str, str]:
-        lefts = dict.fromkeys(max(1, round(share * self.budget)) for share in (0.0, 0.05, 0.1, 0.25))
-        lines = {f"{b} left": list(enumerate(self.table[:, b].tolist())) for b in lefts if b <= self.budget}
-        note = "<p>Project where the defect is at least the price; no line: always, or never.</p>"
-        bands = {}
-        if self.interval is not None:
-            note += "<p>Bands: 90% intervals from resampled calibration rollouts.</p>"
-            ends = {b: self.interval[:, :, b].tolist() for b in lefts if b <= self.budget}
-            bands = {f"{b} left": [list(enumerate(end)) for end in both] for b, both in ends.items()}
-        drawing = html.draw(lines, "step", "price", bands=bands)
-        return "Prices of a correction", drawing + note if drawing else ""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -353,7 +252,8 @@ class Plan(Price):
     """The steps to project at, for every budget up to B.
 
     Attributes:
-        masks: Row b holds exactly b of the T steps, (B + 1, T) bool.
+        masks: Row b holds exactly b of the T steps, (B + 1, T) bool. With closing="paid" they are (B, T - 1): of the
+            steps before the closing projection, and of what may be spent before it.
     """
 
     masks: Tensor
@@ -369,171 +269,15 @@ class Plan(Price):
             raise ValueError(f"row b of a plan must hold exactly b steps: got {masks.sum(dim=1).tolist()} steps")
 
     @property
-    def _size(self) -> tuple[int, int]:
+    def _free(self) -> tuple[int, int]:
         return self.masks.shape[1], len(self.masks) - 1
 
-    def due(self, view: StepView) -> Tensor:
-        """Return which budgets correct now, (B + 1,) bool."""
-        return self.masks[:, view.t]
+    def due(self, t: int, budget: int | Tensor) -> Tensor:
+        """Return whether each budget corrects at step t, a bool, or (n,) for budgets (n,)."""
+        return self.masks[torch.as_tensor(budget - self.closings, device=self.masks.device).clamp(min=0), t]
 
     def _resampled(self, n_steps: int, keep: Keep) -> dict[str, Any]:
         return {"masks": resample_masks(self.masks, n_steps, keep)}
-
-    def _shown(self) -> tuple[str, str]:
-        budgets = dict.fromkeys(max(1, round(share * self.budget)) for share in (0.1, 0.25, 0.5))
-        times = {b: self.masks[b].nonzero().flatten().tolist() for b in budgets if b <= self.budget}
-        rows = [(b, ", ".join(map(str, steps))) for b, steps in times.items()]
-        return "Planned times", html.table(rows, ("budget", "projects after steps"))
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Allowance(Price):
-    """The largest number of solver iterations at each step, for every budget up to B.
-
-    Attributes:
-        counts: (B + 1, T) int16. What a sample has left limits them further.
-        closing_reserve: Units of a budget that are kept for a closing projection.
-    """
-
-    counts: Tensor
-    closing_reserve: int = 1
-    method: str = field(default="evenly", kw_only=True)
-
-    @property
-    def unit(self) -> Unit:
-        """What its budgets count."""
-        return "iteration"
-
-    @property
-    def _size(self) -> tuple[int, int]:
-        return self.counts.shape[1], len(self.counts) - 1
-
-    def due(self, view: StepView) -> Tensor:
-        """Return which budgets buy one more iteration now, (B + 1,) bool."""
-        return self.counts[:, view.t] > view.iteration
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Raced(Price):
-    """The winner of a race for every budget.
-
-    Its notes hold the ranges of budgets with their winners and margins, and the names of all candidates.
-
-    Attributes:
-        parts: The prices that won some budget.
-        winner: The index of the part that serves each budget from 0 to B, (B + 1,) int64.
-        looks: What all defect evaluations of a rollout cost, in whole units. A part that looks at defects has that much
-            less to spend; it serves no budget that looking would use up, also when resampled: there the first part that
-            does not look takes its place.
-        spend: What is spent of each budget from 0 to B, (B + 1,) int64: less than all where a projection at the end
-            does better. None if every budget is spent.
-    """
-
-    parts: tuple[Thresholds | Plan | Allowance, ...]
-    winner: Tensor
-    looks: int = 0
-    spend: Tensor | None = None
-    objective: str = field(default="endpoint", kw_only=True)
-    method: str = field(default="race", kw_only=True)
-
-    def __post_init__(self) -> None:
-        """Check that the parts belong together."""
-        super().__post_init__()
-        winner = check_type(self.winner, Tensor, "winner")
-        kinds = {(part.n_steps, part.unit, part.closing_reserve) for part in self.parts}
-        if len(kinds) != 1:
-            raise ValueError(
-                "the winners of a race must be one or more prices of the same number of steps, unit and "
-                f"closing_reserve: got {sorted(kinds)}"
-            )
-        known, served = set(range(len(self.parts))), min(part.budget for part in self.parts)
-        if len(winner) - 1 > served or not set(winner.tolist()) <= known:
-            raise ValueError(f"winner must name one of {len(self.parts)} parts for every budget up to {served} at most")
-        if self.spend is not None and self.spend.shape != winner.shape:
-            raise ValueError(f"spend must have the shape of winner: got {tuple(self.spend.shape)}")
-
-    def __repr__(self) -> str:
-        """Return a one-line summary."""
-        names = ", ".join(dict.fromkeys(part.method for part in self.parts))
-        return f"Raced(T={self.n_steps}, budgets up to {self.budget}, by {self.objective!r}: {names}{self._cost()})"
-
-    def _shown(self) -> tuple[str, str]:
-        rows = []
-        for part in self.notes.get("ranges", ()):
-            ahead, se = part["ahead_of_even_spacing"]
-            rows.append((f"{part['from']} to {part['to']}", part["winner"], f"{ahead:.0%} ± {se:.0%}"))
-        return "Prices by a race", html.table(rows, ("budgets", "winner", "ahead of even spacing")) if rows else ""
-
-    @property
-    def _size(self) -> tuple[int, int]:
-        return self.parts[0].n_steps, len(self.winner) - 1
-
-    @property
-    def unit(self) -> Unit:
-        """What its budgets count."""
-        return self.parts[0].unit
-
-    @property
-    def closing_reserve(self) -> int:
-        """Units of a budget that are kept for a closing projection."""
-        return self.parts[0].closing_reserve
-
-    def at(self, budget: Budget | PerBatch | PerSample) -> PricedSchedule:
-        """Return the schedule of the winner for a budget; samples with different budgets may have different winners."""
-        from trimtab.prices.schedule import Mixed
-
-        b = budget_within(budget, self.n_steps, self.budget, self.unit)
-        if isinstance(b, Tensor):
-            return Mixed(self, b)
-        own = self.part_at(int(self.winner[b]), b)
-        return own.price.at(replace(budget, budget=own.budget)) if isinstance(budget, PerBatch) else own
-
-    def part_at(self, i: int, budget: int | Tensor) -> PricedSchedule:
-        """Return the schedule of part i for a budget.
-
-        The part may spend less than the budget: `spend` says how much. If it measures defects, it also pays for those.
-        """
-        if self.spend is not None:
-            budget = self.spend[budget] if isinstance(budget, Tensor) else int(self.spend[budget])
-        known: dict[str, Any] = {
-            "seeds": self.seeds,
-            "closing": self.closing,
-            "made_for": self.made_for,
-            "objective": self.objective,
-        }
-        part = replace(self.parts[i], **known)
-        less = self.looks if isinstance(part, Thresholds) else 0
-        return part.at((budget - less).clamp(min=0) if isinstance(budget, Tensor) else max(0, budget - less))
-
-    def to(self, device: torch.device) -> Self:
-        """Return the same price on `device`."""
-        moved = super().to(device)
-        return replace(moved, parts=tuple(part.to(device) for part in self.parts))
-
-    def _resampled(self, n_steps: int, keep: Keep) -> dict[str, Any]:
-        stands_for = _old_budgets(n_steps, self.n_steps, self.budget, keep).round().long()
-        stands_for = stands_for.to(self.winner.device)
-        looks = math.ceil(self.looks * n_steps / self.n_steps)
-        spend = None
-        if self.spend is not None:
-            less, every = self.spend[stands_for], torch.arange(len(stands_for), device=stands_for.device)
-            spend = torch.where(less < stands_for, less, every)
-        return {
-            "parts": tuple(part.resample(n_steps, keep) for part in self.parts),
-            "winner": self._affordable(looks, self.winner[stands_for]),
-            "looks": looks,
-            "spend": spend,
-        }
-
-    def _affordable(self, looks: int, winner: Tensor) -> Tensor:
-        """Return the winners, (B' + 1,), with fixed times at budgets that measuring defects would use up."""
-        blind = [i for i, part in enumerate(self.parts) if not isinstance(part, Thresholds)]
-        if not looks or not blind:
-            return winner
-        held = 0 if self.closing in ("free", "none") else self.closing_reserve
-        looking = torch.tensor([isinstance(part, Thresholds) for part in self.parts]).to(winner.device)[winner]
-        used_up = torch.arange(len(winner), device=winner.device) <= looks + held
-        return torch.where(looking & used_up, blind[0], winner)
 
 
 # ------------------------------------------------------------------ budgets
@@ -552,8 +296,8 @@ def budget_within(
     return b
 
 
-def inner_size(n_steps: int, budget: int, closing: str) -> tuple[int, int]:
-    """Return the number of steps with a free decision and the budget for them, after a paid closing projection."""
+def free_size(n_steps: int, budget: int, closing: str) -> tuple[int, int]:
+    """Return the number of steps with a free decision and the budget for them, without a paid closing projection."""
     reserve = int(closing == "paid")
     if n_steps == reserve:
         raise ValueError(
@@ -565,24 +309,6 @@ def inner_size(n_steps: int, budget: int, closing: str) -> tuple[int, int]:
             f"a budget of {budget} leaves nothing for the closing projection, which is one; give at least 1"
         )
     return n_steps - reserve, budget - reserve
-
-
-def with_closing(table: Tensor, closing_reserve: int) -> Tensor:
-    """Add a last step to a table, at which every sample is corrected from the budget reserved for it.
-
-    Args:
-        table: (T, B + 1).
-        closing_reserve: k, the units that a paid closing projection takes, 1 in projections; 0 changes nothing.
-
-    Returns:
-        (T + 1, B + k + 1): column b has the prices with b - k to spend before the last step.
-    """
-    if not closing_reserve:
-        return table
-    whole = torch.full((table.shape[0] + 1, table.shape[1] + closing_reserve), torch.inf, dtype=table.dtype)
-    whole[:-1, closing_reserve:] = table
-    whole[-1, 1:] = -torch.inf
-    return whole
 
 
 def _check_table(table: object) -> None:
@@ -684,7 +410,6 @@ def _old_budgets(n_steps: int, old_steps: int, most: int, keep: Keep) -> Tensor:
 
 Kind = TypeVar("Kind")
 _KIND = "price"
-_OLD_KINDS = ("thresholds", "plan", "race", "mean prices", "seconds", "stationary price", "value")
 
 
 def load(path: str | os.PathLike[str]) -> Any:
@@ -709,11 +434,6 @@ def save_value(path: str | os.PathLike[str], value: Any) -> None:
 def load_value(path: str | os.PathLike[str], kind: type[Kind]) -> Kind:
     """Read what `save_value` wrote; raise if it is not of that kind."""
     holds = kind_of(as_path(path))
-    if holds in _OLD_KINDS:
-        raise ValueError(
-            f"{path}: holds {holds!r} in a format that trimtab {__version__} does not read; calibrate again, or use "
-            "the version that wrote it"
-        )
     if holds == "rollout":
         raise ValueError(f"{path}: holds the record of a run; read it with trimtab.Rollout.load")
     if holds == "learner":
@@ -735,8 +455,6 @@ def _packed(value: Any, prefix: str, tensors: dict[str, Tensor]) -> dict[str, An
         name, part = each.name, getattr(value, each.name)
         if isinstance(part, Tensor):
             tensors[prefix + name] = part
-        elif name == "parts":
-            facts[name] = [_packed(one, f"{prefix}{name}.{i}.", tensors) for i, one in enumerate(part)]
         elif is_dataclass(part):
             facts[name] = _packed(part, f"{prefix}{name}.", tensors)
         elif name != "version":  # every file has it anyway
@@ -746,18 +464,12 @@ def _packed(value: Any, prefix: str, tensors: dict[str, Tensor]) -> dict[str, An
 
 def _unpacked(facts: dict[str, Any], prefix: str, tensors: dict[str, Tensor]) -> Any:
     """Build the dataclass that `_packed` took apart."""
-    from trimtab.prices.rates import StationaryPrice
-
-    known = (Thresholds, Plan, Allowance, Raced, SampleScale, StationaryPrice)
-    kind = {cls.__name__: cls for cls in known}[facts["is"]]
+    kind = {cls.__name__: cls for cls in (Thresholds, Plan, SampleScale)}[facts["is"]]
     parts: dict[str, Any] = {}
     for each in fields(kind):
         name = each.name
         if prefix + name in tensors:
             parts[name] = tensors[prefix + name]
-        elif name == "parts" and name in facts:
-            made = enumerate(facts[name])
-            parts[name] = tuple(_unpacked(one, f"{prefix}{name}.{i}.", tensors) for i, one in made)
         elif name in facts:
             part = facts[name]
             nested = isinstance(part, dict) and "is" in part

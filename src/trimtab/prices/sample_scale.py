@@ -61,7 +61,7 @@ class SampleScale:
 
     def now(self, view: StepView) -> Any:
         """Return the scale of each sample during a rollout, (n,)."""
-        return view.running_sum(self._relative) / (self.prior + view.steps_measured)
+        return view.running_sum(self._relative) / (self.prior + view.t + 1)
 
     def _relative(self, t: int, defect: Any, last: Any) -> Any:
         """Return the defects of step t divided by typical ones, (n,). The prior is added at the first step."""

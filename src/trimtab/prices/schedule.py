@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from trimtab.core.budget import PerBatch
-from trimtab.core.schedule import Around, Schedule
+from trimtab.core.schedule import Schedule
 from trimtab.core.view import StepView
-from trimtab.prices.price import Allowance, Plan, Price, Raced, Thresholds, budget_within
+from trimtab.prices.price import Plan, Price, Thresholds, budget_within
 from trimtab.schedules.basic import brief_repr
 
 
@@ -41,14 +40,11 @@ class PricedSchedule(Schedule):
         price: Any = self.price
         wanted = price.budget if self.budget is None else self.budget
         within = budget_within(wanted, price.n_steps, price.budget, price.unit)
-        planned = isinstance(price, Plan)  # which fits either unit, and is asked once per step
         terms = {
             "budget": replace(wanted, budget=within) if isinstance(wanted, PerBatch) else within,
             "calibration_seeds": price.seeds,
             "closing": price.closing,
-            "closing_reserve": price.closing_reserve,
-            "unit": "" if planned else price.unit,
-            "repeats": not planned,
+            "unit": "" if isinstance(price, Plan) else price.unit,  # a plan fits any unit
         }
         for name, value in terms.items():
             object.__setattr__(self, name, value)
@@ -66,8 +62,6 @@ class PricedSchedule(Schedule):
                 f"the price was calibrated for T = {T} steps and cannot be used for T = {view.n_steps}; calibrate "
                 f"again, or use price.resample({view.n_steps})"
             )
-
-    thresholds = plan = property(lambda self: self.price)  # names of the price in version 0.2
 
     def priority(self, view: StepView) -> Tensor:
         """Return the defects in units of each sample's scale, (n,)."""
@@ -91,51 +85,14 @@ Adaptive = PricedSchedule
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Planned(PricedSchedule):
-    """Project all samples at the steps of a `Plan`, or iterate as often as an `Allowance` says."""
+    """Project all samples at the steps of a `Plan`."""
 
     uses_defects: ClassVar[bool] = False
-    rules: ClassVar[tuple[type[Price], ...]] = (Plan, Allowance)
+    rules: ClassVar[tuple[type[Price], ...]] = (Plan,)
 
     def decide(self, view: StepView) -> Tensor:
         """Return which samples to correct now, (n,) bool."""
         self._check_steps(view)
-        due: Tensor = self.price.due(view)
         budget = self.budget.budget if isinstance(self.budget, PerBatch) else self.budget
-        return due[budget] if isinstance(budget, Tensor) else due[int(budget)].expand(len(view))
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Mixed(PricedSchedule):
-    """The schedule of a `Raced` price for samples with different budgets: each goes by the winner at its budget."""
-
-    rules: ClassVar[tuple[type[Price], ...]] = (Raced,)
-
-    @cached_property
-    def schedules(self) -> list[PricedSchedule]:
-        """The schedule of every part, for all samples."""
-        return [self.price.part_at(i, self.budget) for i in range(len(self.price.parts))]
-
-    def decide(self, view: StepView) -> Tensor:
-        """Return which samples to correct now, (n,) bool."""
-        decided = torch.stack([torch.as_tensor(schedule.decide(view)) for schedule in self.schedules])
-        return decided.gather(0, self.price.winner[self.budget][None])[0]
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class CloseCalls(Around):
-    """Decide as the wrapped schedule of thresholds, and note which defects lie within the interval of their price.
-
-    Attributes:
-        found: Where they did, (T, n) bool; filled in as steps are decided.
-    """
-
-    found: Tensor
-
-    def decide(self, view: StepView) -> Any:
-        """Return the decision of the wrapped schedule."""
-        price: Thresholds = self.schedule.price  # type: ignore[attr-defined]
-        assert price.interval is not None
-        s, b = view.arrays(self.schedule)
-        low, high = (replace(price, table=end, interval=None).threshold(view, b) for end in price.interval)
-        self.found[view.t] |= torch.as_tensor((s >= low) & (s <= high))
-        return self.schedule.decide(view)
+        due: Tensor = self.price.due(view.t, budget)
+        return due.expand(len(view))

@@ -15,10 +15,10 @@ from torch import Tensor
 from trimtab.core.budget import Budget, corrections
 from trimtab.core.checks import check_floats, check_integer, check_number
 from trimtab.core.noise import uniform_numbers
-from trimtab.core.schedule import ByIteration, Schedule
+from trimtab.core.schedule import WHOLE, Schedule
 from trimtab.core.view import StepView
 
-__all__ = ["Fixed", "Geometric", "Inexact", "Periodic", "RandomRamp"]
+__all__ = ["By", "Fixed", "Geometric", "Periodic", "RandomRamp"]
 __all__ += ["RandomTimes", "Stepwise", "Terminal", "Window", "windows"]
 
 MOST_STEPS = 10_000_000
@@ -98,10 +98,9 @@ class Terminal(_Timed):
 
 @dataclass(frozen=True)
 class Stepwise(_Timed):
-    """Project every sample after every update: a whole projection, also if a budget counts iterations."""
+    """Project every sample after every update."""
 
     budget: float = field(default=1.0, init=False, repr=False)
-    whole: ClassVar[bool] = True
 
     def _due(self, view: StepView) -> bool:
         return True
@@ -119,30 +118,44 @@ class Periodic(_Spread):
 
 
 @dataclass(frozen=True)
-class Inexact(ByIteration):
-    """Run a fixed number of solver iterations at every step: each projection is cut short.
+class By(Schedule):
+    """Correct in another way than by whole projections, at every step or at the times of a schedule.
 
-    The number need not be whole: 1.5 alternates between one and two; below 1 some steps have none.
+    The closing projection stays whole. See `trimtab.constraints.ways` for the names of ways.
 
     Example:
         >>> import trimtab as tt
-        >>> run = tt.domain("linkage", n_steps=4).problem(range(2)).rollout(Inexact(2), closing="none")
-        >>> run.iterations[:, 0].tolist()
-        [2, 2, 2, 2]
+        >>> run = tt.domain("linkage", n_steps=4).problem(range(2)).rollout(By("2 iterations"))
+        >>> run.iterations[:3, 0].tolist()
+        [2, 2, 2]
     """
 
-    per_step: float
-    budget: None = field(default=None, init=False, repr=False)
-    uses_defects: ClassVar[bool] = False
+    way: str
+    schedule: Schedule = field(default_factory=Stepwise)
 
     def __post_init__(self) -> None:
-        """Check the number of iterations."""
-        check_number(self.per_step, "the iterations per step of Inexact", 0.0, 1e6)
+        """Take over the settings of the schedule."""
+        if self.schedule.ways != (WHOLE,):
+            raise ValueError(f"By takes a schedule of whole projections: got {self.schedule!r}")
+        for name in ("budget", "uses_defects", "spends_all", "calibration_seeds", "closing", "unit", "closing_reserve"):
+            object.__setattr__(self, name, getattr(self.schedule, name))
+        object.__setattr__(self, "ways", (self.way,))
 
-    def decide(self, view: StepView) -> Tensor:
-        """Choose every sample until the step has had its iterations."""
-        due = math.floor((view.t + 1) * self.per_step) - math.floor(view.t * self.per_step)
-        return torch.full_like(view.defect, view.iteration < due, dtype=torch.bool)
+    def decide(self, view: StepView) -> Any:
+        """Choose the samples that the schedule chooses."""
+        return self.schedule.decide(view)
+
+    def priority(self, view: StepView) -> Tensor:
+        """Return the priority of the schedule."""
+        return self.schedule.priority(view)
+
+    def pools(self, n: int) -> Tensor | None:
+        """Return the pools of the schedule."""
+        return self.schedule.pools(n)
+
+    def to(self, device: torch.device) -> By:
+        """Return the same schedule on `device`."""
+        return replace(self, schedule=self.schedule.to(device))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -42,7 +42,6 @@ _LOOKS = {
     "trimtab": Look("#CC79A7", "X"),
     "planned": Look("#56B4E9", "h", (0, (5, 1, 1, 1))),
     "hindsight": Look("#5D3A9B", "*", (0, (2, 1))),
-    "raced": Look("#332288", "p"),
 }
 _LABELS = {f"adaptive:{method}": f"adaptive ({method})" for method in ("paper", "on-policy", "dp", "value")}
 _SPARE = ("#8C564B", "#1B7837", "#999933", "#4D4D4D")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,57 +15,11 @@ from trimtab.core.budget import Budget
 from trimtab.core.checks import check_callable, check_integer, check_number, check_type
 from trimtab.core.constraint import Constraint
 from trimtab.core.record import Rollout
-from trimtab.core.schedule import Around, Schedule, as_schedule
-from trimtab.core.view import SparseView, StepView, is_measured_step
-from trimtab.schedules.basic import MOST_STEPS, FrozenSchedule, brief_repr
+from trimtab.core.schedule import Schedule
+from trimtab.core.view import StepView
+from trimtab.schedules.basic import MOST_STEPS, FrozenSchedule
 
-__all__ = ["AboveNoise", "AccumulatedDefect", "FixedThreshold", "MeasureEvery", "Trigger", "UntilBelow"]
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class MeasureEvery(Around):
-    """Let another schedule measure defects, and decide, only after every `every` updates.
-
-    No defect is measured in between; defects that the run measured for its record are hidden from the schedule.
-
-    Attributes:
-        schedule: A schedule that uses defects, or a function of a `StepView`.
-        every: The number of updates from one measurement to the next; 1 changes nothing.
-
-    Example:
-        >>> import torch, trimtab as tt
-        >>> from trimtab.schedules import FixedThreshold, MeasureEvery
-        >>> ball = tt.as_constraint(torch.zeros_like, lambda x: x.norm(dim=1))
-        >>> corrector = tt.Corrector(ball, MeasureEvery(FixedThreshold(0.5), 3), n_steps=8)
-        >>> for t in range(8):
-        ...     x = corrector(torch.ones(1, 2), t)
-        >>> corrector.rollout.calls["defect"], corrector.rollout.projected[:, 0].nonzero().squeeze(1).tolist()
-        (2, [2, 5, 7])
-    """
-
-    every: int = 2
-    __repr__ = brief_repr
-
-    def __post_init__(self) -> None:
-        """Check that the schedule uses defects and that `every` is a positive integer."""
-        object.__setattr__(self, "schedule", as_schedule(self.schedule))
-        if not self.schedule.uses_defects:
-            raise ValueError(f"MeasureEvery needs a schedule that uses defects: got {self.schedule!r}")
-        check_integer(self.every, "every, the updates from one measurement to the next,", 1)
-        super().__post_init__()
-
-    @property
-    def measure_every(self) -> int:
-        """Return the number of updates after which both schedules measure."""
-        return math.lcm(self.every, self.schedule.measure_every)
-
-    def decide(self, view: StepView) -> Any:
-        """Let the other schedule decide at measured steps; choose no sample in between."""
-        if self.every == 1:
-            return self.schedule.decide(view)
-        if not is_measured_step(view.t, self.every):
-            return torch.zeros(len(view), dtype=torch.bool, device=view.defect.device)
-        return self.schedule.decide(SparseView(view, self.every))
+__all__ = ["AboveNoise", "AccumulatedDefect", "FixedThreshold", "Trigger", "UntilBelow"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

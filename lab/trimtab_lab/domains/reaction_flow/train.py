@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trimtab.core.constraint import as_constraint
 from trimtab.core.noise import Noise, as_seeds
-from trimtab.core.rollout import rollout
+from trimtab.loop.rollout import rollout
 from trimtab.schedules import Terminal
 from trimtab_lab.domains.learned import fit_flow
 
@@ -86,7 +86,7 @@ def solution_error(fields: Tensor, conditions: Conditions, count: int = 24) -> T
 def validate(seeds: int = 32, progress: Callable[[str], None] = print) -> None:
     """Compare the shipped network with solutions, and schedules with each other."""
     from trimtab.advice.compare import compare
-    from trimtab.prices.calibration import calibrate
+    from trimtab.calibration.calibrate import calibrate
 
     nothing = as_constraint(lambda x: x, lambda x: x.new_zeros(len(x)))
     free = rollout(make(target="state").problem([0]).sampler, nothing, Terminal(), range(seeds)).final

@@ -50,7 +50,7 @@ const scheduleOf = (key) => SCHEDULES.find((s) => s.key === key);
 const BASELINES = ['terminal', 'stepwise', 'periodic'];
 
 /** The schedule to open with: what the page asks for, the default of calibrate, the paper's rule, or any but a baseline. */
-const firstSchedule = () => (scheduleOf(PAGE.open?.schedule) ?? scheduleOf('raced') ?? scheduleOf('adaptive:paper') ?? SCHEDULES.find((s) => !BASELINES.includes(s.key)) ?? SCHEDULES[0]).key;
+const firstSchedule = () => (scheduleOf(PAGE.open?.schedule) ?? scheduleOf('adaptive:paper') ?? SCHEDULES.find((s) => !BASELINES.includes(s.key)) ?? SCHEDULES[0]).key;
 
 /** The schedule that comparisons with periodic speak of: the chosen one, unless it is a baseline itself. */
 const comparedKey = (chosen) => (BASELINES.includes(chosen) ? firstSchedule() : chosen);

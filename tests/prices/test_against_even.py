@@ -1,6 +1,6 @@
-"""How often a raced price is behind even spacing on fresh seeds, and how much calibrations differ.
+"""How often a calibrated price is behind even spacing on fresh seeds, and how much calibrations differ.
 
-`python tests/prices/test_race_against_even.py` measures all of it, in about 8 processor minutes; the slow test a part.
+`python tests/prices/test_against_even.py` measures all of it; the slow test a part.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def spread(outcomes: list[Outcome]) -> list[tuple[float, bool, str]]:
 
 
 @pytest.mark.slow
-def test_a_raced_price_is_hardly_ever_behind_even_spacing():
+def test_a_calibrated_price_is_hardly_ever_behind_even_spacing():
     outcomes = [one for domain in ("so3-impulse", "terrain") for one in measure(domain, (8, 32), 2)]
     assert sum(one.behind for one in outcomes) <= 1
     assert sum(one.share for one in outcomes) / len(outcomes) < 0.9

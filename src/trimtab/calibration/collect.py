@@ -6,7 +6,6 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
@@ -15,23 +14,31 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
-from trimtab.core.budget import Budget, Unit, corrections, units
-from trimtab.core.metrics import Distance, euclidean
+from trimtab.calibration.cost import with_payback
+from trimtab.core.budget import Budget, corrections
+from trimtab.core.metrics import Distance, endpoint_distance, euclidean, state_error
 from trimtab.core.noise import uniform_numbers
-from trimtab.core.problem import Problem
+from trimtab.loop.rollout import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.record import Rollout
 from trimtab.core.repeatable import as_record
 from trimtab.core.runner import RunBatch, checked, prefetch
-from trimtab.core.schedule import Schedule, Watched, watched
+from trimtab.core.schedule import Schedule
 from trimtab.core.view import StepView
-from trimtab.prices.cost import with_payback
-from trimtab.prices.objective import Objective, describe, objective_weights, residual_weights, window_schedules
-from trimtab.prices.price import Plan, Thresholds, inner_size, with_closing
+from trimtab.prices.objective import (
+    Objective,
+    describe,
+    finite,
+    objective_weights,
+    residual_weights,
+    window_schedules,
+)
+from trimtab.prices.price import Plan, Thresholds, free_size
 from trimtab.prices.program import solve
 from trimtab.prices.sample_scale import SampleScale, fit_sample_scale
 from trimtab.prices.transitions import estimate_transitions
-from trimtab.schedules import Stepwise, Terminal
+from trimtab.schedules.basic import Stepwise, Terminal
+from trimtab.schedules.measured import measured
 
 Source = Problem | RunBatch
 """What is calibrated: a problem, or a function that runs the user's loop on a schedule."""
@@ -48,22 +55,20 @@ RANDOM_SHARE = 0.15
 _RANDOM_ROUNDS, _NEAR_ROUNDS = 2, 2
 _RESAMPLES = 40  # of the calibration rollouts, for intervals of prices
 _COINS = 1 << 33  # streams of noise
-_ITERATION_COINS = 1 << 34
-_COINS_PER_STEP = 64  # within a step, if decisions are about iterations
 
 
 class Batches:
     """The batches of one calibration, and what all methods need of them.
 
     If the closing projection is paid for, the last step corrects every sample under any schedule. The free decisions
-    are then those of the steps before, with one correction less: `inner` records hold only those steps, and `n_choices`
-    and `spendable` are counted that way.
+    are then those of the steps before, with one correction less, and prices are tables of those: `inner` records hold
+    only those steps, and `n_choices` and `spendable` are counted that way.
 
     Attributes:
         first: The uncorrected batch, all steps.
         uncorrected: Its inner record.
-        closing_reserve: Corrections that the closing projection takes of a budget, 0 or 1.
-        held: The same in units of the budget.
+        n_choices: Steps with a free decision, T'.
+        spendable: The largest budget for them, B'.
     """
 
     def __init__(
@@ -77,29 +82,27 @@ class Batches:
         constraint: str = "",
         check: bool = True,
         progress: Callable[[str], None] | None = None,
-        unit: Unit = "projection",
         uncertainty: bool = False,
     ) -> None:
         """Run the uncorrected batch; run it twice and compare if `check`."""
-        self._run, self.objective, self.fingerprint, self.unit = run, objective, fingerprint, unit
+        self._run, self.objective, self.fingerprint = run, objective, fingerprint
         self.progress = progress_of("calibrate", progress)
         self.distance = euclidean if distance is None else distance
         self.uncertainty = uncertainty
-        self.ran, self._prefetched = [0, 0], False  # batches and projections; shared by copies of these batches
+        self.ran = [0, 0]  # batches and projections
         self._known: Rollout | None = None  # a record that all others must belong with
         if check:
             self.ran[0] += 2
             self.progress("calibration batches 1 and 2, which must be the same")
-            self.first = self._checked(checked(run, Watched(Terminal())), Terminal(), 2)
+            self.first = self._checked(checked(run, measured(Terminal())), 2)
         else:
             self.first = self.run(Terminal())
         defects = self.first.defects
         self.n_steps, self.n = defects.shape
         if uncertainty:
-            check_enough_for_intervals(self.n, "rollouts" if self.groups is None else "groups")
-        self.budget, self.closing = int(units(budget, self.n_steps, unit)), self.first.closing_rule
-        self.n_choices, self.spendable = inner_size(self.n_steps, self.budget, self.closing)
-        self.closing_reserve = self.held = self.n_steps - self.n_choices
+            check_enough_for_intervals(self.n)
+        self.budget, self.closing = int(corrections(budget, self.n_steps)), self.first.closing_rule
+        self.n_choices, self.spendable = free_size(self.n_steps, self.budget, self.closing)
         self.uncorrected = self.inner(self.first)
         if bool(self.uncorrected.projected.any()):
             raise ValueError(f"run(schedule) made corrections under Terminal(), which makes none: {_PASS_IT_ON}")
@@ -119,43 +122,33 @@ class Batches:
         self.made_for["event"] = None if shape is None else list(shape[1:])
         self.made_for["rollouts"] = rollout_marks(defects)
 
-    def with_projection_budget(self, budget: int) -> Batches:
-        """Return the same batches with a budget of whole projections; what they run is counted here too."""
-        view = copy(self)
-        view.unit, view.budget, view.held = "projection", budget, self.closing_reserve
-        view.spendable = budget - view.held
-        return view
-
     # -------------------------------------------------------------- running
 
     def run(self, schedule: Schedule) -> Rollout:
         """Run one batch and count it."""
         self.ran[0] += 1
         self.progress(f"calibration batch {self.ran[0]}")
-        return self._checked(as_record(self._run(watched(schedule))), schedule)
+        return self._checked(as_record(self._run(measured(schedule))))
 
     def prefetch(self, schedules: Sequence[Schedule]) -> None:
         """Start batches that will be run."""
-        prefetch(self._run, [watched(schedule) for schedule in schedules])
+        prefetch(self._run, [measured(schedule) for schedule in schedules])
 
-    def _checked(self, record: Rollout, schedule: Schedule, batches: int = 1) -> Rollout:
+    def _checked(self, record: Rollout, batches: int = 1) -> Rollout:
         if record.planned_steps is not None:
             raise ValueError(
                 f"run ended early, after {record.n_steps} of {record.planned_steps} steps, and prices are for all T of "
                 "them: let calibration runs continue to their end, and stop early with the prices that they make"
             )
         self._known = same_batch(record, self._known or record)
-        unit = schedule.unit or "projection"
-        if record.unit != unit:
+        if record.unit != "projection":
             raise ValueError(
-                f"run counted {record.unit}s under a schedule of {unit}s: leave unit out of your Corrector, the "
-                "schedule sets it"
+                f"run counted {record.unit}s, and prices count projections: leave unit= out of your Corrector"
             )
-        # seeds of all samples: a group has a column for its first row only
-        self.groups, self.seeds = record.groups, () if record.seeds is None else tuple(record.seeds.tolist())
+        self.seeds = () if record.seeds is None else tuple(record.seeds.tolist())
         self.ran[1] += batches * record.rows["projection"]
         self.progress.batch(batches)
-        return record.grouped()
+        return record
 
     @cached_property
     def stepwise(self) -> Rollout:
@@ -165,44 +158,36 @@ class Batches:
     def explore(self, rounds: range, thresholds: Thresholds | None = None, share: float = 1.0) -> list[Rollout]:
         """Run batches with budgets spread over all rates, at random times or near a table; return inner records."""
         budgets = {k: spread_budgets(self.n, self.n_choices, self.spendable, seed=k) for k in rounds}
-        schedules = [Explore(budgets[k] + self.closing_reserve, thresholds, share, seed=k) for k in rounds]
+        schedules = [Explore(self.with_closing(budgets[k]), thresholds, share, seed=k) for k in rounds]
         self.prefetch(schedules)
         runs = [self.inner(self.run(schedule)) for schedule in schedules]
         if thresholds is None and any(bool(some.any()) for some in budgets.values()):
             check_corrections_happen(runs)
         return runs
 
-    def explored(
-        self, weights: Tensor | None, near_rounds: int = _NEAR_ROUNDS
-    ) -> tuple[list[Rollout], SampleScale | None]:
+    def explored(self, weights: Tensor | None) -> tuple[list[Rollout], SampleScale | None]:
         """Run batches at random times and then near the policy.
 
         Returns:
             All inner records, the uncorrected one last, and the scale of samples that they show.
         """
         runs, uncorrected = self.explore(range(_RANDOM_ROUNDS)), self.uncorrected
-        for k in range(_RANDOM_ROUNDS, _RANDOM_ROUNDS + near_rounds):
-            scale = self.sample_scale([*runs, uncorrected])
+        for k in range(_RANDOM_ROUNDS, _RANDOM_ROUNDS + _NEAR_ROUNDS):
+            scale = fit_sample_scale([*runs, uncorrected])
             steps = estimate_transitions([*runs, uncorrected], scale)
-            table = self.closed(solve(steps, self.spendable, weights).table)
-            runs += self.explore(range(k, k + 1), Thresholds(table, sample_scale=scale), RANDOM_SHARE)
+            table = solve(steps, self.spendable, weights).table
+            near = Thresholds(table, sample_scale=scale, closing=self.closing)
+            runs += self.explore(range(k, k + 1), near, RANDOM_SHARE)
         runs.append(uncorrected)
-        return runs, self.sample_scale(runs)
+        return runs, fit_sample_scale(runs)
 
     @cached_property
     def weights(self) -> Tensor | None:
         """What a unit of residual costs at each step with a choice, (T',); None for path error."""
-        self.prefetch_weights()
-        found = residual_weights(
-            self.objective, self.run, self.distance, lambda: self.stepwise, per_decider=self.per_decider
-        )
-        return None if found is None else found[: self.n_choices]
-
-    def prefetch_weights(self) -> None:
-        """Start the batches that `weights` needs, once."""
-        if not self._prefetched and set(objective_weights(self.objective)) != {"path"}:
-            self._prefetched = True
+        if set(objective_weights(self.objective)) != {"path"}:
             self.prefetch([Stepwise(), *window_schedules(self.n_steps, self.n)])
+        found = residual_weights(self.objective, self.run, self.distance, lambda: self.stepwise)
+        return None if found is None else found[: self.n_choices]
 
     # -------------------------------------------------------------- what the records show
 
@@ -211,17 +196,21 @@ class Batches:
         names = ("defects", "residuals", "projected", "failed", "iterations")
         return replace(run, **{name: getattr(run, name)[: self.n_choices] for name in names})
 
-    def per_decider(self, values: Tensor) -> Tensor:
-        """Return values per sample as values per group, if decisions are about groups."""
-        return values if self.groups is None else self.groups.together(values)
+    def with_closing(self, budgets: Tensor) -> Tensor:
+        """Return budgets of free decisions, (n,), as those of whole runs."""
+        return budgets + (self.n_steps - self.n_choices)
 
-    def sample_scale(self, runs: list[Rollout]) -> SampleScale | None:
-        """Return the scale of inner records, padded with a last step that nobody reads if the closing is paid."""
-        found = fit_sample_scale(runs)
-        if found is None or not self.closing_reserve:
-            return found
-        padded = torch.nn.functional.pad(found.typical[None], (0, 1, 0, 1), mode="replicate")[0]
-        return SampleScale(padded, found.prior)
+    def cost(self, run: Rollout) -> Tensor:
+        """Return what the objective measures of each sample of a run, (n,)."""
+        total = torch.zeros(self.n, dtype=torch.float64)
+        for name, weight in objective_weights(self.objective).items():
+            if name == "path":
+                part = self.inner(run).residuals.double().sum(dim=0)
+            else:
+                error = endpoint_distance if name == "endpoint" else state_error
+                part = error(run, self.stepwise, self.distance).double()
+            total += weight * part.cpu()
+        return finite(total, f"the objective {describe(self.objective)!r}")
 
     @property
     def has_choice(self) -> bool:
@@ -231,19 +220,16 @@ class Batches:
     def require(self) -> None:
         """Raise if there are too few rollouts to learn from."""
         if self.n < FEWEST:
-            what, enough = "rollouts", f"at least {FEWEST} seeds, better 64"
-            if self.groups is not None:
-                what, enough = "groups", f"the seeds of at least {FEWEST} groups, better of 64"
             raise ValueError(
-                f"{self.n} calibration {what} are too few for this method: give {enough} (method='paper' works with "
-                "any number)"
+                f"{self.n} calibration rollouts are too few for this method: give at least {FEWEST} seeds, better 64 "
+                "(method='paper' works with any number)"
             )
 
     # -------------------------------------------------------------- prices
 
     def facts(self, notes: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return what every price keeps about how it was made."""
-        cost = with_payback(self.ran[0], self.n, self.ran[1], self.n_steps, self.budget, self.unit)
+        cost = with_payback(self.ran[0], self.n, self.ran[1], self.n_steps, self.budget)
         paid_back = None if cost.pays_back_after == math.inf else cost.pays_back_after
         work = {"batches": cost.batches, "projections": cost.spent, "pays_back_after": paid_back}
         return {
@@ -255,16 +241,16 @@ class Batches:
             "made_for": self.made_for,
         }
 
-    def closed(self, table: Tensor) -> Tensor:
-        """Add the closing projection to a table of the free decisions, (T', B' + 1) to (T, B + 1)."""
-        return with_closing(table, self.closing_reserve)
-
     def thresholds(self, table: Tensor, method: str, notes: dict[str, Any] | None = None, **more: Any) -> Thresholds:
         """Return the price made from a table of the free decisions, (T', B' + 1)."""
-        return Thresholds(self.closed(table), **{"method": method, **self.facts(notes), **more})
+        return Thresholds(table, **{"method": method, **self.facts(notes), **more})
+
+    def plan(self, masks: Tensor, notes: dict[str, Any] | None = None, **more: Any) -> Plan:
+        """Return masks of the free decisions, (B' + 1, T') bool, as a price."""
+        return Plan(masks, **{**self.facts(notes), **more})
 
     def interval(self, table_of: Callable[[Tensor], Tensor]) -> Tensor | None:
-        """Return a 90% interval of a table, (2, T, B + 1), from resampled rollouts; None unless it was asked for.
+        """Return a 90% interval of a table, (2, T', B' + 1), from resampled rollouts; None unless it was asked for.
 
         `table_of(rows)` makes the table (T', B' + 1) of the free decisions from some rollouts, (n,) int64. The ends are
         order statistics, since prices may be infinite.
@@ -273,16 +259,9 @@ class Batches:
             return None
         generator = torch.Generator().manual_seed(0)
         drawn = torch.randint(self.n, (_RESAMPLES, self.n), generator=generator)
-        tables = torch.stack([self.closed(table_of(rows)) for rows in drawn]).sort(dim=0).values
+        tables = torch.stack([table_of(rows) for rows in drawn]).sort(dim=0).values
         edge = _RESAMPLES // 20
         return tables[[edge, -1 - edge]]
-
-    def plan(self, masks: Tensor, method: str = "planned", **more: Any) -> Plan:
-        """Return masks (B' + 1, T') of the free decisions as a price."""
-        if self.closing_reserve:
-            closed = torch.cat([masks, torch.ones(len(masks), 1, dtype=torch.bool)], dim=1)
-            masks = torch.cat([torch.zeros_like(closed[:1]), closed])
-        return Plan(masks, **{"method": method, **self.facts(), **more})
 
 
 def rollout_marks(defects: Tensor) -> list[int]:
@@ -344,27 +323,6 @@ class Explore(Schedule):
         return replace(self, budget=budget, thresholds=self.thresholds and self.thresholds.to(device))
 
 
-@dataclass(frozen=True, eq=False)
-class ExploreIterations(Explore):
-    """Explore with single iterations: stop or continue at random, with odds that spend the budget by the last step.
-
-    Attributes:
-        closing_reserve: Iterations that are kept for the closing projection.
-    """
-
-    closing_reserve: int = 1
-    unit = "iteration"
-    repeats = True
-
-    def _tossed(self, view: StepView, seeds: Tensor) -> tuple[Tensor, Tensor]:
-        count, stream = _COINS_PER_STEP, _ITERATION_COINS + self.seed
-        coins = uniform_numbers(seeds, range(view.t, view.t + 1), (2 * count,), stream)[0]
-        place = (view.spent % count)[:, None]
-        coin, choice = coins[:, :count].gather(1, place)[:, 0], coins[:, count:].gather(1, place)[:, 0]
-        per_step = view.spendable.clamp(min=0) / max(view.steps_to_go, 1)
-        return choice < self.share, coin < per_step / (1 + per_step)
-
-
 def spread_budgets(n: int, n_steps: int, most: Budget, seed: int) -> Tensor:
     """Return budgets for n samples, spread evenly from 0 to 1.5 times `most`, in random order, (n,).
 
@@ -380,11 +338,11 @@ def spread_budgets(n: int, n_steps: int, most: Budget, seed: int) -> Tensor:
 # ------------------------------------------------------------------ checks
 
 
-def check_enough_for_intervals(n: int, what: str) -> None:
-    """Raise if n calibration rollouts, or groups, are too few to resample."""
+def check_enough_for_intervals(n: int) -> None:
+    """Raise if n calibration rollouts are too few to resample."""
     if n < FEWEST_FOR_INTERVALS:
         raise ValueError(
-            f"uncertainty=True resamples calibration {what}, and needs at least {FEWEST_FOR_INTERVALS} of them: got {n}"
+            f"uncertainty=True resamples calibration rollouts, and needs at least {FEWEST_FOR_INTERVALS} of them: got {n}"
         )
 
 

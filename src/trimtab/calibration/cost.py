@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from trimtab.core.budget import Budget, Unit, units
+from trimtab.core.budget import Budget, corrections
 from trimtab.prices.objective import Objective, objective_weights
 
 __all__ = ["CalibrationCost", "calibration_cost"]
@@ -17,12 +17,11 @@ class CalibrationCost(NamedTuple):
     Attributes:
         batches: Number of batches.
         rollouts: Number of rollouts in all batches.
-        spent: Projections in all batches, or iterations if the budget counts those.
+        spent: Projections in all batches.
         pays_back_after: Number of samples after which the projections saved, compared with projecting at every step,
-            equal `spent`; infinite if none are saved, as with a single step, or if the budget counts iterations.
+            equal `spent`; infinite if none are saved, as with a single step.
         budget: The budget of the samples that save them.
         n_steps: T.
-        unit: What `spent` and the budget count.
     """
 
     batches: int
@@ -31,12 +30,11 @@ class CalibrationCost(NamedTuple):
     pays_back_after: float
     budget: int
     n_steps: int
-    unit: Unit = "projection"
 
     def __str__(self) -> str:
         """Return a one-line summary."""
         batches = "1 batch" if self.batches == 1 else f"{self.batches} batches"
-        text = f"about {batches}, {self.rollouts:,} rollouts and {self.spent:,} {self.unit}s"
+        text = f"about {batches}, {self.rollouts:,} rollouts and {self.spent:,} projections"
         if math.isinf(self.pays_back_after):
             return text
         samples = "1 sample" if self.pays_back_after == 1 else f"{self.pays_back_after:,.0f} samples"
@@ -50,47 +48,37 @@ def calibration_cost(
     budget: Budget = 1.0,
     *,
     objective: Objective = "endpoint",
-    unit: Unit = "projection",
     check: bool = True,
 ) -> CalibrationCost:
     """Estimate what `calibrate` takes with the same arguments.
 
     Args:
-        method: As in `calibrate`, "race" for its default.
+        method: As in `calibrate`.
         n_steps: T.
         samples: Number of calibration seeds.
         budget: The largest budget wanted.
         objective: As in `calibrate`.
-        unit: What a budget counts.
         check: Whether the first batch runs twice.
 
     Example:
         >>> print(calibration_cost("paper", 100, 64, 0.25))
         about 2 batches, 128 rollouts and 128 projections, paid back after 2 samples with 25 of 100 projections each
     """
-    T, most = n_steps, int(units(budget, n_steps, unit))
+    T, most = n_steps, int(corrections(budget, n_steps))
     path = set(objective_weights(objective)) == {"path"}
     weights: list[float] = [] if path else [T] * 4  # corrected at every step, or at all but those of a window
-    explored = min(T, 1.5 * most) / 2 if unit == "projection" else 0.75 * most
-    raced: list[float] = [most / 3] * (11 if path else 13)
+    explored = min(T, 1.5 * most) / 2
     parts: dict[str, list[float]] = {
         "paper": [],
-        "on-policy": [most * 2 / 3] * 6,
-        "dp": [explored] * 4 + (weights or [most * 2 / 3] * 2),
+        "dp": [explored] * 4 + weights + [most / 2] * 2,
         "planned": [explored] * 3 + weights,
-        "race": [explored] * 3 + weights + raced,
     }
-    if unit == "iteration":
-        parts = {"dp": [explored] * 5 + weights, "race": [explored] * 8 + weights + [float(T)] * 3 + raced}
     each = [1.0] * (1 + check) + parts[method]  # a closing projection, and what is spent before
-    spent = samples * sum(each)
-    return with_payback(len(each), samples, round(spent), T, most, unit)
+    return with_payback(len(each), samples, round(samples * sum(each)), T, most)
 
 
-def with_payback(batches: int, samples: int, spent: int, n_steps: int, most: int, unit: Unit) -> CalibrationCost:
+def with_payback(batches: int, samples: int, spent: int, n_steps: int, most: int) -> CalibrationCost:
     """Return the cost of a number of batches, paid back at the largest budget, or at T / 4 if that is all steps."""
-    if unit == "iteration":
-        return CalibrationCost(batches, batches * samples, spent, math.inf, most, n_steps, unit)
     used = most if most < n_steps else max(1, round(n_steps / 4))
     saved = n_steps - used
     after = math.ceil(spent / saved) if saved else math.inf

@@ -1,19 +1,22 @@
-"""Run a sampler with corrections on schedule."""
+"""Samplers, problems (a sampler, a constraint and seeds), and how to run them with corrections on schedule."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from trimtab.core.constraint import Constraint
-from trimtab.core.corrector import Corrector
+from trimtab.core.checks import check_callable
+from trimtab.core.constraint import Constraint, check_constraint
+from trimtab.core.metrics import Distance, euclidean
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.core.record import Rollout
+from trimtab.loop.corrector import Corrector
 
-__all__ = ["Sampler", "rollout"]
+__all__ = ["Problem", "Sampler", "rollout"]
 
 
 class Sampler(Protocol):
@@ -54,7 +57,7 @@ def rollout(
         schedule: Decides; a schedule, any function of a `StepView`, a budget or a `trimtab.prices.Learner`.
         seeds: One per sample; its noise depends on nothing else.
         device: Where to run.
-        **options: As in `Corrector`: `closing`, `groups`, `on_failure`, `keep_states`, `unit`, `measure_defects`,
+        **options: As in `Corrector`: `closing`, `on_failure`, `keep_states`, `unit`, `measure_defects`,
             `on_step`.
 
     Example:
@@ -94,3 +97,61 @@ def take_rows(sampler: Any, rows: Tensor) -> Any:
     """Return the sampler of some of the samples: itself, unless it has `take(rows)` for data per sample."""
     take = getattr(sampler, "take", None)
     return sampler if take is None else take(rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What is sampled: a sampler and a constraint, and the seeds they were made for.
+
+    Attributes:
+        sampler: Proposes.
+        constraint: Projects and measures defects.
+        seeds: One per sample, (n,); a range or a list will do.
+        distance: A function of two states, (n, *event) each, to (n,); Euclidean by default.
+
+    Example:
+        >>> import trimtab as tt
+        >>> problem = tt.domain("so3").problem(range(4))
+        >>> problem.n_steps, problem.rollout(tt.Periodic(0.25)).spent.tolist()
+        (100, [25, 25, 25, 25])
+    """
+
+    sampler: Sampler
+    constraint: Constraint
+    seeds: Any
+    distance: Distance = euclidean
+
+    def __post_init__(self) -> None:
+        """Check the parts, and read the seeds."""
+        check_sampler(self.sampler)
+        check_constraint(self.constraint)
+        check_callable(self.distance, "the distance of a problem", "distance(a, b)")
+        object.__setattr__(self, "seeds", as_seeds(self.seeds))
+
+    def __repr__(self) -> str:
+        """Return a one-line summary."""
+        sampler, constraint = type(self.sampler).__name__, type(self.constraint).__name__
+        return f"Problem({sampler}, {constraint.lstrip('_')}, T={self.n_steps}, {len(self)} seeds)"
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.seeds)
+
+    @property
+    def n_steps(self) -> int:
+        """T."""
+        return self.sampler.n_steps
+
+    def rollout(self, schedule: Any, **options: Any) -> Rollout:
+        """Run it on a schedule or a budget; options are those of `Corrector`."""
+        return rollout(self.sampler, self.constraint, schedule, self.seeds, **options)
+
+    def take(self, rows: Tensor) -> Problem:
+        """Return the same problem for some of its samples, a (k,) index tensor."""
+        parts = {"sampler": take_rows(self.sampler, rows), "constraint": self.constraint.take(rows)}
+        return replace(self, **parts, seeds=self.seeds[rows])
+
+    def halves(self) -> tuple[Problem, Problem]:
+        """Return two problems of half the samples each."""
+        middle, rows = len(self) // 2, torch.arange(len(self))
+        return self.take(rows[:middle]), self.take(rows[middle:])
