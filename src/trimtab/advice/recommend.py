@@ -54,8 +54,7 @@ WORTHWHILE = 0.1
 
 _FEWEST_STEPS = 4
 _FEWEST_FOR_FRESH = 32  # samples: with fewer, none are kept for measuring the recommendation once more
-_BATCHES = 25  # a typical number
-_MARGIN = 0.8  # of the tolerance, for each choice that fresh seeds have rejected
+_BATCHES = 30  # a typical number
 _TRIES = 3  # choices that fresh seeds may reject
 
 
@@ -208,17 +207,13 @@ def _chosen(search: Search, parts: _Parts) -> _Choice:
 
 
 def choose(search: Search, rejected: Sequence[Trial] = ()) -> _Choice:
-    """Return the choice among the trials: the cheapest that meets the tolerance, or what loses least within a limit.
-
-    Fresh seeds that have rejected a choice show that choices are optimistic: the next one needs a margin.
-    """
+    """Return the choice among the trials: the cheapest that meets the tolerance, or what loses least within a limit."""
     at, goal, unit = search.at, search.goal, search.at.unit
     out = {trial.name for trial in rejected}
     candidates = [trial for trial in search.everything if trial.name not in out and not trial.missing]
     if goal.limit is not None:
         return _within_limit(at, goal.limit, candidates)
-    most = at.tolerance * _MARGIN ** len(rejected)
-    good = [t for t in candidates if t.meets and t is not at.stepwise and t.judged.loss.high <= most]
+    good = [t for t in candidates if t.meets and t is not at.stepwise]
     saved = 1 - min((t.cost(unit) for t in good), default=math.inf) / max(at.stepwise.cost(unit), 1e-300)
     if not good or saved < WORTHWHILE:
         return _full(search, rejected)
@@ -255,9 +250,7 @@ def _full(search: Search, rejected: Sequence[Trial]) -> _Choice:
     seeds = min((one.judged.seeds for one in open_ones if not one.meets), default=2 * len(at.full))
     reason = f"whether less would do is undecided on {len(at.full)} samples"
     if rejected:
-        reason += (
-            f": {len(rejected)} of the candidates met the tolerance at first, but not on fresh seeds"
-        )
+        reason += f": {len(rejected)} of the candidates met the tolerance at first, but not on fresh seeds"
     return _Choice(at.stepwise, "undecided", reason, seeds)
 
 

@@ -14,7 +14,7 @@ __all__ = ["Judgement", "Verdict", "judge"]
 
 Verdict = Literal["better", "no better", "undecided"]
 
-_POWER = 2.8  # standard errors between a mean and a limit at which a 95% interval leaves the limit out 4 times in 5
+_POWER = 3.3  # standard errors between a mean and a limit at which the interval leaves the limit out 4 times in 5
 _ALIKE = 24  # pairs without a difference: with fewer, a loss in one sample of ten goes unseen too often
 _MOST = 10**6  # seeds, beyond which no number is said
 
