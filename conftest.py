@@ -22,7 +22,6 @@ SLOW_ROOMS = {"advice", "benchmarks", "docs", "lab", "integrations", "packaging"
 SLOW_FILES = {
     *(
         "test_distributions",
-        "test_identity",
         "test_laws_of_the_loop",
         "test_progress",
         "test_runner",

@@ -24,7 +24,7 @@ from torch import Tensor
 import trimtab as tt
 from trimtab.core.distributions import compare_samples, energy_excess
 from trimtab.core.files import load_tensors, save_tensors
-from trimtab.core.identity import fingerprint
+from trimtab.loop.kept import name_of
 from trimtab.core.metrics import Summary, nepe
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.core.record import Rollout
@@ -67,7 +67,7 @@ def remembered(made: Domain, work: Path) -> Callable[[Schedule], Rollout]:
     problem = made.problem(seeds)
 
     def run(schedule: Schedule) -> Rollout:
-        path = work / f"calibration-{fingerprint(schedule)}.safetensors"
+        path = work / f"calibration-{name_of(schedule)}.safetensors"
         if not path.exists():
             problem.rollout(schedule, closing="free", measure_defects=True).save(path)
         return Rollout.load(path)

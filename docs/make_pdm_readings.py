@@ -21,7 +21,7 @@ from torch import Tensor
 import trimtab as tt
 from trimtab.core.distributions import compare_samples
 from trimtab.core.files import load_tensors, save_tensors
-from trimtab.core.identity import fingerprint
+from trimtab.loop.kept import name_of
 from trimtab.core.metrics import nepe
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.core.record import Rollout
@@ -97,7 +97,7 @@ def evaluated(reading: Reading, seeds: int, calibration: int, work: Path) -> Fou
 
     def run(schedule: Schedule) -> Rollout:
         held_out = range(CALIBRATION_SEED, CALIBRATION_SEED + calibration)
-        path = work / f"calibration-{calibration}-{fingerprint(schedule)}.safetensors"
+        path = work / f"calibration-{calibration}-{name_of(schedule)}.safetensors"
         if not path.exists():
             reading.problem(held_out).rollout(schedule, closing="free", measure_defects=True).save(path)
         return Rollout.load(path)

@@ -34,7 +34,7 @@ from trimtab.core.budget import corrections
 from trimtab.core.distributions import compare_samples, minimum_detectable_shift
 from trimtab.core.files import write_atomically
 from trimtab.core.quality import Quality
-from trimtab.core.runner import BatchRunner, Engine
+from trimtab.loop.runner import BatchRunner
 from trimtab.schedules import Fixed, Geometric, RandomRamp, windows
 from trimtab_lab.domains import SYNTHETIC, Domain
 
@@ -135,7 +135,7 @@ def schedules_of(
     if judged is not None and judge is not None:
         methods[JUDGED] = {"quality": Quality(lambda x, about: judge(x, about.constraint), name=judged)}
     made: dict[str, Callable[[Tensor], tt.Schedule]] = {}
-    with tempfile.TemporaryDirectory() as folder, BatchRunner(Engine("serial", keep=folder)) as runner:
+    with tempfile.TemporaryDirectory() as folder, BatchRunner(keep=folder, key="quality") as runner:
         for name, options in methods.items():
             progress(f"calibrating {name}")
             with warnings.catch_warnings():

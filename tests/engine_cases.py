@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,14 +24,6 @@ def outside(x):
 
 def problem(n: int = 16, first: int = 1000) -> tt.Problem:
     return tt.domain("so3", n_steps=STEPS).problem(range(first, first + n))
-
-
-def make_problem() -> tt.Problem:
-    return problem()
-
-
-def make_another() -> tt.Problem:
-    return problem(first=2000)
 
 
 @dataclass(frozen=True)
@@ -58,14 +52,12 @@ class Picky:
         return Loop(1)(schedule)
 
 
-SCALE = 1.0
+@dataclass(frozen=True)
+class Deadly(Loop):
+    """A loop that ends its process."""
 
-
-def scaled(schedule):
-    corrector = tt.Corrector(tt.as_constraint(inside, outside), schedule, n_steps=STEPS)
-    for t in range(STEPS):
-        corrector(torch.full((2, 1), SCALE * t), t)
-    return corrector.rollout
+    def __call__(self, schedule):
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def unseeded(schedule):

@@ -11,6 +11,7 @@ ROOT = Path(trimtab.__file__).parent
 ORDER = (
     ("core",),
     ("schedules",),
+    ("loop",),
     ("constraints", "prices"),
     ("calibration",),
     ("advice", "integrations"),

@@ -14,7 +14,6 @@ from obstacle_cases import MAPS, proposals
 from slow_ball import Slow, doubled_unless_7
 from trimtab.constraints import NonlinearProgram, TimeLimit
 from trimtab.constraints.processes import WorkerDiedError, Workers
-from trimtab.core.identity import identity
 from trimtab_lab.obstacles import AvoidObstacles
 
 
@@ -34,13 +33,10 @@ def paths():
 
 
 @pytest.mark.parametrize("made", [limited, program, paths])
-def test_a_constraint_that_has_worked_is_copied_and_is_still_what_it_was(made):
+def test_a_constraint_that_has_worked_is_copied_and_answers_the_same(made):
     constraint, x = made()
-    before = identity(constraint)
     answer = constraint.project(x)
-    assert identity(constraint) == before
     copy = pickle.loads(pickle.dumps(constraint))
-    assert identity(copy) == before
     torch.testing.assert_close(copy.project(x).x, answer.x)
 
 

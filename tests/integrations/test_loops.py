@@ -12,7 +12,6 @@ import torch
 
 import free
 import trimtab as tt
-from trimtab.core.identity import fingerprint
 from trimtab.core.noise import Noise
 from trimtab.integrations.loops import LoopSampler
 
@@ -130,14 +129,6 @@ def test_a_run_that_is_given_up_leaves_no_thread_behind():
         free.rollout(LoopSampler(loop, T), tt.as_constraint(fails, CONSTRAINT.defect), tt.Stepwise(), range(2))
     gc.collect()
     assert not waiting()
-
-
-def test_what_is_running_does_not_change_what_it_is():
-    sampler = LoopSampler(loop, T)
-    before = fingerprint(sampler)
-    noise = Noise(torch.arange(2), torch.float64)
-    sampler.start(noise)
-    assert fingerprint(sampler) == before != fingerprint(LoopSampler(loop, T + 1))
 
 
 def test_a_run_that_is_over_was_not_begun_or_is_begun_again_is_told_apart():

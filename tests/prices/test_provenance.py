@@ -12,7 +12,6 @@ TOLD = {
     "method": "mine",
     "seeds": (3, 5),
     "objective": "endpoint",
-    "fingerprint": "abc",
     "closing": "free",
     "notes": {"rollouts": 2},
     "made_for": {"event": [3], "constraint": "Ball", "defect": 0.5},

@@ -8,10 +8,9 @@ import torch
 
 import free
 import trimtab as tt
-from cases import Ball, Sphere, Walk, radii
+from cases import Sphere, Walk
 from trimtab.core import files
 from trimtab.core.files import save_tensors
-from trimtab.core.identity import fingerprint
 from trimtab.core.view import StepView
 from trimtab.prices.sample_scale import SampleScale
 
@@ -26,7 +25,7 @@ def test_prices_survive_their_file(prices, tmp_path):
     prices.save(path)
     again = tt.prices.Thresholds.load(path)
     assert torch.equal(again.table, prices.table)
-    facts = ("method", "seeds", "objective", "fingerprint", "version", "n_steps", "budget", "notes")
+    facts = ("method", "seeds", "objective", "version", "n_steps", "budget", "notes")
     assert all(getattr(again, name) == getattr(prices, name) for name in facts)
     assert [p.name for p in tmp_path.iterdir()] == ["prices.safetensors"]
 
@@ -107,16 +106,6 @@ def test_a_table_for_another_number_of_steps_or_a_smaller_budget_is_refused(pric
         free.rollout(Walk(n_steps=9), Sphere(), tt.prices.Adaptive(prices), [1])
     with pytest.raises(ValueError, match="more than the 6 corrections"):
         tt.prices.Adaptive(prices, 7)
-
-
-def test_a_fingerprint_knows_the_problem_and_not_the_samples():
-    seeds = torch.arange(4)
-    assert fingerprint(Walk()) == fingerprint(Walk()) != fingerprint(Walk(n_steps=13))
-    one = tt.as_constraint(Sphere().project, Sphere().defect, data=(radii(seeds),))
-    two = tt.as_constraint(Sphere().project, Sphere().defect, data=(radii(seeds + 1),))
-    assert fingerprint(one) == fingerprint(two)
-    assert fingerprint(Ball(radii(seeds))) != fingerprint(Ball(radii(seeds + 1)))
-    assert fingerprint(torch.nn.Linear(2, 2)) != fingerprint(torch.nn.Linear(2, 2))
 
 
 def test_a_place_that_no_file_can_have_is_named(prices, tmp_path):

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trimtab.core.files import sha256
+from trimtab_lab.files import sha256
 from trimtab_lab.studies.config import Study
 from trimtab_lab.studies.engine import run_study
 from trimtab_lab.studies.rows import write_rows

@@ -259,7 +259,6 @@ def _price_of_endless_seeds(folder: Path) -> None:
         "method": "dp",
         "seeds": [1, math.inf],
         "objective": "path",
-        "fingerprint": "",
         "notes": {},
     }
     save_tensors(folder / "price.safetensors", "price", {"table": torch.ones(2, 2)}, facts)

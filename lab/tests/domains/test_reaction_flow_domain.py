@@ -62,9 +62,6 @@ def test_thresholds_fit_other_seeds_of_the_same_problem_only():
     prices = free.calibrate(problem, budget=2, method="paper", objective="path")
     spent = run("clean", tt.prices.Adaptive(prices)).spent
     assert (spent == 2).all()
-    other = domain("reaction-flow", n_steps=STEPS).problem(range(2))
-    again = free.calibrate(other, budget=2, method="paper", objective="path")
-    assert prices.fingerprint == again.fingerprint
 
 
 def test_the_error_of_a_solution_is_the_distance_to_the_nearest_tried():

@@ -9,13 +9,12 @@ import pytest
 import torch
 
 from study_runs import SHORT, finish, finished, row_hashes
-from trimtab.core.identity import machine_facts
 from trimtab_lab.studies import engine, tasks, work
 from trimtab_lab.studies.config import StudyError
 from trimtab_lab.studies.engine import run_study
 from trimtab_lab.studies.rows import write_rows
 from trimtab_lab.studies.store import MANIFEST, Store, read_run
-from trimtab_lab.studies.tasks import study_tasks
+from trimtab_lab.studies.tasks import machine_facts, study_tasks
 
 
 @pytest.fixture
@@ -232,7 +231,7 @@ def test_a_worker_process_that_dies_is_reported_and_costs_only_its_own_task(whol
 
     with (
         KillsAWorker(tmp_path / "run", SHORT) as store,
-        pytest.raises(StudyError, match="a worker process died"),
+        pytest.raises(StudyError, match="a worker died"),
     ):
         run_study(store, "processes", 1)
     with Store(tmp_path / "run", SHORT, "resume") as store:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from study_runs import SHORT, finish, finished, row_hashes
 from trimtab import __version__
 from trimtab.cli.main import main
-from trimtab.core.files import parse_json, plain_name
+from trimtab_lab.files import parse_json, plain_name
 from trimtab_lab.studies.config import StudyError
 from trimtab_lab.studies.rows import COLUMNS, parquet_bytes, read_rows
 from trimtab_lab.studies.store import MANIFEST, RunFiles, Store, open_run, read_run

@@ -102,22 +102,22 @@ def _advise(arguments: argparse.Namespace) -> int:
         arguments.engine = "serial"
     domain, source, seeds = source_from(arguments, FIRST_SEED, arguments.seeds)
     quality = quality_from(arguments.quality, arguments.higher_is_better, domain)
-    engine = engine_from(arguments, arguments.out, source, seeds)
     try:
-        advice = advise(
-            domain.problem(seeds),
-            quality=quality,
-            objective=arguments.objective,
-            tolerance=arguments.tolerance,
-            seconds=arguments.seconds,
-            cost=arguments.cost,
-            distance=domain.distance,
-            price=price,
-            window=window,
-            look=arguments.look,
-            engine=engine,
-            progress=progress,
-        )
+        with engine_from(arguments, arguments.out, source) as engine:
+            advice = advise(
+                domain.problem(seeds),
+                quality=quality,
+                objective=arguments.objective,
+                tolerance=arguments.tolerance,
+                seconds=arguments.seconds,
+                cost=arguments.cost,
+                distance=domain.distance,
+                price=price,
+                window=window,
+                look=arguments.look,
+                engine=engine,
+                progress=progress,
+            )
     except KeyboardInterrupt:
         if arguments.out is None:
             raise
@@ -175,19 +175,19 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     out: Path = arguments.out or Path(f"{source.name}.safetensors")
     check_absent(out, arguments.overwrite)
     work = out.with_name(f"{out.name}.work")
-    engine = engine_from(arguments, work, source, seeds)
     try:
-        price = calibrate(
-            domain.problem(seeds),
-            budget,
-            arguments.method,
-            objective=arguments.objective,
-            distance=domain.distance,
-            engine=engine,
-            progress=progress,
-        )
+        with engine_from(arguments, work, source) as engine:
+            price = calibrate(
+                domain.problem(seeds),
+                budget,
+                arguments.method,
+                objective=arguments.objective,
+                distance=domain.distance,
+                engine=engine,
+                progress=progress,
+            )
     except KeyboardInterrupt:
-        if engine is None:
+        if arguments.engine is None and not arguments.resume:
             raise
         return stopped(f"{work} keeps what was finished")
     price.save(out)

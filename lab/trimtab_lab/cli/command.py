@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +18,7 @@ from trimtab.core.checks import unknown
 
 if TYPE_CHECKING:
     from trimtab.core.quality import Quality
-    from trimtab.core.runner import Engine
+    from trimtab.loop.runner import BatchRunner
     from trimtab_lab.domains import Domain
     from trimtab_lab.studies.config import Study
     from trimtab_lab.studies.store import RunFiles
@@ -170,44 +173,59 @@ def add_engine(parser: argparse.ArgumentParser, kept: str) -> None:
     )
 
 
-def engine_from(arguments: argparse.Namespace, keep: Path | None, source: Source, seeds: range) -> Engine | None:
-    """Return the engine that the options ask for; its workers import the user's code by name.
+@contextmanager
+def engine_from(arguments: argparse.Namespace, keep: Path | None, source: Source) -> Iterator[BatchRunner | None]:
+    """Open the engine that the options ask for; what it keeps is known by the code and settings of the source.
 
     Args:
         arguments: With the options of `add_engine`, and --overwrite.
         keep: The folder for finished batches.
         source: The code that this command line names.
-        seeds: The seeds of all samples.
     """
-    from trimtab.core.executors import check_engine
-    from trimtab.core.runner import Engine, is_cache_file
-    from trimtab_lab.studies.usercode import ProblemOf
+    from trimtab.loop.runner import BatchRunner
+    from trimtab_lab.studies.engine import ENGINES, open_executor
+    from trimtab_lab.studies.usercode import record_of
 
     if arguments.engine is None:
         if arguments.workers is not None:
             raise UsageError("--workers needs --engine processes or --engine ray")
         if not arguments.resume:
-            return None
+            yield None
+            return
     engine = arguments.engine or "serial"
-    check_engine(engine, arguments.workers)
+    if engine not in ENGINES:
+        raise unknown("engine", engine, ENGINES)
     if arguments.resume and keep is None:
         raise UsageError("--resume needs the folder of the batches that were kept: --out DIR")
     if keep is not None and os.path.lexists(keep) and not keep.is_dir():
         this = "a file" if keep.exists() else "a link that leads nowhere"
         raise UsageError(f"{keep}: finished batches are kept in a folder, and this is {this}; choose another name")
     if keep is not None and keep.exists() and not arguments.resume:
-        if not arguments.overwrite and any(is_cache_file(file.name) for file in keep.iterdir()):
+        if not arguments.overwrite and any(is_kept_batch(file.name) for file in keep.iterdir()):
             raise UsageError(f"{keep} holds batches of an earlier run: continue with --resume, or --overwrite them")
         remove_batches(keep)
-    return Engine(engine, arguments.workers, keep, ProblemOf(source, seeds))
+    key = None if keep is None else f"{source.name} {json.dumps(record_of(source), sort_keys=True)}"
+    with ExitStack() as stack:
+        executor = None
+        if engine != "serial":
+            executor = stack.enter_context(open_executor(engine, arguments.workers))[0]
+        yield stack.enter_context(BatchRunner(executor, keep, key))
+
+
+def is_kept_batch(name: str) -> bool:
+    """Return whether a file has the name of a kept batch.
+
+    Example:
+        >>> is_kept_batch(f"{'0' * 32}.json"), is_kept_batch("my-notes.json")
+        (True, False)
+    """
+    return re.fullmatch(r"[0-9a-f]{32}\.(json|safetensors)", name) is not None
 
 
 def remove_batches(folder: Path) -> None:
     """Remove the batches that an engine kept in a folder."""
-    from trimtab.core.runner import is_cache_file
-
     for file in folder.iterdir():
-        if is_cache_file(file.name):
+        if is_kept_batch(file.name):
             file.unlink()
 
 

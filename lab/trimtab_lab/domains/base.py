@@ -11,9 +11,9 @@ from torch import Tensor
 
 from trimtab.core.arrays import numbers_of
 from trimtab.core.checks import check_callable, check_type
-from trimtab.core.files import plain_name
 from trimtab.core.metrics import Distance
 from trimtab.loop.rollout import Problem
+from trimtab_lab.files import plain_name
 
 __all__ = ["Domain", "Graph", "Problem", "View", "synthetic"]
 

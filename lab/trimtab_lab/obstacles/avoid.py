@@ -76,13 +76,13 @@ class AvoidObstacles(Constraint):
     improves = True
 
     obstacles: Obstacles
-    start: Tensor = field(metadata={"per_sample": True})
-    goal: Tensor = field(metadata={"per_sample": True})
+    start: Tensor
+    goal: Tensor
     backend: Backend = "batched"
     tolerance: float = 1e-3
     settled: float = 0.03
     workers: int = 1
-    _ipopt: IpoptPaths | None = field(default=None, init=False, repr=False, metadata={"per_sample": True})
+    _ipopt: IpoptPaths | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Check the settings, and that starts and goals are free."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from trimtab.core.files import plain_name
+from trimtab_lab.files import plain_name
 
 __all__ = ["Cell", "Table", "csv_text", "latex_text", "markdown_text", "small_number"]
 

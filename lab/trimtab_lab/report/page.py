@@ -19,9 +19,9 @@ import numpy as np
 from torch import Tensor
 
 from trimtab._version import __version__
-from trimtab.core.files import read_json
 from trimtab.schedules.style import label_of, look_of
 from trimtab_lab.domains import base_of, dynamics_of
+from trimtab_lab.files import read_json
 from trimtab_lab.report.study_tables import agreement, projected_diffusion
 from trimtab_lab.studies.config import Study, budget_name
 from trimtab_lab.studies.rows import Rows, read_rows

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, get_args
 
 from trimtab.core.budget import Unit
 from trimtab.core.checks import check_integer, check_number, check_type, unknown
-from trimtab.core.files import plain_name
 from trimtab.core.record import Closing
 from trimtab_lab.domains import FLOWS, SYNTHETIC
+from trimtab_lab.files import plain_name
 
 __all__ = [
     "CALIBRATION_SEED",

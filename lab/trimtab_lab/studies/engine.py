@@ -5,17 +5,18 @@ This process alone decides the order, passes each task its inputs, and keeps the
 
 from __future__ import annotations
 
+import os
 from collections import deque
-from collections.abc import Callable, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+from contextlib import ExitStack, contextmanager
 from graphlib import TopologicalSorter
 from time import perf_counter
 from typing import Any, TextIO
 
 from trimtab.calibration.collect import FEWEST
-from trimtab.core.checks import EngineError
-from trimtab.core.executors import ENGINES, open_executor
-from trimtab.core.progress import open_bar
+from trimtab.core.checks import EngineError, unknown
+from trimtab.core.processes import Processes
 from trimtab_lab.studies.config import Study, StudyError
 from trimtab_lab.studies.rows import check_arrow
 from trimtab_lab.studies.schedules import study_schedule
@@ -23,7 +24,10 @@ from trimtab_lab.studies.store import Store
 from trimtab_lab.studies.tasks import Task, domain_of, study_tasks
 from trimtab_lab.studies.work import run_task
 
-__all__ = ["ENGINES", "check_runnable", "run_study"]
+__all__ = ["ENGINES", "check_runnable", "open_executor", "run_study"]
+
+ENGINES = ("processes", "ray", "serial")
+"""Where tasks and batches run: in processes on this machine, on a Ray cluster, or in this process."""
 
 
 def check_runnable(study: Study, factories: Mapping[str, str] | None = None) -> None:
@@ -68,7 +72,7 @@ def run_study(
     start, complete = perf_counter(), False
     try:
         if len(done) < len(tasks):
-            bar = None if stream is None else open_bar("study", "tasks", len(tasks), len(done), stream=stream)
+            bar = None if stream is None else _bar(len(tasks), len(done), stream)
             try:
                 _run_missing(tasks, done, store, engine, workers, (lambda: None) if bar is None else bar.update)
             finally:
@@ -77,6 +81,10 @@ def run_study(
         complete = True
     except EngineError as error:
         raise StudyError(str(error)) from error
+    except BrokenExecutor as error:
+        raise StudyError(
+            f"a worker died, perhaps because memory ran out ({error}); finished work is kept (try fewer workers)"
+        ) from error
     finally:
         store.add_seconds(perf_counter() - start, complete)
 
@@ -93,14 +101,14 @@ def _run_missing(
     order.prepare()
     ready: deque[str] = deque()
     running: dict[Future[Any], str] = {}
-    with open_executor(engine, workers) as executor:
+    with open_executor(engine, workers) as (executor, at_once):
         while order.is_active():
             for name in order.get_ready():
                 if name in done:
                     order.done(name)
                 else:
                     ready.append(name)
-            while ready and len(running) < 2 * executor.workers:
+            while ready and len(running) < 2 * at_once:
                 task = tasks[ready.popleft()]
                 inputs = {role: store.shared(tasks[need.name]) for role, need in task.needs.items()}
                 running[executor.submit(run_task, task, inputs)] = task.name
@@ -111,3 +119,54 @@ def _run_missing(
                     store.keep(tasks[name], future.result())
                     order.done(name)
                     advance()
+
+
+# ------------------------------------------------------------------ where tasks run
+
+
+@contextmanager
+def open_executor(engine: str, workers: int | None = None) -> Iterator[tuple[Executor, int]]:
+    """Open the executor that a name in `ENGINES` stands for, and say how many calls it runs at once."""
+    if engine not in ENGINES:
+        raise unknown("engine", engine, ENGINES)
+    if engine == "serial":
+        yield _Serial(), 1
+        return
+    with ExitStack() as stack:
+        if engine == "ray":
+            from trimtab.integrations.ray import RayExecutor
+
+            cluster = stack.enter_context(RayExecutor(workers))
+            yield cluster, cluster.workers
+        else:
+            workers = workers or cores()
+            yield stack.enter_context(Processes(workers)), workers
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class _Serial(Executor):
+    """Runs each call at once, in this process."""
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(function(*arguments, **options))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+def _bar(total: int, done: int, stream: TextIO) -> Any:
+    """Return a bar of tqdm; None if it is not installed. In a file, a line every ten seconds has to do."""
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        return None
+    every = 0.1 if stream.isatty() else 10.0
+    return tqdm(
+        desc="study", total=total, initial=done, file=stream, unit=" tasks", mininterval=every, dynamic_ncols=True
+    )

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from filelock import FileLock, Timeout
 
 from trimtab._version import __version__
-from trimtab.core.files import as_path, parse_json, plain_name, read_bytes, sha256, write_atomically
+from trimtab.core.files import as_path, write_atomically
+from trimtab_lab.files import parse_json, plain_name, read_bytes, sha256
 from trimtab_lab.studies.config import Study, StudyError
 from trimtab_lab.studies.tasks import Task, code_version
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import platform
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -15,11 +16,12 @@ import numpy as np
 import torch
 
 import trimtab
+import trimtab_lab
 from trimtab.core.budget import Unit
-from trimtab.core.files import parse_json
 from trimtab.core.record import Closing
 from trimtab_lab.domains import DOMAINS, SYNTHETIC, base_of, domain
 from trimtab_lab.domains.base import Domain
+from trimtab_lab.files import parse_json
 from trimtab_lab.studies.config import SWEPT, Study, StudyError
 from trimtab_lab.studies.schedules import study_schedule
 from trimtab_lab.studies.usercode import Source, domain_from, version_of
@@ -221,9 +223,29 @@ def made_domain(name: str, kappa: float | None = None) -> Domain:
 
 @lru_cache(maxsize=1)
 def code_version() -> str:
-    """Return a hash of the package's files and of the library versions; rows of two versions are never mixed."""
-    root = Path(trimtab.__file__).parent
+    """Return a hash of the files of library and lab and of the library versions; rows of two are never mixed."""
     digest = hashlib.sha256(f"torch {torch.__version__} numpy {np.__version__}".encode())
-    for path in sorted(path for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
-        digest.update(path.relative_to(root).as_posix().encode() + hashlib.sha256(path.read_bytes()).digest())
+    for root in (Path(trimtab.__file__).parent, Path(trimtab_lab.__file__).parent):
+        for path in sorted(path for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
+            digest.update(path.relative_to(root).as_posix().encode() + hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()[:16]
+
+
+THREADS = 1
+"""Threads of a task: sums may be split, and so rounded, differently with more."""
+
+
+def machine_facts() -> dict[str, Any]:
+    """Return the facts on which the last bits of a result depend; libraries choose instructions by the processor."""
+    found: Any = np.show_config(mode="dicts")
+    simd = found.get("SIMD Extensions", {})
+    return {
+        "processor": platform.machine(),
+        "torch_instructions": torch.backends.cpu.get_cpu_capability(),
+        "numpy_instructions": " ".join([*simd.get("baseline", ()), *simd.get("found", ())]),
+        "threads": THREADS,
+        "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": ".".join(platform.python_version_tuple()[:2]),
+    }

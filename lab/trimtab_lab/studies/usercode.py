@@ -11,6 +11,7 @@ import hashlib
 import importlib
 import inspect
 import json
+import os
 import pkgutil
 import sys
 import tomllib
@@ -25,15 +26,14 @@ from torch import Tensor
 
 from trimtab.core.checks import unknown
 from trimtab.core.constraint import Constraint, check_constraint
-from trimtab.core.files import parse_json, plain_name, read_bytes
-from trimtab.core.identity import fingerprint
 from trimtab.core.metrics import Distance, euclidean
 from trimtab.core.noise import as_seeds
 from trimtab.loop.rollout import Sampler, check_sampler
 from trimtab_lab.domains import DOMAINS, domain
 from trimtab_lab.domains.base import Domain, Problem
+from trimtab_lab.files import parse_json, plain_name, read_bytes
 
-__all__ = ["ProblemOf", "Source", "domain_from", "load_function", "read_settings", "record_of", "version_of"]
+__all__ = ["Source", "domain_from", "load_function", "read_settings", "record_of", "version_of"]
 
 _EXPECTED = (
     "expected (sampler, constraint), (sampler, constraint, distance), a trimtab_lab.domains.Problem or a "
@@ -75,18 +75,6 @@ class Source:
         if name in DOMAINS:
             raise ValueError(f"{name!r} is the name of a built-in domain; choose another name with --name")
         return cls(name, factory, json.dumps(settings, sort_keys=True))
-
-
-@dataclass(frozen=True)
-class ProblemOf:
-    """A function that makes a domain's problem in any process; a worker imports the code itself."""
-
-    source: Source
-    seeds: range
-
-    def __call__(self) -> Problem:
-        """Return the problem."""
-        return domain_from(self.source).problem(self.seeds)
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -219,15 +207,16 @@ def _check_steps(name: str, n_steps: object) -> None:
 
 
 def version_of(source: Source) -> str:
-    """Return a hash of the factory's module and of the sampler and constraint that it makes.
+    """Return a hash of the settings, of the files that they name, and of the source of the factory's module.
 
-    Modules that the factory's module imports are not included; settings and weights of sampler and constraint are.
+    Modules that the factory's module imports are not included. Built-in domains are part of the package's version.
     """
-    problem = domain_from(source).problem(as_seeds([0]))
-    digest = hashlib.sha256(fingerprint(problem.sampler, problem.constraint).encode())
-    file = inspect.getsourcefile(inspect.unwrap(load_function(source.factory))) if source.factory else None
-    if file is not None:  # the source of a built-in domain is part of the version of the package
-        digest.update(Path(file).read_bytes())
+    digest = hashlib.sha256(f"{source.factory} {source.settings}".encode())
+    names = [value for value in json.loads(source.settings).values() if isinstance(value, str)]
+    if source.factory:
+        names.append(inspect.getsourcefile(inspect.unwrap(load_function(source.factory))) or "")
+    for name in filter(os.path.isfile, names):
+        digest.update(Path(name).read_bytes())
     return digest.hexdigest()[:16]
 
 

@@ -17,7 +17,6 @@ from trimtab.calibration.collect import Batches
 from trimtab.core.arrays import Form, map_leaves, numbers_of
 from trimtab.core.budget import PerBatch, corrections
 from trimtab.core.files import load_tensors, save_tensors
-from trimtab.core.identity import THREADS, machine_facts
 from trimtab.core.metrics import Distance, endpoint_distance, measured_distance, path_error, top_mass
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Rollout
@@ -37,7 +36,7 @@ from trimtab_lab.studies.batches import (
 from trimtab_lab.studies.config import StudyError
 from trimtab_lab.studies.on_policy import on_policy_prices
 from trimtab_lab.studies.schedules import ScheduleInputs, study_schedule
-from trimtab_lab.studies.tasks import Task, code_version, domain_of
+from trimtab_lab.studies.tasks import THREADS, Task, code_version, domain_of, machine_facts
 from trimtab_lab.studies.traces import Trace, about
 
 __all__ = ["GROUP", "QUALITY", "Result", "finals_in", "run_task"]

@@ -16,8 +16,7 @@ from trimtab.core.constraint import Constraint
 from trimtab.core.metrics import Distance, endpoint_distance, measured_distance
 from trimtab.core.noise import Noise
 from trimtab.core.record import Rollout
-from trimtab.core.repeatable import as_record
-from trimtab.core.runner import RunBatch
+from trimtab.core.repeatable import RunBatch, as_record
 from trimtab.core.schedule import Schedule
 from trimtab.core.statistics import Summary, bootstrap, rank_correlation
 from trimtab.loop.rollout import Problem, Sampler, noise_of

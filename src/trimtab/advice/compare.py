@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,12 @@ from trimtab.core.metrics import Distance, distinct_seeds, endpoint_distance, eu
 from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Closing, Rollout
-from trimtab.core.repeatable import as_record
-from trimtab.core.runner import BatchRunner, Engine, RunBatch, checked, open_runner, prefetch
+from trimtab.core.repeatable import as_record, check_repeatable
 from trimtab.core.schedule import Schedule, as_schedule
 from trimtab.core.statistics import Summary, summarize
 from trimtab.core.view import StepView
 from trimtab.loop.rollout import Problem
+from trimtab.loop.runner import Engine, open_runner, prefetch
 from trimtab.prices import Price
 from trimtab.schedules import Periodic, Stepwise, Terminal, Window
 from trimtab.schedules.measured import measured
@@ -164,7 +163,7 @@ def compare(
     distance: Distance | None = None,
     closing: Closing = "paid",
     check: bool = True,
-    engine: Engine | BatchRunner | str | None = None,
+    engine: Engine = None,
     progress: Callable[[str], None] | None = None,
 ) -> Comparison:
     """Run schedules on the same seeds, and measure their cost and their final samples.
@@ -200,15 +199,11 @@ def compare(
     check_bool(check, "check")
     _check_names(schedules, budgets)
     options: dict[str, Any] = {"closing": closing, "measure_defects": True}
-    with tell, open_runner(engine, tell, source) as runner:
-        run: RunBatch
-        if runner is not None:
-            run = runner.runs(source, **(options if problem is not None else {}))
-        else:
-            run = source if problem is None else partial(problem.rollout, **options)  # type: ignore[assignment]
+    with tell, open_runner(engine) as runner:
+        run = runner.runs(source, "compare", **(options if problem is not None else {}))
         prefetch(run, [measured(Stepwise())])
         tell("terminal")
-        terminal = checked(run, measured(Terminal())) if check else as_record(run(measured(Terminal())))
+        terminal = check_repeatable(run, measured(Terminal())) if check else as_record(run(measured(Terminal())))
         T = terminal.n_steps
         _check_unused(schedules, terminal)
         if judge is not None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -33,11 +32,11 @@ from trimtab.core.metrics import Distance, distinct_seeds, euclidean, top_mass
 from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Rollout
-from trimtab.core.repeatable import as_record
-from trimtab.core.runner import BatchRunner, Engine, RunBatch, open_runner
+from trimtab.core.repeatable import RunBatch, as_record
 from trimtab.core.schedule import Schedule
 from trimtab.core.statistics import Summary
 from trimtab.loop.rollout import Problem
+from trimtab.loop.runner import BatchRunner, Engine, open_runner
 from trimtab.prices import Price
 from trimtab.schedules import Terminal
 from trimtab.schedules.measured import measured
@@ -73,7 +72,7 @@ def advise(
     price: Price | None = None,
     constraint: Constraint | None = None,
     nudge: Callable[[Schedule, float], Rollout] | None = None,
-    engine: Engine | BatchRunner | str | None = None,
+    engine: Engine = None,
     progress: Callable[[str], None] | None = None,
 ) -> Advice:
     """Find out whether scheduled correction is worth it, and recommend how, when and how much to correct.
@@ -131,7 +130,7 @@ def advise(
         cost,
     )
     tell = progress_of("advise", progress)
-    with tell, open_runner(engine, tell, source) as runner:
+    with tell, open_runner(engine) as runner:
         tell.expect(_BATCHES)
         parts = _parts(source, held_out, fresh, runner, price is not None)
         check_price(price, parts.n_steps)
@@ -360,35 +359,33 @@ class _Parts:
         self.given = _distinct(alone)  # of each function
 
 
-def _parts(
-    source: Source, held_out: Source | None, fresh: Source | None, runner: BatchRunner | None, given: bool
-) -> _Parts:
+def _parts(source: Source, held_out: Source | None, fresh: Source | None, runner: BatchRunner, given: bool) -> _Parts:
     """Return the parts that calibrate, choose and measure: shares of the seeds, or the functions that run the loop."""
     if isinstance(source, Problem):
         problem = distinct(source)
         _check_count(len(problem), source.n_steps)
         shares = _shares(len(problem), given)
-        problems = split(problem, shares)
-        make = None if runner is None else runner.maker_of(source)
-        runs: list[RunBatch | None] = []
-        for which, one in enumerate(problems):
-            if one is not None and runner is not None and make is not None:
-                runner.knows(one, partial(_part_of, make, shares, which))
-            runs.append(None if one is None else one.rollout if runner is None else runner.runs(one))
-        assert runs[1] is not None
-        repeated = len(source) - len(problem)
+        first, second, third = split(problem, shares)
+        assert second is not None
         return _Parts(
-            problems[0], runs[1], runs[2], source.n_steps, len(problem), shares[0], problems[1], problems[2], repeated
+            first,
+            runner.runs(second),
+            None if third is None else runner.runs(third),
+            source.n_steps,
+            len(problem),
+            shares[0],
+            second,
+            third,
+            len(source) - len(problem),
         )
     assert not isinstance(held_out, Problem)
     assert not isinstance(fresh, Problem)
     assert held_out is not None
-    each = [one if runner is None or one is None else runner.runs(one) for one in (source, held_out, fresh)]
-    assert each[0] is not None
-    assert each[1] is not None
-    first = as_record(each[0](measured(Terminal())))
-    count = _distinct(first)
-    return _Parts(each[0], each[1], each[2], first.n_steps, count, count, first=first)
+    calibrating, choosing = runner.runs(source, "calibrate"), runner.runs(held_out, "choose")
+    alone = as_record(calibrating(measured(Terminal())))
+    count = _distinct(alone)
+    measuring = None if fresh is None else runner.runs(fresh, "measure")
+    return _Parts(calibrating, choosing, measuring, alone.n_steps, count, count, first=alone)
 
 
 def distinct(problem: Problem) -> Problem:
@@ -410,13 +407,6 @@ def split(problem: Problem, shares: Sequence[int]) -> list[Problem | None]:
     """Return problems of so many samples each; None for 0."""
     rows = torch.arange(len(problem)).split([*shares, len(problem) - sum(shares)])
     return [problem.take(part) if len(part) else None for part in rows[: len(shares)]]
-
-
-def _part_of(make: Callable[[], Problem], shares: Sequence[int], which: int) -> Problem:
-    """Make one part of a problem in a worker."""
-    part = split(distinct(make()), shares)[which]
-    assert part is not None
-    return part
 
 
 def _distinct(run: Rollout) -> int:

@@ -24,8 +24,7 @@ from trimtab.core.metrics import Distance, distinct_seeds, measured_distance, pa
 from trimtab.core.progress import Progress
 from trimtab.core.quality import Quality
 from trimtab.core.record import Rollout
-from trimtab.core.repeatable import as_record
-from trimtab.core.runner import RunBatch, checked
+from trimtab.core.repeatable import RunBatch, as_record, check_repeatable
 from trimtab.core.schedule import Schedule
 from trimtab.core.statistics import Summary
 from trimtab.loop.rollout import Problem
@@ -194,7 +193,7 @@ class Evaluation:
         self.broken, self.batches, self.spent = "", 0, dict.fromkeys(get_args(Cost), 0.0)
         progress("terminal and stepwise rollouts")
         first = measured(Terminal())
-        self.alone = as_record(run(first)) if scale is not None else checked(run, first)
+        self.alone = as_record(run(first)) if scale is not None else check_repeatable(run, first)
         self.count(self.alone, 1 if scale is not None else 2)
         if self.alone.seeds is None:
             self.rows = torch.arange(self.n)

@@ -18,12 +18,12 @@ from trimtab.calibration.collect import Batches, Source, check_enough_for_interv
 from trimtab.calibration.cost import calibration_cost
 from trimtab.core.budget import Budget
 from trimtab.core.checks import check_bool, check_callable, unknown
-from trimtab.core.identity import fingerprint
 from trimtab.core.metrics import Distance, summary
 from trimtab.loop.rollout import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.record import Closing
-from trimtab.core.runner import BatchRunner, Engine, RunBatch, open_runner
+from trimtab.loop.runner import BatchRunner, Engine, open_runner
+from trimtab.core.repeatable import RunBatch
 from trimtab.prices.objective import Objective, describe, objective_weights
 from trimtab.prices.learner import Traces, warn_of_path_error
 from trimtab.prices.plan import planned_masks
@@ -115,15 +115,13 @@ def calibrate(
         warn_of_path_error(problem.constraint, "compare(…, quality=…)", stacklevel=2)
     tell = progress_of("calibrate", progress)
     cost_of = partial(calibration_cost, method, budget=budget, objective=objective, check=check)
-    with tell, open_runner(engine, tell, source) as runner:
-        run: RunBatch
+    with tell, open_runner(engine) as runner:
         known: dict[str, Any] = {}
         if problem is None:
-            run = source if runner is None else runner.runs(source)  # type: ignore[assignment]
+            run = runner.runs(source, "calibrate")  # type: ignore[arg-type]
         else:
             options = {"closing": closing, "keep_states": "state" in mix, "measure_defects": True}
-            run = partial(problem.rollout, **options) if runner is None else runner.runs(problem, **options)
-            known = {"fingerprint": fingerprint(problem.sampler, problem.constraint)}
+            run = runner.runs(problem, **options)
             known["constraint"] = type(problem.constraint).__name__
             tell.plan(cost_of(problem.sampler.n_steps, len(problem.seeds)))
         known |= {"check": check, "progress": tell, "uncertainty": uncertainty}

@@ -22,7 +22,8 @@ from trimtab.loop.rollout import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.record import Rollout
 from trimtab.core.repeatable import as_record
-from trimtab.core.runner import RunBatch, checked, prefetch
+from trimtab.core.repeatable import RunBatch, check_repeatable
+from trimtab.loop.runner import prefetch
 from trimtab.core.schedule import Schedule
 from trimtab.core.view import StepView
 from trimtab.prices.objective import (
@@ -78,14 +79,13 @@ class Batches:
         objective: Objective = "endpoint",
         distance: Distance | None = None,
         *,
-        fingerprint: str = "",
         constraint: str = "",
         check: bool = True,
         progress: Callable[[str], None] | None = None,
         uncertainty: bool = False,
     ) -> None:
         """Run the uncorrected batch; run it twice and compare if `check`."""
-        self._run, self.objective, self.fingerprint = run, objective, fingerprint
+        self._run, self.objective = run, objective
         self.progress = progress_of("calibrate", progress)
         self.distance = euclidean if distance is None else distance
         self.uncertainty = uncertainty
@@ -94,7 +94,7 @@ class Batches:
         if check:
             self.ran[0] += 2
             self.progress("calibration batches 1 and 2, which must be the same")
-            self.first = self._checked(checked(run, measured(Terminal())), 2)
+            self.first = self._checked(check_repeatable(run, measured(Terminal())), 2)
         else:
             self.first = self.run(Terminal())
         defects = self.first.defects
@@ -235,7 +235,6 @@ class Batches:
         return {
             "seeds": self.seeds,
             "objective": describe(self.objective),
-            "fingerprint": self.fingerprint,
             "closing": self.closing,
             "notes": {"rollouts": self.n, **work, **(notes or {})},
             "made_for": self.made_for,

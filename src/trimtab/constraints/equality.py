@@ -56,7 +56,7 @@ class NonlinearEquality(Constraint):
     """
 
     function: Callable[..., Tensor]
-    data: tuple[Tensor, ...] = field(default=(), metadata={"per_sample": True})
+    data: tuple[Tensor, ...] = ()
     tolerance: float | None = None
     max_iterations: int = 30
     refinements: int = 3

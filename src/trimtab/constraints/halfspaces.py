@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
@@ -43,7 +43,7 @@ class HalfSpaces(Constraint):
     improves = True
 
     A: Tensor
-    b: Tensor = field(metadata={"per_sample": True})
+    b: Tensor
     tolerance: float = 1e-6
     max_iterations: int = 1000
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
@@ -53,7 +53,7 @@ class NonlinearInequality(Constraint):
 
     inequalities: Callable[..., Tensor]
     equations: Callable[..., Tensor] | None = None
-    data: tuple[Tensor, ...] = field(default=(), metadata={"per_sample": True})
+    data: tuple[Tensor, ...] = ()
     tolerance: float | None = None
     max_iterations: int = 100
     nearness: float = 1e-3

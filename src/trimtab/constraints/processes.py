@@ -7,12 +7,11 @@ import os
 import pickle
 import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 from functools import cache
 from typing import Any, TypeVar
 
-from trimtab.core.checks import EngineError
-from trimtab.core.executors import ProcessExecutor
+from trimtab.core.processes import Processes
 
 __all__ = ["WorkerDiedError", "Workers"]
 
@@ -36,7 +35,7 @@ class Workers:
 
     def __init__(self) -> None:
         """Start nothing yet."""
-        self._idle: list[ProcessExecutor] = []  # of one process each, so that one can be ended alone
+        self._idle: list[Processes] = []  # of one process each, so that one can be ended alone
         weakref.finalize(self, _end_all, self._idle)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -73,9 +72,9 @@ class Workers:
         try:
             worker.submit(_read, sent).result(_PATIENCE)  # imports are no part of a task's time
             answer = pickle.loads(worker.submit(_run).result(seconds))
-        except (EngineError, TimeoutError) as error:
+        except (BrokenExecutor, TimeoutError) as error:
             _end_all([worker])
-            if isinstance(error, EngineError):
+            if isinstance(error, BrokenExecutor):
                 return WorkerDiedError("the worker process ended before it answered")
             return TimeoutError(f"the task took more than {seconds or _PATIENCE:g} s")
         self._idle.append(worker)
@@ -86,12 +85,12 @@ class Workers:
         _end_all(self._idle)
 
 
-def _started() -> ProcessExecutor:
+def _started() -> Processes:
     """Start a worker and wait until its process runs, so that a task's time does not include the start."""
-    worker = ProcessExecutor(1, _context())
+    worker = Processes(1, _context())
     try:
         worker.submit(os.getpid).result(_PATIENCE)
-    except (EngineError, TimeoutError) as error:
+    except (BrokenExecutor, TimeoutError) as error:
         _end_all([worker])
         raise RuntimeError(
             "the worker process ended as it started; a script that uses worker processes needs its entry under "
@@ -100,7 +99,7 @@ def _started() -> ProcessExecutor:
     return worker
 
 
-def _end_all(workers: list[ProcessExecutor]) -> None:
+def _end_all(workers: list[Processes]) -> None:
     while workers:
         workers.pop().__exit__()
 

@@ -69,7 +69,7 @@ class NonlinearProgram(Constraint):
     improves = True
 
     conditions: Inequalities
-    parameters: Tensor | None = field(default=None, metadata={"per_sample": True})
+    parameters: Tensor | None = field(default=None)
     tolerance: float = 1e-6
     max_iterations: int = 200
     workers: int = 1

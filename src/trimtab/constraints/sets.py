@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
 
@@ -165,7 +165,7 @@ class AffineEquality(Constraint):
     """
 
     A: Tensor
-    b: Tensor = field(metadata={"per_sample": True})
+    b: Tensor
 
     def __post_init__(self) -> None:
         """Check shapes, and that every sample's equations have a solution."""

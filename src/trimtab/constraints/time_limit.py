@@ -46,7 +46,7 @@ class TimeLimit(Wrapper):
     constraint: Constraint
     seconds: float
     workers: int = 2
-    _workers: Workers = field(default_factory=Workers, repr=False, metadata={"per_sample": True})
+    _workers: Workers = field(default_factory=Workers, repr=False)
 
     def __post_init__(self) -> None:
         """Check the limit, and that the constraint can be sent to another process."""

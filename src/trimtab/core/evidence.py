@@ -3,8 +3,8 @@
 Some samples of a batch follow one rule (treated) and others, chosen at random, another (control). Batches differ: in
 prompts, in scale, in how the day goes. So the two are compared within a batch only, in units of that batch, and a
 batch without both of them proves nothing. Each batch gives one bounded number, whose mean is zero if the rules are
-alike, and bets on that number multiply a fortune that is 40 times the stake, at any time, with probability 1/40 at
-most (Ville's inequality). What would have made some fortune as large as that is outside the interval, whether one
+alike, and bets on that number multiply a fortune that is ever 50 times the stake with probability 1/50 at most
+(Ville's inequality). What would have made some fortune as large as that is outside the interval, whether one
 looks once or after every batch. No tail matters, since a batch cannot multiply the fortune by more than 2.
 
 Assumed is that batches are exchangeable as far as the *comparison* goes: the factor between the rules, or the share of
@@ -27,7 +27,7 @@ from torch import Tensor
 
 __all__ = ["Comparison", "Interval", "batch_identity", "change_point"]
 
-_LEVEL = 0.05  # of the two-sided intervals
+_LEVEL = 0.04  # of the two-sided intervals, which are said to be right in 95%: a little is kept for bad luck
 _STAKES = np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.95])  # shares of the fortune that are bet, side by side
 _SHARES = np.log(np.array([1, 1, 1, 1, 1, 2, 2, 3]) / 12)
 _ENOUGH = math.log(2 / _LEVEL)
@@ -82,7 +82,7 @@ class Comparison:
         ...     x = torch.rand(16, generator=costs) + 1
         ...     seen.add(0.5 * x[:14], x[14:], f"batch {batch}")
         >>> print(seen)
-        0.50 of the control's (0.41 to 0.59, valid whenever you look): better
+        0.50 of the control's (0.41 to 0.60, valid whenever you look): better
     """
 
     def __init__(self) -> None:
@@ -92,17 +92,15 @@ class Comparison:
 
     def __repr__(self) -> str:
         """Return the ratio, or the wins if costs can be negative, in words."""
-        if not self.batches:
-            return "not known yet"
-        name, (value, low, high) = "in {:.0%} of the pairs better than the control{}", self.wins
+        (value, low, high), form, text = self.wins, "{:.0%}", "in {} of the pairs better than the control"
         if self.nonnegative:
-            name, (value, low, high) = "{:.2f} of the control's{}", self.ratio
+            (value, low, high), form, text = self.ratio, "{:.2f}", "{} of the control's"
         if math.isnan(value):
             return "not known yet"
+        said = text.format(form.format(value))
         if math.isnan(low):
-            return name.format(value, "; too few batches for an interval")
-        ends = name.split("}", maxsplit=1)[0] + "}"
-        return name.format(value, f" ({ends} to {ends}, valid whenever you look): {self.verdict}".format(low, high))
+            return f"{said}; too few batches for an interval"
+        return f"{said} ({form.format(low)} to {form.format(high)}, valid whenever you look): {self.verdict}"
 
     def __eq__(self, other: object) -> bool:
         """Return whether two comparisons have seen the same."""
@@ -186,7 +184,8 @@ class Comparison:
         self.batches += 1
         self._sums += batch.scale * np.array([batch.treated_mean, batch.control_mean])
         self._regime.append(batch)
-        bets = [*_costs(np.array([batch]), 1.0)[:2], *_wins(np.array([batch.wins]), 0.5)]
+        costs = _costs(np.array([batch]), 1.0)[:2] if self.nonnegative else np.zeros((2, 1, 1))
+        bets = [*costs, *_wins(np.array([batch.wins]), 0.5)]
         self._logs += np.log1p(np.concatenate(bets) * _STAKES)
         wins = np.array([one.wins for one in self._regime[-_WINDOW:]])
         split = change_point(wins)

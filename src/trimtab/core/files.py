@@ -1,8 +1,4 @@
-"""Read and write files: atomically, within stated limits, and without unpickling anything.
-
-Every file of the package is put in place by `write_atomically`, every JSON text is read by `parse_json`, and every name
-that becomes part of a path is checked by `plain_name`; SECURITY.md states what follows.
-"""
+"""Read and write files: atomically, with checksums, and without unpickling anything."""
 
 from __future__ import annotations
 
@@ -10,7 +6,6 @@ import errno
 import hashlib
 import json
 import os
-import re
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -24,86 +19,31 @@ from torch import Tensor
 
 from trimtab._version import __version__
 
-__all__ = [
-    "LARGEST",
-    "UNUSABLE",
-    "as_path",
-    "kind_of",
-    "load_tensors",
-    "parse_json",
-    "plain_name",
-    "read_bytes",
-    "read_json",
-    "save_tensors",
-    "sha256",
-    "tensor_bytes",
-    "write_atomically",
-]
+__all__ = ["UNUSABLE", "as_path", "load_tensors", "read_json", "save_tensors", "tensor_bytes", "write_atomically"]
 
 _FORMAT = "trimtab-2"
 _WITHOUT_CHECKSUM = "trimtab"  # of the shipped weights and of older files
 
-LARGEST = 256 * 2**20
-"""Bytes of a JSON text."""
-
 UNUSABLE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """Errors that building something from the contents of a file may raise if the contents are wrong."""
-
-LONGEST_NAME = 120
-"""Characters of a name that becomes part of a path."""
-
-_LONGEST_PATH = 4000
-_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@=+-]*")
-
-
-def plain_name(name: object, what: str = "a name") -> str:
-    """Return a name that may become part of a path: a path made of such names cannot leave its folder.
-
-    Example:
-        >>> plain_name("so3@kappa=0.3")
-        'so3@kappa=0.3'
-        >>> plain_name("x/../escaped", "a schedule")
-        Traceback (most recent call last):
-        ...
-        ValueError: a schedule cannot be 'x/../escaped': it becomes part of a file name, so expected letters, digits and . _ @ = + -, a letter or digit first, at most 120 characters; choose another name
-    """  # noqa: E501
-    if not isinstance(name, str) or len(name) > LONGEST_NAME or not _PLAIN.fullmatch(name):
-        raise ValueError(
-            f"{what} cannot be {str(name)[:80]!r}: it becomes part of a file name, so expected letters, digits and "
-            f". _ @ = + -, a letter or digit first, at most {LONGEST_NAME} characters; choose another name"
-        )
-    return name
 
 
 def as_path(path: object) -> Path:
     """Return the path of a file; raise if the value cannot be one."""
     if not isinstance(path, str | os.PathLike) or isinstance(os.fspath(path), bytes):
         raise TypeError(f"expected the path of a file, a str or a pathlib.Path: got {path!r:.60}")
-    if len(str(path)) > _LONGEST_PATH or "\0" in str(path):
-        raise ValueError(
-            f"expected the path of a file: got {len(str(path))} characters that start with {str(path)[:40]!r}"
-        )
+    if len(str(path)) > 4000 or "\0" in str(path):
+        raise ValueError(f"expected the path of a file: got {len(str(path))} characters, {str(path)[:40]!r} …")
     return Path(path)
 
 
-def sha256(data: bytes) -> str:
-    """Return the checksum of some bytes, as text."""
-    return hashlib.sha256(data).hexdigest()
-
-
 def write_atomically(
-    path: str | os.PathLike[str],
-    write: Callable[[Path], None] | bytes,
-    temporary: Path | None = None,
+    path: str | os.PathLike[str], write: Callable[[Path], None] | bytes, temporary: Path | None = None
 ) -> None:
     """Fill a temporary file in the same folder, wait until the disk has it, then put it in place in one step.
 
-    A reader sees the old file or the new one, never a part of one, even after a power failure.
-
-    Args:
-        path: Of the file.
-        write: Fills the file it is given; or the bytes to write.
-        temporary: The file to fill, which must be in the same folder and not exist; a new name by default.
+    A reader sees the old file or the new one, never a part of one, even after a power failure. `write` is the bytes, or
+    a function that fills the file it is given. `temporary` must be in the same folder and not exist.
     """
     path = as_path(path)
     if path.exists() and not path.is_file():
@@ -137,42 +77,15 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-def read_bytes(path: str | os.PathLike[str], largest: int = LARGEST) -> bytes:
-    """Return the contents of a file; raise before reading if it has more than `largest` bytes."""
-    path = Path(path)
-    size = path.stat().st_size
-    if size > largest:
-        raise ValueError(f"{path}: has {size} bytes, at most {largest} are read")
-    return path.read_bytes()
-
-
-def read_json(path: str | os.PathLike[str], largest: int = LARGEST) -> Any:
+def read_json(path: str | os.PathLike[str]) -> Any:
     """Return the contents of a JSON file; raise a ValueError that names the file if it cannot be read."""
-    return parse_json(read_bytes(path, largest), str(path))
+    return _parsed(Path(path).read_bytes(), str(path))
 
 
-def parse_json(text: str | bytes, source: str = "JSON") -> Any:
-    """Return what a JSON text says; raise a ValueError if it is damaged, too large or nested too deeply.
-
-    Args:
-        text: UTF-8 if bytes.
-        source: The name of the text in errors, e.g. the path.
-
-    Example:
-        >>> parse_json('{"seeds": [1, 2]}')
-        {'seeds': [1, 2]}
-        >>> parse_json("[" * 100_000)
-        Traceback (most recent call last):
-        ...
-        ValueError: JSON: nested too deeply; expected JSON as trimtab writes it
-    """
-    if len(text) > LARGEST:
-        raise ValueError(f"{source}: has {len(text)} characters, at most {LARGEST} are read")
+def _parsed(text: str | bytes, source: str) -> Any:
     try:
-        return json.loads(text.decode("utf-8") if isinstance(text, bytes) else text)
-    except RecursionError as error:
-        raise ValueError(f"{source}: nested too deeply; expected JSON as trimtab writes it") from error
-    except ValueError as error:  # UnicodeDecodeError is one
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
         raise ValueError(f"{source}: not JSON ({error if text else 'it is empty'})") from error
 
 
@@ -203,52 +116,39 @@ def _checksum(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str
 def save_tensors(
     path: str | os.PathLike[str], kind: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]
 ) -> None:
-    """Write tensors and JSON facts to one safetensors file.
-
-    Args:
-        path: Of the file.
-        kind: What the file holds, e.g. "thresholds"; checked on loading.
-        tensors: By name.
-        facts: Anything JSON can hold.
-    """
+    """Write tensors and JSON facts to one safetensors file; `kind` says what it holds and is checked on loading."""
     write_atomically(path, tensor_bytes(kind, tensors, facts))
 
 
 def load_tensors(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read what `save_tensors` wrote; raise a ValueError that says what is wrong with any other file.
-
-    Returns:
-        The tensors by name, and the facts (with the writing version under "version").
-    """
+    """Return the tensors and the facts that `save_tensors` wrote; raise a ValueError that says what else a file is."""
     path = as_path(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; expected a trimtab {kind} file")
+    again = "save it again with trimtab"
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            written_as = metadata.get("format", "")
+            written_as, version = metadata.get("format", ""), metadata.get("version", "unknown")
             known = written_as in (_FORMAT, _WITHOUT_CHECKSUM)
             tensors = {name: file.get_tensor(name) for name in file.keys()} if known else {}  # noqa: SIM118
     except Exception as error:  # the reader raises its own error, KeyError or OSError for damaged files
-        raise ValueError(
-            f"{path}: not a trimtab {kind} file, or a truncated one ({error}); save it again with trimtab"
-        ) from error
+        raise ValueError(f"{path}: not a trimtab {kind} file, or a truncated one ({error}); {again}") from error
     if not known and written_as.startswith("trimtab-"):
         raise ValueError(
-            f"{path}: written by trimtab {metadata.get('version', 'of another version')} in the format {written_as!r}, "
-            f"which this version, {__version__}, does not read; install that one, or save the file again with this one"
+            f"{path}: written by trimtab {version} in the format {written_as!r}, which this version, {__version__}, "
+            "does not read; install that one, or save the file again with this one"
         )
     if not known:
         raise ValueError(f"{path}: a safetensors file, but not one written by trimtab; expected a {kind} file")
     if metadata.get("kind") != kind:
         raise ValueError(f"{path}: holds {metadata.get('kind')!r}, expected {kind!r}")
     if written_as == _FORMAT and metadata.get("sha256") != _checksum(metadata, tensors):
-        raise ValueError(f"{path}: damaged or edited, since its checksum does not match; save it again with trimtab")
+        raise ValueError(f"{path}: damaged or edited, since its checksum does not match; {again}")
     try:
-        facts = dict(parse_json(metadata["facts"]))
+        return tensors, dict(_parsed(metadata["facts"], "facts")) | {"version": version}
     except (KeyError, ValueError, TypeError) as error:
-        raise ValueError(f"{path}: its metadata cannot be read ({error}); save it again with trimtab") from error
-    return tensors, facts | {"version": metadata.get("version", "unknown")}
+        raise ValueError(f"{path}: its metadata cannot be read ({error}); {again}") from error
 
 
 def kind_of(path: str | os.PathLike[str]) -> str:

@@ -16,16 +16,14 @@ from trimtab.core.checks import check_callable
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
 
-__all__ = ["check_repeatable"]
+__all__ = ["RunBatch", "check_repeatable"]
+
+RunBatch = Callable[[Schedule], Rollout]
+"""Runs one batch of rollouts under a schedule, with the same seeds and noise every time."""
 
 
 class Batch(NamedTuple):
-    """A batch that was run once or twice.
-
-    Attributes:
-        records: One per run.
-        moved: The global random generators that the first of two runs drew from.
-    """
+    """The records of a batch that was run once or twice, and the global generators that the first of two drew from."""
 
     records: tuple[Rollout, ...]
     moved: tuple[str, ...] = ()
@@ -41,20 +39,12 @@ def run_batch(run: Callable[[Schedule], Any], schedule: Schedule, times: int = 1
     return Batch((first, as_record(run(schedule))), moved)
 
 
-def check_repeatable(run: Callable[[Schedule], Rollout], schedule: Schedule) -> Rollout:
-    """Run one batch twice and raise if the two differ by more than rounding.
+def check_repeatable(run: RunBatch, schedule: Schedule) -> Rollout:
+    """Run one batch twice and raise if the two differ by more than rounding; return the first record.
 
     Args:
         run: `run(schedule)` runs a loop once, always with the same seeds, and returns `corrector.rollout`.
         schedule: Any; one that never projects is the cheapest.
-
-    Returns:
-        The record of the first run, which need not be made again.
-
-    Raises:
-        TypeError: If `run` does not return a record.
-        ValueError: If it is not repeatable; the message says where the runs differ, and which global generator they
-            drew from.
 
     Example:
         >>> import torch, trimtab as tt
@@ -71,30 +61,28 @@ def check_repeatable(run: Callable[[Schedule], Rollout], schedule: Schedule) -> 
     check_callable(run, "run", "run(schedule)")
     # batches on an engine are run twice in one worker
     batch: Batch = run.twice(schedule) if hasattr(run, "twice") else run_batch(run, schedule, 2)
-    first, second = batch.records
-    found = differing(first, second)
+    found = differing(*batch.records)
     if found is not None:
+        drawn = f"The global generator of {' and '.join(batch.moved)} was drawn from: seed it in run, or draw from one "
+        hidden = (
+            "No global generator (torch, numpy, random) was drawn from: look for a generator made outside run, which "
+            "goes on from call to call, for data taken in another order, and for kernels that are not deterministic"
+        )
         raise ValueError(
             f"run is not repeatable: {found}. Schedules are compared on the same noise, so each call must start with "
-            f"the same seeds. {_advice(batch.moved)}"
+            f"the same seeds. {drawn + 'that is made there' if batch.moved else hidden}"
         )
-    return first
+    return batch.records[0]
 
 
 def differing(first: Rollout, second: Rollout, tolerance: float | None = None) -> str | None:
     """Return in words how two runs of one batch differ by more than rounding; None if they do not.
 
-    Args:
-        first: One run.
-        second: The other one.
-        tolerance: Relative to the largest number; by default the square root of the precision of the numbers. It is
-            never below the precision.
+    `tolerance` is relative to the largest number; by default it is the square root of the numbers' precision.
     """
     if first.defects.shape != second.defects.shape:
-        return (
-            f"two calls with the same schedule made {tuple(first.defects.shape)} and then "
-            f"{tuple(second.defects.shape)} (steps, samples)"
-        )
+        one, other = tuple(first.defects.shape), tuple(second.defects.shape)
+        return f"two calls with the same schedule made {one} and then {other} (steps, samples)"
     apart = _apart(first.defects, second.defects, tolerance)  # (T, n)
     differs = apart.any(dim=0)
     form = Form(first.final, floats=False)
@@ -120,12 +108,6 @@ def as_record(
     return answer
 
 
-def recorded(run: Callable[[Schedule], Rollout]) -> Callable[[Schedule], Rollout]:
-    """Return the same `run` with a check that it returns records."""
-    check_callable(run, "run", "run(schedule)")
-    return lambda schedule: as_record(run(schedule))
-
-
 def _apart(a: Tensor, b: Tensor, tolerance: float | None) -> Tensor:
     """Return where two tensors differ by more than rounding, bool of the same shape."""
     if not a.is_floating_point():
@@ -135,24 +117,6 @@ def _apart(a: Tensor, b: Tensor, tolerance: float | None) -> Tensor:
     return ~torch.isclose(a, b.to(a), rtol=close, atol=close * float(a.nan_to_num().abs().max()), equal_nan=True)
 
 
-_SEEDING = {
-    "torch": "torch.manual_seed(seed), or a torch.Generator made in run and passed to every draw",
-    "numpy": "numpy.random.seed(seed), or better a numpy.random.default_rng(seed) made in run",
-    "random": "random.seed(seed), or a random.Random(seed) made in run",
-}
-
-
 def _global_states() -> dict[str, bytes]:
     states = {"torch": torch.get_rng_state().numpy(), "numpy": np.random.get_state(), "random": random.getstate()}
     return {name: pickle.dumps(state) for name, state in states.items()}
-
-
-def _advice(moved: tuple[str, ...]) -> str:
-    if not moved:
-        return (
-            "No global generator (torch, numpy, random) was drawn from: look for a generator made outside run, which "
-            "continues from call to call, for data taken in another order, and for kernels that are not deterministic"
-        )
-    return " ".join(
-        f"The global generator of {name} was drawn from: start run with {_SEEDING[name]}." for name in moved
-    )

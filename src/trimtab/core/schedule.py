@@ -66,7 +66,7 @@ class Schedule:
         """Return the rows on which every way is tried at every step, beside what they take, (k,); None for none."""
         return None
 
-    def check_fits(self, event: tuple[int, ...] | None, constraint: str, defect: float) -> None:
+    def check_fits(self, event: tuple[int, ...] | None = None, constraint: str = "", defect: float = 0.0) -> None:
         """Raise if the schedule was made for other states, another constraint or another scale of defects."""
 
     def to(self, device: torch.device) -> Self:

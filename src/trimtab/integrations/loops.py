@@ -58,8 +58,8 @@ class LoopSampler:
 
     loop: Callable[[Correct, Tensor], Any]
     n_steps: int
-    _running: dict[int, _Run] = field(default_factory=dict, init=False, repr=False, metadata={"per_sample": True})
-    _checked: list[bool] = field(default_factory=list, init=False, repr=False, metadata={"per_sample": True})
+    _running: dict[int, _Run] = field(default_factory=dict, init=False, repr=False)
+    _checked: list[bool] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Check the arguments."""

@@ -1,1 +1,1 @@
-"""The loop: a run, the corrector that says which run it is, samplers and problems."""
+"""Run loops: rollouts of samplers, and batches of them on other machines."""

@@ -143,7 +143,7 @@ class Run:
             self.check(_is_distance(self.defects[t]), "the defect is negative, NaN or inf")
         if t == 0:  # prices of another problem
             event = tuple(self.form.shapes[0][1:]) if self.form.single else None
-            self.schedule.check_fits(event, type(self.constraint).__name__, float(self.defects[0].median()))
+            self.schedule.check_fits(event, defect=float(self.defects[0].median()))
 
     def decide(self, proposal: Any, context: Mapping[str, Any]) -> Tensor:
         """Return which samples are corrected now, (n,) bool, or which way each takes, (n,) int8."""

@@ -217,7 +217,7 @@ class Learned(Schedule):
         """Return the same schedule on `device`."""
         return replace(self, arms={name: arm.to(device) for name, arm in self.arms.items()})
 
-    def check_fits(self, event: tuple[int, ...] | None, constraint: str, defect: float) -> None:
+    def check_fits(self, event: tuple[int, ...] | None = None, constraint: str = "", defect: float = 0.0) -> None:
         """Raise if states have another shape, or defects another scale, than those that were learned from."""
         known = self.made_for or {}
         if known.get("event") is not None and event is not None and list(event) != known["event"]:

@@ -45,8 +45,6 @@ class Price:
         method: How the price was estimated.
         seeds: The calibration seeds. Evaluation on any of them raises.
         objective: What the price is meant to lower.
-        fingerprint: Of the sampler and the constraint that it was calibrated on, "" if unknown. It is information only:
-            nothing is checked against it.
         closing: The accounting that it was made for, "paid", "free" or "none"; "" for any.
         version: Of the library that made it.
         notes: Anything else worth keeping, JSON only.
@@ -57,7 +55,6 @@ class Price:
     method: str = "by hand"
     seeds: tuple[int, ...] = ()
     objective: str = "path"
-    fingerprint: str = ""
     closing: str = ""
     version: str = __version__
     notes: Mapping[str, Any] = field(default_factory=dict)
@@ -65,7 +62,7 @@ class Price:
 
     def __post_init__(self) -> None:
         """Check the fields that files store and runs use."""
-        for name in ("method", "objective", "fingerprint", "version", "closing"):
+        for name in ("method", "objective", "version", "closing"):
             check_type(getattr(self, name), str, f"{name} of prices")
         if self.closing not in ("", *get_args(Closing)):
             raise ValueError(f"closing of prices must be 'paid', 'free', 'none' or '' for any: got {self.closing!r}")
@@ -139,7 +136,7 @@ class Price:
         if self.unit == "iteration":
             raise ValueError(f"prices of iterations serve the steps they were calibrated for; calibrate for {n_steps}")
         notes = {**self.notes, "resampled_from": self.n_steps}
-        return replace(self, fingerprint="", notes=notes, **self._resampled(n_steps - self.closings, keep))
+        return replace(self, notes=notes, **self._resampled(n_steps - self.closings, keep))
 
     def _resampled(self, n_steps: int, keep: Keep) -> dict[str, Any]:
         raise NotImplementedError

@@ -26,6 +26,7 @@ __all__ = ["Program", "fit_cost", "solve_ways"]
 
 _PRICES = 46
 _DECADES = 9
+_NEVER = 1e300  # costs to go are interpolated, which infinity would not survive
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +36,7 @@ class Program:
     Attributes:
         nodes: Defects at which it is known, (k,).
         mu: Prices of a unit of work, ascending, (p,).
-        q: The cost to go by way, (T', m + 1, p, k); +inf for ways that are left out.
+        q: The cost to go by way, (T', m + 1, p, k); 1e300 for ways that are left out.
         to_go: Expected work to go at each price, the closing projection included, (T', p, k).
         taken: The expected work of each way now, (T', m + 1, k).
         call: What a call of the solver costs, in units of work.
@@ -126,7 +127,7 @@ def solve_ways(
     middle = float(np.sqrt(positive[0] * positive[-1]))
     mu = middle * np.geomspace(10 ** (-0.6 * _DECADES), 10 ** (0.4 * _DECADES), _PRICES)
     allowed = [0, *ways]
-    q, to_go = np.full((T, n_ways, _PRICES, k), np.inf), np.empty((T, _PRICES, k))
+    q, to_go = np.full((T, n_ways, _PRICES, k), _NEVER), np.empty((T, _PRICES, k))
     value, work = np.zeros((2, _PRICES, k))
     if closing:
         value, work = nodes + mu[:, None] * last, np.broadcast_to(last, (_PRICES, k))

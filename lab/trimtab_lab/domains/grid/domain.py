@@ -9,7 +9,7 @@ and the noise it implies.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,7 @@ class OperatingLimits(Constraint):
     program: NonlinearProgram  # program of standardised states; its parameter is the total demand, (n, 1)
     mean: Tensor  # mean of states, (d,)
     scale: Tensor  # scale of states, (d,)
-    demand: Tensor = field(metadata={"per_sample": True})  # total demand that each sample is given, (n,)
+    demand: Tensor  # total demand that each sample is given, (n,)
 
     def project(self, x: Tensor) -> Projection:
         """Project the clean points of (n, 2, d), with the outcome of IPOPT for each sample."""

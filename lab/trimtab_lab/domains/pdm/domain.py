@@ -11,7 +11,7 @@ The paper does not say which defect it used on trajectories. Four are offered:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -20,10 +20,10 @@ from torch import Tensor
 
 from trimtab.core.checks import check_integer, check_positive, unknown
 from trimtab.core.constraint import Constraint, Projection
-from trimtab.core.files import read_json
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.core.record import Rollout
 from trimtab_lab.domains.base import Domain, Problem, View
+from trimtab_lab.files import read_json
 from trimtab_lab.obstacles import AvoidObstacles, Obstacles
 from trimtab_lab.obstacles.avoid import Backend
 from trimtab_lab.obstacles.batched import segments
@@ -60,8 +60,8 @@ class AnnealedLangevin:
     """
 
     model: Model  # score, and the settings it was made for
-    starts: Tensor = field(metadata={"per_sample": True})  # (n, 2)
-    goals: Tensor = field(metadata={"per_sample": True})  # (n, 2)
+    starts: Tensor  # (n, 2)
+    goals: Tensor  # (n, 2)
     circles: Tensor | None = None  # obstacles that the model sees, (m, 3) or (n, m, 3); only for a conditioned model
     # number of Langevin updates at each level, L; by default the model's
     inner_steps: int = None  # type: ignore[assignment]  # filled in by __post_init__

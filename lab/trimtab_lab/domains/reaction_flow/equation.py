@@ -13,7 +13,7 @@ This is exact for the finite volumes and nonlinear in u. The integral over the k
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Self
 
@@ -50,8 +50,8 @@ _LEAST_CURVATURE = 0.05  # of the Lagrangian; less would let a step run away
 class Conditions:
     """What is given of each solution."""
 
-    initial: Tensor = field(metadata={"per_sample": True})  # profile at t = 0, (n, CELLS)
-    inflow: Tensor = field(metadata={"per_sample": True})  # inflow through the left end, (n,)
+    initial: Tensor  # profile at t = 0, (n, CELLS)
+    inflow: Tensor  # inflow through the left end, (n,)
 
     def take(self, rows: Tensor) -> Conditions:
         """Return the conditions of some samples, a (k,) index tensor."""
