@@ -137,8 +137,7 @@ def test_the_batches_of_loops_are_counted_too():
         return lambda *asked: ran.append(asked) or run(*asked)
 
     runs = [counted(loop(Traced(), seeds)) for seeds in (range(16), range(50, 66))]
-    nudged = counted(nudge_of(Traced()))
-    advice = tt.advise(runs[0], held_out=runs[1], quality=trace, nudge=nudged)
+    advice = tt.advise(runs[0], held_out=runs[1], quality=trace)
     assert advice.measured.batches == len(ran) <= 30
 
 
@@ -214,26 +213,7 @@ def test_a_projection_that_moves_what_it_has_projected_is_found_and_no_schedule_
     assert advised(Traced()).measured.stability.again == 0
 
 
-# ------------------------------------------------------------------ loops of one's own: nudged, and their projection
-
-
-@dataclass(frozen=True)
-class Moved:
-    """A sampler whose initial states are moved at random by a share of their size."""
-
-    sampler: object
-    size: float
-
-    @property
-    def n_steps(self):
-        return self.sampler.n_steps
-
-    def start(self, noise):
-        x = self.sampler.start(noise)
-        return x + self.size * x.abs().mean() * torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
-
-    def step(self, x, t, noise):
-        return self.sampler.step(x, t, noise)
+# ------------------------------------------------------------------ loops of one's own, and their projection
 
 
 def loop(sampler, seeds, constraint=FIRST_ZERO):
@@ -243,36 +223,6 @@ def loop(sampler, seeds, constraint=FIRST_ZERO):
 def advised_loop(sampler, projecting=FIRST_ZERO, **options):
     runs = [loop(sampler, seeds, projecting) for seeds in (range(16), range(50, 66))]
     return tt.advise(runs[0], held_out=runs[1], cost="projections", **options)
-
-
-def nudge_of(sampler):
-    return lambda schedule, size: loop(Moved(sampler, size), range(50, 66))(schedule)
-
-
-def test_a_loop_that_can_be_nudged_is_found_chaotic_and_one_that_is_not_is_not():
-    chaotic = advised_loop(Chaotic(), nudge=nudge_of(Chaotic()))
-    assert "chaotic-rollout" in chaotic.failure_modes
-    assert chaotic.times == "terminal"
-    steady = advised_loop(Traced(), quality=trace, nudge=nudge_of(Traced()))
-    assert 0 < steady.measured.stability.divergence < 1e3
-    assert "chaotic-rollout" not in steady.failure_modes
-    unknown = advised_loop(Traced(), quality=trace)
-    assert unknown.measured.stability.divergence != unknown.measured.stability.divergence
-
-
-def test_a_nudge_that_moves_nothing_or_runs_something_else_is_refused():
-    with pytest.raises(ValueError, match="it must move the initial states"):
-        advised_loop(Traced(), quality=trace, nudge=lambda schedule, size: loop(Traced(), range(50, 66))(schedule))
-    with pytest.raises(ValueError, match="must run the loop that measures"):
-        advised_loop(Traced(), quality=trace, nudge=lambda schedule, size: loop(Traced(), range(3))(schedule))
-    with pytest.raises(ValueError, match="go with functions"):
-        advised(Traced(), nudge=nudge_of(Traced()))
-    with pytest.raises(TypeError, match=r"nudge must be a function, called as nudge\(schedule, size\): got 3"):
-        advised_loop(Traced(), quality=trace, nudge=3)
-    with pytest.raises(TypeError, match=r"nudge\(schedule, size\) must return the record of its run.*got NoneType"):
-        advised_loop(Traced(), quality=trace, nudge=lambda schedule, size: None)
-    with pytest.raises(TypeError, match=r"the constraint of a loop must derive from trimtab\.Constraint: got int"):
-        advised_loop(Traced(), quality=trace, constraint=3)
 
 
 def test_two_loops_that_are_feasible_by_themselves_are_told_apart_by_their_final_states():

@@ -320,7 +320,7 @@ def test_it_speaks_in_words_numbers_and_a_picture(gusty, tmp_path):
     assert "Nearness to full projection is not quality" in text
     facts = json.loads(json.dumps(gusty.facts(), allow_nan=False))
     assert facts["recommended"]["budget"] == gusty.budget
-    assert {trial["times"] for trial in facts["trials"]} >= {"terminal", "stepwise", "periodic", "adaptive"}
+    assert {trial["schedule"] for trial in facts["trials"]} >= {"terminal", "stepwise", "periodic", "adaptive"}
     pytest.importorskip("matplotlib")
     figure = gusty.plot(tmp_path / "advice.png")
     assert (tmp_path / "advice.png").read_bytes().startswith(b"\x89PNG")

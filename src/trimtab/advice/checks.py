@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from trimtab.core.arrays import Form, Leaves, map_leaves, pick
+from trimtab.core.arrays import Form, Leaves, pick
 from trimtab.core.bound_constraint import BoundConstraint, bind
 from trimtab.core.constraint import Constraint
 from trimtab.core.metrics import Distance, endpoint_distance, measured_distance
 from trimtab.core.noise import Noise
 from trimtab.core.record import Rollout
-from trimtab.core.repeatable import RunBatch, as_record
-from trimtab.core.schedule import Schedule
+from trimtab.core.repeatable import RunBatch
 from trimtab.core.statistics import Summary, bootstrap, rank_correlation
 from trimtab.loop.rollout import Problem, Sampler, noise_of
 from trimtab.schedules import Fixed, Periodic, Stepwise
@@ -107,30 +105,6 @@ def problem_divergence(problem: Problem, stepwise: Rollout, distance: Distance) 
         start = _Nudged.hair(Form(x).leaves(x)).norm(dim=1).cpu()
     changed = start > 0
     return float((apart[changed] / start[changed]).median()) if bool(changed.any()) else math.nan
-
-
-def loop_divergence(nudge: Callable[[Schedule, float], Rollout] | None, stepwise: Rollout, distance: Distance) -> float:
-    """Return the factor by which the distance of a nudged rollout grows in the user's loop; NaN without `nudge`.
-
-    `nudge(schedule, size)` runs the loop from moved initial states. The move is measured relative to the size of the
-    initial states, and the result relative to the usual distance of two final states.
-    """
-    if nudge is None or stepwise.projected.shape[1] < 2:
-        return math.nan
-    final = stepwise.final
-    what = "nudge(schedule, size) must return the record of its run, corrector.rollout"
-    other = as_record(nudge(measured(Stepwise()), _NUDGE), what)
-    ours, theirs = ([tuple(shape) for shape in Form(state).shapes] for state in (final, other.final))
-    if ours != theirs:
-        raise ValueError(
-            f"nudge(schedule, size) must run the loop that measures, with final states of shape {ours}: got {theirs}"
-        )
-    apart = measured_distance(distance, final, other.final).double()
-    if bool((apart == 0).all()):
-        raise ValueError("nudge(schedule, size) ended where the loop itself did: it must move the initial states")
-    usual = float(distance(final, map_leaves(lambda leaf: leaf.roll(1, dims=0), final)).double().median())
-    usual = usual or float(_flat(Form(final).leaves(final)).abs().mean())
-    return float(apart.median()) / (_NUDGE * usual) if usual > 0 else math.nan
 
 
 @dataclass(frozen=True, eq=False)

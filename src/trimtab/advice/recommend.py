@@ -17,7 +17,6 @@ import torch
 from trimtab.advice.checks import (
     Stability,
     correction_effects,
-    loop_divergence,
     loop_stability,
     problem_divergence,
     problem_stability,
@@ -26,14 +25,13 @@ from trimtab.advice.result import Advice, Measured
 from trimtab.advice.trials import SIMPLE, Cost, Evaluation, Goal, Search, Trial
 from trimtab.advice.verdict import Verdict, seeds_in_words, two_digits
 from trimtab.core.arrays import Form
-from trimtab.core.checks import check_callable, check_positive, unknown
+from trimtab.core.checks import check_positive, unknown
 from trimtab.core.constraint import Constraint, check_constraint
 from trimtab.core.metrics import Distance, distinct_seeds, euclidean, top_mass
 from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Rollout
 from trimtab.core.repeatable import RunBatch, as_record
-from trimtab.core.schedule import Schedule
 from trimtab.core.statistics import Summary
 from trimtab.loop.rollout import Problem
 from trimtab.loop.runner import BatchRunner, Engine, open_runner
@@ -71,7 +69,6 @@ def advise(
     distance: Distance | None = None,
     price: Price | None = None,
     constraint: Constraint | None = None,
-    nudge: Callable[[Schedule, float], Rollout] | None = None,
     engine: Engine = None,
     progress: Callable[[str], None] | None = None,
 ) -> Advice:
@@ -103,8 +100,6 @@ def advise(
         price: A price made earlier, judged instead of a new one.
         constraint: With functions, the constraint of the loop, so that its cheaper ways are tried and its projection is
             checked.
-        nudge: With functions, `nudge(schedule, size)` runs the loop of `held_out` from initial states that are moved at
-            random by the share `size` of their size. Without it, nothing is known about diverging rollouts.
         engine: Where to run batches, as in `calibrate`.
         progress: Called with a line about what is being done.
 
@@ -117,7 +112,7 @@ def advise(
     """
     judge = as_quality(quality)
     _check_options(tolerance, tolerance_unit, seconds, cost, objective)
-    _check_loop(source, held_out, fresh, constraint, nudge)
+    _check_loop(source, held_out, fresh, constraint)
     if isinstance(source, Problem):
         constraint, distance = source.constraint, distance or source.distance
     goal = Goal(
@@ -141,7 +136,7 @@ def advise(
             raise ValueError(f"expected {parts.n_steps} steps: got a run of {at.n_steps}; pass the loop's n_steps")
         search = Search(at, parts.calibrating, price, constraint, runner)
         tell("checking the projection")
-        stability = _stability(at, constraint, nudge)
+        stability = _stability(at, constraint)
         choice = _without_trying(at, stability)
         if choice is None:
             search.explore()
@@ -312,12 +307,10 @@ def _answer(search: Search, parts: _Parts, choice: _Choice, stability: Stability
     )
 
 
-def _stability(at: Evaluation, constraint: Constraint | None, nudge: Any) -> Stability:
+def _stability(at: Evaluation, constraint: Constraint | None) -> Stability:
     """Check the projection and the rollout, as far as a problem or a loop allows it."""
     if at.problem is None:
-        at.batches += int(nudge is not None)
-        found = loop_stability(constraint, at.reference)
-        return replace(found, divergence=loop_divergence(nudge, at.reference, at.goal.distance))
+        return loop_stability(constraint, at.reference)
     at.count(at.reference)  # the nudged batch costs the same
     found = problem_stability(at.problem, at.reference)
     return replace(found, divergence=problem_divergence(at.problem, at.reference, at.goal.distance))
@@ -433,13 +426,13 @@ def _check_options(
             check_positive(value, name)
 
 
-def _check_loop(source: object, held_out: object, fresh: object, constraint: object, nudge: object) -> None:
+def _check_loop(source: object, held_out: object, fresh: object, constraint: object) -> None:
     """Check the arguments that only go with functions, and the functions."""
     if isinstance(source, Problem):
         if held_out is not None or fresh is not None:
             raise ValueError("a Problem is split by itself; held_out and fresh go with a function run(schedule)")
-        if constraint is not None or nudge is not None:
-            raise ValueError("constraint= and nudge= go with functions; a Problem already provides both")
+        if constraint is not None:
+            raise ValueError("constraint= goes with functions; a Problem has its own")
         return
     if not callable(source) or not callable(held_out) or (fresh is not None and not callable(fresh)):
         raise TypeError(
@@ -448,8 +441,6 @@ def _check_loop(source: object, held_out: object, fresh: object, constraint: obj
         )
     if constraint is not None:
         check_constraint(constraint, "the constraint of a loop")
-    if nudge is not None:
-        check_callable(nudge, "nudge", "nudge(schedule, size)")
 
 
 def _check_count(count: int, n_steps: int) -> None:

@@ -159,9 +159,9 @@ class Advice:
     def findings(self) -> tuple[Finding, ...]:
         """Return answers and failure modes, in the order a person would ask."""
         m = self.measured
-        found = [_reference(m), _turned(m), _broken(m), _chaos(m), _landing(self.trial, m), _tails(m)]
-        found += [_concentration(m), _lasting(m), _alignment(m), _stability(m), _price_of_projection(m)]
-        return tuple(finding for finding in (*found, _constant(m), _looks(m), _calibration(m)) if finding is not None)
+        found = [_reference(m), _broken(m), _chaos(m), _landing(self.trial, m), _tails(m), _concentration(m)]
+        found += [_lasting(m), _alignment(m), _stability(m), _price_of_projection(m), _calibration(m), *_known(m)]
+        return tuple(finding for finding in found if finding is not None)
 
     @property
     def times(self) -> str:
@@ -212,9 +212,9 @@ class Advice:
             "verdict": self.verdict,
             "seeds_to_decide": self.seeds,
             "recommended": {
-                "times": self.times,
-                "budget": self.budget,
+                "schedule": self.times,
                 "way": self.way,
+                "budget": self.budget,
                 "shared": self.trial.candidate.shared,
                 "n_steps": m.n_steps,
                 "reason": self.reason,
@@ -246,9 +246,9 @@ def _facts_of(trial: Trial, measure: str) -> dict[str, Any]:
     mean = float(trial.measured.nanmean())
     return {
         "name": trial.name,
-        "times": trial.times,
-        "budget": trial.budget,
+        "schedule": trial.times,
         "way": trial.way,
+        "budget": trial.budget,
         "shared": trial.candidate.shared,
         "verdict": trial.judged.verdict,
         "loss": trial.loss.facts(),
@@ -393,16 +393,6 @@ def _reference(m: Measured) -> Finding:
     return Finding("reference", False, text)
 
 
-def _turned(m: Measured) -> Finding | None:
-    if not m.turnable:
-        return None
-    text = (
-        "States look like sets of points in space. If a turned sample is the same sample, give "
-        "distance=trimtab.core.metrics.aligned."
-    )
-    return Finding("symmetry", False, text)
-
-
 def _broken(m: Measured) -> Finding | None:
     missing = max((trial.missing for trial in m.everything), default=0)
     if not missing and not m.broken:
@@ -519,24 +509,21 @@ def _price_of_projection(m: Measured) -> Finding:
     return Finding("cost", False, f"Time: {numbers}; at most {max(taken, 0.0):.0%} of it can be saved.")
 
 
-def _constant(m: Measured) -> Finding | None:
-    if not m.constant:
-        return None
-    text = (
-        "The defect is the same number at every step of every rollout, so it cannot decide anything: use even spacing "
-        "or planned times, or a defect that measures distance."
-    )
-    return Finding("constant-defect", True, text)
-
-
-def _looks(m: Measured) -> Finding | None:
-    if not m.looks_project:
-        return None
-    text = (
-        "Measuring the defect is a projection, so waiting for a high one saves nothing: use even spacing, the last "
-        "steps or planned times, or give a cheap defect."
-    )
-    return Finding("defect-is-projection", True, text)
+def _known(m: Measured) -> list[Finding]:
+    """Return what is known from the kind of states and defects."""
+    found = []
+    if m.turnable:
+        text = "States look like sets of points in space. If a turned sample is the same sample, give "
+        found.append(Finding("symmetry", False, f"{text}distance=trimtab.core.metrics.aligned."))
+    if m.constant:
+        text = "The defect is the same number at every step of every rollout, so it cannot decide anything: use even "
+        found.append(Finding("constant-defect", True, f"{text}spacing, planned times, or a defect that is a distance."))
+    if m.looks_project:
+        text = (
+            "Measuring the defect is a projection, so waiting for a high one saves nothing: use fixed times or "
+        )
+        found.append(Finding("defect-is-projection", True, f"{text}give a cheap defect."))
+    return found
 
 
 def _calibration(m: Measured) -> Finding | None:
