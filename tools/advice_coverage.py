@@ -60,7 +60,8 @@ def gusts(seeds: range) -> tt.Problem:
 
 def off_target(final: Tensor) -> Tensor:
     """Return the quality of the walk, the distance to (0.9, 0.9)."""
-    return (final - 0.9).norm(dim=1)
+    distance: Tensor = (final - 0.9).norm(dim=1)
+    return distance
 
 
 class Truth:

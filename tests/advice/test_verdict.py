@@ -119,3 +119,12 @@ def test_an_error_of_the_quality_warns_and_counts_as_missing():
     said = []
     Quality(down).costs_or_missing(torch.zeros(3, 2), failed=said.append)
     assert said == ["RuntimeError: the evaluator is down"]
+
+
+def test_where_terminal_projection_has_a_tail_no_cheaper_way_is_said_to_have_none():
+    same = torch.zeros(64, dtype=torch.float64)
+    slight = 0.01 * torch.rand(64, generator=torch.manual_seed(0), dtype=torch.float64)
+    tail = torch.cat([torch.tensor([500.0]).double(), slight[1:]])
+    assert judge(slight, same, 0.1).verdict == "no better"
+    found = judge(slight, same, 0.1, tail)
+    assert (found.verdict, found.loss.reliable) == ("undecided", False)

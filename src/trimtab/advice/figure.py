@@ -77,8 +77,7 @@ def _curves(axis: Any, advice: Any, place: Callable[[Trial], float]) -> None:
             _curve(axis, key, _NAMES.get(times, times), points)
     others = [t for t in m.trials if t.way != WHOLE or t.candidate.shared]
     if others:
-        points = [(place(t), t.loss.mean) for t in others]
-        axis.plot(*zip(*points, strict=True), "x", color="#5D3A9B", label="cheaper or shared", zorder=4)
+        axis.plot([place(t) for t in others], [t.loss.mean for t in others], "x", color="#5D3A9B", label="cheaper or shared", zorder=4)
     ring: dict[str, Any] = {"marker": "o", "markersize": 10, "mfc": "none", "mec": "#B2182B", "mew": 1.5, "ls": "none"}
     axis.plot([place(advice.trial)], [advice.trial.loss.mean], label="recommended", zorder=5, **ring)
 

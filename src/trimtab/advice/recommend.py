@@ -398,8 +398,12 @@ def _shares(count: int, given: bool) -> tuple[int, int, int]:
 
 def split(problem: Problem, shares: Sequence[int]) -> list[Problem | None]:
     """Return problems of so many samples each; None for 0."""
-    rows = torch.arange(len(problem)).split([*shares, len(problem) - sum(shares)])
-    return [problem.take(part) if len(part) else None for part in rows[: len(shares)]]
+    parts: list[Problem | None] = []
+    start = 0
+    for share in shares:
+        parts.append(problem.take(torch.arange(start, start + share)) if share else None)
+        start += share
+    return parts
 
 
 def _distinct(run: Rollout) -> int:

@@ -277,7 +277,7 @@ class Evaluation:
     def judged(self, candidate: Candidate, budget: int, schedule: Schedule, run: Rollout) -> Trial:
         """Return the trial of a run whose defects were measured: its loss and its cost."""
         measured, landing = self.measure(run), run.landing
-        found = judge(measured, self.full, self.tolerance)
+        found = judge(measured, self.full, self.tolerance, self.closed - self.full)
         unit = 1.0 if self.goal.absolute or self.scale == 0 else self.scale
         lost = found.loss
         scaled = {end: getattr(lost, end) / unit for end in ("mean", "low", "high", "median")}

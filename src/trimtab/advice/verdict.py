@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from torch import Tensor
@@ -44,8 +44,11 @@ class Judgement:
         return f"undecided ({seeds_in_words(self.seeds)} would decide)"
 
 
-def judge(cheaper: Tensor, dearer: Tensor, tolerance: float) -> Judgement:
+def judge(cheaper: Tensor, dearer: Tensor, tolerance: float, tail: Tensor | None = None) -> Judgement:
     """Judge two ways by the measures of the same samples, (n,) each, lower being better; NaN is left out.
+
+    There is no interval if that of the mean of `tail`, (n,), is not known. It is what terminal projection loses: where
+    rare samples lose much, a cheaper way may lose as much in one that was not drawn.
 
     Example:
         >>> import torch
@@ -57,6 +60,8 @@ def judge(cheaper: Tensor, dearer: Tensor, tolerance: float) -> Judgement:
     lost = (cheaper - dearer).double()
     lost = lost[~lost.isnan()]
     found = summarize(lost)
+    if tail is not None and not (whole := summarize(tail)).reliable:
+        found = replace(found, low=math.nan, high=math.nan, top_share=whole.top_share, reliable=False)
     if found.high <= tolerance and (tolerance == 0 or len(lost) >= _ALIKE or bool((lost != 0).any())):
         return Judgement("no better", found, len(lost))
     if found.low > 0:
@@ -86,7 +91,7 @@ def two_digits(count: float) -> int:
         >>> two_digits(1234), two_digits(96)
         (1300, 96)
     """
-    size = 10 ** max(math.floor(math.log10(max(count, 1))) - 1, 0)
+    size: int = 10 ** max(math.floor(math.log10(max(count, 1))) - 1, 0)
     return math.ceil(count / size) * size
 
 
