@@ -27,4 +27,4 @@ def part_of(run: Rollout, rows: slice) -> Rollout:
     closing = None if run.closing_iterations is None else run.closing_iterations[rows]
     extra = None if run.extra is None else run.extra[rows]
     made = replace(run, **first, **along, **states, seconds={}, calls={}, rows={})
-    return replace(made, closing_iterations=closing, extra=extra, passes=None)
+    return replace(made, closing_iterations=closing, extra=extra)
