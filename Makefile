@@ -57,8 +57,9 @@ figures: install
 evidence: install
 	$(BIN)/python docs/make_evidence.py $(PUBLIC)
 
+# prints the ratios and writes docs/results/performance.md; takes about six minutes of one processor
 bench: install
-	$(BIN)/python benchmarks
+	$(BIN)/python benchmarks --write
 
 torture: install
 	$(BIN)/python tools/torture.py

@@ -33,6 +33,7 @@ __all__ = ["main", "met", "new_page", "run_benchmark", "table"]
 
 Row = dict[str, Any]
 HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs/results/performance.md"
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 
 
@@ -43,6 +44,7 @@ def main(words: list[str], directory: Path = HERE) -> int:
     parser.add_argument("--json", metavar="FILE", type=Path, help="write rows to this file; with --only, replace some")
     parser.add_argument("--quick", action="store_true", help="small inputs and few rounds, to see that it runs")
     parser.add_argument("--docs", metavar="PAGE", type=Path, help="write table and plots into this page")
+    parser.add_argument("--write", action="store_const", dest="docs", const=PAGE, help="write them into the docs' page")
     args = parser.parse_args(words)
     found = {path.stem: path for path in sorted(directory.glob("*.py")) if not path.stem.startswith("_")}
     for name in args.only or ():
@@ -58,9 +60,9 @@ def main(words: list[str], directory: Path = HERE) -> int:
         raise ValueError(f"--docs writes the whole table: rows of {', '.join(missing)} are missing; give --json FILE")
     for name in args.only or found:
         print(f"{name} …", end=" ", flush=True)
-        begin = perf_counter()
+        begin, worked = perf_counter(), _processor_seconds()
         new = run_benchmark(found[name], quick=args.quick)
-        print(f"{perf_counter() - begin:.0f} s", flush=True)
+        print(f"{perf_counter() - begin:.0f} s, {_processor_seconds() - worked:.0f} s of processors", flush=True)
         rows = [one for one in rows if one["benchmark"] != name] + new
         rows.sort(key=lambda one: one["benchmark"])
         if args.json is not None:  # after each, so that an interruption loses nothing
@@ -68,7 +70,8 @@ def main(words: list[str], directory: Path = HERE) -> int:
     if args.docs is not None:
         _write(args.docs, new_page(args.docs.read_text(encoding="utf-8"), rows, versions()))
         if series := [one for each in rows for one in each.get("series", ())]:
-            _write(args.docs.with_name("cost-growth.svg"), growth_figure(series))
+            images = args.docs.parents[1] / "images"
+            _write((images if images.is_dir() else args.docs.parent) / "cost-growth.svg", growth_figure(series))
     print("\n" + table(rows))
     print("\n" + "\n".join(f"{key}: {value}" for key, value in versions().items()))
     return int(any(one.get("skipped", "").startswith("error:") for one in rows))
@@ -92,6 +95,11 @@ def run_benchmark(path: Path, *, quick: bool) -> list[Row]:
         sys.path.remove(str(path.parent))
         del sys.modules[path.stem]
     return [{"benchmark": path.stem} | one for one in rows]
+
+
+def _processor_seconds() -> float:
+    """Return the processor time of this process and of those that it has started and that have ended."""
+    return sum(os.times()[:4])
 
 
 def _kept_rows(path: Path, quick: bool) -> list[Row]:

@@ -50,7 +50,7 @@ def sort_per_step(defects: Array, budget: int) -> Array:
 
 
 def run(quick: bool) -> list[dict[str, Any]]:
-    rows, lengths = [], [50, 100] if quick else [500, 1000, 2000]
+    rows, lengths = [], [25, 50] if quick else [100, 200, 400]
     for method in ("dp", "planned"):
         timing = compare({str(T): partial(calibrated, method, T) for T in lengths}, 3, warmup=0, one_thread=True)
         for shorter, longer in pairwise(lengths):
@@ -58,13 +58,13 @@ def run(quick: bool) -> list[dict[str, Any]]:
             seconds = ", ".join(f"{timing.median(str(T)):.3g} s at T = {T}" for T in (shorter, longer))
             claim = f"growth of calibrate(method={method!r}), all budgets"
             rows.append(row(claim, "growth of T x B", Ratio(*(f / growth for f in found)), "<= 1", seconds))
-    size = 200 if quick else 1000
+    size = 200 if quick else 500
     defects = torch.randn(size, size, generator=torch.Generator().manual_seed(0), dtype=torch.float64).abs()
     ways = {
         "ours": partial(tt.prices.quantile_table, defects, size),
         "a sort per step, numpy.sort": partial(sort_per_step, defects.numpy(), size),
     }
     assert np.array_equal(*(np.asarray(way()) for way in ways.values()))
-    timing = compare(ways, 3 if quick else 7, warmup=0)
+    timing = compare(ways, 3 if quick else 5, warmup=0)
     inputs = f"T = N = B = {size}, float64, equal results"
     return [*rows, timing.row("the paper's price table", of="a sort per step, numpy.sort", over="ours", inputs=inputs)]

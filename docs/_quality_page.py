@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from _page import HERE
 
-from trimtab.schedules.style import PAGE, figure_style, look_of
 from trimtab_lab.domains import SYNTHETIC
+from trimtab_lab.report.style import PAGE, figure_style, look_of
 
 __all__ = ["DEFAULT", "JUDGED", "PATH", "draw", "tables"]
 
@@ -139,6 +139,8 @@ def quality_tables(cells: dict[str, Any]) -> list[str]:
             parts.append(f"| {method} | " + " | ".join(f"{v['mean']:.4g} ± {v['se']:.1g}" for v in found) + " |")
         parts.append("")
     for measure, words in (("judged", "The race by quality"), ("quality", "The default, priced for the endpoint,")):
+        if any(measure not in cell["rows"][PATH]["behind"] for cell in cells.values()):
+            continue  # the race was measured with version 0.3
         parts += [
             f"{words} against each rival, by quality:",
             "",

@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 
 import trimtab as tt
-from trimtab.schedules.style import figure_style
 from trimtab_lab.domains import domain
+from trimtab_lab.report.style import figure_style
 
 HERE = Path(__file__).parent
 FLOWS = ("so3-flow", "so3-ramp", "terrain-flow", "terrain-ramp", "terrain-ridge-flow", "terrain-ridge-ramp")

@@ -22,21 +22,22 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 import trimtab as tt
-from trimtab.core.distributions import compare_samples, energy_excess
 from trimtab.core.files import load_tensors, save_tensors
-from trimtab.loop.kept import name_of
-from trimtab.core.metrics import Summary, nepe
+from trimtab.core.metrics import nepe
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
-from trimtab.schedules.style import figure_style, look_of
+from trimtab.loop.kept import name_of
+from trimtab_lab.distributions import compare_samples, energy_excess
 from trimtab_lab.domains import domain
 from trimtab_lab.domains.base import Domain
 from trimtab_lab.domains.grid.case import Grid
 from trimtab_lab.domains.grid.domain import draw_grid, features
 from trimtab_lab.domains.grid.model import given_demand, shipped_model, true_points
 from trimtab_lab.domains.grid.power import load_grid, loadings
+from trimtab_lab.metrics import MeanError
 from trimtab_lab.report.formats import Cell, Table
+from trimtab_lab.report.style import figure_style, look_of
 
 BUDGETS = (0.1, 0.25, 0.5)
 CALIBRATION_SEED, CALIBRATION_SEEDS, TRUTH_SEED = 1_000_000, 32, 2_000_000
@@ -238,7 +239,7 @@ def excess(case: str, found: Found, real: Tensor) -> Table:
     return Table("excess", f"{case}: the same without the noise floor", columns, rows, notes)
 
 
-def _cell(found: Summary) -> Cell:
+def _cell(found: MeanError) -> Cell:
     return Cell(found.mean, found.se)
 
 

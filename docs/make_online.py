@@ -26,8 +26,8 @@ from torch import Tensor
 
 import trimtab as tt
 from trimtab.core.budget import PerBatch, PerSample
-from trimtab.schedules.style import figure_style
 from trimtab_lab.domains import domain
+from trimtab_lab.report.style import figure_style
 
 HERE = Path(__file__).parent
 CELLS = ("so3", "se3", "terrain", "so3-impulse", "se3-lever", "terrain-ridge")

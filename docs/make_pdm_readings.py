@@ -19,13 +19,13 @@ from _page import renew
 from torch import Tensor
 
 import trimtab as tt
-from trimtab.core.distributions import compare_samples
 from trimtab.core.files import load_tensors, save_tensors
-from trimtab.loop.kept import name_of
 from trimtab.core.metrics import nepe
 from trimtab.core.noise import Noise, as_seeds
 from trimtab.core.record import Rollout
 from trimtab.core.schedule import Schedule
+from trimtab.loop.kept import name_of
+from trimtab_lab.distributions import compare_samples
 from trimtab_lab.domains import domain
 from trimtab_lab.domains.pdm.domain import SCORES, path_distance, path_errors, trajectory_quality
 from trimtab_lab.domains.pdm.planner import plan

@@ -16,7 +16,6 @@ from _page import HERE, renew
 from torch import Tensor, nn
 
 import trimtab as tt
-from trimtab.core.metrics import summary
 from trimtab.core.noise import Noise, as_seeds
 from trimtab_lab.domains.learned import clock, flow_pair, fresh, pair_step, velocity, warmup_cosine
 from trimtab_lab.domains.reaction_flow.domain import (
@@ -37,6 +36,7 @@ from trimtab_lab.domains.reaction_flow.equation import (
     solve,
 )
 from trimtab_lab.domains.reaction_flow.train import solution_error
+from trimtab_lab.metrics import summary
 from trimtab_lab.training import defect_gradient, fit, scheduled_prediction
 
 sys.path.insert(0, str(HERE.parent / "examples"))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import trimtab as tt
-from trimtab.integrations.loops import LoopSampler
+from trimtab_lab.loops import LoopSampler
 
 STEPS = 40
 

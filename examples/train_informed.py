@@ -27,8 +27,8 @@ from torch import Tensor, nn
 
 import trimtab as tt
 from trimtab.constraints import NonlinearEquality
-from trimtab.core.distributions import energy_distance
-from trimtab.core.metrics import summary
+from trimtab_lab.distributions import energy_distance
+from trimtab_lab.metrics import summary
 from trimtab_lab.training import defect_gradient, fit, scheduled_prediction
 
 BARS, STEPS, BUDGET, BATCH = 8, 50, 5, 256

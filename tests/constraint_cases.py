@@ -14,7 +14,6 @@ from trimtab.constraints import (
     SE3,
     SO3,
     AffineEquality,
-    AvoidObstacles,
     Ball,
     Box,
     HalfSpaces,
@@ -27,10 +26,12 @@ from trimtab.constraints import (
     Sphere,
     Stiefel,
     Surface,
+    Together,
 )
 from trimtab.core.constraint import Constraint
 from trimtab.core.noise import Noise, as_seeds
 from trimtab_lab.domains.reaction_flow.equation import CELLS, TIMES, MassBalance, draw_conditions
+from trimtab_lab.obstacles import AvoidObstacles
 
 N = 9
 
@@ -137,6 +138,30 @@ CASES: dict[str, Case] = {
         lambda: Product((Part(4, 8, HalfSpaces(numbers(3, 4), numbers(N, 3, seed=1).abs())), Part(0, 3, Simplex()))),
         (8,),
         1e-12,
+    ),
+}
+CASES |= {
+    "boxes together": Case(lambda: Together(Box(-0.5, numbers(5).abs()), 3), (3, 5), 0.0),
+    "se3 together": Case(lambda: Together(SE3(Ball(0.5), alpha=2.0), 2, "largest"), (2, 3, 4)),
+    "equations together": Case(
+        lambda: Together(
+            NonlinearEquality(
+                weighted_sum, (numbers(2 * N, 6).abs() + 0.5, numbers(2 * N, seed=2)), tolerance=1e-5, refinements=0
+            ),
+            2,
+            "largest",
+        ),
+        (2, 6),
+        1e-5,
+        nearest=False,
+    ),
+    "inequalities together": Case(
+        lambda: Together(
+            NonlinearInequality(beyond_disc, on_parabola, (numbers(2 * N, 2, seed=4),), tolerance=1e-5), 2, "largest"
+        ),
+        (2, 3),
+        1e-5,
+        nearest=False,
     ),
 }
 if find_spec("daqp") is None:

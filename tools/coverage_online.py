@@ -238,9 +238,8 @@ def _judge(looks: list[Look], found: Outcome, nonnegative: bool) -> None:
     wins = np.cumsum([look.batch.wins for look in looks]) / count
     lost = {"wins": _excluded(wins, lambda truth: evidence._wins(table[:, 8], truth))}
     if nonnegative:
-        lost["ratio"] = _excluded(ratios, lambda truth: evidence._costs(table, truth)[:2])
-        shown = [_beyond(evidence._costs(table, truth)[:2]) for truth in (np.exp(-50.0), np.exp(50.0))]
-        first = (shown[0] | shown[1]).nonzero()[0]
+        lost["ratio"] = _excluded(ratios, lambda truth: evidence._costs(table, truth))
+        first = _beyond(evidence._costs(table, np.exp(50.0))).nonzero()[0]
         if len(first) and found.first is None:
             found.first = looks[first[0]].k + 1
     for name, truths, place in (("wins", wins, 0), ("ratio", ratios, 2)):
@@ -261,9 +260,14 @@ def _excluded(truths: np.ndarray, bets: Callable[[float], tuple[np.ndarray, ...]
 
 
 def _beyond(bets: tuple[np.ndarray, ...]) -> np.ndarray:
-    """Return at which looks one of two fortunes is large enough."""
-    logs = [np.log1p(one * evidence._STAKES).cumsum(axis=0) + evidence._SHARES for one in bets]
-    return np.max([np.logaddexp.reduce(one, axis=1) for one in logs], axis=0) > evidence._ENOUGH
+    """Return at which looks one of two fortunes is large enough, and the means, if there are any, agree."""
+    logs = [np.log1p(one * evidence._STAKES).cumsum(axis=0) + evidence._SHARES for one in bets[:2]]
+    out = [np.logaddexp.reduce(one, axis=1) > evidence._ENOUGH for one in logs]
+    if len(bets) == 3:
+        sums = [bets[2][:, 0].cumsum(), np.square(bets[2][:, 0]).cumsum()]
+        away = np.array([evidence._away(k + 1, *one) for k, one in enumerate(zip(*sums, strict=True))])
+        out = [out[0] & (away < -1), out[1] & (away > 1)]
+    return out[0] | out[1]
 
 
 def run(case: Case, seed: int) -> Outcome:

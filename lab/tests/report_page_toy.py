@@ -9,8 +9,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from trimtab.schedules.style import label_of
 from trimtab_lab.report.page import write_page
+from trimtab_lab.report.style import label_of
 from trimtab_lab.studies.store import RunFiles
 
 KEYS = (

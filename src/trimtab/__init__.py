@@ -17,12 +17,11 @@ if TYPE_CHECKING:
     from trimtab.advice.recommend import advise
     from trimtab.calibration.calibrate import calibrate
     from trimtab.core.constraint import Constraint, Projection, as_constraint
-    from trimtab.loop.corrector import Corrector
-    from trimtab.loop.rollout import Problem
     from trimtab.core.record import Rollout
-    from trimtab.loop.rollout import rollout
     from trimtab.core.schedule import Schedule
     from trimtab.core.view import StepView
+    from trimtab.loop.corrector import Corrector
+    from trimtab.loop.rollout import Problem, rollout
     from trimtab.prices.price import load
     from trimtab.schedules.basic import Periodic, Stepwise, Terminal
     from trimtab_lab.domains import domain
@@ -48,6 +47,7 @@ _SUBPACKAGES = (
     "cli",
     "constraints",
     "core",
+    "examples",
     "loop",
     "integrations",
     "prices",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -86,6 +87,29 @@ def test_a_descent_is_its_steps_and_stops_at_the_floor():
     assert torch.equal(answer.x[3], x[3])
     assert int(answer.iterations[3]) == 0
     assert int(answer.iterations.max()) == DESCENT.steps
+
+
+def test_without_measuring_after_a_descent_reports_what_its_last_gradient_saw():
+    calls = []
+
+    def counted(x):
+        calls.append(len(x))
+        return wells(x)
+
+    x = numbers(20, 3, 2)
+    free = EnergyDescent(counted, steps=3, step_size=0.02, floor=0.1, measure_after=False)
+    answer = free.project(x)
+    assert len(calls) == 3
+    torch.testing.assert_close(answer.x, replace(DESCENT, steps=3).project(x).x, rtol=0, atol=0)
+    assert torch.equal(answer.residual, DESCENT.defect(replace(DESCENT, steps=2).project(x).x))
+    improved = free.improve(x)
+    assert torch.equal(improved.defect, DESCENT.defect(x))
+    calls.clear()  # nothing else is measured in a run that does not ask for defects
+    corrector = tt.Corrector(free, tt.Periodic(2), n_steps=4, closing="none", measure_defects=False)
+    for t in range(4):
+        x = corrector(x, t)
+    assert len(calls) == 2 * 3
+    assert corrector.rollout.residuals[corrector.rollout.projected].isfinite().all()
 
 
 def test_rows_of_a_descent_are_independent():

@@ -10,8 +10,8 @@ import torch
 import free
 import trimtab as tt
 from cases import Sphere, Walk, correct
-from trimtab.core import bound_constraint, trace
-from trimtab.core import corrector as corrector_module
+from trimtab.core import bound_constraint
+from trimtab.loop import run as run_module
 
 # ------------------------------------------------------------------ bad input
 
@@ -168,7 +168,7 @@ def test_a_copy_that_goes_on_by_another_clock_keeps_its_seconds(hours, monkeypat
     for t in range(2):
         x = corrector(2 * x, t)
     written = pickle.dumps(corrector)
-    for module in (bound_constraint, trace, corrector_module):
+    for module in (bound_constraint, run_module):
         monkeypatch.setattr(module, "perf_counter", lambda: time.perf_counter() + 3600 * hours)
     other = pickle.loads(written)
     for t in range(2, 4):
@@ -260,16 +260,15 @@ def test_autocast_does_not_reach_the_projection():
             assert torch.equal(corrector(x), x)
 
 
-@pytest.mark.parametrize("groups", [None, [0, 0, 1]])
 @pytest.mark.parametrize("begin", [False, True])
-def test_a_run_may_leave_and_enter_inference_mode(groups, begin):
+def test_a_run_may_leave_and_enter_inference_mode(begin):
     counting = tt.as_constraint(
         lambda x: tt.Projection(Sphere().project(x), torch.ones(len(x)).bool(), torch.ones(len(x)).int()),
         Sphere().defect,
     )
     finals = []
     for inside in ((), (0, 1, 3)):
-        corrector = free.Corrector(counting, tt.Periodic(3), 6, groups=groups)
+        corrector = free.Corrector(counting, tt.Periodic(3), 6)
         x = torch.ones(3, 2)
         if begin:
             with torch.inference_mode(mode=0 in inside):

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -29,7 +28,6 @@ def test_errors_are_sums_over_the_path(runs):
     assert torch.equal(metrics.endpoint_distance(run, step, distance), distance(run.final, step.final))
     by_hand = sum(distance(run.states[t], step.states[t]) for t in range(1, 13))
     assert torch.allclose(metrics.state_error(run, step, distance), by_hand, atol=1e-14)
-    assert (metrics.achieved_budget(run) == 4 / 12).all()
 
 
 def test_distances_are_euclidean_unless_another_is_given(runs):
@@ -85,36 +83,17 @@ def test_nepe_is_0_for_stepwise_and_1_for_terminal(runs):
     assert (metrics.nepe(path["step"], path["step"], path["term"]) == 0).all()
     assert (metrics.nepe(path["term"], path["step"], path["term"]) == 1).all()
     values = metrics.nepe(path["periodic"], path["step"], path["term"])
-    assert torch.equal(metrics.benefit(values), 1 - values)
+    assert ((values > 0) & (values < 1)).any()
 
 
 def test_degenerate_rollouts_are_marked_left_out_and_counted():
     values = metrics.nepe(torch.tensor([1.0, 1.0]), torch.tensor([0.5, 0.5]), torch.tensor([0.5 + 1e-12, 1.5]))
     assert values.isnan().tolist() == [True, False]
-    assert metrics.summary(values).n == 1
 
 
 def test_where_terminal_is_lower_than_stepwise_there_is_no_scale():
     values = metrics.nepe(torch.tensor([2.0]), torch.tensor([3.0]), torch.tensor([1.0]))
     assert values.isnan().all()
-
-
-def test_improvement_gap_and_wins_are_of_pairs():
-    method, baseline = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([2.0, 2.0, 0.0])
-    gained = metrics.improvement(method, baseline)
-    assert gained[:2].tolist() == [0.5, 0.0]
-    assert gained[2].isnan()
-    won = metrics.win_rate(method, baseline)  # a tie is not a win
-    assert won == metrics.Summary(pytest.approx(1 / 3), pytest.approx(math.sqrt(2 / 27)), 3)
-    assert metrics.gap_closed(torch.tensor([0.2]), torch.tensor([0.5]), torch.tensor([0.1])) == pytest.approx(0.75)
-    assert metrics.win_rate(torch.tensor([torch.nan]), torch.tensor([1.0])).n == 0
-
-
-def test_a_seed_that_is_repeated_counts_once():
-    values, seeds = torch.tensor([1.0, 1.0, 1.0, 3.0]), torch.tensor([7, 7, 7, 2])
-    assert metrics.summary(values, seeds) == metrics.Summary(2.0, 1.0, 2)
-    assert metrics.win_rate(values, torch.full((4,), 2.0), seeds).n == 2
-    assert metrics.win_rate(values, torch.full((4,), 2.0), seeds).mean == 0.5
 
 
 def test_top_mass():

@@ -14,8 +14,8 @@ import trimtab as tt
 from cases import Sphere, Walk
 from trimtab.core import state as accounts
 from trimtab.core.budget import PerBatch
-from trimtab.loop.replay import replay
 from trimtab.core.state import Pools, Terms
+from trimtab.loop.replay import replay
 
 T = 12
 
@@ -72,14 +72,6 @@ def test_what_later_steps_could_not_spend_is_spent_now():
     nobody = torch.zeros(3, dtype=torch.bool)
     chosen = accounts.decide(terms, state, nobody, torch.tensor([0.1, 0.3, 0.2]))
     assert chosen.tolist() == [False, True, True]  # the next step has room for three of five
-
-
-@pytest.mark.parametrize("groups", [None, torch.tensor([0, 0, 1, 1, 2, 2])])
-def test_groups_share_as_samples_do(groups):
-    schedule = Above(PerBatch(4), 0.3)
-    run = walk(schedule, groups=groups)
-    assert int(run.grouped().spent.sum()) == 4 * (6 if groups is None else 3)
-    assert torch.equal(replay(schedule, run), run.projected)
 
 
 def test_a_view_shows_the_mean_that_is_left():

@@ -28,7 +28,8 @@ from diffusers_cases import (
     unet,
     vae,
 )
-from trimtab.integrations.diffusers import ProjectionCallback, pipeline_sampler, wrap
+from trimtab.integrations.diffusers import ProjectionCallback, wrap
+from trimtab_lab.pipelines import pipeline_sampler
 
 pytestmark = [
     pytest.mark.slow,

@@ -6,7 +6,7 @@ import torch
 import trimtab as tt
 from cases import Ball, Sphere, Walk, radii
 from trimtab.core.bound_constraint import ProjectionError
-from trimtab.integrations.flows import FlowSampler, OdeSampler
+from trimtab.integrations.flows import FlowSampler
 from trimtab.integrations.independence import check_independence, check_rows
 
 X = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
@@ -64,8 +64,8 @@ def test_an_adaptive_step_size_for_the_whole_batch_is_found():
 
     more = {"velocity": velocity, "n_steps": 2, "event": (3,), "dtype": torch.float64}
     with pytest.raises(ValueError, match="one adaptive step size for all"):
-        check_independence(OdeSampler(method="dopri5", **more), range(8))
-    assert check_independence(OdeSampler(method="dopri5", **more), range(8), tolerance=1e-2) > 0
+        check_independence(FlowSampler(method="dopri5", **more), range(8))
+    assert check_independence(FlowSampler(method="dopri5", **more), range(8), tolerance=1e-2) > 0
     assert check_independence(FlowSampler(method="rk4", **more), range(8)) == 0
 
 

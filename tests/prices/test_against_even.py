@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 import trimtab as tt
-from trimtab.core.metrics import endpoint_distance, summary
+from trimtab.core.metrics import endpoint_distance
+from trimtab_lab.metrics import summary
 
 CHAINS = ("so3-impulse", "se3-lever", "terrain", "terrain-ridge")
 FLOWS = ("so3-flow", "so3-impulse-flow", "se3-flow", "se3-lever-flow", "terrain-flow", "terrain-ridge-flow")

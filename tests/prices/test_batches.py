@@ -13,12 +13,6 @@ KNOWN = range(100, 116)
 PAIRS = torch.arange(16) // 2
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_every_seed_of_a_group_was_used_to_calibrate(method):
-    price = tt.calibrate(tt.Problem(Walk(), Sphere(), KNOWN, groups=PAIRS), 0.5, method, objective="path", check=False)
-    assert price.seeds == tuple(KNOWN)
-    with pytest.raises(ValueError, match="used to calibrate"):
-        tt.rollout(Walk(), Sphere(), price.at(4), [101])
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -63,5 +57,3 @@ def test_a_price_holds_the_free_decisions_of_its_runs():
 def test_too_few_are_counted_as_they_are_decided_on():
     with pytest.raises(ValueError, match=r"3 calibration rollouts are too few.* at least 4 seeds"):
         tt.calibrate(tt.Problem(Walk(), Sphere(), KNOWN[:3]), method="dp")
-    with pytest.raises(ValueError, match=r"3 calibration groups are too few.* the seeds of at least 4 groups"):
-        tt.calibrate(tt.Problem(Walk(), Sphere(), KNOWN[:6], groups=PAIRS[:6]), method="dp")

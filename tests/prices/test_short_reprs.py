@@ -7,7 +7,6 @@ import torch
 
 import trimtab as tt
 from cases import Sphere, Walk
-from trimtab.core.groups import Groups
 from trimtab.prices.price import Thresholds
 
 MANY = torch.full((500,), 2)
@@ -27,7 +26,6 @@ THINGS = {
         "Corrector(Periodic(budget=3), n_steps=12, closing='paid', next step 0)",
     ),
     "moment": (a_moment, "StepView(t=0 of 12, n=500, sigma context)"),
-    "groups": (lambda: repr(Groups(torch.arange(500) // 4)), "Groups(125 groups of 500 rows, defect='sum')"),
     "problem": (lambda: repr(tt.Problem(Walk(), Sphere(), range(500))), "Problem(Walk, Sphere, T=12, 500 seeds)"),
     "price": (
         lambda: repr(Thresholds(TABLE.table, method="dp", seeds=(1, 2))),

@@ -132,14 +132,6 @@ def test_thresholds_of_a_stepwise_rollout_are_quantiles_and_refuse_its_seeds():
         AboveNoise.from_stepwise(free.rollout(Walk(), Sphere(), tt.Periodic(3), range(4)))
 
 
-def test_thresholds_of_groups_are_quantiles_of_what_decisions_see():
-    groups = torch.arange(40) // 4
-    stepwise = free.rollout(Walk(), Sphere(), tt.Stepwise(), range(40), groups=groups)
-    schedule = AboveNoise.from_stepwise(stepwise, quantile=0.75)
-    assert torch.equal(schedule.thresholds, stepwise.grouped().defects.quantile(0.75, dim=1))
-    assert schedule.calibration_seeds == tuple(range(40))
-
-
 def test_steps_may_have_different_numbers_of_feasible_data():
     line = tt.as_constraint(torch.zeros_like, lambda x: x[:, 0].abs())
     found = AboveNoise.from_data(line, lambda t: torch.arange(3.0 + 2 * t)[:, None], 3, quantile=0.5)

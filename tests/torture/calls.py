@@ -15,8 +15,8 @@ import trimtab as tt
 from trimtab import constraints as sets
 from trimtab import schedules, training
 from trimtab.core.noise import Noise
+from trimtab.integrations import flows, independence, loggers, manifolds
 from trimtab.loop.replay import replay
-from trimtab.integrations import flows, independence, loggers, loops, manifolds
 
 T, N = 6, 4
 Values = list[Any]
@@ -132,7 +132,7 @@ CALLS: dict[str, Row] = {
     "Corrector": (
         corrector,
         {"constraint": FUNCTION, "schedule": SCHEDULE, "n_steps": STEPS, "closing": [*WORD, None], "seeds": SEEDS}
-        | {"groups": ["x", 3, Thing(), torch.ones(N + 1).long(), torch.rand(N)], "on_failure": WORD, "unit": ["x", 3, Thing()]}
+        | {"on_failure": WORD, "unit": ["x", 3, Thing()]}
         | {"keep_states": FLAG, "measure_defects": FLAG, "on_step": ["x", 3, [], Thing()]}
         | {"x": STATE, "later": LATER, "t": [1, -1, T, "x", 1.5, [], Thing()]},
     ),
@@ -267,10 +267,6 @@ CALLS: dict[str, Row] = {
     "Product": (sets.Product, {"parts": [(sets.Ball(),), (3,), "x", None, 3, Thing(), [None], {"a": 1}]}),
     "TimeLimit": (lambda **own: sets.TimeLimit(**{"constraint": BALL, "seconds": 1.0} | own), {"constraint": FUNCTION, "seconds": POSITIVE}),
     # integrations that need no other library
-    "LoopSampler": (
-        lambda loop=lambda correct, seeds: None, n_steps=T: loops.LoopSampler(loop, n_steps),
-        {"loop": FUNCTION, "n_steps": STEPS},
-    ),
     "FlowSampler": (
         lambda **own: run_flow(**{"velocity": lambda x, t: -x, "n_steps": T, "event": (3,)} | own),
         {"velocity": FUNCTION, "n_steps": STEPS, "method": [*WORD, None], "arguments": WORD, "times": TIMES}
@@ -339,7 +335,8 @@ def _azula() -> dict[str, Row]:
 def _diffusers() -> dict[str, Row]:
     from diffusers import DDIMScheduler
 
-    from trimtab.integrations.diffusers import ProjectionCallback, pipeline_sampler, unwrap, wrap
+    from trimtab.integrations.diffusers import ProjectionCallback, unwrap, wrap
+    from trimtab_lab.pipelines import pipeline_sampler
 
     def wrapped(sample: Any = X, **own: Any) -> None:
         scheduler = wrap(**{"thing": DDIMScheduler(), "constraint": BALL, "schedule": tt.Periodic(2)} | own)
@@ -377,8 +374,8 @@ def _torchdiffeq() -> dict[str, Row]:
             | {"func": FUNCTION, "y0": STATE, "t": TIMES, "method": [*WORD, None], "rtol": LEVEL, "atol": LEVEL}
             | {"options": [{"step_size": 0.0}, {"step_size": "x"}, {"grid_constructor": 3}, "x", 3]},
         ),
-        "OdeSampler": (
-            lambda **own: run_sampler(flows.OdeSampler(**flow | own)),
+        "FlowSampler by torchdiffeq": (
+            lambda **own: run_sampler(flows.FlowSampler(**flow | own)),
             {"method": [*WORD, None], "rtol": LEVEL, "atol": LEVEL, "times": TIMES},
         ),
     }

@@ -43,7 +43,7 @@ def by_hand(constraint, schedule, **options):
 
 
 def by_loop(constraint, schedule, **options):
-    from trimtab.integrations.loops import LoopSampler
+    from trimtab_lab.loops import LoopSampler
 
     def loop(correct, seeds):
         x = torch.ones(len(seeds), 3)
@@ -56,7 +56,7 @@ def by_loop(constraint, schedule, **options):
 def by_flow(constraint, schedule, **options):
     from trimtab.integrations.flows import FlowSampler
 
-    flow = FlowSampler(velocity=drift, n_steps=T, event=(3,), method="heun")
+    flow = FlowSampler(velocity=drift, n_steps=T, event=(3,), method="heun2")
     return tt.rollout(flow, constraint, schedule, range(N), **options)
 
 

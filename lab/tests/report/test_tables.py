@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from study_runs import SWEPT, finished
-from trimtab.schedules.style import label_of, look_of
 from trimtab_lab.report import figures, write_report
 from trimtab_lab.report.figures import write_figures
 from trimtab_lab.report.page import examples
 from trimtab_lab.report.study_tables import Cell, Table, all_tables, diagnostics, final_samples, write_tables
+from trimtab_lab.report.style import label_of, look_of
 from trimtab_lab.studies.schedules import STUDY_SCHEDULES
 from trimtab_lab.studies.store import RunFiles
 from trimtab_lab.studies.summary import reported, write_summary

@@ -9,7 +9,7 @@ import torch
 import free
 import trimtab as tt
 from study_runs import SMALL, SWEPT, finished
-from trimtab.core.distributions import compare_samples
+from trimtab_lab.distributions import compare_samples
 from trimtab_lab.domains import domain
 from trimtab_lab.studies.config import CALIBRATION_SEED, REFERENCE_SEED
 from trimtab_lab.studies.rows import FIDELITY, SWEEP, read_rows

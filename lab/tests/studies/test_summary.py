@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from study_runs import SMALL, SWEPT, finished
-from trimtab.core.metrics import Summary
+from trimtab_lab.metrics import MeanError
 from trimtab_lab.studies.rows import COLUMNS, Rows, read_rows
 from trimtab_lab.studies.store import RunFiles
 from trimtab_lab.studies.summary import (
@@ -85,7 +85,7 @@ def test_degenerate_pairs_are_left_out_and_a_baseline_of_nothing_has_no_share():
     result = relative_improvement(torch.tensor([1.0, nan, 1.0]), torch.tensor([2.0, 2.0, nan]))
     assert (result.mean, result.n) == (0.5, 1)
     assert math.isnan(relative_improvement(torch.zeros(3), torch.zeros(3)).mean)
-    assert relative_improvement(torch.tensor([nan]), torch.tensor([1.0])) != Summary(0.0, 0.0, 1)
+    assert relative_improvement(torch.tensor([nan]), torch.tensor([1.0])) != MeanError(0.0, 0.0, 1)
 
 
 # ------------------------------------------------------------------ by hand

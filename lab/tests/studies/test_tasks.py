@@ -10,6 +10,7 @@ import free
 import trimtab as tt
 from trimtab.core import metrics
 from trimtab_lab.domains import domain
+from trimtab_lab.metrics import achieved_budget
 from trimtab_lab.studies.config import StudyError
 from trimtab_lab.studies.tasks import Task
 from trimtab_lab.studies.usercode import Source, version_of
@@ -42,7 +43,7 @@ def test_rows_are_the_metrics_of_the_rollouts(reference, direct):
     expected = {
         "path_error": metrics.path_error(run),
         "endpoint": metrics.endpoint_distance(run, stepwise, distance),
-        "achieved_budget": metrics.achieved_budget(run),
+        "achieved_budget": achieved_budget(run),
         "concentration": metrics.top_mass(run.defects),
     }
     assert [row["seed"] for row in rows] == list(SEEDS)

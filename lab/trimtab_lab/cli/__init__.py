@@ -1,11 +1,12 @@
 """The commands of the lab, which `trimtab` finds by an entry point."""
 
-from trimtab_lab.cli import advise, compare, reproduce, train
+from trimtab_lab.cli import advise, bench, compare, reproduce, train
 
 COMMANDS = {
     "advise": advise.ADVISE,
     "calibrate": advise.CALIBRATE,
     "compare": compare.COMMAND,
+    "bench": bench.COMMAND,
     "reproduce": reproduce.REPRODUCE,
     "report": reproduce.REPORT,
     "train": train.COMMAND,

@@ -75,9 +75,9 @@ def _add_advise(parser: argparse.ArgumentParser) -> None:
 
 
 def _advise(arguments: argparse.Namespace) -> int:
+    from trimtab.advice.figure import format_of
     from trimtab.advice.recommend import advise
     from trimtab.prices.price import load
-    from trimtab.schedules.style import format_of
 
     for file in (arguments.plot, arguments.save):
         if file is not None:

@@ -99,10 +99,9 @@ def source_from(arguments: argparse.Namespace, first: int, number: int) -> tuple
 
     Args:
         arguments: With the options of `add_source`.
-        first: Where its seeds start; if samples form groups, the next whole group.
+        first: Where its seeds start.
         number: How many seeds.
     """
-    from trimtab_lab.studies.batches import whole_groups
     from trimtab_lab.studies.probe import probe
     from trimtab_lab.studies.usercode import Source, domain_from, read_settings
 
@@ -114,7 +113,7 @@ def source_from(arguments: argparse.Namespace, first: int, number: int) -> tuple
     else:
         source = Source.built_in(arguments.domain, settings)
     domain = domain_from(source)
-    seeds = whole_groups(domain, first, number)
+    seeds = range(first, first + number)
     probe(domain, range(seeds.start, seeds.start + 3), whole=arguments.check)
     if arguments.check:
         print("checked: samples do not influence each other", file=sys.stderr)

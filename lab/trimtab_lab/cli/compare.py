@@ -46,7 +46,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from trimtab_lab.studies.config import CALIBRATION_SEED
-    from trimtab_lab.studies.probe import probe_side_by_side
     from trimtab_lab.studies.schedules import study_schedule
 
     for key in arguments.schedules:
@@ -55,7 +54,6 @@ def _run(arguments: argparse.Namespace) -> int:
         if not 0 <= budget <= 1 or round(budget, 2) != budget:
             raise ValueError(f"--budgets must be fractions of T from 0 to 1 with at most two digits: got {budget:g}")
     domain, source, calibration = source_from(arguments, CALIBRATION_SEED, arguments.calibration_seeds)
-    probe_side_by_side(domain, calibration[:1])
     study = _study(arguments, domain, source, calibration)
     directory: Path = arguments.out or Path("runs") / source.name
     factories = {source.name: source.factory} if source.factory else None
@@ -64,20 +62,16 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _study(arguments: argparse.Namespace, domain: Domain, source: Source, calibration: range) -> Study:
     from trimtab.calibration.collect import FEWEST
-    from trimtab_lab.studies.batches import n_deciders, seed_ranges
-    from trimtab_lab.studies.config import REFERENCE_SEED, Study
+    from trimtab_lab.studies.config import Study
     from trimtab_lab.studies.usercode import record_of
 
-    rollouts, units = len(calibration), n_deciders(domain.problem(calibration))
-    if units < FEWEST:
-        groups = "" if units == rollouts else f" in {units} groups"
+    if len(calibration) < FEWEST:
         raise ValueError(
-            f"{rollouts} calibration rollouts{groups} are too few: give --calibration-seeds for at least {FEWEST} of "
-            "those, better for 64"
+            f"{len(calibration)} calibration rollouts are too few: give --calibration-seeds of at least {FEWEST}, "
+            "better 64"
         )
     budgets = tuple(sorted({0.0, 1.0, *arguments.budgets}))
     between = [budget for budget in budgets if 0 < budget < 1] or [1.0]
-    seeds = seed_ranges(domain, calibration, arguments.seeds, REFERENCE_SEED, Study.block)
     return Study(
         "compare",
         domains=(source.name,),
@@ -88,7 +82,7 @@ def _study(arguments: argparse.Namespace, domain: Domain, source: Source, calibr
         table_budget=min(between, key=lambda budget: abs(budget - 0.25)),
         example_seeds=min(2, arguments.seeds),
         kappa_domains=(),
-        samplers={source.name: record_of(source) | seeds},
+        samplers={source.name: record_of(source)},
         closing="paid",
     )
 
@@ -110,7 +104,7 @@ MEASURES = {
 
 def table_of(summary: dict[str, Any]) -> str:
     """Return final samples and path error of every schedule at every budget, as plain text."""
-    from trimtab.schedules.style import label_of
+    from trimtab_lab.report.style import label_of
 
     lines = []
     for name, content in summary["domains"].items():

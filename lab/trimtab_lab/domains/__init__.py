@@ -20,6 +20,7 @@ from trimtab_lab.domains.base import Domain, Problem, View
 __all__ = [
     "DOMAINS",
     "FLOWS",
+    "SPHERES",
     "SYNTHETIC",
     "VARIANTS",
     "Domain",
@@ -40,7 +41,13 @@ VARIANTS = {
 }
 """The endings of the names of synthetic domains that flow, as in `so3-flow`, and their meanings."""
 
-FLOWS = tuple(f"{name}-{variant}" for variant in VARIANTS for name in SYNTHETIC)
+SPHERES = {"sphere": "at a speed that grows in proportion to time, with the position on the unit sphere"}
+"""The ending of the names of the two domains of poses whose position is constrained too, and its meaning."""
+
+FLOWS = (
+    *(f"{name}-{variant}" for variant in VARIANTS for name in SYNTHETIC),
+    *(f"{name}-{variant}" for variant in SPHERES for name in ("se3", "se3-lever")),
+)
 """The names of the synthetic domains with flow dynamics."""
 
 _MODULES = {
@@ -78,7 +85,7 @@ def domain(name: str, **settings: Any) -> Domain:
             raise ValueError(f"{name} has dynamics='flow': got dynamics={dynamics!r}; use {base!r} for other dynamics")
         made = domain(base, **_variant_settings(base, variant) | settings)
         view = replace(made.looks, label=f"{made.looks.label} {variant}")
-        return replace(made, name=name, summary=f"{made.summary}, {VARIANTS[variant]}", view=view)
+        return replace(made, name=name, summary=f"{made.summary}, {(VARIANTS | SPHERES)[variant]}", view=view)
     module = import_module(DOMAINS[name])
     if not hasattr(module, "SAMPLERS"):
         _check_names(name, settings, [*inspect.signature(module.make).parameters])
@@ -98,8 +105,8 @@ def base_of(name: str) -> str:
         >>> base_of("se3-lever-replica"), base_of("se3-lever")
         ('se3-lever', 'se3-lever')
     """
-    base, _, variant = check_type(name, str, "the name of a domain").rpartition("-")
-    return base if base in SYNTHETIC and variant in VARIANTS else name
+    base, _, _ = check_type(name, str, "the name of a domain").rpartition("-")
+    return base if name in FLOWS else name
 
 
 def dynamics_of(name: str) -> str | None:
@@ -125,13 +132,17 @@ def _check_names(name: str, settings: dict[str, Any], known: list[str]) -> None:
 
 
 def _variant_settings(base: str, variant: str) -> dict[str, Any]:
-    settings = {"flow": {}, "ramp": {"ramp": 1.0}, "replica": _replica()[base]}[variant]
+    ramp = {"ramp": 1.0}
+    settings = {"flow": {}, "ramp": ramp, "replica": _replica()[base], "sphere": ramp | {"radius": 1.0}}[variant]
     return {"dynamics": "flow"} | settings
 
 
 @cache
 def _replica() -> dict[str, dict[str, Any]]:
-    """Read the settings fitted to the paper's tables: 59 numbers for 54, which shows only that such dynamics exist."""
+    """Read the settings fitted to the paper's tables: 59 numbers for 54, which shows only that such dynamics exist.
+
+    `docs/fit_replica.py` says how those of `se3` were chosen.
+    """
     fitted: dict[str, dict[str, Any]] = json.loads(
         resources.files(__name__).joinpath("replica.json").read_text("utf-8")
     )

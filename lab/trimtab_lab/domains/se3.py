@@ -1,8 +1,10 @@
-"""Poses on a viewing sphere: `se3`, and `se3-lever`, where errors of the rotation displace the position.
+"""Poses: `se3`, and `se3-lever`, where errors of the rotation displace the position.
 
-States are matrices [A | p], (n, 3, 4). The constraint is that A is a rotation and that p lies on the unit sphere.
-Rotation and position drive each other at every step, on the set or off it, so an error of one becomes an error of the
-other: a strained A carries p along the wrong way, and a p off the sphere turns A at the wrong rate.
+States are matrices [A | p], (n, 3, 4). The constraint is that A is a rotation. In the flows the position is free, as
+in the paper, whose projection leaves the translation unchanged "unless the domain-specific constraint requires" more.
+In the chains, and in the flows `se3-sphere` and `se3-lever-sphere`, p must lie on the unit sphere too. There rotation
+and position drive each other, so that an error of one becomes an error of the other: a strained A carries p along the
+wrong way, and a p off the sphere turns A at the wrong rate.
 """
 
 from __future__ import annotations
@@ -89,7 +91,14 @@ class LeverChain(PoseChain):
 
 @dataclass(frozen=True)
 class PoseFlow(RotationFlow):
-    """A body on a sphere that turns about its own axis e₃ and about its position, which turns about the body's axis e₁.
+    """A body that turns about its own axis e₃ and carries its position along A e₁.
+
+        A' = A + speed A hat(e₃ + c Aᵀe₁) + …,    p' = p + arm speed A e₁
+
+    The position is free: it starts at the origin, no projection changes it, and it does not act on the rotation. It
+    keeps what errors of the rotation have done to it.
+
+    On a sphere the two drive each other:
 
         A' = A + speed A hat(e₃ + c Aᵀp) + …,    p' = p + arm speed (A e₁) × p + kappa (way back to the sphere) + …
 
@@ -97,15 +106,14 @@ class PoseFlow(RotationFlow):
     axis, and a p off the sphere turns A too far.
 
     Attributes:
-        arm: How fast the position turns while the body turns by one radian about its own axis.
-        radius: The radius of the sphere. With 0 the position is free: it starts at the origin, is carried along A e₁,
-            and does not act on the rotation, which turns about the fixed axis e₁ as in `so3`. The replicas have 0.
+        arm: How far the position moves while the body turns by one radian about its own axis.
+        radius: The radius of the sphere that the position must lie on; 0 leaves it free.
     """
 
-    summary: ClassVar[str] = "a body on a sphere that turns about its position, and its position about the body"
+    summary: ClassVar[str] = "a body that turns about two axes and carries its position along"
 
     arm: float = 2.0
-    radius: float = 1.0
+    radius: float = 0.0
 
     def start(self, noise: Noise) -> Tensor:
         """Draw a rotation as in `so3`, with the position at `radius` along its third axis, (n, 3, 4)."""

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trimtab.schedules.style import COLUMN, FORMATS, PAGE, figure_style, label_of, look_of
 from trimtab_lab.domains import base_of, dynamics_of
 from trimtab_lab.obstacles.geometry import Obstacles, gaps
 from trimtab_lab.report.page import traces_of
-from trimtab_lab.report.study_tables import budget_symbol, domain_label, in_iterations
+from trimtab_lab.report.study_tables import domain_label
+from trimtab_lab.report.style import COLUMN, FORMATS, PAGE, figure_style, label_of, look_of
 from trimtab_lab.studies.config import Study
 from trimtab_lab.studies.store import RunFiles
 from trimtab_lab.studies.summary import reported, reported_beside
@@ -39,7 +39,7 @@ _VOLATILE = ("terrain-ridge", "so3-impulse")  # defects are concentrated in a fe
 _SMOOTH = ("terrain-dome", "terrain", "so3")  # on the dome all steps make the same defect
 _COLLISION = "#E3120B"
 _TOLERANCE = 1e-3  # penetration below this is the solver's own
-_METHODS = ("adaptive:dp", "adaptive:paper")  # budgets of their own, as the one trajectory drawn has
+_METHODS = ("adaptive:paper", "adaptive:dp")  # budgets of their own, as the one trajectory drawn has
 
 
 def write_figures(files: RunFiles, summary: Summary) -> list[Path]:
@@ -56,8 +56,9 @@ def write_figures(files: RunFiles, summary: Summary) -> list[Path]:
             add(f"{metric}{ending}", frontier, summary, metric, label, names)
     if study.example_seeds:
         volatile, smooth = _first(study, _VOLATILE), _first(study, _SMOOTH)
-        if volatile and facts[volatile]["surface"]:
-            add("title", title, facts[volatile]["surface"], traces_of(files, study, volatile), study)
+        drifted = _drifted(study, facts, {name: traces_of(files, study, name) for name in _ridges(study)})
+        if drifted is not None:
+            add("title", title, *drifted, study)
         if volatile:
             kept = {name: traces_of(files, study, name) for name in (volatile, smooth) if name}
             add("regime", regime, summary, kept, study)
@@ -101,11 +102,41 @@ def _first(study: Study, bases: Sequence[str]) -> str | None:
     return next((name for base in bases for name in study.domains if base_of(name) == base), None)
 
 
-def _method(study: Study) -> str:
-    """Return the schedule that examples show: trimtab's default, the paper's, any other, or periodic."""
+def _methods(study: Study) -> list[str]:
+    """Return the schedules that examples show: the paper's rule and the dynamic program; without them one other."""
     others = [key for key in study.schedules if key not in ("terminal", "stepwise", "periodic")]
-    known = [key for key in _METHODS if key in others] or others or ["periodic"]
-    return known[0]
+    return [key for key in _METHODS if key in others] or others[-1:] or ["periodic"]
+
+
+def _ridges(study: Study) -> list[str]:
+    return [name for name in study.domains if base_of(name) == "terrain-ridge"]
+
+
+def _drifted(
+    study: Study, facts: Mapping[str, Any], kept: Mapping[str, Traces]
+) -> tuple[str, Mapping[str, Any], Traces, int] | None:
+    """Return the example rollout on ridged terrain that leaves the ground farthest if it is left alone.
+
+    Of the domains with examples of every schedule that is drawn, and of the rollouts that stay on the map.
+
+    Returns:
+        The label of its domain, the surface, the domain's examples, and which of their seeds it is.
+    """
+    drawn = [(key, study.table_budget) for key in _methods(study)]
+    left: dict[tuple[str, int], float] = {}
+    for name, traces in kept.items():
+        ground = facts[name]["surface"]
+        if not ground or not all(which in traces for which in drawn):
+            continue
+        edge = torch.tensor([max(ground["x"]), max(ground["y"])])
+        paths = torch.stack([traces["terminal", 0.0].path, traces["stepwise", 1.0].path])[..., :2]
+        inside = (paths.abs() <= edge).all(dim=-1).all(dim=0).all(dim=0)
+        far = traces["terminal", 0.0].defects.amax(dim=0)
+        left |= {(name, i): float(far[i]) for i in inside.nonzero().flatten().tolist()}
+    if not left:
+        return None
+    name, i = max(left, key=lambda key: left[key])
+    return facts[name]["label"], facts[name]["surface"], kept[name], i
 
 
 # ------------------------------------------------------------------ the cost-accuracy frontier
@@ -130,7 +161,7 @@ def frontier(plt: Any, summary: Summary, metric: str, label: str, names: Sequenc
     for axis in axes.flat[len(domains) :]:
         axis.set_axis_off()
     for axis in axes[-1]:
-        axis.set_xlabel(f"budget, {budget_symbol(summary)}" if in_iterations(summary) else "budget B/T")
+        axis.set_xlabel("budget B/T")
     for line in axes:
         line[0].set_ylabel(label)
         line[0].set_xticks([0, 0.25, 0.5, 0.75, 1])
@@ -191,33 +222,47 @@ def _curve(axis: Any, key: str, by_budget: Mapping[str, Any], metric: str) -> No
 # ------------------------------------------------------------------ the title figure
 
 
-def title(plt: Any, ground: Mapping[str, Any], traces: Traces, study: Study) -> Any:
-    """Draw one seed's path over the terrain under terminal, stepwise and adaptive correction."""
-    shown = [("terminal", 0.0), ("stepwise", 1.0), (_method(study), study.table_budget)]
-    paths = {which: traces[which].path[:, 0].numpy() for which in shown}
+def title(plt: Any, label: str, ground: Mapping[str, Any], traces: Traces, seed: int, study: Study) -> Any:
+    """Draw one seed's path over the terrain, and its height above the ground, by terminal, stepwise and both rules."""
+    shown = [("terminal", 0.0), ("stepwise", 1.0), *((key, study.table_budget) for key in _methods(study))]
+    paths = {which: traces[which].path[:, seed].numpy() for which in shown}
     low, high = np.vstack(list(paths.values())).min(axis=0), np.vstack(list(paths.values())).max(axis=0)
-    figure = plt.figure(figsize=(PAGE, 1.8))
+    wide, top = 1 / len(shown), float(traces["terminal", 0.0].defects[:, seed].max())
+    figure = plt.figure(figsize=(PAGE, 2.6))
     for i, which in enumerate(shown):
-        # larger than its third of the page: a 3-D drawing never fills its axes
-        axis = figure.add_axes((i / 3 - 0.07, -0.25, 0.47, 1.45), projection="3d", computed_zorder=False)
+        path, projected = paths[which], traces[which].projected[:, seed].numpy()
+        look, count = look_of(which[0]), int(projected.sum())
+        # larger than its part of the page: a 3-D drawing never fills its axes
+        axis = figure.add_axes((i * wide - 0.06, 0.28, wide + 0.12, 0.72), projection="3d", computed_zorder=False)
         axis.patch.set_alpha(0)
         _draw_surface(axis, ground, low, high)
-        path, projected = paths[which], traces[which].projected[:, 0].numpy()
-        look = look_of(which[0])
         if which[0] != "stepwise":
             axis.plot(*paths["stepwise", 1.0].T, color="#000000", lw=0.8, ls=(0, (2, 1.5)), zorder=3)
-            _dots(axis, path[1:][projected], 8, look.colour, "o", "white", 5)
+            _dots(axis, path[1:][projected], 7, look.colour, "o", "white", 5)
         axis.plot(*path.T, color=look.colour, lw=1.4, zorder=4)
         _dots(axis, path[:1], 18, "white", "o", look.colour, 6)
         _dots(axis, path[-1:], 26, look.colour, "X", "white", 6)
-        axis.view_init(elev=36, azim=-72)
-        axis.set_box_aspect((1.7, 1.0, 0.5), zoom=1.02)
+        axis.view_init(elev=24, azim=-80)
+        axis.set_box_aspect((1.7, 1.0, 0.8), zoom=1.15)
         axis.set_axis_off()
-        count = int(projected.sum())
-        words = f"{label_of(which[0])}: {count or 'only the closing'} projection{'s' * (count > 1)}"
-        figure.text((i + 0.5) / 3, 0.93, words, ha="center", fontsize=8.5)
-    words = "○ start   $\\times$ end   • projection   dashed: the stepwise path"
-    figure.text(0.5, 0.02, words, ha="center", fontsize=7, color="#444444")
+        words = f"{label_of(which[0])}\n{count or 'only the closing'} projection{'s' * (count > 1)}"
+        figure.text((i + 0.5) * wide, 0.9, words, ha="center", fontsize=8)
+        above = figure.add_axes((i * wide + (0.05 if i == 0 else 0.02), 0.2, wide - (0.06 if i == 0 else 0.03), 0.2))
+        kept = np.where(projected, 0.0, traces[which].defects[:, seed].numpy())
+        steps = np.arange(1, len(kept) + 1)
+        above.fill_between(steps, kept, color=look.colour, lw=0, alpha=0.85, step="mid")
+        above.vlines(steps[projected], -0.16 * top, -0.05 * top, color=look.colour, lw=0.7)
+        above.set(
+            xlim=(0, len(kept) + 1), ylim=(-0.2 * top, 1.05 * top), xticks=[1, len(kept)], yticks=[0, round(top, 2)]
+        )
+        above.grid(False)
+        if i:
+            above.set_yticklabels([])
+    figure.text(0.0, 0.42, "height off the ground", ha="left", fontsize=7, color="#444444")
+    words = (
+        f"{label}, seed {int(traces['terminal', 0.0].seeds[seed])}   ○ start   $\\times$ end   • or tick: projection   "
+    )
+    figure.text(0.5, 0.02, words + "dashed: the stepwise path   below: step", ha="center", fontsize=7, color="#444444")
     return figure
 
 
@@ -245,7 +290,7 @@ def _dots(axis: Any, at: NDArray[Any], size: float, colour: str, marker: str, ed
 
 def regime(plt: Any, summary: Summary, examples: Mapping[str, Traces], study: Study) -> Any:
     """Draw state error over time with projection ticks: a domain with concentrated defects, and one with even ones."""
-    keys = [("terminal", 0.0), *((key, study.table_budget) for key in dict.fromkeys(("periodic", _method(study))))]
+    keys = [("terminal", 0.0), *((key, study.table_budget) for key in dict.fromkeys(("periodic", *_methods(study))))]
     figure, axes = plt.subplots(
         2, len(examples), figsize=(PAGE * len(examples) / 2, 2.6), squeeze=False, sharex="col",
         gridspec_kw={"height_ratios": (4, 1), "hspace": 0.08, "wspace": 0.12},

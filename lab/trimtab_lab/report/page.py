@@ -19,10 +19,10 @@ import numpy as np
 from torch import Tensor
 
 from trimtab._version import __version__
-from trimtab.schedules.style import label_of, look_of
 from trimtab_lab.domains import base_of, dynamics_of
 from trimtab_lab.files import read_json
 from trimtab_lab.report.study_tables import agreement, projected_diffusion
+from trimtab_lab.report.style import label_of, look_of
 from trimtab_lab.studies.config import Study, budget_name
 from trimtab_lab.studies.rows import Rows, read_rows
 from trimtab_lab.studies.schedules import STUDY_SCHEDULES
@@ -49,6 +49,7 @@ _METRICS = {
     "endpoint": ("endpoint distance", "Distance of the final state to that of the stepwise rollout of the same seed."),
     "path_error": ("path error", "The defects of the states kept, summed over the path."),
     "achieved_budget": ("achieved budget", "The share of steps that were projected, without the closing projection."),
+    "iterations": ("solver iterations", "Iterations of the solver for one sample, the closing projection included."),
 }
 
 
@@ -60,9 +61,6 @@ def examples(files: RunFiles, summary: dict[str, Any]) -> dict[str, Any]:
     study = Study.from_summary(summary)
     facts = read_about(files, study.domains)
     metrics = dict(_METRICS)
-    if study.unit == "iteration":
-        text = "Iterations as a share of those of full projection on the same samples, without the closing ones."
-        metrics["achieved_budget"] = ("achieved budget", text)
     if study.closing == "paid":
         text = "The share of steps that were projected, the closing projection included."
         metrics["achieved_budget"] = ("achieved budget", text)
@@ -76,7 +74,7 @@ def examples(files: RunFiles, summary: dict[str, Any]) -> dict[str, Any]:
         "budgets": [budget_name(budget) for budget in study.budgets],
         "schedules": [
             {"key": key, "label": label_of(key), "colour": look_of(key).colour, "summary": STUDY_SCHEDULES[key].summary}
-            for key in study.schedules
+            for key in study.all_schedules
         ],
         "metrics": [{"key": key, "label": label, "summary": text} for key, (label, text) in metrics.items()],
         "open": _opening(study),
@@ -88,17 +86,18 @@ def examples(files: RunFiles, summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def _opening(study: Study) -> dict[str, str]:
-    """Return what the page shows first: the paper's rule where defects are concentrated, if the study has both."""
-    domains = [name for name in study.domains if base_of(name) == "so3-impulse"]
+    """Return what the page shows first: the first domain, and there the paper's rule if the study is the paper's."""
     schedule = {"schedule": "adaptive:paper"} if "trimtab" in study.schedules else {}
-    return ({"domain": domains[0]} if domains and study.preset == "main" else {}) | schedule
+    return {"domain": study.domains[0]} | schedule
 
 
 _FIGURES = {
-    "title": "Figure 1. One seed's path over the ridged terrain: projected at the end only, after every step, and on "
-    "schedule with a quarter of the projections.",
-    "regime": "Figure 2. Distance to the stepwise path of one seed, and when each schedule projects: where defects are "
-    "concentrated in time (left), and on a round hill, where every step makes the same defect (right).",
+    "title": "Figure 1. One path over the ridged terrain: projected at the end only, after every step, and with a "
+    "quarter of the projections by the paper's rule and by the dynamic program. Of the example rollouts of this run on "
+    "ridges it is the one that leaves the terrain farthest if it is left alone.",
+    "regime": "Figure 2. Distance to the stepwise path of one seed, and when each schedule projects, the paper's rule "
+    "and the dynamic program among them: where defects are concentrated in time (left), and on a round hill, where "
+    "every step makes the same defect (right).",
     "nepe-ramp": "Figure 3. NEPE against the budget; diamonds are the paper's numbers. Dynamics: ramp.",
     "nepe-replica": "Figure 3 with dynamics that were fitted to the paper's numbers (replica).",
     "nepe-pdm": "Figure 4. Projected diffusion for trajectories, with the shipped model: NEPE against the budget.",
@@ -190,9 +189,6 @@ def _example(trace: Trace, i: int, rows: Rows) -> dict[str, Any]:
         "state_error": _four_digits(trace.state_error[:, i]),
         "path": [_four_digits(point) for point in trace.path[:, i]],
     }
-    if trace.iterations is not None and trace.residuals is not None:
-        example["iterations"] = trace.iterations[:, i][trace.projected[:, i]].tolist()
-        example["residuals"] = _four_digits(trace.residuals[:, i])
     return example | {metric: _four_digits(row.tensor(metric))[0] for metric in ("nepe", "path_error", "endpoint")}
 
 
@@ -268,7 +264,7 @@ def _packed_domain(domain: Mapping[str, Any], keep: int, stride: int, table: str
 
 def _packed_example(example: Mapping[str, Any]) -> dict[str, Any]:
     packed = dict(example)
-    for name in ("defects", "state_error", "residuals"):
+    for name in ("defects", "state_error"):
         if example.get(name) is not None:
             packed[name] = _pack(example[name])
     if example.get("path"):

@@ -7,20 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trimtab.schedules.style import label_of
 from trimtab_lab.domains import base_of, dynamics_of
 from trimtab_lab.report.formats import Cell, Table
+from trimtab_lab.report.style import label_of
 from trimtab_lab.studies.config import budget_name
 from trimtab_lab.studies.store import RunFiles
 from trimtab_lab.studies.summary import reported, reported_beside
 
-__all__ = ["agreement", "all_tables", "budget_symbol", "domain_label", "final_samples", "in_iterations", "write_tables"]
+__all__ = ["agreement", "all_tables", "domain_label", "final_samples", "write_tables"]
 
 Summary = Mapping[str, Any]
 Row = list[str | int | Cell]
 
 _LEVEL = 0.05
 _DYNAMICS = {"langevin": "Langevin", "flow": "constant speed", "ramp": "ramp", "replica": "replica"}
+_DYNAMICS |= {"sphere": "ramp, on a sphere"}
 
 
 def write_tables(files: RunFiles, summary: Summary) -> list[Path]:
@@ -45,21 +46,6 @@ def all_tables(summary: Summary) -> list[Table]:
 # ------------------------------------------------------------------ labels
 
 
-def in_iterations(summary: Summary) -> bool:
-    """Return whether the budgets of a run count iterations."""
-    return bool(summary["config"].get("unit") == "iteration")
-
-
-def budget_symbol(summary: Summary) -> str:
-    """Return the symbol of a budget in tables and figures.
-
-    Example:
-        >>> budget_symbol({"config": {}}), budget_symbol({"config": {"unit": "iteration"}})
-        ('B/T', 'share of full iterations')
-    """
-    return "share of full iterations" if in_iterations(summary) else "B/T"
-
-
 def domain_label(summary: Summary, domain: str) -> str:
     """Return a domain's label in tables and figures."""
     return str(summary["domains"].get(domain, {}).get("label", domain))
@@ -76,15 +62,6 @@ def _table_budget(summary: Summary) -> str:
 def _compared_keys(summary: Summary) -> list[str]:
     """Return the schedules that are compared with periodic on any domain."""
     return list(dict.fromkeys(key for content in summary["domains"].values() for key in content["win_rate"]))
-
-
-def _group_notes(summary: Summary) -> list[str]:
-    return [
-        f"{domain_label(summary, name)}: samples are decided on together; its numbers are over {content['groups']} "
-        "groups, each by the mean of its samples."
-        for name, content in summary["domains"].items()
-        if "groups" in content
-    ]
 
 
 def _sources(summary: Summary, key: str | None = None) -> dict[str, dict[str, str]]:
@@ -151,31 +128,45 @@ def _ends(value: Mapping[str, Any]) -> tuple[float, float] | None:
     return value["mean"] - 2 * value["se"], value["mean"] + 2 * value["se"]
 
 
+TOO_WIDE = "undecided (the paper's interval is too wide)"
+FEW_DECIDE = "undecided (a few samples decide the mean here)"
+NO_SIGN = "undecided (the interval here holds 0)"
+
+
 def verdict(here: Mapping[str, Any], paper: Sequence[float | None]) -> str:
     """Compare an improvement with the paper's, by 95% intervals (the paper's: ± 2 standard errors).
+
+    A number whose interval holds 0 has no sign, so that nothing agrees with it but by chance.
 
     Example:
         >>> verdict({"mean": 0.3, "low": 0.2, "high": 0.4}, [0.38, 0.04])
         'agrees'
         >>> verdict({"mean": 0.1, "low": 0.05, "high": 0.2}, [0.38, 0.04])
         'same sign, smaller here'
+        >>> verdict({"mean": 0.6, "low": 0.5, "high": 0.7}, [-0.06, 0.34])
+        "undecided (the paper's interval is too wide)"
         >>> verdict({"mean": 0.1, "low": None, "high": None}, [0.38, 0.04])
-        'undecided'
+        'undecided (a few samples decide the mean here)'
     """
     ours = _ends(here)
-    if ours is None or paper[0] is None:
+    if paper[0] is None:
         return "undecided"
     theirs = (paper[0] - 2 * (paper[1] or 0.0), paper[0] + 2 * (paper[1] or 0.0))
+    if theirs[0] <= 0 <= theirs[1]:
+        return TOO_WIDE
+    if ours is None:
+        return FEW_DECIDE
+    if ours[0] <= 0 <= ours[1]:
+        return NO_SIGN
     if ours[0] <= theirs[1] and theirs[0] <= ours[1]:
         return "agrees"
-    if (ours[0] > 0 and theirs[0] > 0) or (ours[1] < 0 and theirs[1] < 0):
-        return f"same sign, {'larger' if abs(here['mean']) > abs(paper[0]) else 'smaller'} here"
-    if ours[0] > 0 > theirs[1] or ours[1] < 0 < theirs[0]:
+    if (ours[0] > 0) != (theirs[0] > 0):
         return "opposite sign"
-    return "undecided"
+    return f"same sign, {'larger' if abs(here['mean']) > abs(paper[0]) else 'smaller'} here"
 
 
-_VERDICTS = ("agrees", "same sign, larger here", "same sign, smaller here", "opposite sign", "undecided")
+_VERDICTS = ("agrees", "same sign, larger here", "same sign, smaller here", "opposite sign")
+_VERDICTS += (TOO_WIDE, NO_SIGN, FEW_DECIDE, "undecided")
 _METRIC_NAMES = {"nepe": "NEPE", "endpoint": "endpoint"}
 
 
@@ -207,15 +198,17 @@ def agreement(summary: Summary) -> list[Table]:
     head = "here" if first == "here" else f"here, {first}"
     columns = ["Δ of", "Domain", "paper", head, "verdict", *(_OTHERS.get(source, source) for source in others)]
     notes = [
-        f"Δ is 1 - mean(paper's rule) / mean(periodic) at {budget_symbol(summary)} = {budget}, positive if the paper's "
+        f"Δ is 1 - mean(paper's rule) / mean(periodic) at B/T = {budget}, positive if the paper's "
         "rule is better; in brackets its 95% interval, or 'undecided' if a few samples decide the mean. The paper: ± "
         "its standard error.",
-        "Verdict: 'agrees' if the two 95% intervals overlap; 'same sign' or 'opposite sign' if they do not and both "
-        "exclude 0; 'undecided' otherwise.",
+        "Verdict, by the two 95% intervals: 'undecided' if one of them holds 0, since a number without a sign agrees "
+        "with others by chance alone, or if none can be given; else 'agrees' if they overlap, and 'same sign' or "
+        "'opposite sign' if they do not.",
         f"{sum(counts.values())} comparisons: "
         + "; ".join(f"{word} {counts[word]}" for word in _VERDICTS if word in counts)
         + ".",
         *_speed_note(summary, groups, key, budget),
+        *_sphere_note(summary, groups, key, budget),
     ]
     return [Table("agreement", "Does the paper's result come out?", columns, rows, notes)]
 
@@ -240,6 +233,21 @@ def _speed_note(summary: Summary, groups: Mapping[str, Mapping[str, str]], key: 
     return []
 
 
+def _sphere_note(summary: Summary, groups: Mapping[str, Mapping[str, str]], key: str, budget: str) -> list[str]:
+    """Return a sentence on poses whose position is held to a sphere, if the run has any."""
+    said = []
+    for label, group in groups.items():
+        if "ramp, on a sphere" in group:
+            gains = summary["domains"][group["ramp, on a sphere"]]["improvement"][key][budget]
+            said.append(f"{label} " + " and ".join(f"{_gain(gains[m])} in {n}" for m, n in _METRIC_NAMES.items()))
+    if not said:
+        return []
+    return [
+        "As in the paper, the projection of SE(3) and SE(3)-Lever leaves the translation as it is. If the position is "
+        f"held to a sphere too, the rule gains: {'; '.join(said)}."
+    ]
+
+
 # ------------------------------------------------------------------ tables 1 and 3
 
 
@@ -254,7 +262,7 @@ def _paper(summary: Summary, table: str, domain: str) -> dict[str, Any] | None:
 def fixed_budget(summary: Summary, key: str, name: str) -> Table:
     """Return table 1: endpoint distance and NEPE at the table's budget, periodic against one schedule."""
     budget = _table_budget(summary)
-    label, at = label_of(key), f"{budget_symbol(summary)} = {budget}"
+    label, at = label_of(key), f"B/T = {budget}"
     compares = _is_in_paper(summary, key, "table1") and budget == reported()["table_budget"]
     rows: list[Row] = []
     for row_label, sources in _sources(summary, key).items():
@@ -274,7 +282,7 @@ def fixed_budget(summary: Summary, key: str, name: str) -> Table:
             "The paper leaves its update rules open, so its absolute numbers are of other samplers; what can be "
             "compared is which schedule is ahead, and by how much."
         )
-    return Table(name, f"Periodic and {label} correction at {at}", columns, rows, [*notes, *_group_notes(summary)])
+    return Table(name, f"Periodic and {label} correction at {at}", columns, rows, notes)
 
 
 def _six(content: Mapping[str, Any], key: str, budget: str) -> list[Cell]:
@@ -309,30 +317,33 @@ def win_rates(summary: Summary, key: str, name: str) -> Table:
     """Return table 3: how often a schedule beats periodic over all pairs."""
     label, fewer = label_of(key), summary["config"].get("exceptions", {})
     compares = _is_in_paper(summary, key, "win_rates")
+    budgets = summary["config"]["budgets"]
+    most = sum(0 < budget < 1 for budget in budgets) / len(budgets)
     rows: list[Row] = []
     for row_label, sources in _sources(summary, key).items():
         for source, domain in sources.items():
             wins = summary["domains"][domain]["win_rate"][key]
             ours = {part: _pair(wins[part]) for part in ("endpoint", "pathwise")}
             ours |= {"median_improvement": wins["median_improvement"], "n": wins["pathwise"]["n"]}
-            rows += [] if "budgets" in fewer.get(domain, {}) else [[row_label, source, *_four(ours)]]
+            if "budgets" not in fewer.get(domain, {}):
+                rows.append([row_label, source, *_four(ours), Cell(most, kind="percent")])
         paper = _paper(summary, "win_rates", next(iter(sources.values()))) if compares else None
-        rows += [[row_label, "paper", *_four(paper)]] if paper else []
-    budgets = summary["config"]["budgets"]
-    most = sum(0 < budget < 1 for budget in budgets) / len(budgets)
+        if paper:
+            theirs = (reported()["budgets"] - 2) / reported()["budgets"]
+            rows.append([row_label, "paper", *_four(paper), Cell(theirs, kind="percent")])
     notes = [
         f"Share of pairs (budget and seed) in which {label} is strictly below periodic, ± standard error over seeds"
         + (" (the paper's is binomial, over pairs)" if compares else "")
         + "; the median is of (periodic - schedule) / periodic in NEPE. Bold is above one half.",
-        f"At budgets 0 and 1 the two coincide and a tie is no win: {most:.1%} is the highest rate possible here.",
-        *_group_notes(summary),
+        f"At budgets 0 and 1 the two coincide and a tie is no win: with the {len(budgets)} budgets of these rows "
+        f"{most:.1%} is the highest rate possible.",
     ]
     if compares and len(budgets) != reported()["budgets"]:
         notes.append(
             f"The paper's rates are over {reported()['budgets']} budgets, these over {len(budgets)}: they cannot be "
             "compared."
         )
-    columns = ["Domain", "Source", "Endpoint win", "Pathwise win", "Median Δ NEPE", "N"]
+    columns = ["Domain", "Source", "Endpoint win", "Pathwise win", "Median Δ NEPE", "N", "highest possible"]
     return Table(name, f"How often {label} beats periodic", columns, rows, notes)
 
 
@@ -356,14 +367,18 @@ def projected_diffusion(summary: Summary) -> list[Table]:
     paper = {} if _closing_is_paid(summary) else reported()["table2"]["schedules"]
     unknown = {"mean": None, "se": None}
     for key, at in _at_table_budget(summary, "pdm").items():
+        numbers = content["schedules"][key][at]
         gain = content["improvement"].get(key, {}).get(at, {}).get("nepe", unknown)
-        rows.append([label_of(key), "here", at, *_three(_pair(content["schedules"][key][at]["nepe"]), _gain(gain))])
+        work = _value(numbers.get("iterations", unknown))
+        rows.append([label_of(key), "here", at, *_three(_pair(numbers["nepe"]), _gain(gain)), work])
         if key in paper and at in ("0.00", "1.00", reported()["table_budget"]):
             better = _paper_gain(paper[key]["improvement"])
-            rows.append([label_of(key), "paper", at, *_three(paper[key]["nepe"], better)])
+            rows.append([label_of(key), "paper", at, *_three(paper[key]["nepe"], better), Cell(None)])
     notes = [
         "Stepwise correction is PDM as published: NEPE 0, all of the benefit, all of the cost. Terminal correction is "
-        "NEPE 1. Benefit recovered is 1 - NEPE; ± is the standard error over seeds."
+        "NEPE 1. Benefit recovered is 1 - NEPE; ± is the standard error over seeds. Iterations are those of the solver "
+        "for one sample, the closing projection included.",
+        *_timing_or_state(summary),
     ]
     if paper:
         notes.append(
@@ -371,8 +386,28 @@ def projected_diffusion(summary: Summary) -> list[Table]:
             "can be compared is which schedule is ahead, and by how much."
         )
     title = f"Projected diffusion: what is kept of stepwise correction at B/T = {_table_budget(summary)}"
-    columns = ["Schedule", "Source", "cost B/T", "NEPE", "benefit recovered", "improvement over periodic"]
+    columns = ["Schedule", "Source", "cost B/T", "NEPE", "benefit recovered", "improvement over periodic", "iterations"]
     return [Table("table2", title, columns, rows, notes)]
+
+
+_FIXED_TIMES = ("first", "window", "planned")
+
+
+def _timing_or_state(summary: Summary) -> list[str]:
+    """Return a sentence on projected diffusion: the paper's rule against fixed times, which look at no defect."""
+    budget, schedules = _table_budget(summary), summary["domains"]["pdm"]["schedules"]
+    if not all(budget in schedules.get(key, {}) for key in ("adaptive:paper", *_FIXED_TIMES)):
+        return []
+    nepe = {key: schedules[key][budget]["nepe"] for key in ("periodic", "adaptive:paper", *_FIXED_TIMES)}
+    best = min(_FIXED_TIMES, key=lambda key: nepe[key]["mean"])
+    apart = nepe[best]["mean"] - nepe["adaptive:paper"]["mean"]
+    whole = nepe["periodic"]["mean"] - nepe["adaptive:paper"]["mean"]
+    share = Cell(1 - apart / whole, kind="percent")
+    return [
+        f"Of what the paper's rule gains over periodic in NEPE, {share} is also gained by {label_of(best)}, whose "
+        "times are the same for all samples and which looks at no defect: "
+        + ("timing wins here, not state." if apart < 0.2 * whole else "the rest is what looking at the state adds.")
+    ]
 
 
 def _three(nepe: Sequence[float | None], gain: Cell) -> list[Cell]:
@@ -392,7 +427,7 @@ def quality(summary: Summary) -> list[Table]:
             numbers = [content["quality"][key][at][what] for what in judged]
             numbers += [content["schedules"][key][at][metric] for metric in ("endpoint", "nepe")]
             rows.append([label_of(key), at, *map(_value, numbers)])
-        columns = ["Schedule", budget_symbol(summary), *(what.replace("_", " ") for what in judged)]
+        columns = ["Schedule", "B/T", *(what.replace("_", " ") for what in judged)]
         note = (
             "Mean ± standard error over seeds, after the closing projection. NEPE says how near a rollout's violations "
             "are to those of stepwise correction, not whether the result is good."
@@ -427,7 +462,7 @@ def final_samples(summary: Summary) -> list[Table]:
             notes.append(f"{label}: {_differing(differing)}; {_power(seen)}{_by_chance(apart)}.")
     if not rows:
         return []
-    columns = ["Domain", "Schedule", budget_symbol(summary), "distance to stepwise", "energy distance", "noise, 95%"]
+    columns = ["Domain", "Schedule", "B/T", "distance to stepwise", "energy distance", "noise, 95%"]
     opening = (
         "Distance to stepwise is between final states with the same noise, mean ± standard error. Energy distance is "
         "between all final samples of a schedule and those of full projection on other seeds; noise is its 95% "
@@ -463,7 +498,7 @@ def tails(summary: Summary) -> list[Table]:
     for name, content in summary["domains"].items():
         for key, by_metric in content.get("tails", {}).items():
             cells: list[str | int | Cell] = [domain_label(summary, name), label_of(key)]
-            for metric in ("endpoint", "nepe"):
+            for metric in _METRIC_NAMES:
                 found = by_metric[metric]
                 cells += [Cell(found["mean"]), Cell(found["median"]), Cell(found["top"], kind="percent")]
                 cells.append(Cell(found["effective_n"]))
@@ -478,7 +513,7 @@ def tails(summary: Summary) -> list[Table]:
         "error says little. Effective n is (sum)² / sum of squares: the number of equally large samples with the same "
         "spread. An interval is given only if it is large enough."
     )
-    title = f"How heavy the tails are at {budget_symbol(summary)} = {_table_budget(summary)}"
+    title = f"How heavy the tails are at B/T = {_table_budget(summary)}"
     return [Table("tails", title, columns, rows, [note])]
 
 
@@ -505,7 +540,6 @@ def diagnostics(summary: Summary) -> Table:
         f"equal it would be {q}.",
         "A seed is degenerate if terminal and stepwise path errors differ by less than 1e-9; its NEPE is left out.",
         _spending(summary),
-        *_group_notes(summary),
     ]
     columns += ["rollouts left out", "seeds left out", "failed projections"]
     return Table("diagnostics", f"Defect concentration C_{q}, and what was left out", columns, rows, notes)
@@ -514,11 +548,6 @@ def diagnostics(summary: Summary) -> Table:
 def _spending(summary: Summary) -> str:
     """Return a note on what every task checks about its budgets."""
     closing = "included" if _closing_is_paid(summary) else "not included"
-    if in_iterations(summary):
-        return (
-            "Every task checks that no rollout spent more than its budget of iterations; a solver that has converged "
-            f"takes no more. The closing projection is {closing}."
-        )
     return (
         "Every task checks that each of its rollouts spent its budget exactly, rounded to whole corrections. "
         f"The closing projection is {closing}."

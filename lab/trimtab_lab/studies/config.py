@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, NamedTuple, get_args
+from typing import Any, ClassVar, NamedTuple
 
-from trimtab.core.budget import Unit
 from trimtab.core.checks import check_integer, check_number, check_type, unknown
 from trimtab.core.record import Closing
 from trimtab_lab.domains import FLOWS, SYNTHETIC
@@ -16,7 +15,6 @@ from trimtab_lab.files import plain_name
 __all__ = [
     "CALIBRATION_SEED",
     "HOMOGENEOUS",
-    "ITERATED",
     "PRESETS",
     "REFERENCE_SEED",
     "SWEPT",
@@ -41,9 +39,6 @@ SCHEDULES = (
 
 SWEPT = ("terminal", "stepwise", "periodic", "adaptive:paper", "adaptive:dp")
 """The schedules of the kappa sweep."""
-
-ITERATED = ("terminal", "stepwise", "periodic", "inexact")
-"""The schedules of a study in iterations."""
 
 HOMOGENEOUS = "terrain-dome"
 """The domain in which all steps make the same defect, so that timing should not matter."""
@@ -91,12 +86,11 @@ class Study:
         kappa_domains: The domains of the sweep.
         kappa_seeds: Number of evaluation seeds of the sweep.
         samplers: Records of the domains that are not built in, or have changed settings, by name: their "factory",
-            "settings" and "code" (a hash). If samples form groups, also "seeds": ranges that hold whole groups.
-        unit: What budgets count. Budgets of "projection"s are fractions of T; budgets of "iteration"s are fractions of
-            the iterations that full projection takes on the same samples.
+            "settings" and "code" (a hash).
         closing: "paid" if the budget includes the closing projection, "free" if it does not, as in the paper.
         exceptions: Settings that differ for some domains, by name: "seeds", "block", "calibration_seeds", "budgets" or
-            "schedules", fewer than the study's. Their final samples are not compared as distributions.
+            "schedules"; seeds and budgets are fewer than the study's. Their final samples are not compared as
+            distributions.
     """
 
     preset: str
@@ -112,9 +106,10 @@ class Study:
     kappa_domains: tuple[str, ...] = SYNTHETIC
     kappa_seeds: int = 16
     samplers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
-    unit: Unit = "projection"
     closing: Closing = "free"
     exceptions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
+
+    base_schedules: ClassVar = ("terminal", "stepwise", "periodic")
 
     def __post_init__(self) -> None:
         """Check the settings: they may come from a file."""
@@ -128,18 +123,11 @@ class Study:
         for name in (*self.domains, *self.kappa_domains):
             plain_name(name, "the name of a domain")
         for name, record in check_type(self.samplers, Mapping, "samplers of a study").items():  # type: ignore[type-abstract]
-            blocks = check_type(record, Mapping, f"the record of {name}").get("seeds", {}).get("blocks")  # type: ignore[type-abstract]
-            if blocks and blocks[-1] != self.seeds:
-                raise ValueError(f"the blocks of {name} end at {blocks[-1]}, its seeds at {self.seeds}")
+            check_type(record, Mapping, f"the record of {name}")  # type: ignore[type-abstract]
         if not self.domains or len(set(self.domains)) != len(self.domains):
             raise ValueError(f"a study needs domains, each named once: got {list(self.domains)}")
-        if self.unit not in get_args(Unit):
-            raise ValueError(f"the unit of a study must be 'projection' or 'iteration': got {self.unit!r}")
-        if self.closing not in ("paid", "free") or (self.closing == "paid" and self.unit == "iteration"):
-            raise ValueError(
-                "the closing projection of a study must be 'paid' or 'free', and 'free' if budgets count iterations: "
-                f"got {self.closing!r} with budgets of {self.unit}s"
-            )
+        if self.closing not in ("paid", "free"):
+            raise ValueError(f"the closing projection of a study must be 'paid' or 'free': got {self.closing!r}")
         if list(self.budgets) != sorted(set(self.budgets)) or not self.budgets:
             raise ValueError(f"budgets must be fractions of T in ascending order: got {list(self.budgets)}")
         if self.table_budget not in self.budgets:
@@ -148,20 +136,23 @@ class Study:
             check_integer(getattr(self, name), f"{name} of a study")
         for name, differs in check_type(self.exceptions, Mapping, "exceptions of a study").items():  # type: ignore[type-abstract]
             unknown_names = set(differs) - {"seeds", "block", "calibration_seeds", "budgets", "schedules"}
-            fewer = all(set(differs.get(part, ())) <= set(getattr(self, part)) for part in ("budgets", "schedules"))
-            if unknown_names or not fewer or differs.get("seeds", 1) > self.seeds:
-                raise ValueError(f"the exceptions of {name} must be fewer seeds, budgets or schedules: got {differs}")
+            fewer = set(differs.get("budgets", ())) <= set(self.budgets) and differs.get("seeds", 1) <= self.seeds
+            if (
+                unknown_names
+                or not fewer
+                or not set(self.base_schedules) <= set(differs.get("schedules", self.schedules))
+            ):
+                raise ValueError(
+                    f"the exceptions of {name} must be fewer seeds or budgets, or schedules with terminal, stepwise "
+                    f"and periodic among them: got {differs}"
+                )
         most = min(self.seeds, self.block)
         check_integer(self.example_seeds, "example_seeds, which are in the first block of seeds,", 0, most)
-        missing = {"terminal", "stepwise", "periodic"} - set(self.schedules)
+        missing = set(self.base_schedules) - set(self.schedules)
         if missing:
             raise ValueError(
                 f"a study needs terminal, stepwise and periodic to compare with; {sorted(missing)} missing"
             )
-
-    def in_iterations(self) -> Study:
-        """Return the same study with budgets of iterations, the schedules that spend those, and no kappa sweep."""
-        return replace(self, unit="iteration", schedules=ITERATED, kappas=(), kappa_domains=(), exceptions={})
 
     def only(self, domains: tuple[str, ...]) -> Study:
         """Return the same study on some domains, in the order of the full one."""
@@ -185,11 +176,15 @@ class Study:
         """Return the schedules that a domain is run with."""
         return tuple(self.exceptions.get(domain, {}).get("schedules", self.schedules))
 
+    @property
+    def all_schedules(self) -> tuple[str, ...]:
+        """The schedules of all domains."""
+        return tuple(
+            dict.fromkeys(key for keys in (self.schedules, *map(self.schedules_of, self.domains)) for key in keys)
+        )
+
     def seeds_of(self, domain: str, number: int) -> Seeds:
-        """Return the seeds of a domain: those of its record, or `number` evaluation seeds and the usual others."""
-        recorded = self.samplers.get(domain, {}).get("seeds")
-        if recorded is not None:
-            return Seeds(**{name: tuple(several) for name, several in recorded.items()})
+        """Return the seeds of a domain: `number` evaluation seeds, or fewer for an exception, and the usual others."""
         differs = self.exceptions.get(domain, {})
         number = min(number, differs.get("seeds", number))
         return Seeds(
@@ -221,26 +216,28 @@ _KAPPAS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.8, 0.95)
 
 _PLAIN = ("terminal", "stepwise", "periodic", "adaptive:paper")
 _RAMP, _REPLICA, _FLOW = (tuple(f"{name}-{kind}" for name in SYNTHETIC) for kind in ("ramp", "replica", "flow"))
+_SPHERE = ("se3-sphere", "se3-lever-sphere")
 _ONE_ROW: dict[str, Any] = {"budgets": (0.0, 0.25, 1.0), "schedules": _PLAIN}
 _PDM = {
     "seeds": 16,
     "block": 16,
     "calibration_seeds": 16,
     "budgets": (0.0, 0.1, 0.25, 0.5, 0.75, 1.0),
-    "schedules": _PLAIN,
+    "schedules": (*_PLAIN, "first", "window", "planned"),
 }
 
 PRESETS: dict[str, Study] = {
     "main": Study(
         "main",
-        domains=(*_RAMP, *_REPLICA, *SYNTHETIC, *_FLOW, HOMOGENEOUS, "pdm"),
+        domains=(*_RAMP, *_REPLICA, *SYNTHETIC, *_FLOW, *_SPHERE, HOMOGENEOUS, "pdm"),
         schedules=(*_PLAIN, "adaptive:dp", "trimtab"),
         seeds=256,
         block=256,
+        example_seeds=8,
         kappa_domains=(),
         exceptions={
-            **{name: {"schedules": _PLAIN} for name in _REPLICA},
-            **dict.fromkeys((*SYNTHETIC, *_FLOW), _ONE_ROW),
+            **{name: {"schedules": (*_PLAIN, "adaptive:dp")} for name in _REPLICA},
+            **dict.fromkeys((*SYNTHETIC, *_FLOW, *_SPHERE), _ONE_ROW),
             HOMOGENEOUS: _ONE_ROW | {"schedules": (*_PLAIN, "adaptive:dp")},
             "pdm": _PDM,
         },

@@ -8,17 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.core.arrays import Form, all_finite, map_leaves, numbers_of, pick
+from trimtab.core.arrays import Form, all_finite
 from trimtab.core.bound_constraint import checked_projection
-from trimtab.loop.rollout import noise_of, take_rows
 from trimtab.integrations.independence import check_independence, check_rows
+from trimtab.loop.rollout import noise_of, take_rows
 from trimtab_lab.domains.base import Domain, Problem
-from trimtab_lab.studies.batches import next_end, replicate_problem
 from trimtab_lab.studies.usercode import short_error
 
-__all__ = ["probe", "probe_side_by_side"]
+__all__ = ["probe"]
 
-_SAMPLES = 16  # tried if samples form groups, or a few more to fill the last group
 _KNOWN = ("t", "previous")  # the context that trimtab's own loop passes to a constraint
 
 
@@ -30,17 +28,14 @@ def probe(domain: Domain, seeds: Iterable[int] | Tensor, whole: bool = False) ->
         seeds: A few of those that will be used, at least two.
         whole: Also run whole rollouts of a batch and of single samples, and compare.
     """
-    problem = _some(domain, seeds)
-    grouped = problem.groups is not None
+    problem = domain.problem(seeds)
     name, sampler, own_seeds = domain.name, problem.sampler, problem.seeds
     noise, n = noise_of(sampler, own_seeds), len(own_seeds)
     with torch.no_grad():
         x = _state(f"{name}: the sampler's start", lambda: sampler.start(noise), None, n)
         y = _state(f"{name}: the sampler's step", lambda: sampler.step(x, 0, noise), Form(x), n)
-        _check_constraint(name, problem, x, y, by_rows=not grouped)
+        _check_constraint(name, problem, x, y)
         _check_one_each(f"{name}: distance", domain.distance(x, y), n)
-    if grouped:  # rows of a group may depend on each other
-        return
 
     def first_step(rows: Tensor) -> Any:
         some, own = take_rows(sampler, rows), noise.take(rows)
@@ -53,61 +48,6 @@ def probe(domain: Domain, seeds: Iterable[int] | Tensor, whole: bool = False) ->
     except ValueError as error:
         hint = "; if the sampler holds data for each sample, it needs take(rows) as well"
         raise ValueError(f"{name}: {error}{'' if hasattr(sampler, 'take') else hint}") from error
-
-
-def probe_side_by_side(domain: Domain, seeds: Iterable[int] | Tensor) -> None:
-    """Raise if the samples of a group depend on the same samples under another budget.
-
-    A study runs several budgets in one batch, which holds each seed once per budget. A sampler that finds the rows of a
-    group by their seeds would join the rows of all budgets.
-
-    Args:
-        domain: The user's, already tried by `probe`.
-        seeds: A few of those that will be used, from the start of a group on.
-    """
-    alone = _some(domain, seeds)
-    if alone.groups is None:
-        return
-    noise = noise_of(alone.sampler, alone.seeds)
-    with torch.no_grad():
-        x = alone.sampler.start(noise)
-        y = alone.sampler.step(x, 0, noise)
-        fixed = checked_projection(alone.constraint, y, **_context(alone, x)).x
-        other = map_leaves(lambda leaf: leaf.flip(0), y)  # proposals, but of other samples
-        precisions = [torch.finfo(leaf.dtype).eps for leaf in Form(x).leaves(x) if leaf.is_floating_point()]
-        for rows in (slice(len(alone)), slice(len(alone), None)):  # first or second in the batch
-            both = replicate_problem(domain.problem, alone.seeds, 2)
-            noise = noise_of(both.sampler, both.seeds)
-            both.sampler.start(noise)  # a loop has to be started
-            stepped = both.sampler.step(_joined(x, other, rows), 0, noise)
-            context = _context(both, _joined(x, x, rows))
-            projected = checked_projection(both.constraint, _joined(y, other, rows), **context).x
-            for what, expected, found in (("sampler steps", y, stepped), ("constraint projects", fixed, projected)):
-                wanted = numbers_of(expected)
-                largest = float((numbers_of(pick(found, rows)) - wanted).abs().max())
-                if not largest <= max(precisions) ** 0.5 * float(wanted.abs().max()):
-                    raise ValueError(
-                        f"{domain.name}: the {what} the samples of a group differently if the batch also holds the "
-                        "same samples in another state. Budgets are compared in one batch, which holds each seed once "
-                        "per budget: consecutive rows form a group, not all rows with equal seeds. Reshape states to "
-                        "(groups, samples, …), or number the groups of a batch by torch.arange(len(seeds)) // size"
-                    )
-
-
-def _joined(one: Any, other: Any, rows: slice) -> Any:
-    """Return both states in one batch, with `one` at these rows."""
-    form = Form(one)
-    pairs = zip(form.leaves(one), form.leaves(other), strict=True)
-    return form.state(tuple(torch.cat(pair if rows.start is None else pair[::-1]) for pair in pairs))
-
-
-def _some(domain: Domain, seeds: Iterable[int] | Tensor) -> Problem:
-    """Return the problem of these seeds; if samples form groups, of whole groups from the first seed on."""
-    problem = domain.problem(seeds)
-    if problem.groups is None:
-        return problem
-    first = int(problem.seeds[0])
-    return domain.problem(range(first, next_end(domain, first + _SAMPLES)))
 
 
 def _state(what: str, make: Callable[[], Any], form: Form | None, n: int) -> Any:
@@ -128,7 +68,7 @@ def _state(what: str, make: Callable[[], Any], form: Form | None, n: int) -> Any
     return x
 
 
-def _check_constraint(name: str, problem: Problem, x: Any, y: Any, *, by_rows: bool) -> None:
+def _check_constraint(name: str, problem: Problem, x: Any, y: Any) -> None:
     """Check that the constraint handles proposals y made from x, for the whole batch and for one row."""
     constraint = problem.constraint
     missing = [need for need in constraint.needs if need not in _KNOWN]
@@ -144,8 +84,7 @@ def _check_constraint(name: str, problem: Problem, x: Any, y: Any, *, by_rows: b
     except Exception as error:
         raise ValueError(f"{name}: the constraint failed after the first step: {short_error(error)}") from error
     _check_one_each(f"{name}: defect", defect, len(problem.seeds))
-    if by_rows:
-        check_rows(constraint, y, **context)
+    check_rows(constraint, y, **context)
 
 
 def _context(problem: Problem, x: Any) -> dict[str, Any]:

@@ -16,19 +16,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trimtab.core.checks import missing_extra
-from trimtab.core.distributions import compare_samples, minimum_detectable_shift
 from trimtab.core.metrics import nepe
+from trimtab_lab.distributions import compare_samples, minimum_detectable_shift
 from trimtab_lab.studies.config import Study, StudyError
 from trimtab_lab.studies.schedules import study_schedule
 from trimtab_lab.studies.store import RunFiles, Store
 from trimtab_lab.studies.tasks import Task, equivalent_schedule, schedules_of, study_tasks
 from trimtab_lab.studies.traces import ABOUT
-from trimtab_lab.studies.work import GROUP, QUALITY, finals_in
+from trimtab_lab.studies.work import QUALITY, finals_in
 
 __all__ = ["FIDELITY", "SWEEP", "Rows", "check_arrow", "join_rows", "read_rows", "write_rows"]
-
-UNIT = "unit"
-"""The column that says what budgets count, if that is not projections."""
 
 SWEEP = "kappa-sweep"
 """The file of the rows of the kappa sweep."""
@@ -90,25 +87,6 @@ class Rows:
         """Return the rows of a mask or index."""
         return Rows({name: column[keep] for name, column in self.columns.items()})
 
-    def units(self) -> Rows:
-        """Return independent measurements: the rows themselves, or one row per group of samples.
-
-        The row of a group has the mean of each column of numbers, without NaN, and the first row's other entries.
-        """
-        if GROUP not in self.columns:
-            return self
-        same = ("domain", "kappa", "schedule", "budget", GROUP)
-        keys = zip(*(map(repr, self.columns[name].tolist()) for name in same), strict=True)
-        places: dict[tuple[str, ...], int] = {}
-        unit = np.array([places.setdefault(key, len(places)) for key in keys])
-        first = np.unique(unit, return_index=True)[1]
-        return Rows(
-            {
-                name: column[first] if name in same or column.dtype.kind != "f" else _means(column, unit)
-                for name, column in self.columns.items()
-            }
-        )
-
     @property
     def qualities(self) -> list[str]:
         """The names of the qualities in which the domain judges its final states."""
@@ -117,14 +95,6 @@ class Rows:
     def values(self, name: str) -> list[Any]:
         """Return the distinct values of a column, in order of appearance."""
         return list(dict.fromkeys(self.columns[name].tolist()))
-
-
-def _means(column: NDArray[Any], unit: NDArray[Any]) -> NDArray[Any]:
-    """Return the mean of each unit's numbers without NaN; `unit` is the unit of each row, (n,)."""
-    known = ~np.isnan(column)
-    total, count = np.bincount(unit, np.where(known, column, 0.0)), np.bincount(unit, known)
-    mean: NDArray[Any] = np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
-    return mean
 
 
 # ------------------------------------------------------------------ joining
@@ -142,7 +112,7 @@ def join_rows(store: Store) -> dict[str, list[dict[str, Any]]]:
         if task.kappa is None:
             rows = [row | apart.get((task.domain, task.schedule, row["budget"]), {}) for row in rows]
         files[task.domain if task.kappa is None else SWEEP].extend(rows)
-    place = {name: i for i, name in enumerate((*study.domains, *study.kappa_domains, *study.schedules))}
+    place = {name: i for i, name in enumerate((*study.domains, *study.kappa_domains, *study.all_schedules))}
     for name, rows in files.items():
         rows += [copy for row in rows for copy in _at_the_ends(study, row, name == SWEEP)]
         rows.sort(
@@ -188,8 +158,7 @@ def fidelities(store: Store) -> dict[tuple[str, str, float], dict[str, float | N
             continue
         mine = [other for other in tasks if other.domain == task.domain and other.kind == "rollout"]
         reference = finals_in(store.shared(task), False)
-        grouped = any(GROUP in row for row in store.kept(mine[0])["rows"])
-        if grouped or len(reference) < 2 or not bool(reference.isfinite().all()):
+        if len(reference) < 2 or not bool(reference.isfinite().all()):
             continue
         shift = minimum_detectable_shift(reference, len(reference))
         for (schedule, budget), samples in _final_states(store, mine).items():
@@ -219,8 +188,6 @@ def write_rows(store: Store) -> None:
     """Join the rows of a finished study and write them, with the facts about its domains."""
     for name, rows in join_rows(store).items():
         judged = dict.fromkeys((column for row in rows for column in row if column.startswith(QUALITY)), "float64")
-        judged |= {} if store.study.unit == "projection" else {UNIT: "string"}
-        judged |= {GROUP: "int64"} if any(GROUP in row for row in rows) else {}
         store.files.put(f"rows/{name}.parquet", parquet_bytes(rows, COLUMNS | judged))
     tasks = study_tasks(store.study)
     facts = {task.domain: store.kept(task)["about"] for task in tasks if task.describes}
@@ -253,7 +220,6 @@ def rows_in(data: bytes, source: str) -> Rows:
     arrow, _ = check_arrow()
     table = _table(data, source)
     wanted = COLUMNS | {column: "float64" for column in table.column_names if column.startswith(QUALITY)}
-    wanted |= {name: kind for name, kind in ((UNIT, "string"), (GROUP, "int64")) if name in table.column_names}
     wrong = [
         column
         for column, kind in wanted.items()

@@ -15,20 +15,23 @@ from torch import Tensor
 
 from trimtab._version import __version__
 from trimtab.core import statistics
-from trimtab.core.metrics import Summary, check_paired, improvement, summary, win_rate
+from trimtab.core.metrics import check_paired
 from trimtab_lab.domains import base_of
+from trimtab_lab.metrics import MeanError, improvement, summary, win_rate
 from trimtab_lab.studies.config import budget_name
 from trimtab_lab.studies.rows import FIDELITY, SWEEP, Rows, read_rows
 from trimtab_lab.studies.store import RunFiles, read_run, study_of
 from trimtab_lab.studies.tasks import equivalent_schedule
 from trimtab_lab.studies.traces import read_about
-from trimtab_lab.studies.work import GROUP, QUALITY
+from trimtab_lab.studies.work import QUALITY
 
 __all__ = ["relative_improvement", "reported", "reported_beside", "summarise", "summary_schema", "write_summary"]
 
 VERSION = 4
 Q = 0.2
 METRICS = ("nepe", "endpoint", "path_error", "achieved_budget")
+ITERATIONS = "iterations"
+"""Solver iterations of a sample, closing included; a metric where the solver reports any."""
 COMPARED = ("nepe", "endpoint")
 BASELINE = "periodic"
 
@@ -60,12 +63,13 @@ def summarise(files: RunFiles) -> dict[str, Any]:
 
 
 def domain_summary(rows: Rows, table_budget: float | None = None) -> dict[str, Any]:
-    """Return one domain's part of the summary; if samples form groups, over the means of groups.
+    """Return one domain's part of the summary.
 
     At the table's budget improvements have 95% intervals, and "tails" says how much a few samples decide each mean.
     """
-    run, rows = _once(rows), rows.units()
-    schedules = _by_budget(rows, lambda some: {name: _json(summary(some.tensor(name))) for name in METRICS})
+    run = _once(rows)
+    metrics = (*METRICS, ITERATIONS) if (run[ITERATIONS] > run["projections"]).any() else METRICS
+    schedules = _by_budget(rows, lambda some: {name: _json(summary(some.tensor(name))) for name in metrics})
     compared = [key for key in schedules if key not in ("terminal", "stepwise", BASELINE)]
     judged = {}
     if names := rows.qualities:
@@ -74,11 +78,9 @@ def domain_summary(rows: Rows, table_budget: float | None = None) -> dict[str, A
         )
     apart = _by_budget(rows, _distribution)
     tails = {} if table_budget is None else {"tails": _tails(rows, ["periodic", *compared], table_budget)}
-    grouped = {"groups": len(rows.values(GROUP))} if GROUP in rows.columns else {}
     return (
         {
             "n_steps": int(rows["n_steps"][0]),
-            **grouped,
             "schedules": schedules,
             "win_rate": {key: _wins(rows, key) for key in compared},
             "improvement": {key: _improvements(rows, key, table_budget) for key in compared},
@@ -148,14 +150,14 @@ def _wins(rows: Rows, key: str) -> dict[str, Any]:
     }
 
 
-def _won(method: Rows, baseline: Rows, metric: str) -> Summary:
+def _won(method: Rows, baseline: Rows, metric: str) -> MeanError:
     """Return the share of pairs won; its standard error is over seeds, as the budgets of a seed share its noise."""
     ours, theirs = method.tensor(metric), baseline.tensor(metric)
     rate = win_rate(ours, theirs)
     seed = torch.from_numpy(np.unique(method["seed"], return_inverse=True)[1])
     tried = seed.bincount((~(ours.isnan() | theirs.isnan())).double())
     won = seed.bincount((ours < theirs).double())
-    return Summary(rate.mean, relative_improvement(won[tried > 0], tried[tried > 0]).se, rate.n)
+    return MeanError(rate.mean, relative_improvement(won[tried > 0], tried[tried > 0]).se, rate.n)
 
 
 def _improvements(rows: Rows, key: str, table_budget: float | None) -> dict[str, Any]:
@@ -196,7 +198,7 @@ def paired(rows: Rows, key: str) -> tuple[Rows, Rows]:
     return method, baseline
 
 
-def relative_improvement(method: Tensor, baseline: Tensor) -> Summary:
+def relative_improvement(method: Tensor, baseline: Tensor) -> MeanError:
     """Return 1 - mean(method) / mean(baseline), with the standard error of a ratio of paired means.
 
     The mean of the ratios of pairs would be dominated by pairs with a tiny baseline.
@@ -208,7 +210,7 @@ def relative_improvement(method: Tensor, baseline: Tensor) -> Summary:
     Example:
         >>> import torch
         >>> relative_improvement(torch.tensor([1.0, 1.0]), torch.tensor([2.0, 2.0]))
-        Summary(mean=0.5, se=0.0, n=2)
+        MeanError(mean=0.5, se=0.0, n=2)
     """
     check_paired(method=method, baseline=baseline)
     valid = ~(method.isnan() | baseline.isnan())
@@ -216,10 +218,10 @@ def relative_improvement(method: Tensor, baseline: Tensor) -> Summary:
     n = len(method)
     whole = float(baseline.mean()) if n else 0.0
     if whole == 0.0:
-        return Summary(math.nan, math.nan, n)
+        return MeanError(math.nan, math.nan, n)
     ratio = float(method.mean()) / whole
     se = float((method - ratio * baseline).std()) / (abs(whole) * math.sqrt(n)) if n > 1 else math.nan
-    return Summary(1 - ratio, se, n)
+    return MeanError(1 - ratio, se, n)
 
 
 def summary_schema() -> dict[str, Any]:
@@ -227,7 +229,7 @@ def summary_schema() -> dict[str, Any]:
     return _packaged("summary.schema.json")
 
 
-def _json(value: Summary) -> dict[str, Any]:
+def _json(value: MeanError) -> dict[str, Any]:
     """Return a summary as JSON, with null for NaN."""
     return {
         "mean": None if math.isnan(value.mean) else value.mean,

@@ -178,19 +178,13 @@ def domain_from(source: Source) -> Domain:
         if isinstance(made, Domain):
             return _checked_length(made)
         sampler, constraint, distance = _parts(spec, made)
-        if isinstance(made, Problem) and made.groups is not None:
-            raise ValueError(
-                f"{spec} returned a Problem with groups; groups depend on the samples, so the factory must take seeds, "
-                "as in make(seeds): … Problem(…, groups=seeds // 4)"
-            )
         return Domain(
             source.name, text, lambda seeds: Problem(sampler, constraint, seeds, distance), distance, settings
         )
 
     def problem(seeds: Iterable[int] | Tensor) -> Problem:
         answer = _call(spec, factory, settings | {"seeds": as_seeds(seeds)})
-        groups = answer.groups if isinstance(answer, Problem) else None
-        return Problem(*_parts(spec, answer)[:2], seeds, distance, groups)
+        return Problem(*_parts(spec, answer)[:2], seeds, distance)
 
     _, _, distance = _parts(spec, _call(spec, factory, settings | {"seeds": as_seeds([0])}))
     return Domain(source.name, text, problem, distance, settings)

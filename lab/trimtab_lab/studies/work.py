@@ -20,18 +20,15 @@ from trimtab.core.files import load_tensors, save_tensors
 from trimtab.core.metrics import Distance, endpoint_distance, measured_distance, path_error, top_mass
 from trimtab.core.noise import as_seeds
 from trimtab.core.record import Rollout
-from trimtab.loop.replay import replay
 from trimtab.core.schedule import Schedule
+from trimtab.loop.replay import replay
 from trimtab.prices.objective import finite
 from trimtab.prices.price import Price, load
 from trimtab.schedules import Stepwise
 from trimtab_lab.domains.base import Domain
 from trimtab_lab.studies.batches import (
-    check_whole_groups,
     counting,
-    n_deciders,
     part_of,
-    replicate_problem,
 )
 from trimtab_lab.studies.config import StudyError
 from trimtab_lab.studies.on_policy import on_policy_prices
@@ -39,10 +36,8 @@ from trimtab_lab.studies.schedules import ScheduleInputs, study_schedule
 from trimtab_lab.studies.tasks import THREADS, Task, code_version, domain_of, machine_facts
 from trimtab_lab.studies.traces import Trace, about
 
-__all__ = ["GROUP", "QUALITY", "Result", "finals_in", "run_task"]
+__all__ = ["QUALITY", "Result", "finals_in", "run_task"]
 
-GROUP = "group"
-"""The column with the first seed of a sample's group; only if samples form groups."""
 
 QUALITY = "quality_"
 """The prefix of the columns in which a domain judges its final states."""
@@ -81,9 +76,7 @@ def run_task(task: Task, inputs: Mapping[str, bytes]) -> Result:
     threads = torch.get_num_threads()
     torch.set_num_threads(THREADS)
     try:
-        made = domain_of(task)
-        check_whole_groups(made, task.seeds)
-        return _KINDS[task.kind](task, made, inputs)
+        return _KINDS[task.kind](task, domain_of(task), inputs)
     finally:
         torch.set_num_threads(threads)
 
@@ -110,18 +103,13 @@ def _reference(task: Task, made: Domain, inputs: Mapping[str, bytes]) -> Result:
 
 def _rollout(task: Task, made: Domain, inputs: Mapping[str, bytes]) -> Result:
     n, times = len(task.seeds), len(task.budgets)
-    problem = replicate_problem(made.problem, as_seeds(task.seeds), times)
+    problem = made.problem(as_seeds(task.seeds).repeat(times))
     entry, T = study_schedule(task.schedule), problem.sampler.n_steps
     prices = _from_bytes(load, inputs["thresholds"]) if "thresholds" in inputs else None
-    in_iterations = task.unit == "iteration" and entry.only_budget is None
-    most = _iterations(_from_bytes(Rollout.load, inputs["reference"])) if in_iterations else T  # a budget of 1
     fewest = int(task.closing == "paid")
-    counts = [
-        round(budget * most) if in_iterations else max(fewest, int(corrections(budget, T))) for budget in task.budgets
-    ]
-    wanted = torch.tensor(counts).repeat_interleave(n_deciders(problem) // times)
-    given = ScheduleInputs(problem, problem.seeds, prices, task.unit, max(1.0, most / T))
-    schedule = entry.build(given, wanted)
+    counts = [max(fewest, int(corrections(budget, T))) for budget in task.budgets]
+    wanted = torch.tensor(counts).repeat_interleave(len(problem) // times)
+    schedule = entry.build(ScheduleInputs(problem, problem.seeds, prices), wanted)
     run = problem.rollout(schedule, keep_states=True, **counting(task.closing))
     verify(task, schedule, run, wanted)
 
@@ -131,9 +119,6 @@ def _rollout(task: Task, made: Domain, inputs: Mapping[str, bytes]) -> Result:
         block = slice(i * n, (i + 1) * n)
         part = part_of(run, block)
         more: dict[str, list[Any]] = {}
-        if task.unit == "iteration":
-            more["unit"] = [task.unit] * n
-            more["achieved_budget"] = (part.iterations.sum(dim=0).double() / _iterations(reference)).tolist()
         if made.quality is not None:
             constraint = problem.constraint.take(torch.arange(block.start, block.stop))
             more |= {f"{QUALITY}{name}": v.tolist() for name, v in made.quality(part.final, constraint).items()}
@@ -157,20 +142,17 @@ def verify(task: Task, schedule: Schedule, run: Rollout, wanted: Tensor) -> None
 
     Schedules that spend exactly their budget must have spent all of it.
     """
-    if not torch.equal(replay(schedule, run), run.projected if run.unit == "projection" else run.iterations.long()):
+    if not torch.equal(replay(schedule, run), run.projected):
         raise StudyError(f"{task.name}: the recorded decisions are not those of the schedule asked for")
-    by_decider = run.grouped().spent
+    each = run.spent
     if isinstance(schedule.budget, PerBatch):  # of each pool on average
-        pools = schedule.budget.pools(len(by_decider))
-        by_decider, wanted = (
-            torch.zeros(int(pools.max()) + 1).long().index_add(0, pools, x) for x in (by_decider, wanted)
-        )
-    off = by_decider != wanted if study_schedule(task.schedule).exact else by_decider > wanted
+        pools = schedule.budget.pools(len(each))
+        each, wanted = (torch.zeros(int(pools.max()) + 1).long().index_add(0, pools, x) for x in (each, wanted))
+    off = each != wanted if study_schedule(task.schedule).exact else each > wanted
     wrong = off.nonzero().squeeze(1)
     if len(wrong):
-        asked, spent = int(wanted[wrong[0]]), int(by_decider[wrong[0]])
-        what = "corrections" if run.unit == "projection" else "iterations"
-        raise StudyError(f"{task.name}: expected a budget of {asked} {what} to be spent: got {spent}")
+        asked, spent = int(wanted[wrong[0]]), int(each[wrong[0]])
+        raise StudyError(f"{task.name}: expected a budget of {asked} corrections to be spent: got {spent}")
 
 
 def _distances_along(run: Rollout, reference: Rollout, distance: Distance, k: int) -> Tensor:
@@ -199,8 +181,6 @@ def _rows(
         "failures": (run.failed.sum(dim=0) + run.closing_failed).tolist(),
         "iterations": run.all_iterations.tolist(),
     }
-    if run.groups is not None:
-        columns[GROUP] = [task.seeds[row] for row in run.groups.per_row(run.groups.first_row).tolist()]
     columns |= more
     same = {
         "domain": task.domain,
@@ -210,11 +190,6 @@ def _rows(
         "n_steps": run.n_steps,
     }
     return [same | dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-
-
-def _iterations(run: Rollout) -> float:
-    """Return the mean iterations of a rollout before its closing projection."""
-    return float(run.iterations.sum(dim=0).double().mean())
 
 
 # ------------------------------------------------------------------ files in memory

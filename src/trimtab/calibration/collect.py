@@ -18,14 +18,13 @@ from trimtab.calibration.cost import with_payback
 from trimtab.core.budget import Budget, corrections
 from trimtab.core.metrics import Distance, endpoint_distance, euclidean, state_error
 from trimtab.core.noise import uniform_numbers
-from trimtab.loop.rollout import Problem
 from trimtab.core.progress import progress_of
 from trimtab.core.record import Rollout
-from trimtab.core.repeatable import as_record
-from trimtab.core.repeatable import RunBatch, check_repeatable
-from trimtab.loop.runner import prefetch
+from trimtab.core.repeatable import RunBatch, as_record, check_repeatable
 from trimtab.core.schedule import Schedule
 from trimtab.core.view import StepView
+from trimtab.loop.rollout import Problem
+from trimtab.loop.runner import prefetch
 from trimtab.prices.objective import (
     Objective,
     describe,
@@ -341,7 +340,8 @@ def check_enough_for_intervals(n: int) -> None:
     """Raise if n calibration rollouts are too few to resample."""
     if n < FEWEST_FOR_INTERVALS:
         raise ValueError(
-            f"uncertainty=True resamples calibration rollouts, and needs at least {FEWEST_FOR_INTERVALS} of them: got {n}"
+            "uncertainty=True resamples calibration rollouts, and needs at least "
+            f"{FEWEST_FOR_INTERVALS} of them: got {n}"
         )
 
 

@@ -16,21 +16,28 @@ from typing import NoReturn
 
 from trimtab._version import __version__
 from trimtab.cli.command import BAD_INPUT, INTERRUPTED, Command, UsageError
+from trimtab.cli.library import COMMANDS
 from trimtab.core.checks import unknown
 
 __all__ = ["commands", "main"]
 
 LAB = ("reproduce", "report", "train", "domains", "bench")
 """Commands of the lab, for the message where it is not installed."""
+_OF_LAB = "  trimtab reproduce --preset quick\n  trimtab report runs/quick\n"
+_NO_LAB = f"\n{', '.join(LAB)}: the paper's evaluation, in the lab (pip install trimtab-lab)\n"
 
 
 @cache
 def commands() -> dict[str, Command]:
     """Return the commands by name: the library's own, and those of installed packages that offer some."""
-    found: dict[str, Command] = {}
+    found: dict[str, Command] = dict(COMMANDS)
     for entry in entry_points(group="trimtab.commands"):
         found |= entry.load()
     return found
+
+
+def _has_lab() -> bool:
+    return LAB[0] in commands()
 
 
 TRACEBACK = "TRIMTAB_TRACEBACK"
@@ -48,8 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="trimtab",
         description="Decide when a constrained generative sampler should spend an expensive projection.",
-        epilog="examples:\n  trimtab reproduce --preset quick\n  trimtab report runs/quick\n"
-        "  trimtab advise --sampler package.module:factory\n  trimtab report --help\n",
+        epilog="examples:\n  trimtab advise --sampler package.module:factory\n" + (_OF_LAB if _has_lab() else _NO_LAB),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"trimtab {__version__}")

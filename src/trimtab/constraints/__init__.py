@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from trimtab.constraints.rotation import SE3, SO3, Stiefel, nearest_rotation
     from trimtab.constraints.sets import AffineEquality, Ball, Box, Simplex, Sphere, Surface
     from trimtab.constraints.time_limit import TimeLimit
+    from trimtab.constraints.together import Together
 
 _MODULES = {
     "equality": ("NonlinearEquality",),
@@ -26,6 +27,7 @@ _MODULES = {
     "rotation": ("SE3", "SO3", "Stiefel", "nearest_rotation"),
     "sets": ("AffineEquality", "Ball", "Box", "Simplex", "Sphere", "Surface"),
     "time_limit": ("TimeLimit",),
+    "together": ("Together",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -48,6 +50,7 @@ __all__ = [
     "Stiefel",
     "Surface",
     "TimeLimit",
+    "Together",
     "nearest_rotation",
 ]
 

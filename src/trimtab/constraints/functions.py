@@ -14,6 +14,8 @@ from trimtab.core.checks import check_integer, check_number, check_positive
 
 __all__ = ["Conditions", "check_solver"]
 
+_IN_CACHE = 2**17  # numbers in a batch of gradients: larger ones wait for memory
+
 # batched functions, and the shapes of states for which their rows were found to be independent
 _INDEPENDENT: WeakKeyDictionary[Callable[..., Any], set[torch.Size]] = WeakKeyDictionary()
 
@@ -69,20 +71,26 @@ class Conditions:
             ) from error
         return self._checked(x, values)
 
-    def jacobian(self, flat: Tensor, rows: Tensor) -> Tensor:
-        """Return the Jacobian of g, (k, m, d), at states (k, d) of the samples `rows`, (k,)."""
+    def linearised(self, flat: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return g, (k, m), and its Jacobian, (k, m, d), at states (k, d) of the samples `rows`, (k,)."""
         # samples are independent: the gradient of one equation of all samples is one row of every sample's Jacobian
         try:  # ordinary derivatives are twice as fast as those of torch.func
             with torch.inference_mode(False), torch.enable_grad():
                 place = flat.detach().requires_grad_()
                 g = self.values(place, rows)
                 if not g.requires_grad:  # it does not depend on the state
-                    return flat.new_zeros(*g.shape, flat.shape[1])
-                found: Tensor = torch.autograd.grad(g, place, _each_equation(g), is_grads_batched=True)[0]
+                    return g, flat.new_zeros(*g.shape, flat.shape[1])
+                jacobian = flat.new_empty(*g.shape, flat.shape[1])
+                at_once = max(1, _IN_CACHE // max(1, flat.numel()))
+                parts = zip(jacobian.split(at_once, dim=1), _each_equation(g).split(at_once), strict=True)
+                for part, chosen in parts:
+                    found = torch.autograd.grad(g, place, chosen, retain_graph=True, is_grads_batched=True)[0]
+                    part.copy_(found.transpose(0, 1))
+                return g.detach(), jacobian
         except (RuntimeError, ValueError):  # inside of a transform, or with tensors of the inference mode
             pulled: Any = torch.func.vjp(lambda y: self.values(y, rows), flat)
             (found,) = torch.func.vmap(pulled[1])(_each_equation(pulled[0]))
-        return found.transpose(0, 1).contiguous()
+            return pulled[0], found.transpose(0, 1).contiguous()
 
     @torch.no_grad()
     def check_rows_are_independent(self, x: Tensor) -> None:

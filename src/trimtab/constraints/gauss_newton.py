@@ -169,7 +169,7 @@ def _newton(method: Method, now: Iterate, rows: Tensor, x: Tensor) -> Iterate:
     That is the shortest step plus one along the set. If norm(g) does not fall, only the shortest step is made, halved
     until it does.
     """
-    factor = factorise(method.conditions.jacobian(now.y, rows))
+    factor = factorise(method.conditions.linearised(now.y, rows)[1])
     y = x - factor.steps(now.g + factor.pushed(x - now.y))
     g = method.conditions.values(y, rows)
     fell = _norm(g) < (1 - 1e-4) * now.size  # False for NaN
@@ -207,7 +207,7 @@ def closer(
     not made. Returns states, norms of g, (k,), and whether another step may shorten the distance, (k,) bool.
     """
     back = x - y
-    factor = factorise(method.conditions.jacobian(y, rows))
+    factor = factorise(method.conditions.linearised(y, rows)[1])
     along = back - factor.steps(factor.pushed(back))
     spent[rows] += 1
     more = _norm(along) > nearness * _norm(back)

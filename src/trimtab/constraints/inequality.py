@@ -105,7 +105,7 @@ class NonlinearInequality(Constraint):
         return with_settings(self, data=tuple(d[rows] for d in self.data)) if self.data else self
 
     def cheaper(self) -> dict[str, Constraint]:
-        """Return cheaper variants by name, the one to try first in front."""
+        """Return cheaper variants by name, in the order to try them."""
         looser = 1e-4 if self.tolerance is None else max(100 * self.tolerance, 1e-4)
         return {
             "1 iteration": FewIterations(self, 1),
@@ -120,7 +120,7 @@ class NonlinearInequality(Constraint):
         if not len(x):
             return no_improvement(x)
         y, rows = x.detach().flatten(1), torch.arange(len(x), device=x.device)
-        c, jacobian = conditions.values(y, rows), conditions.jacobian(y, rows)
+        c, jacobian = conditions.linearised(y, rows)
         equal = stacked.are_equations(c)
         first, multipliers, weight = state or (y, torch.zeros_like(c), torch.full_like(y[:, 0], _FIRST_WEIGHT))
 

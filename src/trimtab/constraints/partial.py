@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trimtab.constraints.states import Wrapper, check_states, with_settings
 from trimtab.core.arrays import rowwise
-from trimtab.core.checks import check_callable, check_integer, check_number, check_positive
+from trimtab.core.checks import check_bool, check_callable, check_integer, check_number, check_positive
 from trimtab.core.constraint import Constraint, Improvement, Projection, check_constraint
 
 __all__ = ["EnergyDescent", "FewIterations"]
@@ -90,6 +90,8 @@ class EnergyDescent(Constraint):
         steps: Gradient steps of one correction.
         step_size: What the gradient is multiplied by in each step; small enough that the energy falls.
         floor: The energy at and below which the defect is 0 and a sample is done.
+        measure_after: Whether the energy is measured once more after the last step. If not, the residual is what the
+            last gradient saw, one step earlier: it costs nothing, where an energy costs 60% of a gradient.
 
     Example:
         >>> import torch
@@ -105,9 +107,11 @@ class EnergyDescent(Constraint):
     steps: int
     step_size: float
     floor: float = 0.0
+    measure_after: bool = True
 
     def __post_init__(self) -> None:
         """Check the settings."""
+        check_bool(self.measure_after, "measure_after")
         check_callable(self.energy, "energy", "energy(x)")
         check_integer(self.steps, "steps")
         check_positive(self.step_size, "step_size")
@@ -117,9 +121,9 @@ class EnergyDescent(Constraint):
         r"""Return the states after `steps` gradient steps, (n, \*event); samples at the floor stay."""
         y, spent = x, torch.zeros(len(x), dtype=torch.int64, device=x.device)
         for _ in range(self.steps):
-            y, above = self._descend(y)
-            spent += above
-        return Projection(y, None, spent, self.defect(y).detach())
+            y, seen = self._descend(y)
+            spent += seen > 0
+        return Projection(y, None, spent, self.defect(y).detach() if self.measure_after else seen)
 
     def defect(self, x: Tensor) -> Tensor:
         r"""Return the energy above its floor, (n, \*event) to (n,)."""
@@ -127,18 +131,18 @@ class EnergyDescent(Constraint):
 
     def improve(self, x: Tensor, state: tuple[Tensor, ...] | None = None, **context: Any) -> Improvement:
         """Make one gradient step; samples at the floor stay. Carries no state."""
-        y, _ = self._descend(x)
-        defect = self.defect(y).detach()
+        y, seen = self._descend(x)
+        defect = self.defect(y).detach() if self.measure_after else seen
         return Improvement(y, defect, defect <= 0, ())
 
     def _descend(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Return states after a gradient step, (n, \*event), and which were above the floor before, (n,) bool."""
+        r"""Return states after a gradient step, (n, \*event), and their defects before it, (n,)."""
         with torch.inference_mode(False), torch.enable_grad():
             place = (x.clone() if x.is_inference() else x.detach()).requires_grad_()
             energy = self._energy(place)
             (slope,) = torch.autograd.grad(energy.sum(), place)
-        above, here = energy.detach() > self.floor, x.detach()
-        return torch.where(rowwise(above, x), here - self.step_size * slope, here), above
+        seen, here = (energy.detach() - self.floor).clamp(min=0), x.detach()
+        return torch.where(rowwise(seen > 0, x), here - self.step_size * slope, here), seen
 
     def _energy(self, x: Tensor) -> Tensor:
         check_states(x, "EnergyDescent")

@@ -5,7 +5,6 @@ __all__ = [
     "budget",
     "constraint",
     "corrector",
-    "distributions",
     "groups",
     "metrics",
     "noise",

@@ -6,10 +6,12 @@ A message says what was got, what was expected and what to do.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib import import_module
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:  # `trimtab --help` imports this module, and needs no torch
     from torch import Tensor
@@ -24,6 +26,7 @@ __all__ = [
     "check_positive",
     "check_type",
     "missing_extra",
+    "moved_to_lab",
     "unknown",
 ]
 
@@ -56,6 +59,25 @@ def missing_extra(package: str, extra: str, purpose: str) -> ImportError:
         ImportError("the IPOPT projection needs casadi: pip install 'trimtab[ipopt]', or '.[ipopt]' in a checkout")
     """
     return ImportError(f"{purpose} needs {package}: pip install 'trimtab[{extra}]', or '.[{extra}]' in a checkout")
+
+
+def moved_to_lab(module: str, name: str, new: str, called: str = "") -> Any:
+    """Return a name that moved to the lab, with a warning; say how to install the lab if it is absent.
+
+    Args:
+        module: Where the name was.
+        name: What it was called.
+        new: The module of the lab that has it, as in "metrics".
+        called: What it is called there; the same by default.
+    """
+    called = called or name
+    warnings.warn(f"{module}.{name} is trimtab_lab.{new}.{called} since 0.4", DeprecationWarning, stacklevel=3)
+    try:
+        return getattr(import_module(f"trimtab_lab.{new}"), called)
+    except ModuleNotFoundError as error:
+        if error.name != "trimtab_lab":
+            raise
+        raise ImportError(f"{module}.{name} is part of the lab: pip install trimtab-lab") from None
 
 
 def check_type(value: object, kind: type[Kind], what: str, hint: str = "") -> Kind:

@@ -31,6 +31,7 @@ _LEVEL = 0.04  # of the two-sided intervals, which are said to be right in 95%: 
 _STAKES = np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.95])  # shares of the fortune that are bet, side by side
 _SHARES = np.log(np.array([1, 1, 1, 1, 1, 2, 2, 3]) / 12)
 _ENOUGH = math.log(2 / _LEVEL)
+_TIGHTEST = 5  # batches at which the second test, of means, is at its best
 _WIDEST = 50.0  # factors beyond exp(±50) are not told apart
 _ROUNDING = 1e-9  # differences below this share of the costs are rounding
 _WINDOW = 64  # batches in which a change is looked for
@@ -68,9 +69,11 @@ class Comparison:
     """Costs of treated and control samples, compared batch by batch; lower is better.
 
     `ratio` is the factor by which the control's costs must be multiplied so that the treated samples cost as much on
-    average, where each batch counts in units of its own mean and spread: an odd batch ten times as dear as the others
-    counts like them. It needs costs that are not negative. `wins` is the share of pairs, of a treated and a control
-    sample of one batch, in which the treated one costs less. It needs no scale, and .5 means no difference.
+    average, where each batch counts in units of its own mean: an odd batch ten times as dear as the others counts like
+    them. It needs costs that are not negative. What is outside its interval is beyond doubt in two ways: by bets, which
+    hold for any number of batches if costs of the two kinds have one shape, and by means, which hold for any shape.
+    `wins` is the share of pairs, of a treated and a control sample of one batch, in which the treated one costs less.
+    It needs no scale, and .5 means no difference.
 
     A NaN or infinite cost is missing: it is left out and counted. Each batch id counts once, however often it is added
     or merged. Memory is eleven numbers per batch.
@@ -171,6 +174,7 @@ class Comparison:
         self._regime: list[_Batch] = []  # batches with both, since the last change
         self._start = 0  # those of them that noticing the change has used up
         self._logs = np.zeros((4, len(_STAKES)))  # fortunes at ratio 1 and at half the wins: for better, for worse
+        self._apart = np.zeros(2)  # differences of the means at ratio 1, and their squares
         self._change: tuple[int, float, float] | None = None
         self.batches = 0  # with both treated and control samples
         self.nonnegative = True
@@ -184,15 +188,16 @@ class Comparison:
         self.batches += 1
         self._sums += batch.scale * np.array([batch.treated_mean, batch.control_mean])
         self._regime.append(batch)
-        costs = _costs(np.array([batch]), 1.0)[:2] if self.nonnegative else np.zeros((2, 1, 1))
-        bets = [*costs, *_wins(np.array([batch.wins]), 0.5)]
+        lower, higher, apart = _costs(np.array([batch]), 1.0) if self.nonnegative else np.zeros((3, 1, 1))
+        bets = [lower, higher, *_wins(np.array([batch.wins]), 0.5)]
         self._logs += np.log1p(np.concatenate(bets) * _STAKES)
+        self._apart += float(apart[0, 0]) ** np.array([1, 2])
         wins = np.array([one.wins for one in self._regime[-_WINDOW:]])
         split = change_point(wins)
         if split is not None:
             self._change = (self.batches - len(wins) + split, float(wins[:split].mean()), float(wins[split:].mean()))
             self._regime = self._regime[len(self._regime) - len(wins) + split :]
-            self._start, self._logs = len(self._regime), np.zeros_like(self._logs)
+            self._start, self._logs, self._apart = len(self._regime), np.zeros_like(self._logs), np.zeros(2)
 
     # -------------------------------------------------------------- what is known
 
@@ -223,11 +228,13 @@ class Comparison:
         table = np.array(self._regime)
         if not (self.nonnegative and len(table) and table[:, 5].any()):
             return Interval(math.nan, math.nan, math.nan)
-        value = math.exp(_crossing(lambda r: -_costs(table, math.exp(r))[2].sum(), -_WIDEST, _WIDEST))
+        middle = _crossing(lambda r: -_costs(table, math.exp(r))[2].sum(), -_WIDEST, _WIDEST)
         late = table[self._start :]
-        low = _crossing(lambda r: _ENOUGH - _fortune(_costs(late, math.exp(r))[1]), -_WIDEST, _WIDEST)
-        high = _crossing(lambda r: _fortune(_costs(late, math.exp(r))[0]) - _ENOUGH, -_WIDEST, _WIDEST)
-        return _interval(value, 0.0 if low == -_WIDEST else math.exp(low), math.exp(high), math.exp(_WIDEST))
+        here = _crossing(lambda r: -_costs(late, math.exp(r))[2].sum(), -_WIDEST, _WIDEST) if len(late) else middle
+        low = _crossing(lambda r: -_surplus(late, math.exp(r))[1], -_WIDEST, here)
+        high = _crossing(lambda r: _surplus(late, math.exp(r))[0], here, _WIDEST)
+        low, high = (0.0 if low == -_WIDEST else math.exp(low)), math.exp(high)
+        return _interval(math.exp(middle), low, high, math.exp(_WIDEST))
 
     @property
     def wins(self) -> Interval:
@@ -244,8 +251,11 @@ class Comparison:
     @property
     def verdict(self) -> Literal["better", "worse", "undecided"]:
         """Whether the costs are lower, beyond doubt: by the ratio, or by the wins if costs can be negative."""
-        better, worse = (_total(logs) for logs in (self._logs[:2] if self.nonnegative else self._logs[2:]))
-        return "better" if better > _ENOUGH else "worse" if worse > _ENOUGH else "undecided"
+        better, worse = (_total(logs) - _ENOUGH for logs in (self._logs[:2] if self.nonnegative else self._logs[2:]))
+        if self.nonnegative:
+            away = _away(self.since, *self._apart)
+            better, worse = min(better, -away - 1), min(worse, away - 1)
+        return "better" if better > 0 else "worse" if worse > 0 else "undecided"
 
     @property
     def changed(self) -> str:
@@ -329,7 +339,9 @@ def _checked(row: Any) -> _Batch:
 
 
 def _costs(table: Array, ratio: float) -> tuple[Array, Array, Array]:
-    """Return the bets on "lower than `ratio` times the control's" and on "higher", and the difference, (K, 1) each.
+    """Return the bets on "lower than `ratio` times the control's" and on "higher", and the differences, (K, 1) each.
+
+    A difference is that of the two means, in units of the batch's mean.
 
     A bet is the difference of the two means over the largest that it could be, against the bet, with the costs of the
     batch dealt out anew: by their spread, and because costs are not negative. That bound does not depend on who got
@@ -342,7 +354,33 @@ def _costs(table: Array, ratio: float) -> tuple[Array, Array, Array]:
     spread = np.sqrt((s + t) / share + (a - b) ** 2 + (_ROUNDING * mean) ** 2)
     lower, higher = (np.minimum(spread, mean * (n + m) / one) for one in (n, m))
     safe = [np.where(one > 0, one, np.inf) for one in (lower, higher, mean)]
-    return (b - a) / safe[0], (a - b) / safe[1], (a - b) / safe[2]
+    # a sample that is large makes the mean that it is divided by larger: to first order, this much
+    known = (n > 1) & (m > 1)
+    tilt = np.where(known, s / np.maximum(n - 1, 1) - t / np.maximum(m - 1, 1), 0.0) / (n + m)
+    return (b - a) / safe[0], (a - b) / safe[1], ((a - b) + tilt / safe[2]) / safe[2]
+
+
+def _surplus(table: Array, ratio: float) -> tuple[float, float]:
+    """Return by how much it is beyond doubt that costs are lower than `ratio` times the control's, and higher.
+
+    Both the bets and the means must say so. The bets need no more than that costs of the two kinds have one shape, and
+    the means no more than enough batches.
+    """
+    lower, higher, apart = _costs(table, ratio)
+    away = _away(len(table), float(apart.sum()), float(np.square(apart).sum()))
+    return min(_fortune(lower) - _ENOUGH, -away - 1), min(_fortune(higher) - _ENOUGH, away - 1)
+
+
+def _away(k: int, total: float, squares: float) -> float:
+    """Return how far the sum of k differences is from zero; 1 is what it exceeds with probability 4% at any time.
+
+    It is the confidence sequence of Robbins (1970) for normal numbers, with the variance that was seen.
+    """
+    variance = (squares - total**2 / k) / (k - 1) if k > 1 else math.inf
+    if variance == math.inf or total == 0:
+        return 0.0
+    bound = (k + _TIGHTEST) * math.log((k + _TIGHTEST) / (_TIGHTEST * _LEVEL**2))
+    return total / math.sqrt(max(variance * bound, 1e-300))
 
 
 def _wins(wins: Array, share: float) -> tuple[Array, Array]:
@@ -371,8 +409,8 @@ def _crossing(rising: Any, low: float, high: float) -> float:
 
 
 def _interval(value: float, low: float, high: float, most: float) -> Interval:
-    """Return an estimate with its ends, which are NaN if both are as far away as can be."""
+    """Return an estimate with its ends, which are NaN if there is no upper end and the lower one decides nothing."""
     high = math.inf if high >= most else high
-    if low == 0 and high == math.inf:
+    if low <= 1 and high == math.inf:
         return Interval(value, math.nan, math.nan)
     return Interval(min(max(value, low), high), low, high)

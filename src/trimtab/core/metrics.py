@@ -1,35 +1,28 @@
-"""The paper's metrics (appendix C): pure functions of paired rollouts, which have the same seeds in every schedule."""
+"""What timing costs: pure functions of paired rollouts, which have the same seeds in every schedule."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from trimtab.core.arrays import Form, difference, pick
-from trimtab.core.checks import check_callable, check_floats, check_number, check_type
+from trimtab.core.checks import check_callable, check_floats, check_number, check_type, moved_to_lab
 from trimtab.core.record import Rollout
 
 __all__ = [
-    "Summary",
-    "achieved_budget",
     "aligned",
-    "benefit",
+    "check_paired",
     "distinct_seeds",
     "endpoint_distance",
     "euclidean",
-    "gap_closed",
-    "improvement",
     "nepe",
     "path_error",
     "state_error",
-    "summary",
     "top_mass",
-    "win_rate",
 ]
 
 Distance = Callable[[Any, Any], Tensor]
@@ -136,31 +129,12 @@ def nepe(path: Tensor, stepwise: Tensor, terminal: Tensor, tolerance: float = 1e
         stepwise: Of the paired stepwise rollouts, (n,).
         terminal: Of the paired terminal rollouts, (n,).
         tolerance: The value is NaN ("degenerate") if terminal is not above stepwise by at least this much: timing then
-            makes no difference, or the scale would be upside down. `summary` leaves such values out.
+            makes no difference, or the scale would be upside down. Statistics leave such values out.
     """
     check_paired(path=path, stepwise=stepwise, terminal=terminal)
     check_number(tolerance, "tolerance", 0)
     span = terminal - stepwise
     return torch.where(span < tolerance, torch.nan, (path - stepwise) / span)
-
-
-def benefit(nepe: Tensor) -> Tensor:
-    """Return the share of stepwise correction's benefit that is recovered, (n,)."""
-    _values(nepe, "nepe")
-    return 1 - nepe
-
-
-def improvement(method: Tensor, baseline: Tensor) -> Tensor:
-    """Return how much lower `method` is than `baseline`, as a share of it, (n,); NaN where the baseline is 0."""
-    check_paired(method=method, baseline=baseline)
-    return torch.where(baseline == 0, torch.nan, (baseline - method) / baseline)
-
-
-def gap_closed(method: Tensor, baseline: Tensor, hindsight: Tensor) -> float:
-    """Return the share of the gap between a baseline and the hindsight limit that a method closes, by paired means."""
-    check_paired(method=method, baseline=baseline, hindsight=hindsight)
-    whole = float((baseline - hindsight).nanmean())
-    return float((baseline - method).nanmean()) / whole if whole > 0 else math.nan
 
 
 def top_mass(defects: Tensor, q: float = 0.2) -> Tensor:
@@ -176,63 +150,6 @@ def top_mass(defects: Tensor, q: float = 0.2) -> Tensor:
     k = math.ceil(q * len(defects) - 1e-9)  # 0.2 * 15 is a hair above 3 in floating point
     total = defects.sum(dim=0)
     return torch.where(total > 0, defects.topk(k, dim=0).values.sum(dim=0) / total, torch.nan)
-
-
-def achieved_budget(run: Rollout) -> Tensor:
-    """Return B-hat / T, the corrections spent per step, (n,): projections, or iterations if those were counted.
-
-    A closing projection counts if the budget pays for it.
-    """
-    _record(run, "run")
-    return run.spent.double() / run.n_steps
-
-
-def win_rate(method: Tensor, baseline: Tensor, seeds: Tensor | None = None) -> Summary:
-    """Return how often `method` is lower than `baseline`, pair by pair, with binomial standard error.
-
-    A tie is not a win; pairs with a degenerate value are left out. With `seeds`, (n,), each distinct seed counts once.
-    """
-    check_paired(method=method, baseline=baseline)
-    if seeds is not None:
-        method, baseline = (values[distinct_seeds(seeds)] for values in (method, baseline))
-    valid = ~(method.isnan() | baseline.isnan())
-    n = int(valid.sum())
-    if n == 0:
-        return Summary(math.nan, math.nan, 0)
-    p = float((method < baseline)[valid].double().mean())
-    return Summary(p, math.sqrt(p * (1 - p) / n), n)
-
-
-@dataclass(frozen=True)
-class Summary:
-    """A mean with its standard error over n values."""
-
-    mean: float
-    se: float
-    n: int
-
-    def __str__(self) -> str:
-        """Write it as in the paper's tables."""
-        return f"{self.mean:.3f} ± {self.se:.3f}"
-
-
-def summary(values: Tensor, seeds: Tensor | None = None) -> Summary:
-    """Return mean and standard error of the n values that are not NaN.
-
-    With `seeds`, (n,), each distinct seed counts once: the same seed again is the same sample.
-
-    Example:
-        >>> import torch
-        >>> found = summary(torch.tensor([1.0, 2.0, 3.0, torch.nan]))
-        >>> print(found, "of", found.n)
-        2.000 ± 0.577 of 3
-    """
-    values = _values(values, "values").double()
-    values = values if seeds is None else values[distinct_seeds(seeds)]
-    values = values[~values.isnan()]
-    n = len(values)
-    mean = float(values.mean()) if n else math.nan
-    return Summary(mean, float(values.std()) / math.sqrt(n) if n > 1 else math.nan, n)
 
 
 def distinct_seeds(seeds: Tensor) -> Tensor:
@@ -275,3 +192,10 @@ def _paired(run: Rollout, other: Rollout) -> None:
         raise ValueError(f"paired rollouts must have the same shape: got {ours} and {theirs}")
     if run.seeds is not None and other.seeds is not None and not torch.equal(run.seeds, other.seeds):
         raise ValueError("paired rollouts must have the same seeds, in the same order")
+
+
+def __getattr__(name: str) -> Any:
+    """Return a metric of the paper, which moved to the lab in 0.4; found here with a warning until 0.5."""
+    if name in ("Summary", "achieved_budget", "benefit", "gap_closed", "improvement", "summary", "win_rate"):
+        return moved_to_lab(__name__, name, "metrics", "MeanError" if name == "Summary" else name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

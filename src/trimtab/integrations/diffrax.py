@@ -8,9 +8,9 @@ import numpy as np
 
 from trimtab.core.checks import missing_extra
 from trimtab.core.constraint import Constraint
-from trimtab.loop.corrector import Corrector
 from trimtab.core.record import Rollout
 from trimtab.integrations.loops import check_options
+from trimtab.loop.corrector import Corrector
 
 try:
     import diffrax
@@ -50,7 +50,7 @@ def diffeqsolve(
         constraint: On the states, as JAX arrays. It may need "time", that of the states, and "previous".
         schedule: When to project.
         args: As in `diffrax.diffeqsolve`.
-        **options: Options of `Corrector`, such as seeds, groups, closing, on_failure and keep_states.
+        **options: Options of `Corrector`, such as seeds, closing, on_failure and keep_states.
 
     Returns:
         The final states and the record.

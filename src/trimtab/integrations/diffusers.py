@@ -4,7 +4,7 @@
   predicted clean sample instead of the state.
 - `ProjectionCallback` is a `callback_on_step_end`. It works next to other callbacks, and in pipelines that stop before
   their last timestep.
-- `pipeline_sampler` makes a sampler of a pipeline, for calibration, comparisons and the command line.
+- `correcting` passes every step of a scheduler through a function.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from typing import Any, Literal, TypeVar, get_args
 import torch
 from torch import Tensor
 
-from trimtab.core.checks import check_callable, check_integer, missing_extra
+from trimtab.core.checks import check_callable, missing_extra, moved_to_lab
 from trimtab.core.constraint import Constraint
-from trimtab.loop.corrector import Corrector
 from trimtab.core.record import Rollout
 from trimtab.integrations import diffusers_schedulers as rules
-from trimtab.integrations.loops import Correct, LoopSampler, corrector_maker
+from trimtab.integrations.loops import Correct, corrector_maker
+from trimtab.loop.corrector import Corrector
 
 try:
     from diffusers.callbacks import PipelineCallback
 except ImportError as error:
     raise missing_extra("diffusers", "diffusers", "trimtab.integrations.diffusers") from error
 
-__all__ = ["ProjectionCallback", "pipeline_sampler", "unwrap", "wrap"]
+__all__ = ["ProjectionCallback", "correcting", "unwrap", "wrap"]
 
 Target = Literal["state", "clean"]
 History = Literal["keep", "restart"]
@@ -108,35 +108,19 @@ def unwrap(thing: Thing) -> Thing:
     return plain
 
 
-def pipeline_sampler(
-    pipe: Any, call: Callable[[Any, list[torch.Generator]], Any], n_steps: int, *, history: History = "keep"
-) -> LoopSampler:
-    """Make a sampler of a pipeline, so that calibration, studies and the command line take it. States are projected.
+def correcting(scheduler: Any, correct: Correct, *, history: History = "keep") -> Any:
+    """Return a copy of a scheduler that passes what each step returns through `correct(x)`, as `wrap` would.
 
     Args:
-        pipe: The pipeline; its scheduler is replaced while it runs.
-        call: `call(pipe, generators)` runs it once with one generator per sample, for example
-            `pipe(batch_size=len(generators), generator=generators, num_inference_steps=…)`.
-        n_steps: T, the number of steps it makes.
+        scheduler: It stays as it is.
+        correct: Returns the states to continue with, (n, *event).
         history: As in `wrap`.
     """
     _check_choices("state", history)
-    check_callable(call, "call", "call(pipe, generators)")
-    check_integer(n_steps, "n_steps")
-    if getattr(pipe, "scheduler", None) is None:
-        raise TypeError(f"pipeline_sampler takes a pipeline with a scheduler: got {type(pipe).__name__}")
-    plain = unwrap(pipe.scheduler)
+    check_callable(correct, "correct", "correct(x)")
+    plain = unwrap(scheduler)
     rules.check_scheduler(plain)
-
-    def loop(correct: Correct, seeds: Tensor) -> None:
-        original = pipe.scheduler
-        pipe.scheduler = _projecting(plain, _Settings(lambda n_steps: _External(correct), "state", history))
-        try:
-            call(pipe, [torch.Generator(pipe.device).manual_seed(int(seed)) for seed in seeds])
-        finally:
-            pipe.scheduler = original
-
-    return LoopSampler(loop, n_steps)
+    return _projecting(plain, _Settings(lambda n_steps: _External(correct), "state", history))
 
 
 class ProjectionCallback(PipelineCallback):
@@ -464,3 +448,9 @@ def _check_choices(target: object, history: object) -> None:
     for name, value, known in (("target", target, get_args(Target)), ("history", history, get_args(History))):
         if value not in known:
             raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}: got {value!r}")
+
+
+def __getattr__(name: str) -> Any:
+    if name == "pipeline_sampler":
+        return moved_to_lab(__name__, name, "pipelines")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

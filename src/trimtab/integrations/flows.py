@@ -1,4 +1,4 @@
-"""Velocity models as samplers: by Euler, Heun or RK4, or by torchdiffeq.
+"""Velocity models as samplers: by Euler's method, or by any method of torchdiffeq.
 
 Only the ends of steps are corrected, never the stages of a Runge-Kutta method.
 """
@@ -6,34 +6,43 @@ Only the ends of steps are corrected, never the stages of a Runge-Kutta method.
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from trimtab.constraints.states import Wrapper
 from trimtab.core.checks import check_callable, check_integer, check_type, unknown
 from trimtab.core.constraint import Constraint, Projection
 from trimtab.core.noise import Noise
 from trimtab.loop.rollout import Sampler
 
-__all__ = ["FlowSampler", "OdeSampler", "with_target"]
+__all__ = ["FlowSampler", "with_target"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FlowSampler:
-    """A velocity model stepped by a fixed-step solver.
+    """A velocity model stepped by Euler's method, or by any method of torchdiffeq.
+
+    An adaptive method ("dopri5", …) guesses a new step size at the start of each step, which costs evaluations. It uses
+    one step size for the whole batch, chosen by the error of the worst sample: every sample meets the tolerances, and
+    depends on the others to within them. A fixed-step method ("midpoint", "heun2", "rk4", …) has neither effect.
 
     Attributes:
         velocity: The model: `velocity(x, t)` as in flow_matching, or `velocity(t, x)` as in torchdiffeq and torchcfm.
         n_steps: T.
         event: Shape of one sample.
-        method: "euler" (1 evaluation per step), "heun" (2) or "rk4" (4).
+        method: "euler", or a method of torchdiffeq.
         arguments: "xt" or "tx"; None reads the order from the names of the model's parameters.
         times: (T + 1,); None is an even grid from 0 to 1.
         start_from: `start_from(noise)` draws the initial states, (n, *event); None draws standard normal ones.
         dtype: Of the states.
+        rtol: Relative tolerance of an adaptive method.
+        atol: Absolute tolerance.
 
     Example:
         >>> import torch, trimtab as tt
@@ -53,13 +62,12 @@ class FlowSampler:
     times: Tensor | None = None
     start_from: Callable[[Noise], Tensor] | None = None
     dtype: torch.dtype = torch.float32
+    rtol: float = 1e-5
+    atol: float = 1e-5
 
     def __post_init__(self) -> None:
-        """Check the arguments and fill in the defaults."""
         check_callable(self.velocity, "the velocity of a flow", "velocity(x, t) or velocity(t, x)")
         check_integer(self.n_steps, "n_steps")
-        if not isinstance(self.dtype, torch.dtype) or not self.dtype.is_floating_point:
-            raise TypeError(f"dtype must be a floating-point dtype, such as torch.float32: got {self.dtype!r}")
         if self.start_from is not None:
             check_callable(self.start_from, "start_from", "start_from(noise)")
         if self.arguments is None:
@@ -68,13 +76,18 @@ class FlowSampler:
             raise unknown("order of arguments", str(self.arguments), ("xt", "tx"))
         if self.times is None:
             object.__setattr__(self, "times", torch.linspace(0, 1, self.n_steps + 1, dtype=self.dtype))
-        else:
-            _check_grid(self.times, self.n_steps)
-        self._check_method()
+        elif self.times.shape != (self.n_steps + 1,) or not bool((self.times.diff() > 0).all()):
+            raise ValueError(
+                f"times must be {self.n_steps + 1} increasing numbers for {self.n_steps} steps: got "
+                f"{tuple(self.times.shape)} of {self.times.dtype}"
+            )
+        if self.method == "heun":
+            warnings.warn("method='heun' is torchdiffeq's 'heun2' since 0.4", DeprecationWarning, stacklevel=3)
+            object.__setattr__(self, "method", "heun2")
+        if self.method != "euler":
+            from trimtab.integrations.torchdiffeq import check_solver
 
-    def _check_method(self) -> None:
-        if not isinstance(self.method, str) or self.method not in ("euler", "heun", "rk4"):
-            raise unknown("method", self.method, ("euler", "heun", "rk4"))
+            check_solver(self.method, self.rtol, self.atol)
 
     def start(self, noise: Noise) -> Tensor:
         """Return the initial states, (n, *event)."""
@@ -83,15 +96,16 @@ class FlowSampler:
     def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
         """Return the proposals of step t, (n, *event)."""
         begin, h = self.interval(t)
-        k1 = self.at(x, begin)
         if self.method == "euler":
-            return x + h * k1
-        if self.method == "heun":
-            return x + h / 2 * (k1 + self.at(x + h * k1, begin + h))
-        k2 = self.at(x + h / 2 * k1, begin + h / 2)
-        k3 = self.at(x + h / 2 * k2, begin + h / 2)
-        k4 = self.at(x + h * k3, begin + h)
-        return x + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+            return x + h * self.at(x, begin)
+        import torchdiffeq
+
+        times = torch.stack([begin, begin + h]).to(x.device)
+        solver: dict[str, Any] = {"rtol": self.rtol, "atol": self.atol, "method": self.method}
+        if self.method.startswith(("dopri", "bosh", "fehlberg", "adaptive")):
+            solver["options"] = {"norm": _worst_sample}
+        end: Tensor = torchdiffeq.odeint(lambda time, x: self.at(x, time), x, times, **solver)[-1]
+        return end
 
     def at(self, x: Tensor, time: Tensor) -> Tensor:
         """Return the velocity of `x`, (n, *event), at a time."""
@@ -112,56 +126,9 @@ class FlowSampler:
         return self.times[t], self.times[t + 1] - self.times[t]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class OdeSampler(FlowSampler):
-    """A velocity model integrated by torchdiffeq, one segment per step.
-
-    An adaptive method guesses a new step size at the start of each segment, which costs evaluations. It uses one step
-    size for the whole batch, chosen by the error of the worst sample: every sample meets the tolerances, and depends
-    on the others to within them. A fixed-step method ("rk4", "midpoint", …) has neither effect.
-
-    Attributes:
-        method: A method of torchdiffeq.
-        rtol: Relative tolerance of an adaptive method.
-        atol: Absolute tolerance.
-    """
-
-    method: str = "dopri5"
-    rtol: float = 1e-5
-    atol: float = 1e-5
-
-    def _check_method(self) -> None:
-        from trimtab.integrations.torchdiffeq import check_solver
-
-        check_solver(self.method, self.rtol, self.atol)
-
-    def step(self, x: Tensor, t: int, noise: Noise) -> Tensor:
-        """Return the proposals of step t, (n, *event)."""
-        import torchdiffeq
-
-        begin, h = self.interval(t)
-        times = torch.stack([begin, begin + h]).to(x.device)
-        solver = {"rtol": self.rtol, "atol": self.atol, "method": self.method}
-        if self.method.startswith(("dopri", "bosh", "fehlberg", "adaptive")):
-            solver["options"] = {"norm": _worst_sample}
-        end: Tensor = torchdiffeq.odeint(lambda time, x: self.at(x, time), x, times, **solver)[-1]
-        return end
-
-
 def _worst_sample(x: Tensor) -> Tensor:
     """Return the largest root mean square of a row, so that other samples cannot hide the error of one."""
     return x.flatten(1).pow(2).mean(dim=1).sqrt().max() if x.ndim > 1 else x.abs().max()
-
-
-def _check_grid(times: Any, n_steps: int) -> None:
-    """Check that times are n_steps + 1 finite, increasing floats."""
-    check_type(times, Tensor, "times", f"give {n_steps + 1} increasing numbers")
-    usable = times.shape == (n_steps + 1,) and times.is_floating_point()
-    if not usable or not bool((times.diff() > 0).all() & times.isfinite().all()):
-        raise ValueError(
-            f"times must be {n_steps + 1} increasing numbers for {n_steps} steps, finite floats: got "
-            f"{tuple(times.shape)} of {times.dtype}"
-        )
 
 
 def _argument_order(velocity: Callable[..., Tensor]) -> Literal["xt", "tx"]:
@@ -215,7 +182,7 @@ def with_target(
         return flow, constraint, lambda states: states
     if target != "clean":
         raise ValueError(f"target must be one of 'state', 'clean': got {target!r}")
-    if isinstance(flow, OdeSampler) or flow.method != "euler":
+    if flow.method != "euler":
         raise ValueError("target='clean' needs a FlowSampler with method='euler'; use target='state' with others")
     assert flow.times is not None
     if float(flow.times[-1]) != 1.0:
@@ -250,20 +217,20 @@ class _CleanFlow:
         return torch.stack([x, x + (1 - now) * self.flow.at(x, now)], dim=1)
 
 
-class _OnClean(Constraint):
+@dataclass(frozen=True, eq=False)
+class _OnClean(Wrapper):
     """A constraint on the second of each pair."""
 
-    def __init__(self, constraint: Constraint) -> None:
-        self.constraint = constraint
-        self.needs, self.is_projection = constraint.needs, constraint.is_projection
-        self.defect_is_projection = constraint.defect_is_projection
+    constraint: Constraint
 
-    def project(self, x: Tensor, **context: Any) -> Tensor | Projection:
+    def _parts(self) -> tuple[Constraint, ...]:
+        return (self.constraint,)
+
+    def project(self, x: Tensor, **context: Any) -> Projection:
         now, clean = x.unbind(dim=1)
         answer = self.constraint.project(clean, **_for_clean(context))
-        if isinstance(answer, Projection):
-            return answer._replace(x=torch.stack([now, answer.x], dim=1))
-        return torch.stack([now, answer], dim=1)
+        answer = answer if isinstance(answer, Projection) else Projection(answer)
+        return answer._replace(x=torch.stack([now, answer.x], dim=1))
 
     def defect(self, x: Tensor, **context: Any) -> Tensor:
         defect: Tensor = self.constraint.defect(x[:, 1], **_for_clean(context))
@@ -275,3 +242,10 @@ class _OnClean(Constraint):
 
 def _for_clean(context: dict[str, Any]) -> dict[str, Any]:
     return {name: value[:, 1] if name == "previous" else value for name, value in context.items()}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "OdeSampler":
+        warnings.warn("OdeSampler is now FlowSampler(method='dopri5')", DeprecationWarning, stacklevel=2)
+        return partial(FlowSampler, method="dopri5")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

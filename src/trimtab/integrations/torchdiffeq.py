@@ -12,9 +12,9 @@ from torch import Tensor
 from trimtab.core.arrays import Form
 from trimtab.core.checks import check_callable, check_number, check_type, missing_extra, unknown
 from trimtab.core.constraint import Constraint
-from trimtab.loop.corrector import Corrector
 from trimtab.core.record import Rollout
 from trimtab.integrations.loops import check_options
+from trimtab.loop.corrector import Corrector
 
 try:
     import torchdiffeq

@@ -22,16 +22,16 @@ from trimtab._version import __version__
 from trimtab.core.arrays import Form, plain_tree, state_of
 from trimtab.core.checks import EngineError
 from trimtab.core.files import UNUSABLE, as_path, read_json, write_atomically
-from trimtab.loop.rollout import Problem
 from trimtab.core.record import Rollout
 from trimtab.core.repeatable import RunBatch, differing
+from trimtab.loop.rollout import Problem
 
 try:  # it takes functions apart that are defined in place, as in a notebook
     import cloudpickle as by_value
 except ImportError:
     by_value = pickle
 
-__all__ = ["KeptBatches", "name_of"]
+__all__ = ["KeptBatches", "by_value", "name_of"]
 
 
 class KeptBatches:
@@ -104,7 +104,7 @@ def name_of(*parts: Any) -> str:
     return hashlib.sha256(told.getvalue()).hexdigest()[:32]
 
 
-class _Numbers(by_value.Pickler):  # type: ignore[misc, name-defined]
+class _Numbers(by_value.Pickler):  # type: ignore[misc]
     """Pickles tensors as their numbers, so that equal schedules have equal bytes."""
 
     def reducer_override(self, thing: Any) -> Any:

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 import torch
 
 from trimtab.core.checks import EngineError
-from trimtab.loop.rollout import Problem
 from trimtab.core.processes import Processes
 from trimtab.core.record import Rollout
 from trimtab.core.repeatable import Batch, RunBatch, run_batch
 from trimtab.core.schedule import Schedule
 from trimtab.loop.kept import KeptBatches, by_value, name_of
+from trimtab.loop.rollout import Problem
 
 __all__ = ["BatchRunner", "Engine", "Runs", "open_runner", "prefetch"]
 
@@ -213,7 +213,7 @@ def _translated() -> Iterator[None]:
 
 def _pickled(thing: object) -> bytes:
     try:
-        return by_value.dumps(thing)
+        return bytes(by_value.dumps(thing))
     except Exception as error:  # objects that cannot be sent raise what they like
         raise ValueError(
             f"this cannot be sent to other processes ({type(error).__name__}: {error}); define its functions and "

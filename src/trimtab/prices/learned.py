@@ -11,8 +11,6 @@ from torch import Tensor
 from trimtab.core.budget import Cost, PerBatch, Unit
 from trimtab.core.schedule import WHOLE, Schedule
 from trimtab.core.view import StepView
-from trimtab.prices.price import Thresholds
-from trimtab.prices.ways import Program
 
 __all__ = ["Arm", "Counted", "Even", "Every", "Explore", "Last", "Learned", "Priced", "Programmed"]
 
@@ -46,11 +44,7 @@ class Arm:
 
     def to(self, device: torch.device) -> Arm:
         """Return the same arm on `device`."""
-        moved = {
-            name: part.to(device)
-            for name, part in vars(self).items()
-            if isinstance(part, Tensor | Program | Thresholds)
-        }
+        moved = {name: part.to(device) for name, part in vars(self).items() if hasattr(part, "to")}
         return replace(self, **moved)
 
 

@@ -125,10 +125,10 @@ class Price:
 
         Example:
             >>> import trimtab as tt
-            >>> problem = tt.domain("so3").problem(range(1000, 1016))
-            >>> price = tt.calibrate(problem, 0.5, "dp", objective="path")
+            >>> from trimtab.examples import problem
+            >>> price = tt.calibrate(problem(range(1000, 1016)), 0.5, "dp", objective="path")
             >>> price.resample(50).n_steps, price.resample(50).budget
-            (50, 50)
+            (50, 20)
         """
         check_integer(n_steps, "n_steps", 1 + self.closings, MOST_STEPS)
         if keep not in get_args(Keep):

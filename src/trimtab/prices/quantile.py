@@ -88,7 +88,7 @@ def paper_prices(runs: Iterable[Rollout], budget: Budget = 1.0) -> Thresholds:
             f"{corrected} of {len(runs)} runs were corrected before their end, so that their defects do not show what "
             "happens without corrections; record them with Terminal()"
         )
-    defects = torch.cat([run.grouped().defects for run in runs], dim=1)[:n_choices]
+    defects = torch.cat([run.defects for run in runs], dim=1)[:n_choices]
     if bool(defects.isnan().any()):
         raise ValueError(
             "the defects of these runs were not measured, since Terminal() does not need them: record them with "

@@ -327,9 +327,8 @@ class Geometric(_Spread):
     Steps that would coincide are moved to earlier ones, so the budget is always spent.
 
     Example:
-        >>> import trimtab as tt
-        >>> problem = tt.domain("so3", n_steps=16).problem(range(1))
-        >>> problem.rollout(Geometric(4)).projected[:, 0].nonzero().squeeze(1).tolist()
+        >>> from trimtab.examples import problem
+        >>> problem(range(1), n_steps=16).rollout(Geometric(4)).projected[:, 0].nonzero().squeeze(1).tolist()
         [8, 12, 14, 15]
     """
 

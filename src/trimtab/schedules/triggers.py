@@ -197,14 +197,14 @@ class AboveNoise(FrozenSchedule):
     def from_stepwise(cls, run: Rollout, *, quantile: float = 0.95, budget: Budget = 1.0) -> AboveNoise:
         """Take thresholds from a stepwise rollout, whose defects are those of one update of a feasible state.
 
-        The threshold of a step is a quantile over the samples, or groups.
+        The threshold of a step is a quantile over the samples.
         """
         hint = "give corrector.rollout of a run with Stepwise()"
         check_type(run, Rollout, "the run of AboveNoise.from_stepwise", hint)
         if not bool(run.projected.all()):
             raise ValueError("AboveNoise: every step of the rollout has to be corrected; give one of Stepwise()")
         seeds = () if run.seeds is None else tuple(run.seeds.tolist())
-        return cls(_quantiles(list(run.grouped().defects), quantile), budget, seeds)
+        return cls(_quantiles(list(run.defects), quantile), budget, seeds)
 
     def decide(self, view: StepView) -> Tensor:
         """Choose samples with a defect above the threshold of the step."""

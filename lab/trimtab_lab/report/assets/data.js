@@ -5,9 +5,7 @@ const DATA = JSON.parse(document.getElementById('data').textContent);
 const { summary: SUMMARY, page: PAGE, links: LINKS } = DATA;
 
 const DOMAINS = Object.keys(SUMMARY.domains);
-const IN_ITERATIONS = (SUMMARY.config ?? {}).unit === 'iteration'; // what budgets count, if not whole projections
 const CLOSING_IS_PAID = (SUMMARY.config ?? {}).closing === 'paid'; // whether budgets count the closing projection
-const OF_ALL = IN_ITERATIONS ? 'of full projection’s iterations' : 'of the steps';
 const LOOKS = { // colours that suit both themes, and dashes; words and all other colours come with the page
   terminal: { colour: '--c-terminal', dash: '2 3' },
   stepwise: { colour: '--c-stepwise', dash: '7 3' },
@@ -17,13 +15,16 @@ const LOOKS = { // colours that suit both themes, and dashes; words and all othe
   'adaptive:dp': { colour: '--c-dp', dash: '9 3 2 3' },
   trimtab: { colour: '--c-trimtab', dash: '5 3' },
   planned: { colour: '--c-planned', dash: '10 2 2 2' },
+  first: { colour: '--c-first', dash: '1 2' },
+  window: { colour: '--c-window', dash: '8 2' },
   hindsight: { colour: '--c-hindsight', dash: '1 3' },
 };
 const METRICS = {
   nepe: { label: 'NEPE', unit: 'normalised excess path error' },
   endpoint: { label: 'endpoint distance', unit: 'distance of the final state to the stepwise one' },
   path_error: { label: 'path error', unit: 'residual defects summed over the path' },
-  achieved_budget: { label: 'achieved budget', unit: IN_ITERATIONS ? 'share of full projection’s iterations that were spent' : 'share of the steps that were projected' },
+  iterations: { label: 'solver iterations', unit: 'iterations of the solver for one sample, the closing projection included' },
+  achieved_budget: { label: 'achieved budget', unit: 'share of the steps that were projected' },
 };
 const metricLabel = (metric) => METRICS[metric]?.label ?? metric.replaceAll('_', ' '); // a domain's own measures are named by it
 
@@ -56,7 +57,7 @@ const firstSchedule = () => (scheduleOf(PAGE.open?.schedule) ?? scheduleOf('adap
 const comparedKey = (chosen) => (BASELINES.includes(chosen) ? firstSchedule() : chosen);
 
 /* A synthetic domain may be there with several kinds of dynamics: the same base, one kind shown at a time. */
-const KNOWN_DYNAMICS = { langevin: 'Langevin', flow: 'constant speed', ramp: 'ramp', replica: 'replica' };
+const KNOWN_DYNAMICS = { langevin: 'Langevin', flow: 'constant speed', ramp: 'ramp', replica: 'replica', sphere: 'on a sphere' };
 const dynamicsOf = (name) => PAGE.domains?.[name]?.dynamics ?? null;
 const baseOf = (name) => PAGE.domains?.[name]?.base ?? name;
 const DYNAMICS = unique(DOMAINS.map(dynamicsOf).filter((kind) => kind !== null));
@@ -142,11 +143,9 @@ function exampleOf(domain, key, budget, seedIndex) {
     for (let i = 0; i + width <= flat.length; i += width) path.push(flat.slice(i, i + width));
     const projected = new Set(packed.projected ?? []);
     const defects = packed.defects ? unpack(packed.defects) : [];
-    const steps = packed.projected ?? [];
     packed.unpacked = {
       ...packed, path, projected, defects, budget: nearest,
-      residuals: packed.residuals ? unpack(packed.residuals) : defects.map((d, t) => (projected.has(t) ? 0 : d)),
-      iterations: packed.iterations ? new Map(packed.iterations.map((made, i) => [steps[i], made])) : null,
+      residuals: defects.map((d, t) => (projected.has(t) ? 0 : d)),
       state_error: packed.state_error ? unpack(packed.state_error) : null,
     };
   }

@@ -1,10 +1,10 @@
 /* The tables: error at the chosen budget for every domain, and the paired comparisons. */
 
-function table(caption, groups, heads, rows) {
-  return html('table', {}, html('caption', { class: 'spoken' }, caption),
+function table(caption, groups, heads, rows, kind = null) {
+  return html('table', { class: kind }, html('caption', { class: 'spoken' }, caption),
     html('thead', {},
       groups ? html('tr', { class: 'groups' }, groups.map(([text, span]) => html('th', { colspan: span, scope: text ? 'colgroup' : null }, text))) : null,
-      html('tr', {}, heads.map((text) => html('th', { scope: 'col' }, text)))),
+      html('tr', {}, heads.map((head) => html('th', { scope: 'col', class: head.class ?? null }, head.text ?? head)))),
     html('tbody', {}, rows.map(({ name, chosen, cells }) => html('tr', { class: chosen ? 'chosen' : null },
       html('th', { scope: 'row' }, name), cells.map((c) => html('td', { class: c.class ?? null }, c.text, c.small ? html('small', {}, ` ${c.small}`) : null))))));
 }
@@ -58,43 +58,40 @@ function writeWinTable(place, note, state) {
     const said = domain.extra.paper?.win_rates;
     return {
       name: domain.label, chosen: name === state.domain.name,
-      cells: [rate(wins.pathwise), ...(withPaper ? [paperCell(said?.pathwise)] : []), rate(wins.endpoint), ...(withPaper ? [paperCell(said?.endpoint)] : []), { text: percent(isNumber(median) ? median : median?.mean) }, { text: isNumber(wins.pathwise?.n) ? String(wins.pathwise.n) : '–' },
+      cells: [rate(wins.pathwise), ...(withPaper ? [paperCell(said?.pathwise)] : []), rate(wins.endpoint), ...(withPaper ? [paperCell(said?.endpoint)] : []), { text: percent(isNumber(median) ? median : median?.mean) }, { text: isNumber(wins.pathwise?.n) ? String(wins.pathwise.n) : '–' }, { text: wins.pathwise ? percent(winLimit(domain, key), 1) : '–' },
         rate(domain.numbers.concentration), { text: isNumber(domain.numbers.degenerate) ? String(domain.numbers.degenerate) : '–' }],
     };
   });
   const label = scheduleOf(key)?.label ?? key;
   const q = percent(state.domain.numbers.concentration?.q ?? 0.2);
-  place.replaceChildren(table(`How often ${label} beats periodic`, [['', 1], [`${label} against periodic, all budgets`, withPaper ? 6 : 4], ['the domain', 2]],
-    ['Domain', 'path won', ...paperHead, 'endpoint won', ...paperHead, 'median gain', 'pairs', `defect in top ${q}`, 'degenerate'], rows));
-  note.textContent = `A pair is one seed at one budget under both schedules; ± is the standard error over seeds. At budgets 0 and 1 all schedules are the same and a tie is not a win, so ${percent(winLimit(state.domain, key), 1)} is the highest rate possible here${withPaper ? ', and 90.5% on the paper’s grid' : ''}. `
+  place.replaceChildren(table(`How often ${label} beats periodic`, [['', 1], [`${label} against periodic, all budgets`, withPaper ? 7 : 5], ['the domain', 2]],
+    ['Domain', 'path won', ...paperHead, 'endpoint won', ...paperHead, 'median gain', 'pairs', 'highest possible', `defect in top ${q}`, 'degenerate'], rows));
+  note.textContent = `A pair is one seed at one budget under both schedules; ± is the standard error over seeds. At budgets 0 and 1 all schedules are the same and a tie is not a win, so the highest rate possible depends on the budgets of the row${withPaper ? '; it is 90.5% on the paper’s 21' : ''}. `
     + `The defect in the top ${q} of the steps says how concentrated a domain’s trouble is.`;
 }
 
-/** Does the paper's result come out? One row a domain: the paper's improvement, ours, and a verdict. */
+/** Does the paper's result come out? For each metric one row a domain: the paper's improvement, ours, and a verdict. */
 function writeAgreement() {
   const told = (PAGE.agreement ?? [])[0];
   at('agreement-card').hidden = !told;
   if (!told) return;
   const short = told.columns.map((text) => text.replace('here, ', '').split(',')[0]);
-  const counter = (i) => told.columns[i].includes('counter-example');
-  const metrics = unique(told.rows.map((row) => row[0]));
-  const columns = metrics.map((metric, m) => short.map((_, i) => i).filter((i) => i > 1 && (m === 0 || !counter(i))));
+  const beside = (i) => i > told.columns.indexOf('verdict'); // other dynamics, which a phone has no room for
+  const shown = short.map((_, i) => i).filter((i) => i > 1);
   const cellOf = (text, i) => {
-    if (text === undefined || text === 'n/a') return { text: '–' };
+    const wide = beside(i) ? 'beside' : '';
+    if (text === undefined || text === 'n/a') return { text: '–', class: wide };
     const [, main, more] = /^(.*?%)(.*)$/.exec(text.replaceAll('-', MINUS)) ?? [null, text, ''];
-    const word = short[i] === 'verdict';
-    return { text: main, small: more.trim() || null, class: word ? `word ${{ agrees: 'better', 'opposite sign': 'worse' }[text] ?? 'said'}` : short[i] === 'paper' ? 'said' : null };
+    if (short[i] !== 'verdict') return { text: main, small: more.trim() || null, class: short[i] === 'paper' ? 'said' : wide };
+    return { text: text.replace(/ \(.*/, ''), small: /\(.*/.exec(text)?.[0] ?? null, class: `word ${{ agrees: 'better', 'opposite sign': 'worse' }[text] ?? 'said'}` };
   };
-  const rows = unique(told.rows.map((row) => row[1])).map((name) => ({
-    name,
-    cells: metrics.flatMap((metric, m) => {
-      const row = told.rows.find((r) => r[0] === metric && r[1] === name) ?? [];
-      return columns[m].map((i) => cellOf(row[i], i));
-    }),
-  }));
+  const heads = shown.map((i) => ({ text: short[i], class: beside(i) ? 'beside' : short[i] === 'verdict' ? 'word' : null }));
   at('agreement-title').textContent = told.title;
-  at('agreement').replaceChildren(table('Improvement over periodic, in the paper and here',
-    [['', 1], ...metrics.map((metric, m) => [`Improvement in ${metric}`, columns[m].length])], ['Domain', ...columns.flat().map((i) => short[i])], rows));
+  at('agreement').replaceChildren(...unique(told.rows.map((row) => row[0])).flatMap((metric) => [
+    html('h4', {}, `Improvement over periodic in ${metric}`),
+    table(`Improvement over periodic in ${metric}, in the paper and here`, null, ['Domain', ...heads],
+      told.rows.filter((row) => row[0] === metric).map((row) => ({ name: row[1], cells: shown.map((i) => cellOf(row[i], i)) })), 'verdicts'),
+  ]));
   at('agreement-notes').replaceChildren(...[...told.notes].reverse().map((note) => html('p', { class: 'note' }, note)));
 }
 

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from trimtab.core.arrays import numbers_of
 from trimtab.core.checks import check_callable, check_integer, check_number, check_type
-from trimtab.core.metrics import Summary, distinct_seeds
+from trimtab.core.metrics import distinct_seeds
 from trimtab.core.record import Rollout
+from trimtab_lab.metrics import MeanError
 
 __all__ = [
     "Fidelity",
@@ -59,7 +60,7 @@ def energy_distance(x: Any, y: Any) -> float:
     return float(relabelled_distances(torch.cat([rows, others]), _labels(rows, others, 1))[0])
 
 
-def energy_excess(x: Any, y: Any, less: Any = None) -> Summary:
+def energy_excess(x: Any, y: Any, less: Any = None) -> MeanError:
     r"""Return the squared energy distance of two sets, unbiased: 0 on average for equal sets, possibly below 0.
 
     The energy distance itself is never 0 for finite sets. With few samples of many numbers this noise floor is most of
@@ -93,7 +94,7 @@ def energy_excess(x: Any, y: Any, less: Any = None) -> Summary:
         found = [one - other for one, other in zip(found, _jackknife(paired, others), strict=True)]
     whole, *left_out = found
     variance = torch.stack([(len(part) - 1) * part.var(correction=0) for part in left_out]).sum()
-    return Summary(float(whole), float(variance.sqrt()), len(rows))
+    return MeanError(float(whole), float(variance.sqrt()), len(rows))
 
 
 def _jackknife(x: Tensor, y: Tensor) -> list[Tensor]:
@@ -337,11 +338,6 @@ def _rows(samples: Samples, embed: Embedding | None) -> Tensor:
     if embed is not None:
         check_callable(embed, "embed", "embed(states)")
     run = samples if isinstance(samples, Rollout) else None
-    if run is not None and run.groups is not None:
-        raise ValueError(
-            "rows of one group are not independent, but a p-value would treat them as if they were; pass final states "
-            "with one row per group: its rows side by side, or one of them"
-        )
     states = samples if run is None else run.final
     rows = _as_rows(states if embed is None else embed(states))
     return rows if run is None or run.seeds is None else rows[distinct_seeds(run.seeds).to(rows.device)]

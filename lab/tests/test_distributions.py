@@ -13,8 +13,8 @@ from scipy import stats
 import free
 import trimtab as tt
 from cases import Sphere, Walk
-from trimtab.core import distributions
-from trimtab.core.distributions import (
+from trimtab_lab import distributions
+from trimtab_lab.distributions import (
     compare_samples,
     energy_distance,
     energy_excess,
@@ -215,12 +215,6 @@ def test_a_seed_that_is_repeated_is_one_sample():
     once, twice = run(tt.Periodic(3), range(20)), run(tt.Periodic(3), [*range(20), *range(20)])
     assert compare_samples(twice, full, shift=0.0).n == 20
     assert compare_samples(twice, full, shift=0.0).p == compare_samples(once, full, shift=0.0).p
-
-
-def test_rows_of_a_group_are_not_taken_for_independent_samples():
-    together = free.rollout(Walk(), Sphere(), tt.Stepwise(), range(30), groups=[i // 3 for i in range(30)])
-    with pytest.raises(ValueError, match="one row per group"):
-        compare_samples(together, free.rollout(Walk(), Sphere(), tt.Stepwise(), range(100, 130)))
 
 
 def test_states_can_be_embedded():

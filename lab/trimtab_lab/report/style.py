@@ -5,21 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from trimtab.advice.figure import COLUMN, FORMATS, LOOKS, PAGE, figure_of, format_of
 from trimtab.core.checks import missing_extra
 
 __all__ = ["COLUMN", "FORMATS", "PAGE", "Drawing", "Look", "figure_style", "format_of", "label_of", "look_of"]
-
-COLUMN = 3.4
-"""Width of a figure in one column, in inches."""
-
-PAGE = 7.0
-"""Width of a figure across the page, in inches."""
-
-FORMATS: dict[str, dict[str, Any]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
-"""File endings of figures, each with the metadata that keeps the date out of the file."""
 
 
 @dataclass(frozen=True)
@@ -32,18 +23,17 @@ class Look:
 
 
 # Okabe and Ito's colours suit colour-blind readers; markers and dashes suit print without colour
-_LOOKS = {
-    "terminal": Look("#B2182B", "v", (0, (1, 1.2))),
-    "stepwise": Look("#000000", "s", (0, (4, 1.5))),
-    "periodic": Look("#E69F00", "o", (0, (3, 1))),
+_LOOKS = {name: Look(*look) for name, look in LOOKS.items()} | {
     "adaptive:paper": Look("#0072B2", "D"),
     "adaptive:on-policy": Look("#009E73", "^"),
-    "adaptive:dp": Look("#D55E00", "P"),
     "trimtab": Look("#CC79A7", "X"),
     "planned": Look("#56B4E9", "h", (0, (5, 1, 1, 1))),
+    "first": Look("#1B7837", "<", (0, (1, 1))),
+    "window": Look("#8C564B", ">", (0, (6, 1))),
     "hindsight": Look("#5D3A9B", "*", (0, (2, 1))),
 }
 _LABELS = {f"adaptive:{method}": f"adaptive ({method})" for method in ("paper", "on-policy", "dp", "value")}
+_LABELS |= {"first": "first steps", "window": "last steps"}
 _SPARE = ("#8C564B", "#1B7837", "#999933", "#4D4D4D")
 
 
@@ -55,19 +45,6 @@ def look_of(key: str) -> Look:
 def label_of(key: str) -> str:
     """Return the name of a schedule in figures and tables."""
     return _LABELS.get(key, key)
-
-
-def format_of(path: Path) -> str:
-    """Return the format of a figure file from its ending.
-
-    Example:
-        >>> format_of(Path("advice.svg"))
-        'svg'
-    """
-    name = path.suffix.removeprefix(".")
-    if name not in FORMATS:
-        raise ValueError(f"{path}: a plot must be a .png, .svg or .pdf file")
-    return name
 
 
 class Drawing:
@@ -84,12 +61,7 @@ class Drawing:
 
     def figure(self, **settings: Any) -> Any:
         """Return a figure for files and notebooks."""
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-
-        figure = Figure(**settings)
-        FigureCanvasAgg(figure)
-        return figure
+        return figure_of(**settings)
 
     def subplots(
         self, rows: int = 1, columns: int = 1, *, figsize: tuple[float, float], layout: Any = None, **settings: Any

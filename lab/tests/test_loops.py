@@ -13,7 +13,7 @@ import torch
 import free
 import trimtab as tt
 from trimtab.core.noise import Noise
-from trimtab.integrations.loops import LoopSampler
+from trimtab_lab.loops import LoopSampler
 
 T = 12
 DOMAIN = tt.domain("so3", n_steps=T)

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from trimtab.schedules.style import figure_style
+from trimtab_lab.report.style import figure_style
 
 
 def _drawn(plt):
