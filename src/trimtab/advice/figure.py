@@ -26,6 +26,8 @@ LOOKS: dict[str, tuple[str, str, Any]] = {
     "periodic": ("#E69F00", "o", (0, (3, 1))),
     "adaptive:dp": ("#D55E00", "P", "-"),
     "planned": ("#56B4E9", "h", (0, (5, 1, 1, 1))),
+    "first": ("#1B7837", "<", (0, (1, 1))),
+    "window": ("#8C564B", ">", (0, (6, 1))),
 }
 """Colour, marker and dashes of a schedule: of Okabe and Ito, which suit colour-blind readers and print."""
 
@@ -134,8 +136,14 @@ def _curves(axis: Any, advice: Any, place: Callable[[Trial], float]) -> None:
             _curve(axis, key, _NAMES.get(times, times), points)
     others = [t for t in m.trials if t.way != WHOLE or t.candidate.shared]
     if others:
-        places, losses = [place(t) for t in others], [t.loss.mean for t in others]
-        axis.plot(places, losses, "x", color="#5D3A9B", label="cheaper or shared", zorder=4)
+        axis.plot(
+            [place(t) for t in others],
+            [t.loss.mean for t in others],
+            "x",
+            color="#5D3A9B",
+            label="cheaper or shared",
+            zorder=4,
+        )
     ring: dict[str, Any] = {"marker": "o", "markersize": 10, "mfc": "none", "mec": "#B2182B", "mew": 1.5, "ls": "none"}
     axis.plot([place(advice.trial)], [advice.trial.loss.mean], label="recommended", zorder=5, **ring)
 
