@@ -28,6 +28,8 @@ from trimtab.core.view import History, StepView
 
 __all__ = ["Run", "Settings", "limit_of", "run_terms"]
 
+_TELLING = 8  # samples whose median says what scale defects have; a single defect may be near 0 by chance
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -143,7 +145,8 @@ class Run:
             self.check(_is_distance(self.defects[t]), "the defect is negative, NaN or inf")
         if t == 0:  # prices of another problem
             event = tuple(self.form.shapes[0][1:]) if self.form.single else None
-            self.schedule.check_fits(event, defect=float(self.defects[0].median()))
+            median = float(self.defects[0].median()) if self.n >= _TELLING else 0.0
+            self.schedule.check_fits(event, defect=median)
 
     def decide(self, proposal: Any, context: Mapping[str, Any]) -> Tensor:
         """Return which samples are corrected now, (n,) bool, or which way each takes, (n,) int8."""

@@ -15,6 +15,7 @@ over the steps, while what staying leaves cancels. The pilots show which (`drift
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import warnings
@@ -51,6 +52,7 @@ _FEWEST = 4  # samples to learn from
 _WINDOW = 512  # samples in memory
 _GUARD = 4  # batches before the guard believes a mean
 _MEASURES = ("path", "landing", "quality")
+_TELLING = 8  # samples whose median says what scale defects have
 _NO_LIMIT = 2**31 - 1
 
 
@@ -295,7 +297,7 @@ class Learner:
         several, ready, use = len(self.ways) > 1, self._ready(), self._in_use()
         chosen, generator = stream.draw(n, self._one_in())
         order = torch.cat([chosen.nonzero(), (~chosen).nonzero()]).squeeze(1)
-        kept, n_pilots = int(chosen.sum()), min(2, n // 4) if self._counts_iterations and not self.drift else 0
+        kept, n_pilots = int(chosen.sum()), min(2, -(-n // 4)) if self._counts_iterations and not self.drift else 0
         if not several and not ready:
             kept = n - n_pilots
         pilots, order = order[n - n_pilots :], order[: n - n_pilots]
@@ -458,13 +460,12 @@ class Learner:
         if run_id in self.spent:
             return
         self.made_for.setdefault("event", None if not isinstance(run.final, Tensor) else list(run.final.shape[1:]))
-        self.made_for.setdefault("defect", float(run.defects[0].double().median()))
         groups = {"control": schedule.rows_of("control"), "pilots": schedule.rows_of("pilots")}
         rest = torch.ones(run.projected.shape[1], dtype=torch.bool)
         for name, arm in schedule.arms.items():
             if name in groups or name.startswith("rival "):
                 rest[arm.rows.cpu()] = False
-        self.spent[run_id] = _spent(run, [rest, groups["control"], groups["pilots"]])
+        self.spent[run_id] = _spent(run, [rest, groups["control"], groups["pilots"]], self._counts_iterations)
         self.log = [*self.log, *run.call_log][-4096:]
         if run.trials is not None:
             self.drift[run_id] = [part.tolist() for part in run.trials[5:8]]
@@ -512,6 +513,9 @@ class Learner:
         work = run.iterations if self._counts_iterations else run.projected
         whole = _as_traces(run, ways, work, n_choices)
         self.memory[run_id] = whole
+        starts = torch.cat([part.defects[0] for part in self.memory.values()])
+        if len(starts) >= _TELLING:
+            self.made_for.setdefault("defect", float(starts.median()))
         n, total = run.projected.shape[1], sum(part.defects.shape[1] for part in self.memory.values())
         for oldest in list(self.memory)[:-1]:
             if total <= _WINDOW:
@@ -624,6 +628,8 @@ class Learner:
             for name, known_rival in one.rivals.items():
                 merged.rivals[name] = merged.rivals.get(name, Comparison()).merge(known_rival)
             merged.main = one.main if one.main != "program" else merged.main
+        known_runs = hashlib.blake2b(" ".join(sorted(merged.spent)).encode(), digest_size=8).hexdigest()
+        merged.stream = ControlStream(self.seed, f"merged {known_runs}")  # one that was not drawn from yet
         if merged.memory:
             merged._learn()
         return merged
@@ -727,9 +733,8 @@ def _as_traces(run: Rollout, ways: Tensor, work: Tensor, n_choices: int) -> Trac
     return Traces(run.defects.detach().cpu().double(), *(part.detach().cpu() for part in parts), tried)
 
 
-def _spent(run: Rollout, groups: list[Tensor]) -> Spent:
-    """Return what a run cost, by groups of rows."""
-    counted = bool((run.iterations > 0).any())
+def _spent(run: Rollout, groups: list[Tensor], counted: bool) -> Spent:
+    """Return what a run cost, by groups of rows, in iterations if they are counted."""
     steps = run.projected[:-1] if run.closing_rule == "paid" else run.projected
     work = run.iterations if counted else run.projected
     closing = run.closing_iterations if run.closing_iterations is not None and counted else run.closing
