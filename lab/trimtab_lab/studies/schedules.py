@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trimtab.core.budget import PerBatch, Unit
+from trimtab.core.budget import PerBatch
 from trimtab.core.checks import unknown
 from trimtab.core.record import Closing
-from trimtab.core.schedule import ByIteration, Schedule
-from trimtab.core.view import StepView
+from trimtab.core.schedule import Schedule
 from trimtab.loop.rollout import take_rows
 from trimtab.prices.price import Price
 from trimtab.schedules import Fixed, Geometric, Periodic, RandomRamp, Stepwise, Terminal
@@ -34,15 +33,11 @@ class ScheduleInputs:
         problem: Made for `seeds`; hindsight searches on it.
         seeds: The seeds of the samples it decides for, (n,).
         thresholds: The calibrated prices, for keys that name a calibration method.
-        unit: What budgets count.
-        iterations_per_projection: Mean solver iterations per projection of the stepwise run.
     """
 
     problem: Problem
     seeds: Tensor
     thresholds: Price | None = None
-    unit: Unit = "projection"
-    iterations_per_projection: float = 1.0
 
     @property
     def prices(self) -> Price:
@@ -62,7 +57,6 @@ class StudySchedule:
         only_budget: The one budget it makes sense for; None for any.
         cheap_only: True if it runs so many rollouts that only the synthetic domains can afford it.
         exact: True if it spends its budget to the last correction; a solver that has converged spends less.
-        units: What its budgets may count.
         closings: Whether budgets may include the closing projection.
     """
 
@@ -72,14 +66,11 @@ class StudySchedule:
     only_budget: float | None = None
     cheap_only: bool = False
     exact: bool = True
-    units: tuple[Unit, ...] = ("projection",)
     closings: tuple[Closing, ...] = ("paid", "free")
 
 
 SHARING = 16
 """How many samples share a budget, as a small production batch does."""
-
-_EITHER: tuple[Unit, ...] = ("projection", "iteration")
 
 
 def _shared(inputs: ScheduleInputs, budgets: Tensor) -> Schedule:
@@ -99,18 +90,15 @@ STUDY_SCHEDULES: dict[str, StudySchedule] = {
         "No projection during the rollout, one at its end.",
         lambda inputs, budgets: Terminal(),
         only_budget=0.0,
-        units=_EITHER,
     ),
     "stepwise": StudySchedule(
         "A projection after every update: the reference.",
         lambda inputs, budgets: Stepwise(),
         only_budget=1.0,
-        units=_EITHER,
     ),
     "periodic": StudySchedule(
         "Projections at evenly spaced steps.",
-        lambda inputs, budgets: Periodic(budgets) if inputs.unit == "projection" else _whole_evenly(inputs, budgets),
-        units=_EITHER,
+        lambda inputs, budgets: Periodic(budgets),
     ),
     "adaptive:paper": _calibrated(
         "A projection if the defect reaches the paper's price, a quantile of future defects of uncorrected rollouts.",
@@ -149,12 +137,6 @@ STUDY_SCHEDULES: dict[str, StudySchedule] = {
         "Projections at random steps, later ones more likely, as in DDAT.",
         lambda inputs, budgets: RandomRamp(budgets),
     ),
-    "inexact": StudySchedule(
-        "A solver that is stopped early: iterations spread evenly over the steps; defects are not used.",
-        lambda inputs, budgets: EvenIterations(budgets),
-        exact=False,
-        units=("iteration",),
-    ),
     "hindsight": StudySchedule(
         "The best steps of each rollout, found afterwards: a limit, not a method.",
         lambda inputs, budgets: Fixed(_hindsight_mask(inputs, budgets)),
@@ -170,43 +152,6 @@ def study_schedule(name: str) -> StudySchedule:
     if not isinstance(name, str) or name not in STUDY_SCHEDULES:
         raise unknown("schedule", name, STUDY_SCHEDULES)
     return STUDY_SCHEDULES[name]
-
-
-@dataclass(frozen=True, eq=False)
-class EvenIterations(ByIteration):
-    """Iterations spread evenly over the steps, each sample with a budget of its own, (n,).
-
-    Attributes:
-        budget: Iterations of each sample, (n,) int64.
-        whole_cost: If given, whole projections are spread instead, as many as such a mean cost pays for.
-    """
-
-    budget: Tensor
-    whole_cost: float | None = None
-    uses_defects = False
-
-    def decide(self, view: StepView) -> Tensor:
-        """Return which samples have iterations left at this step, (n,) bool."""
-        if self.whole_cost is None:
-            return _by(view.t + 1, self.budget, view.n_steps) - _by(view.t, self.budget, view.n_steps) > view.iteration
-        times = (self.budget / self.whole_cost).round().long().clamp(max=view.n_steps)
-        return _by(view.t + 1, times, view.n_steps) > _by(view.t, times, view.n_steps)
-
-    def to(self, device: torch.device) -> EvenIterations:
-        """Return the same schedule on `device`."""
-        return EvenIterations(self.budget.to(device), self.whole_cost)
-
-
-def _by(t: int, total: Tensor, n_steps: int) -> Tensor:
-    """Return how much of an evenly spread total is due before step t, (n,)."""
-    # the step after the last is the closing projection's, so that gaps are even up to it
-    once = total.clamp(max=n_steps)
-    return (t * (once + 1)) // (n_steps + 1) + (t * (total - once)) // n_steps
-
-
-def _whole_evenly(inputs: ScheduleInputs, budgets: Tensor) -> Schedule:
-    """Return whole projections at evenly spaced steps, as many as the iterations pay for."""
-    return EvenIterations(budgets, inputs.iterations_per_projection)
 
 
 def _last_steps(n_steps: int, budgets: Tensor) -> Tensor:
