@@ -436,25 +436,40 @@ class Learner:
             n: The size of its batch.
             distance: A function of two states to (n,).
         """
+        try:
+            costs, tried = self._compare(run, n, distance)
+        except Exception as error:  # of the user's loop or distance; the run that has ended is worth more
+            self.twins = 0
+            warnings.warn(
+                f"candidates could not be compared by twins ({type(error).__name__}: {error}); the run is kept, and "
+                "learning goes on without them",
+                stacklevel=4,
+            )
+            return
+        self.tried, best = tried, _nearest(costs)
+        if best != self.main:
+            self.main, self.rivals = best, {}
+            self.comparisons = {measure: Comparison() for measure in _MEASURES}
+
+    def _compare(
+        self, run: Callable[[Learned], Rollout], n: int, distance: Distance
+    ) -> tuple[dict[str, Tensor], dict[str, list[float]]]:
+        """Return the costs of twins, (k,), by candidate, and what `tried` holds."""
         rows, rest = torch.arange(min(n, self.twins)), torch.arange(min(n, self.twins), n)
         full = run(self._twin_schedule(Every(rows, way=len(self.ways)), rest))
-        costs: dict[str, Tensor] = {}
+        costs, tried = dict[str, Tensor](), dict[str, list[float]]()
         for name in self.candidates():
             twin = run(self._twin_schedule(self._arm_of(name, rows), rest))
-            work = _per_sample(twin)[rows]
+            work = _per_sample(twin, self._counts_iterations)[rows]
             if name != "program" and float(work.mean()) > _LEVEL_WORK * max(self._total(), 1.0):
                 continue
             judged = measured_distance(distance, twin.final, full.final) if self.quality is None else self._costs(twin)
             costs[name] = judged.detach().cpu().double()[rows].nan_to_num(math.inf)
-            self.tried[name] = [float(costs[name].mean()), float(work.mean())]
-        self.tried["full projection"] = [
-            0.0 if self.quality is None else math.nan,
-            float(_per_sample(full)[rows].mean()),
-        ]
-        best = _nearest(costs)
-        if best != self.main:
-            self.main, self.rivals = best, {}
-            self.comparisons = {measure: Comparison() for measure in _MEASURES}
+            tried[name] = [float(costs[name].mean()), float(work.mean())]
+        judged = torch.zeros(n) if self.quality is None else self._costs(full)
+        work = _per_sample(full, self._counts_iterations)[rows]
+        tried["full projection"] = [float(judged[rows].mean()), float(work.mean())]
+        return costs, tried
 
     def _twin_schedule(self, arm: Arm, rest: Tensor) -> Learned:
         """Return the schedule of twins: their rows follow an arm, and the others are projected at the end."""
@@ -814,9 +829,8 @@ def _nearest(costs: dict[str, Tensor]) -> str:
     return level[int(ranks.argmin())]
 
 
-def _per_sample(run: Rollout) -> Tensor:
-    """Return the work of each sample, (n,): solver iterations, or projections if the solver counts none."""
-    counted = bool((run.iterations > 0).any())
+def _per_sample(run: Rollout, counted: bool) -> Tensor:
+    """Return the work of each sample, (n,): solver iterations if they are counted, or projections."""
     return (run.all_iterations if counted else run.projected.sum(dim=0) + run.closing).cpu().double()
 
 
