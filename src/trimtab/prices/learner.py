@@ -20,6 +20,7 @@ iterations at every step) are candidates too.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import warnings
@@ -59,6 +60,7 @@ _WINDOW = 512  # samples in memory
 _BATCH = 8  # samples that make a batch; smaller runs are gathered
 _GUARD = 4  # batches before the guard believes a mean
 _MEASURES = ("path", "landing", "quality")
+_TELLING = 8  # samples whose median says what scale defects have
 _NO_LIMIT = 2**31 - 1
 _LEVEL_WORK = 1.1  # a candidate may take this much of the budget
 
@@ -320,7 +322,7 @@ class Learner:
         several, ready, use = len(self.ways) > 1, self._ready(), self._in_use()
         chosen, generator = stream.draw(n, self._one_in())
         order = torch.cat([chosen.nonzero(), (~chosen).nonzero()]).squeeze(1)
-        kept, n_pilots = int(chosen.sum()), min(2, n // 4) if self._counts_iterations and not self.drift else 0
+        kept, n_pilots = int(chosen.sum()), min(2, -(-n // 4)) if self._counts_iterations and not self.drift else 0
         if not several and not ready:
             kept = n - n_pilots
         pilots, order = order[n - n_pilots :], order[: n - n_pilots]
@@ -436,12 +438,31 @@ class Learner:
             n: The size of its batch.
             distance: A function of two states to (n,).
         """
+        try:
+            costs, tried = self._compare(run, n, distance)
+        except Exception as error:  # of the user's loop or distance; the run that has ended is worth more
+            self.twins = 0
+            warnings.warn(
+                f"candidates could not be compared by twins ({type(error).__name__}: {error}); the run is kept, and "
+                "learning goes on without them",
+                stacklevel=4,
+            )
+            return
+        self.tried, best = tried, _nearest(costs)
+        if best != self.main:
+            self.main, self.rivals = best, {}
+            self.comparisons = {measure: Comparison() for measure in _MEASURES}
+
+    def _compare(
+        self, run: Callable[[Learned], Rollout], n: int, distance: Distance
+    ) -> tuple[dict[str, Tensor], dict[str, list[float]]]:
+        """Return the costs of twins, (k,), by candidate, and what `tried` holds."""
         rows, rest = torch.arange(min(n, self.twins)), torch.arange(min(n, self.twins), n)
         full = run(self._twin_schedule(Every(rows, way=len(self.ways)), rest))
-        costs: dict[str, Tensor] = {}
+        costs, tried = dict[str, Tensor](), dict[str, list[float]]()
         for name in self.candidates():
             twin = run(self._twin_schedule(self._arm_of(name, rows), rest))
-            work = _per_sample(twin)[rows]
+            work = _per_sample(twin, self._counts_iterations)[rows]
             if name != "program" and float(work.mean()) > _LEVEL_WORK * max(self._total(), 1.0):
                 continue
             quality = self.quality
@@ -451,15 +472,11 @@ class Learner:
                 else quality.costs_or_missing(twin.final)
             )
             costs[name] = judged.detach().cpu().double()[rows].nan_to_num(math.inf)
-            self.tried[name] = [float(costs[name].mean()), float(work.mean())]
-        self.tried["full projection"] = [
-            0.0 if self.quality is None else math.nan,
-            float(_per_sample(full)[rows].mean()),
-        ]
-        best = _nearest(costs)
-        if best != self.main:
-            self.main, self.rivals = best, {}
-            self.comparisons = {measure: Comparison() for measure in _MEASURES}
+            tried[name] = [float(costs[name].mean()), float(work.mean())]
+        judged = torch.zeros(n) if self.quality is None else self._costs(full)
+        work = _per_sample(full, self._counts_iterations)[rows]
+        tried["full projection"] = [float(judged[rows].mean()), float(work.mean())]
+        return costs, tried
 
     def _twin_schedule(self, arm: Arm, rest: Tensor) -> Learned:
         """Return the schedule of twins: their rows follow an arm, and the others are projected at the end."""
@@ -537,13 +554,12 @@ class Learner:
         if run_id in self.spent:
             return
         self.made_for.setdefault("event", None if not isinstance(run.final, Tensor) else list(run.final.shape[1:]))
-        self.made_for.setdefault("defect", float(run.defects[0].double().median()))
         groups = {"control": schedule.rows_of("control"), "pilots": schedule.rows_of("pilots")}
         rest = torch.ones(run.projected.shape[1], dtype=torch.bool)
         for name, arm in schedule.arms.items():
             if name in groups or name.startswith("rival "):
                 rest[arm.rows.cpu()] = False
-        self.spent[run_id] = _spent(run, [rest, groups["control"], groups["pilots"]])
+        self.spent[run_id] = _spent(run, [rest, groups["control"], groups["pilots"]], self._counts_iterations)
         self.log = [*self.log, *run.call_log][-4096:]
         if run.trials is not None:
             self.drift[run_id] = [part.tolist() for part in run.trials[5:8]]
@@ -593,6 +609,9 @@ class Learner:
         work = run.iterations if self._counts_iterations else run.projected
         whole = _as_traces(run, ways, work, n_choices)
         self.memory[run_id] = whole
+        starts = torch.cat([part.defects[0] for part in self.memory.values()])
+        if len(starts) >= _TELLING:
+            self.made_for.setdefault("defect", float(starts.median()))
         n, total = run.projected.shape[1], sum(part.defects.shape[1] for part in self.memory.values())
         for oldest in list(self.memory)[:-1]:
             if total <= _WINDOW:
@@ -707,6 +726,8 @@ class Learner:
                 merged.rivals[name] = merged.rivals.get(name, Comparison()).merge(known_rival)
             merged.twins, merged.tried = one.twins, merged.tried or dict(one.tried)
             merged.main = one.main if one.main != "program" else merged.main
+        known_runs = hashlib.blake2b(" ".join(sorted(merged.spent)).encode(), digest_size=8).hexdigest()
+        merged.stream = ControlStream(self.seed, f"merged {known_runs}")  # one that was not drawn from yet
         if merged.memory:
             merged._learn()
         return merged
@@ -817,9 +838,8 @@ def _nearest(costs: dict[str, Tensor]) -> str:
     return level[int(ranks.argmin())]
 
 
-def _per_sample(run: Rollout) -> Tensor:
-    """Return the work of each sample, (n,): solver iterations, or projections if the solver counts none."""
-    counted = bool((run.iterations > 0).any())
+def _per_sample(run: Rollout, counted: bool) -> Tensor:
+    """Return the work of each sample, (n,): solver iterations if they are counted, or projections."""
     return (run.all_iterations if counted else run.projected.sum(dim=0) + run.closing).cpu().double()
 
 
@@ -831,9 +851,8 @@ def _as_traces(run: Rollout, ways: Tensor, work: Tensor, n_choices: int) -> Trac
     return Traces(run.defects.detach().cpu().double(), *kept, tried)  # type: ignore[call-arg]
 
 
-def _spent(run: Rollout, groups: list[Tensor]) -> Spent:
-    """Return what a run cost, by groups of rows."""
-    counted = bool((run.iterations > 0).any())
+def _spent(run: Rollout, groups: list[Tensor], counted: bool) -> Spent:
+    """Return what a run cost, by groups of rows, in iterations if they are counted."""
     steps = run.projected[:-1] if run.closing_rule == "paid" else run.projected
     work = run.iterations if counted else run.projected
     closing = run.closing_iterations if run.closing_iterations is not None and counted else run.closing
