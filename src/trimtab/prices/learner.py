@@ -639,6 +639,14 @@ class Learner:
         """Return the module that makes price tables, which most learners never need."""
         return import_module("trimtab.prices.table")
 
+    def freeze(self, n: int) -> Learned:
+        """Return what was learned as a schedule for n samples, without control samples; it learns no more."""
+        if not self._ready():
+            raise ValueError(f"nothing was learned yet: got {self.runs} runs, and the first two are for exploring")
+        rows = torch.arange(n)
+        arm = self._tables().table_arm(self.table, rows) if self._by_table else self._arm_of(self._in_use(), rows)
+        return self._frozen({"program": arm}, n, None)
+
     @property
     def price(self) -> Any:
         """The price table that has been learned, to freeze: `learner.price.at(0.25)`. None if there is none.
