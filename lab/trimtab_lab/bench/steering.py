@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -89,11 +90,11 @@ def dihedral(x: Tensor, quads: Tensor, gradient: bool) -> tuple[Tensor, tuple[Te
 @cache
 def potentials_of(molecule: str) -> Potentials:
     """Return the potentials of a molecule from RDKit's bounds of its distances and its stereocentres."""
-    from rdkit import Chem
     from rdkit.Chem import rdDistGeom
 
     from trimtab_lab.domains.molecules.chemistry import _molecule, conformers
 
+    Chem: Any = import_module("rdkit.Chem")
     smiles = shipped_model(molecule).facts["smiles"]
     mol, table = _molecule(smiles), Chem.GetPeriodicTable()
     bounds = torch.from_numpy(rdDistGeom.GetMoleculeBoundsMatrix(mol, True, True, True))
