@@ -29,7 +29,6 @@ PARTS = {  # the script, and what it keeps
     "online": ("make_online.py", HERE / "results" / "online.json"),
     "budgets": ("make_choose.py", None),
     "quality": ("make_quality.py", HERE / "results" / "quality.json"),
-    "effort": ("make_effort.py", HERE / "results" / "effort.json"),
     "molecules": ("make_molecules.py", None),
     "training": ("make_training.py", None),
     "pdm": ("make_pdm_readings.py", Path("runs") / "pdm-docs"),

@@ -73,7 +73,6 @@ def rows_of(domain: Any) -> dict[float, dict[str, Made]]:
     paper = tt.calibrate(fitting, max(BUDGETS), "paper")
     dp = tt.calibrate(fitting, max(BUDGETS), "dp", objective="path")
     works = {budget: round(iterations(fitting.rollout(tt.Periodic(budget)))) for budget in BUDGETS}
-    priced = tt.calibrate(fitting, max(works.values()), "dp", unit="iteration", objective="path")
     single = {"unit": "iteration"}
     return {
         budget: {
@@ -84,8 +83,6 @@ def rows_of(domain: Any) -> dict[float, dict[str, Made]]:
             "learned from 16 samples": (learned(domain, budget, 1), {}, ""),
             "learned from 32 samples": (learned(domain, budget, 2), {}, ""),
             "single iterations, evenly": (tt.Periodic(min(fitting.n_steps, work)), single, ""),
-            "priced iterations, per sample": (priced.at(work), {}, ""),
-            "priced iterations, shared": (priced.at(PerBatch(work)), {}, ""),
         }
         for budget, work in works.items()
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from torch import Tensor
 from trimtab.core.budget import PerBatch, Unit
 from trimtab.core.checks import unknown
 from trimtab.core.record import Closing
-from trimtab.core.schedule import ByIteration, Schedule
+from trimtab.core.schedule import Schedule
 from trimtab.core.view import StepView
 from trimtab.loop.rollout import take_rows
 from trimtab.prices.price import Price
@@ -151,7 +152,7 @@ STUDY_SCHEDULES: dict[str, StudySchedule] = {
     ),
     "inexact": StudySchedule(
         "A solver that is stopped early: iterations spread evenly over the steps; defects are not used.",
-        lambda inputs, budgets: EvenIterations(budgets),
+        lambda inputs, budgets: EvenIterations(inputs.problem.sampler.n_steps, budgets),
         exact=False,
         units=("iteration",),
     ),
@@ -173,40 +174,57 @@ def study_schedule(name: str) -> StudySchedule:
 
 
 @dataclass(frozen=True, eq=False)
-class EvenIterations(ByIteration):
-    """Iterations spread evenly over the steps, each sample with a budget of its own, (n,).
+class EvenIterations(Schedule):
+    """Iterations spread evenly over the steps, each sample with a budget of its own, (n,), over T steps."""
 
-    Attributes:
-        budget: Iterations of each sample, (n,) int64.
-        whole_cost: If given, whole projections are spread instead, as many as such a mean cost pays for.
-    """
-
+    n_steps: int
     budget: Tensor
-    whole_cost: float | None = None
+    unit = "iteration"
     uses_defects = False
 
+    @cached_property
+    def ways(self) -> tuple[str, ...]:  # type: ignore[override]
+        """One iteration, two, and so on up to the most that a step gets."""
+        most = max(1, -(-int(self.budget.max()) // self.n_steps))
+        return tuple(f"{k} iteration{'s' * (k > 1)}" for k in range(1, most + 1))
+
     def decide(self, view: StepView) -> Tensor:
-        """Return which samples have iterations left at this step, (n,) bool."""
-        if self.whole_cost is None:
-            return _by(view.t + 1, self.budget, view.n_steps) - _by(view.t, self.budget, view.n_steps) > view.iteration
-        times = (self.budget / self.whole_cost).round().long().clamp(max=view.n_steps)
-        return _by(view.t + 1, times, view.n_steps) > _by(view.t, times, view.n_steps)
+        """Return how many iterations each sample gets at this step, (n,) int64."""
+        return _by(view.t + 1, self.budget, self.n_steps) - _by(view.t, self.budget, self.n_steps)
 
     def to(self, device: torch.device) -> EvenIterations:
         """Return the same schedule on `device`."""
-        return EvenIterations(self.budget.to(device), self.whole_cost)
+        return EvenIterations(self.n_steps, self.budget.to(device))
 
 
 def _by(t: int, total: Tensor, n_steps: int) -> Tensor:
     """Return how much of an evenly spread total is due before step t, (n,)."""
-    # the step after the last is the closing projection's, so that gaps are even up to it
     once = total.clamp(max=n_steps)
+    # the step after the last is the closing projection's, so that gaps are even up to it
     return (t * (once + 1)) // (n_steps + 1) + (t * (total - once)) // n_steps
 
 
 def _whole_evenly(inputs: ScheduleInputs, budgets: Tensor) -> Schedule:
     """Return whole projections at evenly spaced steps, as many as the iterations pay for."""
-    return EvenIterations(budgets, inputs.iterations_per_projection)
+    T = inputs.problem.sampler.n_steps
+    times = (budgets / inputs.iterations_per_projection).round().long().clamp(max=T)
+    return _Whole(torch.stack([_by(t + 1, times, T) > _by(t, times, T) for t in range(T)]), budgets)
+
+
+@dataclass(frozen=True, eq=False)
+class _Whole(Schedule):
+    """Whole projections at planned steps, (T, n) bool, from budgets of iterations, (n,)."""
+
+    mask: Tensor
+    budget: Tensor
+    unit = "iteration"
+    uses_defects = False
+
+    def decide(self, view: StepView) -> Tensor:
+        return self.mask[view.t]
+
+    def to(self, device: torch.device) -> _Whole:
+        return _Whole(self.mask.to(device), self.budget.to(device))
 
 
 def _last_steps(n_steps: int, budgets: Tensor) -> Tensor:

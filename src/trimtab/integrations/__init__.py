@@ -1,7 +1,7 @@
 """Samplers of other libraries, each driven by the same `Corrector`; modules are imported when they are used.
 
-- `loops`: any loop as a sampler; `flows`: velocity models as samplers
-- `diffusers`: `wrap` a pipeline or scheduler, `ProjectionCallback`, `pipeline_sampler`
+- `flows`: velocity models as samplers
+- `diffusers`: `wrap` a pipeline or scheduler, `ProjectionCallback`
 - `azula`: `wrap` any sampler; `torchdiffeq`: `odeint`; `flow_matching`: `ProjectedODESolver`
 - `diffrax`: `diffeqsolve`; `jax`: decisions inside `jit`
 - `manifolds`: manifolds of flow_matching and geoopt as constraints
