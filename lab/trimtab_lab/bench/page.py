@@ -11,7 +11,6 @@ from typing import Any
 from trimtab._version import __version__
 from trimtab_lab.bench.rules import RULES
 from trimtab_lab.bench.table import OVER, Result, ranks, results
-from trimtab_lab.report.style import figure_style
 
 __all__ = ["page_html", "rank_lines"]
 
@@ -142,6 +141,8 @@ def _interval(result: Result) -> str:
 
 def _figure(found: Sequence[Result], measure: str) -> str:
     """Return the drawing of median quality against work."""
+    from trimtab_lab.report.style import figure_style  # which needs matplotlib
+
     with figure_style() as plt:
         figure, axis = plt.subplots(1, 1, figsize=(7.0, 3.2), layout="constrained")
         for rule, (colour, marker) in _LINES.items():
