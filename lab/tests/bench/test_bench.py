@@ -125,7 +125,7 @@ def test_a_descent_counts_what_it_evaluates():
     answer = descent.project(x)
     assert (meter.spent, answer.iterations.tolist()) == (6, [3, 3])
     assert torch.equal(answer.x, x / 8)
-    assert answer.residual.tolist() == [1.0, 0.25]  # of the place before the last step
+    assert answer.residual.tolist() == [0.5, 0.125]  # half of that at the place before the last step
     descent.defect(x)
     assert meter.spent == 7
 
