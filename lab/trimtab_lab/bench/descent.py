@@ -85,10 +85,6 @@ class Descent(Constraint):
         defect = (energy + fall - self.floor).clamp(min=0)
         return Improvement(x + move, defect, torch.zeros(len(x), dtype=torch.bool), (x, slope))
 
-    def take(self, rows: Tensor) -> Self:
-        """Return the same descent: it has no data per sample."""
-        return self
-
     def longer(self, steps: int) -> Self:
         """Return the same descent with another number of steps."""
         return replace(self, steps=steps)
