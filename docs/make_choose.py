@@ -6,7 +6,6 @@ Run it from the repository's root: `python docs/make_choose.py`
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from statistics import median
 
 from _page import renew
@@ -14,7 +13,6 @@ from _page import renew
 import trimtab as tt
 from trimtab.advice.recommend import advise
 from trimtab.advice.result import Advice
-from trimtab.advice.trials import cheaper_constraint
 from trimtab.core.statistics import Summary, ratio
 from trimtab_lab.cli.advise import FIRST_SEED
 from trimtab_lab.domains import SYNTHETIC
@@ -36,11 +34,10 @@ def payoff(source: Source, advice: Advice) -> tuple[Summary, Summary]:
     """Return the loss of the recommendation, and that of even spacing which costs as much, on fresh seeds."""
     domain, m = domain_from(source), advice.measured
     problem = domain.problem(FRESH)
-    cheaper = replace(problem, constraint=cheaper_constraint(problem.constraint, advice.trial.how))
     share = advice.trial.cost(m.unit) / m.stepwise.cost(m.unit)
     even = tt.Periodic(max(1, min(round(share * m.n_steps), m.n_steps)))
     full = problem.rollout(tt.Stepwise()).final
-    runs = (problem.rollout(tt.Terminal()), cheaper.rollout(advice.schedule), problem.rollout(even))
+    runs = (problem.rollout(tt.Terminal()), problem.rollout(advice.schedule), problem.rollout(even))
     once, ours, spaced = (domain.distance(run.final, full) for run in runs)
     return ratio(ours, once), ratio(spaced, once)
 

@@ -53,7 +53,9 @@ def projected(problem: Any, x: Tensor, rows: Tensor) -> Tensor:
     return getattr(answer, "x", answer)
 
 
-def follow(problem: Any, table: Tensor, x: Tensor, left: Tensor, start: int, until: int, first: bool | None = None) -> Any:
+def follow(
+    problem: Any, table: Tensor, x: Tensor, left: Tensor, start: int, until: int, first: bool | None = None
+) -> Any:
     """Follow prices from step `start` on; return states, budgets left, path errors and the first defects."""
     noise, path, seen = Noise(problem.seeds), torch.zeros(len(x)).double(), torch.zeros(len(x)).double()
     for t in range(start, until):
@@ -106,7 +108,10 @@ def value_row(name: str, seeds: int) -> Row:
         len(realised),
         *(Cell(correlation(part, realised)) for part in (predicted, defects)),
         *(Cell(mean) for mean in means),
-        *(Cell(float(realised[rows].mean()), float(realised[rows].std() / rows.sum() ** 0.5)) for rows in (high, ~high)),
+        *(
+            Cell(float(realised[rows].mean()), float(realised[rows].std() / rows.sum() ** 0.5))
+            for rows in (high, ~high)
+        ),
     ]
 
 
@@ -162,7 +167,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=256)
     seeds = parser.parse_args().seeds
     torch.set_num_threads(1)
-    heads = ["sampler", "twins", "predicted, realised", "defect, realised", "the same at one step", "defect, at one step"]
+    heads = [
+        "sampler",
+        "twins",
+        "predicted, realised",
+        "defect, realised",
+        "the same at one step",
+        "defect, at one step",
+    ]
     heads += ["saved where it pays", "saved elsewhere"]
     note = (
         "Rank correlations with what a correction really saved of the path error to go: two continuations of one state "
@@ -170,17 +182,21 @@ def main() -> None:
         "mean of the correlations within each of those. 'Saved where it pays' is the mean of what was saved where the "
         "program predicts a saving, ± standard error; 'elsewhere' where it predicts none. B/T = 0.25."
     )
-    table = Table("value", "V against the realised value of corrections", heads, [value_row(n, seeds) for n in SAMPLERS], [note])
+    table = Table(
+        "value", "V against the realised value of corrections", heads, [value_row(n, seeds) for n in SAMPLERS], [note]
+    )
     renew("results/future.md", "value", table.markdown().replace("## ", "### "))
     heads = ["sampler", "the paper's rule", "look-ahead, as many projections", "look-ahead, equal work"]
     heads += ["gain, as many projections", "gain, equal work"]
     note = (
-        f"NEPE at B/T = 0.25, {seeds} seeds. Look-ahead adds the defect of one more model step, taken from the proposal as "
-        "it is; its prices are the same quantiles, of the sums. A step that was looked at is used if nothing is "
-        "corrected, so that only corrections cost one more. Equal work: fewer projections, if a model step costs a tenth "
-        "of one."
+        f"NEPE at B/T = 0.25, {seeds} seeds. Look-ahead adds the defect of one more model step from the proposal "
+        "as it is; its prices are the same quantiles, of the sums. A step that was looked at is used if nothing is "
+        "corrected, so that only corrections cost one more. Equal work: fewer projections, if a model step costs a "
+        "tenth of one."
     )
-    table = Table("ahead", "One more model step before deciding", heads, [ahead_row(n, seeds) for n in SAMPLERS], [note])
+    table = Table(
+        "ahead", "One more model step before deciding", heads, [ahead_row(n, seeds) for n in SAMPLERS], [note]
+    )
     renew("results/future.md", "ahead", table.markdown().replace("## ", "### "))
 
 

@@ -130,10 +130,17 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=64)
     seeds = parser.parse_args().seeds
     torch.set_num_threads(1)
-    columns = ["from", "Schedule", "excess path error", "improvement over periodic", "distance to stepwise", "iterations"]
+    columns = [
+        "from",
+        "Schedule",
+        "excess path error",
+        "improvement over periodic",
+        "distance to stepwise",
+        "iterations",
+    ]
     note = (
-        f"{seeds} samples in {MAPS} maps, {INNER} updates a level, B/T = {BUDGET}; mean ± standard error. Excess path error "
-        "is the mean over samples, 0 for stepwise and 1 for terminal correction. 'Shared' is one budget for all samples."
+        f"{seeds} samples in {MAPS} maps, {INNER} updates a level, B/T = {BUDGET}; mean ± standard error. Excess path "
+        "error is the mean over samples, 0 for stepwise and 1 for terminal correction. 'Shared' is one budget for all."
     )
     table = Table("maps", "Maps that differ by sample", columns, rows_of(0, seeds) + rows_of(6, seeds), [note])
     renew("results/pdm.md", "maps", table.markdown().replace("## ", "### "))

@@ -19,7 +19,7 @@ import torch
 from _page import HERE, renew
 
 import trimtab as tt
-from trimtab.advice.trials import cheaper_constraint
+from trimtab.constraints.ways import way_of
 from trimtab.core.budget import PerBatch
 from trimtab.core.statistics import count_signs, paired, summarize
 from trimtab.schedules import Inexact
@@ -63,7 +63,7 @@ def told_the_energy(domain: Any) -> dict[str, Made]:
     print(learner.report(), advice, sep="\n", flush=True)
     return {
         f"learned from {40 * FITTED} samples, told the energy: {learner.report().in_use}": (learner, {}, ""),
-        f"advised, told the energy: {advice.trial.name}": (advice.schedule, {}, advice.trial.how),
+        f"advised, told the energy: {advice.trial.name}": (advice.schedule, {}, ""),
     }
 
 
@@ -104,7 +104,7 @@ def measure(molecule: str) -> dict[str, Any]:
     for budget, rows in ({0.0: ends} | rows_of(domain)).items():
         for name, (schedule, options, how) in rows.items():
             key = f"{budget:g} {name}"
-            constraint = cheaper_constraint(problem.constraint, how)
+            constraint = way_of(problem.constraint, how or "whole")
             run = tt.rollout(problem.sampler, constraint, schedule, problem.seeds, measure_defects=True, **options)
             quality = domain.quality(run.final, problem.constraint)
             energy[key] = quality["energy"]

@@ -34,12 +34,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--calibration-seeds", metavar="N", type=count, help="calibration seeds, instead of the preset's number"
     )
-    parser.add_argument(
-        "--unit",
-        choices=("projection", "iteration"),
-        help="what budgets count: whole projections (the default), or iterations of the solver, as shares of those "
-        "that full projection takes; the domain is then linkage unless --only names others whose projection iterates",
-    )
     pdm = parser.add_argument_group("the trajectory sampler, with --only pdm")
     pdm.add_argument("--checkpoint", metavar="FILE", help="weights of a public PDM checkpoint or of your own training")
     pdm.add_argument("--circles", metavar="FILE", help="a JSON list of obstacles, each [x, y, r]")
@@ -70,8 +64,6 @@ def _run(arguments: argparse.Namespace) -> int:
         _check_built_in(directory, study)
     else:
         study = preset(arguments.preset or "main")
-    if arguments.unit == "iteration" and study.unit == "projection":
-        study = study.in_iterations().only(("linkage",))
     for name in arguments.only or ():
         if name not in DOMAINS:
             raise unknown("domain", name, DOMAINS)
@@ -150,7 +142,6 @@ REPRODUCE = Command(
     "  trimtab reproduce --preset paper                   the paper's protocol: six domains, four dynamics each\n"
     "  trimtab reproduce --preset paper --only so3 se3    two of them\n"
     "  trimtab reproduce --preset paper --resume          continue where it was stopped\n"
-    "  trimtab reproduce --unit iteration                 budgets of solver iterations, on a closed linkage\n"
     "  trimtab reproduce --only pdm                       the learned trajectory sampler\n"
     "  trimtab reproduce --only pdm --checkpoint FILE --circles FILE --eligible-from 6\n"
     "  RAY_ADDRESS=auto trimtab reproduce --preset large --engine ray\n",

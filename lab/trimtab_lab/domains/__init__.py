@@ -105,7 +105,7 @@ def base_of(name: str) -> str:
         >>> base_of("se3-lever-replica"), base_of("se3-lever")
         ('se3-lever', 'se3-lever')
     """
-    base, _, variant = check_type(name, str, "the name of a domain").rpartition("-")
+    base, _, _ = check_type(name, str, "the name of a domain").rpartition("-")
     return base if name in FLOWS else name
 
 

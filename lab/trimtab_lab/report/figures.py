@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from trimtab_lab.domains import base_of, dynamics_of
 from trimtab_lab.obstacles.geometry import Obstacles, gaps
 from trimtab_lab.report.page import traces_of
-from trimtab_lab.report.study_tables import budget_symbol, domain_label, in_iterations
+from trimtab_lab.report.study_tables import domain_label
 from trimtab_lab.report.style import COLUMN, FORMATS, PAGE, figure_style, label_of, look_of
 from trimtab_lab.studies.config import Study
 from trimtab_lab.studies.store import RunFiles
@@ -161,7 +161,7 @@ def frontier(plt: Any, summary: Summary, metric: str, label: str, names: Sequenc
     for axis in axes.flat[len(domains) :]:
         axis.set_axis_off()
     for axis in axes[-1]:
-        axis.set_xlabel(f"budget, {budget_symbol(summary)}" if in_iterations(summary) else "budget B/T")
+        axis.set_xlabel("budget B/T")
     for line in axes:
         line[0].set_ylabel(label)
         line[0].set_xticks([0, 0.25, 0.5, 0.75, 1])
@@ -252,12 +252,16 @@ def title(plt: Any, label: str, ground: Mapping[str, Any], traces: Traces, seed:
         steps = np.arange(1, len(kept) + 1)
         above.fill_between(steps, kept, color=look.colour, lw=0, alpha=0.85, step="mid")
         above.vlines(steps[projected], -0.16 * top, -0.05 * top, color=look.colour, lw=0.7)
-        above.set(xlim=(0, len(kept) + 1), ylim=(-0.2 * top, 1.05 * top), xticks=[1, len(kept)], yticks=[0, round(top, 2)])
+        above.set(
+            xlim=(0, len(kept) + 1), ylim=(-0.2 * top, 1.05 * top), xticks=[1, len(kept)], yticks=[0, round(top, 2)]
+        )
         above.grid(False)
         if i:
             above.set_yticklabels([])
     figure.text(0.0, 0.42, "height off the ground", ha="left", fontsize=7, color="#444444")
-    words = f"{label}, seed {int(traces['terminal', 0.0].seeds[seed])}   ○ start   $\\times$ end   • or tick: projection   "
+    words = (
+        f"{label}, seed {int(traces['terminal', 0.0].seeds[seed])}   ○ start   $\\times$ end   • or tick: projection   "
+    )
     figure.text(0.5, 0.02, words + "dashed: the stepwise path   below: step", ha="center", fontsize=7, color="#444444")
     return figure
 

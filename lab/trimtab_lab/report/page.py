@@ -61,9 +61,6 @@ def examples(files: RunFiles, summary: dict[str, Any]) -> dict[str, Any]:
     study = Study.from_summary(summary)
     facts = read_about(files, study.domains)
     metrics = dict(_METRICS)
-    if study.unit == "iteration":
-        text = "Iterations as a share of those of full projection on the same samples, without the closing ones."
-        metrics["achieved_budget"] = ("achieved budget", text)
     if study.closing == "paid":
         text = "The share of steps that were projected, the closing projection included."
         metrics["achieved_budget"] = ("achieved budget", text)
@@ -95,12 +92,12 @@ def _opening(study: Study) -> dict[str, str]:
 
 
 _FIGURES = {
-    "title": "Figure 1. One path over the ridged terrain: projected at the end only, after every step, and with a quarter "
-    "of the projections by the paper's rule and by the dynamic program. Of the example rollouts of this run on ridges it "
-    "is the one that leaves the terrain farthest if it is left alone.",
-    "regime": "Figure 2. Distance to the stepwise path of one seed, and when each schedule projects, the paper's rule and "
-    "the dynamic program among them: where defects are concentrated in time (left), and on a round hill, where every "
-    "step makes the same defect (right).",
+    "title": "Figure 1. One path over the ridged terrain: projected at the end only, after every step, and with a "
+    "quarter of the projections by the paper's rule and by the dynamic program. Of the example rollouts of this run on "
+    "ridges it is the one that leaves the terrain farthest if it is left alone.",
+    "regime": "Figure 2. Distance to the stepwise path of one seed, and when each schedule projects, the paper's rule "
+    "and the dynamic program among them: where defects are concentrated in time (left), and on a round hill, where "
+    "every step makes the same defect (right).",
     "nepe-ramp": "Figure 3. NEPE against the budget; diamonds are the paper's numbers. Dynamics: ramp.",
     "nepe-replica": "Figure 3 with dynamics that were fitted to the paper's numbers (replica).",
     "nepe-pdm": "Figure 4. Projected diffusion for trajectories, with the shipped model: NEPE against the budget.",
@@ -192,9 +189,6 @@ def _example(trace: Trace, i: int, rows: Rows) -> dict[str, Any]:
         "state_error": _four_digits(trace.state_error[:, i]),
         "path": [_four_digits(point) for point in trace.path[:, i]],
     }
-    if trace.iterations is not None and trace.residuals is not None:
-        example["iterations"] = trace.iterations[:, i][trace.projected[:, i]].tolist()
-        example["residuals"] = _four_digits(trace.residuals[:, i])
     return example | {metric: _four_digits(row.tensor(metric))[0] for metric in ("nepe", "path_error", "endpoint")}
 
 
@@ -270,7 +264,7 @@ def _packed_domain(domain: Mapping[str, Any], keep: int, stride: int, table: str
 
 def _packed_example(example: Mapping[str, Any]) -> dict[str, Any]:
     packed = dict(example)
-    for name in ("defects", "state_error", "residuals"):
+    for name in ("defects", "state_error"):
         if example.get(name) is not None:
             packed[name] = _pack(example[name])
     if example.get("path"):

@@ -14,7 +14,7 @@ from trimtab_lab.studies.config import budget_name
 from trimtab_lab.studies.store import RunFiles
 from trimtab_lab.studies.summary import reported, reported_beside
 
-__all__ = ["agreement", "all_tables", "budget_symbol", "domain_label", "final_samples", "in_iterations", "write_tables"]
+__all__ = ["agreement", "all_tables", "domain_label", "final_samples", "write_tables"]
 
 Summary = Mapping[str, Any]
 Row = list[str | int | Cell]
@@ -44,21 +44,6 @@ def all_tables(summary: Summary) -> list[Table]:
 
 
 # ------------------------------------------------------------------ labels
-
-
-def in_iterations(summary: Summary) -> bool:
-    """Return whether the budgets of a run count iterations."""
-    return bool(summary["config"].get("unit") == "iteration")
-
-
-def budget_symbol(summary: Summary) -> str:
-    """Return the symbol of a budget in tables and figures.
-
-    Example:
-        >>> budget_symbol({"config": {}}), budget_symbol({"config": {"unit": "iteration"}})
-        ('B/T', 'share of full iterations')
-    """
-    return "share of full iterations" if in_iterations(summary) else "B/T"
 
 
 def domain_label(summary: Summary, domain: str) -> str:
@@ -213,7 +198,7 @@ def agreement(summary: Summary) -> list[Table]:
     head = "here" if first == "here" else f"here, {first}"
     columns = ["Δ of", "Domain", "paper", head, "verdict", *(_OTHERS.get(source, source) for source in others)]
     notes = [
-        f"Δ is 1 - mean(paper's rule) / mean(periodic) at {budget_symbol(summary)} = {budget}, positive if the paper's "
+        f"Δ is 1 - mean(paper's rule) / mean(periodic) at B/T = {budget}, positive if the paper's "
         "rule is better; in brackets its 95% interval, or 'undecided' if a few samples decide the mean. The paper: ± "
         "its standard error.",
         "Verdict, by the two 95% intervals: 'undecided' if one of them holds 0, since a number without a sign agrees "
@@ -277,7 +262,7 @@ def _paper(summary: Summary, table: str, domain: str) -> dict[str, Any] | None:
 def fixed_budget(summary: Summary, key: str, name: str) -> Table:
     """Return table 1: endpoint distance and NEPE at the table's budget, periodic against one schedule."""
     budget = _table_budget(summary)
-    label, at = label_of(key), f"{budget_symbol(summary)} = {budget}"
+    label, at = label_of(key), f"B/T = {budget}"
     compares = _is_in_paper(summary, key, "table1") and budget == reported()["table_budget"]
     rows: list[Row] = []
     for row_label, sources in _sources(summary, key).items():
@@ -419,8 +404,8 @@ def _timing_or_state(summary: Summary) -> list[str]:
     whole = nepe["periodic"]["mean"] - nepe["adaptive:paper"]["mean"]
     share = Cell(1 - apart / whole, kind="percent")
     return [
-        f"Of what the paper's rule gains over periodic in NEPE, {share} is also gained by {label_of(best)}, whose times "
-        "are the same for all samples and which looks at no defect: "
+        f"Of what the paper's rule gains over periodic in NEPE, {share} is also gained by {label_of(best)}, whose "
+        "times are the same for all samples and which looks at no defect: "
         + ("timing wins here, not state." if apart < 0.2 * whole else "the rest is what looking at the state adds.")
     ]
 
@@ -442,7 +427,7 @@ def quality(summary: Summary) -> list[Table]:
             numbers = [content["quality"][key][at][what] for what in judged]
             numbers += [content["schedules"][key][at][metric] for metric in ("endpoint", "nepe")]
             rows.append([label_of(key), at, *map(_value, numbers)])
-        columns = ["Schedule", budget_symbol(summary), *(what.replace("_", " ") for what in judged)]
+        columns = ["Schedule", "B/T", *(what.replace("_", " ") for what in judged)]
         note = (
             "Mean ± standard error over seeds, after the closing projection. NEPE says how near a rollout's violations "
             "are to those of stepwise correction, not whether the result is good."
@@ -477,7 +462,7 @@ def final_samples(summary: Summary) -> list[Table]:
             notes.append(f"{label}: {_differing(differing)}; {_power(seen)}{_by_chance(apart)}.")
     if not rows:
         return []
-    columns = ["Domain", "Schedule", budget_symbol(summary), "distance to stepwise", "energy distance", "noise, 95%"]
+    columns = ["Domain", "Schedule", "B/T", "distance to stepwise", "energy distance", "noise, 95%"]
     opening = (
         "Distance to stepwise is between final states with the same noise, mean ± standard error. Energy distance is "
         "between all final samples of a schedule and those of full projection on other seeds; noise is its 95% "
@@ -528,7 +513,7 @@ def tails(summary: Summary) -> list[Table]:
         "error says little. Effective n is (sum)² / sum of squares: the number of equally large samples with the same "
         "spread. An interval is given only if it is large enough."
     )
-    title = f"How heavy the tails are at {budget_symbol(summary)} = {_table_budget(summary)}"
+    title = f"How heavy the tails are at B/T = {_table_budget(summary)}"
     return [Table("tails", title, columns, rows, [note])]
 
 
@@ -563,11 +548,6 @@ def diagnostics(summary: Summary) -> Table:
 def _spending(summary: Summary) -> str:
     """Return a note on what every task checks about its budgets."""
     closing = "included" if _closing_is_paid(summary) else "not included"
-    if in_iterations(summary):
-        return (
-            "Every task checks that no rollout spent more than its budget of iterations; a solver that has converged "
-            f"takes no more. The closing projection is {closing}."
-        )
     return (
         "Every task checks that each of its rollouts spent its budget exactly, rounded to whole corrections. "
         f"The closing projection is {closing}."

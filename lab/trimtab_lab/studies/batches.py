@@ -26,5 +26,6 @@ def part_of(run: Rollout, rows: slice) -> Rollout:
         states["states"] = map_leaves(lambda leaf: leaf[:, rows].contiguous(), run.states)
     closing = None if run.closing_iterations is None else run.closing_iterations[rows]
     extra = None if run.extra is None else run.extra[rows]
-    made = replace(run, **first, **along, **states, seconds={}, calls={}, rows={})
-    return replace(made, closing_iterations=closing, extra=extra, passes=None)
+    ways = None if run.ways is None else run.ways[:, rows].contiguous()
+    made = replace(run, **first, **along, **states, seconds={}, calls={}, rows={}, call_log=(), trials=None)
+    return replace(made, closing_iterations=closing, extra=extra, ways=ways)

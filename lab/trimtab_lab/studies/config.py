@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, ClassVar, NamedTuple, get_args
+from typing import Any, ClassVar, NamedTuple
 
-from trimtab.core.budget import Unit
 from trimtab.core.checks import check_integer, check_number, check_type, unknown
 from trimtab.core.record import Closing
 from trimtab_lab.domains import FLOWS, SYNTHETIC
@@ -16,7 +15,6 @@ from trimtab_lab.files import plain_name
 __all__ = [
     "CALIBRATION_SEED",
     "HOMOGENEOUS",
-    "ITERATED",
     "PRESETS",
     "REFERENCE_SEED",
     "SWEPT",
@@ -41,9 +39,6 @@ SCHEDULES = (
 
 SWEPT = ("terminal", "stepwise", "periodic", "adaptive:paper", "adaptive:dp")
 """The schedules of the kappa sweep."""
-
-ITERATED = ("terminal", "stepwise", "periodic", "inexact")
-"""The schedules of a study in iterations."""
 
 HOMOGENEOUS = "terrain-dome"
 """The domain in which all steps make the same defect, so that timing should not matter."""
@@ -92,8 +87,6 @@ class Study:
         kappa_seeds: Number of evaluation seeds of the sweep.
         samplers: Records of the domains that are not built in, or have changed settings, by name: their "factory",
             "settings" and "code" (a hash).
-        unit: What budgets count. Budgets of "projection"s are fractions of T; budgets of "iteration"s are fractions of
-            the iterations that full projection takes on the same samples.
         closing: "paid" if the budget includes the closing projection, "free" if it does not, as in the paper.
         exceptions: Settings that differ for some domains, by name: "seeds", "block", "calibration_seeds", "budgets" or
             "schedules"; seeds and budgets are fewer than the study's. Their final samples are not compared as
@@ -113,7 +106,6 @@ class Study:
     kappa_domains: tuple[str, ...] = SYNTHETIC
     kappa_seeds: int = 16
     samplers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
-    unit: Unit = "projection"
     closing: Closing = "free"
     exceptions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
 
@@ -134,13 +126,8 @@ class Study:
             check_type(record, Mapping, f"the record of {name}")  # type: ignore[type-abstract]
         if not self.domains or len(set(self.domains)) != len(self.domains):
             raise ValueError(f"a study needs domains, each named once: got {list(self.domains)}")
-        if self.unit not in get_args(Unit):
-            raise ValueError(f"the unit of a study must be 'projection' or 'iteration': got {self.unit!r}")
-        if self.closing not in ("paid", "free") or (self.closing == "paid" and self.unit == "iteration"):
-            raise ValueError(
-                "the closing projection of a study must be 'paid' or 'free', and 'free' if budgets count iterations: "
-                f"got {self.closing!r} with budgets of {self.unit}s"
-            )
+        if self.closing not in ("paid", "free"):
+            raise ValueError(f"the closing projection of a study must be 'paid' or 'free': got {self.closing!r}")
         if list(self.budgets) != sorted(set(self.budgets)) or not self.budgets:
             raise ValueError(f"budgets must be fractions of T in ascending order: got {list(self.budgets)}")
         if self.table_budget not in self.budgets:
@@ -150,10 +137,14 @@ class Study:
         for name, differs in check_type(self.exceptions, Mapping, "exceptions of a study").items():  # type: ignore[type-abstract]
             unknown_names = set(differs) - {"seeds", "block", "calibration_seeds", "budgets", "schedules"}
             fewer = set(differs.get("budgets", ())) <= set(self.budgets) and differs.get("seeds", 1) <= self.seeds
-            if unknown_names or not fewer or not set(self.base_schedules) <= set(differs.get("schedules", self.schedules)):
+            if (
+                unknown_names
+                or not fewer
+                or not set(self.base_schedules) <= set(differs.get("schedules", self.schedules))
+            ):
                 raise ValueError(
-                    f"the exceptions of {name} must be fewer seeds or budgets, or schedules with terminal, stepwise and "
-                    f"periodic among them: got {differs}"
+                    f"the exceptions of {name} must be fewer seeds or budgets, or schedules with terminal, stepwise "
+                    f"and periodic among them: got {differs}"
                 )
         most = min(self.seeds, self.block)
         check_integer(self.example_seeds, "example_seeds, which are in the first block of seeds,", 0, most)
@@ -162,10 +153,6 @@ class Study:
             raise ValueError(
                 f"a study needs terminal, stepwise and periodic to compare with; {sorted(missing)} missing"
             )
-
-    def in_iterations(self) -> Study:
-        """Return the same study with budgets of iterations, the schedules that spend those, and no kappa sweep."""
-        return replace(self, unit="iteration", schedules=ITERATED, kappas=(), kappa_domains=(), exceptions={})
 
     def only(self, domains: tuple[str, ...]) -> Study:
         """Return the same study on some domains, in the order of the full one."""
@@ -192,7 +179,9 @@ class Study:
     @property
     def all_schedules(self) -> tuple[str, ...]:
         """The schedules of all domains."""
-        return tuple(dict.fromkeys(key for keys in (self.schedules, *map(self.schedules_of, self.domains)) for key in keys))
+        return tuple(
+            dict.fromkeys(key for keys in (self.schedules, *map(self.schedules_of, self.domains)) for key in keys)
+        )
 
     def seeds_of(self, domain: str, number: int) -> Seeds:
         """Return the seeds of a domain: `number` evaluation seeds, or fewer for an exception, and the usual others."""

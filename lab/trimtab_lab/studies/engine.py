@@ -21,7 +21,7 @@ from trimtab_lab.studies.config import Study, StudyError
 from trimtab_lab.studies.rows import check_arrow
 from trimtab_lab.studies.schedules import study_schedule
 from trimtab_lab.studies.store import Store
-from trimtab_lab.studies.tasks import Task, domain_of, study_tasks
+from trimtab_lab.studies.tasks import Task, study_tasks
 from trimtab_lab.studies.work import run_task
 
 __all__ = ["ENGINES", "check_runnable", "open_executor", "run_study"]
@@ -33,21 +33,13 @@ ENGINES = ("processes", "ray", "serial")
 def check_runnable(study: Study, factories: Mapping[str, str] | None = None) -> None:
     """Raise if a study would stop half-way, before a directory is claimed for it; see `run_study`."""
     check_arrow()
-    tasks = study_tasks(study, factories)
+    study_tasks(study, factories)
     learning = [key for key in study.all_schedules if study_schedule(key).calibration not in (None, "paper")]
     if learning and study.calibration_seeds < FEWEST:
         raise ValueError(
             f"{study.calibration_seeds} calibration rollouts are too few for {learning[0]}: give --calibration-seeds "
             f"of at least {FEWEST}, better 64"
         )
-    if study.unit == "iteration":
-        for task in {task.domain: task for task in tasks}.values():
-            constraint = domain_of(task).problem(task.seeds[:1]).constraint
-            if not constraint.improves:
-                raise ValueError(
-                    f"{task.domain}: a study in iterations needs a constraint that offers improve(x, state), one "
-                    f"iteration at a time; {type(constraint).__name__} has only project: leave the domain out"
-                )
 
 
 def run_study(

@@ -27,9 +27,6 @@ from trimtab_lab.studies.work import QUALITY, finals_in
 
 __all__ = ["FIDELITY", "SWEEP", "Rows", "check_arrow", "join_rows", "read_rows", "write_rows"]
 
-UNIT = "unit"
-"""The column that says what budgets count, if that is not projections."""
-
 SWEEP = "kappa-sweep"
 """The file of the rows of the kappa sweep."""
 
@@ -191,7 +188,6 @@ def write_rows(store: Store) -> None:
     """Join the rows of a finished study and write them, with the facts about its domains."""
     for name, rows in join_rows(store).items():
         judged = dict.fromkeys((column for row in rows for column in row if column.startswith(QUALITY)), "float64")
-        judged |= {} if store.study.unit == "projection" else {UNIT: "string"}
         store.files.put(f"rows/{name}.parquet", parquet_bytes(rows, COLUMNS | judged))
     tasks = study_tasks(store.study)
     facts = {task.domain: store.kept(task)["about"] for task in tasks if task.describes}
@@ -224,7 +220,6 @@ def rows_in(data: bytes, source: str) -> Rows:
     arrow, _ = check_arrow()
     table = _table(data, source)
     wanted = COLUMNS | {column: "float64" for column in table.column_names if column.startswith(QUALITY)}
-    wanted |= {UNIT: "string"} if UNIT in table.column_names else {}
     wrong = [
         column
         for column, kind in wanted.items()

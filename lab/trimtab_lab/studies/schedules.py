@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from trimtab.core.budget import PerBatch, Unit
+from trimtab.core.budget import PerBatch
 from trimtab.core.checks import unknown
 from trimtab.core.record import Closing
 from trimtab.core.schedule import Schedule
-from trimtab.core.view import StepView
 from trimtab.loop.rollout import take_rows
 from trimtab.prices.price import Price
 from trimtab.schedules import Fixed, Geometric, Periodic, RandomRamp, Stepwise, Terminal
@@ -35,15 +33,11 @@ class ScheduleInputs:
         problem: Made for `seeds`; hindsight searches on it.
         seeds: The seeds of the samples it decides for, (n,).
         thresholds: The calibrated prices, for keys that name a calibration method.
-        unit: What budgets count.
-        iterations_per_projection: Mean solver iterations per projection of the stepwise run.
     """
 
     problem: Problem
     seeds: Tensor
     thresholds: Price | None = None
-    unit: Unit = "projection"
-    iterations_per_projection: float = 1.0
 
     @property
     def prices(self) -> Price:
@@ -63,7 +57,6 @@ class StudySchedule:
         only_budget: The one budget it makes sense for; None for any.
         cheap_only: True if it runs so many rollouts that only the synthetic domains can afford it.
         exact: True if it spends its budget to the last correction; a solver that has converged spends less.
-        units: What its budgets may count.
         closings: Whether budgets may include the closing projection.
     """
 
@@ -73,14 +66,11 @@ class StudySchedule:
     only_budget: float | None = None
     cheap_only: bool = False
     exact: bool = True
-    units: tuple[Unit, ...] = ("projection",)
     closings: tuple[Closing, ...] = ("paid", "free")
 
 
 SHARING = 16
 """How many samples share a budget, as a small production batch does."""
-
-_EITHER: tuple[Unit, ...] = ("projection", "iteration")
 
 
 def _shared(inputs: ScheduleInputs, budgets: Tensor) -> Schedule:
@@ -100,18 +90,15 @@ STUDY_SCHEDULES: dict[str, StudySchedule] = {
         "No projection during the rollout, one at its end.",
         lambda inputs, budgets: Terminal(),
         only_budget=0.0,
-        units=_EITHER,
     ),
     "stepwise": StudySchedule(
         "A projection after every update: the reference.",
         lambda inputs, budgets: Stepwise(),
         only_budget=1.0,
-        units=_EITHER,
     ),
     "periodic": StudySchedule(
         "Projections at evenly spaced steps.",
-        lambda inputs, budgets: Periodic(budgets) if inputs.unit == "projection" else _whole_evenly(inputs, budgets),
-        units=_EITHER,
+        lambda inputs, budgets: Periodic(budgets),
     ),
     "adaptive:paper": _calibrated(
         "A projection if the defect reaches the paper's price, a quantile of future defects of uncorrected rollouts.",
@@ -150,12 +137,6 @@ STUDY_SCHEDULES: dict[str, StudySchedule] = {
         "Projections at random steps, later ones more likely, as in DDAT.",
         lambda inputs, budgets: RandomRamp(budgets),
     ),
-    "inexact": StudySchedule(
-        "A solver that is stopped early: iterations spread evenly over the steps; defects are not used.",
-        lambda inputs, budgets: EvenIterations(inputs.problem.sampler.n_steps, budgets),
-        exact=False,
-        units=("iteration",),
-    ),
     "hindsight": StudySchedule(
         "The best steps of each rollout, found afterwards: a limit, not a method.",
         lambda inputs, budgets: Fixed(_hindsight_mask(inputs, budgets)),
@@ -171,60 +152,6 @@ def study_schedule(name: str) -> StudySchedule:
     if not isinstance(name, str) or name not in STUDY_SCHEDULES:
         raise unknown("schedule", name, STUDY_SCHEDULES)
     return STUDY_SCHEDULES[name]
-
-
-@dataclass(frozen=True, eq=False)
-class EvenIterations(Schedule):
-    """Iterations spread evenly over the steps, each sample with a budget of its own, (n,), over T steps."""
-
-    n_steps: int
-    budget: Tensor
-    unit = "iteration"
-    uses_defects = False
-
-    @cached_property
-    def ways(self) -> tuple[str, ...]:  # type: ignore[override]
-        """One iteration, two, and so on up to the most that a step gets."""
-        most = max(1, -(-int(self.budget.max()) // self.n_steps))
-        return tuple(f"{k} iteration{'s' * (k > 1)}" for k in range(1, most + 1))
-
-    def decide(self, view: StepView) -> Tensor:
-        """Return how many iterations each sample gets at this step, (n,) int64."""
-        return _by(view.t + 1, self.budget, self.n_steps) - _by(view.t, self.budget, self.n_steps)
-
-    def to(self, device: torch.device) -> EvenIterations:
-        """Return the same schedule on `device`."""
-        return EvenIterations(self.n_steps, self.budget.to(device))
-
-
-def _by(t: int, total: Tensor, n_steps: int) -> Tensor:
-    """Return how much of an evenly spread total is due before step t, (n,)."""
-    once = total.clamp(max=n_steps)
-    # the step after the last is the closing projection's, so that gaps are even up to it
-    return (t * (once + 1)) // (n_steps + 1) + (t * (total - once)) // n_steps
-
-
-def _whole_evenly(inputs: ScheduleInputs, budgets: Tensor) -> Schedule:
-    """Return whole projections at evenly spaced steps, as many as the iterations pay for."""
-    T = inputs.problem.sampler.n_steps
-    times = (budgets / inputs.iterations_per_projection).round().long().clamp(max=T)
-    return _Whole(torch.stack([_by(t + 1, times, T) > _by(t, times, T) for t in range(T)]), budgets)
-
-
-@dataclass(frozen=True, eq=False)
-class _Whole(Schedule):
-    """Whole projections at planned steps, (T, n) bool, from budgets of iterations, (n,)."""
-
-    mask: Tensor
-    budget: Tensor
-    unit = "iteration"
-    uses_defects = False
-
-    def decide(self, view: StepView) -> Tensor:
-        return self.mask[view.t]
-
-    def to(self, device: torch.device) -> _Whole:
-        return _Whole(self.mask.to(device), self.budget.to(device))
 
 
 def _last_steps(n_steps: int, budgets: Tensor) -> Tensor:

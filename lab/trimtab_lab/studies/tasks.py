@@ -17,7 +17,6 @@ import torch
 
 import trimtab
 import trimtab_lab
-from trimtab.core.budget import Unit
 from trimtab.core.record import Closing
 from trimtab_lab.domains import DOMAINS, SYNTHETIC, base_of, domain
 from trimtab_lab.domains.base import Domain
@@ -47,7 +46,6 @@ class Task:
         examples: Number of seeds that are kept for drawings.
         origin: The record of a domain that is not built in, or has changed settings; see `Study.origin`.
         factory: The code that makes a domain which is not built in; "" if it is, or if no code was named.
-        unit: What budgets count; see `Study`.
         closing: Whether budgets include the closing projection; see `Study`.
     """
 
@@ -61,7 +59,6 @@ class Task:
     examples: int = 0
     origin: str = ""
     factory: str = ""
-    unit: Unit = "projection"
     closing: Closing = "free"
 
     @property
@@ -119,8 +116,6 @@ def study_tasks(study: Study, factories: Mapping[str, str] | None = None) -> lis
             never from a file; without it such tasks have names and cannot run.
     """
     for key in study.all_schedules:
-        if study.unit not in study_schedule(key).units:
-            raise ValueError(f"the schedule {key} does not spend {study.unit}s: leave it out of a study in those")
         if study.closing not in study_schedule(key).closings:
             raise ValueError(f"the schedule {key} does not count the closing projection: leave it out of this study")
     tasks: dict[str, Task] = {}
@@ -132,7 +127,7 @@ def study_tasks(study: Study, factories: Mapping[str, str] | None = None) -> lis
             for task in _tasks_of(study, name, kappa, (study.table_budget,), study.kappa_seeds, 0):
                 tasks.setdefault(task.name, task)
     named = factories or {}
-    same: dict[str, Any] = {"unit": study.unit, "closing": study.closing}
+    same: dict[str, Any] = {"closing": study.closing}
     made = [replace(task, factory=named.get(task.domain, ""), **same) for task in tasks.values()]
     return sorted(made, key=lambda task: len(task.needs))
 

@@ -42,8 +42,6 @@ class Trace:
             (w, k, 2 or 3).
         along: If a state is itself a path, states kept during the rollout, (s, w, k, 2 or 3), the last one before the
             closing projection; else None.
-        iterations: Iterations at each step, (T, k), if the budget counts those; else None.
-        residuals: Defects after the corrections, (T, k), if the budget counts iterations; else None.
     """
 
     seeds: Tensor
@@ -53,8 +51,6 @@ class Trace:
     state_error: Tensor
     path: Tensor
     along: Tensor | None = None
-    iterations: Tensor | None = None
-    residuals: Tensor | None = None
 
     @classmethod
     def of(cls, view: View, run: Rollout, state_error: Tensor, k: int) -> Trace:
@@ -76,8 +72,6 @@ class Trace:
             state_error=state_error.double(),
             path=path.double(),
             along=None if along is None else along.double(),
-            iterations=run.iterations[:, :k] if run.unit == "iteration" else None,
-            residuals=run.residuals[:, :k].double() if run.unit == "iteration" else None,
         )
 
     def as_bytes(self) -> bytes:
@@ -90,7 +84,7 @@ class Trace:
         """Read what `as_bytes` made; raise a ValueError for any other file."""
         tensors, _ = load_tensors(path, "trace")
         names = {f.name for f in fields(cls)}
-        if not names - {"along", "iterations", "residuals"} <= set(tensors) <= names:
+        if not names - {"along"} <= set(tensors) <= names:
             raise ValueError(f"{path}: holds {sorted(tensors)}, expected {sorted(names)}; continue with --resume")
         return cls(**tensors)
 

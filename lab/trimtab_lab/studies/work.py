@@ -106,15 +106,10 @@ def _rollout(task: Task, made: Domain, inputs: Mapping[str, bytes]) -> Result:
     problem = made.problem(as_seeds(task.seeds).repeat(times))
     entry, T = study_schedule(task.schedule), problem.sampler.n_steps
     prices = _from_bytes(load, inputs["thresholds"]) if "thresholds" in inputs else None
-    in_iterations = task.unit == "iteration" and entry.only_budget is None
-    most = _iterations(_from_bytes(Rollout.load, inputs["reference"])) if in_iterations else T  # a budget of 1
     fewest = int(task.closing == "paid")
-    counts = [
-        round(budget * most) if in_iterations else max(fewest, int(corrections(budget, T))) for budget in task.budgets
-    ]
+    counts = [max(fewest, int(corrections(budget, T))) for budget in task.budgets]
     wanted = torch.tensor(counts).repeat_interleave(len(problem) // times)
-    given = ScheduleInputs(problem, problem.seeds, prices, task.unit, max(1.0, most / T))
-    schedule = entry.build(given, wanted)
+    schedule = entry.build(ScheduleInputs(problem, problem.seeds, prices), wanted)
     run = problem.rollout(schedule, keep_states=True, **counting(task.closing))
     verify(task, schedule, run, wanted)
 
@@ -124,9 +119,6 @@ def _rollout(task: Task, made: Domain, inputs: Mapping[str, bytes]) -> Result:
         block = slice(i * n, (i + 1) * n)
         part = part_of(run, block)
         more: dict[str, list[Any]] = {}
-        if task.unit == "iteration":
-            more["unit"] = [task.unit] * n
-            more["achieved_budget"] = (part.iterations.sum(dim=0).double() / _iterations(reference)).tolist()
         if made.quality is not None:
             constraint = problem.constraint.take(torch.arange(block.start, block.stop))
             more |= {f"{QUALITY}{name}": v.tolist() for name, v in made.quality(part.final, constraint).items()}
@@ -150,7 +142,7 @@ def verify(task: Task, schedule: Schedule, run: Rollout, wanted: Tensor) -> None
 
     Schedules that spend exactly their budget must have spent all of it.
     """
-    if not torch.equal(replay(schedule, run), run.projected if run.unit == "projection" else run.iterations.long()):
+    if not torch.equal(replay(schedule, run), run.projected):
         raise StudyError(f"{task.name}: the recorded decisions are not those of the schedule asked for")
     each = run.spent
     if isinstance(schedule.budget, PerBatch):  # of each pool on average
@@ -160,8 +152,7 @@ def verify(task: Task, schedule: Schedule, run: Rollout, wanted: Tensor) -> None
     wrong = off.nonzero().squeeze(1)
     if len(wrong):
         asked, spent = int(wanted[wrong[0]]), int(each[wrong[0]])
-        what = "corrections" if run.unit == "projection" else "iterations"
-        raise StudyError(f"{task.name}: expected a budget of {asked} {what} to be spent: got {spent}")
+        raise StudyError(f"{task.name}: expected a budget of {asked} corrections to be spent: got {spent}")
 
 
 def _distances_along(run: Rollout, reference: Rollout, distance: Distance, k: int) -> Tensor:
@@ -199,11 +190,6 @@ def _rows(
         "n_steps": run.n_steps,
     }
     return [same | dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-
-
-def _iterations(run: Rollout) -> float:
-    """Return the mean iterations of a rollout before its closing projection."""
-    return float(run.iterations.sum(dim=0).double().mean())
 
 
 # ------------------------------------------------------------------ files in memory

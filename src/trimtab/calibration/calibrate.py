@@ -22,7 +22,7 @@ from trimtab.core.metrics import Distance
 from trimtab.core.progress import progress_of
 from trimtab.core.record import Closing
 from trimtab.loop.rollout import Problem
-from trimtab.loop.runner import BatchRunner, Engine, open_runner
+from trimtab.loop.runner import Engine, open_runner
 from trimtab.prices.learner import Traces, warn_of_path_error
 from trimtab.prices.objective import Objective, describe, objective_weights
 from trimtab.prices.plan import planned_masks
@@ -49,7 +49,7 @@ def calibrate(
     closing: Closing = "paid",
     check: bool = True,
     uncertainty: bool = False,
-    engine: Engine | BatchRunner | str | None = None,
+    engine: Engine = None,
     progress: Callable[[str], None] | None = None,
 ) -> Any:
     """Find out when to correct, for all budgets up to `budget`.
@@ -75,8 +75,9 @@ def calibrate(
         check: Whether to run the first batch twice, to check that it is repeatable.
         uncertainty: Whether to estimate an interval for every price ("paper" and "dp") by resampling the calibration
             rollouts, at least 8, which runs nothing more: `price.interval`.
-        engine: Where to run batches: "processes", "ray", "serial", or an `Engine`, which can also keep finished batches
-            in a folder. By default in this process. It changes no number.
+        engine: Where to run batches: None is in this process, a number in so many processes; or an executor, such as
+            those of `concurrent.futures`, dask, loky and `trimtab.integrations.ray`. It changes no number. A
+            `trimtab.loop.runner.BatchRunner` also keeps finished batches in a folder.
         progress: Called with a text before each batch. Without it, a slow call shows a bar of tqdm.
 
     Example:
@@ -119,9 +120,9 @@ def calibrate(
     with tell, open_runner(engine) as runner:
         known: dict[str, Any] = {}
         if problem is None:
-            run = runner.runs(source, "calibrate")  # type: ignore[arg-type]
+            run = runner.runs(source, "calibrate")
         else:
-            options = {"closing": closing, "keep_states": "state" in mix, "measure_defects": True}
+            options: dict[str, Any] = {"closing": closing, "keep_states": "state" in mix, "measure_defects": True}
             run = runner.runs(problem, **options)
             known["constraint"] = type(problem.constraint).__name__
             tell.plan(cost_of(problem.sampler.n_steps, len(problem.seeds)))

@@ -5,9 +5,7 @@ const DATA = JSON.parse(document.getElementById('data').textContent);
 const { summary: SUMMARY, page: PAGE, links: LINKS } = DATA;
 
 const DOMAINS = Object.keys(SUMMARY.domains);
-const IN_ITERATIONS = (SUMMARY.config ?? {}).unit === 'iteration'; // what budgets count, if not whole projections
 const CLOSING_IS_PAID = (SUMMARY.config ?? {}).closing === 'paid'; // whether budgets count the closing projection
-const OF_ALL = IN_ITERATIONS ? 'of full projection’s iterations' : 'of the steps';
 const LOOKS = { // colours that suit both themes, and dashes; words and all other colours come with the page
   terminal: { colour: '--c-terminal', dash: '2 3' },
   stepwise: { colour: '--c-stepwise', dash: '7 3' },
@@ -26,7 +24,7 @@ const METRICS = {
   endpoint: { label: 'endpoint distance', unit: 'distance of the final state to the stepwise one' },
   path_error: { label: 'path error', unit: 'residual defects summed over the path' },
   iterations: { label: 'solver iterations', unit: 'iterations of the solver for one sample, the closing projection included' },
-  achieved_budget: { label: 'achieved budget', unit: IN_ITERATIONS ? 'share of full projection’s iterations that were spent' : 'share of the steps that were projected' },
+  achieved_budget: { label: 'achieved budget', unit: 'share of the steps that were projected' },
 };
 const metricLabel = (metric) => METRICS[metric]?.label ?? metric.replaceAll('_', ' '); // a domain's own measures are named by it
 
@@ -145,11 +143,9 @@ function exampleOf(domain, key, budget, seedIndex) {
     for (let i = 0; i + width <= flat.length; i += width) path.push(flat.slice(i, i + width));
     const projected = new Set(packed.projected ?? []);
     const defects = packed.defects ? unpack(packed.defects) : [];
-    const steps = packed.projected ?? [];
     packed.unpacked = {
       ...packed, path, projected, defects, budget: nearest,
-      residuals: packed.residuals ? unpack(packed.residuals) : defects.map((d, t) => (projected.has(t) ? 0 : d)),
-      iterations: packed.iterations ? new Map(packed.iterations.map((made, i) => [steps[i], made])) : null,
+      residuals: defects.map((d, t) => (projected.has(t) ? 0 : d)),
       state_error: packed.state_error ? unpack(packed.state_error) : null,
     };
   }

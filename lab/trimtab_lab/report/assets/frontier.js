@@ -16,7 +16,7 @@ function drawFrontier(place, state, setBudget) {
     const y = scale([low, Math.max(high, yTicks.at(-1))], [bottom, top]);
     axes(root, {
       x, y, width, top, bottom, left, right, yTicks, xTicks: [0, 0.25, 0.5, 0.75, 1], xText: (v) => percent(v),
-      xName: IN_ITERATIONS ? 'budget: share of full projection’s iterations' : 'budget: steps that may be projected', yName: axisName(metric),
+      xName: 'budget: steps that may be projected', yName: axisName(metric),
     });
 
     const drawn = [...curves].sort((a, b) => (a.schedule.key === state.schedule) - (b.schedule.key === state.schedule));
@@ -91,7 +91,7 @@ const shortLabel = (label) => label.replace(/^adaptive \((.*)\)$/, '$1');
 function budgetHandle(state, at, top, bottom, setBudget, place) {
   const handle = svg('g', {
     class: 'handle', tabindex: 0, role: 'slider', 'data-keep': 'budget', 'aria-label': 'Budget', 'aria-valuemin': 0, 'aria-valuemax': 1,
-    'aria-valuenow': state.budget, 'aria-valuetext': `${percent(Number(state.budget))} ${OF_ALL}`, 'aria-orientation': 'horizontal',
+    'aria-valuenow': state.budget, 'aria-valuetext': `${percent(Number(state.budget))} of the steps`, 'aria-orientation': 'horizontal',
   },
   svg('line', { x1: at, x2: at, y1: top, y2: bottom }),
   svg('rect', { class: 'grip', x: at - 11, y: bottom - 6, width: 22, height: 12, rx: 6 }));

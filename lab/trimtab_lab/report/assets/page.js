@@ -63,9 +63,7 @@ function show(changed) {
   try { history.replaceState(null, '', `#${hash}`); } catch { /* some browsers refuse this for files: the page works without */ }
 }
 
-const STEMS = IN_ITERATIONS
-  ? 'A stem is what iterations removed of a defect. Below, when each schedule corrects with the same noise; the higher a mark, the more iterations.'
-  : 'A stem is a defect that a projection removed. Below, when each schedule projects with the same noise.';
+const STEMS = 'A stem is a defect that a projection removed. Below, when each schedule projects with the same noise.';
 
 function writeNotes() {
   at('frontier-note').textContent = 'Bands are ± one standard error. Drag in the plot to set the budget.';
@@ -91,7 +89,6 @@ function showControls(changed) {
   const { domain } = state;
   if (!changed || changed === 'domain' || changed === 'dynamics') {
     at('dynamics').hidden = DYNAMICS.length < 2;
-    if (IN_ITERATIONS) at('budget-of').textContent = 'share of full projection’s iterations';
     at('dynamics').querySelector('.options').replaceChildren(...DYNAMICS.map((kind) => radio('dynamics', kind, kind === state.dynamics, KNOWN_DYNAMICS[kind] ?? kind)));
     at('domains').querySelector('.options').replaceChildren(...domainsWith(state.dynamics).map((name) => radio('domain', name, name === domain.name, shortDomainLabel(name))));
     at('schedules').querySelector('.options').replaceChildren(...domain.schedules.map((s) => radio('schedule', s.key, s.key === state.schedule, swatch(s), s.label, html('span', { class: 'value' }))));
@@ -110,7 +107,7 @@ function showControls(changed) {
   }
   at('schedules-unit').textContent = `${metricLabel(state.metric)} at ${percent(Number(state.budget))}`;
   at('budget').value = Math.round(100 * Number(state.budget));
-  at('budget').setAttribute('aria-valuetext', `${percent(Number(state.budget))} ${OF_ALL}`);
+  at('budget').setAttribute('aria-valuetext', `${percent(Number(state.budget))} of the steps`);
   at('budget-out').textContent = percent(Number(state.budget));
 }
 

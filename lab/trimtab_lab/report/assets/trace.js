@@ -37,8 +37,7 @@ function drawTrace(place, state, setStep) {
     if (kind === 'defects') drawDefects(root, example, schedule, x, y);
     else root.append(svg('path', { class: 'curve chosen', d: line(values.map((v, t) => [x(t), y(v ?? 0)])), style: `stroke:${schedule.colour}` }));
 
-    const most = Math.max(1, ...rows.flatMap((row) => [...(row.example.iterations?.values() ?? [])]));
-    rows.forEach((row, i) => drawRug(root, row, state, x, plotBottom + rugTop + i * rugHeight, left, right, phone, most));
+    rows.forEach((row, i) => drawRug(root, row, state, x, plotBottom + rugTop + i * rugHeight, left, right, phone));
     const foot = plotBottom + rugTop + rows.length * rugHeight;
     for (const t of ticks(0, values.length - 1, phone ? 4 : 8)) root.append(svg('text', { x: x(t), y: foot + 14, 'text-anchor': 'middle' }, String(t)));
     root.append(svg('text', { x: (left + right) / 2, y: foot + 32, 'text-anchor': 'middle' }, `step t, 0 to ${values.length - 1}`));
@@ -70,13 +69,12 @@ function drawDefects(root, example, schedule, x, y) {
   }
 }
 
-/** A mark for each correction; where iterations are counted, the higher the more of them were made. */
-function drawRug(root, { schedule, example }, state, x, top, left, right, phone, most) {
+/** A mark for each correction. */
+function drawRug(root, { schedule, example }, state, x, top, left, right, phone) {
   const chosen = schedule.key === state.schedule ? ' chosen' : '';
   const middle = top + 8;
   root.append(svg('line', { class: 'grid', x1: left, x2: right, y1: middle, y2: middle }));
-  const length = (t) => (example.iterations ? 3 + 9 * example.iterations.get(t) / most : 12);
-  const marks = [...example.projected].map((t) => `M${round(x(t))} ${top + 14}v${round(-length(t))}`).join('');
+  const marks = [...example.projected].map((t) => `M${round(x(t))} ${top + 14}v-12`).join('');
   root.append(svg('path', { class: `rug${chosen}`, d: marks || 'M0 0', fill: 'none', style: `stroke:${schedule.colour}` }));
   const label = phone ? shortLabel(schedule.label) : schedule.label;
   root.append(svg('text', { class: `name${chosen}`, x: left - 8, y: middle + 4, 'text-anchor': 'end', style: `fill:${schedule.colour}` }, label));
@@ -107,7 +105,5 @@ function stepHandle(state, length, setStep, place, example, kind) {
 const stepText = (example, kind, step) => `step ${step}\n${TRACES[kind]} ${number(example[kind][step])}${correctionText(example, step)}`;
 
 function correctionText(example, step) {
-  if (!example.projected.has(step)) return '';
-  const made = example.iterations?.get(step);
-  return made === undefined ? '\nprojected' : `\n${made} iteration${made === 1 ? '' : 's'}, which left ${number(example.residuals[step])}`;
+  return example.projected.has(step) ? '\nprojected' : '';
 }

@@ -6,7 +6,7 @@ const BENEFIT = ['nepe', 'achieved_budget']; // measures whose headline is the s
 function headline(state) {
   const { domain, schedule, budget, metric } = state;
   const achieved = cell(domain, schedule, budget, 'achieved_budget');
-  const paid = { figure: percent(Number(budgetFor(domain, schedule, budget))), caption: IN_ITERATIONS ? 'of the iterations paid' : 'of the projections paid', how: achieved ? `${percent(achieved.mean, 1)} ${OF_ALL}, measured` : 'as budgeted' };
+  const paid = { figure: percent(Number(budgetFor(domain, schedule, budget))), caption: 'of the projections paid', how: achieved ? `${percent(achieved.mean, 1)} of the steps, measured` : 'as budgeted' };
   const result = BENEFIT.includes(metric) ? recovered(domain, schedule, budget) : measured(domain, schedule, budget, metric);
   if (schedule !== 'periodic') return [paid, result, besidePeriodic(state), won(state)];
   const c = domain.numbers.concentration;
