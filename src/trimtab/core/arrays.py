@@ -98,8 +98,8 @@ class Form:
             wide: Whether half-precision arrays must be in float32, as constraints see them.
         """
         found: Leaves = (state,)
-        if self.single and type(state) is Tensor and n is None and not wide:  # its own leaf, as in most loops
-            if state.shape == self.shapes[0] and state.dtype is self.dtypes[0] and not state.is_meta:
+        if type(state) is Tensor and self.single and n is None and not wide and not state.is_meta:
+            if state.shape == self.shapes[0] and state.dtype is self.dtypes[0]:  # its own leaf, as in most loops
                 return found
         if self.single and not isinstance(state, Tensor):
             raise TypeError(f"states must be torch tensors as at the first step: got {type(state).__name__}")
