@@ -70,7 +70,8 @@ def main(words: list[str], directory: Path = HERE) -> int:
     if args.docs is not None:
         _write(args.docs, new_page(args.docs.read_text(encoding="utf-8"), rows, versions()))
         if series := [one for each in rows for one in each.get("series", ())]:
-            _write(args.docs.with_name("cost-growth.svg"), growth_figure(series))
+            images = args.docs.parents[1] / "images"
+            _write((images if images.is_dir() else args.docs.parent) / "cost-growth.svg", growth_figure(series))
     print("\n" + table(rows))
     print("\n" + "\n".join(f"{key}: {value}" for key, value in versions().items()))
     return int(any(one.get("skipped", "").startswith("error:") for one in rows))

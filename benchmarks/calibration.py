@@ -50,7 +50,7 @@ def sort_per_step(defects: Array, budget: int) -> Array:
 
 
 def run(quick: bool) -> list[dict[str, Any]]:
-    rows, lengths = [], [50, 100] if quick else [250, 500, 1000]
+    rows, lengths = [], [25, 50] if quick else [100, 200, 400]
     for method in ("dp", "planned"):
         timing = compare({str(T): partial(calibrated, method, T) for T in lengths}, 3, warmup=0, one_thread=True)
         for shorter, longer in pairwise(lengths):

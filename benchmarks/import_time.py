@@ -27,7 +27,7 @@ def python(code: str) -> str:
 
 
 def run(quick: bool) -> list[dict[str, Any]]:
-    repeats = 2 if quick else 15
+    repeats = 2 if quick else 7
     times = [tuple(map(float, python(BOTH).split())) for _ in range(repeats + 1)][1:]
     added = median_interval([1000 * ours for _, ours in times])
     inputs = f"new processes; torch {statistics.median(torch for torch, _ in times):.2f} s"

@@ -50,7 +50,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
         calls = {name: partial(side, a) for name, side in sides.items()}
         exact = by_svd(a.double())
         apart = float((calls["ours"]().double() - exact).abs().max())
-        timing = compare(calls, 3 if quick else 15, number=max(1, 1024 // n), one_thread=True)
+        timing = compare(calls, 3 if quick else 15, number=max(1, 256 // n), one_thread=True)
         claim = f"nearest rotation, {n} matrices, {kind}, {str(dtype).removeprefix('torch.')}"
         for peer in others:
             target = ">= 4" if peer == SVD and n == 4096 and kind != "Gaussian" and dtype == torch.float64 else ""

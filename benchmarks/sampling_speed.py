@@ -28,7 +28,7 @@ NAMES: dict[Way, str] = {
     "batched": "batched projection",
 }
 # samples, Langevin steps per level, repeats
-SIZES: dict[Way, tuple[int, int, int]] = {"rebuilt": (1, 2, 3), "once": (4, 4, 3), "batched": (64, 10, 3)}
+SIZES: dict[Way, tuple[int, int, int]] = {"rebuilt": (1, 2, 1), "once": (4, 4, 3), "batched": (64, 10, 3)}
 FIRST_LEVEL = 6
 CLAIM = "sampling with 25% of the projections"
 

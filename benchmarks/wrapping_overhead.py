@@ -77,7 +77,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
         "ours, callback": partial(loop, bare, callback),
         "bare loop": partial(loop, bare, None),
     }
-    timing = compare(ways, 2 if quick else 41, one_thread=True)
+    timing = compare(ways, 2 if quick else 21, one_thread=True)
     inputs = f"DDIM, batch {BATCH}, T = {steps}, B = {prices.budget}, 3 x 16 x 16, cheap projection"
     return [
         timing.row(CLAIM, of="ours", over="bare pipeline", target="<= 1.02", inputs=inputs),

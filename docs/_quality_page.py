@@ -139,6 +139,8 @@ def quality_tables(cells: dict[str, Any]) -> list[str]:
             parts.append(f"| {method} | " + " | ".join(f"{v['mean']:.4g} ± {v['se']:.1g}" for v in found) + " |")
         parts.append("")
     for measure, words in (("judged", "The race by quality"), ("quality", "The default, priced for the endpoint,")):
+        if any(measure not in cell["rows"][PATH]["behind"] for cell in cells.values()):
+            continue  # the race was measured with version 0.3
         parts += [
             f"{words} against each rival, by quality:",
             "",

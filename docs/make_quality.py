@@ -9,7 +9,7 @@ A cell is one domain with one kind of dynamics. Prices are calibrated on seeds f
 on seeds from 510,000 on, and final samples are compared as distributions with those of full projection on seeds from
 610,000 on. A budget counts every projection, the closing one included, and every rollout is checked to have paid for
 exactly its budget. Samplers with a network have fewer samples and three budgets. Domains that judge their final states
-are measured by that too, with a race made for it.
+are measured by that too.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ from typing import Any
 
 import torch
 from _page import HERE, renew
-from _quality_page import DEFAULT, JUDGED, PATH, draw, tables
+from _quality_page import DEFAULT, PATH, draw, tables
 from torch import Tensor
 
 import trimtab as tt
 from trimtab.core import metrics
 from trimtab.core.budget import corrections
 from trimtab.core.files import write_atomically
-from trimtab.core.quality import Quality
 from trimtab.loop.runner import BatchRunner
 from trimtab.schedules import Fixed, Geometric, RandomRamp, windows
 from trimtab_lab.distributions import compare_samples, minimum_detectable_shift
@@ -132,9 +131,6 @@ def schedules_of(
         PATH: {"objective": "path"},
         "dp for endpoint": {"method": "dp"},
     }
-    judge = domain.quality
-    if judged is not None and judge is not None:
-        methods[JUDGED] = {"quality": Quality(lambda x, about: judge(x, about.constraint), name=judged)}
     made: dict[str, Callable[[Tensor], tt.Schedule]] = {}
     with tempfile.TemporaryDirectory() as folder, BatchRunner(keep=folder, key="quality") as runner:
         for name, options in methods.items():
@@ -186,7 +182,7 @@ def measure(name: str, domain: Domain, progress: Callable[[str], None]) -> dict[
         rows[method] = {key: list(map(summed, found)) for key, found in values[method].items()}
     pairs = {"endpoint": (DEFAULT, "endpoint"), "path": (PATH, "nepe")}
     if judged:
-        pairs |= {"quality": (DEFAULT, "quality"), "judged": (JUDGED, "quality")}
+        pairs |= {"quality": (DEFAULT, "quality")}
     for method in rows:
         rows[method]["behind"] = {
             measure: [summed(a - b) for a, b in zip(values[one][key], values[method][key], strict=True)]

@@ -5,9 +5,8 @@ bend but not that bonds have a length and beads a size. A correction is ten grad
 prediction. The table shows the share of valid chains: all bonds within 20% of 1, and no clash.
 
 These corrections end on no feasible set. Path error must not choose their steps, and a corrector or `calibrate` that is
-asked for such prices warns; the race here goes by validity. The step size and the prices are chosen on other seeds than
-those of the table. The last two rows have one corrector and one schedule per potential, and lose: what one potential
-moves, the other does not see.
+asked for such prices warns. The step size is chosen on other seeds than those of the table. The last two rows have one
+corrector and one schedule per potential, and lose: what one potential moves, the other does not see.
 
 Run it: `python examples/steering.py`
 """
@@ -27,7 +26,7 @@ from trimtab.core.noise import Noise
 from trimtab.schedules import Window
 
 STEPS, BEADS, BUDGET = 40, 10, 10
-TUNING, CALIBRATION, FRESH = range(20_000, 20_256), range(21_000, 21_256), range(30_000, 32_000)
+TUNING, FRESH = range(20_000, 20_256), range(30_000, 32_000)
 SIGNAL = torch.linspace(0.01, 1.0, STEPS + 1) ** 2  # alpha squared at the start of each step, and at the end
 Energy = Callable[[Tensor], Tensor]
 
@@ -123,14 +122,11 @@ def main() -> None:
     """Choose on some seeds, and compare on others."""
     last = Window(STEPS - BUDGET, STEPS)
     size = max((0.1, 0.2), key=lambda size: steered({both_energies: tt.Stepwise()}, TUNING, size)[0])
-    problem = tt.Problem(Diffusion(), EnergyDescent(both_energies, 10, size), CALIBRATION)
-    raced = tt.calibrate(problem, BUDGET, quality=invalid, closing="none")
     ways: dict[str, dict[Energy, tt.Schedule]] = {
         "never": {both_energies: tt.Terminal()},
         "every step": {both_energies: tt.Stepwise()},
         "even spacing": {both_energies: tt.Periodic(BUDGET)},
         "last quarter": {both_energies: last},
-        "race by quality": {both_energies: raced.at(BUDGET)},
         "last quarter, apart": {clash_energy: last, bond_energy: last},
         "even clashes, last bonds": {clash_energy: tt.Periodic(BUDGET), bond_energy: last},
     }

@@ -11,8 +11,9 @@ ROOT = Path(trimtab.__file__).parent
 ORDER = (
     ("core",),
     ("schedules",),
+    ("constraints",),
+    ("prices",),
     ("loop",),
-    ("constraints", "prices"),
     ("calibration",),
     ("advice", "integrations"),
     ("cli",),

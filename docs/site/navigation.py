@@ -12,7 +12,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Use": ("your-loop.md", "integrations.md", "notebooks/diffusers_pipeline.md", "constraints.md", "cli.md"),
     "Decide": ("choose-a-budget.md", "notebooks/choose_budget.md", "production.md"),
     "Understand": ("how-it-works.md", "evidence.md", "related-work.md"),
-    "Reproduce": ("reproduce.md", "paper.md", "pdm.md", "reaction-flow.md", "grid.md", "molecules.md"),
+    "Reproduce": ("reproduce.md", "benchmark.md", "paper.md", "pdm.md", "reaction-flow.md", "grid.md", "molecules.md"),
     "Extend": ("contributing.md", "architecture.md", "changelog.md", "security.md", "code_of_conduct.md"),
 }
 REST = "Understand"  # where a page goes that is not named above

@@ -217,12 +217,6 @@ def test_a_seed_that_is_repeated_is_one_sample():
     assert compare_samples(twice, full, shift=0.0).p == compare_samples(once, full, shift=0.0).p
 
 
-def test_rows_of_a_group_are_not_taken_for_independent_samples():
-    together = free.rollout(Walk(), Sphere(), tt.Stepwise(), range(30), groups=[i // 3 for i in range(30)])
-    with pytest.raises(ValueError, match="one row per group"):
-        compare_samples(together, free.rollout(Walk(), Sphere(), tt.Stepwise(), range(100, 130)))
-
-
 def test_states_can_be_embedded():
     angles = drawn(200, 1), drawn(200, 1, seed=1) + 2 * math.pi
 

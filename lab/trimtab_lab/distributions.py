@@ -338,11 +338,6 @@ def _rows(samples: Samples, embed: Embedding | None) -> Tensor:
     if embed is not None:
         check_callable(embed, "embed", "embed(states)")
     run = samples if isinstance(samples, Rollout) else None
-    if run is not None and run.groups is not None:
-        raise ValueError(
-            "rows of one group are not independent, but a p-value would treat them as if they were; pass final states "
-            "with one row per group: its rows side by side, or one of them"
-        )
     states = samples if run is None else run.final
     rows = _as_rows(states if embed is None else embed(states))
     return rows if run is None or run.seeds is None else rows[distinct_seeds(run.seeds).to(rows.device)]

@@ -107,6 +107,18 @@ def test_a_matrix_has_the_same_rotation_in_any_batch(n):
     torch.testing.assert_close(nearest_rotation(a[-n:]), whole[-n:], rtol=0, atol=1e-12)
 
 
+def test_matrices_near_and_far_in_one_batch_are_each_what_they_are_alone():
+    a = rotations(64, 0) + 0.05 * torch.randn(64, 3, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    a[3], a[10], a[20] = -a[3], 40 * a[10], torch.zeros(3, 3, dtype=torch.float64)  # mirrored, far, singular
+    a[30], a[40] = torch.nan, a[40] * torch.tensor([1.0, 1.0, 1e-9])
+    found = nearest_rotation(a)
+    assert found[30].isnan().all()
+    alone = torch.cat([nearest_rotation(matrix[None]) for matrix in a])  # a batch of one takes a decomposition
+    sound = torch.arange(64) != 30
+    assert_rotations(found[sound])
+    torch.testing.assert_close(found[sound], alone[sound], rtol=0, atol=1e-14)
+
+
 def test_any_batch_shape():
     a, _ = stretched((3, 2, 1), n=6)
     torch.testing.assert_close(nearest_rotation(a.reshape(2, 3, 3, 3)), nearest_rotation(a).reshape(2, 3, 3, 3))

@@ -25,7 +25,7 @@ from engine_cases import Loop, problem, returns_states, tree_loop, unseeded
 from trimtab.constraints import SO3
 from trimtab.core.checks import EngineError
 from trimtab.core.processes import Processes
-from trimtab.core.schedule import Watched, as_schedule
+from trimtab.core.schedule import as_schedule
 from trimtab.loop import kept, runner
 from trimtab.loop.runner import BatchRunner
 
@@ -218,17 +218,20 @@ MISFITS = {
 def test_another_problem_under_the_same_key_is_refused(what, tmp_path):
     def made(which):
         source = MISFITS[what][which]
-        return source if what.startswith("state") else source()
+        return (source, {}) if what.startswith("state") else (source(), {"measure_defects": True})
 
-    schedule = Watched(tt.Periodic(2))
+    def run_of(shop, source):
+        return shop.runs(source[0], **source[1])
+
+    schedule = tt.Periodic(2)
     with BatchRunner(keep=tmp_path, key=KEY) as shop:
-        shop.runs(made(0))(schedule)
+        run_of(shop, made(0))(schedule)
     with BatchRunner(keep=tmp_path, key=KEY) as shop, pytest.raises(EngineError, match=what) as told:
-        shop.runs(made(1))(schedule)
+        run_of(shop, made(1))(schedule)
     assert f"key={KEY!r}" in str(told.value)
     assert "Give another key" in str(told.value)
     with BatchRunner(keep=tmp_path, key="another") as shop:
-        shop.runs(made(1))(schedule)
+        run_of(shop, made(1))(schedule)
 
 
 def test_another_version_is_refused(tmp_path, monkeypatch):
@@ -246,7 +249,8 @@ def test_a_kept_batch_that_comes_out_differently_is_found_out(tmp_path):
     model = {"shift": 0.0}
 
     def run(schedule):
-        corrector = tt.Corrector(tt.as_constraint(engine_cases.inside, engine_cases.outside), schedule, n_steps=4)
+        ball = tt.as_constraint(engine_cases.inside, engine_cases.outside)
+        corrector = tt.Corrector(ball, schedule, n_steps=4, measure_defects=True)
         x = torch.zeros(3, 2, dtype=torch.float64)
         for t in range(4):
             x = corrector(x + 0.3 + model["shift"] * (t == 2), t)
@@ -257,9 +261,9 @@ def test_a_kept_batch_that_comes_out_differently_is_found_out(tmp_path):
         with BatchRunner(keep=tmp_path, key=KEY) as shop:
             if shift:
                 with pytest.raises(EngineError, match=r"3 of 3 samples differ.*from step 2 on.*Give another key"):
-                    shop.runs(run)(Watched(tt.Periodic(2)))
+                    shop.runs(run)(tt.Periodic(2))
             else:
-                shop.runs(run)(Watched(tt.Periodic(2)))
+                shop.runs(run)(tt.Periodic(2))
 
 
 @pytest.mark.parametrize("damage", ["cut", "another's", "gone"])

@@ -79,10 +79,6 @@ def test_some_domains_alone_keep_their_order_and_their_sweep():
         ({"seeds": 0}, "at least 1"),
         ({"domains": ()}, "needs domains"),
         ({"example_seeds": 99}, "first block"),
-        (
-            {"samplers": {"own": {"seeds": {"calibration": [9, 12], "reference": [30, 33], "blocks": [0, 3, 6]}}}},
-            "the blocks of own end at 6, its seeds at 8",
-        ),
         ({"schedules": ("terminal", "stepwise")}, "periodic"),
     ],
 )

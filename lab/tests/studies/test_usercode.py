@@ -298,7 +298,7 @@ def test_advise_judges_a_plan_that_calibrate_wrote(tmp_path, monkeypatch, capsys
     capsys.readouterr()
     assert main(words) == 0
     tried = {trial["schedule"] for trial in json.loads(capsys.readouterr().out)["trials"]}
-    assert tried == {"terminal", "periodic", "window", "planned", "stepwise"}
+    assert tried == {"terminal", "periodic", "window", "first", "planned", "stepwise"}
 
 
 def test_compare_writes_what_a_study_writes_for_a_sampler_of_ones_own(tmp_path):
@@ -370,12 +370,6 @@ def test_a_wrong_command_is_answered_with_one_line(tmp_path, capsys, monkeypatch
         ),
         (("advise", "--sampler", MINE, "--quality", "examples.my_sampler:length"), "unknown function of examples.my"),
         (("advise", "--sampler", MINE, "--quality", "math:pi"), "a quality needs a function of the final states"),
-        (("advise", "--sampler", MINE, "--window", "61"), "do not fit a rollout of 60 steps"),
-        (("advise", "--sampler", MINE, "--window", "1.5"), "or a fraction of T, must be a number from 0 to 1"),
-        (
-            ("advise", "--sampler", MINE, "--window", "half"),
-            "--window must be a fraction of the steps like 0.25, or a whole",
-        ),
         (("calibrate", "--sampler", MINE, "--out", "{folder}", "--overwrite"), "is a folder"),
         (("advise", "--sampler", MINE, "--save", "{folder}", "--overwrite"), "is a folder"),
         (("advise", "--sampler", MINE, "--plot", "{folder}/a.png", "--overwrite"), "is a folder"),
@@ -390,18 +384,6 @@ def test_what_cannot_be_meant_is_found_before_anything_is_run(words, complaint, 
     said = capsys.readouterr().err
     assert complaint in said
     assert said.count("\n") == 1, said  # and no word of a batch
-
-
-def test_a_window_is_a_step_or_a_share_of_the_steps(monkeypatch, capsys):
-    monkeypatch.chdir(ROOT)
-    told = []
-    for window in ("45", "0.75"):
-        words = ("advise", "--sampler", MINE, "--seeds", "16", "--cost", "projections", "--window", window, "--json")
-        assert main(list(words)) == 0
-        findings = json.loads(capsys.readouterr().out)["findings"]
-        told += [finding["text"] for finding in findings if finding["name"] == "your-window"]
-    assert told[0] == told[1]
-    assert "Your window costs 15.0 projections per sample" in told[0]
 
 
 def test_the_qualities_of_a_domain_are_known_by_name_before_it_is_run():

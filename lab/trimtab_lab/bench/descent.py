@@ -79,7 +79,7 @@ class Descent(Constraint):
             along = (moved * turned).sum(dim=1)
             size = torch.where(along > 0, (moved * moved).sum(dim=1) / along.clamp(min=1e-12), size)
         move = -rowwise(size, x) * slope
-        far = move.norm(dim=-1).amax(dim=1).clamp(min=1e-12)
+        far = move.norm(dim=-1).view(len(x), -1).amax(dim=1).clamp(min=1e-12)
         move = move * rowwise((self.longest / far).clamp(max=1.0), x)
         defect = (energy - self.floor).clamp(min=0)
         return Improvement(x + move, defect, torch.zeros(len(x), dtype=torch.bool), (x, slope))

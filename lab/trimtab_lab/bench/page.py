@@ -26,6 +26,17 @@ _LINES = {  # rules whose runs are joined: colour and marker, for colour-blind r
     "the line": ("#009E73", "X"),
     "the line, with quality": ("#CC79A7", "*"),
 }
+_RANK_HEAD = ("rule", "place", "95%", "wins against even", "systems", "first in")
+_WORK = (
+    "Work is iterations of the solver, projections if it counts none, or gradients and energies, as a share of full "
+    "projection at every step. Lower is better everywhere."
+)
+_PLACES = (
+    "On each sample the rules are ranked by its quality, from 0 (best) to 1; samples that end alike share a place. A "
+    f"rule counts where it costs at most {OVER:.0%} of the budget, with the dearest of its runs that does. Intervals "
+    "resample systems and samples. A place is relative to the rules that count on the same systems, so mind how many "
+    "those are; wins against even spacing, sample by sample, can be compared anywhere."
+)
 _STYLE = """
 :root { --paper: #f7f7f4; --card: #fff; --ink: #16202a; --soft: #55616c; --line: #e1e3e0; --wash: #eef1f2; }
 * { box-sizing: border-box; }
@@ -63,9 +74,8 @@ def page_html(cells: Sequence[Mapping[str, Any]], about: Mapping[str, str], budg
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Rules of correction at equal work</title>'
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>'
-        f"<h1>Rules of correction at equal work</h1><p>trimtab {escape(__version__)}. Work counts the iterations of the "
-        "solver (projections, if it counts none) and what measuring defects costs, as a share of full projection at "
-        "every step. Lower is better everywhere.</p>" + "".join(parts) + "</body></html>\n"
+        f"<h1>Rules of correction at equal work</h1><p>trimtab {escape(__version__)}. {_WORK}</p>{''.join(parts)}"
+        "</body></html>\n"
     )
 
 
@@ -74,28 +84,25 @@ def rank_lines(found: Sequence[Result], budgets: Sequence[float]) -> list[str]:
     lines = []
     for budget in budgets:
         lines += ["", f"At most {budget:.0%} of the work of full projection:", ""]
-        lines += ["| rule | place (0 is best) | 95% | systems | first in |", "|---|---|---|---|---|"]
-        for rank in ranks(found, budget):
-            interval = f"{rank.low:.2f} to {rank.high:.2f}"
-            lines.append(f"| {rank.rule} | {rank.place:.2f} | {interval} | {rank.systems} | {rank.first} |")
+        lines += [f"| {' | '.join(_RANK_HEAD)} |", "|---" * len(_RANK_HEAD) + "|"]
+        lines += [f"| {' | '.join(row)} |" for row in _rank_rows(found, budget)]
     return lines
 
 
+def _rank_rows(found: Sequence[Result], budget: float) -> list[list[str]]:
+    return [
+        [r.rule, f"{r.place:.2f}", f"{r.low:.2f} to {r.high:.2f}", f"{r.wins:.0%}", str(r.systems), str(r.first)]
+        for r in ranks(found, budget)
+    ]
+
+
 def _ranks_section(found: Sequence[Result], budgets: Sequence[float]) -> str:
-    text = (
-        f"On each sample the rules are ranked by its quality, from 0 (best) to 1; a rule counts where it costs at most "
-        f"{OVER:.0%} of the budget, with the dearest of its runs that does. Ties share a place, and so do samples that end "
-        "alike. The intervals resample systems and samples. A place is relative: it says who is ahead, not by how much."
-    )
     tables = []
     for budget in budgets:
-        rows = [
-            [r.rule, f"{r.place:.2f}", f"{r.low:.2f} to {r.high:.2f}", str(r.systems), str(r.first)]
-            for r in ranks(found, budget)
-        ]
+        rows = _rank_rows(found, budget)
         tables.append(f"<h2>At {budget:.0%} of full projection's work</h2>")
-        tables.append(_table(["rule", "place", "95%", "systems", "first in"], rows, {0} if rows else set()))
-    return f"<section><h2>Ranks</h2><p>{escape(text)}</p>{''.join(tables)}</section>"
+        tables.append(_table(_RANK_HEAD, rows, {0} if rows else set()))
+    return f"<section><h2>Ranks</h2><p>{escape(_PLACES)}</p>{''.join(tables)}</section>"
 
 
 def _system_section(name: str, about: str, measure: str, found: Sequence[Result]) -> str:
@@ -122,7 +129,8 @@ def _system_section(name: str, about: str, measure: str, found: Sequence[Result]
     best = {i for i, result in enumerate(ordered) if result.median <= min(one.median for one in ordered)}
     words = f"{about}. Judged by: {measure}." if about else f"Judged by: {measure}."
     words += f"{beside} Units, milliseconds and distance to full projection are per sample, calls per batch."
-    return f"<section><h2>{escape(name)}</h2><p>{escape(words)}</p>{_figure(found, measure)}{_table(head, rows, best)}</section>"
+    shown = f"{_figure(found, measure)}{_table(head, rows, best)}"
+    return f"<section><h2>{escape(name)}</h2><p>{escape(words)}</p>{shown}</section>"
 
 
 def _interval(result: Result) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ import torch
 import trimtab as tt
 from trimtab.prices import Learner
 from trimtab.schedules import AboveNoise, By, Fixed, RandomRamp, Window, windows
-from trimtab_lab.bench.system import System
+from trimtab_lab.bench.system import FITTING, System
 
 __all__ = ["RULES", "NotApplicable", "Rule", "at_every_step"]
 
@@ -36,7 +36,8 @@ class Rule:
     Attributes:
         name: Its name in tables and files.
         make: `make(system, budget)` returns a schedule, a `Changed`, or a `Learner` for the line; `budget` is a share
-            of full projection. It may learn from `system.calibrating`, and raises `NotApplicable` where it has no meaning.
+            of full projection. It may learn from `system.calibrating`, and raises `NotApplicable` where it means
+            nothing.
         source: Where a published constant was read, and what was left out.
         by_budget: False if the rule costs what it costs, whatever the budget: it is then run once.
     """
@@ -57,11 +58,20 @@ def at_every_step(way: str, schedule: Any = None) -> Callable[[System, float], A
         constraint = system.calibrating.constraint
         if way.rpartition(" ")[2].startswith("iteration") and not constraint.improves:
             raise NotApplicable("its solver offers no single iterations")
+        if system.meter is None and not _counts(system):
+            raise NotApplicable("its solver counts no iterations, so they cannot be weighed against projections")
         if not way[0].isdigit() and way not in constraint.cheaper():
             raise NotApplicable(f"its constraint offers no {way!r}")
         return By(way) if schedule is None else By(way, schedule)
 
     return make
+
+
+@cache
+def _counts(system: System) -> bool:
+    """Return whether the projection says how many iterations it took."""
+    run = system.problem(range(FITTING, FITTING + 2)).rollout(tt.Stepwise())
+    return bool((run.all_iterations > 0).any())
 
 
 # ------------------------------------------------------------------ when
@@ -184,14 +194,14 @@ _ALL = (
     Rule(
         "CDIM",
         _noise_test,
-        "while the residual is more than noise explains (arXiv 2411.00359, public code and paper); measured here as the "
-        "0.95 quantile of the defects of full projection",
+        "while the residual is more than noise explains (arXiv 2411.00359, public code and paper); measured here by "
+        "the 0.95 quantile of the defects of full projection",
         by_budget=False,
     ),
     Rule(
         "Boltz",
         _gradients("20 iterations"),
-        "20 gradient steps at every step (boltz 2.2.1, public code: num_gd_steps); of its intervals per term only those "
+        "20 gradient steps at every step (boltz 2.2.1, public code: num_gd_steps); of its terms' intervals only those "
         "of 1 apply to one molecule",
         by_budget=False,
     ),

@@ -1,4 +1,4 @@
-"""Run the cells of the benchmark: one system, one rule, one budget each; a small file per cell, so that a run resumes."""
+"""Run the cells of the benchmark: a system, a rule and a budget each; one small file per cell, so that runs resume."""
 
 from __future__ import annotations
 
@@ -215,7 +215,8 @@ def _said(facts: Mapping[str, Any]) -> str:
     if "skipped" in facts:
         return f"left out: {facts['skipped']}"
     values, spent = torch.tensor(facts["quality"]), torch.tensor(facts["work"])
-    return f"median {float(values.median()):.3g} for {float(spent.mean()) / facts['full']:.0%} of the work"
+    share = float(spent.mean()) / facts["full"]
+    return f"median {float(values.median()):.3g}, mean {float(values.mean()):.3g} for {share:.0%} of the work"
 
 
 def _plain(name: str) -> str:

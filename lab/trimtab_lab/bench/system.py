@@ -1,4 +1,4 @@
-"""What the benchmark samples: systems, each with a quality of its own domain and what a correction costs beside the model."""
+"""What the benchmark samples: systems, each with a quality of its own domain and a work that can be counted."""
 
 from __future__ import annotations
 

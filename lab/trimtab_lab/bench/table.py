@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -56,6 +57,7 @@ class Rank:
     high: float
     systems: int
     first: int  # systems in which no rule has a better place
+    wins: float  # share of samples that end better than under even spacing, ties counting half; NaN if never compared
 
 
 def results(cells: Sequence[Mapping[str, Any]]) -> list[Result]:
@@ -123,17 +125,30 @@ def ranks(found: Sequence[Result], budget: float) -> list[Rank]:
     total, count = means(again=False)
     spread = [total / count for total, count in (means(again=True) for _ in range(_RESAMPLES))]
     low, high = torch.stack(spread).nanquantile(torch.tensor([0.025, 0.975]), dim=0)
-    first = {name: 0 for name in names}
+    first = dict.fromkeys(names, 0)
     for system, table in tables.items():
         places = table.mean(dim=1)
         for i in (places <= places.min() + 1e-9).nonzero().flatten().tolist():
             first[order[system][i]] += 1
+    wins = _wins(eligible(found, budget))
     found_ranks = [
-        Rank(name, float(total[i] / count[i]), float(low[i]), float(high[i]), int(count[i]), first[name])
+        Rank(name, float(total[i] / count[i]), float(low[i]), float(high[i]), int(count[i]), first[name], wins[name])
         for i, name in enumerate(names)
         if count[i] > 0
     ]
     return sorted(found_ranks, key=lambda rank: rank.place)
+
+
+def _wins(chosen: Mapping[str, Mapping[str, Result]]) -> dict[str, float]:
+    """Return the share of samples in which each rule is better than even spacing, averaged over systems."""
+    shares: dict[str, list[float]] = {}
+    for rules in chosen.values():
+        for name, result in rules.items():
+            kept = shares.setdefault(name, [])
+            if "even" in rules:
+                other = rules["even"].quality
+                kept.append(float(((result.quality < other).double() + 0.5 * (result.quality == other)).mean()))
+    return {name: sum(kept) / len(kept) if kept else math.nan for name, kept in shares.items()}
 
 
 def _places(results: Sequence[Result]) -> Tensor:

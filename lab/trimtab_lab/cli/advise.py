@@ -53,22 +53,10 @@ def _add_advise(parser: argparse.ArgumentParser) -> None:
         "--tolerance",
         metavar="X",
         type=float,
-        help="the share of full projection's gain that may be lost; 0.1 unless there is a time limit",
+        help="what may be lost, as a share of what full projection changes in a typical sample (default 0.1)",
     )
     add_quality(parser)
     parser.add_argument("--objective", metavar="O", default="endpoint", help="without a quality: endpoint, or path")
-    parser.add_argument(
-        "--window",
-        metavar="W",
-        help="what you do today: project at every step from this one on; 0.5 is a fraction of the steps, 30 a step",
-    )
-    parser.add_argument(
-        "--look",
-        metavar="C",
-        type=float,
-        default=0.0,
-        help="what measuring the defect costs, in projections (default 0)",
-    )
     parser.add_argument("--seconds", metavar="S", type=float, help="a time limit for one sample")
     parser.add_argument(
         "--cost",
@@ -97,7 +85,6 @@ def _advise(arguments: argparse.Namespace) -> int:
     if arguments.plot is not None:
         format_of(arguments.plot)
     price = None if arguments.price is None else load(arguments.price)
-    window = None if arguments.window is None else parse_budget(arguments.window, "--window")
     if arguments.out is not None and arguments.engine is None and not arguments.resume:
         arguments.engine = "serial"
     domain, source, seeds = source_from(arguments, FIRST_SEED, arguments.seeds)
@@ -113,8 +100,6 @@ def _advise(arguments: argparse.Namespace) -> int:
                 cost=arguments.cost,
                 distance=domain.distance,
                 price=price,
-                window=window,
-                look=arguments.look,
                 engine=engine,
                 progress=progress,
             )
@@ -124,7 +109,7 @@ def _advise(arguments: argparse.Namespace) -> int:
         return stopped(f"{arguments.out} keeps what was finished")
     print(json.dumps(advice.facts(), indent=1, allow_nan=False) if arguments.json else advice)
     if arguments.save is not None and advice.price is None:
-        print(f"nothing saved: {advice.kind} correction needs no prices", file=sys.stderr)
+        print(f"nothing saved: {advice.trial.name} needs no prices", file=sys.stderr)
     elif arguments.save is not None and advice.price is not None:
         advice.price.save(arguments.save)
         print(f"saved {arguments.save}", file=sys.stderr)
@@ -221,7 +206,7 @@ ADVISE = Command(
     "and what is saved. A quarter of the rollouts calibrates, the others choose and measure.",
     "examples:\n"
     "  trimtab advise --sampler package.module:factory                      lose no more than a tenth\n"
-    "  trimtab advise --sampler package.module:factory --quality package.module:length --window 0.5\n"
+    "  trimtab advise --sampler package.module:factory --quality package.module:length\n"
     "  trimtab advise --sampler package.module:factory --tolerance 0.05 --plot advice.png\n"
     "  trimtab advise --sampler package.module:factory --seconds 0.5 --save price.safetensors\n"
     "  trimtab advise --sampler package.module:factory --engine processes --out advice --resume\n"

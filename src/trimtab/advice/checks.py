@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from trimtab.core.arrays import Form, Leaves, map_leaves, pick
+from trimtab.core.arrays import Form, Leaves, pick
 from trimtab.core.bound_constraint import BoundConstraint, bind
 from trimtab.core.constraint import Constraint
 from trimtab.core.metrics import Distance, endpoint_distance, measured_distance
 from trimtab.core.noise import Noise
 from trimtab.core.record import Rollout
-from trimtab.core.repeatable import RunBatch, as_record
-from trimtab.core.schedule import Schedule
+from trimtab.core.repeatable import RunBatch
 from trimtab.core.statistics import Summary, bootstrap, rank_correlation
 from trimtab.loop.rollout import Problem, Sampler, noise_of
 from trimtab.schedules import Fixed, Periodic, Stepwise
@@ -65,16 +63,10 @@ def recorded_stability(stepwise: Rollout) -> Stability:
     return Stability(float(stepwise.failed.double().mean()), left)
 
 
-def problem_stability(some: Problem, run: RunBatch, stepwise: Rollout) -> Stability:
-    """Perturb the states of a few samples at up to four steps, and measure how far projections carry the change.
-
-    Args:
-        some: The problem of the few samples.
-        run: Runs a schedule on them, with a record that keeps the states.
-        stepwise: The stepwise rollout.
-    """
-    T = some.n_steps
-    record = run(Periodic(max(1, T // 4)))
+def problem_stability(problem: Problem, stepwise: Rollout) -> Stability:
+    """Perturb the states of a few samples at up to four steps, and measure how far projections carry the change."""
+    some, T = problem.take(torch.arange(min(_TRIED, len(problem)))), problem.n_steps
+    record = some.rollout(Periodic(max(1, T // 4)), keep_states=True, measure_defects=True)
     uncorrected = [t for t in range(T - 1) if not bool(record.projected[t].any())]
     chosen = sorted({uncorrected[len(uncorrected) * (2 * k + 1) // 8] for k in range(4)}) if uncorrected else []
     generator = torch.Generator().manual_seed(0)
@@ -103,49 +95,16 @@ def loop_stability(constraint: Constraint | None, stepwise: Rollout, samples: in
     return replace(found, amplification=factor, again=again)
 
 
-def first_samples(problem: Problem) -> Problem:
-    """Return the problem of the first few samples."""
-    return problem.take(torch.arange(min(_TRIED, len(problem))))
-
-
-def nudged(problem: Problem) -> Problem:
-    """Return the problem with initial states that are moved by a hair."""
-    return replace(problem, sampler=_Nudged(problem.sampler))
-
-
-def problem_divergence(moved: Problem, run: RunBatch, stepwise: Rollout, distance: Distance) -> float:
+def problem_divergence(problem: Problem, stepwise: Rollout, distance: Distance) -> float:
     """Return the median factor by which the distance of a nudged rollout grows; NaN if nothing was moved."""
-    apart = measured_distance(distance, stepwise.final, run(Stepwise()).final).double().cpu()
-    assert isinstance(moved.sampler, _Nudged)
+    moved = replace(problem, sampler=_Nudged(problem.sampler))
+    run = moved.rollout(Stepwise(), closing=stepwise.closing_rule, measure_defects=False)
+    apart = measured_distance(distance, stepwise.final, run.final).double().cpu()
     with torch.no_grad():
-        x = moved.sampler.sampler.start(noise_of(moved.sampler, moved.seeds))
+        x = problem.sampler.start(noise_of(problem.sampler, problem.seeds))
         start = _Nudged.hair(Form(x).leaves(x)).norm(dim=1).cpu()
     changed = start > 0
     return float((apart[changed] / start[changed]).median()) if bool(changed.any()) else math.nan
-
-
-def loop_divergence(nudge: Callable[[Schedule, float], Rollout] | None, stepwise: Rollout, distance: Distance) -> float:
-    """Return the factor by which the distance of a nudged rollout grows in the user's loop; NaN without `nudge`.
-
-    `nudge(schedule, size)` runs the loop from moved initial states. The move is measured relative to the size of the
-    initial states, and the result relative to the usual distance of two final states.
-    """
-    if nudge is None or stepwise.projected.shape[1] < 2:
-        return math.nan
-    final = stepwise.final
-    what = "nudge(schedule, size) must return the record of its run, corrector.rollout"
-    other = as_record(nudge(measured(Stepwise()), _NUDGE), what)
-    ours, theirs = ([tuple(shape) for shape in Form(state).shapes] for state in (final, other.final))
-    if ours != theirs:
-        raise ValueError(
-            f"nudge(schedule, size) must run the loop that measures, with final states of shape {ours}: got {theirs}"
-        )
-    apart = measured_distance(distance, final, other.final).double()
-    if bool((apart == 0).all()):
-        raise ValueError("nudge(schedule, size) ended where the loop itself did: it must move the initial states")
-    usual = float(distance(final, map_leaves(lambda leaf: leaf.roll(1, dims=0), final)).double().median())
-    usual = usual or float(_flat(Form(final).leaves(final)).abs().mean())
-    return float(apart.median()) / (_NUDGE * usual) if usual > 0 else math.nan
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,10 +210,6 @@ class Effects:
 
 def correction_effects(run: RunBatch, alone: Rollout, stepwise: Rollout, distance: Distance) -> Effects:
     """Correct every sample once at a random step, and compare with the terminal rollout."""
-
-    def to_go(record: Rollout) -> Tensor:
-        return endpoint_distance(record, stepwise, distance).cpu().double()
-
     T, n = alone.defects.shape
     T -= int(alone.closing_rule == "paid")  # the last step corrects all samples
     generator = torch.Generator().manual_seed(0)
@@ -267,11 +222,12 @@ def correction_effects(run: RunBatch, alone: Rollout, stepwise: Rollout, distanc
     lag = step + steps[:T, None]  # (T, n): the step k after the correction
     left = torch.where(lag < T, gain.gather(0, lag.clamp(max=T - 1)), torch.nan)
     thirds = [_survival(left[:, step * 3 // T == third], 2)[1].item() for third in range(3)]
+    to_go = [endpoint_distance(record, stepwise, distance).cpu().double() for record in (alone, once)]
     return Effects(
         step=step,
         defect=alone.defects.cpu().double()[step, torch.arange(n)],
         value=gain.sum(dim=0),
-        endpoint=to_go(alone) - to_go(once),
+        endpoint=to_go[0] - to_go[1],
         survival=_survival(left, max(2, min(T // 2, 100))),
         one_step=(thirds[0], thirds[1], thirds[2]),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,22 +10,22 @@ from typing import Any
 from torch import Tensor
 
 from trimtab.advice.figure import comparison_figure
-from trimtab.advice.recommend import Source, check_projection_unit
-from trimtab.advice.trials import FAR
+from trimtab.advice.recommend import Source, check_price
+from trimtab.advice.trials import FAR, projections_of
 from trimtab.calibration.collect import check_schedule_is_used, rollout_marks
 from trimtab.core.budget import PerBatch, PerSample, corrections
 from trimtab.core.checks import check_bool, check_type
-from trimtab.core.metrics import Distance, endpoint_distance, euclidean, nepe, path_error
+from trimtab.core.metrics import Distance, distinct_seeds, endpoint_distance, euclidean, nepe, path_error
 from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Closing, Rollout
-from trimtab.core.repeatable import RunBatch, as_record, check_repeatable
+from trimtab.core.repeatable import as_record, check_repeatable
 from trimtab.core.schedule import Schedule, as_schedule
 from trimtab.core.statistics import Summary, summarize
 from trimtab.core.view import StepView
 from trimtab.loop.rollout import Problem
-from trimtab.loop.runner import BatchRunner, Engine, open_runner, prefetch
-from trimtab.prices import Plan, Price, Thresholds
+from trimtab.loop.runner import Engine, open_runner, prefetch
+from trimtab.prices import Price
 from trimtab.schedules import Periodic, Stepwise, Terminal, Window
 from trimtab.schedules.measured import measured
 
@@ -78,7 +77,7 @@ class Comparison:
         rows: One for each schedule at each budget.
         measures: Names of what was measured.
         n_steps: T.
-        n: Number of independent samples: distinct seeds.
+        n: Number of distinct seeds.
         repeated: Number of samples whose seed was there already.
     """
 
@@ -100,12 +99,12 @@ class Comparison:
         """Return whether the solver iterates: then iterations are the cost, not projections."""
         return any(row.iterations > 1.001 * row.projections for row in self.rows)
 
-    def plot(self, measure: str | None = None, path: str | Path | None = None) -> Any:
+    def plot(self, path: str | Path | None = None, *, measure: str | None = None) -> Any:
         """Draw a measure of every schedule against its cost; needs matplotlib.
 
         Args:
-            measure: The first one if not given.
             path: A .png, .svg or .pdf file to write as well.
+            measure: One of `measures`; the first one if not given.
 
         Returns:
             The matplotlib figure.
@@ -129,8 +128,7 @@ class Comparison:
         return cells
 
     def _note(self) -> str:
-        counted = "samples" if self.n > 1 else "sample"
-        note = f"{self.n} {counted}, T = {self.n_steps}, paired by seed; 95% intervals in brackets."
+        note = f"{self.n} sample{'s' * (self.n > 1)}, T = {self.n_steps}, paired by seed; 95% intervals in brackets."
         note += f" {self.repeated} samples with repeated seeds count once." if self.repeated else ""
         means = [row.mean(measure) for row in self.rows for measure in self.measures]
         if any(mean.n > 1 and not mean.reliable for mean in means):
@@ -167,7 +165,6 @@ def compare(
     check: bool = True,
     engine: Engine = None,
     progress: Callable[[str], None] | None = None,
-    say: Callable[[str], None] | None = None,
 ) -> Comparison:
     """Run schedules on the same seeds, and measure their cost and their final samples.
 
@@ -185,19 +182,15 @@ def compare(
         check: Whether to run the first batch twice and check that both are the same.
         engine: Where to run batches, as in `calibrate`.
         progress: Called with a line about what is being done.
-        say: The former name of `progress`.
 
     Example:
         >>> import trimtab as tt
-        >>> from trimtab.examples import problem
-        >>> price = tt.calibrate(problem(range(1000, 1016), n_steps=20), method="dp", objective="path")
-        >>> found = compare(problem(range(8), n_steps=20), {"dp": price}, [0.25])
+        >>> domain = tt.domain("so3", n_steps=20)
+        >>> price = tt.calibrate(domain.problem(range(1000, 1016)), method="dp", objective="path")
+        >>> found = compare(domain.problem(range(8)), {"dp": price}, [0.25])
         >>> [(row.name, row.projections) for row in found.rows]
         [('terminal', 1.0), ('stepwise', 20.0), ('periodic', 5.0), ('window', 5.0), ('dp', 5.0)]
     """
-    if say is not None:
-        warnings.warn("say= is now called progress=", DeprecationWarning, stacklevel=2)
-        progress = progress or say
     if not isinstance(source, Problem) and not callable(source):
         raise TypeError(f"compare takes a Problem or a function run(schedule): got {type(source).__name__}")
     judge, tell = as_quality(quality), progress_of("compare", progress)
@@ -206,30 +199,19 @@ def compare(
     check_bool(check, "check")
     _check_names(schedules, budgets)
     options: dict[str, Any] = {"closing": closing, "measure_defects": True}
-
-    def batches(of: Source, role: str, runner: BatchRunner) -> RunBatch:
-        return runner.runs(of, **options) if isinstance(of, Problem) else runner.runs(of, role)
-
     with tell, open_runner(engine) as runner:
-        run = batches(source, "compare", runner)
-        is_run = isinstance(reference, Problem) or callable(reference)
-        other = batches(reference, "reference", runner) if is_run else None
+        run = runner.runs(source, "compare", **(options if problem is not None else {}))
         prefetch(run, [measured(Stepwise())])
         tell("terminal")
         terminal = check_repeatable(run, measured(Terminal())) if check else as_record(run(measured(Terminal())))
-        T, groups = terminal.n_steps, terminal.groups
-        if groups is not None and reference is not None:
-            raise ValueError(
-                "the rows of a group are not independent samples, and a comparison of distributions would count them as"
-                " such: leave out the reference where samples are decided on in groups"
-            )
+        T = terminal.n_steps
         _check_unused(schedules, terminal)
         if judge is not None:
             _named(judge.values(terminal.final, problem))  # an evaluator that fails should fail now
         wanted = _wanted(schedules, budgets, T)
         tell.batch(2 if check else 1)
         tell.expect(len(wanted) + 1)
-        prefetch(run, [schedule for _, _, schedule in wanted])
+        prefetch(run, [measured(schedule) for _, _, schedule in wanted])
         tell("stepwise")
         full = as_record(run(measured(Stepwise())))
         check_schedule_is_used(terminal, full)
@@ -237,20 +219,20 @@ def compare(
         ends = path_error(full).double(), path_error(terminal).double()
         clusters = None if terminal.seeds is None else terminal.seeds.cpu()
 
-        def judged(name: str, budget: int | None, record: Rollout) -> Compared:
+        def judged(name: str, budget: int | None, schedule: Schedule, record: Rollout) -> Compared:
             values = {} if judge is None else _named(judge.values(record.final, problem))
             values["endpoint"] = endpoint_distance(record, full, apart).double().cpu()
             values["nepe"] = nepe(path_error(record).double(), *ends).cpu()
-            paid, iterations = (one.double().mean().item() for one in (record.paid, record.all_iterations))
+            paid, iterations = projections_of(record, schedule), record.all_iterations.double().mean().item()
             return Compared(name, budget, paid, iterations, values, record.landing.cpu(), clusters)
 
-        rows = [judged("terminal", None, terminal), judged("stepwise", None, full)]
+        rows = [judged("terminal", None, Terminal(), terminal), judged("stepwise", None, Stepwise(), full)]
         for name, budget, schedule in wanted:
             tell(f"{name} {budget or ''}".strip())
-            rows.append(judged(name, budget, as_record(run(schedule))))
+            rows.append(judged(name, budget, schedule, as_record(run(measured(schedule)))))
             tell.batch()
     n = terminal.projected.shape[1]
-    distinct = n if clusters is None else len(set(clusters.tolist()))
+    distinct = n if clusters is None else len(distinct_seeds(clusters))
     return Comparison(tuple(rows), tuple(rows[0].values), T, distinct, n - distinct)
 
 
@@ -308,8 +290,8 @@ def _wanted(
     for b in counts:
         wanted += [("periodic", b, Periodic(b)), ("window", b, Window(n_steps - b))]
     for name, one in schedules.items():
-        if isinstance(one, Thresholds | Plan):
-            check_projection_unit(one.unit, f"the price {name!r}")
+        if isinstance(one, Price):
+            check_price(one, n_steps, f"the price {name!r}")
             wanted += [(name, b, one.at(b)) for b in counts]
         else:
             if isinstance(one, int | float | PerBatch | PerSample):
@@ -317,7 +299,5 @@ def _wanted(
                     f"compare takes prices and schedules, and {name!r} is a budget; learn first, with "
                     "learner = trimtab.prices.Learner(budget) as the schedule of some rollouts, and pass learner.price"
                 )
-            schedule = as_schedule(one)
-            check_projection_unit(schedule.unit, f"the schedule {name!r}")
-            wanted.append((name, None, schedule))
-    return [(name, b, measured(one)) for name, b, one in wanted]
+            wanted.append((name, None, as_schedule(one)))
+    return wanted

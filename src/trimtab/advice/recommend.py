@@ -1,49 +1,45 @@
-"""Should I bother? Which schedule and projection, which budget, what is lost and what is saved.
+"""Should I bother? Which way to correct, at which times, with which budget, and what is lost and saved.
 
-Some seeds calibrate, others choose, and the rest measure what was chosen once more. Losses are paired by seed: 0 is
-projecting at every step, 1 is projecting once at the end. Full projection is a reference, not the truth: before
-anything is recommended, both ends are compared, and the projection is checked.
+Some seeds calibrate, others choose, and the rest measure what was chosen once more. Losses are paired by seed, and one
+rule judges them all (`trimtab.advice.verdict`). Full projection is a reference, not the truth: before anything is
+recommended, both ends are compared, and the projection is checked.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 
 from trimtab.advice.checks import (
     Stability,
     correction_effects,
-    first_samples,
-    loop_divergence,
     loop_stability,
-    nudged,
     problem_divergence,
     problem_stability,
 )
 from trimtab.advice.result import Advice, Measured
-from trimtab.advice.trials import KINDS, Cost, Evaluation, Goal, Search, Trial, Way, cheaper_constraint
+from trimtab.advice.trials import SIMPLE, Cost, Evaluation, Goal, Search, Trial
+from trimtab.advice.verdict import Verdict, seeds_in_words, two_digits
 from trimtab.core.arrays import Form
-from trimtab.core.checks import check_callable, check_number, check_positive, unknown
+from trimtab.core.checks import check_positive, unknown
 from trimtab.core.constraint import Constraint, check_constraint
 from trimtab.core.metrics import Distance, distinct_seeds, euclidean, top_mass
 from trimtab.core.progress import progress_of
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Rollout
 from trimtab.core.repeatable import RunBatch, as_record
-from trimtab.core.schedule import Schedule
-from trimtab.core.statistics import Summary, ratio, summarize
+from trimtab.core.statistics import Summary
 from trimtab.loop.rollout import Problem
 from trimtab.loop.runner import BatchRunner, Engine, open_runner
-from trimtab.prices import Plan, Price, Thresholds
-from trimtab.schedules import Terminal, Window
+from trimtab.prices import Price
+from trimtab.schedules import Terminal
 from trimtab.schedules.measured import measured
 
-__all__ = ["FEWEST_FOR_ADVICE", "WORTHWHILE", "advise", "check_projection_unit"]
+__all__ = ["FEWEST_FOR_ADVICE", "WORTHWHILE", "advise", "check_price"]
 
 Source = Problem | RunBatch
 
@@ -51,13 +47,11 @@ FEWEST_FOR_ADVICE = 16
 """Fewest samples for advice."""
 
 WORTHWHILE = 0.1
-"""Share of the cost of stepwise correction: below it, projecting at every step is simpler and as good."""
+"""Share of the cost of projecting at every step: what saves less is not worth leaving steps out."""
 
 _FEWEST_STEPS = 4
 _FEWEST_FOR_FRESH = 32  # samples: with fewer, none are kept for measuring the recommendation once more
-_BATCHES = 20  # a typical number
-_HOPE = 1 / 3  # of the tolerance: a mean loss, without an interval, that is worth a try on fresh seeds
-_MARGIN = 0.9  # of the tolerance, for each choice that fresh seeds have rejected
+_BATCHES = 30  # a typical number
 _TRIES = 3  # choices that fresh seeds may reject
 
 
@@ -74,21 +68,17 @@ def advise(
     cost: Cost = "seconds",
     distance: Distance | None = None,
     price: Price | None = None,
-    window: int | float | None = None,
-    look: float = 0.0,
     constraint: Constraint | None = None,
-    nudge: Callable[[Schedule, float], Rollout] | None = None,
-    thorough: bool = False,
     engine: Engine = None,
     progress: Callable[[str], None] | None = None,
-    say: Callable[[str], None] | None = None,
 ) -> Advice:
-    """Find out whether scheduled correction is worth it, and recommend a schedule, a projection and a budget.
+    """Find out whether scheduled correction is worth it, and recommend how, when and how much to correct.
 
-    Candidates are ways to project (whole, the cheaper variants of `constraint.cheaper()`, single iterations) with times
-    to project at (every step, evenly spaced, the last steps, by price, by price shared by the batch). They are compared
-    at equal work, cheap ones first, and the cheapest one that meets the tolerance is recommended. It takes about 20
-    batches of at most half the seeds.
+    Candidates are ways to correct (whole projections, one or two iterations, the variants of `constraint.cheaper()`) at
+    times (every step, evenly spaced, the last or the first steps, by price, by price shared by the batch). They are
+    compared at equal work, and the cheapest that loses no more than the tolerance is recommended. The answer is one of
+    three: full projection is *better* than what is cheaper, *no better within the tolerance*, or it is *undecided*, and
+    about so many seeds would decide.
 
     Args:
         source: A `Problem` with at least 16 seeds, better 64 or more; repeated seeds count once. A quarter of them
@@ -100,90 +90,94 @@ def advise(
             better, or a `Quality`. It is tried on the first batch; if it fails later, the rest still stands.
         objective: The measure without a quality: "endpoint" (distance of final states to those of full projection) or
             "path". Neither is quality.
-        tolerance: The loss that may be lost, 0.1 if neither this nor `seconds` is given. It is met if the whole
-            interval of the loss is below it.
-        tolerance_unit: "share" of what full projection gains over terminal projection, or "absolute", in the unit of
-            the measure.
+        tolerance: The loss that may be lost, 0.1 if not given. It is met if the whole interval of the loss is below it.
+        tolerance_unit: "absolute", in the unit of the measure, or "share" of what full projection changes in a typical
+            sample (a median, so that a few samples with a large change do not make a loss look small).
         seconds: A time limit per sample; what loses least within it is recommended.
         cost: What to save: "seconds" as measured here, or "projections". If the solver iterates, "projections" are
             counted in iterations, because equal projections are then not equal work.
         distance: Between states; that of the problem, or Euclidean, if not given.
         price: A price made earlier, judged instead of a new one.
-        window: What you do today: the step, or share of the steps, from which on you project at every step.
-        look: The cost of measuring the defect, in projections, if it is not negligible.
-        constraint: With functions, the constraint of the loop, so that its projection can be checked.
-        nudge: With functions, `nudge(schedule, size)` runs the loop of `held_out` from initial states that are moved at
-            random by the share `size` of their size. Without it, nothing is known about diverging rollouts.
-        thorough: Whether to calibrate by the dynamic program instead of the paper's rule (which is done for "path"
-            anyway), and to search longer. It takes about twice as many batches.
+        constraint: With functions, the constraint of the loop, so that its cheaper ways are tried and its projection is
+            checked.
         engine: Where to run batches, as in `calibrate`.
         progress: Called with a line about what is being done.
-        say: The former name of `progress`.
 
     Example:
-        >>> from trimtab.examples import problem
-        >>> advice = advise(problem(range(1000, 1064), n_steps=24), objective="path", tolerance=0.3, cost="projections")
-        >>> advice.loss.mean <= 0.3, advice.saving.mean > 0.1
-        (True, True)
+        >>> import trimtab as tt
+        >>> problem = tt.domain("terrain-ridge", n_steps=24).problem(range(1000, 1064))
+        >>> advice = advise(problem, objective="path", tolerance=0.3, cost="projections")
+        >>> advice.verdict, advice.loss.high <= 0.3, advice.saving.mean > 0.1
+        ('no better', True, True)
     """
-    if say is not None:
-        warnings.warn("say= is now called progress=", DeprecationWarning, stacklevel=2)
-        progress = progress or say
-    judged = as_quality(quality)
-    tolerance = _checked_tolerance(tolerance, tolerance_unit, seconds, cost, objective)
-    _check_loop(source, held_out, fresh, constraint, nudge)
-    if distance is None:
-        distance = source.distance if isinstance(source, Problem) else euclidean
-    check_number(look, "look, the cost of measuring a defect in projections,", 0)
-    goal = Goal(distance, judged, objective, tolerance, tolerance_unit == "absolute", seconds, cost, float(look))
-    today = None if window is None else Window(window)
+    judge = as_quality(quality)
+    _check_options(tolerance, tolerance_unit, seconds, cost, objective)
+    _check_loop(source, held_out, fresh, constraint)
+    if isinstance(source, Problem):
+        constraint, distance = source.constraint, distance or source.distance
+    goal = Goal(
+        distance or euclidean,
+        judge,
+        objective,
+        0.1 if tolerance is None else tolerance,
+        tolerance_unit == "absolute",
+        seconds,
+        cost,
+    )
     tell = progress_of("advise", progress)
     with tell, open_runner(engine) as runner:
         tell.expect(_BATCHES)
         parts = _parts(source, held_out, fresh, runner, price is not None)
-        _check_price(price, parts.n_steps)
-        if today is not None:
-            today.steps(parts.n_steps)  # raises if it does not fit
+        check_price(price, parts.n_steps)
         tell(f"this takes about {_BATCHES} batches")
-        at = Evaluation(parts.choosing, parts.problems[1], goal, tell)
+        at = Evaluation(parts.choosing, parts.problem, goal, tell)
         parts.check_distinct(at.alone)
         if at.n_steps != parts.n_steps:
             raise ValueError(f"expected {parts.n_steps} steps: got a run of {at.n_steps}; pass the loop's n_steps")
-        search = Search(at, parts.calibrating, price, thorough, parts.engine)
-        yours = None
-        if today is not None:
-            yours = at.judge(Way("window"), len(today.steps(at.n_steps)), today, at.run(today))
+        search = Search(at, parts.calibrating, price, constraint, runner)
         tell("checking the projection")
-        stability = _stability(at, constraint, nudge)
-        stop = _reason_to_stop(at, stability)
-        needed = {} if stop else search.explore()
-        choice = _Choice(at.terminal, stop) if stop else _chosen(search, parts)
-        return _answer(search, parts, choice, needed, stability, yours, constraint)
+        stability = _stability(at, constraint)
+        choice = _without_trying(at, stability)
+        if choice is None:
+            search.explore()
+            search.clock()
+            choice = _chosen(search, parts)
+        return _answer(search, parts, choice, stability)
 
 
-def _reason_to_stop(at: Evaluation, stability: Stability) -> str:
-    """Return why nothing can be found out, or nothing gained, by trying schedules; "" if it can."""
-    once = "not at all" if at.terminal.never_projects else "once, at the end"
-    needs = "give quality= (a measure of your final samples), and this can be decided"
-    if at.goal.quality is None and not stability.reliable:
-        return f"the projection is not reliable, so full projection is no reference; project {once}, and {needs}"
-    if stability.chaotic and at.goal.to_full:
-        return f"rollouts part however close they start, so endpoints decide nothing; project {once}, and {needs}"
-    if not at.worth_following:
-        return f"projecting at every step is no better than {once}, by {at.goal.measure}"
-    if at.goal.limit is None and at.goal.met(at.terminal):
-        return "the tolerance is met without any correction on the way"
-    return ""
-
-
-class _Choice(NamedTuple):
-    """What is recommended, why, and how it did on fresh seeds; `rejected` did not meet the tolerance there."""
+@dataclass(frozen=True, eq=False)
+class _Choice:
+    """What is recommended and why; `seeds` of the batch that decided would decide, if it is undecided."""
 
     trial: Trial
+    verdict: Verdict
     reason: str
+    seeds: int = 0
     confirmed: Trial | None = None
     fresh: Evaluation | None = None
     rejected: tuple[Trial, ...] = ()
+
+
+def _without_trying(at: Evaluation, stability: Stability) -> _Choice | None:
+    """Return the choice if nothing can be found out, or nothing gained, by trying candidates; None if it can."""
+    once = "not at all" if at.terminal.projections == 0 else "once, at the end"
+    needs = "give quality= (a measure of your final samples), and this can be decided"
+    if at.goal.quality is None and not stability.reliable:
+        reason = f"the projection is not reliable, so full projection is no reference; project {once}, and {needs}"
+        return _Choice(at.terminal, "undecided", reason)
+    if stability.chaotic and at.goal.to_full:
+        reason = f"rollouts part however close they start, so endpoints decide nothing; project {once}, and {needs}"
+        return _Choice(at.terminal, "undecided", reason)
+    if at.goal.limit is not None:
+        return None
+    gain = at.gain
+    if gain.verdict == "no better":
+        worse = "worse than" if gain.loss.high < 0 else "no better, within the tolerance, than"
+        return _Choice(at.terminal, "no better", f"projecting at every step is {worse} {once}, by {at.goal.measure}")
+    if gain.verdict == "undecided" and not gain.loss.mean > 0:
+        reason = f"whether projecting at every step is better than {once} is undecided, by {at.goal.measure}"
+        return _Choice(at.terminal, "undecided", reason, gain.seeds)
+    return None
 
 
 def _chosen(search: Search, parts: _Parts) -> _Choice:
@@ -192,122 +186,97 @@ def _chosen(search: Search, parts: _Parts) -> _Choice:
     fresh: Evaluation | None = None
     rejected: list[Trial] = []
     for _ in range(_TRIES):
-        trial, reason = choose(search, {one.name for one in rejected}, hopeful=parts.fresh is not None)
+        choice = choose(search, rejected)
+        trial = choice.trial
         if parts.fresh is None or trial in (at.terminal, at.stepwise):
-            return _Choice(trial, reason, None, fresh, tuple(rejected))
+            return replace(choice, fresh=fresh, rejected=tuple(rejected))
         at.progress(f"{trial.name} on fresh seeds")
         if fresh is None:
-            fresh = Evaluation(parts.fresh, parts.problems[2], goal, at.progress, check=False)
+            fresh = Evaluation(parts.fresh, parts.fresh_problem, goal, at.progress, scale=at.scale)
         again = fresh.again(trial)
-        if goal.tolerance is not None and not goal.lost(again).reliable and goal.lost(again).mean <= goal.tolerance:
-            again = _pooled((at, trial), (fresh, again))
-        if goal.tolerance is None or goal.met(again):
-            return _Choice(trial, reason, again, fresh, tuple(rejected))
+        if goal.limit is not None or again.meets:
+            return replace(choice, confirmed=again, fresh=fresh, rejected=tuple(rejected))
         rejected.append(again)
-        if (trial.way, trial.budget) in search.trials:  # a little more may do
-            search.trial(trial.way, min(max(trial.budget + 1, round(1.4 * trial.budget)), search.most(trial.way)))
-    reason = f"{len(rejected)} cheaper candidates met the tolerance at first but not on fresh seeds"
-    return _Choice(at.stepwise, reason, None, fresh, tuple(rejected))
+    return replace(_full(search, rejected), fresh=fresh, rejected=tuple(rejected))
 
 
-def _pooled(*pairs: tuple[Evaluation, Trial]) -> Trial:
-    """Return the last trial with the losses of all samples, because the fresh ones alone are too few."""
-    lost = torch.cat([trial.measured - at.full for at, trial in pairs])
-    gain = torch.cat([at.closed - at.full for at, _ in pairs])
-    return replace(pairs[-1][1], loss=ratio(lost, gain), excess=summarize(lost))
-
-
-def choose(search: Search, rejected: Collection[str] = (), hopeful: bool = False) -> tuple[Trial, str]:
-    """Return the trial to recommend, and why; no other trial is cheaper and loses less.
-
-    If `hopeful`, the first choice may be one whose interval is not known, since fresh seeds decide.
-    """
+def choose(search: Search, rejected: Sequence[Trial] = ()) -> _Choice:
+    """Return the choice among the trials: the cheapest that meets the tolerance, or what loses least within a limit."""
     at, goal, unit = search.at, search.goal, search.at.unit
-    candidates = [trial for trial in search.everything if trial.name not in rejected and not trial.missing]
-
-    def rank(trial: Trial) -> tuple[float, float, int]:
-        return trial.cost(unit), goal.lost(trial).mean, KINDS.index(trial.kind)
-
+    out = {trial.name for trial in rejected}
+    candidates = [trial for trial in search.everything if trial.name not in out and not trial.missing]
     if goal.limit is not None:
-        if at.stepwise.seconds <= goal.limit:
-            return at.stepwise, "projecting at every step is within the time limit"
-        fitting = [trial for trial in candidates if trial.seconds <= goal.limit]
-        if not fitting:
-            return at.terminal, "even one projection at the end takes longer than the limit, so this is the quickest"
-        return min(fitting, key=lambda trial: goal.lost(trial).mean), "it loses least within the time limit"
-    # what failed on fresh seeds shows that the choice is optimistic: the next one needs a margin
-    most = (goal.tolerance or 0.0) * _MARGIN ** len(rejected)
-    good = [trial for trial in search.good if trial is at.stepwise or goal.lost(trial).high <= most]
-    if hopeful and not rejected:
-        good += [t for t in candidates if not goal.lost(t).reliable and goal.lost(t).mean <= _HOPE * most]
-    best = min((trial for trial in good if trial in candidates), key=rank)
-    least = goal.lost(best).mean
-    best = min((trial for trial in candidates if trial is best or goal.lost(trial).mean <= least), key=rank)
-    for plain in search.efforts:  # the same projection at every step, if leaving steps out saves next to nothing
-        near = plain.how == best.how and best.cost(unit) > (1 - WORTHWHILE) * plain.cost(unit)
-        if near and plain in good and goal.lost(plain).mean <= goal.lost(best).mean:
-            best = plain
-    saved = 1 - best.cost(unit) / max(at.stepwise.cost(unit), 1e-300)
-    if best is not at.stepwise and (saved >= WORTHWHILE or goal.lost(best).mean <= 0):
-        return best, f"it is the cheapest of {len(search.everything)} candidates that meets the tolerance"
-    tails = [t for t in candidates if not goal.lost(t).reliable and goal.lost(t).mean <= (goal.tolerance or 0.0)]
-    if tails or rejected:
-        return at.stepwise, (
-            f"whether less would do cannot be decided with {len(at.full)} samples, because a few of them hold most of "
-            "the loss; give more seeds, a quality, or a tolerance in its unit"
-        )
-    return at.stepwise, (
-        f"nothing that meets the tolerance saves as much as {WORTHWHILE:.0%} of the {unit} (the best saves "
-        f"{max(saved, 0.0):.0%})"
-    )
+        return _within_limit(at, goal.limit, candidates)
+    good = [t for t in candidates if t.meets and t is not at.stepwise]
+    saved = 1 - min((t.cost(unit) for t in good), default=math.inf) / max(at.stepwise.cost(unit), 1e-300)
+    if not good or saved < WORTHWHILE:
+        return _full(search, rejected)
+    best, why = good[0], f"it is the cheapest of {len(search.everything)} candidates that meets the tolerance"
+    for plain in good:  # the same way at every step, if leaving steps out saves next to nothing
+        near = plain.times == "stepwise" and plain.way == best.way and plain is not best
+        if near and best.cost(unit) > (1 - WORTHWHILE) * plain.cost(unit):
+            best, why = plain, f"leaving out steps would save less than {WORTHWHILE:.0%} of the {unit}"
+    if best.times in SIMPLE and any(not trial.simple for trial in search.everything):
+        why += "; a simple rule, which needs no prices"
+    return _Choice(best, "no better", why)
 
 
-def _answer(
-    search: Search,
-    parts: _Parts,
-    choice: _Choice,
-    needed: dict[str, Trial],
-    stability: Stability,
-    yours: Trial | None,
-    constraint: Constraint | None,
-) -> Advice:
+def _within_limit(at: Evaluation, limit: float, candidates: Sequence[Trial]) -> _Choice:
+    if at.stepwise.seconds <= limit:
+        return _Choice(at.stepwise, "better", "projecting at every step is within the time limit")
+    fitting = [trial for trial in candidates if trial.seconds <= limit]
+    if not fitting:
+        why = "even one projection at the end takes longer than the limit, so this is the quickest"
+        return _Choice(at.terminal, at.terminal.judged.verdict, why, at.terminal.judged.seeds)
+    best = min(fitting, key=lambda trial: trial.loss.mean)
+    return _Choice(best, best.judged.verdict, "it loses least within the time limit", best.judged.seeds)
+
+
+def _full(search: Search, rejected: Sequence[Trial]) -> _Choice:
+    """Return full projection: nothing that saves enough is shown to do. That is proven, or undecided."""
+    at, unit = search.at, search.at.unit
+    cheap = [t for t in search.everything if t.cost(unit) <= (1 - WORTHWHILE) * at.stepwise.cost(unit)]
+    latest = {trial.name: trial for trial in rejected}
+    open_ones = [one for t in cheap if (one := latest.get(t.name, t)).judged.verdict != "better"]
+    if not open_ones:
+        reason = f"full projection is better than every candidate that saves {WORTHWHILE:.0%} of the {unit} or more"
+        return _Choice(at.stepwise, "better", reason)
+    seeds = min((one.judged.seeds for one in open_ones if not one.meets), default=2 * len(at.full))
+    reason = f"whether less would do is undecided on {len(at.full)} samples"
+    if rejected:
+        reason += f": {len(rejected)} of the candidates met the tolerance at first, but not on fresh seeds"
+    return _Choice(at.stepwise, "undecided", reason, seeds)
+
+
+def _answer(search: Search, parts: _Parts, choice: _Choice, stability: Stability) -> Advice:
     """Return the advice, with everything that was measured."""
     at, goal, unit = search.at, search.goal, search.at.unit
-    chosen, reason, confirmed, again, rejected = choice
+    chosen, confirmed, again = choice.trial, choice.confirmed, choice.fresh
     effects = None
-    if search.trials and float((at.ends[1] - at.ends[0] <= 1e-9).double().mean()) < 0.5:
+    if search.trials and bool((at.alone.residuals - at.reference.residuals).abs().sum() > 0):
         at.progress("single corrections at random steps")
         effects = correction_effects(at.run, at.alone, at.reference, goal.distance)
     shares = [0.0 if chosen is at.stepwise else 1 - chosen.cost(unit) / max(at.stepwise.cost(unit), 1e-300)]
     if confirmed is not None and again is not None:
         shares.append(1 - confirmed.cost(unit) / max(again.stepwise.cost(unit), 1e-300))
     spent = at.spent[unit] + (0 if again is None else again.spent[unit])
-    each = at.terminal if not search.thorough else at.stepwise  # the paper's rule is calibrated by uncorrected rollouts
-    spent += search.calibration_batches * parts.calibrated * each.cost(unit)
+    spent += search.calibration_batches * parts.calibrated * at.terminal.cost(unit)
     saved = (at.stepwise.cost(unit) - chosen.cost(unit)) if chosen is not at.stepwise else 0.0
-    measured = Measured(
+    numbers = Measured(
         goal=goal,
         unit=unit,
-        n_steps=at.n_steps,
+        scale=at.scale,
         calibrated=parts.calibrated if search.calibration_batches else 0,
-        held_out=at.gain.n,
-        fresh=0 if confirmed is None or again is None else again.gain.n,
-        repeated=parts.repeated,
+        repeated=parts.repeated + at.n - len(at.rows),
         batch=at.n,
-        gain=at.gain,
-        full=float(at.full.nanmean()),
         terminal=at.terminal,
         stepwise=at.stepwise,
         trials=tuple(search.trials.values()),
-        efforts=tuple(search.efforts),
-        needed=needed,
         confirmed=confirmed,
-        rejected=rejected,
-        yours=yours,
+        rejected=choice.rejected,
         concentration=float(top_mass(at.alone.defects).double().nanmean()),
         constant=at.constant,
         looks_project=at.looks_project,
-        iterates=at.iterates,
         effects=effects,
         stability=stability,
         turnable=goal.to_full
@@ -321,46 +290,49 @@ def _answer(
         given=search.given is not None,
         broken=at.broken or ("" if again is None else again.broken),
     )
+    seeds = 0
+    if choice.verdict == "undecided" and choice.seeds:
+        seeds = two_digits(choice.seeds * parts.given / len(at.full))
+    reason = choice.reason + (f"; {seeds_in_words(seeds)} would decide" if seeds else "")
     return Advice(
         trial=chosen,
+        verdict=choice.verdict,
+        seeds=seeds,
         loss=chosen.loss if confirmed is None else confirmed.loss,
         saving=Summary(sum(shares) / len(shares), min(shares), max(shares), n=len(shares), reliable=True),
         schedule=chosen.schedule,
-        constraint=constraint if parts.whole is None else cheaper_constraint(parts.whole.constraint, chosen.how),
-        price=getattr(chosen.schedule, "price", None),
-        measured=measured,
+        price=search.prices.get(chosen.times),
+        measured=numbers,
         reason=reason,
     )
 
 
-def _stability(at: Evaluation, constraint: Constraint | None, nudge: Any) -> Stability:
+def _stability(at: Evaluation, constraint: Constraint | None) -> Stability:
     """Check the projection and the rollout, as far as a problem or a loop allows it."""
     if at.problem is None:
-        found = loop_stability(constraint, at.reference)
-        at.batches += int(nudge is not None)
-        return replace(found, divergence=loop_divergence(nudge, at.reference, at.goal.distance))
-    some, run = at.changed(first_samples, "first", keep_states=True, measure_defects=True)
-    found = problem_stability(some, run, at.reference)
-    moved, run = at.changed(nudged, "nudged", closing=at.reference.closing_rule, measure_defects=False)
-    at.count(at.reference)  # it costs the same
-    return replace(found, divergence=problem_divergence(moved, run, at.reference, at.goal.distance))
+        return loop_stability(constraint, at.reference)
+    at.count(at.reference)  # the nudged batch costs the same
+    found = problem_stability(at.problem, at.reference)
+    return replace(found, divergence=problem_divergence(at.problem, at.reference, at.goal.distance))
 
 
 # ------------------------------------------------------------------ what calibrates, chooses and measures
 
 
+@dataclass(eq=False)
 class _Parts:
     """The seeds that calibrate, choose and measure: runs, and their problems if there are any."""
 
-    def __init__(self, runs: Sequence[RunBatch | None], problems: Sequence[Problem | None], n_steps: int) -> None:
-        _, choosing, self.fresh = runs
-        assert choosing is not None
-        self.choosing, self.problems, self.n_steps = choosing, problems, n_steps
-        self.calibrating: Any = problems[0] if problems[0] is not None else runs[0]
-        self.calibrated, self.repeated = 0, 0
-        self.whole: Problem | None = None
-        self.engine: BatchRunner | None = None
-        self.first: Rollout | None = None  # of a loop that calibrates
+    calibrating: Any
+    choosing: RunBatch
+    fresh: RunBatch | None
+    n_steps: int
+    given: int  # number of samples in all
+    calibrated: int
+    problem: Problem | None = None  # of the seeds that choose
+    fresh_problem: Problem | None = None
+    repeated: int = 0
+    first: Rollout | None = None  # of a loop that calibrates
 
     def check_distinct(self, alone: Rollout) -> None:
         """Check that the loop that chooses runs the same steps on other seeds than the one that calibrates."""
@@ -376,7 +348,8 @@ class _Parts:
             finals = zip(ours.leaves(self.first.final), theirs.leaves(alone.final), strict=True)
             if torch.equal(self.first.defects, alone.defects) and all(torch.equal(a, b) for a, b in finals):
                 raise ValueError("the two runs are the same rollouts; measuring needs other seeds than calibrating")
-        _check_count(2 * min(self.first.defects.shape[1], alone.defects.shape[1]), alone.n_steps)
+        _check_count(2 * min(_distinct(self.first), _distinct(alone)), alone.n_steps)
+        self.given = _distinct(alone)  # of each function
 
 
 def _parts(source: Source, held_out: Source | None, fresh: Source | None, runner: BatchRunner, given: bool) -> _Parts:
@@ -385,22 +358,27 @@ def _parts(source: Source, held_out: Source | None, fresh: Source | None, runner
         problem = distinct(source)
         _check_count(len(problem), source.n_steps)
         shares = _shares(len(problem), given)
-        problems = split(problem, shares)
-        runs = [None if one is None else runner.runs(one) for one in problems]
-        parts = _Parts(runs, problems, source.n_steps)
-        parts.calibrated, parts.repeated, parts.whole = shares[0], len(source) - len(problem), source
-        parts.engine = runner
-        return parts
+        first, second, third = split(problem, shares)
+        assert second is not None
+        return _Parts(
+            first,
+            runner.runs(second),
+            None if third is None else runner.runs(third),
+            source.n_steps,
+            len(problem),
+            shares[0],
+            second,
+            third,
+            len(source) - len(problem),
+        )
     assert not isinstance(held_out, Problem)
     assert not isinstance(fresh, Problem)
     assert held_out is not None
-    loops = {"calibrate": source, "choose": held_out, "measure": fresh}
-    each = [None if one is None else runner.runs(one, role) for role, one in loops.items()]
-    assert each[0] is not None
-    first = as_record(each[0](measured(Terminal())))
-    parts = _Parts(each, [None] * 3, first.n_steps)
-    parts.first, parts.calibrated = first, first.defects.shape[1]
-    return parts
+    calibrating, choosing = runner.runs(source, "calibrate"), runner.runs(held_out, "choose")
+    alone = as_record(calibrating(measured(Terminal())))
+    count = _distinct(alone)
+    measuring = None if fresh is None else runner.runs(fresh, "measure")
+    return _Parts(calibrating, choosing, measuring, alone.n_steps, count, count, first=alone)
 
 
 def distinct(problem: Problem) -> Problem:
@@ -428,38 +406,37 @@ def split(problem: Problem, shares: Sequence[int]) -> list[Problem | None]:
     return parts
 
 
-def _units(run: Rollout) -> int:
-    return run.defects.shape[1] if run.groups is None else run.groups.n
+def _distinct(run: Rollout) -> int:
+    return run.defects.shape[1] if run.seeds is None else len(distinct_seeds(run.seeds))
 
 
 # ------------------------------------------------------------------ checks of arguments
 
 
-def _checked_tolerance(
+def _check_options(
     tolerance: float | None, tolerance_unit: str, seconds: float | None, cost: str, objective: str
-) -> float | None:
-    """Check these options, and return the tolerance, or its default if it is not given."""
-    if cost not in ("seconds", "projections", "iterations"):
-        raise unknown("cost", str(cost), ("seconds", "projections", "iterations"))
-    if objective not in ("endpoint", "path"):
-        raise unknown("objective", str(objective), ("endpoint", "path"))
-    if tolerance_unit not in ("share", "absolute"):
-        raise unknown("tolerance_unit", str(tolerance_unit), ("share", "absolute"))
+) -> None:
+    for name, got, known in (
+        ("cost", cost, ("seconds", "projections", "iterations")),
+        ("objective", objective, ("endpoint", "path")),
+        ("tolerance_unit", tolerance_unit, ("share", "absolute")),
+    ):
+        if got not in known:
+            raise unknown(name, str(got), known)
     if tolerance is None and tolerance_unit == "absolute":
         raise ValueError("tolerance_unit='absolute' needs a tolerance, in the unit of the measure")
     for name, value in (("tolerance", tolerance), ("seconds", seconds)):
         if value is not None:
             check_positive(value, name)
-    return 0.1 if tolerance is None and seconds is None else tolerance
 
 
-def _check_loop(source: object, held_out: object, fresh: object, constraint: object, nudge: object) -> None:
+def _check_loop(source: object, held_out: object, fresh: object, constraint: object) -> None:
     """Check the arguments that only go with functions, and the functions."""
     if isinstance(source, Problem):
         if held_out is not None or fresh is not None:
             raise ValueError("a Problem is split by itself; held_out and fresh go with a function run(schedule)")
-        if constraint is not None or nudge is not None:
-            raise ValueError("constraint= and nudge= go with functions; a Problem already provides both")
+        if constraint is not None:
+            raise ValueError("constraint= goes with functions; a Problem has its own")
         return
     if not callable(source) or not callable(held_out) or (fresh is not None and not callable(fresh)):
         raise TypeError(
@@ -468,8 +445,6 @@ def _check_loop(source: object, held_out: object, fresh: object, constraint: obj
         )
     if constraint is not None:
         check_constraint(constraint, "the constraint of a loop")
-    if nudge is not None:
-        check_callable(nudge, "nudge", "nudge(schedule, size)")
 
 
 def _check_count(count: int, n_steps: int) -> None:
@@ -485,25 +460,21 @@ def _check_count(count: int, n_steps: int) -> None:
         )
 
 
-def check_projection_unit(unit: str, what: str) -> None:
-    """Raise if something counts iterations although budgets are projections."""
-    if unit == "iteration":
+def check_price(price: object, n_steps: int, what: str = "the price") -> None:
+    """Raise if a price is for another number of steps, or counts iterations; None is no price."""
+    if price is None:
+        return
+    if not isinstance(price, Price):
+        raise TypeError(f"{what} must come from calibrate or load: got {type(price).__name__}")
+    if price.unit == "iteration":
         raise ValueError(
             f"{what} counts iterations, and budgets here are projections: give one that was calibrated with "
             "unit='projection'"
         )
-
-
-def _check_price(price: Price | None, n_steps: int) -> None:
-    if price is None:
-        return
-    if not isinstance(price, Thresholds | Plan):
-        raise TypeError(f"price must come from calibrate or load: got {type(price).__name__}")
-    check_projection_unit(price.unit, "the price")
     if price.n_steps != n_steps:
         raise ValueError(
-            f"the price was calibrated for T = {price.n_steps} steps, this sampler has {n_steps}; calibrate again, or "
+            f"{what} was calibrated for T = {price.n_steps} steps, this sampler has {n_steps}; calibrate again, or "
             "use price.resample(n_steps)"
         )
     if price.budget < 2:
-        raise ValueError(f"the price is for a budget of {price.budget} corrections; calibrate with a larger budget")
+        raise ValueError(f"{what} is for a budget of {price.budget} corrections; calibrate with a larger budget")

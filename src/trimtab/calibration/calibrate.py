@@ -18,11 +18,11 @@ from trimtab.calibration.collect import Batches, Source, check_enough_for_interv
 from trimtab.calibration.cost import calibration_cost
 from trimtab.core.budget import Budget
 from trimtab.core.checks import check_bool, check_callable, unknown
-from trimtab.core.metrics import Distance, summary
+from trimtab.core.metrics import Distance
 from trimtab.core.progress import progress_of
 from trimtab.core.record import Closing
 from trimtab.loop.rollout import Problem
-from trimtab.loop.runner import BatchRunner, Engine, open_runner
+from trimtab.loop.runner import Engine, open_runner
 from trimtab.prices.learner import Traces, warn_of_path_error
 from trimtab.prices.objective import Objective, describe, objective_weights
 from trimtab.prices.plan import planned_masks
@@ -36,6 +36,8 @@ __all__ = ["METHODS", "Price", "calibrate"]
 EVEN = "even spacing"
 """The method of a price that even spacing has taken the place of."""
 
+_RANGES = 5  # of budgets, in which costs are alike
+
 
 def calibrate(
     source: Source,
@@ -47,7 +49,7 @@ def calibrate(
     closing: Closing = "paid",
     check: bool = True,
     uncertainty: bool = False,
-    engine: Engine | BatchRunner | str | None = None,
+    engine: Engine = None,
     progress: Callable[[str], None] | None = None,
 ) -> Any:
     """Find out when to correct, for all budgets up to `budget`.
@@ -73,8 +75,9 @@ def calibrate(
         check: Whether to run the first batch twice, to check that it is repeatable.
         uncertainty: Whether to estimate an interval for every price ("paper" and "dp") by resampling the calibration
             rollouts, at least 8, which runs nothing more: `price.interval`.
-        engine: Where to run batches: "processes", "ray", "serial", or an `Engine`, which can also keep finished batches
-            in a folder. By default in this process. It changes no number.
+        engine: Where to run batches: None is in this process, a number in so many processes; or an executor, such as
+            those of `concurrent.futures`, dask, loky and `trimtab.integrations.ray`. It changes no number. A
+            `trimtab.loop.runner.BatchRunner` also keeps finished batches in a folder.
         progress: Called with a text before each batch. Without it, a slow call shows a bar of tqdm.
 
     Example:
@@ -117,9 +120,9 @@ def calibrate(
     with tell, open_runner(engine) as runner:
         known: dict[str, Any] = {}
         if problem is None:
-            run = runner.runs(source, "calibrate")  # type: ignore[arg-type]
+            run = runner.runs(source, "calibrate")
         else:
-            options = {"closing": closing, "keep_states": "state" in mix, "measure_defects": True}
+            options: dict[str, Any] = {"closing": closing, "keep_states": "state" in mix, "measure_defects": True}
             run = runner.runs(problem, **options)
             known["constraint"] = type(problem.constraint).__name__
             tell.plan(cost_of(problem.sampler.n_steps, len(problem.seeds)))
@@ -162,13 +165,13 @@ def by_dp(batches: Batches) -> Thresholds | Plan:
     table, expected = solve(estimate_transitions(runs, sample_scale), batches.spendable, weights)
     prices = Thresholds(table, sample_scale=sample_scale, closing=batches.closing)
     even = Plan(even_masks(batches), closing=batches.closing)
-    ahead = summary(_more_than(batches, even, prices))
-    notes: dict[str, Any] = {"ahead_of_even_spacing": [ahead.mean, ahead.se]}
-    if ahead.mean < -2 * ahead.se:
+    ahead, error = _saved(batches, even, prices)
+    notes: dict[str, Any] = {"ahead_of_even_spacing": [ahead, error]}
+    if ahead < -2 * error:
         warnings.warn(
             "on the calibration samples, the prices of the dynamic program cost more than even spacing at the same "
-            f"budgets, by {-ahead.mean:.3g} ± {ahead.se:.1g} per rollout ({describe(batches.objective)}): the defect "
-            "does not show why it is large, and the result is even spacing; method='planned' may do better",
+            f"budgets, by {-ahead:.0%} ± {error:.0%} ({describe(batches.objective)}): the defect does not show why it "
+            "is large, and the result is even spacing; method='planned' may do better",
             stacklevel=3,
         )
         return batches.plan(even.masks, notes, method=EVEN)
@@ -189,14 +192,23 @@ def even_masks(batches: Batches) -> Tensor:
     return ((t + 1) * b) // T > (t * b) // T
 
 
-def _more_than(batches: Batches, one: Price, other: Price) -> Tensor:
-    """Return how much more each sample costs under one price than under the other, (n,), at spread budgets."""
+def _saved(batches: Batches, even: Price, prices: Price) -> tuple[float, float]:
+    """Return how much less the samples cost by prices than by even spacing, as a share, and its standard error.
+
+    Each sample has a budget of its own. Its cost counts as a share of even spacing's mean, or of that at similar
+    budgets, by which all budgets have a say: the worse of the two is returned.
+    """
     most = batches.spendable
-    budgets = batches.with_closing(spread_budgets(batches.n, batches.n_choices, most, seed=0).clamp(max=most))
-    schedules = [one.at(budgets), other.at(budgets)]
+    spread = spread_budgets(batches.n, batches.n_choices, most, seed=0).clamp(max=most)
+    schedules = [price.at(batches.with_closing(spread)) for price in (even, prices)]
     batches.prefetch(schedules)
-    costs = [batches.cost(batches.run(schedule)) for schedule in schedules]
-    return costs[0] - costs[1]
+    theirs, ours = (batches.cost(batches.run(schedule)) for schedule in schedules)
+    usual = torch.empty_like(theirs)
+    for similar in spread.argsort(stable=True).tensor_split(min(_RANGES, len(spread))):
+        usual[similar] = theirs[similar].mean().clamp(min=1e-300)
+    saved = [(theirs - ours) / than for than in (theirs.mean().clamp(min=1e-300), usual)]
+    found = [(float(share.mean()), float(share.std() / len(share) ** 0.5)) for share in saved]
+    return min(found, key=lambda share: share[0] + 2 * share[1])
 
 
 def by_plan(batches: Batches) -> Plan:

@@ -340,7 +340,8 @@ def check_enough_for_intervals(n: int) -> None:
     """Raise if n calibration rollouts are too few to resample."""
     if n < FEWEST_FOR_INTERVALS:
         raise ValueError(
-            f"uncertainty=True resamples calibration rollouts, and needs at least {FEWEST_FOR_INTERVALS} of them: got {n}"
+            "uncertainty=True resamples calibration rollouts, and needs at least "
+            f"{FEWEST_FOR_INTERVALS} of them: got {n}"
         )
 
 

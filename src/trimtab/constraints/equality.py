@@ -136,9 +136,9 @@ class NonlinearEquality(Constraint):
         return with_settings(self, data=tuple(d[rows] for d in self.data)) if self.data else self
 
     def cheaper(self) -> dict[str, Constraint]:
-        """Return cheaper variants by name, the one to try first in front.
+        """Return cheaper variants by name, in the order to try them.
 
-        A single iteration needs no more than one Jacobian: with "fresh" and "frozen" it is the same.
+        One iteration uses one Jacobian, so "fresh" and "frozen" give one variant.
         """
         looser = 1e-4 if self.tolerance is None else max(100 * self.tolerance, 1e-4)
         found: dict[str, Constraint] = {}

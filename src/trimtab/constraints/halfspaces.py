@@ -22,12 +22,12 @@ _FAR = 1e30  # what DAQP takes for an infinite bound
 
 @dataclass(frozen=True, eq=False)
 class HalfSpaces(Constraint):
-    r"""Points on the right side of planes: argmin over A y <= b of norm(y - x), with states flattened to d numbers.
+    r"""Points x with A x <= b: argmin over A y <= b of norm(y - x), with states flattened to d numbers.
 
     DAQP solves this quadratic program, a dual active-set method, on the CPU and sample by sample (the extra `qp`).
 
     Attributes:
-        A: (m, d), no row 0.
+        A: (m, d); no row may be all zeros.
         b: (m,) for all samples, or (n, m) with one row per sample.
         tolerance: Largest defect of a feasible state, relative to its size and the plane's distance.
         max_iterations: Planes added or removed per sample at most; a sample that needs more has failed.

@@ -105,7 +105,7 @@ class NonlinearInequality(Constraint):
         return with_settings(self, data=tuple(d[rows] for d in self.data)) if self.data else self
 
     def cheaper(self) -> dict[str, Constraint]:
-        """Return cheaper variants by name, the one to try first in front."""
+        """Return cheaper variants by name, in the order to try them."""
         looser = 1e-4 if self.tolerance is None else max(100 * self.tolerance, 1e-4)
         return {
             "1 iteration": FewIterations(self, 1),

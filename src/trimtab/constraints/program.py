@@ -146,7 +146,7 @@ class NonlinearProgram(Constraint):
         return Improvement(y, self.defect(y), done, carried, iterations.clamp(min=1))
 
     def cheaper(self) -> dict[str, Constraint]:
-        """Return cheaper variants by name, the one to try first in front."""
+        """Return cheaper variants by name, in the order to try them."""
         looser = max(100 * self.tolerance, 1e-4)
         return {
             f"{_AT_A_TIME} iterations": FewIterations(self, 1),

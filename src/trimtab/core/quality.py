@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -13,7 +14,11 @@ from torch import Tensor
 from trimtab.core.arrays import Form
 from trimtab.core.checks import check_bool, check_callable, check_type, unknown
 
-__all__ = ["Quality", "as_quality"]
+__all__ = ["Quality", "QualityWarning", "as_quality"]
+
+
+class QualityWarning(UserWarning):
+    """The quality of a batch could not be measured."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +78,27 @@ class Quality:
             )
         known = values[~missing]
         return torch.where(missing, known.min() if self.higher_is_better else known.max(), values)
+
+    def costs_or_missing(
+        self, final: Any, problem: Any = None, failed: Callable[[str], None] | None = None
+    ) -> Tensor:
+        """The same as `costs`, (n,), with NaN for what the measure could not tell: no error of it loses the samples.
+
+        `failed(error)` is called with the error in words; without it, a warning is given.
+        """
+        try:
+            return self.lenient.costs(final, problem)
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+            if failed is not None:
+                failed(said)
+            else:
+                warnings.warn(
+                    f"{self.name} failed, and counts as missing for this batch; the samples are kept ({said})",
+                    QualityWarning,
+                    stacklevel=2,
+                )
+            return torch.full((Form(final, floats=False).n,), torch.nan, dtype=torch.float64)
 
     def costs(self, final: Any, problem: Any = None) -> Tensor:
         """The number that decides, turned so that lower is better, (n,) float64."""

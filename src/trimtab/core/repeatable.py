@@ -61,7 +61,8 @@ def check_repeatable(run: RunBatch, schedule: Schedule) -> Rollout:
     check_callable(run, "run", "run(schedule)")
     # batches on an engine are run twice in one worker
     batch: Batch = run.twice(schedule) if hasattr(run, "twice") else run_batch(run, schedule, 2)
-    found = differing(*batch.records)
+    first, second = batch.records
+    found = differing(first, second)
     if found is not None:
         drawn = f"The global generator of {' and '.join(batch.moved)} was drawn from: seed it in run, or draw from one "
         hidden = (
@@ -72,7 +73,7 @@ def check_repeatable(run: RunBatch, schedule: Schedule) -> Rollout:
             f"run is not repeatable: {found}. Schedules are compared on the same noise, so each call must start with "
             f"the same seeds. {drawn + 'that is made there' if batch.moved else hidden}"
         )
-    return batch.records[0]
+    return first
 
 
 def differing(first: Rollout, second: Rollout, tolerance: float | None = None) -> str | None:

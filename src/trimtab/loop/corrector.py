@@ -165,6 +165,56 @@ class Corrector:
             self.reset()
             raise
 
+    def sample(
+        self, update: Callable[[Any, int], Any], x: Any, *, generator: torch.Generator | None = None, **context: Any
+    ) -> Any:
+        """Run the whole loop: `x = corrector(update(x, t), t)` for every step; return the final states.
+
+        A budget that is learned with can then try candidates on the same noise; see `trimtab.prices.Learner`. All
+        randomness of `update` must come from `generator`, or from torch's own if none is given; afterwards it is where
+        it would be without the twins.
+
+        Args:
+            update: Your update, a function of the states and the step.
+            x: The initial states, (n, *event).
+            generator: What `update` draws from.
+            **context: What the constraint needs besides the state, the same at every step.
+        """
+        start = _noise_state(generator)
+        final = self._loop(update, x, context)
+        learner = self.learner
+        if learner is None or not learner.wants_twins:
+            return final
+        after, first = _noise_state(generator), self.rollout.defects[0]
+
+        def again(schedule: Schedule) -> Rollout:
+            _set_noise(generator, start)
+            twin = Corrector(self.constraint, schedule, self.n_steps, closing=self.closing)
+            twin._loop(update, x, context)
+            if not torch.allclose(twin.rollout.defects[0], first, rtol=1e-6, equal_nan=True):
+                raise _OtherNoiseError
+            return twin.rollout
+
+        try:
+            learner.try_out(again, len(first))
+        except _OtherNoiseError:
+            learner.twins = 0
+            warnings.warn(
+                "the loop did not repeat its noise, so that candidates could not be compared by twins; draw all of it "
+                "from the generator, or from torch's own",
+                stacklevel=2,
+            )
+        finally:
+            _set_noise(generator, after)
+        return final
+
+    def _loop(self, update: Callable[[Any, int], Any], x: Any, context: dict[str, Any]) -> Any:
+        with torch.no_grad():
+            self.begin(x)
+            for t in range(self.n_steps):
+                x = self(update(x, t), t, **context)
+        return x
+
     def stop(self, x: Any, **context: Any) -> Any:
         """End the run before its `n_steps` calls, as a loop does that has converged or given up.
 
@@ -344,6 +394,21 @@ class Corrector:
                 f"a new run starts at t = 0, but the last one was called only {run.t} of {self.n_steps} times; call "
                 "reset() first if that was meant"
             )
+
+
+class _OtherNoiseError(Exception):
+    """A loop that was run again did not draw the same numbers."""
+
+
+def _noise_state(generator: torch.Generator | None) -> Tensor:
+    return torch.get_rng_state() if generator is None else generator.get_state()
+
+
+def _set_noise(generator: torch.Generator | None, state: Tensor) -> None:
+    if generator is None:
+        torch.set_rng_state(state)
+    else:
+        generator.set_state(state)
 
 
 def _break_compiled_graphs() -> None:

@@ -31,7 +31,7 @@ try:  # it takes functions apart that are defined in place, as in a notebook
 except ImportError:
     by_value = pickle
 
-__all__ = ["KeptBatches", "name_of"]
+__all__ = ["KeptBatches", "by_value", "name_of"]
 
 
 class KeptBatches:
@@ -104,7 +104,7 @@ def name_of(*parts: Any) -> str:
     return hashlib.sha256(told.getvalue()).hexdigest()[:32]
 
 
-class _Numbers(by_value.Pickler):  # type: ignore[misc, name-defined]
+class _Numbers(by_value.Pickler):  # type: ignore[misc]
     """Pickles tensors as their numbers, so that equal schedules have equal bytes."""
 
     def reducer_override(self, thing: Any) -> Any:

@@ -47,6 +47,7 @@ def rollout(
     seeds: Iterable[int] | Tensor,
     *,
     device: torch.device | str | None = None,
+    distance: Distance = euclidean,
     **options: Any,
 ) -> Rollout:
     """Run a sampler with corrections on schedule.
@@ -57,6 +58,7 @@ def rollout(
         schedule: Decides; a schedule, any function of a `StepView`, a budget or a `trimtab.prices.Learner`.
         seeds: One per sample; its noise depends on nothing else.
         device: Where to run.
+        distance: What is near to full projection, a function of two states to (n,), for a learner that tries twins.
         **options: As in `Corrector`: `closing`, `on_failure`, `keep_states`, `unit`, `measure_defects`,
             `on_step`.
 
@@ -69,12 +71,20 @@ def rollout(
     """
     check_sampler(sampler)
     seeds = as_seeds(seeds, device)
-    noise = noise_of(sampler, seeds)
-    with torch.no_grad(), Corrector(constraint, schedule, sampler.n_steps, seeds=seeds, **options) as corrector:
-        x = sampler.start(noise)
-        corrector.begin(x)
-        for t in range(sampler.n_steps):
-            x = corrector(sampler.step(x, t, noise), t)
+
+    def run(schedule: Any, options: dict[str, Any]) -> Corrector:
+        noise = noise_of(sampler, seeds)
+        with torch.no_grad(), Corrector(constraint, schedule, sampler.n_steps, seeds=seeds, **options) as corrector:
+            x = sampler.start(noise)
+            corrector.begin(x)
+            for t in range(sampler.n_steps):
+                x = corrector(sampler.step(x, t, noise), t)
+        return corrector
+
+    corrector = run(schedule, options)
+    learner, plain = corrector.learner, {name: options[name] for name in ("closing", "on_failure") if name in options}
+    if learner is not None and learner.wants_twins:
+        learner.try_out(lambda twin: run(twin, plain).rollout, len(seeds), distance)
     return corrector.rollout
 
 
@@ -144,7 +154,7 @@ class Problem:
 
     def rollout(self, schedule: Any, **options: Any) -> Rollout:
         """Run it on a schedule or a budget; options are those of `Corrector`."""
-        return rollout(self.sampler, self.constraint, schedule, self.seeds, **options)
+        return rollout(self.sampler, self.constraint, schedule, self.seeds, distance=self.distance, **options)
 
     def take(self, rows: Tensor) -> Problem:
         """Return the same problem for some of its samples, a (k,) index tensor."""

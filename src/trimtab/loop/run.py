@@ -199,10 +199,7 @@ class Run:
         """Correct some rows, (k,), in one way; rows that a cheaper way makes no better are projected whole."""
         t, whole = self.t, bound is self.bound[self.way_names.index(WHOLE)]
         some = bound.take(rows)
-        if whole:
-            answer = self._solve(some, x, rows)
-        else:
-            answer = some.project(x, rows, lenient=True)
+        answer = self._solve(some, x, rows) if whole else some.project(x, rows, lenient=True)
         residual = self._residual(some, answer)
         if answer.converged is not None and whole:
             self.failed[t, rows] = ~answer.converged

@@ -213,7 +213,7 @@ def _translated() -> Iterator[None]:
 
 def _pickled(thing: object) -> bytes:
     try:
-        return by_value.dumps(thing)
+        return bytes(by_value.dumps(thing))
     except Exception as error:  # objects that cannot be sent raise what they like
         raise ValueError(
             f"this cannot be sent to other processes ({type(error).__name__}: {error}); define its functions and "

@@ -11,6 +11,11 @@ are better beyond doubt. Where they are worse, a guard falls back to even spacin
 
 A way is left out if its errors point one way: what single iterations leave is small, but on some systems it adds up
 over the steps, while what staying leaves cancels. The pilots show which (`drifting_ways`).
+
+Path error is not what a user wants, so where trimtab holds the loop (`rollout`, `Corrector.sample`) twins decide: a few
+samples of one early run are run again on the same noise, under full projection and under every candidate, and the
+candidate that ends nearest serves from then on. Simple rules (even spacing, the last steps, one at the end, a few
+iterations at every step) are candidates too.
 """
 
 from __future__ import annotations
@@ -30,11 +35,12 @@ from torch import Tensor
 
 from trimtab.constraints.ways import ways_of
 from trimtab.core.budget import Cost, PerBatch, PerSample, Unit, corrections
-from trimtab.core.checks import check_number, check_type, unknown
+from trimtab.core.checks import check_integer, check_number, check_type, unknown
 from trimtab.core.constraint import Constraint
 from trimtab.core.control import ControlStream
 from trimtab.core.evidence import Comparison, batch_identity
 from trimtab.core.files import load_tensors, save_tensors
+from trimtab.core.metrics import Distance, euclidean, measured_distance
 from trimtab.core.quality import Quality, as_quality
 from trimtab.core.record import Closing, Rollout
 from trimtab.core.schedule import WHOLE
@@ -52,6 +58,7 @@ _WINDOW = 512  # samples in memory
 _GUARD = 4  # batches before the guard believes a mean
 _MEASURES = ("path", "landing", "quality")
 _NO_LIMIT = 2**31 - 1
+_LEVEL_WORK = 1.1  # a candidate may take this much of the budget
 
 
 class Spent(NamedTuple):
@@ -94,6 +101,7 @@ class Report:
         path: Path error as a share of the control's, compared within batches, as (value, low, high).
         landing: The same for the defect of the last proposal.
         quality: The share of pairs in which a sample is better than a control sample of its batch; None without one.
+        twins: What twins showed of each candidate: distance to full projection (or quality) and work, per sample.
         missing: How many samples had a quality that is NaN or infinite, and were left out.
         drift: A sentence if the comparison has changed; "" otherwise.
         budget: What is spent, in words.
@@ -110,6 +118,7 @@ class Report:
     path: tuple[float, float, float]
     landing: tuple[float, float, float]
     quality: tuple[float, float, float] | None
+    twins: dict[str, list[float]]
     missing: int
     drift: str
     budget: str
@@ -128,8 +137,13 @@ class Report:
         ]
         if self.quality is not None:
             lines.append(f"quality: {_wins(*self.quality)}")
-        else:
-            lines.append("Only a quality of final samples can say whether they are better.")
+        if self.twins:
+            shown = ", ".join(
+                f"{_IN_WORDS.get(name, name)} {cost:.3g} ({work:.0f})" for name, (cost, work) in self.twins.items()
+            )
+            lines.append(f"Twins, how far they end from full projection (or their quality), and their work: {shown}.")
+        elif self.quality is None:
+            lines.append("Only a quality of final samples, or twins, can say whether they are better.")
         if self.missing:
             lines.append(f"{self.missing} samples had a quality that is NaN or infinite, and were left out of it.")
         return "\n".join(lines + ([self.drift] if self.drift else []))
@@ -174,6 +188,7 @@ class Learner:
         quality: Quality | Callable[[Any], Any] | None = None,
         unit: str = "work",
         ways: Sequence[str] | None = None,
+        twins: int = 16,
         tolerance: float = 0.05,
         seed: int = 0,
     ) -> None:
@@ -189,6 +204,8 @@ class Learner:
                 "projection": whole projections only, exactly as many as the budget says.
             ways: Names of ways to choose from, see `trimtab.constraints.ways`; by default one, two or three iterations
                 and whole projections, without those that drift.
+            twins: How many samples of one early run are run again, under full projection and under every candidate, to
+                choose the one that ends nearest; 0 for none. Only where trimtab holds the loop.
             tolerance: How much worse than even spacing's the path error may be, as a share, before the guard acts.
             seed: Of the control's choice and phases.
         """
@@ -204,6 +221,7 @@ class Learner:
         self.quality = None if judged is None else judged.lenient
         self.asked_unit, self.asked_ways = unit, None if ways is None else (*ways,)
         self.tolerance, self.seed = float(tolerance), int(seed)
+        self.twins, self.tried = check_integer(twins, "twins", 0), dict[str, list[float]]()
         self.made_for: dict[str, Any] = {}
         self.ways: tuple[str, ...] = (WHOLE,)
         self.memory: dict[str, Traces] = {}  # by run
@@ -278,6 +296,10 @@ class Learner:
         """Return the frozen schedule of the next run, for n samples; `peek` does not count as one."""
         stream = deepcopy(self.stream) if peek else self.stream
         arms, pilots = self._arms(n, stream)
+        return self._frozen(arms, n, pilots)
+
+    def _frozen(self, arms: dict[str, Arm], n: int, pilots: Tensor | None) -> Learned:
+        """Return the schedule of n samples that follow arms."""
         unit, cost = self._run_unit()
         limits: Any = budgets_of(arms, n, unit, _NO_LIMIT if unit != "projection" else self.made_for["n_steps"])
         budget = PerBatch(limits) if any(arm.shared for arm in arms.values()) else limits
@@ -362,7 +384,9 @@ class Learner:
     @property
     def full_work(self) -> float:
         """The work of full projection, per sample; NaN if it is not known yet."""
-        return self._mean("work", 2) if self._counts_iterations else float(self.made_for.get("n_steps", math.nan))
+        if not self._counts_iterations:
+            return float(self.made_for.get("n_steps", math.nan))
+        return self.tried["full projection"][1] if self.tried else self._mean("work", 2)
 
     def _total(self) -> float:
         """Return the work that a sample may spend, the closing projection included."""
@@ -385,9 +409,54 @@ class Learner:
         """Return the arm that most rows of the next run follow."""
         if not self._ready():
             return "explore"
-        if self.main == "program" and self.quality is None and self._guarded():
+        if self.main == "program" and self.quality is None and not self.tried and self._guarded():
             return "even"
         return self.main
+
+    # -------------------------------------------------------------- twins
+
+    @property
+    def wants_twins(self) -> bool:
+        """Whether candidates are to be compared on the noise of the run that has just ended."""
+        return self.twins > 0 and not self.tried and not self._by_table and self._ready()
+
+    def try_out(self, run: Callable[[Learned], Rollout], n: int, distance: Distance = euclidean) -> None:
+        """Run twins, and use the candidate whose final samples are best from then on.
+
+        They are best if they are nearest to those of full projection on average, or if a quality says so. Among
+        candidates that are level, the one that is nearest for most samples is taken.
+
+        Args:
+            run: `run(schedule)` runs n samples on the same noise each time.
+            n: The size of its batch.
+            distance: A function of two states to (n,).
+        """
+        rows, rest = torch.arange(min(n, self.twins)), torch.arange(min(n, self.twins), n)
+        full = run(self._twin_schedule(Every(rows, way=len(self.ways)), rest))
+        costs: dict[str, Tensor] = {}
+        for name in self.candidates():
+            twin = run(self._twin_schedule(self._arm_of(name, rows), rest))
+            work = _per_sample(twin)[rows]
+            if name != "program" and float(work.mean()) > _LEVEL_WORK * max(self._total(), 1.0):
+                continue
+            judged = measured_distance(distance, twin.final, full.final) if self.quality is None else self._costs(twin)
+            costs[name] = judged.detach().cpu().double()[rows].nan_to_num(math.inf)
+            self.tried[name] = [float(costs[name].mean()), float(work.mean())]
+        self.tried["full projection"] = [
+            0.0 if self.quality is None else math.nan,
+            float(_per_sample(full)[rows].mean()),
+        ]
+        best = _nearest(costs)
+        if best != self.main:
+            self.main, self.rivals = best, {}
+            self.comparisons = {measure: Comparison() for measure in _MEASURES}
+
+    def _twin_schedule(self, arm: Arm, rest: Tensor) -> Learned:
+        """Return the schedule of twins: their rows follow an arm, and the others are projected at the end."""
+        arms = {"twins": arm} | ({"rest": Last(rest, count=0)} if len(rest) else {})
+        return self._frozen(arms, len(arm.rows) + len(rest), None)
+
+    # -------------------------------------------------------------- the guard, and rivals
 
     def _guarded(self) -> bool:
         """Whether path error is worse than even spacing's beyond the tolerance."""
@@ -408,8 +477,8 @@ class Learner:
     def candidates(self) -> list[str]:
         """Return the names of the arms that a quality, or twins, may choose from."""
         steps = [f"{name} at every step" for name in self.ways[:-1]]
-        kinds = [f"program of {name} and whole" for name in self.ways[:-1]]
-        return ["program", *kinds, "program of whole", "even", "last", "end", *steps]
+        kinds = [f"program of {name} and whole" for name in self.ways[:-1]] + ["program of whole"] * (len(steps) > 0)
+        return ["program", *kinds, "even", "last", "end", *steps]
 
     def _arm_of(self, name: str, rows: Tensor) -> Arm:
         """Return the arm of a name."""
@@ -571,6 +640,7 @@ class Learner:
             path=comparisons["path"].ratio,
             landing=comparisons["landing"].ratio,
             quality=None if self.quality is None else comparisons["quality"].wins,
+            twins=self.tried,
             missing=comparisons["quality"].missing,
             drift=comparisons["path" if self.quality is None else "quality"].changed,
             budget=f"{count}{of} {what} per sample, {whose}",
@@ -623,6 +693,7 @@ class Learner:
             merged.comparisons = {name: merged.comparisons[name].merge(one.comparisons[name]) for name in _MEASURES}
             for name, known_rival in one.rivals.items():
                 merged.rivals[name] = merged.rivals.get(name, Comparison()).merge(known_rival)
+            merged.twins, merged.tried = one.twins, merged.tried or dict(one.tried)
             merged.main = one.main if one.main != "program" else merged.main
         if merged.memory:
             merged._learn()
@@ -646,6 +717,8 @@ class Learner:
             "known_ways": self.ways,
             "counts_iterations": self._counts_iterations,
             "main": self.main,
+            "twins": self.twins,
+            "tried": self.tried,
             "stream": self.stream.state(),
             "spent": {run_id: list(spent) for run_id, spent in self.spent.items()},
             "drift": self.drift,
@@ -675,6 +748,7 @@ class Learner:
             learner._counts_iterations = bool(facts["counts_iterations"])
             learner.main, learner.stream = str(facts["main"]), ControlStream.from_state(facts["stream"])
             learner.spent = {run_id: Spent(*row) for run_id, row in facts["spent"].items()}
+            learner.twins, learner.tried = int(facts["twins"]), dict(facts["tried"])
             learner.drift, learner.log = dict(facts["drift"]), [tuple(row) for row in facts["log"]]
             learner.comparisons = {name: Comparison.from_state(facts["comparisons"][name]) for name in _MEASURES}
             learner.rivals = {name: Comparison.from_state(one) for name, one in facts["rivals"].items()}
@@ -717,6 +791,24 @@ def drifting_ways(kinds: Sequence[float], drift: Sequence[float], length: Sequen
         for way, sum_, coherent in zip(kinds, drift, coherence, strict=True)
         if way and coherent > 2 * coherence[0] and sum_ > drift[0] / 20
     ]
+
+
+def _nearest(costs: dict[str, Tensor]) -> str:
+    """Return the name of the best costs, (k,) each: the lowest mean, and among those level with it the lowest ranks."""
+    best = min(costs, key=lambda name: float(costs[name].mean()))
+    level = [best]
+    for name, values in costs.items():
+        apart = values - costs[best]
+        if name != best and len(apart) > 1 and float(apart.mean()) <= float(apart.std()) / math.sqrt(len(apart)):
+            level.append(name)
+    ranks = torch.stack([costs[name] for name in level]).argsort(dim=0).argsort(dim=0).double().mean(dim=1)
+    return level[int(ranks.argmin())]
+
+
+def _per_sample(run: Rollout) -> Tensor:
+    """Return the work of each sample, (n,): solver iterations, or projections if the solver counts none."""
+    counted = bool((run.iterations > 0).any())
+    return (run.all_iterations if counted else run.projected.sum(dim=0) + run.closing).cpu().double()
 
 
 def _as_traces(run: Rollout, ways: Tensor, work: Tensor, n_choices: int) -> Traces:

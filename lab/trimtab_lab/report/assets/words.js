@@ -13,7 +13,7 @@ function headline(state) {
   const value = cell(domain, schedule, budget, BENEFIT.includes(metric) ? 'nepe' : metric);
   return [paid, result,
     { figure: c && isNumber(c.mean) ? percent(c.mean) : '–', error: c && isNumber(c.se) ? `± ${percent(c.se, 1)}` : null, caption: `of defect in ${percent(c?.q ?? 0.2)} of steps`, how: 'the more, the more timing gains' },
-    { figure: value && isNumber(value.n) ? String(value.n) : '–', caption: domain.numbers.groups ? 'groups of seeds' : 'evaluation seeds', how: 'same noise for every schedule' }];
+    { figure: value && isNumber(value.n) ? String(value.n) : '–', caption: 'evaluation seeds', how: 'same noise for every schedule' }];
 }
 
 function recovered(domain, schedule, budget) {
@@ -121,7 +121,7 @@ function writeMade(place, state) {
   const label = metricLabel(metric);
   const told = (PAGE.metrics ?? []).find((m) => m.key === metric)?.summary;
   const left = html('div', {},
-    html('p', {}, html('strong', {}, `${capital(label)} ${plusMinus(value)}`), ` is a mean over n = ${value?.n ?? '–'} ${domain.numbers.groups ? 'groups of samples that are decided on together' : 'evaluation seeds'}, ± its standard error (their standard deviation divided by √n).`),
+    html('p', {}, html('strong', {}, `${capital(label)} ${plusMinus(value)}`), ` is a mean over n = ${value?.n ?? '–'} evaluation seeds, ± its standard error (their standard deviation divided by √n).`),
     html('p', {}, MEANING[metric] ?? told ?? ''));
   if (FORMULAS[metric]) left.append(math('math', ...FORMULAS[metric]()));
   left.append(...workedExample(state));
