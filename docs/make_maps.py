@@ -122,7 +122,7 @@ def rows_of(first_level: int, seeds: int) -> tuple[list[list[Any]], str]:
             ]
         )
     held = error["terminal"].sort(descending=True).values.cumsum(0) / error["terminal"].sum()
-    few = f"From level {first_level}, {int((held < 0.95).sum()) + 1} of {seeds} samples hold 95% of it without corrections."
+    few = f"From level {first_level}, {int((held < 0.95).sum()) + 1} of {seeds} samples hold 95% of it if left alone."
     return rows, few
 
 

@@ -1,4 +1,4 @@
-"""Print what training with the constraint as input is worth: `python docs/make_training.py` (about eight processor minutes).
+"""Print what training with the constraint as input is worth: `python docs/make_training.py` (some eight minutes).
 
 It runs `examples/train_informed.py`, and the same on the shipped reaction flow, whose samples are given a profile and
 an inflow that its network never saw. Each training goes on from the shipped weights.
