@@ -13,8 +13,6 @@ KNOWN = range(100, 116)
 PAIRS = torch.arange(16) // 2
 
 
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_one_step_that_the_closing_projection_corrects_leaves_nothing_to_choose(method):
     with pytest.raises(ValueError, match=r"one step, which the closing projection corrects.* Terminal\(\)"):

@@ -91,7 +91,12 @@ def test_every_command_gives_the_same_numbers_for_states_of_any_kind(folder, mon
         assert main(["compare", *common, *few]) == 0, kind
         rows = read_rows(folder / "runs" / name, name)
         tried = [(trial["schedule"], trial["budget"]) for trial in advice["trials"]]
-        found[kind] = advice["recommended"], tried, [trial["measured"]["endpoint"] for trial in advice["trials"]], rows["endpoint"]
+        found[kind] = (
+            advice["recommended"],
+            tried,
+            [trial["measured"]["endpoint"] for trial in advice["trials"]],
+            rows["endpoint"],
+        )
     recommended, tried, endpoints, column = found["tensor"]
     for kind, other in found.items():
         assert other[:2] == (recommended, tried), kind

@@ -9,9 +9,9 @@ from html import escape
 from typing import Any
 
 from trimtab._version import __version__
-from trimtab.schedules.style import figure_style
 from trimtab_lab.bench.rules import RULES
 from trimtab_lab.bench.table import OVER, Result, ranks, results
+from trimtab_lab.report.style import figure_style
 
 __all__ = ["page_html", "rank_lines"]
 

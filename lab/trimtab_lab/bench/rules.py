@@ -140,7 +140,7 @@ def _gradients(way: str, schedule: Any = None) -> Callable[[System, float], Any]
 def _afterwards(system: System, budget: float) -> Changed:
     """Return one long correction of the final samples."""
     problem = system.calibrating
-    constraint = problem.constraint
+    constraint: Any = problem.constraint
     if not hasattr(constraint, "longer"):
         raise NotApplicable("its correction has no number of steps")
     steps = max(1, round(budget * problem.n_steps * constraint.steps))

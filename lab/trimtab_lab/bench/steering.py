@@ -110,7 +110,7 @@ def potentials_of(molecule: str) -> Potentials:
     real = conformers(smiles, 1, 1, 0)
     low = torch.minimum(low, (real[0, i] - real[0, j]).norm(dim=1))  # 1,3 neighbours of hydrogens are nearer than that
     chiral = []
-    for centre, _ in Chem.FindMolChiralCenters(mol, useLegacyImplementation=False):
+    for centre, _ in Chem.FindMolChiralCenters(mol, useLegacyImplementation=False):  # type: ignore[no-untyped-call]
         around = [atom.GetIdx() for atom in mol.GetAtomWithIdx(centre).GetNeighbors()]
         chiral += [(*[a for a in around if a != left], centre) for left in around]
     planar = []

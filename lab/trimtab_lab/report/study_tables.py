@@ -166,7 +166,7 @@ def verdict(here: Mapping[str, Any], paper: Sequence[float | None]) -> str:
     return f"same sign, {'larger' if abs(here['mean']) > abs(paper[0]) else 'smaller'} here"
 
 
-_VERDICTS = ("agrees", "same sign, larger here", "same sign, smaller here", "opposite sign")
+_VERDICTS: tuple[str, ...] = ("agrees", "same sign, larger here", "same sign, smaller here", "opposite sign")
 _VERDICTS += (TOO_WIDE, NO_SIGN, FEW_DECIDE, "undecided")
 _METRIC_NAMES = {"nepe": "NEPE", "endpoint": "endpoint"}
 

@@ -27,9 +27,6 @@ _LOOKS = {name: Look(*look) for name, look in LOOKS.items()} | {
     "adaptive:paper": Look("#0072B2", "D"),
     "adaptive:on-policy": Look("#009E73", "^"),
     "trimtab": Look("#CC79A7", "X"),
-    "planned": Look("#56B4E9", "h", (0, (5, 1, 1, 1))),
-    "first": Look("#1B7837", "<", (0, (1, 1))),
-    "window": Look("#8C564B", ">", (0, (6, 1))),
     "hindsight": Look("#5D3A9B", "*", (0, (2, 1))),
 }
 _LABELS = {f"adaptive:{method}": f"adaptive ({method})" for method in ("paper", "on-policy", "dp", "value")}

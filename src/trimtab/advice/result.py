@@ -519,9 +519,7 @@ def _known(m: Measured) -> list[Finding]:
         text = "The defect is the same number at every step of every rollout, so it cannot decide anything: use even "
         found.append(Finding("constant-defect", True, f"{text}spacing, planned times, or a defect that is a distance."))
     if m.looks_project:
-        text = (
-            "Measuring the defect is a projection, so waiting for a high one saves nothing: use fixed times or "
-        )
+        text = "Measuring the defect is a projection, so waiting for a high one saves nothing: use fixed times or "
         found.append(Finding("defect-is-projection", True, f"{text}give a cheap defect."))
     return found
 

@@ -23,12 +23,13 @@ from trimtab.core.progress import progress_of
 from trimtab.core.record import Closing
 from trimtab.loop.rollout import Problem
 from trimtab.loop.runner import Engine, open_runner
-from trimtab.prices.learner import Traces, warn_of_path_error
+from trimtab.prices.learner import warn_of_path_error
 from trimtab.prices.objective import Objective, describe, objective_weights
 from trimtab.prices.plan import planned_masks
 from trimtab.prices.price import Plan, Price, Thresholds
 from trimtab.prices.program import solve
 from trimtab.prices.quantile import quantile_table
+from trimtab.prices.sample_scale import Seen
 from trimtab.prices.transitions import estimate_transitions
 
 __all__ = ["METHODS", "Price", "calibrate"]
@@ -177,7 +178,7 @@ def by_dp(batches: Batches) -> Thresholds | Plan:
         return batches.plan(even.masks, notes, method=EVEN)
 
     def table_of(rows: Tensor) -> Tensor:
-        some = [Traces(*(part[:, rows] for part in (run.defects, run.residuals, run.projected))) for run in runs]
+        some = [Seen(*(part[:, rows] for part in (run.defects, run.residuals, run.projected))) for run in runs]
         return solve(estimate_transitions(some, sample_scale), batches.spendable, weights).table
 
     notes["expected"] = [float(expected[0])] * (batches.budget - batches.spendable) + expected.tolist()

@@ -82,7 +82,7 @@ class Conditions:
                     return g, flat.new_zeros(*g.shape, flat.shape[1])
                 jacobian = flat.new_empty(*g.shape, flat.shape[1])
                 at_once = max(1, _IN_CACHE // max(1, flat.numel()))
-                parts = zip(jacobian.split(at_once, dim=1), _each_equation(g).split(at_once), strict=True)
+                parts = zip(torch.split(jacobian, at_once, dim=1), torch.split(_each_equation(g), at_once), strict=True)
                 for part, chosen in parts:
                     found = torch.autograd.grad(g, place, chosen, retain_graph=True, is_grads_batched=True)[0]
                     part.copy_(found.transpose(0, 1))

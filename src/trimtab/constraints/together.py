@@ -124,7 +124,7 @@ class Together(Wrapper):
 
     def _split(self, values: Any) -> Tensor:
         """Return values per row, (G k, …), by sample, (G, k, …)."""
-        values = as_tensor(values)
+        values: Tensor = as_tensor(values)
         return values.unflatten(0, (len(values) // self.k, self.k))
 
     def _reduced(self, values: Tensor) -> Tensor:

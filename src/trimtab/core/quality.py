@@ -79,9 +79,7 @@ class Quality:
         known = values[~missing]
         return torch.where(missing, known.min() if self.higher_is_better else known.max(), values)
 
-    def costs_or_missing(
-        self, final: Any, problem: Any = None, failed: Callable[[str], None] | None = None
-    ) -> Tensor:
+    def costs_or_missing(self, final: Any, problem: Any = None, failed: Callable[[str], None] | None = None) -> Tensor:
         """The same as `costs`, (n,), with NaN for what the measure could not tell: no error of it loses the samples.
 
         `failed(error)` is called with the error in words; without it, a warning is given.

@@ -14,7 +14,6 @@ from threading import get_ident
 from types import TracebackType
 from typing import Any, Self, get_args
 
-import numpy as np
 import torch
 from torch import Tensor, is_autocast_enabled, is_grad_enabled
 
@@ -28,7 +27,7 @@ from trimtab.core.record import Closing, InfeasibleWarning, Rollout
 from trimtab.core.schedule import Schedule, as_schedule, check_seeds_unused
 from trimtab.core.view import StepView
 from trimtab.loop.run import Run, Settings, limit_of
-from trimtab.prices.learner import Learner, Report
+from trimtab.prices.learner import Learner, Report, as_learner
 
 __all__ = ["Corrector"]
 
@@ -104,7 +103,8 @@ class Corrector:
         self.tries, self.then = as_retry(on_failure)
         self._asked_unit = unit
         self._asked_measure = None if measure_defects is None else check_bool(measure_defects, "measure_defects")
-        self.learner = _as_learner(schedule)
+        learner = as_learner(schedule)
+        self.learner: Learner | None = learner if isinstance(learner, Learner) else None
         if self.learner is not None:
             self.learner.prepare(constraint, self.n_steps, closing, unit)
         self._use(as_schedule(schedule) if self.learner is None else self.learner.schedule(1, peek=True))
@@ -422,10 +422,3 @@ def _owner() -> tuple[int, int]:
     """Return who is calling: the thread, and the asyncio task in it, if any."""
     loop = asyncio._get_running_loop()
     return get_ident(), 0 if loop is None else id(asyncio.current_task(loop))
-
-
-def _as_learner(schedule: Any) -> Learner | None:
-    """Return the learner of a schedule that is a budget or a learner; None for any other schedule."""
-    if isinstance(schedule, int | float | np.integer | np.floating | PerBatch | PerSample):
-        return None if isinstance(schedule, bool) else Learner(schedule)
-    return schedule if isinstance(schedule, Learner) else None

@@ -39,7 +39,7 @@ def replay(schedule: Schedule | Callable[[StepView], Tensor], record: Rollout) -
             ways[t] = record.way_names.index(WHOLE) + 1
             break
         left, shares = accounts.left_per_sample(terms, state), terms.pools is not None
-        seen = {"n_steps": T, "seeds": record.seeds, "reserve": terms.reserve, "memo": memo}
+        seen: dict[str, Any] = {"n_steps": T, "seeds": record.seeds, "reserve": terms.reserve, "memo": memo}
         view = StepView.of_record(t, record.defects, ways > 0, budget, left=left, shares=shares, **seen)
         wanted = torch.as_tensor(asked.decide(view))
         wanted = wanted * len(asked.ways) if wanted.dtype is torch.bool else wanted

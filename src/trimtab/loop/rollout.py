@@ -82,7 +82,10 @@ def rollout(
         return corrector
 
     corrector = run(schedule, options)
-    learner, plain = corrector.learner, {name: options[name] for name in ("closing", "on_failure") if name in options}
+    learner, plain = (
+        corrector.learner,
+        {name: value for name, value in options.items() if name in ("closing", "on_failure")},
+    )
     if learner is not None and learner.wants_twins:
         learner.try_out(lambda twin: run(twin, plain).rollout, len(seeds), distance)
     return corrector.rollout

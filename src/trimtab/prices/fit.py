@@ -45,7 +45,8 @@ class Traces(NamedTuple):
 
     def last(self, samples: int) -> Traces:
         """Return the traces of the last samples."""
-        return Traces(*(part[:, -samples:] for part in self[:4]), self.tried)
+        d, r, w, k = (part[:, -samples:] for part in self[:4])
+        return Traces(d, r, w, k, self.tried)
 
 
 def joined(parts: Sequence[Traces]) -> Traces:

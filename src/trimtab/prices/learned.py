@@ -205,7 +205,8 @@ class Learned(Schedule):
 
     def trials(self, n: int) -> Tensor | None:
         """Return the pilot rows."""
-        return self.pilots
+        rows: Tensor | None = self.pilots
+        return rows
 
     def to(self, device: torch.device) -> Learned:
         """Return the same schedule on `device`."""

@@ -30,6 +30,7 @@ from importlib import import_module
 from time import perf_counter
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -48,7 +49,7 @@ from trimtab.prices.fit import Model, Traces, fit, joined
 from trimtab.prices.learned import Arm, Even, Every, Explore, Last, Learned, Programmed, budgets_of
 from trimtab.prices.ways import Program, fit_cost, solve_ways
 
-__all__ = ["Learned", "Learner", "Report", "drifting_ways", "warn_of_path_error"]
+__all__ = ["Learned", "Learner", "Report", "as_learner", "drifting_ways", "warn_of_path_error"]
 
 _CONTROL, _PROVEN = 8, 32  # one sample in so many stays on even spacing, at first and once the others are better
 _RIVALS = 8  # with a quality, one sample in so many follows a rival
@@ -364,7 +365,7 @@ class Learner:
         return min(max(2 * self._share_of_steps(), 0.2), len(self.ways) / (len(self.ways) + 2))
 
     def _share_of_steps(self) -> float:
-        n_steps = self.made_for["n_steps"]
+        n_steps: int = self.made_for["n_steps"]
         return int(corrections(self.budget, n_steps)) / n_steps
 
     # -------------------------------------------------------------- what a run may spend
@@ -372,12 +373,13 @@ class Learner:
     def _mean(self, what: str, who: int) -> float:
         """Return what samples (0), control (1) or pilots (2) have spent, per sample."""
         count = sum(spent.samples[who] for spent in self.spent.values())
-        return sum(getattr(spent, what)[who] for spent in self.spent.values()) / count if count else math.nan
+        total = float(sum(getattr(spent, what)[who] for spent in self.spent.values()))
+        return total / count if count else math.nan
 
     @property
     def full_seconds(self) -> float:
         """The seconds of full projection, per sample, by the cost of calls, rows and iterations."""
-        cost, n_steps = fit_cost(self.log), self.made_for["n_steps"]
+        cost, n_steps = fit_cost(self.log), int(self.made_for["n_steps"])
         n = self.samples / max(self.runs, 1)
         return n_steps * (cost.call / max(n, 1.0) + cost.row) + self.full_work * cost.iteration
 
@@ -395,13 +397,14 @@ class Learner:
     def _even_count(self) -> float:
         """Return how many whole projections before the closing one take a sample's work at evenly spaced steps."""
         closed = int(self.made_for["closing"] == "paid")
-        count = self._share_of_steps() * self.made_for["n_steps"] - closed
+        n_steps = int(self.made_for["n_steps"])
+        count = self._share_of_steps() * n_steps - closed
         done = self._mean("corrections", 1)
         if not self._counts_iterations or math.isnan(self.full_work) or not done > 0:
             return count
         closing = self._mean("closing", 1)
         each = (self._mean("work", 1) - closing) / done
-        return min(max((self._total() - closing * closed) / max(each, 1e-9), 0.0), self.made_for["n_steps"] - closed)
+        return min(max((self._total() - closing * closed) / max(each, 1e-9), 0.0), n_steps - closed)
 
     # -------------------------------------------------------------- arms
 
@@ -519,7 +522,7 @@ class Learner:
 
     # -------------------------------------------------------------- what was seen
 
-    def observe(self, run: Rollout, schedule: Learned) -> None:
+    def observe(self, run: Rollout, schedule: Any) -> None:
         """Learn from a finished run; a `Corrector` calls this."""
         if run.planned_steps is not None or bool(run.defects.isnan().any()):
             return  # a run that was stopped early shows no whole trace
@@ -815,8 +818,8 @@ def _as_traces(run: Rollout, ways: Tensor, work: Tensor, n_choices: int) -> Trac
     """Return the traces of a run, whose tried outcomes name ways as the run does."""
     trials, nothing = run.trials, torch.zeros(5, 0, dtype=torch.float64)
     tried = nothing if trials is None else torch.stack([part.double().cpu() for part in trials[:5]])
-    parts = (run.residuals[:n_choices], ways[:n_choices], work[:n_choices].int())
-    return Traces(run.defects.detach().cpu().double(), *(part.detach().cpu() for part in parts), tried)
+    kept = (part[:n_choices].detach().cpu() for part in (run.residuals, ways, work.int()))
+    return Traces(run.defects.detach().cpu().double(), *kept, tried)  # type: ignore[call-arg]
 
 
 def _spent(run: Rollout, groups: list[Tensor]) -> Spent:
@@ -832,7 +835,8 @@ def _spent(run: Rollout, groups: list[Tensor]) -> Spent:
     count = [int(torch.zeros(run.projected.shape[1])[rows].numel()) for rows in groups]
     tried = 0.0 if run.trials is None else float(run.trials.work.sum())
     called = int(run.projected.any(dim=1).sum())
-    return Spent(count, *sums, tried, run.calls["projection"], called, run.seconds["projection"])
+    done, paid, closed = sums
+    return Spent(count, done, paid, closed, tried, run.calls["projection"], called, run.seconds["projection"])
 
 
 def warn_of_path_error(constraint: Constraint, instead: str, stacklevel: int) -> None:
@@ -842,3 +846,9 @@ def warn_of_path_error(constraint: Constraint, instead: str, stacklevel: int) ->
         f"choose steps that make final samples worse than no correction; judge final samples by {instead}",
         stacklevel=stacklevel + 1,
     )
+
+
+def as_learner(schedule: Any) -> Any:
+    """Return a learner if the schedule is a budget (a number, `PerBatch` or `PerSample`), else the schedule itself."""
+    budget = isinstance(schedule, int | float | np.integer | np.floating | PerBatch | PerSample)
+    return Learner(schedule) if budget and not isinstance(schedule, bool) else schedule

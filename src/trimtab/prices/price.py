@@ -284,7 +284,8 @@ def budget_within(
     budget: Budget | PerBatch | PerSample, n_steps: int, largest: int, unit: Unit = "projection"
 ) -> int | Tensor:
     """Return the budget in units; raise if it is above the largest that a price serves."""
-    b = units(budget, n_steps, unit)
+    found = units(budget, n_steps, unit)
+    b = found if isinstance(found, Tensor) else int(found)
     if (int(b.max()) if isinstance(b, Tensor) else b) > largest:
         what = ("correction" if unit == "projection" else "iteration") + "s" * (largest != 1)
         raise ValueError(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -38,6 +38,14 @@ class Traced(Protocol):
     def projected(self) -> Tensor:
         """Which samples were corrected, (T, n) bool."""
         ...
+
+
+class Seen(NamedTuple):
+    """Traces of some samples, (T, n) each."""
+
+    defects: Tensor
+    residuals: Tensor
+    projected: Tensor
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from trimtab.prices.fit import Traces
 from trimtab.prices.learned import Arm, Counted, Priced
 from trimtab.prices.price import Thresholds
 from trimtab.prices.program import solve
-from trimtab.prices.sample_scale import fit_sample_scale
+from trimtab.prices.sample_scale import Seen, fit_sample_scale
 from trimtab.prices.transitions import Steps, estimate_transitions
 
 __all__ = ["Table", "learn_table", "table_arm"]
@@ -34,19 +34,13 @@ class Table(NamedTuple):
     fixed: bool
 
 
-class _Seen(NamedTuple):
-    defects: Tensor
-    residuals: Tensor
-    projected: Tensor
-
-
 def learn_table(traces: Traces, budget: PerBatch | PerSample, n_steps: int, closing: str) -> Table | None:
     """Return the table of the dynamic program for traces; None if they show too little."""
     reserve = int(closing == "paid")
     spend, n_choices = int(corrections(budget, n_steps)) - reserve, len(traces.residuals)
     if spend < 1 or n_choices < 2:
         return None
-    seen = _Seen(traces.defects[:n_choices], traces.residuals.double(), traces.ways > 0)
+    seen = Seen(traces.defects[:n_choices], traces.residuals.double(), traces.ways > 0)
     scale = fit_sample_scale([seen])
     try:
         steps = estimate_transitions([seen], scale, widen=False)

@@ -92,7 +92,7 @@ class Program:
     def to(self, device: torch.device) -> Program:
         """Return the same program on `device`."""
         parts = (part.to(device) for part in (self.nodes, self.mu, self.q, self.to_go, self.taken))
-        return Program(*parts, call=self.call)
+        return Program(*parts, self.call)  # type: ignore[arg-type]
 
 
 def _worth_a_call(cost: Tensor, call: float) -> Tensor:
@@ -145,7 +145,8 @@ def solve_ways(
         work = np.take_along_axis(shared + future_work, best, axis=0)[0]
         to_go[t] = work
     parts = (nodes, mu, q, to_go, work_of)
-    return Program(*(torch.from_numpy(np.ascontiguousarray(part)) for part in parts), call=cost.call)
+    made = [torch.from_numpy(np.ascontiguousarray(part)) for part in parts]
+    return Program(*made, cost.call)  # type: ignore[arg-type]
 
 
 def fit_cost(log: Sequence[tuple[float, int, int]]) -> Cost:
