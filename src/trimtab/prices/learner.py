@@ -76,6 +76,7 @@ class Spent(NamedTuple):
         calls: Of the solver, for all samples together.
         steps: At how many steps some sample was corrected.
         seconds: In the solver.
+        missing: Samples whose quality is NaN or infinite.
     """
 
     samples: list[int]
@@ -86,6 +87,7 @@ class Spent(NamedTuple):
     calls: int
     steps: int
     seconds: float
+    missing: int = 0
 
 
 @dataclass(frozen=True)
@@ -319,7 +321,8 @@ class Learner:
         """Return the arms of the next run by name, and its pilot rows."""
         several, ready, use = len(self.ways) > 1, self._ready(), self._in_use()
         chosen, generator = stream.draw(n, self._one_in())
-        order = torch.cat([chosen.nonzero(), (~chosen).nonzero()]).squeeze(1)
+        mixed = torch.randperm(n, generator=generator)  # rows may have an order that means something
+        order = torch.cat([mixed[chosen[mixed]], mixed[~chosen[mixed]]])
         kept, n_pilots = int(chosen.sum()), min(2, -(-n // 4)) if self._counts_iterations and not self.drift else 0
         if not several and not ready:
             kept = n - n_pilots
@@ -548,17 +551,22 @@ class Learner:
             return
         self.made_for.setdefault("event", None if not isinstance(run.final, Tensor) else list(run.final.shape[1:]))
         groups = {"control": schedule.rows_of("control"), "pilots": schedule.rows_of("pilots")}
-        rest = torch.ones(run.projected.shape[1], dtype=torch.bool)
+        served = torch.ones(run.projected.shape[1], dtype=torch.bool)
+        for rows in groups.values():
+            served[rows] = False
+        rest = served.clone()
         for name, arm in schedule.arms.items():
-            if name in groups or name.startswith("rival "):
+            if name.startswith("rival "):
                 rest[arm.rows.cpu()] = False
-        self.spent[run_id] = _spent(run, [rest, groups["control"], groups["pilots"]], self._counts_iterations)
+        spent = _spent(run, [served, groups["control"], groups["pilots"]], self._counts_iterations)
         self.log = [*self.log, *run.call_log][-4096:]
         if run.trials is not None:
             self.drift[run_id] = [part.tolist() for part in run.trials[5:8]]
         costs = {"path": run.residuals.sum(dim=0), "landing": run.landing}
         if self.quality is not None:
             costs["quality"] = self._costs(run)
+            spent = spent._replace(missing=int((~costs["quality"].isfinite()).sum()))
+        self.spent[run_id] = spent
         proven = "program" in schedule.arms or self.main in schedule.arms
         for name, values in costs.items():
             values = values.detach().cpu().double()
@@ -663,7 +671,7 @@ class Learner:
             landing=comparisons["landing"].ratio,
             quality=None if self.quality is None else comparisons["quality"].wins,
             twins=self.tried,
-            missing=comparisons["quality"].missing,
+            missing=sum(spent.missing for spent in self.spent.values()),
             drift=comparisons["path" if self.quality is None else "quality"].changed,
             budget=f"{count}{of} {what} per sample, {whose}",
         )
