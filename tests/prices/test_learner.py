@@ -6,7 +6,7 @@ import copy
 import itertools
 import math
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -38,6 +38,11 @@ def learned(budget, **options):
     return Learner(budget, twins=0, **options)
 
 
+def of_projections(budget):
+    """A learner that counts whole projections, as the paper does."""
+    return learned(budget, unit="projection")
+
+
 def norm(final):
     return final.flatten(1).norm(dim=1)
 
@@ -62,7 +67,7 @@ BUDGETS = [PerBatch(0.25), PerSample(0.25), PerBatch(10), PerBatch(10, rows="fix
 @pytest.mark.parametrize("budget", BUDGETS, ids=repr)
 @pytest.mark.parametrize("n", [1, 3, 16])
 def test_a_budget_of_projections_is_spent_exactly_and_replayed(budget, n):
-    learner = learned(budget)
+    learner = of_projections(budget)
     for run in runs(learner, 13 if n == 1 else 5, n):
         assert int(run.spent.sum()) == 10 * n
         if isinstance(budget, PerSample):
@@ -75,7 +80,7 @@ def test_a_budget_of_projections_is_spent_exactly_and_replayed(budget, n):
 @pytest.mark.parametrize("rows", ["any", "fixed"])
 @pytest.mark.parametrize("closing", ["paid", "free", "none"])
 def test_learning_fits_every_way_to_end(closing, rows):
-    learner, domain = learned(PerBatch(0.25, rows=rows)), tt.domain("so3-impulse", n_steps=40)
+    learner, domain = of_projections(PerBatch(0.25, rows=rows)), tt.domain("so3-impulse", n_steps=40)
     for k in range(3):
         run = domain.problem(range(16 * k, 16 * k + 16)).rollout(learner, closing=closing)
         assert int(run.spent.sum()) == 160
@@ -84,7 +89,7 @@ def test_learning_fits_every_way_to_end(closing, rows):
 
 
 def test_twins_choose_nothing_that_costs_more_than_the_budget():
-    learner = Learner(0.25)
+    learner = Learner(0.25, unit="projection")
     assert all(int(run.spent.sum()) <= 160 for run in runs(learner, 4))
     assert {"full projection", "program", "even", "last", "end"} <= set(learner.report().twins)
 
@@ -287,7 +292,7 @@ def test_whole_projections_by_the_program_are_at_least_as_good_as_even_spacing()
     runs(learner, 3)
     problem = tt.domain("so3-impulse", n_steps=40).problem(range(5000, 5064))
     priced, even = problem.rollout(learner.schedule(64)), problem.rollout(tt.Periodic(10), measure_defects=True)
-    assert int(priced.spent.sum()) == int(even.spent.sum())
+    assert int(priced.all_iterations.sum()) <= 1.1 * int(even.all_iterations.sum())
     assert float(priced.residuals.sum()) <= float(even.residuals.sum())
 
 
@@ -515,8 +520,8 @@ def test_a_quality_that_raises_leaves_the_samples_in_hand(twins):
 
 
 def test_a_quality_that_raises_is_said():
-    with pytest.warns(UserWarning, match="wrong shape of"):
-        runs(learned(0.25, quality=lambda final: torch.zeros(3)[len(final), "wrong shape of"]), 1)
+    with pytest.warns(UserWarning, match="the quality raised IndexError.*count as missing"):
+        runs(learned(0.25, quality=lambda final: torch.zeros(3)[len(final)]), 1)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -526,8 +531,7 @@ def test_twins_that_raise_leave_the_samples_in_hand_and_the_learner_whole(tmp_pa
 
     learner, domain = Learner(0.25), tt.domain("so3-impulse", n_steps=40)
     for k in range(4):
-        problem = tt.Problem(*(getattr(domain.problem(range(16 * k, 16 * k + 16)), name) for name in ("sampler", "constraint", "seeds")), broken)
-        run = problem.rollout(learner)
+        run = replace(domain.problem(range(16 * k, 16 * k + 16)), distance=broken).rollout(learner)
         assert bool(run.feasible.all())
     assert learner.report().runs == 4
     learner.save(tmp_path / "learner")
@@ -562,7 +566,7 @@ def test_it_can_be_saved_loaded_and_continued(tmp_path, name, twins):
 
 
 def test_a_quality_given_later_is_used(tmp_path):
-    learner = learned(0.25)
+    learner = of_projections(0.25)
     runs(learner, 3, 16)
     learner.save(tmp_path / "learner.safetensors")
     again = Learner.load(tmp_path / "learner.safetensors", Quality(norm))

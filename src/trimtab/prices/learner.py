@@ -77,6 +77,7 @@ class Spent(NamedTuple):
         calls: Of the solver, for all samples together.
         steps: At how many steps some sample was corrected.
         seconds: In the solver.
+        missing: Samples whose quality is NaN or infinite.
     """
 
     samples: list[int]
@@ -87,6 +88,7 @@ class Spent(NamedTuple):
     calls: int
     steps: int
     seconds: float
+    missing: int = 0
 
 
 @dataclass(frozen=True)
@@ -289,7 +291,7 @@ class Learner:
             self.ways = ways_of(constraint) if self.asked_ways is None else self.asked_ways
         if self.ways[-1] != WHOLE:
             raise ValueError(f"the last way must be {WHOLE!r}: got ways={self.ways!r}")
-        self._counts_iterations = constraint.improves and not self._by_table and self.asked_unit != "projection"
+        self._counts_iterations = constraint.counts_iterations and not self._by_table and self.asked_unit != "projection"
         count = corrections(self.budget, n_steps)
         if closing == "paid" and int(count) < 1:
             raise ValueError(
@@ -321,7 +323,8 @@ class Learner:
         """Return the arms of the next run by name, and its pilot rows."""
         several, ready, use = len(self.ways) > 1, self._ready(), self._in_use()
         chosen, generator = stream.draw(n, self._one_in())
-        order = torch.cat([chosen.nonzero(), (~chosen).nonzero()]).squeeze(1)
+        mixed = torch.randperm(n, generator=generator)  # rows may have an order that means something
+        order = torch.cat([mixed[chosen[mixed]], mixed[~chosen[mixed]]])
         kept, n_pilots = int(chosen.sum()), min(2, -(-n // 4)) if self._counts_iterations and not self.drift else 0
         if not several and not ready:
             kept = n - n_pilots
@@ -555,17 +558,22 @@ class Learner:
             return
         self.made_for.setdefault("event", None if not isinstance(run.final, Tensor) else list(run.final.shape[1:]))
         groups = {"control": schedule.rows_of("control"), "pilots": schedule.rows_of("pilots")}
-        rest = torch.ones(run.projected.shape[1], dtype=torch.bool)
+        served = torch.ones(run.projected.shape[1], dtype=torch.bool)
+        for rows in groups.values():
+            served[rows] = False
+        rest = served.clone()
         for name, arm in schedule.arms.items():
-            if name in groups or name.startswith("rival "):
+            if name.startswith("rival "):
                 rest[arm.rows.cpu()] = False
-        self.spent[run_id] = _spent(run, [rest, groups["control"], groups["pilots"]], self._counts_iterations)
+        spent = _spent(run, [served, groups["control"], groups["pilots"]], self._counts_iterations)
         self.log = [*self.log, *run.call_log][-4096:]
         if run.trials is not None:
             self.drift[run_id] = [part.tolist() for part in run.trials[5:8]]
         costs = {"path": run.residuals.sum(dim=0), "landing": run.landing}
         if self.quality is not None:
             costs["quality"] = self.quality.costs_or_missing(run.final)
+            spent = spent._replace(missing=int((~costs["quality"].isfinite()).sum()))
+        self.spent[run_id] = spent
         treated = rest if {"program", self.main} & set(schedule.arms) else torch.zeros_like(rest)
         halves = {
             name: [values.detach().cpu().double()[rows] for rows in (treated, groups["control"])]
@@ -680,7 +688,7 @@ class Learner:
             landing=comparisons["landing"].ratio,
             quality=None if self.quality is None else comparisons["quality"].wins,
             twins=self.tried,
-            missing=comparisons["quality"].missing,
+            missing=sum(spent.missing for spent in self.spent.values()),
             drift=comparisons["path" if self.quality is None else "quality"].changed,
             budget=f"{count}{of} {what} per sample, {whose}",
         )
