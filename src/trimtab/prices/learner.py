@@ -469,18 +469,17 @@ class Learner:
             work = _per_sample(twin, self._counts_iterations)[rows]
             if name != "program" and float(work.mean()) > _LEVEL_WORK * max(self._total(), 1.0):
                 continue
-            quality = self.quality
-            judged = (
-                measured_distance(distance, twin.final, full.final)
-                if quality is None
-                else quality.costs_or_missing(twin.final)
-            )
-            costs[name] = judged.detach().cpu().double()[rows].nan_to_num(math.inf)
+            costs[name] = self._judged(twin, full, distance)[rows].nan_to_num(math.inf)
             tried[name] = [float(costs[name].mean()), float(work.mean())]
-        judged = torch.zeros(n) if self.quality is None else self._costs(full)
         work = _per_sample(full, self._counts_iterations)[rows]
-        tried["full projection"] = [float(judged[rows].mean()), float(work.mean())]
+        tried["full projection"] = [float(self._judged(full, full, distance)[rows].mean()), float(work.mean())]
         return costs, tried
+
+    def _judged(self, twin: Rollout, full: Rollout, distance: Distance) -> Tensor:
+        """Return the distance of final samples to those of full projection, (n,), or their quality if there is one."""
+        if self.quality is not None:
+            return self.quality.costs_or_missing(twin.final)
+        return measured_distance(distance, twin.final, full.final).detach().cpu().double()
 
     def _twin_schedule(self, arm: Arm, rest: Tensor) -> Learned:
         """Return the schedule of twins: their rows follow an arm, and the others are projected at the end."""
