@@ -316,7 +316,10 @@ def test_whole_projections_by_the_program_are_at_least_as_good_as_even_spacing()
     learner = learned(0.25, ways=("whole",))
     runs(learner, 3)
     problem = tt.domain("so3-impulse", n_steps=40).problem(range(5000, 5064))
-    priced, even = problem.rollout(learner.schedule(64)), problem.rollout(tt.Periodic(10), measure_defects=True, unit="iteration")
+    priced, even = (
+        problem.rollout(learner.schedule(64)),
+        problem.rollout(tt.Periodic(10), measure_defects=True, unit="iteration"),
+    )
     assert int(priced.all_iterations.sum()) <= 1.1 * int(even.all_iterations.sum())
     assert float(priced.residuals.sum()) <= float(even.residuals.sum())
 
@@ -420,7 +423,10 @@ def test_the_program_is_the_best_of_all_policies_at_every_price(seed, closing):
     program = solve_ways(model, (1, 2), closing)
     one_step = list(itertools.product(range(3), repeat=k))
     found = np.array(
-        [[outcome(model, policy, closing, first) for first in range(k)] for policy in itertools.product(one_step, repeat=2)]
+        [
+            [outcome(model, policy, closing, first) for first in range(k)]
+            for policy in itertools.product(one_step, repeat=2)
+        ]
     )  # (policies, k, 2)
     for price, mu in enumerate(program.mu.tolist()):
         best = (found[..., 0] + mu * found[..., 1]).min(axis=0)
