@@ -57,6 +57,7 @@ _RIVALS = 8  # with a quality, one sample in so many follows a rival
 _EXPLORED = 2  # runs
 _FEWEST = 4  # samples to learn from
 _WINDOW = 512  # samples in memory
+_BATCH = 8  # samples that make a batch; smaller runs are gathered
 _GUARD = 4  # batches before the guard believes a mean
 _MEASURES = ("path", "landing", "quality")
 _TELLING = 8  # samples whose median says what scale defects have
@@ -235,6 +236,7 @@ class Learner:
         self.drift: dict[str, list[list[float]]] = {}  # of pilots: ways, length of the sum, sum of lengths
         self.comparisons = {name: Comparison() for name in _MEASURES}
         self.rivals: dict[str, Comparison] = {}  # quality of each rival against what is in use
+        self._gathered: dict[str, dict[str, list[Tensor]]] = {}  # runs of a few samples, not compared yet
         self.main = "program"
         self.log: list[tuple[float, int, int]] = []  # seconds, rows, iterations of calls
         self.stream = ControlStream(self.seed)
@@ -289,7 +291,8 @@ class Learner:
             self.ways = ways_of(constraint) if self.asked_ways is None else self.asked_ways
         if self.ways[-1] != WHOLE:
             raise ValueError(f"the last way must be {WHOLE!r}: got ways={self.ways!r}")
-        self._counts_iterations = constraint.improves and not self._by_table and self.asked_unit != "projection"
+        by_work = not self._by_table and self.asked_unit != "projection"
+        self._counts_iterations = constraint.counts_iterations and by_work
         count = corrections(self.budget, n_steps)
         if closing == "paid" and int(count) < 1:
             raise ValueError(
@@ -470,7 +473,12 @@ class Learner:
             work = _per_sample(twin, self._counts_iterations)[rows]
             if name != "program" and float(work.mean()) > _LEVEL_WORK * max(self._total(), 1.0):
                 continue
-            judged = measured_distance(distance, twin.final, full.final) if self.quality is None else self._costs(twin)
+            quality = self.quality
+            judged = (
+                measured_distance(distance, twin.final, full.final)
+                if quality is None
+                else quality.costs_or_missing(twin.final)
+            )
             costs[name] = judged.detach().cpu().double()[rows].nan_to_num(math.inf)
             tried[name] = [float(costs[name].mean()), float(work.mean())]
         judged = torch.zeros(n) if self.quality is None else self._costs(full)
@@ -568,29 +576,31 @@ class Learner:
             self.drift[run_id] = [part.tolist() for part in run.trials[5:8]]
         costs = {"path": run.residuals.sum(dim=0), "landing": run.landing}
         if self.quality is not None:
-            costs["quality"] = self._costs(run)
+            costs["quality"] = self.quality.costs_or_missing(run.final)
             spent = spent._replace(missing=int((~costs["quality"].isfinite()).sum()))
         self.spent[run_id] = spent
-        proven = "program" in schedule.arms or self.main in schedule.arms
-        for name, values in costs.items():
-            values = values.detach().cpu().double()
-            treated = values[rest] if proven else values[:0]
-            self.comparisons[name].add(treated, values[groups["control"]], run_id)
-            if name == "quality":
-                self._judge(values, schedule, rest, run_id)
+        treated = rest if {"program", self.main} & set(schedule.arms) else torch.zeros_like(rest)
+        halves = {
+            name: [values.detach().cpu().double()[rows] for rows in (treated, groups["control"])]
+            for name, values in costs.items()
+        }
+        self._gather(run_id, halves)
+        if self.quality is not None:
+            self._judge(costs["quality"].cpu().double(), schedule, rest, run_id)
         self._remember(run, run_id, schedule)
 
-    def _costs(self, run: Rollout) -> Tensor:
-        """Return the quality of final samples, (n,); NaN for all, with a warning, if it cannot be measured."""
-        assert self.quality is not None
-        try:
-            return self.quality.costs(run.final)
-        except Exception as error:  # a user's function; the samples are worth more than their score
-            warnings.warn(
-                f"the quality raised {type(error).__name__}: {error}; the samples of this run count as missing",
-                stacklevel=4,
-            )
-            return torch.full((run.projected.shape[1],), math.nan, dtype=torch.float64)
+    def _gather(self, run_id: str, halves: dict[str, list[Tensor]]) -> None:
+        """Count the costs of samples and control; runs of a few samples are gathered until they make a batch."""
+        self._gathered[run_id] = halves
+        ids = list(self._gathered)
+        both = {
+            name: [torch.cat([self._gathered[one][name][half] for one in ids]) for half in (0, 1)] for name in halves
+        }
+        if sum(map(len, both["path"])) < _BATCH:
+            return
+        for name, (treated, control) in both.items():
+            self.comparisons[name].add(treated, control, "+".join(ids))
+        self._gathered.clear()
 
     def _judge(self, values: Tensor, schedule: Learned, rest: Tensor, run_id: str) -> None:
         """Compare the rival of a run with what was in use, and use what is proven better."""
@@ -641,6 +651,14 @@ class Learner:
     def _tables() -> Any:
         """Return the module that makes price tables, which most learners never need."""
         return import_module("trimtab.prices.table")
+
+    def freeze(self, n: int) -> Learned:
+        """Return what was learned as a schedule for n samples, without control samples; it learns no more."""
+        if not self._ready():
+            raise ValueError(f"nothing was learned yet: got {self.runs} runs, and the first two are for exploring")
+        rows = torch.arange(n)
+        arm = self._tables().table_arm(self.table, rows) if self._by_table else self._arm_of(self._in_use(), rows)
+        return self._frozen({"program": arm}, n, None)
 
     @property
     def price(self) -> Any:
