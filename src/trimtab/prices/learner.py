@@ -481,7 +481,7 @@ class Learner:
             )
             costs[name] = judged.detach().cpu().double()[rows].nan_to_num(math.inf)
             tried[name] = [float(costs[name].mean()), float(work.mean())]
-        judged = torch.zeros(n) if self.quality is None else self._costs(full)
+        judged = torch.zeros(n) if self.quality is None else self.quality.costs_or_missing(full.final)
         work = _per_sample(full, self._counts_iterations)[rows]
         tried["full projection"] = [float(judged[rows].mean()), float(work.mean())]
         return costs, tried
