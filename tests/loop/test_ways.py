@@ -175,7 +175,7 @@ def test_other_answers_raise_at_the_first_step(answer):
 
 
 def test_ways_that_do_not_exist_are_named():
-    with pytest.raises(ValueError, match="has no way called 'frozen'.*'at once'"):
+    with pytest.raises(ValueError, match=r"has no way called 'frozen'.*'at once'"):
         run_of(Reporting(), By("frozen"))
     with pytest.raises(ValueError, match="no way called '1 iteration'"):
         run_of(Sphere(), By("1 iteration"))
