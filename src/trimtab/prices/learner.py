@@ -330,8 +330,8 @@ class Learner:
         if not several and not ready:
             kept = n - n_pilots
         pilots, order = order[n - n_pilots :], order[: n - n_pilots]
-        if ready and use == "even":  # the guard: a few rows go on, so that it can be seen when they are good again
-            kept, use = len(order) - len(order) // _CONTROL, "program"
+        if ready and use == "even" and self.main == "program":  # the guard turns the two around
+            order, kept, use = order.flip(0), len(order) - kept, "program"
         control, rest = order[:kept], order[kept:]
         arms: dict[str, Arm] = {}
         if n_pilots:
@@ -364,9 +364,13 @@ class Learner:
         return self.model is not None and (self.runs >= _EXPLORED or len(self.ways) == 1)
 
     def _one_in(self) -> int:
-        """Return which share of the next samples stays on even spacing."""
+        """Return which share of the next samples stays on even spacing, or on prices if the guard has acted.
+
+        A few prices go on then, so that it can be seen when they are good again.
+        """
         measure = self.comparisons["path" if self.quality is None else "quality"]
-        return _PROVEN if measure.verdict == "better" and not measure.changed else _CONTROL
+        proven = "worse" if self._in_use() == "even" and self.main == "program" else "better"
+        return _PROVEN if measure.verdict == proven and not measure.changed else _CONTROL
 
     def _chance(self) -> float:
         """Return how often exploring samples are corrected, so that this takes about the budget."""
