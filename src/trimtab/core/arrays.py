@@ -98,9 +98,9 @@ class Form:
             wide: Whether half-precision arrays must be in float32, as constraints see them.
         """
         found: Leaves = (state,)
-        if type(state) is Tensor and self.single and n is None and not wide and not state.is_meta:
-            if state.shape == self.shapes[0] and state.dtype is self.dtypes[0]:  # its own leaf, as in most loops
-                return found
+        like = type(state) is Tensor and self.single and n is None and not wide and not state.is_meta
+        if like and state.shape == self.shapes[0] and state.dtype is self.dtypes[0]:
+            return found  # its own leaf, as in most loops
         if self.single and not isinstance(state, Tensor):
             raise TypeError(f"states must be torch tensors as at the first step: got {type(state).__name__}")
         if not self.single:
