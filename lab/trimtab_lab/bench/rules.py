@@ -90,7 +90,7 @@ def _first(system: System, budget: float) -> Any:
 
 
 def _best(system: System, budget: float) -> Any:
-    """Return the best of five windows on the seeds to learn from: by the median quality (or distance), then the mean."""
+    """Return the best of five windows on the seeds to learn from: by median quality (or distance), then mean."""
     problem = system.calibrating
     found = windows(_count(system, budget), problem.n_steps)
     tried = [found[round(share * (len(found) - 1))] for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
