@@ -243,8 +243,8 @@ def page(results: dict[str, dict[str, Any]], repeated: dict[str, list[float]]) -
         A run cannot show this without a twin under full projection; a quality can. The same holds for `noise`:
         path error is made of the defect, so the guard cannot see that the defect says nothing.""",
         """Path error (mean), then the distance of the median sample, as shares of what one at the end leaves; and the
-        shares of samples that learned prices bring nearer and farther than even spacing does (some samplers have two modes, of
-        which neither a mean nor a median tells):""",
+        shares of samples that learned prices bring nearer and farther than even spacing does (some samplers have two
+        modes, of which neither a mean nor a median tells):""",
         table(["sampler", "path: even", "dp", "learned", "median: even", "dp", "learned", "nearer / farther"], second),
         """Learned and shared in batches of other sizes, and with the number of rows fixed before each run (batches of
         16); endpoint share of samples 65 to 128:""",
