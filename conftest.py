@@ -29,7 +29,7 @@ SLOW_FILES = {
     ),
     *("test_laws_of_constraints", "test_live_processes", "test_solvers", "test_time_limit", "test_obstacles_avoid"),
     *("test_obstacles_compiled", "test_obstacles_ipopt", "test_calibration", "test_dynamic", "test_early_runs"),
-    *("test_objective", "test_online", "test_planned", "test_prices"),
+    *("test_objective", "test_learner", "test_planned", "test_prices"),
     *("test_resample", "test_transitions"),
 }
 

@@ -6,9 +6,10 @@ Run it from the repository's root: `python docs/make_choose.py`
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from statistics import median
 
-from _page import renew
+from _page import kept, renew
 
 import trimtab as tt
 from trimtab.advice.recommend import advise
@@ -23,7 +24,7 @@ SOURCES += [Source.built_in(name, {"n_steps": 50}) for name in ("so3-flow", "se3
 SOURCES += [Source.built_in("linkage", {"n_steps": 24}), Source.built_in("reaction-flow", {"n_steps": 50})]
 SOURCES += [Source.of_user("examples.my_sampler:make", {})]
 TOLERANCES = (0.1, 0.3)
-FRESH = range(5_000_000, 5_000_256)
+FRESH = range(5_000_000, 5_000_128)
 HEAD = (
     "| sampler | T | tolerance | advice | cost | its loss | even spacing at equal work | once at the end | batches | "
     "paid back after |"
@@ -51,20 +52,26 @@ def row(source: Source, advice: Advice, ours: Summary, even: Summary) -> str:
     return "| " + " | ".join([*cells, "1", str(m.batches), back]) + " |"
 
 
+def case(source: Source, tolerance: float) -> tuple[str, int, float | None]:
+    """Return a line of the table, the batches that `advise` ran, and what it gains on even spacing at equal work."""
+    domain = domain_from(source)
+    problem = domain.problem(range(FIRST_SEED, FIRST_SEED + 64))
+    advice = advise(problem, cost="projections", distance=domain.distance, tolerance=tolerance)
+    ours, even = payoff(source, advice)
+    full = advice.trial is advice.measured.stepwise
+    return row(source, advice, ours, even), advice.measured.batches, None if full else even.mean - ours.mean
+
+
 def main() -> None:
     """Advise on each sampler, and measure what it recommends."""
     rows, batches, gained = [], [], []
     for source in SOURCES:
-        domain = domain_from(source)
-        problem = domain.problem(range(FIRST_SEED, FIRST_SEED + 64))
         for tolerance in TOLERANCES:
-            advice = advise(problem, cost="projections", distance=domain.distance, tolerance=tolerance)
-            ours, even = payoff(source, advice)
-            rows.append(row(source, advice, ours, even))
-            batches.append(advice.measured.batches)
-            if advice.trial is not advice.measured.stepwise:
-                gained.append(even.mean - ours.mean)
-            print(rows[-1], flush=True)
+            line, ran, gain = kept("choose", f"{source.name} {tolerance}", partial(case, source, tolerance))
+            rows.append(line)
+            batches.append(ran)
+            gained += [] if gain is None else [gain]
+            print(line, flush=True)
     renew("results/budgets.md", "table", "\n".join([HEAD, "|---" * 10 + "|", *rows]))
     nearer, same, farther = (sum(test(one) for one in gained) for test in ((0.0).__lt__, (0.0).__eq__, (0.0).__gt__))
     words = (

@@ -17,20 +17,23 @@ import subprocess
 import sys
 from pathlib import Path
 
-from _page import HERE, renew
+from _page import HERE, KEPT, renew
 
+from trimtab._version import __version__
 from trimtab.core.files import write_atomically
 
 STORE = HERE / "results" / "evidence.json"
 PARTS = {  # the script, and what it keeps
     "reproduction": ("make_reproduction.py", Path("runs") / "main"),
+    "future": ("make_future.py", None),
+    "maps": ("make_maps.py", None),
     "domains": ("make_domains.py", Path("runs") / "domains"),
     "fidelity": ("make_fidelity.py", None),
     "online": ("make_online.py", HERE / "results" / "online.json"),
-    "budgets": ("make_choose.py", None),
+    "budgets": ("make_choose.py", KEPT / f"choose-{__version__}.json"),
     "quality": ("make_quality.py", HERE / "results" / "quality.json"),
-    "molecules": ("make_molecules.py", None),
-    "training": ("make_training.py", None),
+    "molecules": ("make_molecules.py", KEPT / f"molecules-{__version__}.json"),
+    "training": ("make_training.py", KEPT / f"training-{__version__}.json"),
     "pdm": ("make_pdm_readings.py", Path("runs") / "pdm-docs"),
     "grid": ("make_grid.py", Path("runs") / "grid-docs"),
 }

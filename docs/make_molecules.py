@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import argparse
 import warnings
+from functools import partial
 from time import process_time
 from typing import Any
 
 import torch
-from _page import HERE, renew
+from _page import HERE, kept, renew
 
 import trimtab as tt
-from trimtab.constraints.ways import way_of
 from trimtab.core.budget import PerBatch
 from trimtab.core.statistics import count_signs, paired, summarize
-from trimtab.schedules import Inexact
+from trimtab.schedules import By
 from trimtab_lab.domains.molecules.domain import MOLECULES
 from trimtab_lab.report.style import figure_style
 
@@ -30,7 +30,6 @@ CALIBRATION, PRODUCTION, EVALUATION = 1_300_000, 1_400_000, 910_000
 SAMPLES = 64
 FITTED = 16  # calibration seeds, and samples of a production batch
 BUDGETS = (0.25, 0.1)
-Made = tuple[Any, dict[str, Any], str]  # schedule, options of the rollout, what is advised instead of the constraint
 
 
 def iterations(run: tt.Rollout) -> float:
@@ -46,7 +45,7 @@ def learned(domain: Any, budget: float, batches: int, **options: Any) -> tt.pric
     return learner
 
 
-def told_the_energy(domain: Any) -> dict[str, Made]:
+def told_the_energy(domain: Any) -> dict[str, Any]:
     """What trimtab does if it is told the energy: a learner after 40 production batches, and advice on 256 seeds.
 
     The learner gets the logarithm, because it compares means, which one strained sample can decide.
@@ -62,27 +61,26 @@ def told_the_energy(domain: Any) -> dict[str, Made]:
     )
     print(learner.report(), advice, sep="\n", flush=True)
     return {
-        f"learned from {40 * FITTED} samples, told the energy: {learner.report().in_use}": (learner, {}, ""),
-        f"advised, told the energy: {advice.trial.name}": (advice.schedule, {}, ""),
+        f"learned from {40 * FITTED} samples, told the energy": learner,
+        f"advised, told the energy: {advice.trial.name}": advice.schedule,
     }
 
 
-def rows_of(domain: Any) -> dict[float, dict[str, Made]]:
+def rows_of(domain: Any) -> dict[float, dict[str, Any]]:
     """Every way to spend each budget, by name."""
     fitting = domain.problem(range(CALIBRATION, CALIBRATION + FITTED))
     paper = tt.calibrate(fitting, max(BUDGETS), "paper")
     dp = tt.calibrate(fitting, max(BUDGETS), "dp", objective="path")
     works = {budget: round(iterations(fitting.rollout(tt.Periodic(budget)))) for budget in BUDGETS}
-    single = {"unit": "iteration"}
     return {
         budget: {
-            "even spacing": (tt.Periodic(budget), {}, ""),
-            "paper's rule": (paper.at(budget), {}, ""),
-            "dp, per sample": (dp.at(budget), {}, ""),
-            "dp, shared": (dp.at(PerBatch(budget)), {}, ""),
-            "learned from 16 samples": (learned(domain, budget, 1), {}, ""),
-            "learned from 32 samples": (learned(domain, budget, 2), {}, ""),
-            "single iterations, evenly": (tt.Periodic(min(fitting.n_steps, work)), single, ""),
+            "even spacing": tt.Periodic(budget),
+            "paper's rule": paper.at(budget),
+            "dp, per sample": dp.at(budget),
+            "dp, shared": dp.at(PerBatch(budget)),
+            "learned from 16 samples": learned(domain, budget, 1),
+            "learned from 32 samples": learned(domain, budget, 2),
+            "single iterations, evenly": By("1 iteration", tt.Periodic(min(fitting.n_steps, work))),
         }
         for budget, work in works.items()
     }
@@ -93,19 +91,20 @@ def measure(molecule: str) -> dict[str, Any]:
     begin = process_time()
     domain = tt.domain("molecules", molecule=molecule)
     problem = domain.problem(range(EVALUATION, EVALUATION + SAMPLES))
-    ends: dict[str, Made] = {
-        "terminal": (tt.Terminal(), {}, ""),
-        "stepwise": (tt.Stepwise(), {}, ""),
-        "frozen Jacobian, 1 iteration at every step": (Inexact(1), {}, "frozen Jacobian, 1 iteration"),
+    ends: dict[str, Any] = {
+        "terminal": tt.Terminal(),
+        "stepwise": tt.Stepwise(),
+        "1 iteration at every step": By("1 iteration"),
+        "2 iterations at every step": By("2 iterations"),
+        "frozen Jacobian, 1 iteration at every step": By("frozen Jacobian, 1 iteration"),
         **told_the_energy(domain),
     }
     found: dict[str, Any] = {"samples": len(problem), "rows": {}}
     energy: dict[str, torch.Tensor] = {}
     for budget, rows in ({0.0: ends} | rows_of(domain)).items():
-        for name, (schedule, options, how) in rows.items():
+        for name, schedule in rows.items():
             key = f"{budget:g} {name}"
-            constraint = way_of(problem.constraint, how or "whole")
-            run = tt.rollout(problem.sampler, constraint, schedule, problem.seeds, measure_defects=True, **options)
+            run = problem.rollout(schedule, measure_defects=True)
             quality = domain.quality(run.final, problem.constraint)
             energy[key] = quality["energy"]
             rival = energy.get(f"{budget:g} even spacing", energy["0 terminal"])
@@ -161,7 +160,7 @@ def draw(results: dict[str, Any]) -> None:
         "dp, shared": ("#0072B2", "s"),
         "learned from 16 samples": ("#009E73", "*"),
         "single iterations, evenly": ("#56B4E9", "x"),
-        "priced iterations, shared": ("#D55E00", "X"),
+        "1 iteration at every step": ("#D55E00", "X"),
     }
     with figure_style() as plt:
         figure, panels = plt.subplots(1, len(results), figsize=(12, 3.6), layout="constrained")
@@ -187,7 +186,7 @@ def main() -> None:
     argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", tt.core.record.InfeasibleWarning)
-    results = {molecule: measure(molecule) for molecule in MOLECULES}
+    results = {molecule: kept("molecules", molecule, partial(measure, molecule)) for molecule in MOLECULES}
     for molecule, found in results.items():
         renew("results/molecules.md", molecule, table(found))
     draw(results)

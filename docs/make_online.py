@@ -1,8 +1,8 @@
 """Measure what prices learned while sampling save, against even spacing and against calibrated prices.
 
 Run it from the repository's root: `python docs/make_online.py`. It writes docs/results/online.md, its numbers and the
-first figure of the README. Finished samplers are kept in docs/results/online.json; remove it to measure again, which
-takes about half an hour.
+first figure of the README. Finished samplers are kept in docs/results/online.json, and measured again by another
+version.
 
 Every sampler draws its samples in production batches of 16, at a quarter of the projections. The same seeds are also
 run with full projection, one projection at the end, even spacing and calibrated prices.
@@ -36,9 +36,9 @@ HOSTILE = ("noise", "drift")  # defects that say nothing; bursts that start when
 SAMPLERS = (*CELLS, *(f"{name}-flow" for name in CELLS), "linkage", *HEAVY, *HOSTILE)
 OTHER_BATCHES = ("so3-flow", "so3-impulse", "terrain-ridge-flow", "se3-lever-flow")
 REPEATED = ("drift", "noise", "se3", "so3-impulse-flow")
-SHARE, BATCH, BLOCK, REPETITIONS = 0.25, 16, 64, 20
+SHARE, BATCH, BLOCK, REPETITIONS = 0.25, 16, 64, 8
 FIRST_SEED, CALIBRATION_SEED, REPETITION_SEED = 1_700_000, 1_800_000, 1_900_000
-LABELS = ("even", "dp, per sample", "dp, shared", "race", "learned, per sample", "learned, shared")
+LABELS = ("even", "dp, per sample", "dp, shared", "learned, per sample", "learned, shared")
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,10 +116,6 @@ def measure(name: str) -> dict[str, Any]:
         "learned, per sample": drawn.run(tt.prices.Learner(PerSample(budget)), BATCH),
         "learned, shared": drawn.run(tt.prices.Learner(PerBatch(budget)), BATCH),
     }
-    if not heavy:
-        race = tt.calibrate(problem(name, seeds), budget)
-        found["race rollouts"] = race.notes["batches"] * n_calibration
-        runs["race"] = drawn.run(race.at(budget))
 
     def against(label: str, rows: Tensor) -> list[float]:
         """Return how far learned prices are behind, paired, in units of terminal's distance, and a standard error."""
@@ -132,6 +128,8 @@ def measure(name: str) -> dict[str, Any]:
             "path": rounded((path - floor).view(-1, BATCH).mean(dim=1) / (high - floor).mean()),
             "median": float(distance[BATCH:].median() / far.mean()),
         }
+    pairs = [runs[label][0][BATCH:] for label in ("learned, shared", "even")]
+    found["nearer"] = [float((pairs[0] < pairs[1]).double().mean()), float((pairs[0] > pairs[1]).double().mean())]
     later, priced = torch.arange(drawn.samples) >= BATCH, ~runs["learned, shared"][2]
     found["behind"] = {label: against(label, later) for label in ("even", "dp, per sample")}
     found["priced behind"] = {label: against(label, later & priced) for label in ("even", "dp, per sample")}
@@ -215,6 +213,7 @@ def page(results: dict[str, dict[str, Any]], repeated: dict[str, list[float]]) -
         first.append([f"`{name}`", *(number(later(found, label)) for label in LABELS), behind])
         path = ["" if name == "noise" else number(later(found, label, "path")) for label in shown]
         second.append([f"`{name}`", *path, *(number(found[label]["median"]) for label in shown)])
+        second[-1].append("{:.0%} / {:.0%}".format(*found["nearer"]))
     sizes = [*(f"batches of {size}" for size in (1, 4, 16, 64)), "fixed rows"]
     third = [[f"`{name}`", *(number(results[name][size]) for size in sizes)] for name in OTHER_BATCHES]
     fourth = [
@@ -233,7 +232,7 @@ def page(results: dict[str, dict[str, Any]], repeated: dict[str, list[float]]) -
         f"""At a quarter of the projections: the mean distance of final samples to those of full projection, as a share
         of what one projection at the end leaves, over all samples but the first 16. There are 256 samples in batches of
         16 ({", ".join(f"`{name}`" for name in results if name in HEAVY)}: 64). Calibrated prices used 64 more seeds (16
-        for those, which have no race). Learned columns include the control samples. The last column is learned and
+        for those). Learned columns include the control samples. The last column is learned and
         shared minus even spacing, paired by sample. In `noise` the defect says nothing. In `drift` bursts start after
         half of the samples, and calibrated prices have not seen them.""",
         table(["sampler", *LABELS, "learned minus even"], first),
@@ -243,8 +242,10 @@ def page(results: dict[str, dict[str, Any]], repeated: dict[str, list[float]]) -
         nearer to full projection (next table). The mean is decided by the few samples that end far away.
         A run cannot show this without a twin under full projection; a quality can. The same holds for `noise`:
         path error is made of the defect, so the guard cannot see that the defect says nothing.""",
-        "Path error (mean), then the distance of the median sample, as shares of what one at the end leaves:",
-        table(["sampler", "path: even", "dp", "learned", "median: even", "dp", "learned"], second),
+        """Path error (mean), then the distance of the median sample, as shares of what one at the end leaves; and the
+        shares of samples that learned prices bring nearer and farther than even spacing does (some samplers have two modes, of
+        which neither a mean nor a median tells):""",
+        table(["sampler", "path: even", "dp", "learned", "median: even", "dp", "learned", "nearer / farther"], second),
         """Learned and shared in batches of other sizes, and with the number of rows fixed before each run (batches of
         16); endpoint share of samples 65 to 128:""",
         table(["sampler", "1", "4", "16", "64", "fixed rows"], third),
@@ -282,13 +283,10 @@ def figure(results: dict[str, dict[str, Any]], path: Path) -> None:
         axes.text(4096, 1.02, "even spacing", color=orange, va="bottom", ha="right")
         axes.plot([16, 32, 64, 128, 256], learned, color=blue, marker="s")
         axes.text(18, 0.35, "trimtab, learned\nwhile sampling", color=blue, va="center")
-        for label, text, y, side in (("race", "race", 0.03, "bottom"), ("dp, per sample", "dp", -0.03, "top")):
-            cost = median(found[f"{text} rollouts"] for found in long)
-            level = of_even(label, 8, 16)
-            axes.plot([cost, 4096], [level, level], color=grey, dashes=(3, 2))
-            axes.plot(cost, level, "|", color=grey, markersize=9)
-            told = f"calibrated ({text}):\nstarts after {cost:,.0f}"
-            axes.text(4096, level + y, told, color=grey, va=side, ha="right")
+        cost, level = median(found["dp rollouts"] for found in long), of_even("dp, per sample", 8, 16)
+        axes.plot([cost, 4096], [level, level], color=grey, dashes=(3, 2))
+        axes.plot(cost, level, "|", color=grey, markersize=9)
+        axes.text(4096, level - 0.03, f"calibrated:\nstarts after {cost:,.0f}", color=grey, va="top", ha="right")
         axes.set_xscale("log", base=2)
         axes.set(xlabel="samples drawn", ylim=(0, None), xlim=(13, 4096))
         axes.set_xticks([16, 64, 256, 1024, 4096], ["16", "64", "256", "1,024", "4,096"])
@@ -315,9 +313,9 @@ def main() -> None:
     argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()
     torch.set_num_threads(1)
     kept = HERE / "results" / "online.json"
-    known: dict[str, dict[str, Any]] = (
-        json.loads(kept.read_text()) if kept.exists() else {"measured": {}, "repeated": {}}
-    )
+    known: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
+    if known.get("version") != tt.__version__:
+        known = {"version": tt.__version__, "measured": {}, "repeated": {}}
     jobs: list[tuple[str, tuple[str, ...], Callable[[str], Any]]] = [
         ("measured", SAMPLERS, measure),
         ("repeated", REPEATED, repeat),

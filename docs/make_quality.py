@@ -50,7 +50,7 @@ QUALITIES = {"grid": "cost_gap", "pdm": "length", PUBLIC: "length"}  # lower is 
 FLOWS = tuple(f"{name}-flow" for name in SYNTHETIC)
 CELLS = (*SYNTHETIC, *FLOWS, *TRAINED)
 BUDGETS, BUDGETS_TRAINED = (0.05, 0.1, 0.25, 0.5, 0.75, 0.95), (0.1, 0.25, 0.5)
-N, N_CALIBRATION, N_MORE, PLACES = 64, 64, 256, 10  # samples; of distributions; windows tried for each budget
+N, N_CALIBRATION, N_MORE, PLACES = 64, 32, 128, 6  # samples; of distributions; windows tried for each budget
 N_TRAINED, N_CALIBRATION_TRAINED, N_MORE_TRAINED, PLACES_TRAINED = 24, 16, 48, 4
 STORE = HERE / "results" / "quality.json"
 Summed = dict[str, float]
@@ -230,7 +230,8 @@ def main() -> None:
     if PUBLIC in wanted and not known:
         parser.error(f"{PUBLIC} needs --checkpoint and --circles")
     torch.set_num_threads(1)
-    done: dict[str, Any] = json.loads(STORE.read_text(encoding="utf-8"))["cells"] if STORE.exists() else {}
+    stored: dict[str, Any] = json.loads(STORE.read_text(encoding="utf-8")) if STORE.exists() else {}
+    done: dict[str, Any] = stored["cells"] if stored.get("version") == tt.__version__ else {}
     for number, name in enumerate(wanted, 1):
         if name in done and not options.again:
             continue

@@ -18,10 +18,12 @@ from trimtab.cli.main import main as trimtab
 TABLES = {
     "agreement": ("agreement",),
     "paper": ("table1", "table2", "table3"),
+    "tails": ("tails",),
     "others": ("table1-adaptive-dp", "table3-adaptive-dp", "table1-trimtab", "table3-trimtab"),
 }
 FIGURES = {
-    "regime": "Distance to the stepwise path over time: concentrated and even defects",
+    "title": "A path over ridges and its height off the ground, by terminal, stepwise and both rules",
+    "regime": "Distance to the stepwise path over time, for both rules: concentrated and even defects",
     "nepe-ramp": "NEPE against budget: flows at a growing speed",
     "nepe-replica": "NEPE against budget: replicas, fitted to the paper's tables",
     "nepe-pdm": "NEPE against budget: projected diffusion with the shipped model",

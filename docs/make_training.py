@@ -1,4 +1,4 @@
-"""Print what training with the constraint as input is worth: `python docs/make_training.py` (13 processor minutes).
+"""Print what training with the constraint as input is worth: `python docs/make_training.py` (some eight minutes).
 
 It runs `examples/train_informed.py`, and the same on the shipped reaction flow, whose samples are given a profile and
 an inflow that its network never saw. Each training goes on from the shipped weights.
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-from _page import HERE, renew
+from _page import HERE, kept, renew
 from torch import Tensor, nn
 
 import trimtab as tt
@@ -42,7 +43,7 @@ from trimtab_lab.training import defect_gradient, fit, scheduled_prediction
 sys.path.insert(0, str(HERE.parent / "examples"))
 import train_informed as chain
 
-STEPS, BUDGET, BATCH, MORE = 50, 5, 32, 300
+STEPS, BUDGET, BATCH, MORE = 50, 5, 32, 150
 DATA_SEEDS, FRESH = range(10**9, 10**9 + 8192), range(2000, 2064)
 MODELS = ("plain", "informed", "told the conditions")
 SCHEDULES = {"at the end": tt.Terminal(), "a tenth": tt.Periodic(BUDGET)}
@@ -155,18 +156,25 @@ def table(found: dict[tuple[str, str], Tensor], models: tuple[str, ...]) -> str:
     return "\n".join(lines)
 
 
+def measured(model: str, data: Tensor, given: Conditions, seed: int) -> dict[str, list[float]]:
+    """Train once, and return the solution errors by schedule."""
+    network = trained(model, data, given, seed)
+    return {name: errors(model, network, schedule).tolist() for name, schedule in SCHEDULES.items()}
+
+
 def main() -> None:
     """Measure both samplers and renew the page."""
     argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()
-    renew("results/training.md", "chain", table(chain.measured(), tuple(chain.INPUTS)))
+    chains = kept("training", "chain", lambda: table(chain.measured(), tuple(chain.INPUTS)))
+    renew("results/training.md", "chain", chains)
     given, diffusivity = draw_conditions(Noise(as_seeds(DATA_SEEDS)))
     data = (solve(given, diffusivity).float() - MEAN) / SPREAD
     runs: dict[tuple[str, str], list[Tensor]] = {}
     for seed in (11, 12, 13):
         for model in MODELS:
-            network = trained(model, data, given, seed)
-            for name, schedule in SCHEDULES.items():
-                runs.setdefault((model, name), []).append(errors(model, network, schedule))
+            found = kept("training", f"{model} {seed}", partial(measured, model, data, given, seed))
+            for name in SCHEDULES:
+                runs.setdefault((model, name), []).append(torch.tensor(found[name]))
     mean = {key: torch.stack(values).mean(dim=0) for key, values in runs.items()}
     renew("results/training.md", "reaction", table(mean, MODELS))
     pairs = zip(runs["plain", "a tenth"], runs["informed", "a tenth"], strict=True)

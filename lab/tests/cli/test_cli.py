@@ -230,7 +230,6 @@ def test_domains_are_listed(capsys):
         (["reproduce", "--only", "pdm", "--circles", "none.json"], "cannot be read as a map"),
         (["train-pdm", "validate"], "no model file"),
         (["reproduce", "--calibration-seeds", "3"], "give --calibration-seeds of at least 4"),
-        (["reproduce", "--unit", "iteration", "--only", "terrain"], "offers improve"),
         (["compare", "--domain", "so3", "--schedules", "hindsight"], "hindsight does not count the closing projection"),
         (["compare", "--domain", "so3", "--seeds", "0"], "--seeds: expected a whole number from 1"),
         (

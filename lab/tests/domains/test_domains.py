@@ -327,3 +327,18 @@ def test_a_domain_that_is_named_a_flow_has_no_other_dynamics(name):
 def test_a_setting_must_be_a_finite_number(name, setting, value):
     with pytest.raises((TypeError, ValueError), match=f"{setting} must be"):
         tt.domain(name, **{setting: value})
+
+
+@pytest.mark.parametrize("name", ["se3-ramp", "se3-lever-ramp", "se3-replica"])
+def test_the_projection_of_a_pose_leaves_its_translation_unless_it_is_held_to_a_sphere(name):
+    problem = domain(name).problem(SEEDS)
+    x = problem.rollout(tt.Terminal(), keep_states=True).states[-2]
+    assert torch.equal(projected(problem.constraint, x)[..., 3], x[..., 3])
+    held = domain(f"{base_of(name)}-sphere").problem(SEEDS)
+    p = projected(held.constraint, held.rollout(tt.Terminal(), keep_states=True).states[-2])[..., 3]
+    torch.testing.assert_close(p.norm(dim=1), torch.ones(len(SEEDS), dtype=p.dtype))
+
+
+def projected(constraint, x):
+    answer = constraint.project(x)
+    return getattr(answer, "x", answer)

@@ -22,7 +22,7 @@ def test_the_paper_preset_is_the_papers_protocol():
 def test_the_main_preset_has_every_dynamics_and_the_paper_s_own_example():
     study = preset("main")
     kinds = {dynamics_of(name) for name in study.domains}
-    assert kinds == {"ramp", "replica", "langevin", "flow", None}
+    assert kinds == {"ramp", "replica", "langevin", "flow", "sphere", None}
     assert study.seeds >= 256
     assert study.calibration_seeds == 64
     for name in study.domains:

@@ -17,7 +17,7 @@ from trimtab_lab.studies.summary import summarise
 from trimtab_lab.studies.tasks import study_tasks
 from trimtab_lab.studies.usercode import Source, record_of
 
-PAYING = [key for key, entry in STUDY_SCHEDULES.items() if "paid" in entry.closings and "projection" in entry.units]
+PAYING = [key for key, entry in STUDY_SCHEDULES.items() if "paid" in entry.closings]
 PAID = replace(
     SMALL,
     schedules=tuple(PAYING),
@@ -76,10 +76,8 @@ def test_words_and_page_say_that_it_is_counted(run, browser, tmp_path):
 
 def test_what_cannot_count_it_is_refused():
     for key in STUDY_SCHEDULES.keys() - set(PAYING):
-        with pytest.raises(ValueError, match=r"does not count the closing projection|does not spend projections"):
+        with pytest.raises(ValueError, match="does not count the closing projection"):
             study_tasks(replace(PAID, schedules=(*PAID.schedules, key)))
-    with pytest.raises(ValueError, match="'free' if budgets count iterations"):
-        replace(PAID, unit="iteration")
     with pytest.raises(ValueError, match="'paid' or 'free'"):
         replace(PAID, closing="none")
 

@@ -31,8 +31,8 @@ class Meter:
 class Descent(Constraint):
     """Gradient steps down an energy; the defect is the energy above a floor.
 
-    A gradient comes with the energy at its place, so the defect after some steps is known for free, one step old:
-    it is given as the residual, and nothing is measured that was not asked for.
+    A gradient comes with the energy at its place, so the defect after some steps is known for free, but for the last
+    step, whose fall the gradient tells: nothing is measured that was not asked for.
 
     Attributes:
         evaluate: `evaluate(x, gradient)` returns energies (n,), and gradients like x if asked for, else None.
@@ -69,7 +69,7 @@ class Descent(Constraint):
         return (self.evaluate(x, False)[0] - self.floor).clamp(min=0)
 
     def improve(self, x: Tensor, state: tuple[Tensor, ...] | None = None, **context: Any) -> Improvement:
-        """Make one step; the defect is that of the place it left."""
+        """Make one step; the defect is that of the place it left, less the fall that its gradient promises."""
         self.meter.spent += len(x)
         energy, slope = self.evaluate(x, True)
         assert slope is not None
@@ -81,12 +81,9 @@ class Descent(Constraint):
         move = -rowwise(size, x) * slope
         far = move.norm(dim=-1).view(len(x), -1).amax(dim=1).clamp(min=1e-12)
         move = move * rowwise((self.longest / far).clamp(max=1.0), x)
-        defect = (energy - self.floor).clamp(min=0)
+        fall = (slope * move).flatten(1).sum(dim=1).double() / 2  # as down a bowl to its bottom
+        defect = (energy + fall - self.floor).clamp(min=0)
         return Improvement(x + move, defect, torch.zeros(len(x), dtype=torch.bool), (x, slope))
-
-    def take(self, rows: Tensor) -> Self:
-        """Return the same descent: it has no data per sample."""
-        return self
 
     def longer(self, steps: int) -> Self:
         """Return the same descent with another number of steps."""

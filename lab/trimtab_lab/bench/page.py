@@ -10,8 +10,7 @@ from typing import Any
 
 from trimtab._version import __version__
 from trimtab_lab.bench.rules import RULES
-from trimtab_lab.bench.table import OVER, Result, ranks, results
-from trimtab_lab.report.style import figure_style
+from trimtab_lab.bench.table import OVER, Result, eligible, ranks, results
 
 __all__ = ["page_html", "rank_lines"]
 
@@ -80,13 +79,27 @@ def page_html(cells: Sequence[Mapping[str, Any]], about: Mapping[str, str], budg
 
 
 def rank_lines(found: Sequence[Result], budgets: Sequence[float]) -> list[str]:
-    """Return the rank tables as Markdown lines."""
-    lines = []
+    """Return the tables of ranks and of qualities as Markdown lines."""
+    lines = ["# Rules of correction at equal work", "", f"Printed by `trimtab bench`. {_WORK} {_PLACES}"]
     for budget in budgets:
-        lines += ["", f"At most {budget:.0%} of the work of full projection:", ""]
-        lines += [f"| {' | '.join(_RANK_HEAD)} |", "|---" * len(_RANK_HEAD) + "|"]
-        lines += [f"| {' | '.join(row)} |" for row in _rank_rows(found, budget)]
+        lines += ["", f"## At {budget:.0%} of the work of full projection", ""]
+        lines += _markdown(_RANK_HEAD, _rank_rows(found, budget))
+        chosen = eligible(found, budget)
+        ends = {one.system: one for one in found if one.rule == "full"}
+        systems = list(dict.fromkeys(one.system for one in found))
+        rows = [["full projection", *(_numbers(ends.get(name)) for name in systems)]]
+        for rule in dict.fromkeys(rank.rule for rank in ranks(found, budget)):
+            rows.append([rule, *(_numbers(chosen.get(name, {}).get(rule)) for name in systems)])
+        lines += ["", "Quality of final samples, mean and median:", "", *_markdown(["rule", *systems], rows)]
     return lines
+
+
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
+
+
+def _numbers(result: Result | None) -> str:
+    return "" if result is None else f"{result.mean.mean:.3g}, {result.median:.3g}"
 
 
 def _rank_rows(found: Sequence[Result], budget: float) -> list[list[str]]:
@@ -142,6 +155,8 @@ def _interval(result: Result) -> str:
 
 def _figure(found: Sequence[Result], measure: str) -> str:
     """Return the drawing of median quality against work."""
+    from trimtab_lab.report.style import figure_style  # which needs matplotlib
+
     with figure_style() as plt:
         figure, axis = plt.subplots(1, 1, figsize=(7.0, 3.2), layout="constrained")
         for rule, (colour, marker) in _LINES.items():

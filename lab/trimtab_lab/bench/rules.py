@@ -12,6 +12,7 @@ import torch
 import trimtab as tt
 from trimtab.prices import Learner
 from trimtab.schedules import AboveNoise, By, Fixed, RandomRamp, Window, windows
+from trimtab_lab.bench.descent import Descent
 from trimtab_lab.bench.system import FITTING, System
 
 __all__ = ["RULES", "NotApplicable", "Rule", "at_every_step"]
@@ -140,8 +141,8 @@ def _gradients(way: str, schedule: Any = None) -> Callable[[System, float], Any]
 def _afterwards(system: System, budget: float) -> Changed:
     """Return one long correction of the final samples."""
     problem = system.calibrating
-    constraint: Any = problem.constraint
-    if not hasattr(constraint, "longer"):
+    constraint = problem.constraint
+    if not isinstance(constraint, Descent):
         raise NotApplicable("its correction has no number of steps")
     steps = max(1, round(budget * problem.n_steps * constraint.steps))
     return Changed(tt.Terminal(), lambda c: c.longer(steps))

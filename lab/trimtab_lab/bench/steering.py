@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -89,11 +90,11 @@ def dihedral(x: Tensor, quads: Tensor, gradient: bool) -> tuple[Tensor, tuple[Te
 @cache
 def potentials_of(molecule: str) -> Potentials:
     """Return the potentials of a molecule from RDKit's bounds of its distances and its stereocentres."""
-    from rdkit import Chem
     from rdkit.Chem import rdDistGeom
 
     from trimtab_lab.domains.molecules.chemistry import _molecule, conformers
 
+    Chem: Any = import_module("rdkit.Chem")
     smiles = shipped_model(molecule).facts["smiles"]
     mol, table = _molecule(smiles), Chem.GetPeriodicTable()
     bounds = torch.from_numpy(rdDistGeom.GetMoleculeBoundsMatrix(mol, True, True, True))
@@ -110,7 +111,7 @@ def potentials_of(molecule: str) -> Potentials:
     real = conformers(smiles, 1, 1, 0)
     low = torch.minimum(low, (real[0, i] - real[0, j]).norm(dim=1))  # 1,3 neighbours of hydrogens are nearer than that
     chiral = []
-    for centre, _ in Chem.FindMolChiralCenters(mol, useLegacyImplementation=False):  # type: ignore[no-untyped-call]
+    for centre, _ in Chem.FindMolChiralCenters(mol, useLegacyImplementation=False):
         around = [atom.GetIdx() for atom in mol.GetAtomWithIdx(centre).GetNeighbors()]
         chiral += [(*[a for a in around if a != left], centre) for left in around]
     planar = []

@@ -64,7 +64,7 @@ def _tight() -> Tight:
     return Tight(tuple(table.GetAtomicNumber(symbol) for symbol in symbols), _LOWEST)
 
 
-def _problem(seeds: Iterable[int], n_steps: int = 30, steps: int = 5) -> Problem:
+def _problem(seeds: Iterable[int], n_steps: int = 20, steps: int = 5) -> Problem:
     descent = Descent(_tight(), steps, 1e-3, adaptive=True, longest=0.1, meter=_METER)
     return Problem(Conformers(shipped_model(_MOLECULE), n_steps), descent, seeds, aligned)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -184,6 +185,7 @@ def agreement(summary: Summary) -> list[Table]:
     others = [source for source in sources if source != first and source != "here"]
     rows: list[Row] = []
     counts: dict[str, int] = {}
+    beside: dict[str, dict[str, int]] = {s: {} for s in others}
     for metric, name in _METRIC_NAMES.items():
         for label, group in groups.items():
             source = first if first in group else "here" if "here" in group else None
@@ -193,6 +195,9 @@ def agreement(summary: Summary) -> list[Table]:
             gains = {s: summary["domains"][d]["improvement"][key][budget][metric] for s, d in group.items()}
             judged = verdict(gains[source], paper[metric]["improvement"])
             counts[judged] = counts.get(judged, 0) + 1
+            for s in (s for s in others if s in gains):
+                word = verdict(gains[s], paper[metric]["improvement"])
+                beside[s][word] = beside[s].get(word, 0) + 1
             cells = [_gain(gains[s]) if s in gains else Cell(None) for s in others]
             rows.append([name, label, _paper_gain(paper[metric]["improvement"]), _gain(gains[source]), judged, *cells])
     head = "here" if first == "here" else f"here, {first}"
@@ -204,13 +209,17 @@ def agreement(summary: Summary) -> list[Table]:
         "Verdict, by the two 95% intervals: 'undecided' if one of them holds 0, since a number without a sign agrees "
         "with others by chance alone, or if none can be given; else 'agrees' if they overlap, and 'same sign' or "
         "'opposite sign' if they do not.",
-        f"{sum(counts.values())} comparisons: "
-        + "; ".join(f"{word} {counts[word]}" for word in _VERDICTS if word in counts)
-        + ".",
+        f"{sum(counts.values())} comparisons: {_counted(counts)}.",
+        *(f"The same for {source}: {_counted(found)}." for source, found in beside.items() if found),
         *_speed_note(summary, groups, key, budget),
         *_sphere_note(summary, groups, key, budget),
+        *_below_note(summary, [group[s] for group in groups.values() for s in (first, "here") if s in group]),
     ]
     return [Table("agreement", "Does the paper's result come out?", columns, rows, notes)]
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return "; ".join(f"{word} {counts[word]}" for word in _VERDICTS if word in counts)
 
 
 _OTHERS = {"replica": "replica, fitted to the paper's numbers", "Langevin": "Langevin, a counter-example"}
@@ -231,6 +240,24 @@ def _speed_note(summary: Summary, groups: Mapping[str, Mapping[str, str]], key: 
                 "fitted to the paper's own numbers (replica)."
             ]
     return []
+
+
+def _below_note(summary: Summary, names: Sequence[str]) -> list[str]:
+    """Return a sentence for each rule on the budgets at which its mean NEPE is below periodic's (figures 3 and 4)."""
+    sentences = []
+    for key in ("adaptive:paper", "adaptive:dp"):
+        parts = []
+        for name in names:
+            by_budget = summary["domains"][name]["improvement"].get(key, {})
+            gains = [found["nepe"]["mean"] for at, found in by_budget.items() if at not in ("0.00", "1.00")]
+            if len(gains) > 1:
+                below = sum(gain is not None and gain > 0 for gain in gains)
+                parts.append(f"{domain_label(summary, name)} {below} of {len(gains)}")
+        if parts:
+            sentences.append(
+                f"Budgets at which {label_of(key)} has a lower mean NEPE than periodic: {', '.join(parts)}."
+            )
+    return sentences
 
 
 def _sphere_note(summary: Summary, groups: Mapping[str, Mapping[str, str]], key: str, budget: str) -> list[str]:
@@ -320,6 +347,7 @@ def win_rates(summary: Summary, key: str, name: str) -> Table:
     budgets = summary["config"]["budgets"]
     most = sum(0 < budget < 1 for budget in budgets) / len(budgets)
     rows: list[Row] = []
+    near: dict[str, list[bool]] = {}
     for row_label, sources in _sources(summary, key).items():
         for source, domain in sources.items():
             wins = summary["domains"][domain]["win_rate"][key]
@@ -327,6 +355,8 @@ def win_rates(summary: Summary, key: str, name: str) -> Table:
             ours |= {"median_improvement": wins["median_improvement"], "n": wins["pathwise"]["n"]}
             if "budgets" not in fewer.get(domain, {}):
                 rows.append([row_label, source, *_four(ours), Cell(most, kind="percent")])
+                told = _paper(summary, "win_rates", domain) if compares else None
+                near.setdefault(source, []).extend(_near(ours, told) if told else [])
         paper = _paper(summary, "win_rates", next(iter(sources.values()))) if compares else None
         if paper:
             theirs = (reported()["budgets"] - 2) / reported()["budgets"]
@@ -338,13 +368,22 @@ def win_rates(summary: Summary, key: str, name: str) -> Table:
         f"At budgets 0 and 1 the two coincide and a tie is no win: with the {len(budgets)} budgets of these rows "
         f"{most:.1%} is the highest rate possible.",
     ]
-    if compares and len(budgets) != reported()["budgets"]:
+    if compares and len(budgets) == reported()["budgets"]:
+        shares = (f"{source} {sum(found)} of {len(found)}" for source, found in near.items() if found)
+        notes.append(f"Within 2 standard errors of the paper's rate: {', '.join(shares)}.")
+    elif compares:
         notes.append(
             f"The paper's rates are over {reported()['budgets']} budgets, these over {len(budgets)}: they cannot be "
             "compared."
         )
     columns = ["Domain", "Source", "Endpoint win", "Pathwise win", "Median Δ NEPE", "N", "highest possible"]
     return Table(name, f"How often {label} beats periodic", columns, rows, notes)
+
+
+def _near(ours: Mapping[str, Any], paper: Mapping[str, Any]) -> list[bool]:
+    """Return for both win rates whether they differ from the paper's by at most 2 standard errors of the difference."""
+    pairs = ((ours[part], paper[part]) for part in ("endpoint", "pathwise"))
+    return [abs(a[0] - b[0]) <= 2 * math.hypot(a[1] or 0.0, b[1] or 0.0) for a, b in pairs]
 
 
 def _four(numbers: Mapping[str, Any]) -> list[int | Cell]:
@@ -390,7 +429,7 @@ def projected_diffusion(summary: Summary) -> list[Table]:
     return [Table("table2", title, columns, rows, notes)]
 
 
-_FIXED_TIMES = ("first", "window", "planned")
+_FIXED_TIMES = {"first": "the first steps", "window": "the last steps", "planned": "planned steps"}
 
 
 def _timing_or_state(summary: Summary) -> list[str]:
@@ -404,8 +443,8 @@ def _timing_or_state(summary: Summary) -> list[str]:
     whole = nepe["periodic"]["mean"] - nepe["adaptive:paper"]["mean"]
     share = Cell(1 - apart / whole, kind="percent")
     return [
-        f"Of what the paper's rule gains over periodic in NEPE, {share} is also gained by {label_of(best)}, whose "
-        "times are the same for all samples and which looks at no defect: "
+        f"Of what the paper's rule gains over periodic in NEPE, {share} is also gained by {_FIXED_TIMES[best]}, which "
+        "are the same for all samples, whatever their state: "
         + ("timing wins here, not state." if apart < 0.2 * whole else "the rest is what looking at the state adds.")
     ]
 

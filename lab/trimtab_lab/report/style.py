@@ -30,7 +30,6 @@ _LOOKS = {name: Look(*look) for name, look in LOOKS.items()} | {
     "hindsight": Look("#5D3A9B", "*", (0, (2, 1))),
 }
 _LABELS = {f"adaptive:{method}": f"adaptive ({method})" for method in ("paper", "on-policy", "dp", "value")}
-_LABELS |= {"first": "first steps", "window": "last steps"}
 _SPARE = ("#8C564B", "#1B7837", "#999933", "#4D4D4D")
 
 

@@ -297,7 +297,7 @@ def _wanted(
             if isinstance(one, int | float | PerBatch | PerSample):
                 raise TypeError(
                     f"compare takes prices and schedules, and {name!r} is a budget; learn first, with "
-                    "learner = trimtab.prices.Learner(budget) as the schedule of some rollouts, and pass learner.price"
+                    "learner = trimtab.prices.Learner(budget) as the schedule of some rollouts, and pass learner.freeze(n)"
                 )
             wanted.append((name, None, as_schedule(one)))
     return wanted

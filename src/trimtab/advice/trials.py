@@ -139,7 +139,7 @@ class Trial:
     @property
     def meets(self) -> bool:
         """Return whether full projection is no better within the tolerance."""
-        return self.judged.verdict == "no better"
+        return self.candidate == STEPWISE or self.judged.verdict == "no better"
 
     @property
     def simple(self) -> bool:
@@ -277,7 +277,8 @@ class Evaluation:
     def judged(self, candidate: Candidate, budget: int, schedule: Schedule, run: Rollout) -> Trial:
         """Return the trial of a run whose defects were measured: its loss and its cost."""
         measured, landing = self.measure(run), run.landing
-        found = judge(measured, self.full, self.tolerance, self.closed - self.full)
+        tail = None if candidate == STEPWISE else self.closed - self.full
+        found = judge(measured, self.full, self.tolerance, tail)
         unit = 1.0 if self.goal.absolute or self.scale == 0 else self.scale
         lost = found.loss
         scaled = {end: getattr(lost, end) / unit for end in ("mean", "low", "high", "median")}

@@ -151,6 +151,7 @@ class SO3(Constraint):
     """
 
     improves = True
+    counts_iterations = False  # a closed form
 
     def project(self, x: Tensor) -> Tensor:
         """Return the nearest rotations, (n, 3, 3) to (n, 3, 3)."""
@@ -183,6 +184,7 @@ class SE3(Wrapper):
     """
 
     improves = True
+    counts_iterations = False  # a closed form
 
     translation: Constraint | None = None
     alpha: float = 1.0
@@ -255,6 +257,7 @@ class Stiefel(Constraint):
     """
 
     improves = True
+    counts_iterations = False  # a closed form
 
     def project(self, x: Tensor) -> Tensor:
         """Return the nearest frames, (n, p, q); states that are not finite are returned unchanged."""

@@ -44,6 +44,6 @@ def way_of(constraint: Constraint, name: str) -> Constraint:
 
 def ways_of(constraint: Constraint, most: int = 3) -> tuple[str, ...]:
     """Return the names of the ways that work can be saved by, the cheapest first: up to `most` iterations, whole."""
-    if not constraint.improves:
+    if not constraint.counts_iterations:
         return (WHOLE,)
     return (*(f"{k} iteration{'s' * (k > 1)}" for k in range(1, most + 1)), WHOLE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -72,6 +72,11 @@ class Constraint:
     is_projection: bool = True
     improves: bool = False
 
+    @property
+    def counts_iterations(self) -> bool:
+        """Whether the work of `project` is its iterations; by default if there are any."""
+        return self.improves
+
     def project(self, x: Any, *args: Any, **context: Any) -> Any:
         """Return feasible states near `x`, like `x` in shape, kind, dtype and device, or a `Projection`."""
         raise NotImplementedError(f"{type(self).__name__} must define project(self, x)")
@@ -99,7 +104,7 @@ class _Functions(Constraint):
 
     project_function: Callable[..., Any]
     defect_function: Callable[..., Any] | None
-    data: tuple[Tensor, ...] = field(default=(), metadata={"per_sample": True})
+    data: tuple[Tensor, ...] = ()
     needs: tuple[str, ...] = ()
     is_projection: bool = True
 

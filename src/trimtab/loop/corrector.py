@@ -192,18 +192,13 @@ class Corrector:
             twin = Corrector(self.constraint, schedule, self.n_steps, closing=self.closing)
             twin._loop(update, x, context)
             if not torch.allclose(twin.rollout.defects[0], first, rtol=1e-6, equal_nan=True):
-                raise _OtherNoiseError
+                raise RuntimeError(
+                    "the loop did not repeat its noise; draw all of it from the generator, or from torch's own"
+                )
             return twin.rollout
 
         try:
             learner.try_out(again, len(first))
-        except _OtherNoiseError:
-            learner.twins = 0
-            warnings.warn(
-                "the loop did not repeat its noise, so that candidates could not be compared by twins; draw all of it "
-                "from the generator, or from torch's own",
-                stacklevel=2,
-            )
         finally:
             _set_noise(generator, after)
         return final
@@ -394,10 +389,6 @@ class Corrector:
                 f"a new run starts at t = 0, but the last one was called only {run.t} of {self.n_steps} times; call "
                 "reset() first if that was meant"
             )
-
-
-class _OtherNoiseError(Exception):
-    """A loop that was run again did not draw the same numbers."""
 
 
 def _noise_state(generator: torch.Generator | None) -> Tensor:

@@ -28,6 +28,8 @@ from trimtab.core.view import History, StepView
 
 __all__ = ["Run", "Settings", "limit_of", "run_terms"]
 
+_TELLING = 8  # samples whose median says what scale defects have; a single defect may be near 0 by chance
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -143,7 +145,8 @@ class Run:
             self.check(_is_distance(self.defects[t]), "the defect is negative, NaN or inf")
         if t == 0:  # prices of another problem
             event = tuple(self.form.shapes[0][1:]) if self.form.single else None
-            self.schedule.check_fits(event, defect=float(self.defects[0].median()))
+            median = float(self.defects[0].median()) if self.n >= _TELLING else 0.0
+            self.schedule.check_fits(event, defect=median)
 
     def decide(self, proposal: Any, context: Mapping[str, Any]) -> Tensor:
         """Return which samples are corrected now, (n,) bool, or which way each takes, (n,) int8."""
@@ -200,7 +203,7 @@ class Run:
         t, whole = self.t, bound is self.bound[self.way_names.index(WHOLE)]
         some = bound.take(rows)
         answer = self._solve(some, x, rows) if whole else some.project(x, rows, lenient=True)
-        residual = self._residual(some, answer)
+        residual = self._residual(some, answer, whole)
         if answer.converged is not None and whole:
             self.failed[t, rows] = ~answer.converged
         if answer.iterations is not None:
@@ -219,7 +222,7 @@ class Run:
             return x
         usable = finite_rows(answer.x)
         if residual is not None:
-            usable &= (residual <= self.defects[t, rows]) | self.defects[t, rows].isnan()
+            usable &= (residual >= 0) & ((residual <= self.defects[t, rows]) | self.defects[t, rows].isnan())
         kept = usable.nonzero().squeeze(1)
         x = put_rows(x, rows[kept], take_leaves(answer.x, kept))
         if len(kept) == len(rows):
@@ -237,17 +240,18 @@ class Run:
         self.extra[rows] += retries
         return recovered
 
-    def _residual(self, bound: BoundConstraint, answer: Outcome) -> Tensor | None:
+    def _residual(self, bound: BoundConstraint, answer: Outcome, whole: bool) -> Tensor | None:
         """Return the defect of corrected states, (k,): the solver's own report, else measured; None if not asked to.
 
-        If measuring is projecting, it is 0, since projecting twice changes nothing; failed rows are measured.
+        If measuring is projecting, it is 0 after a whole projection, since projecting twice changes nothing; what
+        failed, or was corrected in another way, is measured.
         """
         if answer.residual is not None:
             return answer.residual
         if not self.settings.measure_defects:
             return None
         x = answer.x
-        if not (self.constraint.defect_is_projection and self.constraint.is_projection):
+        if not (whole and self.constraint.defect_is_projection and self.constraint.is_projection):
             return bound.defect(x)
         residual = torch.zeros(len(x[0]), dtype=self.form.dtype, device=self.device)
         if answer.converged is not None and not bool(answer.converged.all()):
@@ -265,11 +269,16 @@ class Run:
                 continue
             some = bound.take(rows)
             answer = some.project(proposed, rows, lenient=True)
-            residual = self._residual(some, answer)
+            residual = self._residual(some, answer, False)
             work = torch.ones_like(self.extra[rows]) if answer.iterations is None else answer.iterations.to(self.extra)
-            if residual is not None:
+            usable = finite_rows(answer.x)
+            if residual is not None:  # what is no better would be projected whole after it, as these rows were
+                usable &= (residual >= 0) & (residual <= self.defects[self.t, rows])
+                residual = torch.where(usable, residual.to(self.residuals.dtype), self.residuals[self.t, rows])
+                work = work + torch.where(usable, 0, self.iterations[self.t, rows])
                 trials.add(self.t, i, self.defects[self.t, rows], residual, work)
-            trials.add_displacement(i, self.form, answer.x, take_leaves(kept, rows))
+            good, whole = usable.nonzero().squeeze(1), take_leaves(kept, rows)
+            trials.add_displacement(i, self.form, put_rows(whole, good, take_leaves(answer.x, good)), whole)
 
     def close(self, x: Leaves, before: int | None = None, **context: Any) -> Leaves:
         """Run the closing projection of the samples that the last step did not project whole; return the states."""

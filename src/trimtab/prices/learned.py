@@ -132,7 +132,8 @@ class Priced(Arm):
 
     def decide(self, view: StepView, defect: Tensor, left: Tensor, ways: int) -> Tensor:
         """Return `whole` for the rows whose defect is at least the price."""
-        reached: Tensor = view.defect >= self.price.threshold(view, view.budget_left)
+        most = view.budget_left.clamp(max=self.price.budget)  # rows of other arms may have more
+        reached: Tensor = view.defect >= self.price.threshold(view, most)
         return ways * reached[self.rows].long()
 
     def worth(self, view: StepView, defect: Tensor) -> Tensor:

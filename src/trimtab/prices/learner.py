@@ -20,6 +20,7 @@ iterations at every step) are candidates too.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import warnings
@@ -56,8 +57,10 @@ _RIVALS = 8  # with a quality, one sample in so many follows a rival
 _EXPLORED = 2  # runs
 _FEWEST = 4  # samples to learn from
 _WINDOW = 512  # samples in memory
+_BATCH = 8  # samples that make a batch; smaller runs are gathered
 _GUARD = 4  # batches before the guard believes a mean
 _MEASURES = ("path", "landing", "quality")
+_TELLING = 8  # samples whose median says what scale defects have
 _NO_LIMIT = 2**31 - 1
 _LEVEL_WORK = 1.1  # a candidate may take this much of the budget
 
@@ -74,6 +77,7 @@ class Spent(NamedTuple):
         calls: Of the solver, for all samples together.
         steps: At how many steps some sample was corrected.
         seconds: In the solver.
+        missing: Samples whose quality is NaN or infinite.
     """
 
     samples: list[int]
@@ -84,6 +88,7 @@ class Spent(NamedTuple):
     calls: int
     steps: int
     seconds: float
+    missing: int = 0
 
 
 @dataclass(frozen=True)
@@ -231,6 +236,7 @@ class Learner:
         self.drift: dict[str, list[list[float]]] = {}  # of pilots: ways, length of the sum, sum of lengths
         self.comparisons = {name: Comparison() for name in _MEASURES}
         self.rivals: dict[str, Comparison] = {}  # quality of each rival against what is in use
+        self._gathered: dict[str, dict[str, list[Tensor]]] = {}  # runs of a few samples, not compared yet
         self.main = "program"
         self.log: list[tuple[float, int, int]] = []  # seconds, rows, iterations of calls
         self.stream = ControlStream(self.seed)
@@ -285,7 +291,7 @@ class Learner:
             self.ways = ways_of(constraint) if self.asked_ways is None else self.asked_ways
         if self.ways[-1] != WHOLE:
             raise ValueError(f"the last way must be {WHOLE!r}: got ways={self.ways!r}")
-        self._counts_iterations = constraint.improves and not self._by_table and self.asked_unit != "projection"
+        self._counts_iterations = constraint.counts_iterations and not self._by_table and self.asked_unit != "projection"
         count = corrections(self.budget, n_steps)
         if closing == "paid" and int(count) < 1:
             raise ValueError(
@@ -317,8 +323,9 @@ class Learner:
         """Return the arms of the next run by name, and its pilot rows."""
         several, ready, use = len(self.ways) > 1, self._ready(), self._in_use()
         chosen, generator = stream.draw(n, self._one_in())
-        order = torch.cat([chosen.nonzero(), (~chosen).nonzero()]).squeeze(1)
-        kept, n_pilots = int(chosen.sum()), min(2, n // 4) if self._counts_iterations and not self.drift else 0
+        mixed = torch.randperm(n, generator=generator)  # rows may have an order that means something
+        order = torch.cat([mixed[chosen[mixed]], mixed[~chosen[mixed]]])
+        kept, n_pilots = int(chosen.sum()), min(2, -(-n // 4)) if self._counts_iterations and not self.drift else 0
         if not several and not ready:
             kept = n - n_pilots
         pilots, order = order[n - n_pilots :], order[: n - n_pilots]
@@ -434,25 +441,45 @@ class Learner:
             n: The size of its batch.
             distance: A function of two states to (n,).
         """
-        rows, rest = torch.arange(min(n, self.twins)), torch.arange(min(n, self.twins), n)
-        full = run(self._twin_schedule(Every(rows, way=len(self.ways)), rest))
-        costs: dict[str, Tensor] = {}
-        for name in self.candidates():
-            twin = run(self._twin_schedule(self._arm_of(name, rows), rest))
-            work = _per_sample(twin)[rows]
-            if name != "program" and float(work.mean()) > _LEVEL_WORK * max(self._total(), 1.0):
-                continue
-            judged = measured_distance(distance, twin.final, full.final) if self.quality is None else self._costs(twin)
-            costs[name] = judged.detach().cpu().double()[rows].nan_to_num(math.inf)
-            self.tried[name] = [float(costs[name].mean()), float(work.mean())]
-        self.tried["full projection"] = [
-            0.0 if self.quality is None else math.nan,
-            float(_per_sample(full)[rows].mean()),
-        ]
-        best = _nearest(costs)
+        try:
+            costs, tried = self._compare(run, n, distance)
+        except Exception as error:  # of the user's loop or distance; the run that has ended is worth more
+            self.twins = 0
+            warnings.warn(
+                f"candidates could not be compared by twins ({type(error).__name__}: {error}); the run is kept, and "
+                "learning goes on without them",
+                stacklevel=4,
+            )
+            return
+        self.tried, best = tried, _nearest(costs)
         if best != self.main:
             self.main, self.rivals = best, {}
             self.comparisons = {measure: Comparison() for measure in _MEASURES}
+
+    def _compare(
+        self, run: Callable[[Learned], Rollout], n: int, distance: Distance
+    ) -> tuple[dict[str, Tensor], dict[str, list[float]]]:
+        """Return the costs of twins, (k,), by candidate, and what `tried` holds."""
+        rows, rest = torch.arange(min(n, self.twins)), torch.arange(min(n, self.twins), n)
+        full = run(self._twin_schedule(Every(rows, way=len(self.ways)), rest))
+        costs, tried = dict[str, Tensor](), dict[str, list[float]]()
+        for name in self.candidates():
+            twin = run(self._twin_schedule(self._arm_of(name, rows), rest))
+            work = _per_sample(twin, self._counts_iterations)[rows]
+            if name != "program" and float(work.mean()) > _LEVEL_WORK * max(self._total(), 1.0):
+                continue
+            quality = self.quality
+            judged = (
+                measured_distance(distance, twin.final, full.final)
+                if quality is None
+                else quality.costs_or_missing(twin.final)
+            )
+            costs[name] = judged.detach().cpu().double()[rows].nan_to_num(math.inf)
+            tried[name] = [float(costs[name].mean()), float(work.mean())]
+        judged = torch.zeros(n) if self.quality is None else self._costs(full)
+        work = _per_sample(full, self._counts_iterations)[rows]
+        tried["full projection"] = [float(judged[rows].mean()), float(work.mean())]
+        return costs, tried
 
     def _twin_schedule(self, arm: Arm, rest: Tensor) -> Learned:
         """Return the schedule of twins: their rows follow an arm, and the others are projected at the end."""
@@ -530,39 +557,45 @@ class Learner:
         if run_id in self.spent:
             return
         self.made_for.setdefault("event", None if not isinstance(run.final, Tensor) else list(run.final.shape[1:]))
-        self.made_for.setdefault("defect", float(run.defects[0].double().median()))
         groups = {"control": schedule.rows_of("control"), "pilots": schedule.rows_of("pilots")}
-        rest = torch.ones(run.projected.shape[1], dtype=torch.bool)
+        served = torch.ones(run.projected.shape[1], dtype=torch.bool)
+        for rows in groups.values():
+            served[rows] = False
+        rest = served.clone()
         for name, arm in schedule.arms.items():
-            if name in groups or name.startswith("rival "):
+            if name.startswith("rival "):
                 rest[arm.rows.cpu()] = False
-        self.spent[run_id] = _spent(run, [rest, groups["control"], groups["pilots"]])
+        spent = _spent(run, [served, groups["control"], groups["pilots"]], self._counts_iterations)
         self.log = [*self.log, *run.call_log][-4096:]
         if run.trials is not None:
             self.drift[run_id] = [part.tolist() for part in run.trials[5:8]]
         costs = {"path": run.residuals.sum(dim=0), "landing": run.landing}
         if self.quality is not None:
-            costs["quality"] = self._costs(run)
-        proven = "program" in schedule.arms or self.main in schedule.arms
-        for name, values in costs.items():
-            values = values.detach().cpu().double()
-            treated = values[rest] if proven else values[:0]
-            self.comparisons[name].add(treated, values[groups["control"]], run_id)
-            if name == "quality":
-                self._judge(values, schedule, rest, run_id)
+            costs["quality"] = self.quality.costs_or_missing(run.final)
+            spent = spent._replace(missing=int((~costs["quality"].isfinite()).sum()))
+        self.spent[run_id] = spent
+        treated = rest if {"program", self.main} & set(schedule.arms) else torch.zeros_like(rest)
+        halves = {
+            name: [values.detach().cpu().double()[rows] for rows in (treated, groups["control"])]
+            for name, values in costs.items()
+        }
+        self._compare(run_id, halves)
+        if self.quality is not None:
+            self._judge(costs["quality"].cpu().double(), schedule, rest, run_id)
         self._remember(run, run_id, schedule)
 
-    def _costs(self, run: Rollout) -> Tensor:
-        """Return the quality of final samples, (n,); NaN for all, with a warning, if it cannot be measured."""
-        assert self.quality is not None
-        try:
-            return self.quality.costs(run.final)
-        except Exception as error:  # a user's function; the samples are worth more than their score
-            warnings.warn(
-                f"the quality raised {type(error).__name__}: {error}; the samples of this run count as missing",
-                stacklevel=4,
-            )
-            return torch.full((run.projected.shape[1],), math.nan, dtype=torch.float64)
+    def _compare(self, run_id: str, halves: dict[str, list[Tensor]]) -> None:
+        """Count the costs of samples and control; runs of a few samples are gathered until they make a batch."""
+        self._gathered[run_id] = halves
+        ids = list(self._gathered)
+        joined_ = {
+            name: [torch.cat([self._gathered[one][name][half] for one in ids]) for half in (0, 1)] for name in halves
+        }
+        if sum(map(len, joined_["path"])) < _BATCH:
+            return
+        for name, (treated, control) in joined_.items():
+            self.comparisons[name].add(treated, control, "+".join(ids))
+        self._gathered.clear()
 
     def _judge(self, values: Tensor, schedule: Learned, rest: Tensor, run_id: str) -> None:
         """Compare the rival of a run with what was in use, and use what is proven better."""
@@ -584,6 +617,9 @@ class Learner:
         work = run.iterations if self._counts_iterations else run.projected
         whole = _as_traces(run, ways, work, n_choices)
         self.memory[run_id] = whole
+        starts = torch.cat([part.defects[0] for part in self.memory.values()])
+        if len(starts) >= _TELLING:
+            self.made_for.setdefault("defect", float(starts.median()))
         n, total = run.projected.shape[1], sum(part.defects.shape[1] for part in self.memory.values())
         for oldest in list(self.memory)[:-1]:
             if total <= _WINDOW:
@@ -610,6 +646,14 @@ class Learner:
     def _tables() -> Any:
         """Return the module that makes price tables, which most learners never need."""
         return import_module("trimtab.prices.table")
+
+    def freeze(self, n: int) -> Learned:
+        """Return what was learned as a schedule for n samples, without control samples; it learns no more."""
+        if not self._ready():
+            raise ValueError(f"nothing was learned yet: got {self.runs} runs, and the first two are for exploring")
+        rows = torch.arange(n)
+        arm = self._tables().table_arm(self.table, rows) if self._by_table else self._arm_of(self._in_use(), rows)
+        return self._frozen({"program": arm}, n, None)
 
     @property
     def price(self) -> Any:
@@ -644,7 +688,7 @@ class Learner:
             landing=comparisons["landing"].ratio,
             quality=None if self.quality is None else comparisons["quality"].wins,
             twins=self.tried,
-            missing=comparisons["quality"].missing,
+            missing=sum(spent.missing for spent in self.spent.values()),
             drift=comparisons["path" if self.quality is None else "quality"].changed,
             budget=f"{count}{of} {what} per sample, {whose}",
         )
@@ -698,6 +742,8 @@ class Learner:
                 merged.rivals[name] = merged.rivals.get(name, Comparison()).merge(known_rival)
             merged.twins, merged.tried = one.twins, merged.tried or dict(one.tried)
             merged.main = one.main if one.main != "program" else merged.main
+        known_runs = hashlib.blake2b(" ".join(sorted(merged.spent)).encode(), digest_size=8).hexdigest()
+        merged.stream = ControlStream(self.seed, f"merged {known_runs}")  # one that was not drawn from yet
         if merged.memory:
             merged._learn()
         return merged
@@ -808,9 +854,8 @@ def _nearest(costs: dict[str, Tensor]) -> str:
     return level[int(ranks.argmin())]
 
 
-def _per_sample(run: Rollout) -> Tensor:
-    """Return the work of each sample, (n,): solver iterations, or projections if the solver counts none."""
-    counted = bool((run.iterations > 0).any())
+def _per_sample(run: Rollout, counted: bool) -> Tensor:
+    """Return the work of each sample, (n,): solver iterations if they are counted, or projections."""
     return (run.all_iterations if counted else run.projected.sum(dim=0) + run.closing).cpu().double()
 
 
@@ -822,9 +867,8 @@ def _as_traces(run: Rollout, ways: Tensor, work: Tensor, n_choices: int) -> Trac
     return Traces(run.defects.detach().cpu().double(), *kept, tried)  # type: ignore[call-arg]
 
 
-def _spent(run: Rollout, groups: list[Tensor]) -> Spent:
-    """Return what a run cost, by groups of rows."""
-    counted = bool((run.iterations > 0).any())
+def _spent(run: Rollout, groups: list[Tensor], counted: bool) -> Spent:
+    """Return what a run cost, by groups of rows, in iterations if they are counted."""
     steps = run.projected[:-1] if run.closing_rule == "paid" else run.projected
     work = run.iterations if counted else run.projected
     closing = run.closing_iterations if run.closing_iterations is not None and counted else run.closing

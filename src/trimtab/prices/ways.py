@@ -137,7 +137,7 @@ def solve_ways(
         onward = (part[:, place] + share * (part[:, place + 1] - part[:, place]) for part in (ahead, work_ahead))
         future, future_work = (part.transpose(1, 0, 2) for part in onward)  # (w, p, k)
         taken = work_of[t, allowed][:, None]
-        total = model.residual[t, allowed][:, None] + mu[:, None] * taken + future
+        total = np.minimum(model.residual[t, allowed][:, None] + mu[:, None] * taken + future, _NEVER)
         best = total.argmin(axis=0)[None]
         q[t, allowed] = total
         shared = taken + (cost.call / per_call) * (np.arange(len(allowed)) > 0)[:, None, None]
