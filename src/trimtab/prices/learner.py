@@ -291,7 +291,9 @@ class Learner:
             self.ways = ways_of(constraint) if self.asked_ways is None else self.asked_ways
         if self.ways[-1] != WHOLE:
             raise ValueError(f"the last way must be {WHOLE!r}: got ways={self.ways!r}")
-        self._counts_iterations = constraint.counts_iterations and not self._by_table and self.asked_unit != "projection"
+        self._counts_iterations = (
+            constraint.counts_iterations and not self._by_table and self.asked_unit != "projection"
+        )
         count = corrections(self.budget, n_steps)
         if closing == "paid" and int(count) < 1:
             raise ValueError(
