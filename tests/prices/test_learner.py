@@ -395,10 +395,7 @@ def test_the_program_is_the_best_of_all_policies_at_every_price(seed, closing):
     program = solve_ways(model, (1, 2), closing)
     one_step = list(itertools.product(range(3), repeat=k))
     found = np.array(
-        [
-            [outcome(model, policy, closing, first) for first in range(k)]
-            for policy in itertools.product(one_step, repeat=2)
-        ]
+        [[outcome(model, policy, closing, first) for first in range(k)] for policy in itertools.product(one_step, repeat=2)]
     )  # (policies, k, 2)
     for price, mu in enumerate(program.mu.tolist()):
         best = (found[..., 0] + mu * found[..., 1]).min(axis=0)

@@ -291,9 +291,8 @@ class Learner:
             self.ways = ways_of(constraint) if self.asked_ways is None else self.asked_ways
         if self.ways[-1] != WHOLE:
             raise ValueError(f"the last way must be {WHOLE!r}: got ways={self.ways!r}")
-        self._counts_iterations = (
-            constraint.counts_iterations and not self._by_table and self.asked_unit != "projection"
-        )
+        by_work = not self._by_table and self.asked_unit != "projection"
+        self._counts_iterations = constraint.counts_iterations and by_work
         count = corrections(self.budget, n_steps)
         if closing == "paid" and int(count) < 1:
             raise ValueError(
@@ -581,21 +580,21 @@ class Learner:
             name: [values.detach().cpu().double()[rows] for rows in (treated, groups["control"])]
             for name, values in costs.items()
         }
-        self._compare(run_id, halves)
+        self._gather(run_id, halves)
         if self.quality is not None:
             self._judge(costs["quality"].cpu().double(), schedule, rest, run_id)
         self._remember(run, run_id, schedule)
 
-    def _compare(self, run_id: str, halves: dict[str, list[Tensor]]) -> None:
+    def _gather(self, run_id: str, halves: dict[str, list[Tensor]]) -> None:
         """Count the costs of samples and control; runs of a few samples are gathered until they make a batch."""
         self._gathered[run_id] = halves
         ids = list(self._gathered)
-        joined_ = {
+        both = {
             name: [torch.cat([self._gathered[one][name][half] for one in ids]) for half in (0, 1)] for name in halves
         }
-        if sum(map(len, joined_["path"])) < _BATCH:
+        if sum(map(len, both["path"])) < _BATCH:
             return
-        for name, (treated, control) in joined_.items():
+        for name, (treated, control) in both.items():
             self.comparisons[name].add(treated, control, "+".join(ids))
         self._gathered.clear()
 
