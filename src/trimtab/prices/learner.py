@@ -103,7 +103,7 @@ class Report:
         ways: The ways it chooses from.
         work: Solver iterations (or projections) per sample: of the samples, of the control, of full projection.
         called: At how many steps of a run the solver was called, on average.
-        seconds: In the solver, per run.
+        seconds: In the solver, per run: lately, and of full projection as estimated from calls, rows and iterations.
         path: Path error as a share of the control's, compared within batches, as (value, low, high).
         landing: The same for the defect of the last proposal.
         quality: The share of pairs in which a sample is better than a control sample of its batch; None without one.
@@ -120,7 +120,7 @@ class Report:
     ways: tuple[str, ...]
     work: tuple[float, float, float]
     called: float
-    seconds: float
+    seconds: tuple[float, float]
     path: tuple[float, float, float]
     landing: tuple[float, float, float]
     quality: tuple[float, float, float] | None
@@ -136,8 +136,9 @@ class Report:
             f"Learned from {self.samples} samples in {self.runs} runs; {self.control} of them were control samples, "
             "on even spacing.",
             f"Budget: {self.budget}. The next run uses {self.in_use}.",
-            f"Solver work per sample lately: {mine}; control {even}; full projection {full}. "
-            f"{self.seconds:.3g} s in the solver per run, called at {self.called:.0f} steps.",
+            f"Solver work per sample lately: {mine}; control {even}; full projection {full}.",
+            f"Seconds in the solver per run: {self.seconds[0]:.2g}; full projection about {self.seconds[1]:.2g}; "
+            f"called at {self.called:.0f} steps.",
             f"path error: {_share(*self.path)}",
             f"landing: {_share(*self.landing)}",
         ]
@@ -676,7 +677,7 @@ class Learner:
         count: Any = self.budget.budget if n_steps is None else int(corrections(self.budget, n_steps))
         whose = "shared by the batch" if isinstance(self.budget, PerBatch) else "for each sample"
         what = "projections" if n_steps is None or not self._counts_iterations else "projections' work"
-        recent = list(self.spent.values())[-8:]
+        recent = list(self.spent.values())[-4:]
         comparisons, n = self.comparisons, sum(spent.samples[0] for spent in recent)
         mine = sum(spent.work[0] for spent in recent) / n if n else math.nan
         return Report(
@@ -686,8 +687,8 @@ class Learner:
             in_use=_IN_WORDS.get(self._in_use(), self._in_use()) if n_steps else "even spacing",
             ways=tuple(one for one in self.ways if one not in self.drifting()),
             work=(mine, self._mean("work", 1), self.full_work),
-            called=sum(s.steps for s in self.spent.values()) / self.runs if self.runs else math.nan,
-            seconds=sum(s.seconds for s in self.spent.values()) / self.runs if self.runs else math.nan,
+            called=sum(one.steps for one in recent) / len(recent) if recent else math.nan,
+            seconds=self._seconds(recent),
             path=comparisons["path"].ratio,
             landing=comparisons["landing"].ratio,
             quality=None if self.quality is None else comparisons["quality"].wins,
@@ -696,6 +697,13 @@ class Learner:
             drift=comparisons["path" if self.quality is None else "quality"].changed,
             budget=f"{count}{of} {what} per sample, {whose}",
         )
+
+    def _seconds(self, recent: list[Spent]) -> tuple[float, float]:
+        """Return the seconds in the solver per run: of recent runs, and of full projection."""
+        if not recent:
+            return math.nan, math.nan
+        n = self.samples / max(self.runs, 1)
+        return sum(one.seconds for one in recent) / len(recent), n * self.full_seconds
 
     # -------------------------------------------------------------- several workers, and files
 
@@ -896,7 +904,14 @@ def warn_of_path_error(constraint: Constraint, instead: str, stacklevel: int) ->
     )
 
 
-def as_learner(schedule: Any) -> Any:
+def as_learner(schedule: Any, quality: Any = None) -> Any:
     """Return a learner if the schedule is a budget (a number, `PerBatch` or `PerSample`), else the schedule itself."""
     budget = isinstance(schedule, int | float | np.integer | np.floating | PerBatch | PerSample)
-    return Learner(schedule) if budget and not isinstance(schedule, bool) else schedule
+    if budget and not isinstance(schedule, bool):
+        return Learner(schedule, quality=quality)
+    if quality is not None:
+        hint = (
+            "Learner(budget, quality=…)" if isinstance(schedule, Learner) else "a budget, such as 0.25, as the schedule"
+        )
+        raise ValueError(f"quality= decides what is learned: give it to {hint}; got the schedule {schedule!r:.60}")
+    return schedule
