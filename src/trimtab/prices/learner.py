@@ -217,6 +217,8 @@ class Learner:
             seed: Of the control's choice and phases.
         """
         check_number(tolerance, "tolerance", 0.0, 10.0)
+        if budget is None:
+            raise ValueError("a learner needs a budget, such as 0.25: got None")
         if unit not in ("work", "second", "projection"):
             raise unknown("unit", unit, ("work", "second", "projection"))
         self.budget = budget if isinstance(budget, PerBatch | PerSample) else PerBatch(budget)
@@ -227,7 +229,7 @@ class Learner:
         judged = as_quality(quality)
         self.quality = None if judged is None else judged.lenient
         self.asked_unit, self.asked_ways = unit, None if ways is None else (*ways,)
-        self.tolerance, self.seed = float(tolerance), int(seed)
+        self.tolerance, self.seed = float(tolerance), check_integer(seed, "seed", -(2**63))
         self.twins, self.tried = check_integer(twins, "twins", 0), dict[str, list[float]]()
         self.made_for: dict[str, Any] = {}
         self.ways: tuple[str, ...] = (WHOLE,)
@@ -290,7 +292,7 @@ class Learner:
             self.ways = (WHOLE,)
         else:
             self.ways = ways_of(constraint) if self.asked_ways is None else self.asked_ways
-        if self.ways[-1] != WHOLE:
+        if self.ways[-1:] != (WHOLE,):
             raise ValueError(f"the last way must be {WHOLE!r}: got ways={self.ways!r}")
         by_work = not self._by_table and self.asked_unit != "projection"
         self._counts_iterations = constraint.counts_iterations and by_work
