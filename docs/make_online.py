@@ -89,8 +89,12 @@ class Drawn:
         distances, paths, controls = [], [], []
         learns = isinstance(schedule, tt.prices.Learner)
         for k, block in enumerate(self.blocks(size)):
-            known = learns and schedule.runs > 0
-            controls.append(schedule.schedule(size).control if known else torch.full((size,), learns))
+            control = torch.full((size,), learns)
+            if learns and schedule.runs > 0:
+                arms = schedule.schedule(size).arms
+                control = torch.zeros(size, dtype=torch.bool)
+                control[arms["control"].rows if "control" in arms else []] = True
+            controls.append(control)
             done = block.rollout(schedule, measure_defects=True)
             paths.append(done.residuals[:-1].double().sum(dim=0))
             if self.full:
