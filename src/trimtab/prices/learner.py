@@ -330,8 +330,8 @@ class Learner:
         if not several and not ready:
             kept = n - n_pilots
         pilots, order = order[n - n_pilots :], order[: n - n_pilots]
-        if ready and use == "even":  # the guard: a few rows go on, so that it can be seen when they are good again
-            kept, use = len(order) - len(order) // _CONTROL, "program"
+        if ready and use == "even" and self.main == "program":  # the guard turns the two around
+            order, kept, use = order.flip(0), len(order) - kept, "program"
         control, rest = order[:kept], order[kept:]
         arms: dict[str, Arm] = {}
         if n_pilots:
@@ -364,9 +364,13 @@ class Learner:
         return self.model is not None and (self.runs >= _EXPLORED or len(self.ways) == 1)
 
     def _one_in(self) -> int:
-        """Return which share of the next samples stays on even spacing."""
+        """Return which share of the next samples stays on even spacing, or on prices if the guard has acted.
+
+        A few prices go on then, so that it can be seen when they are good again.
+        """
         measure = self.comparisons["path" if self.quality is None else "quality"]
-        return _PROVEN if measure.verdict == "better" and not measure.changed else _CONTROL
+        proven = "worse" if self._in_use() == "even" and self.main == "program" else "better"
+        return _PROVEN if measure.verdict == proven and not measure.changed else _CONTROL
 
     def _chance(self) -> float:
         """Return how often exploring samples are corrected, so that this takes about the budget."""
@@ -469,18 +473,17 @@ class Learner:
             work = _per_sample(twin, self._counts_iterations)[rows]
             if name != "program" and float(work.mean()) > _LEVEL_WORK * max(self._total(), 1.0):
                 continue
-            quality = self.quality
-            judged = (
-                measured_distance(distance, twin.final, full.final)
-                if quality is None
-                else quality.costs_or_missing(twin.final)
-            )
-            costs[name] = judged.detach().cpu().double()[rows].nan_to_num(math.inf)
+            costs[name] = self._judged(twin, full, distance)[rows].nan_to_num(math.inf)
             tried[name] = [float(costs[name].mean()), float(work.mean())]
-        judged = torch.zeros(n) if self.quality is None else self._costs(full)
         work = _per_sample(full, self._counts_iterations)[rows]
-        tried["full projection"] = [float(judged[rows].mean()), float(work.mean())]
+        tried["full projection"] = [float(self._judged(full, full, distance)[rows].mean()), float(work.mean())]
         return costs, tried
+
+    def _judged(self, twin: Rollout, full: Rollout, distance: Distance) -> Tensor:
+        """Return the distance of final samples to those of full projection, (n,), or their quality if there is one."""
+        if self.quality is not None:
+            return self.quality.costs_or_missing(twin.final)
+        return measured_distance(distance, twin.final, full.final).detach().cpu().double()
 
     def _twin_schedule(self, arm: Arm, rest: Tensor) -> Learned:
         """Return the schedule of twins: their rows follow an arm, and the others are projected at the end."""
