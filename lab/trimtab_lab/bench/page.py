@@ -78,9 +78,9 @@ def page_html(cells: Sequence[Mapping[str, Any]], about: Mapping[str, str], budg
     )
 
 
-def rank_lines(found: Sequence[Result], budgets: Sequence[float]) -> list[str]:
+def rank_lines(found: Sequence[Result], budgets: Sequence[float], command: str = "trimtab bench") -> list[str]:
     """Return the tables of ranks and of qualities as Markdown lines."""
-    lines = ["# Rules of correction at equal work", "", f"Printed by `trimtab bench`. {_WORK} {_PLACES}"]
+    lines = ["# Rules of correction at equal work", "", f"Printed by `{command}`. {_WORK} {_PLACES}"]
     for budget in budgets:
         lines += ["", f"## At {budget:.0%} of the work of full projection", ""]
         lines += _markdown(_RANK_HEAD, _rank_rows(found, budget))
