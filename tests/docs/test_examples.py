@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.release
 SCRIPTS = sorted(p for p in (ROOT / "examples").glob("*.py") if "__main__" in p.read_text())
 NEEDS = {
     "diffusers_pipeline": "diffusers",

@@ -113,6 +113,8 @@ class Together(Wrapper):
         return self._merged(x) if isinstance(x, Tensor) else map_leaves(self._merged, x)
 
     def _merged(self, leaf: Tensor) -> Tensor:
+        if leaf.layout != torch.strided:
+            raise ValueError(f"Together takes states with memory of their own: got a tensor of layout {leaf.layout}")
         if leaf.ndim < 2 or leaf.shape[1] != self.k:
             raise ValueError(
                 f"Together takes samples of {self.k} rows, shape (n, {self.k}, *event): got {tuple(leaf.shape)}"

@@ -6,6 +6,7 @@ Algorithm 1 itself, propose, measure, decide, correct, is `Run.step` in `trimtab
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable
@@ -23,6 +24,7 @@ from trimtab.core.budget import Budget, PerBatch, PerSample, Unit, units
 from trimtab.core.checks import check_bool, check_callable, check_integer
 from trimtab.core.constraint import Constraint, check_constraint
 from trimtab.core.noise import as_seeds
+from trimtab.core.quality import Quality
 from trimtab.core.record import Closing, InfeasibleWarning, Rollout
 from trimtab.core.schedule import Schedule, as_schedule, check_seeds_unused
 from trimtab.core.view import StepView
@@ -68,6 +70,7 @@ class Corrector:
         on_failure: OnFailure = "keep",
         keep_states: bool = False,
         unit: Unit | None = None,
+        quality: Quality | Callable[[Any], Any] | None = None,
         measure_defects: bool | None = None,
         on_step: Callable[[int, dict[str, float]], None] | None = None,
     ) -> None:
@@ -87,6 +90,8 @@ class Corrector:
             keep_states: Keep the states along the path. If off, memory is O(T n) numbers.
             unit: What a schedule's budget counts: "projection", or "iteration" of the constraint's solver. The
                 schedule's own unit by default; a budget that is learned with has `Learner(…, unit=)`.
+            quality: A number for each final sample, lower being better, if `schedule` is a budget: it decides what is
+                learned; see `trimtab.prices.Learner`.
             measure_defects: Whether to measure the defects of all steps; by default if the schedule uses them. The
                 record holds NaN for defects that were not measured.
             on_step: `on_step(t, numbers)` is called after each step, for logging, without gradients and autocast.
@@ -103,7 +108,7 @@ class Corrector:
         self.tries, self.then = as_retry(on_failure)
         self._asked_unit = unit
         self._asked_measure = None if measure_defects is None else check_bool(measure_defects, "measure_defects")
-        learner = as_learner(schedule)
+        learner = as_learner(schedule, quality)
         self.learner: Learner | None = learner if isinstance(learner, Learner) else None
         if self.learner is not None:
             self.learner.prepare(constraint, self.n_steps, closing, unit)
@@ -230,6 +235,12 @@ class Corrector:
             x = run.stop(x, context)
         self._after(run)
         return x
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write what was learned; `trimtab.prices.Learner.load(path)` reads it, to be used as a schedule."""
+        if self.learner is None:
+            raise AttributeError("there is nothing to save: a corrector learns only if its schedule is a budget")
+        self.learner.save(path)
 
     def reset(self) -> None:
         """Drop an unfinished run, so that the next call starts a new one."""

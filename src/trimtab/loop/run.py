@@ -131,7 +131,9 @@ class Run:
             if self.settings.measure_defects:
                 self._observe(x)
             return x
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, IndexError) and len(self.form.shapes[0]) == 1:
+                error.add_note("states are (n,), one number per sample; functions of (n, d) states need x[:, None]")
             self.returned_at = perf_counter()  # the loop may repeat the step, and its update is timed from here
             raise
 

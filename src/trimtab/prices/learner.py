@@ -103,7 +103,7 @@ class Report:
         ways: The ways it chooses from.
         work: Solver iterations (or projections) per sample: of the samples, of the control, of full projection.
         called: At how many steps of a run the solver was called, on average.
-        seconds: In the solver, per run.
+        seconds: In the solver, per run: lately, and of full projection as estimated from calls, rows and iterations.
         path: Path error as a share of the control's, compared within batches, as (value, low, high).
         landing: The same for the defect of the last proposal.
         quality: The share of pairs in which a sample is better than a control sample of its batch; None without one.
@@ -120,7 +120,7 @@ class Report:
     ways: tuple[str, ...]
     work: tuple[float, float, float]
     called: float
-    seconds: float
+    seconds: tuple[float, float]
     path: tuple[float, float, float]
     landing: tuple[float, float, float]
     quality: tuple[float, float, float] | None
@@ -136,8 +136,9 @@ class Report:
             f"Learned from {self.samples} samples in {self.runs} runs; {self.control} of them were control samples, "
             "on even spacing.",
             f"Budget: {self.budget}. The next run uses {self.in_use}.",
-            f"Solver work per sample lately: {mine}; control {even}; full projection {full}. "
-            f"{self.seconds:.3g} s in the solver per run, called at {self.called:.0f} steps.",
+            f"Solver work per sample lately: {mine}; control {even}; full projection {full}.",
+            f"Seconds in the solver per run: {self.seconds[0]:.2g}; full projection about {self.seconds[1]:.2g}; "
+            f"called at {self.called:.0f} steps.",
             f"path error: {_share(*self.path)}",
             f"landing: {_share(*self.landing)}",
         ]
@@ -216,6 +217,8 @@ class Learner:
             seed: Of the control's choice and phases.
         """
         check_number(tolerance, "tolerance", 0.0, 10.0)
+        if budget is None:
+            raise ValueError("a learner needs a budget, such as 0.25: got None")
         if unit not in ("work", "second", "projection"):
             raise unknown("unit", unit, ("work", "second", "projection"))
         self.budget = budget if isinstance(budget, PerBatch | PerSample) else PerBatch(budget)
@@ -226,7 +229,7 @@ class Learner:
         judged = as_quality(quality)
         self.quality = None if judged is None else judged.lenient
         self.asked_unit, self.asked_ways = unit, None if ways is None else (*ways,)
-        self.tolerance, self.seed = float(tolerance), int(seed)
+        self.tolerance, self.seed = float(tolerance), check_integer(seed, "seed", -(2**63))
         self.twins, self.tried = check_integer(twins, "twins", 0), dict[str, list[float]]()
         self.made_for: dict[str, Any] = {}
         self.ways: tuple[str, ...] = (WHOLE,)
@@ -289,7 +292,7 @@ class Learner:
             self.ways = (WHOLE,)
         else:
             self.ways = ways_of(constraint) if self.asked_ways is None else self.asked_ways
-        if self.ways[-1] != WHOLE:
+        if self.ways[-1:] != (WHOLE,):
             raise ValueError(f"the last way must be {WHOLE!r}: got ways={self.ways!r}")
         by_work = not self._by_table and self.asked_unit != "projection"
         self._counts_iterations = constraint.counts_iterations and by_work
@@ -330,8 +333,8 @@ class Learner:
         if not several and not ready:
             kept = n - n_pilots
         pilots, order = order[n - n_pilots :], order[: n - n_pilots]
-        if ready and use == "even":  # the guard: a few rows go on, so that it can be seen when they are good again
-            kept, use = len(order) - len(order) // _CONTROL, "program"
+        if ready and use == "even" and self.main == "program":  # the guard turns the two around
+            order, kept, use = order.flip(0), len(order) - kept, "program"
         control, rest = order[:kept], order[kept:]
         arms: dict[str, Arm] = {}
         if n_pilots:
@@ -364,9 +367,13 @@ class Learner:
         return self.model is not None and (self.runs >= _EXPLORED or len(self.ways) == 1)
 
     def _one_in(self) -> int:
-        """Return which share of the next samples stays on even spacing."""
+        """Return which share of the next samples stays on even spacing, or on prices if the guard has acted.
+
+        A few prices go on then, so that it can be seen when they are good again.
+        """
         measure = self.comparisons["path" if self.quality is None else "quality"]
-        return _PROVEN if measure.verdict == "better" and not measure.changed else _CONTROL
+        proven = "worse" if self._in_use() == "even" and self.main == "program" else "better"
+        return _PROVEN if measure.verdict == proven and not measure.changed else _CONTROL
 
     def _chance(self) -> float:
         """Return how often exploring samples are corrected, so that this takes about the budget."""
@@ -469,18 +476,17 @@ class Learner:
             work = _per_sample(twin, self._counts_iterations)[rows]
             if name != "program" and float(work.mean()) > _LEVEL_WORK * max(self._total(), 1.0):
                 continue
-            quality = self.quality
-            judged = (
-                measured_distance(distance, twin.final, full.final)
-                if quality is None
-                else quality.costs_or_missing(twin.final)
-            )
-            costs[name] = judged.detach().cpu().double()[rows].nan_to_num(math.inf)
+            costs[name] = self._judged(twin, full, distance)[rows].nan_to_num(math.inf)
             tried[name] = [float(costs[name].mean()), float(work.mean())]
-        judged = torch.zeros(n) if self.quality is None else self._costs(full)
         work = _per_sample(full, self._counts_iterations)[rows]
-        tried["full projection"] = [float(judged[rows].mean()), float(work.mean())]
+        tried["full projection"] = [float(self._judged(full, full, distance)[rows].mean()), float(work.mean())]
         return costs, tried
+
+    def _judged(self, twin: Rollout, full: Rollout, distance: Distance) -> Tensor:
+        """Return the distance of final samples to those of full projection, (n,), or their quality if there is one."""
+        if self.quality is not None:
+            return self.quality.costs_or_missing(twin.final)
+        return measured_distance(distance, twin.final, full.final).detach().cpu().double()
 
     def _twin_schedule(self, arm: Arm, rest: Tensor) -> Learned:
         """Return the schedule of twins: their rows follow an arm, and the others are projected at the end."""
@@ -673,7 +679,7 @@ class Learner:
         count: Any = self.budget.budget if n_steps is None else int(corrections(self.budget, n_steps))
         whose = "shared by the batch" if isinstance(self.budget, PerBatch) else "for each sample"
         what = "projections" if n_steps is None or not self._counts_iterations else "projections' work"
-        recent = list(self.spent.values())[-8:]
+        recent = list(self.spent.values())[-4:]
         comparisons, n = self.comparisons, sum(spent.samples[0] for spent in recent)
         mine = sum(spent.work[0] for spent in recent) / n if n else math.nan
         return Report(
@@ -683,8 +689,8 @@ class Learner:
             in_use=_IN_WORDS.get(self._in_use(), self._in_use()) if n_steps else "even spacing",
             ways=tuple(one for one in self.ways if one not in self.drifting()),
             work=(mine, self._mean("work", 1), self.full_work),
-            called=sum(s.steps for s in self.spent.values()) / self.runs if self.runs else math.nan,
-            seconds=sum(s.seconds for s in self.spent.values()) / self.runs if self.runs else math.nan,
+            called=sum(one.steps for one in recent) / len(recent) if recent else math.nan,
+            seconds=self._seconds(recent),
             path=comparisons["path"].ratio,
             landing=comparisons["landing"].ratio,
             quality=None if self.quality is None else comparisons["quality"].wins,
@@ -693,6 +699,13 @@ class Learner:
             drift=comparisons["path" if self.quality is None else "quality"].changed,
             budget=f"{count}{of} {what} per sample, {whose}",
         )
+
+    def _seconds(self, recent: list[Spent]) -> tuple[float, float]:
+        """Return the seconds in the solver per run: of recent runs, and of full projection."""
+        if not recent:
+            return math.nan, math.nan
+        n = self.samples / max(self.runs, 1)
+        return sum(one.seconds for one in recent) / len(recent), n * self.full_seconds
 
     # -------------------------------------------------------------- several workers, and files
 
@@ -893,7 +906,14 @@ def warn_of_path_error(constraint: Constraint, instead: str, stacklevel: int) ->
     )
 
 
-def as_learner(schedule: Any) -> Any:
+def as_learner(schedule: Any, quality: Any = None) -> Any:
     """Return a learner if the schedule is a budget (a number, `PerBatch` or `PerSample`), else the schedule itself."""
     budget = isinstance(schedule, int | float | np.integer | np.floating | PerBatch | PerSample)
-    return Learner(schedule) if budget and not isinstance(schedule, bool) else schedule
+    if budget and not isinstance(schedule, bool):
+        return Learner(schedule, quality=quality)
+    if quality is not None:
+        hint = (
+            "Learner(budget, quality=…)" if isinstance(schedule, Learner) else "a budget, such as 0.25, as the schedule"
+        )
+        raise ValueError(f"quality= decides what is learned: give it to {hint}; got the schedule {schedule!r:.60}")
+    return schedule
