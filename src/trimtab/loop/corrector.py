@@ -154,7 +154,7 @@ class Corrector:
                 f"{int(bad.sum())} of {run.n} final samples are not feasible: their last projection failed (first: "
                 f"sample {int(bad.nonzero()[0])}); see rollout.feasible, or set on_failure",
                 InfeasibleWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         if self.learner is not None:
             self.learner.observe(run.rollout, run.schedule)

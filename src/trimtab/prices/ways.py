@@ -92,7 +92,7 @@ class Program:
     def to(self, device: torch.device) -> Program:
         """Return the same program on `device`."""
         parts = (part.to(device) for part in (self.nodes, self.mu, self.q, self.to_go, self.taken))
-        return Program(*parts, self.call)  # type: ignore[arg-type]
+        return Program(*parts, self.call)  # type: ignore[call-arg]
 
 
 def _worth_a_call(cost: Tensor, call: float) -> Tensor:
@@ -146,7 +146,7 @@ def solve_ways(
         to_go[t] = work
     parts = (nodes, mu, q, to_go, work_of)
     made = [torch.from_numpy(np.ascontiguousarray(part)) for part in parts]
-    return Program(*made, cost.call)  # type: ignore[arg-type]
+    return Program(*made, cost.call)  # type: ignore[call-arg]
 
 
 def fit_cost(log: Sequence[tuple[float, int, int]]) -> Cost:
