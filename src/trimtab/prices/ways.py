@@ -137,10 +137,11 @@ def solve_ways(
         onward = (part[:, place] + share * (part[:, place + 1] - part[:, place]) for part in (ahead, work_ahead))
         future, future_work = (part.transpose(1, 0, 2) for part in onward)  # (w, p, k)
         taken = work_of[t, allowed][:, None]
-        total = np.minimum(model.residual[t, allowed][:, None] + mu[:, None] * taken + future, _NEVER)
-        best = total.argmin(axis=0)[None]
-        q[t, allowed] = total
         shared = taken + (cost.call / per_call) * (np.arange(len(allowed)) > 0)[:, None, None]
+        now = model.residual[t, allowed][:, None] + future
+        q[t, allowed] = np.minimum(now + mu[:, None] * taken, _NEVER)  # `decide` prices the call of this step
+        total = np.minimum(now + mu[:, None] * shared, _NEVER)  # later steps: each row pays its share of a call
+        best = total.argmin(axis=0)[None]
         value = np.take_along_axis(total, best, axis=0)[0]
         work = np.take_along_axis(shared + future_work, best, axis=0)[0]
         to_go[t] = work
