@@ -59,7 +59,7 @@ def _run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return stopped(f"finished cells are in {folder / 'cells'}", " the same command")
     budgets = BUDGETS[arguments.size]
-    lines = rank_lines(results(facts), budgets)
+    lines = rank_lines(results(facts), budgets, f"trimtab bench --size {arguments.size}")
     about = {system.name: system.about for system in chosen}
     write_atomically(folder / "bench.json", f"{json.dumps(facts)}\n".encode())
     write_atomically(folder / "ranks.md", ("\n".join(lines) + "\n").encode())
