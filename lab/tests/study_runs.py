@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 from dataclasses import replace
-from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from tempfile import TemporaryDirectory
+
+from filelock import FileLock
 
 from trimtab_lab.studies.config import Study
 from trimtab_lab.studies.engine import run_study
@@ -35,12 +34,18 @@ SWEPT = replace(
 )
 
 
-@cache
+SHARED: list[Path] = []  # the folder of a session of tests, as `conftest.py` sets it
+
+
 def finished(study: Study) -> Path:
-    """A finished run of a study, for reading only; made once a process."""
-    folder = TemporaryDirectory(prefix="trimtab-runs-")
-    atexit.register(folder.cleanup)
-    return finish(Path(folder.name) / "run", study)
+    """A finished run of a study, for reading only; made once in a session, by whichever process is first."""
+    run = SHARED[0] / sha256(repr(study).encode()).hexdigest()[:16]
+    done = run.with_suffix(".done")
+    with FileLock(run.with_suffix(".lock")):
+        if not done.exists():
+            finish(run, study)
+            done.touch()
+    return run
 
 
 def finish(
