@@ -66,5 +66,5 @@ def check() -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", choices=("fit", "check"), default="fit")
-    check() if parser.parse_args().what == "check" else main()
+    parser.add_argument("what", nargs="?", choices=["check"], help="what to print; the whole grid by default")
+    check() if parser.parse_args().what else main()
