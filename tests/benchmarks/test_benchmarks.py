@@ -24,7 +24,7 @@ def run(quick):
 PAGE = "# Speed\n<!-- bench:begin -->\nold\n<!-- bench:end -->\nafter\n"
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("path", BENCHMARKS, ids=lambda path: path.stem)
 def test_every_benchmark_runs_on_a_tiny_size(path):
