@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from shutil import copytree
 
 from filelock import FileLock
 
@@ -37,15 +40,16 @@ SWEPT = replace(
 SHARED: list[Path] = []  # the folder of a session of tests, as `conftest.py` sets it
 
 
+@cache
 def finished(study: Study) -> Path:
-    """A finished run of a study, for reading only; made once in a session, by whichever process is first."""
+    """A finished run of a study; made once in a session, by whichever process is first, and copied for each process."""
     run = SHARED[0] / sha256(repr(study).encode()).hexdigest()[:16]
     done = run.with_suffix(".done")
     with FileLock(run.with_suffix(".lock")):
         if not done.exists():
             finish(run, study)
             done.touch()
-    return run
+    return Path(copytree(run, SHARED[0] / f"{run.name}-{os.getpid()}"))
 
 
 def finish(

@@ -54,7 +54,7 @@ def judge(cheaper: Tensor, dearer: Tensor, tolerance: float, tail: Tensor | None
         >>> import torch
         >>> dear = torch.arange(32.0)
         >>> noise = 2 * torch.sin(torch.arange(32.0))
-        >>> [judge(dear + loss + noise, dear, 0.6).verdict for loss in (0.0, 0.4, 2.0)]
+        >>> [judge(dear + loss + noise, dear, 0.7).verdict for loss in (0.0, 0.4, 2.0)]
         ['no better', 'undecided', 'better']
     """
     lost = (cheaper - dearer).double()
