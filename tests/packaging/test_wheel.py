@@ -171,7 +171,8 @@ def test_the_lab_wheel_holds_every_file_of_the_lab_and_its_sdist_what_is_compile
 def test_environment_is_without_the_checkout_and_without_extras(python: Path, tmp_path: Path) -> None:
     where = run(python, "-c", "import trimtab; print(trimtab.__file__)", cwd=tmp_path).strip()
     assert Path(where).is_relative_to(python.parents[1])
-    absent = "import importlib.util as u; print([n for n in ('trimtab_lab', 'matplotlib', 'pytest', 'scipy') if u.find_spec(n)])"
+    others = ("trimtab_lab", "matplotlib", "pytest", "scipy")
+    absent = f"import importlib.util as u; print([name for name in {others} if u.find_spec(name)])"
     assert run(python, "-c", absent, cwd=tmp_path).strip() == "[]"
 
 

@@ -126,8 +126,8 @@ class Together(Wrapper):
 
     def _split(self, values: Any) -> Tensor:
         """Return values per row, (G k, …), by sample, (G, k, …)."""
-        values: Tensor = as_tensor(values)
-        return values.unflatten(0, (len(values) // self.k, self.k))
+        rows: Tensor = as_tensor(values)
+        return torch.unflatten(rows, 0, (len(rows) // self.k, self.k))
 
     def _reduced(self, values: Tensor) -> Tensor:
         return values.sum(dim=1) if self.reduce == "sum" else values.amax(dim=1)

@@ -128,12 +128,17 @@ class Corrector:
         run = self._run
         if run is None or run.broken or not 0 < run.t < run.n_steps or t not in (None, run.t) or run.owner != _owner():
             run = self._next_run(proposal, t)
-        if is_grad_enabled() or is_autocast_enabled(run.device.type):  # autocast would round projections
+        if is_autocast_enabled(run.device.type):  # it would round projections
             with torch.no_grad(), torch.autocast(run.device.type, enabled=False):
-                x = run.step(proposal, context)
-                self._after(run)
-        else:
-            x = run.step(proposal, context)
+                return self._step(run, proposal, context)
+        if is_grad_enabled():
+            with torch.no_grad():
+                return self._step(run, proposal, context)
+        return self._step(run, proposal, context)
+
+    def _step(self, run: Run, proposal: Any, context: dict[str, Any]) -> Any:
+        x = run.step(proposal, context)
+        if self.on_step is not None or run.rollout is not None:
             self._after(run)
         return x
 
@@ -149,7 +154,7 @@ class Corrector:
                 f"{int(bad.sum())} of {run.n} final samples are not feasible: their last projection failed (first: "
                 f"sample {int(bad.nonzero()[0])}); see rollout.feasible, or set on_failure",
                 InfeasibleWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         if self.learner is not None:
             self.learner.observe(run.rollout, run.schedule)
