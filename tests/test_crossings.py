@@ -15,12 +15,12 @@ from cases import Sphere, Walk
 
 ROOT = Path(tt.__file__).parent
 
-# Functions and files: what is crossed today, and 15% more. Lower them as layers go.
+# Functions and files: what is crossed today, and up to 10% more. Lower them as layers go.
 CEILINGS = {
-    "a step of a Corrector": (51, 9),
-    'calibrate(method="paper")': (179, 31),
-    'calibrate(method="dp")': (257, 34),
-    "advise": (363, 38),
+    "a step of a Corrector": (46, 9),
+    'calibrate(method="paper")': (162, 28),
+    'calibrate(method="dp")': (257, 33),
+    "advise": (324, 37),
 }
 
 PROBLEM = tt.Problem(Walk(), Sphere(), range(1000, 1032))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import trimtab
@@ -10,8 +12,8 @@ import trimtab
 ROOT = Path(trimtab.__file__).parent
 ORDER = (
     ("core",),
-    ("schedules",),
     ("constraints",),
+    ("schedules",),
     ("prices",),
     ("loop",),
     ("calibration",),
@@ -21,7 +23,6 @@ ORDER = (
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
 ANYWHERE = {"_version"}  # no room of its own, and imports nothing
 LAZY = {  # the only imports that point the other way, inside a function or for type checkers
-    ("core/corrector.py", "trimtab.prices.online"),  # a budget as schedule makes a learner
     ("prices/price.py", "trimtab.prices.schedule"),  # a price makes its schedule
 }
 
@@ -90,6 +91,28 @@ def test_no_module_imports_one_that_imports_it():
             break
         uses = {name: others for name, others in uses.items() if name not in free}
     assert not uses, f"in cycles, or above one: {sorted(uses)}"
+
+
+FIRST_LINE = """
+import sys
+import torch
+import trimtab as tt
+
+ball = tt.as_constraint(lambda x: x / x.norm(dim=1, keepdim=True).clamp(min=1), lambda x: (x.norm(dim=1) - 1).clamp(min=0))
+corrector, x = tt.Corrector(ball, 0.25, n_steps=100), torch.zeros(4, 3)
+for _ in range(3):
+    for t in range(100):
+        x = corrector(x + 0.3 * torch.randn(4, 3), t)
+print(*sorted(name for name in sys.modules if name.split(".")[0] == "trimtab"))
+"""
+
+
+def test_the_first_line_of_the_readme_loads_a_small_part_of_the_library():
+    done = subprocess.run([sys.executable, "-c", FIRST_LINE], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    loaded = done.stdout.split()
+    assert "trimtab.loop.corrector" in loaded
+    assert len(loaded) <= 30, loaded
 
 
 def _modules_of(path: Path, name: str, known: set[str]) -> set[str]:

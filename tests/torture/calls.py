@@ -13,7 +13,7 @@ import torch
 
 import trimtab as tt
 from trimtab import constraints as sets
-from trimtab import schedules, training
+from trimtab import schedules
 from trimtab.core.noise import Noise
 from trimtab.integrations import flows, independence, loggers, manifolds
 from trimtab.loop.replay import replay
@@ -88,10 +88,10 @@ class Walk:
 BALL = tt.as_constraint(
     lambda x: x / x.norm(dim=1, keepdim=True).clamp(min=1), lambda x: (x.norm(dim=1) - 1).clamp(min=0)
 )
+CIRCLE = sets.NonlinearEquality(lambda y: (y * y).sum()[None] - 1)
 X = torch.rand(N, 3)
 PRICES = tt.prices.Thresholds(torch.full((T, 3), 0.2).index_fill(1, torch.tensor([0]), torch.inf))
 RUN = tt.rollout(Walk(), BALL, tt.Terminal(), range(N), measure_defects=True)
-DISC = sets.Obstacles(torch.tensor([[0.0, 0.0, 0.3]]))
 
 
 def run(schedule: Any) -> Any:
@@ -171,26 +171,6 @@ CALLS: dict[str, Row] = {
     "calibrate": (of_problem(tt.calibrate), {"seeds": SEEDS, "budget": BUDGET, "method": WORD, "objective": WORD}),
     "advise": (of_problem(tt.advise), {"seeds": SEEDS, "tolerance": [-1.0, math.nan, "x", [], Thing()], "cost": WORD}),
     "compare": (of_problem(tt.compare), {"seeds": SEEDS, "schedules": ["x", 3, [], Thing(), {"a": 3.5j}], "budgets": [["x"], [-1]]}),
-    # training
-    "defect_gradient": (
-        lambda clean=X, constraint=BALL: training.defect_gradient(clean, constraint),
-        {"clean": ["x", None, 3, [], Thing()], "constraint": [*FUNCTION, tt.as_constraint(lambda x: x, lambda x: torch.ones(N))]},
-    ),
-    "scheduled_prediction": (
-        lambda predict=lambda back, clean: X, constraint=BALL, share=0.5, **own: training.scheduled_prediction(
-            predict, constraint, share, **own
-        ),
-        {"predict": FUNCTION, "constraint": FUNCTION, "share": [0, -1.0, 1.5, math.nan, *NO_NUMBER], "steps": WHOLE},
-    ),
-    "fit": (
-        lambda **own: training.fit(
-            **{"network": torch.nn.Linear(1, 1), "averaged": torch.nn.Linear(1, 1), "loss": len, "rate": len, "recipe": {}}
-            | {"checkpoint": "no/such/folder/state", "steps": 1, "average": 0.9}
-            | own
-        ),
-        {"network": FUNCTION, "averaged": FUNCTION, "loss": FUNCTION, "rate": FUNCTION, "steps": STEPS, "every": WHOLE}
-        | {"checkpoint": [None, 3.5, [], {}, Thing(), "\0"], "average": [-0.1, 1.5, math.nan, *NO_NUMBER]},
-    ),
     # schedules
     "Periodic": (used(tt.Periodic), {"budget": BUDGET}),
     "Geometric": (used(schedules.Geometric), {"budget": BUDGET}),
@@ -211,14 +191,19 @@ CALLS: dict[str, Row] = {
     "UntilBelow": (lambda tolerance=0.1, budget=2: run(schedules.UntilBelow(tolerance, budget)), {"budget": BUDGET}),
     "AccumulatedDefect": (lambda value, budget=2: run(schedules.AccumulatedDefect(value, budget)), {"value": ["x", None, math.nan]}),
     "AboveNoise": (used(schedules.AboveNoise), {"thresholds": ["x", None, torch.ones(T + 1), torch.full((T,), math.nan)]}),
-    "Inexact": (schedules.Inexact, {"per_step": [-1.0, math.nan, *NO_NUMBER]}),
+    "By": (
+        lambda way="1 iteration", schedule=tt.Periodic(2): tt.rollout(Walk(), CIRCLE, schedules.By(way, schedule), range(N)),
+        {"way": ["", "0 iterations", "-1 iterations", "frozen", "1.5 iterations", 1, None, Thing(), []], "schedule": FUNCTION},
+    ),
     # prices
     "Thresholds": (tt.prices.Thresholds, {"table": TABLE}),
     "Thresholds.at": (lambda budget: run(PRICES.at(budget)), {"budget": [-1, T + 1, 1.5, math.nan, True, "x", Thing()]}),
     "Adaptive": (lambda thresholds=PRICES, budget=1: run(tt.prices.Adaptive(thresholds, budget)), {"thresholds": FUNCTION}),
     "Learner": (
-        lambda budget=0.5, tolerance=0.05: run(tt.prices.Learner(budget, tolerance=tolerance)),
-        {"budget": [-1, T + 1, 1.5, math.nan, "x", Thing()], "tolerance": [-1.0, math.nan, "x"]},
+        lambda constraint=BALL, **own: tt.rollout(Walk(), constraint, tt.prices.Learner(**{"budget": 0.5} | own), range(N)),
+        {"budget": [-1, T + 1, 1.5, math.nan, True, "x", None, Thing(), torch.ones(2).long()], "tolerance": [-1.0, math.nan, "x", None]}
+        | {"quality": [3, "x", Thing()], "unit": [*WORD, None], "ways": [("x", "whole"), ("whole", "1 iteration"), (), 3, "whole"]}
+        | {"twins": [-1, 1.5, "x", None, True], "seed": ["x", None, 1.5, Thing()]},
     ),
     "EnergyDescent": (
         lambda energy=lambda x: x.square().sum(1), steps=2, step_size=0.1: tt.constraints.EnergyDescent(
@@ -255,22 +240,21 @@ CALLS: dict[str, Row] = {
         projected(sets.NonlinearInequality, inequalities=lambda y: (y * y).sum()[None] - 1),
         {"inequalities": FUNCTION, "max_iterations": WHOLE, "data": ["x", 3, None, (1,), Thing()]},
     ),
-    "Obstacles": (sets.Obstacles, {"circles": [torch.tensor([[0.0, 0.0, -0.3]]), torch.rand(3), torch.rand(2, 4), "x", None]}),
-    "AvoidObstacles": (
-        projected(sets.AvoidObstacles, torch.rand(N, 2, 8), obstacles=DISC, start=-0.9 * torch.ones(2), goal=0.9 * torch.ones(2)),
-        {"obstacles": FUNCTION, "start": [torch.zeros(2), torch.rand(3), "x", None, Thing()], "backend": [*WORD, None]},
-    ),
     "Part": (
         lambda **own: sets.Product((sets.Part(**{"start": 0, "stop": 2, "constraint": sets.Ball()} | own),)).project(X),
         {"start": [-1, 2, 1.5, *NO_NUMBER], "stop": [0, 9, 1.5, *NO_NUMBER], "constraint": FUNCTION, "weight": LEVEL},
     ),
     "Product": (sets.Product, {"parts": [(sets.Ball(),), (3,), "x", None, 3, Thing(), [None], {"a": 1}]}),
+    "Together": (
+        lambda x=torch.rand(N, 2, 3), **own: sets.Together(**{"constraint": sets.Ball(), "k": 2} | own).project(x),
+        {"constraint": FUNCTION, "k": [*WHOLE, 3], "reduce": [*WORD, None], "x": [torch.rand(N, 3, 3), torch.rand(N), "x", None]},
+    ),
     "TimeLimit": (lambda **own: sets.TimeLimit(**{"constraint": BALL, "seconds": 1.0} | own), {"constraint": FUNCTION, "seconds": POSITIVE}),
     # integrations that need no other library
     "FlowSampler": (
         lambda **own: run_flow(**{"velocity": lambda x, t: -x, "n_steps": T, "event": (3,)} | own),
         {"velocity": FUNCTION, "n_steps": STEPS, "method": [*WORD, None], "arguments": WORD, "times": TIMES}
-        | {"start_from": [3, "x", Thing()], "dtype": ["x", 3, None, torch.int64]},
+        | {"start_from": [3, "x", Thing()], "dtype": ["x", 3, torch.int64]},
     ),
     "with_target": (
         lambda flow=None, constraint=BALL, target="clean": flows.with_target(flow, constraint, target),

@@ -76,10 +76,10 @@ class FlowSampler:
             raise unknown("order of arguments", str(self.arguments), ("xt", "tx"))
         if self.times is None:
             object.__setattr__(self, "times", torch.linspace(0, 1, self.n_steps + 1, dtype=self.dtype))
-        elif self.times.shape != (self.n_steps + 1,) or not bool((self.times.diff() > 0).all()):
+        elif getattr(self.times, "shape", None) != (self.n_steps + 1,) or not bool((self.times.diff() > 0).all()):
             raise ValueError(
-                f"times must be {self.n_steps + 1} increasing numbers for {self.n_steps} steps: got "
-                f"{tuple(self.times.shape)} of {self.times.dtype}"
+                f"times must be a tensor of {self.n_steps + 1} increasing numbers for {self.n_steps} steps: got "
+                f"{self.times!r:.80}"
             )
         if self.method == "heun":
             warnings.warn("method='heun' is torchdiffeq's 'heun2' since 0.4", DeprecationWarning, stacklevel=3)

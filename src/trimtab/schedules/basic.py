@@ -15,7 +15,7 @@ from torch import Tensor
 from trimtab.core.budget import Budget, corrections
 from trimtab.core.checks import check_floats, check_integer, check_number
 from trimtab.core.noise import uniform_numbers
-from trimtab.core.schedule import WHOLE, Schedule
+from trimtab.core.schedule import WHOLE, Schedule, as_schedule
 from trimtab.core.view import StepView
 
 __all__ = ["By", "Fixed", "Geometric", "Periodic", "RandomRamp"]
@@ -135,6 +135,7 @@ class By(Schedule):
 
     def __post_init__(self) -> None:
         """Take over the settings of the schedule."""
+        object.__setattr__(self, "schedule", as_schedule(self.schedule))
         if self.schedule.ways != (WHOLE,):
             raise ValueError(f"By takes a schedule of whole projections: got {self.schedule!r}")
         for name in ("budget", "uses_defects", "spends_all", "calibration_seeds", "closing", "unit", "closing_reserve"):
